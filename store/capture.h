@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* capture.h - what the modules of a capture share: gathering and copying (copy.c), and committing (capture.c). */
+#ifndef LMCS_CAPTURE_H
+#define LMCS_CAPTURE_H
+
+#include "content.h"
+#include "payload.h"
+#include "space.h"
+#include "store.h"
+
+/* One tensor or attachment of a capture. */
+struct lmcs_captured {
+    struct lmcs_tensor tensor; /* its own copy; strides NULL */
+    uint64_t identity;         /* 0: not known yet */
+    uint64_t raw_bytes;
+    uint64_t shared;           /* the content that it shares with the base snapshot; 0: none */
+    bool in_base;              /* the base snapshot has this identity */
+    size_t same_as;            /* index + 1 of the entry whose content it takes; 0: its own */
+    void *reserved;            /* filled by the caller: to be hashed at commit */
+    bool reserved_aside;       /* ... in memory of ours, to be copied at commit */
+    struct lmc_hash *hashes;   /* of its blocks; NULL with at most one */
+    struct lmc_hash only_hash; /* of its one block */
+    struct lmcs_content content; /* when it is new */
+};
+
+/* Copies `count` entries' data into the pool, or finds that they share what the base snapshot has. */
+struct lmcs_source {
+    struct lmcs_captured *entry;
+    const void *data;
+    const int64_t *strides; /* NULL: row-major */
+    const struct lmcs_content *before; /* raw content of the base snapshot to compare with, or NULL */
+};
+enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *region, struct lmcs_source *sources,
+                                   size_t count, struct lmcs_error *error);
+/* Hashes an entry whose payload was filled in place. */
+enum lmcs_status lmcs_hash_reserved(struct lmcs_pool *pool, struct lmcs_captured *entry, struct lmcs_error *error);
+/* Compares the sources that have a `before`: sets entry->shared where all bytes are equal. */
+enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, struct lmcs_source *sources, size_t count,
+                                      struct lmcs_error *error);
+/* Computes the digest from the hashes, and writes the table behind the data. */
+enum lmcs_status lmcs_finish_content(struct lmcs_pool *pool, struct lmcs_captured *entry, struct lmcs_error *error);
+/* True when the strides, as they matter, are those of row-major data. */
+bool lmcs_strides_are_plain(const struct lmcs_tensor *tensor, const int64_t *strides);
+
+/* A shelf as this process uses it: who captures on it, and what is to be told. */
+struct lmcs_busy_shelf {
+    struct lmcs_busy_shelf *next;
+    char *name;
+    bool busy;
+    bool has_owner; /* a capture that is not committed yet, begun by `owner` */
+    pthread_t owner;
+    bool untold; /* an asynchronous capture failed and nobody has been told */
+    struct lmcs_error failure;
+    uint64_t loaded; /* number last loaded for training or committed by this process; 0: none */
+};
+/* Takes a shelf for a capture, a removal or a restore: waits for the one before. */
+enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
+                                 struct lmcs_error *error);
+void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
+struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error);
+
+/* Puts `json` ({"metrics":..., "meta":...}) together; *text is malloced. */
+enum lmcs_status lmcs_meta_encode(const struct lmcs_commit_options *options, char **text, struct lmcs_error *error);
+
+#endif

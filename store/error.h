@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* error.h - filling in the caller's struct lmcs_error. */
+#ifndef LMCS_ERROR_H
+#define LMCS_ERROR_H
+
+#include "lmcstore.h"
+
+/* Stores status, errno (0: none; otherwise its text is appended) and the sentence; gives the status back. */
+enum lmcs_status lmcs_fail(struct lmcs_error *error, enum lmcs_status status, int system_errno, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+enum lmcs_status lmcs_fail_full(struct lmcs_error *error, uint64_t needed, uint64_t available, int system_errno,
+                                const char *format, ...) __attribute__((format(printf, 5, 6)));
+enum lmcs_status lmcs_fail_memory(struct lmcs_error *error);
+/* The status for an errno of a file operation: LMCS_FULL for ENOSPC and EDQUOT, LMCS_NO_MEMORY, else LMCS_IO. */
+enum lmcs_status lmcs_fail_errno(struct lmcs_error *error, int system_errno, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Puts text before a message that is there already. */
+void lmcs_error_prefix(struct lmcs_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

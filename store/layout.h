@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * layout.h - what is on the media, byte by byte; store/FORMAT.md says it in words.
+ *
+ * All numbers are little-endian and of fixed width; places are offsets from the pool's start, never pointers. The
+ * libpmemobj root object is a superblock whose last word, `root`, names the current root page. All that is reached
+ * from there is written once, made durable, and only then reached: pages are never changed in place.
+ */
+#ifndef LMCS_LAYOUT_H
+#define LMCS_LAYOUT_H
+
+#include <assert.h>
+#include <stdint.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "lmc-store runs on little-endian machines"
+#endif
+
+#define LMCS_LAYOUT_NAME "lmcstore"
+#define LMCS_FORMAT_VERSION 1
+#define LMCS_PAGE_BYTES 4096u
+
+/* ---- Superblock: the libpmemobj root object ---- */
+
+#define LMCS_SUPERBLOCK_MAGIC "LMCSTORE"
+#define LMCS_SUPERBLOCK_BYTES 4096u
+
+struct lmcs_superblock_df {
+    char magic[8];
+    uint32_t version;
+    uint32_t reserved0;
+    uint64_t compatible;   /* features that a reader may ignore */
+    uint64_t incompatible; /* features without which nothing can be read */
+    uint64_t read_only_compatible; /* features without which nothing may be written */
+    unsigned char uuid[16];
+    uint64_t created_ns;
+    uint64_t reserved[7];
+    uint64_t check; /* hash64 of the bytes before it, seed 0 */
+    uint64_t root;  /* page number of the root page << 16 | low 16 bits of hash64 of that number; 0: not yet made */
+};
+static_assert(sizeof(struct lmcs_superblock_df) == 136, "superblock layout");
+
+/* ---- Pages ---- */
+
+/* A reference to a page: where it lies, and its checksum, so that the root vouches for every page below it. */
+struct lmcs_ref_df {
+    uint64_t offset; /* 0: none */
+    uint64_t check;
+};
+static_assert(sizeof(struct lmcs_ref_df) == 16, "reference layout");
+
+/* The trees of a pool that the root page refers to. Values are part of the format. */
+enum lmcs_tree_kind {
+    LMCS_TREE_SHELVES = 0,     /* (shelf, 0) -> lmcs_shelf_df */
+    LMCS_TREE_SHELF_NAMES,     /* (hash of name, shelf) -> nothing */
+    LMCS_TREE_IDENTITIES,      /* (identity, 0) -> lmcs_identity_df */
+    LMCS_TREE_IDENTITY_NAMES,  /* (hash of kind and name, identity) -> nothing */
+    LMCS_TREE_IDENTITY_COUNTS, /* (identity, 0) -> u64: runs in manifests */
+    LMCS_TREE_CONTENTS,        /* (content, 0) -> lmcs_content_df */
+    LMCS_TREE_DEPENDENTS,      /* (base, content) -> nothing; (0, content) -> u64 successor: unused but as a base */
+    LMCS_TREE_SPACE,           /* (offset, 0) -> lmcs_space_df: which payload lies where */
+    LMCS_TREE_OBJECTS,         /* (offset, 0) -> lmcs_object_df: what we have from libpmemobj */
+    LMCS_TREE_FREE_PAGES,      /* (epoch in which it became free, offset) -> nothing */
+    LMCS_TREE_RETIRED,         /* (epoch in which it became unreachable, offset) -> u64 bytes of payload */
+    LMCS_TREE_GROUPS,          /* (group high, group low) -> u64 shelf, u64 number: prepared snapshots */
+    LMCS_ROOT_TREES = 16,      /* places in the root page; those above are zero */
+    /* The trees of a shelf, which its record refers to. */
+    LMCS_TREE_NUMBERS = 16,    /* (number, 0) -> lmcs_snapshot_df */
+    LMCS_TREE_STEPS,           /* (step with its sign bit flipped, number) -> nothing */
+    LMCS_TREE_TIMES,           /* (time_ns, number) -> nothing */
+    LMCS_TREE_TAGS,            /* (hash of tag, 0 and up on collision) -> lmcs_tag_df */
+    LMCS_TREE_TAGGED,          /* (number, hash of tag) -> the tag's collision index, u64 */
+    LMCS_TREE_MANIFEST,        /* (identity, 0) -> lmcs_manifest_df; one for each snapshot, pages shared */
+    LMCS_TREE_KINDS
+};
+#define LMCS_SHELF_TREES 5
+
+#define LMCS_NODE_MAGIC 0x4e434d4cu /* "LMCN" */
+#define LMCS_MAX_LEVEL 10u
+#define LMCS_MAX_VALUE 1900u
+
+/* A slot of a node: the entry is a key of 16 bytes at `offset`, its value behind it. */
+struct lmcs_slot_df {
+    uint16_t offset;
+    uint16_t value_bytes;
+};
+
+/* A tree node: header, slots in ascending order of keys, free room, entries. Level 0 is a leaf; the value of an
+ * inner entry is the lmcs_ref_df of a child, and its key is at most the child's smallest. */
+struct lmcs_node_df {
+    uint32_t magic;
+    uint8_t level;
+    uint8_t kind; /* enum lmcs_tree_kind */
+    uint16_t count;
+    uint64_t self;  /* its own offset */
+    uint64_t epoch; /* of the commit that wrote it */
+    uint16_t low;   /* where the entries begin */
+    uint16_t garbage; /* bytes of removed entries among them */
+    uint32_t reserved;
+    uint64_t check; /* hash64 of the page with this word 0, seed: its offset */
+    struct lmcs_slot_df slots[];
+};
+static_assert(sizeof(struct lmcs_node_df) == 40, "node layout");
+
+struct lmcs_key_df {
+    uint64_t high;
+    uint64_t low;
+};
+
+#define LMCS_ROOT_MAGIC 0x52434d4cu /* "LMCR" */
+
+struct lmcs_root_tree_df {
+    struct lmcs_ref_df ref;
+    uint64_t count; /* entries */
+};
+
+struct lmcs_root_df {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t self;
+    uint64_t epoch;
+    uint64_t time_ns;
+    struct lmcs_root_tree_df trees[LMCS_ROOT_TREES];
+    uint64_t next_shelf;
+    uint64_t next_identity;
+    uint64_t next_content;
+    uint64_t slab_next; /* pages of the newest slab from here ... */
+    uint64_t slab_end;  /* ... to here were never used */
+    uint64_t slab_bytes;   /* all slabs */
+    uint64_t extent_bytes; /* all extents: space of the disk that they take */
+    uint64_t live_bytes;   /* of them, payloads that something refers to */
+    uint64_t limit_bytes;
+    uint64_t snapshot_count;
+    uint64_t last_snapshot_bytes;
+    uint64_t reserved[64];
+    uint64_t check; /* hash64 of the bytes before it, seed: its offset */
+};
+static_assert(sizeof(struct lmcs_root_df) <= LMCS_PAGE_BYTES, "root page layout");
+static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 24 + 11 * 8 + 64 * 8 + 8, "root page layout");
+
+/* ---- Records ---- */
+
+enum lmcs_object_kind { LMCS_OBJECT_SLAB = 1, LMCS_OBJECT_EXTENT = 2 };
+
+/* An object of libpmemobj that is ours, at key.high (its user offset). */
+struct lmcs_object_df {
+    uint32_t kind;
+    uint32_t purpose;     /* of an extent: 0 raw captures, 1 compacted */
+    uint64_t bytes;       /* of the object */
+    uint64_t first;       /* offset of its first aligned byte */
+    uint64_t cursor;      /* extents: payloads lie between first and here */
+    uint64_t backed;      /* extents: file space is allocated up to here */
+    uint64_t punched_bytes; /* ... but for so many that were given back */
+    uint64_t live_bytes;  /* of payloads that something refers to */
+    uint64_t retired_bytes; /* of payloads that are on the retired list */
+};
+static_assert(sizeof(struct lmcs_object_df) == 64, "object layout");
+
+struct lmcs_space_df {
+    uint64_t content;
+    uint64_t bytes;
+};
+
+#define LMCS_SHELF_STAGING 1u /* a restore at work or left over: not visible, removed by the next writer */
+
+struct lmcs_shelf_df {
+    uint64_t id;
+    uint32_t flags;
+    uint32_t keep_raw;
+    uint64_t next_number;
+    uint64_t latest;         /* the newest committed; 0: none */
+    uint64_t snapshot_count; /* committed */
+    uint64_t compacted;      /* snapshots up to this number have been looked at by the compactor */
+    uint64_t created_ns;
+    struct lmcs_root_tree_df trees[LMCS_SHELF_TREES]; /* NUMBERS to TAGGED */
+    uint64_t reserved[4];
+    uint32_t reserved1;
+    uint32_t name_bytes;
+    /* the name follows */
+};
+static_assert(sizeof(struct lmcs_shelf_df) == 56 + 5 * 24 + 40, "shelf layout");
+
+enum lmcs_snapshot_state { LMCS_SNAPSHOT_COMMITTED = 1, LMCS_SNAPSHOT_PREPARED = 2 };
+
+#define LMCS_META_INLINE 1200u /* longer ones go to an attachment */
+
+struct lmcs_snapshot_df {
+    uint64_t number;
+    uint32_t state;
+    uint32_t meta_bytes; /* of the inline JSON; UINT32_MAX: it is the attachment named LMCS_META_NAME */
+    int64_t step;
+    uint64_t time_ns;
+    uint64_t parent;
+    uint64_t epoch;   /* of the commit that made it */
+    uint64_t lineage; /* snapshots of one lineage share manifest pages with their neighbours */
+    struct lmcs_ref_df manifest;
+    uint64_t entry_count;
+    uint64_t tensor_count;
+    uint64_t raw_bytes;
+    unsigned char group[16];
+    uint64_t reserved[2];
+    /* {"metrics": {...}, "meta": {...}} follows */
+};
+static_assert(sizeof(struct lmcs_snapshot_df) == 128, "snapshot layout");
+#define LMCS_META_NAME "lmcstore.meta"
+
+struct lmcs_tag_df {
+    uint64_t number;
+    uint32_t tag_bytes;
+    uint32_t reserved;
+    /* the tag follows */
+};
+
+struct lmcs_manifest_df {
+    uint64_t content;
+    uint64_t birth; /* number of the snapshot at which this run of the content under this name began */
+};
+
+struct lmcs_identity_df {
+    uint8_t kind;
+    uint8_t dtype;
+    uint8_t ndim;
+    uint8_t is_part; /* 1: global shape and offsets follow the shape */
+    uint32_t name_bytes;
+    uint64_t hash; /* hash64 of all that follows and the four bytes above, to find an equal one */
+    /* shape, [global shape, offsets], name */
+};
+static_assert(sizeof(struct lmcs_identity_df) == 16, "identity layout");
+
+enum lmcs_payload_kind { LMCS_PAYLOAD_RAW = 0, LMCS_PAYLOAD_FRAME = 1 };
+#define LMCS_CONTENT_SETTLED 1u /* tried: a frame is no smaller than the raw bytes */
+
+struct lmcs_part_df {
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+struct lmcs_content_df {
+    uint64_t digest_low;
+    uint64_t digest_high;
+    uint64_t raw_bytes;
+    uint64_t stored_bytes; /* of the payload: raw bytes and table, or the frame; without padding */
+    uint64_t identity;     /* the first that had it */
+    uint64_t runs;         /* in manifests */
+    uint32_t base_uses;    /* deltas that have it as a base */
+    uint16_t height;       /* at least the length of the longest chain of deltas that rests on it */
+    uint8_t payload;       /* enum lmcs_payload_kind */
+    uint8_t flags;
+    uint16_t part_count;
+    uint8_t base_count;
+    uint8_t output; /* which output of the frame this is */
+    uint32_t reserved;
+    /* parts, then bases (u64 content each) */
+};
+static_assert(sizeof(struct lmcs_content_df) == 64, "content layout");
+
+#define LMCS_MAX_PARTS 16u /* of a payload */
+#define LMCS_CHAIN_BOUND 4u /* deltas to undo, at most, to read a content */
+
+/* Payloads of this size and more start and end on a page; smaller ones on LMCS_PACK_ALIGN. */
+#define LMCS_ALIGNED_BYTES 65536u
+#define LMCS_PACK_ALIGN 64u
+
+/* Bytes of locks, far past the end of any file: see lease.c. */
+#define LMCS_LEASE_EPOCHS ((uint64_t)1 << 61)
+#define LMCS_LEASE_RANGES ((uint64_t)1 << 62)
+
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * lease.c - what readers hold in place, seen by a writer in any process.
+ *
+ * All leases of a process on one pool share one open file description, so they are counted here: the kernel's lock
+ * of a range is taken with its first pin and dropped with its last. The writer asks through another description
+ * (the media's), to which even the leases of its own process are somebody else's.
+ */
+#include "lease.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "layout.h"
+
+struct pin {
+    struct pin *next;
+    uint64_t key; /* epoch, or offset with the top bit set */
+    uint64_t bytes;
+    uint64_t count;
+};
+
+struct lmcs_lease {
+    atomic_int references;
+    struct lmcs_media *media;
+    int fd;
+    pthread_mutex_t lock;
+    struct pin **buckets;
+    size_t bucket_count; /* a power of two */
+    size_t pin_count;
+};
+
+#define RANGE_KEY ((uint64_t)1 << 63)
+
+enum lmcs_status lmcs_lease_new(struct lmcs_media *media, struct lmcs_lease **lease, struct lmcs_error *error)
+{
+    struct lmcs_lease *l = calloc(1, sizeof *l);
+    if (l == NULL || (l->buckets = calloc(256, sizeof(struct pin *))) == NULL) {
+        free(l);
+        return lmcs_fail_memory(error);
+    }
+    l->bucket_count = 256;
+    char path[64];
+    /* The same file even if its name has gone to another one meanwhile. */
+    snprintf(path, sizeof path, "/proc/self/fd/%d", lmcs_media_fd(media));
+    l->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (l->fd < 0)
+        l->fd = open(lmcs_media_path(media), O_RDONLY | O_CLOEXEC);
+    if (l->fd < 0) {
+        int failure = errno;
+        free(l->buckets);
+        free(l);
+        return lmcs_fail_errno(error, failure, "%s: can't open again", lmcs_media_path(media));
+    }
+    atomic_init(&l->references, 1);
+    pthread_mutex_init(&l->lock, NULL);
+    l->media = lmcs_media_share(media);
+    *lease = l;
+    return LMCS_OK;
+}
+
+struct lmcs_lease *lmcs_lease_share(struct lmcs_lease *lease)
+{
+    atomic_fetch_add_explicit(&lease->references, 1, memory_order_relaxed);
+    return lease;
+}
+
+void lmcs_lease_release(struct lmcs_lease *lease)
+{
+    if (lease == NULL || atomic_fetch_sub(&lease->references, 1) != 1)
+        return;
+    for (size_t i = 0; i < lease->bucket_count; i++)
+        for (struct pin *pin = lease->buckets[i], *next; pin != NULL; pin = next) {
+            next = pin->next;
+            free(pin);
+        }
+    free(lease->buckets);
+    close(lease->fd); /* drops every lock */
+    pthread_mutex_destroy(&lease->lock);
+    lmcs_media_release(lease->media);
+    free(lease);
+}
+
+static struct pin **find(struct lmcs_lease *lease, uint64_t key)
+{
+    struct pin **at = &lease->buckets[(key * 0x9e3779b97f4a7c15u >> 32) & (lease->bucket_count - 1)];
+    while (*at != NULL && (*at)->key != key)
+        at = &(*at)->next;
+    return at;
+}
+
+static void widen(struct lmcs_lease *lease)
+{
+    size_t count = lease->bucket_count * 4;
+    struct pin **buckets = calloc(count, sizeof *buckets);
+    if (buckets == NULL)
+        return; /* slower, not wrong */
+    struct pin **old = lease->buckets;
+    size_t old_count = lease->bucket_count;
+    lease->buckets = buckets;
+    lease->bucket_count = count;
+    for (size_t i = 0; i < old_count; i++)
+        for (struct pin *pin = old[i], *next; pin != NULL; pin = next) {
+            next = pin->next;
+            pin->next = NULL;
+            *find(lease, pin->key) = pin;
+        }
+    free(old);
+}
+
+static int set_lock(struct lmcs_lease *lease, short type, uint64_t start, uint64_t bytes)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)bytes};
+    return fcntl(lease->fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
+}
+
+static enum lmcs_status take(struct lmcs_lease *lease, uint64_t key, uint64_t start, uint64_t bytes,
+                             struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    pthread_mutex_lock(&lease->lock);
+    struct pin **at = find(lease, key), *pin = *at;
+    if (pin == NULL) {
+        pin = calloc(1, sizeof *pin);
+        int failure = pin == NULL ? ENOMEM : set_lock(lease, F_RDLCK, start, bytes);
+        if (failure != 0) {
+            free(pin);
+            status = lmcs_fail_errno(error, failure, "%s: can't lease", lmcs_media_path(lease->media));
+        } else {
+            pin->key = key;
+            pin->bytes = bytes;
+            pin->count = 1;
+            *at = pin;
+            if (++lease->pin_count > lease->bucket_count * 2)
+                widen(lease);
+        }
+    } else {
+        pin->count++;
+    }
+    pthread_mutex_unlock(&lease->lock);
+    return status;
+}
+
+static void drop(struct lmcs_lease *lease, uint64_t key, uint64_t start)
+{
+    pthread_mutex_lock(&lease->lock);
+    struct pin **at = find(lease, key), *pin = *at;
+    if (pin != NULL && --pin->count == 0) {
+        set_lock(lease, F_UNLCK, start, pin->bytes);
+        *at = pin->next;
+        lease->pin_count--;
+        free(pin);
+    }
+    pthread_mutex_unlock(&lease->lock);
+}
+
+enum lmcs_status lmcs_lease_epoch(struct lmcs_lease *lease, uint64_t epoch, struct lmcs_error *error)
+{
+    return take(lease, epoch, LMCS_LEASE_EPOCHS + epoch, 1, error);
+}
+
+void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch) { drop(lease, epoch, LMCS_LEASE_EPOCHS + epoch); }
+
+enum lmcs_status lmcs_lease_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    if (bytes == 0)
+        return LMCS_OK;
+    return take(lease, offset | RANGE_KEY, LMCS_LEASE_RANGES + offset, bytes, error);
+}
+
+void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
+{
+    if (bytes > 0)
+        drop(lease, offset | RANGE_KEY, LMCS_LEASE_RANGES + offset);
+}
+
+/* Whether another description locks a byte of the range; *start gets where such a lock begins. */
+static bool is_locked(struct lmcs_lease *lease, uint64_t from, uint64_t bytes, uint64_t *start)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)bytes};
+    if (fcntl(lmcs_media_fd(lease->media), F_OFD_GETLK, &lock) != 0) {
+        *start = from;
+        return true; /* not known: nothing is reused */
+    }
+    *start = (uint64_t)lock.l_start;
+    return lock.l_type != F_UNLCK;
+}
+
+uint64_t lmcs_lease_safe_epoch(struct lmcs_lease *lease, uint64_t current)
+{
+    uint64_t start;
+    while (current > 0 && is_locked(lease, LMCS_LEASE_EPOCHS, current, &start))
+        current = start > LMCS_LEASE_EPOCHS ? start - LMCS_LEASE_EPOCHS : 0;
+    return current;
+}
+
+bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
+{
+    uint64_t start;
+    return bytes > 0 && is_locked(lease, LMCS_LEASE_RANGES + offset, bytes, &start);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * lease.h - what readers hold in place, seen by a writer in any process.
+ *
+ * A lease is an open-file-description lock on bytes far past the end of the pool's file, so the kernel drops it when
+ * its holder dies. A reader in another process leases the epoch of the root that it walks (pages), for as long as it
+ * walks. A view, in whatever process, leases the ranges of the payloads that it shows, for as long as it lives.
+ */
+#ifndef LMCS_LEASE_H
+#define LMCS_LEASE_H
+
+#include "error.h"
+#include "media.h"
+
+struct lmcs_lease;
+
+enum lmcs_status lmcs_lease_new(struct lmcs_media *media, struct lmcs_lease **lease, struct lmcs_error *error);
+struct lmcs_lease *lmcs_lease_share(struct lmcs_lease *lease);
+void lmcs_lease_release(struct lmcs_lease *lease);
+
+enum lmcs_status lmcs_lease_epoch(struct lmcs_lease *lease, uint64_t epoch, struct lmcs_error *error);
+void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch);
+/* The lowest epoch that anyone leases, `current` when nobody does: what became unreachable up to it may be reused. */
+uint64_t lmcs_lease_safe_epoch(struct lmcs_lease *lease, uint64_t current);
+
+/* Pins count: as many unpins end it. A range is always pinned as a whole. */
+enum lmcs_status lmcs_lease_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
+void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
+/* Whether anyone, in any process, pins a byte of the range. */
+bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
+
+#endif

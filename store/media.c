@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * media.c - the bytes of a pool, read without libpmemobj.
+ *
+ * libpmemobj maps a poolset's parts one after the other: the first whole, the others without their header page, each
+ * rounded down to its mapping alignment. The same arithmetic here gives a pool's offsets a place in a file. Reads go
+ * through pread, so that a file which someone cuts short is an error and not a signal; only views and devices use
+ * mappings, after a look at the file's size.
+ */
+#include "media.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "layout.h"
+
+#define MAX_SEGMENTS 1024
+/* libpmemobj's header: a page for all pool types, then the descriptor of an object pool. */
+#define POOL_SIGNATURE "PMEMOBJ"
+#define HEADER_BYTES 4096u
+#define DESCRIPTOR_LAYOUT 4096u
+#define DESCRIPTOR_HEAP (4096u + 1024u + 16u)
+#define DESCRIPTOR_ROOT (4096u + 2048u)
+#define DESCRIPTOR_END (4096u + 4096u)
+#define PART_ALIGN ((uint64_t)2 << 20)
+
+struct segment {
+    int fd;
+    uint64_t pool_offset;
+    uint64_t file_offset;
+    uint64_t bytes;
+};
+
+struct lmcs_media {
+    atomic_int references;
+    char *path;
+    int fd;
+    bool is_device;
+    bool is_poolset;
+    struct segment *segments;
+    size_t segment_count;
+    uint64_t bytes;
+    uint64_t superblock;
+    uint64_t heap;
+    void *map; /* of the whole pool, read-only */
+};
+
+static uint64_t device_bytes(const struct stat *st)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/size", major(st->st_rdev), minor(st->st_rdev));
+    FILE *file = fopen(path, "re");
+    unsigned long long bytes = 0;
+    if (file != NULL) {
+        if (fscanf(file, "%llu", &bytes) != 1)
+            bytes = 0;
+        fclose(file);
+    }
+    return bytes;
+}
+
+static enum lmcs_status open_file(const char *path, int *fd, struct stat *st, struct lmcs_error *error)
+{
+    /* O_NONBLOCK: a FIFO in the pool's place must not hang us. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0)
+        return errno == ENOENT || errno == ENOTDIR
+                   ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no such pool", path)
+                   : lmcs_fail_errno(error, errno, "%s: can't open", path);
+    if (fstat(*fd, st) != 0)
+        return lmcs_fail_errno(error, errno, "%s: can't stat", path);
+    if (S_ISDIR(st->st_mode))
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: is a folder, not a pool", path);
+    if (!S_ISREG(st->st_mode) && !S_ISCHR(st->st_mode))
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: is neither a file nor a devdax device", path);
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_segment(struct lmcs_media *media, int fd, uint64_t file_offset, uint64_t bytes,
+                                    struct lmcs_error *error)
+{
+    struct segment *grown = realloc(media->segments, (media->segment_count + 1) * sizeof *grown);
+    if (grown == NULL)
+        return lmcs_fail_memory(error);
+    media->segments = grown;
+    grown[media->segment_count++] = (struct segment){fd, media->bytes, file_offset, bytes};
+    media->bytes += bytes;
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_part(struct lmcs_media *media, const char *path, struct lmcs_error *error)
+{
+    int fd = -1;
+    struct stat st;
+    enum lmcs_status status = open_file(path, &fd, &st, error);
+    if (status == LMCS_OK && (!S_ISREG(st.st_mode) || media->segment_count >= MAX_SEGMENTS))
+        status = lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: parts must be files, at most %d", path, MAX_SEGMENTS);
+    if (status == LMCS_OK) {
+        uint64_t skip = media->segment_count == 0 ? 0 : HEADER_BYTES;
+        uint64_t usable = (uint64_t)st.st_size & ~(PART_ALIGN - 1);
+        if ((uint64_t)st.st_size < PART_ALIGN)
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: part is too small (%lld bytes)", path,
+                               (long long)st.st_size);
+        else
+            status = add_segment(media, fd, skip, usable - skip, error);
+    }
+    if (status != LMCS_OK && fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* Reads "SIZE PATH" lines of the first replica. */
+static enum lmcs_status parse_poolset(struct lmcs_media *media, struct lmcs_error *error)
+{
+    FILE *file = fopen(media->path, "re");
+    if (file == NULL)
+        return lmcs_fail_errno(error, errno, "%s: can't open", media->path);
+    char line[PATH_MAX + 256];
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK && fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\r\n#")] = '\0';
+        char size[64], path[PATH_MAX + 1];
+        if (strncmp(line, "REPLICA", 7) == 0)
+            break;
+        if (strncmp(line, "OPTION", 6) == 0) {
+            status = lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: poolset options are not supported", media->path);
+            break;
+        }
+        if (strncmp(line, "PMEMPOOLSET", 11) == 0 || sscanf(line, "%63s %4096s", size, path) != 2)
+            continue;
+        struct stat st;
+        if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+            status = lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                               "%s: parts that are folders (%s) are not supported; use a sparse pool file, it grows",
+                               media->path, path);
+            break;
+        }
+        status = add_part(media, path, error);
+    }
+    fclose(file);
+    if (status == LMCS_OK && media->segment_count == 0)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: poolset file names no parts", media->path);
+    return status;
+}
+
+static enum lmcs_status map_all(struct lmcs_media *media, struct lmcs_error *error)
+{
+    void *map = mmap(NULL, media->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (media->is_device && map != MAP_FAILED) { /* a device wants its own alignment: let the kernel choose */
+        munmap(map, media->bytes);
+        map = mmap(NULL, media->bytes, PROT_READ, MAP_SHARED, media->segments[0].fd, 0);
+    } else if (map != MAP_FAILED) {
+        media->map = map;
+        return lmcs_media_map_shared(media, 0, media->bytes, map, error);
+    }
+    if (map == MAP_FAILED)
+        return lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", media->path,
+                               (unsigned long long)media->bytes);
+    media->map = map;
+    return LMCS_OK;
+}
+
+/* The few words of libpmemobj's own header that we follow; its checksums are libpmemobj's business. */
+static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error *error)
+{
+    unsigned char page[DESCRIPTOR_END];
+    if (media->bytes < sizeof page)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool: only %llu bytes long", media->path,
+                         (unsigned long long)media->bytes);
+    enum lmcs_status status = lmcs_media_read(media, 0, page, sizeof page, error);
+    if (status != LMCS_OK)
+        return status;
+    if (memcmp(page, POOL_SIGNATURE, sizeof POOL_SIGNATURE) != 0 ||
+        strncmp((const char *)page + DESCRIPTOR_LAYOUT, LMCS_LAYOUT_NAME, 1024) != 0)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool of lmc-store (the header is another's, or damaged)",
+                         media->path);
+    memcpy(&media->superblock, page + DESCRIPTOR_ROOT, 8);
+    memcpy(&media->heap, page + DESCRIPTOR_HEAP, 8);
+    if (media->superblock == 0)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: its creation was cut short; remove the file and start again",
+                         media->path);
+    if (media->superblock % 8 != 0 || media->superblock > media->bytes - LMCS_SUPERBLOCK_BYTES ||
+        media->heap < DESCRIPTOR_END || media->heap >= media->bytes)
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         "%s: damaged: the header points outside the file, or the file was cut short", media->path);
+    return LMCS_OK;
+}
+
+static enum lmcs_status find_segments(struct lmcs_media *media, struct lmcs_error *error)
+{
+    struct stat st;
+    enum lmcs_status status = open_file(media->path, &media->fd, &st, error);
+    if (status != LMCS_OK)
+        return status;
+    media->is_device = S_ISCHR(st.st_mode);
+    char magic[12] = "";
+    if (!media->is_device && pread(media->fd, magic, 11, 0) == 11 && memcmp(magic, "PMEMPOOLSET", 11) == 0) {
+        media->is_poolset = true;
+        return parse_poolset(media, error);
+    }
+    int fd = fcntl(media->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return lmcs_fail_errno(error, errno, "%s: can't duplicate a descriptor", media->path);
+    uint64_t bytes = media->is_device ? device_bytes(&st) : (uint64_t)st.st_size;
+    status = add_segment(media, fd, 0, bytes, error);
+    if (status != LMCS_OK)
+        close(fd);
+    return status;
+}
+
+enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error)
+{
+    struct lmcs_media *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return lmcs_fail_memory(error);
+    atomic_init(&m->references, 1);
+    m->fd = -1;
+    m->path = strdup(path);
+    enum lmcs_status status = m->path == NULL ? lmcs_fail_memory(error) : find_segments(m, error);
+    if (status == LMCS_OK && m->bytes == 0)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool: it is empty", path);
+    if (status == LMCS_OK && m->is_device)
+        status = map_all(m, error); /* devices are read through the mapping */
+    if (status == LMCS_OK)
+        status = read_header(m, error);
+    if (status == LMCS_OK && m->map == NULL)
+        status = map_all(m, error);
+    if (status != LMCS_OK) {
+        lmcs_media_release(m);
+        return status;
+    }
+    *media = m;
+    return LMCS_OK;
+}
+
+struct lmcs_media *lmcs_media_share(struct lmcs_media *media)
+{
+    atomic_fetch_add_explicit(&media->references, 1, memory_order_relaxed);
+    return media;
+}
+
+void lmcs_media_release(struct lmcs_media *media)
+{
+    if (media == NULL || atomic_fetch_sub(&media->references, 1) != 1)
+        return;
+    if (media->map != NULL)
+        munmap(media->map, media->bytes);
+    for (size_t i = 0; i < media->segment_count; i++)
+        close(media->segments[i].fd);
+    free(media->segments);
+    if (media->fd >= 0)
+        close(media->fd);
+    free(media->path);
+    free(media);
+}
+
+const char *lmcs_media_path(const struct lmcs_media *media) { return media->path; }
+int lmcs_media_fd(const struct lmcs_media *media) { return media->fd; }
+bool lmcs_media_is_device(const struct lmcs_media *media) { return media->is_device; }
+bool lmcs_media_is_poolset(const struct lmcs_media *media) { return media->is_poolset; }
+uint64_t lmcs_media_bytes(const struct lmcs_media *media) { return media->bytes; }
+uint64_t lmcs_media_superblock(const struct lmcs_media *media) { return media->superblock; }
+uint64_t lmcs_media_heap(const struct lmcs_media *media) { return media->heap; }
+
+static bool inside(const struct lmcs_media *media, uint64_t offset, uint64_t bytes)
+{
+    return offset <= media->bytes && bytes <= media->bytes - offset;
+}
+
+static const struct segment *segment_of(const struct lmcs_media *media, uint64_t offset)
+{
+    size_t i = media->segment_count - 1;
+    while (i > 0 && media->segments[i].pool_offset > offset)
+        i--;
+    return &media->segments[i];
+}
+
+static enum lmcs_status read_segment(const struct lmcs_media *media, const struct segment *segment, uint64_t at,
+                                     unsigned char *out, uint64_t bytes, struct lmcs_error *error)
+{
+    while (bytes > 0) {
+        size_t want = bytes < ((size_t)1 << 30) ? (size_t)bytes : (size_t)1 << 30;
+        ssize_t got = pread(segment->fd, out, want, (off_t)(segment->file_offset + at));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return errno == EIO ? lmcs_fail(error, LMCS_DAMAGED, errno, "%s: the medium can't be read at offset %llu",
+                                            media->path, (unsigned long long)(segment->pool_offset + at))
+                                : lmcs_fail_errno(error, errno, "%s: can't read", media->path);
+        if (got == 0)
+            return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: the file was cut short: nothing at offset %llu",
+                             media->path, (unsigned long long)(segment->pool_offset + at));
+        out += got;
+        at += (uint64_t)got;
+        bytes -= (uint64_t)got;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
+                                 struct lmcs_error *error)
+{
+    if (!inside(media, offset, bytes))
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a reference points outside the pool (offset %llu)", media->path,
+                         (unsigned long long)offset);
+    if (media->is_device) {
+        memcpy(buffer, (const char *)media->map + offset, bytes);
+        return LMCS_OK;
+    }
+    unsigned char *out = buffer;
+    while (bytes > 0) {
+        const struct segment *segment = segment_of(media, offset);
+        uint64_t at = offset - segment->pool_offset;
+        uint64_t n = bytes < segment->bytes - at ? bytes : segment->bytes - at;
+        enum lmcs_status status = read_segment(media, segment, at, out, n, error);
+        if (status != LMCS_OK)
+            return status;
+        out += n;
+        offset += n;
+        bytes -= n;
+    }
+    return LMCS_OK;
+}
+
+const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint64_t bytes)
+{
+    return inside(media, offset, bytes) ? (const char *)media->map + offset : NULL;
+}
+
+static enum lmcs_status map_fixed(const struct lmcs_media *media, uint64_t offset, uint64_t bytes, void *where,
+                                  int protection, int flags, struct lmcs_error *error)
+{
+    if (!inside(media, offset, bytes))
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a payload lies outside the pool (offset %llu)", media->path,
+                         (unsigned long long)offset);
+    char *at = where;
+    while (bytes > 0) {
+        const struct segment *segment = segment_of(media, offset);
+        uint64_t inner = offset - segment->pool_offset;
+        uint64_t n = bytes < segment->bytes - inner ? bytes : segment->bytes - inner;
+        if (mmap(at, n, protection, flags | MAP_FIXED, segment->fd, (off_t)(segment->file_offset + inner)) ==
+            MAP_FAILED)
+            return lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", media->path, (unsigned long long)n);
+        at += n;
+        offset += n;
+        bytes -= n;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_media_map_private(const struct lmcs_media *media, uint64_t offset, uint64_t bytes, void *where,
+                                        struct lmcs_error *error)
+{
+    return map_fixed(media, offset, bytes, where, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, error);
+}
+
+enum lmcs_status lmcs_media_map_shared(const struct lmcs_media *media, uint64_t offset, uint64_t bytes, void *where,
+                                       struct lmcs_error *error)
+{
+    return map_fixed(media, offset, bytes, where, PROT_READ, MAP_SHARED, error);
+}

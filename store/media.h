@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * media.h - the bytes of a pool, read without libpmemobj.
+ *
+ * A pool's address space is made of segments: one for a file or a devdax device, one a part for a poolset (its first
+ * replica). Everything is bounds-checked against what the files really have.
+ */
+#ifndef LMCS_MEDIA_H
+#define LMCS_MEDIA_H
+
+#include "error.h"
+
+struct lmcs_media;
+
+/* Opens for reading and refuses what is no pool of ours. Shared by reference count. */
+enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error);
+struct lmcs_media *lmcs_media_share(struct lmcs_media *media);
+void lmcs_media_release(struct lmcs_media *media);
+
+const char *lmcs_media_path(const struct lmcs_media *media);
+/* A descriptor of the file at the path (for locks and questions to the file system). */
+int lmcs_media_fd(const struct lmcs_media *media);
+bool lmcs_media_is_device(const struct lmcs_media *media);
+bool lmcs_media_is_poolset(const struct lmcs_media *media);
+uint64_t lmcs_media_bytes(const struct lmcs_media *media);
+/* Where the superblock and the heap lie, as libpmemobj's header says, checked to be inside; 0: not there. */
+uint64_t lmcs_media_superblock(const struct lmcs_media *media);
+uint64_t lmcs_media_heap(const struct lmcs_media *media);
+
+/* Copies bytes out; LMCS_DAMAGED when they are not inside the pool. Never raises SIGBUS on a file. */
+enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
+                                 struct lmcs_error *error);
+/* Address of bytes in a read-only shared mapping of the whole pool; NULL when they are not inside. */
+const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint64_t bytes);
+/*
+ * Maps a page-aligned piece of the pool privately (writable, copy on write) at `where` (MAP_FIXED, in address space
+ * that the caller has reserved). Not on devices.
+ */
+enum lmcs_status lmcs_media_map_private(const struct lmcs_media *media, uint64_t offset, uint64_t bytes, void *where,
+                                        struct lmcs_error *error);
+/* The same, shared and read-only. */
+enum lmcs_status lmcs_media_map_shared(const struct lmcs_media *media, uint64_t offset, uint64_t bytes, void *where,
+                                       struct lmcs_error *error);
+
+#endif

@@ -1,0 +1,598 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * pool.c - the pool as libpmemobj has it: the one file that knows that library.
+ *
+ * Three things are done around libpmemobj rather than by it. Files are sparse, so space is allocated before anything,
+ * libpmemobj's own heap metadata included, is stored through a mapping: a full disk is then an error and never a
+ * SIGBUS. On page-cached files payloads are written with pwrite, which is as fast as a plain file and reports errors.
+ * And the mapping is kept out of forked children (MADV_DONTFORK): libpmemobj's lock is a flock that lives as long as
+ * any mapping of the file does, and a child that outlives its parent must not keep the pool locked.
+ */
+#include "pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libpmem.h>
+#include <libpmemobj.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "layout.h"
+
+#define CHUNK_BYTES ((uint64_t)256 << 10)
+#define OBJECT_HEADER_BYTES 16u
+#define ZONE_CHUNKS 65528u
+#define ZONE_META_BYTES ((uint64_t)512 << 10)
+#define ZONE_BYTES (ZONE_META_BYTES + ZONE_CHUNKS * CHUNK_BYTES)
+#define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
+#define HEAP_HEADER_BYTES 1024u
+#define OBJECT_TYPE 1u
+#define RETRY_NS 20000000L
+
+static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room for libpmemobj's action");
+
+struct lmcs_heap {
+    PMEMobjpool *pool;
+    char *path;
+    char *shown_path; /* NULL once it stands there */
+    int fd;           /* for pwrite, fallocate; -1 for poolsets and devices */
+    uint64_t bytes;   /* mapped by libpmemobj; 0 when not known */
+    uint64_t zones_start;
+    uint64_t zones_backed; /* the metadata of so many zones has file space */
+    uint64_t highest;      /* offset of our highest object */
+    enum lmcs_write_method method;
+    bool persistent;
+    bool forced;
+    atomic_bool can_punch;
+};
+
+static void sleep_a_little(void) { nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL); }
+
+/* libpmemobj's settings are global and read when a pool is made or opened. */
+static void configure_library(void)
+{
+    int no = 0;
+    pmemobj_ctl_set(NULL, "fallocate.at_create", &no);
+}
+
+static bool is_device(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISCHR(st.st_mode);
+}
+
+static bool is_poolset(const char *path)
+{
+    char magic[11];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool yes = fd >= 0 && pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+               memcmp(magic, "PMEMPOOLSET", sizeof magic) == 0;
+    if (fd >= 0)
+        close(fd);
+    return yes;
+}
+
+/* A file lies on DAX when the kernel grants a synchronous mapping of it. */
+static bool file_is_dax(int fd)
+{
+    void *at = mmap(NULL, LMCS_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
+    if (at == MAP_FAILED)
+        return false;
+    munmap(at, LMCS_PAGE_BYTES);
+    return true;
+}
+
+static bool file_is_in_memory(int fd)
+{
+    struct statfs fs;
+    return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
+static void choose_method(struct lmcs_heap *heap)
+{
+    const char *force = getenv("PMEM_IS_PMEM_FORCE");
+    heap->forced = force != NULL && strcmp(force, "1") == 0;
+    if (heap->fd < 0) {
+        bool device = is_device(heap->path);
+        heap->method = device ? LMCS_WRITE_STORE : LMCS_WRITE_LIBRARY;
+        heap->persistent = device || heap->forced;
+        return;
+    }
+    bool dax = file_is_dax(heap->fd);
+    if (dax)
+        heap->forced = false;
+    heap->persistent = dax || heap->forced;
+    heap->method = heap->persistent || file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
+}
+
+/* Learns what can be learned once libpmemobj has the pool mapped. */
+static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    const unsigned char *base = (const unsigned char *)heap->pool;
+    uint64_t heap_offset;
+    memcpy(&heap_offset, base + LMCS_PAGE_BYTES + 1024 + 16, 8);
+    heap->zones_start = heap_offset + HEAP_HEADER_BYTES;
+    heap->fd = -1;
+    atomic_init(&heap->can_punch, false);
+    if (!is_device(heap->path) && !is_poolset(heap->path)) {
+        heap->fd = open(heap->path, O_RDWR | O_CLOEXEC);
+        struct stat st;
+        if (heap->fd < 0 || fstat(heap->fd, &st) != 0)
+            return lmcs_fail_errno(error, errno, "%s: can't open for writing", heap->path);
+        heap->bytes = (uint64_t)st.st_size;
+        atomic_store(&heap->can_punch, true);
+        /* Kept out of children, so that they can't hold the lock: it lives as long as any mapping does. */
+        madvise(heap->pool, heap->bytes, MADV_DONTFORK);
+    }
+    choose_method(heap);
+    return LMCS_OK;
+}
+
+/* ---- Creation ---- */
+
+static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, uint64_t bytes,
+                                   struct lmcs_error *error)
+{
+    int failure;
+    do
+        failure = fallocate(fd, 0, (off_t)offset, (off_t)bytes) == 0 ? 0 : errno;
+    while (failure == EINTR);
+    if (failure == EOPNOTSUPP)
+        failure = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
+    if (failure == 0)
+        return LMCS_OK;
+    struct statvfs fs;
+    uint64_t available = fstatvfs(fd, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
+    if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
+        return lmcs_fail_full(error, bytes, available, failure,
+                              "%s: the disk is full: %llu bytes are needed and %llu are free", path,
+                              (unsigned long long)bytes, (unsigned long long)available);
+    return lmcs_fail_errno(error, failure, "%s: can't allocate %llu bytes", path, (unsigned long long)bytes);
+}
+
+/* What libpmemobj touches while it makes a pool: its header, its lanes, the start of each zone. */
+static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
+{
+    uint64_t first_zone = HEAP_OFFSET_EXPECTED + HEAP_HEADER_BYTES;
+    enum lmcs_status status = back_range(fd, path, 0, first_zone + ZONE_META_BYTES + CHUNK_BYTES, error);
+    for (uint64_t at = first_zone + ZONE_BYTES; status == LMCS_OK && at + LMCS_PAGE_BYTES * 2 < bytes;
+         at += ZONE_BYTES)
+        status = back_range(fd, path, at & ~(uint64_t)(LMCS_PAGE_BYTES - 1), 2 * LMCS_PAGE_BYTES, error);
+    return status;
+}
+
+static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint64_t bytes, struct lmcs_error *error)
+{
+    size_t length = strlen(path) + 32;
+    heap->shown_path = strdup(path);
+    heap->path = malloc(length);
+    if (heap->shown_path == NULL || heap->path == NULL)
+        return lmcs_fail_memory(error);
+    snprintf(heap->path, length, "%s.new-XXXXXX", path);
+    int fd = mkostemp(heap->path, O_CLOEXEC); /* mode 0600 */
+    if (fd < 0) {
+        int failure = errno;
+        free(heap->shown_path);
+        heap->shown_path = NULL; /* nothing to remove */
+        return failure == ENOENT ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: its folder does not exist", path)
+                                 : lmcs_fail_errno(error, failure, "%s: can't create", path);
+    }
+    enum lmcs_status status = LMCS_OK;
+    while (ftruncate(fd, (off_t)bytes) != 0) {
+        if (errno != EFBIG || bytes <= (uint64_t)1 << 30) {
+            status = lmcs_fail_errno(error, errno, "%s: can't make a sparse file of %llu bytes", path,
+                                     (unsigned long long)bytes);
+            break;
+        }
+        bytes /= 2; /* the file system's largest file */
+    }
+    if (status == LMCS_OK)
+        status = back_new_file(fd, path, bytes, error);
+    close(fd);
+    return status;
+}
+
+static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    configure_library();
+    heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
+    if (heap->pool == NULL && errno == ENOTSUP) {
+        /* A DAX device without a counter of unsafe shutdowns: they can't be told apart there. `info` says so. */
+        int no = 0;
+        pmemobj_ctl_set(NULL, "sds.at_create", &no);
+        heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
+        int yes = 1;
+        pmemobj_ctl_set(NULL, "sds.at_create", &yes);
+    }
+    if (heap->pool == NULL)
+        return lmcs_fail_errno(error, errno, "%s: libpmemobj can't create the pool (%s)", heap->path,
+                               pmemobj_errormsg());
+    return adopt(heap, error);
+}
+
+enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, struct lmcs_heap **heap,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_heap *h = calloc(1, sizeof *h);
+    if (h == NULL)
+        return lmcs_fail_memory(error);
+    h->fd = -1;
+    enum lmcs_status status = LMCS_OK;
+    if (is_device(path) || is_poolset(path)) {
+        h->path = strdup(path);
+        if (h->path == NULL)
+            status = lmcs_fail_memory(error);
+    } else {
+        status = make_file(h, path, virtual_bytes, error);
+    }
+    if (status == LMCS_OK)
+        status = call_create(h, error);
+    if (status != LMCS_OK) {
+        lmcs_heap_close(h);
+        return status;
+    }
+    *heap = h;
+    return LMCS_OK;
+}
+
+static void sync_folder_of(const char *path)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder] = '\0';
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+}
+
+enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    if (heap->shown_path == NULL)
+        return LMCS_OK;
+    fsync(heap->fd);
+    if (link(heap->path, heap->shown_path) != 0) {
+        /* Some file systems have no links; there, a rename that replaces nothing. */
+        if (errno == EEXIST)
+            return lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", heap->shown_path);
+        if (renameat2(AT_FDCWD, heap->path, AT_FDCWD, heap->shown_path, RENAME_NOREPLACE) != 0)
+            return errno == EEXIST ? lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", heap->shown_path)
+                                   : lmcs_fail_errno(error, errno, "%s: can't create", heap->shown_path);
+    } else {
+        unlink(heap->path);
+    }
+    sync_folder_of(heap->shown_path);
+    free(heap->path);
+    heap->path = heap->shown_path;
+    heap->shown_path = NULL;
+    return LMCS_OK;
+}
+
+/* ---- Opening ---- */
+
+/* The process that holds the flock of the file at `path`; 0: not known. */
+static int lock_holder(const char *path)
+{
+    struct stat st;
+    FILE *file = stat(path, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
+    if (file == NULL)
+        return 0;
+    char line[256];
+    int holder = 0;
+    while (holder == 0 && fgets(line, sizeof line, file) != NULL) {
+        int pid;
+        unsigned major_number, minor_number;
+        unsigned long inode;
+        if (strstr(line, "FLOCK") != NULL &&
+            sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &major_number, &minor_number, &inode) == 4 &&
+            inode == st.st_ino && makedev(major_number, minor_number) == st.st_dev)
+            holder = pid;
+    }
+    fclose(file);
+    return holder;
+}
+
+static void process_name(int pid, char *name, size_t bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, name, bytes - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    name[n > 0 ? n : 0] = '\0';
+    for (ssize_t i = 0; i + 1 < n; i++)
+        if ((unsigned char)name[i] < ' ')
+            name[i] = ' ';
+}
+
+static enum lmcs_status fail_in_use(const char *path, struct lmcs_error *error)
+{
+    int pid = lock_holder(path);
+    if (pid <= 0)
+        return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by another process; end it, or open with mode r to read",
+                         path);
+    char name[128];
+    process_name(pid, name, sizeof name);
+    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open with mode r to read", path,
+                     pid, name);
+}
+
+static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_error *error)
+{
+    const char *said = pmemobj_errormsg();
+    if (failure == EAGAIN)
+        return fail_in_use(path, error);
+    if (failure == EINVAL && strstr(said, "shutdown") != NULL)
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         "%s: the power failed while it was open and the device may have lost writes (%s); check it "
+                         "with 'lmc-store verify', which only reads, then 'pmempool feature -d SHUTDOWN_STATE %s'",
+                         path, said, path);
+    if (failure == EACCES || failure == EPERM || failure == EROFS)
+        return lmcs_fail(error, LMCS_READ_ONLY, failure, "%s: can't be opened for writing; mode r reads it", path);
+    if (failure == ENOMEM)
+        return lmcs_fail_memory(error);
+    return lmcs_fail(error, LMCS_DAMAGED, failure, "%s: libpmemobj can't open the pool (%s); mode r may read it", path,
+                     said);
+}
+
+enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, struct lmcs_heap **heap,
+                                struct lmcs_error *error)
+{
+    configure_library();
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    PMEMobjpool *pool;
+    int failure;
+    for (;;) {
+        pool = pmemobj_open(path, LMCS_LAYOUT_NAME);
+        failure = errno;
+        if (pool != NULL || failure != EAGAIN)
+            break;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        uint64_t waited_ms = (uint64_t)(now.tv_sec - start.tv_sec) * 1000 +
+                             (uint64_t)((now.tv_nsec - start.tv_nsec) / 1000000 + 1000) - 1000;
+        if (waited_ms >= wait_ms)
+            break;
+        sleep_a_little();
+    }
+    if (pool == NULL)
+        return fail_open(path, failure, error);
+    struct lmcs_heap *h = calloc(1, sizeof *h);
+    if (h == NULL || (h->path = strdup(path)) == NULL) {
+        free(h);
+        pmemobj_close(pool);
+        return lmcs_fail_memory(error);
+    }
+    h->pool = pool;
+    h->fd = -1;
+    enum lmcs_status status = adopt(h, error);
+    if (status != LMCS_OK) {
+        lmcs_heap_close(h);
+        return status;
+    }
+    *heap = h;
+    return LMCS_OK;
+}
+
+void lmcs_heap_close(struct lmcs_heap *heap)
+{
+    if (heap == NULL)
+        return;
+    if (heap->pool != NULL)
+        pmemobj_close(heap->pool);
+    if (heap->fd >= 0)
+        close(heap->fd);
+    if (heap->shown_path != NULL && heap->path != NULL)
+        unlink(heap->path);
+    free(heap->shown_path);
+    free(heap->path);
+    free(heap);
+}
+
+const char *lmcs_heap_path(const struct lmcs_heap *heap) { return heap->path; }
+enum lmcs_write_method lmcs_heap_method(const struct lmcs_heap *heap) { return heap->method; }
+bool lmcs_heap_is_persistent(const struct lmcs_heap *heap) { return heap->persistent; }
+bool lmcs_heap_is_forced(const struct lmcs_heap *heap) { return heap->forced; }
+bool lmcs_heap_can_punch(const struct lmcs_heap *heap) { return atomic_load(&heap->can_punch); }
+void *lmcs_heap_at(struct lmcs_heap *heap, uint64_t offset) { return (char *)heap->pool + offset; }
+
+uint64_t lmcs_heap_disk_free(const struct lmcs_heap *heap)
+{
+    struct statvfs fs;
+    if (heap->fd < 0 || fstatvfs(heap->fd, &fs) != 0)
+        return UINT64_MAX;
+    return (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
+enum lmcs_status lmcs_heap_superblock(struct lmcs_heap *heap, uint64_t *offset, struct lmcs_error *error)
+{
+    PMEMoid root = pmemobj_root(heap->pool, LMCS_SUPERBLOCK_BYTES);
+    if (OID_IS_NULL(root))
+        return lmcs_fail_errno(error, errno, "%s: libpmemobj has no room for the root (%s)", heap->path,
+                               pmemobj_errormsg());
+    *offset = root.off;
+    return LMCS_OK;
+}
+
+/* ---- Objects ---- */
+
+void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset)
+{
+    if (heap->highest < offset)
+        heap->highest = offset;
+}
+
+/*
+ * Allocates file space for the zone metadata that libpmemobj may write to when it allocates `bytes`: of the zones in
+ * use, and of the next one when the object is large or the last zone half full.
+ */
+static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_error *error)
+{
+    uint64_t used = heap->highest > heap->zones_start ? heap->highest - heap->zones_start : 0;
+    uint64_t zones = used / ZONE_BYTES + 1;
+    if (bytes > (uint64_t)1 << 20 || used % ZONE_BYTES > ZONE_BYTES / 2)
+        zones++;
+    while (heap->fd >= 0 && heap->zones_backed < zones) {
+        uint64_t at = heap->zones_start + heap->zones_backed * ZONE_BYTES;
+        if (at + ZONE_META_BYTES < heap->bytes) {
+            enum lmcs_status status = back_range(heap->fd, heap->path, at, ZONE_META_BYTES, error);
+            if (status != LMCS_OK)
+                return status;
+        }
+        heap->zones_backed++;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action,
+                                   uint64_t *offset, uint64_t *got, struct lmcs_error *error)
+{
+    uint64_t chunks = (bytes + OBJECT_HEADER_BYTES + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    if (chunks > ZONE_CHUNKS)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: no object is as large as %llu bytes", heap->path,
+                         (unsigned long long)bytes);
+    enum lmcs_status status = back_zones(heap, bytes, error);
+    if (status != LMCS_OK)
+        return status;
+    PMEMoid object =
+        pmemobj_reserve(heap->pool, (struct pobj_action *)action, chunks * CHUNK_BYTES - OBJECT_HEADER_BYTES,
+                        OBJECT_TYPE);
+    if (OID_IS_NULL(object)) {
+        if (errno == ENOMEM || errno == ENOSPC)
+            return lmcs_fail_full(error, bytes, 0, 0, "%s: the pool's address space is used up: no room for %llu bytes",
+                                  heap->path, (unsigned long long)bytes);
+        return lmcs_fail_errno(error, errno, "%s: libpmemobj can't allocate %llu bytes (%s)", heap->path,
+                               (unsigned long long)bytes, pmemobj_errormsg());
+    }
+    lmcs_heap_note(heap, object.off);
+    *offset = object.off;
+    *got = pmemobj_alloc_usable_size(object);
+    return LMCS_OK;
+}
+
+void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, struct lmcs_action *action)
+{
+    PMEMoid object = pmemobj_oid(lmcs_heap_at(heap, offset));
+    pmemobj_defer_free(heap->pool, object, (struct pobj_action *)action);
+}
+
+void lmcs_heap_cancel(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        pmemobj_cancel(heap->pool, (struct pobj_action *)&actions[i], 1);
+}
+
+enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count,
+                                   uint64_t word_offset, uint64_t word, struct lmcs_error *error)
+{
+    struct pobj_action all[LMCS_MAX_ACTIONS + 1];
+    if (count > LMCS_MAX_ACTIONS)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: too many objects in one commit", heap->path);
+    for (size_t i = 0; i < count; i++)
+        memcpy(&all[i], &actions[i], sizeof all[i]);
+    pmemobj_set_value(heap->pool, &all[count], lmcs_heap_at(heap, word_offset), word);
+    if (pmemobj_publish(heap->pool, all, count + 1) != 0)
+        return lmcs_fail_errno(error, errno, "%s: libpmemobj can't commit (%s)", heap->path, pmemobj_errormsg());
+    return LMCS_OK;
+}
+
+/* ---- Bytes ---- */
+
+enum lmcs_status lmcs_heap_back(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    return heap->fd < 0 || bytes == 0 ? LMCS_OK : back_range(heap->fd, heap->path, offset, bytes, error);
+}
+
+void lmcs_heap_punch(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
+{
+    uint64_t first = (offset + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    uint64_t end = (offset + bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    if (first >= end || !lmcs_heap_can_punch(heap))
+        return;
+    if (fallocate(heap->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first, (off_t)(end - first)) != 0 &&
+        errno == EOPNOTSUPP)
+        atomic_store(&heap->can_punch, false);
+}
+
+static enum lmcs_status write_file(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
+                                   struct lmcs_error *error)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t n = pwrite(heap->fd, from, bytes < (1u << 30) ? bytes : 1u << 30, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return lmcs_fail_errno(error, errno, "%s: can't write", heap->path);
+        from += n;
+        offset += (uint64_t)n;
+        bytes -= (uint64_t)n;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
+                                 struct lmcs_error *error)
+{
+    switch (heap->method) {
+    case LMCS_WRITE_FILE:
+        return write_file(heap, offset, data, bytes, error);
+    case LMCS_WRITE_STORE:
+        pmem_memcpy(lmcs_heap_at(heap, offset), data, bytes, PMEM_F_MEM_NONTEMPORAL | PMEM_F_MEM_NODRAIN);
+        return LMCS_OK;
+    default:
+        pmemobj_memcpy(heap->pool, lmcs_heap_at(heap, offset), data, bytes, PMEMOBJ_F_MEM_NONTEMPORAL);
+        return LMCS_OK;
+    }
+}
+
+void lmcs_heap_drain(struct lmcs_heap *heap)
+{
+    if (heap->method == LMCS_WRITE_STORE)
+        pmem_drain();
+    else if (heap->method == LMCS_WRITE_LIBRARY)
+        pmemobj_drain(heap->pool);
+}
+
+void lmcs_heap_write_behind(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
+{
+    if (heap->method == LMCS_WRITE_FILE)
+        sync_file_range(heap->fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+void lmcs_heap_flush(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
+{
+    if (heap->method == LMCS_WRITE_STORE)
+        pmem_flush(lmcs_heap_at(heap, offset), bytes);
+    else if (heap->method == LMCS_WRITE_LIBRARY)
+        pmemobj_persist(heap->pool, lmcs_heap_at(heap, offset), bytes);
+}
+
+enum lmcs_status lmcs_heap_sync(struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    lmcs_heap_drain(heap);
+    if (heap->method != LMCS_WRITE_FILE)
+        return LMCS_OK;
+    int result;
+    do
+        result = fdatasync(heap->fd);
+    while (result != 0 && errno == EINTR);
+    return result == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->path);
+}

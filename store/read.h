@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * read.h - the bytes of a content, however it is stored.
+ */
+#ifndef LMCS_READ_H
+#define LMCS_READ_H
+
+#include "content.h"
+#include "payload.h"
+
+/* A content and what it rests on: links[0] is the content, each further one the base of the one before. */
+struct lmcs_chain {
+    size_t length; /* 1 to LMCS_CHAIN_BOUND + 1 */
+    struct lmcs_content links[LMCS_CHAIN_BOUND + 1];
+};
+
+enum lmcs_status lmcs_chain_load(struct lmcs_txn *txn, uint64_t content, struct lmcs_chain *chain,
+                                 struct lmcs_error *error);
+/* Pins the payloads, within the transaction that loaded the chain; after that it may end. */
+enum lmcs_status lmcs_chain_pin(struct lmcs_pool *pool, const struct lmcs_chain *chain, struct lmcs_error *error);
+void lmcs_chain_unpin(struct lmcs_pool *pool, const struct lmcs_chain *chain);
+
+/* What is known of a content from its identity: dtype and shape (raw_bytes follows from them). */
+struct lmcs_bad_range {
+    void (*call)(void *context, uint64_t first_byte, uint64_t bytes, const char *why);
+    void *context;
+};
+
+/*
+ * Decodes (or copies) the whole content into `buffer` (links[0].df.raw_bytes; NULL: only verify), with the pool's
+ * threads, verifying every checksum: coded blocks, decoded blocks, and the digest. The caller holds pins.
+ * LMCS_DAMAGED names the tensor by `name` and the range; `bad`, which may be NULL, is told of every damaged range,
+ * and then reading goes on to the end.
+ */
+enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
+                                 uint32_t dtype, uint32_t ndim, const uint64_t *shape, void *buffer,
+                                 const struct lmcs_bad_range *bad, struct lmcs_error *error);
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* shelf.h - the records of shelves and snapshots, their indexes, and addresses. */
+#ifndef LMCS_SHELF_H
+#define LMCS_SHELF_H
+
+#include "txn.h"
+
+struct lmcs_shelf {
+    struct lmcs_shelf_df df;
+    char name[LMCS_MAX_NAME + 1];
+};
+
+#define LMCS_DEFAULT_KEEP_RAW 4
+
+/* `found` false: there is no visible shelf of that name. */
+enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf, bool *found,
+                                 struct lmcs_error *error);
+/* The same; LMCS_NOT_FOUND with a message when there is none. */
+enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
+                                struct lmcs_error *error);
+enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf,
+                                 struct lmcs_error *error);
+/* Makes one; a staging one is not found by its name. */
+enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
+                                 struct lmcs_error *error);
+/* Seals its trees and stores the record: the last thing that a transaction does with a shelf. */
+enum lmcs_status lmcs_shelf_save(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
+enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
+/* Ids of shelves from `first` on. */
+enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *ids, size_t capacity, size_t *count,
+                                struct lmcs_error *error);
+struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind);
+
+/* A snapshot's record with its inline metadata (NUL-terminated). */
+struct lmcs_record {
+    struct lmcs_snapshot_df df;
+    char meta[LMCS_META_INLINE + 1];
+};
+
+enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
+                                 struct lmcs_record *record, bool *found, struct lmcs_error *error);
+/* Stores a record and enters it in the indexes by step and time, unless it is only prepared. */
+enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
+                                 struct lmcs_error *error);
+/* Takes a record, its index entries and its tags off; pages of its manifest are not touched. */
+enum lmcs_status lmcs_record_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
+                                    uint64_t *tags, struct lmcs_error *error);
+/* Numbers of the records before and after one, prepared ones included; 0: none. */
+enum lmcs_status lmcs_record_before(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, uint64_t *before,
+                                    struct lmcs_error *error);
+enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, uint64_t *after,
+                                   struct lmcs_error *error);
+/* The nearest record of the same lineage on one side. */
+enum lmcs_status lmcs_record_neighbour(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                       const struct lmcs_snapshot_df *of, bool newer, struct lmcs_record *record,
+                                       bool *found, struct lmcs_error *error);
+/* Recomputes df.latest: the newest committed record. */
+enum lmcs_status lmcs_shelf_find_latest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
+
+/* 1 to LMCS_MAX_NAME sound bytes, none of '@' '~' ':', no '..', no number, not "latest" or "step". */
+enum lmcs_status lmcs_tag_check(const char *tag, struct lmcs_error *error);
+enum lmcs_status lmcs_tag_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *tag, uint64_t number,
+                              struct lmcs_error *error);
+enum lmcs_status lmcs_tag_find(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *tag, uint64_t *number,
+                               struct lmcs_error *error);
+enum lmcs_status lmcs_tag_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *tag,
+                                 struct lmcs_error *error);
+enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
+                              bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
+
+/* The number that stands for `which` ("7", "latest~2", "tag", "step:120"); LMCS_NOT_FOUND with a message. */
+enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which,
+                                    uint64_t *number, struct lmcs_error *error);
+
+/* Removes a snapshot, with the pages and contents that only it had. */
+enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
+                                   struct lmcs_removal *removal, struct lmcs_error *error);
+
+static inline uint64_t lmcs_step_key(int64_t step) { return (uint64_t)step ^ ((uint64_t)1 << 63); }
+
+#endif

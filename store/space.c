@@ -1,0 +1,850 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * space.c - extents: where payloads lie.
+ *
+ * The tree of objects is the truth; a table in memory follows it. Within a transaction an extent's new record is kept
+ * beside the old one, written to the tree before the commit, and taken over after it, so a failed commit changes
+ * nothing. What a region has taken but not committed is known to the table alone: a crash gives it back.
+ *
+ * An extent's file space is allocated step by step as it is filled, so a small pool stays small, and counted, so that
+ * the pool's own limit holds. Extents come from libpmemobj in a small transaction of their own, which enters them as
+ * empty; captures therefore never hold anything that a crash could leak.
+ */
+#include "space.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "store.h"
+#include "tree.h"
+
+#define LARGEST_EXTENT ((uint64_t)64 << 20)
+#define SMALLEST_EXTENT ((uint64_t)512 << 10)
+#define EXTENTS_OF_A_POOL 128
+
+struct lmcs_extent {
+    uint64_t offset; /* libpmemobj's */
+    struct lmcs_object_df now;    /* as committed; `backed` and `cursor` run ahead in a region */
+    struct lmcs_object_df next;   /* as the transaction under way will have it */
+    bool touched;
+    bool fresh;   /* entered by the transaction under way */
+    bool going;   /* to be freed by the transaction under way */
+    bool claimed; /* by a region */
+    uint64_t committed_cursor;
+};
+
+struct lmcs_space {
+    pthread_mutex_t lock;
+    struct lmcs_extent **extents; /* by offset */
+    size_t count;
+    size_t capacity;
+    uint64_t used; /* file space of all extents */
+    uint64_t standard_bytes;
+};
+
+static uint64_t page_up(uint64_t n) { return (n + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1); }
+
+uint64_t lmcs_space_room(uint64_t bytes)
+{
+    return bytes >= LMCS_ALIGNED_BYTES ? page_up(bytes)
+                                       : (bytes + LMCS_PACK_ALIGN - 1) & ~(uint64_t)(LMCS_PACK_ALIGN - 1);
+}
+
+static uint64_t extent_end(const struct lmcs_extent *extent) { return extent->offset + extent->now.bytes; }
+
+static uint64_t extent_used(const struct lmcs_object_df *df)
+{
+    return df->backed - df->first - (df->punched_bytes < df->backed - df->first ? df->punched_bytes : 0);
+}
+
+static bool is_free(const struct lmcs_extent *extent)
+{
+    return !extent->claimed && !extent->going && extent->now.live_bytes == 0 && extent->now.retired_bytes == 0 &&
+           !extent->touched;
+}
+
+/* ---- The table ---- */
+
+static size_t find_index(const struct lmcs_space *space, uint64_t offset)
+{
+    size_t low = 0, high = space->count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (space->extents[middle]->offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low; /* the first that begins behind it */
+}
+
+static struct lmcs_extent *find_extent(const struct lmcs_space *space, uint64_t offset)
+{
+    size_t i = find_index(space, offset);
+    struct lmcs_extent *extent = i > 0 ? space->extents[i - 1] : NULL;
+    return extent != NULL && offset < extent_end(extent) ? extent : NULL;
+}
+
+static struct lmcs_extent *add_extent(struct lmcs_space *space, uint64_t offset, const struct lmcs_object_df *df)
+{
+    if (space->count == space->capacity) {
+        size_t wanted = space->capacity == 0 ? 64 : space->capacity * 2;
+        struct lmcs_extent **grown = realloc(space->extents, wanted * sizeof *grown);
+        if (grown == NULL)
+            return NULL;
+        space->extents = grown;
+        space->capacity = wanted;
+    }
+    struct lmcs_extent *extent = calloc(1, sizeof *extent);
+    if (extent == NULL)
+        return NULL;
+    extent->offset = offset;
+    extent->now = *df;
+    extent->committed_cursor = df->cursor;
+    size_t i = find_index(space, offset);
+    memmove(&space->extents[i + 1], &space->extents[i], (space->count - i) * sizeof *space->extents);
+    space->extents[i] = extent;
+    space->count++;
+    space->used += extent_used(df);
+    return extent;
+}
+
+static void drop_extent(struct lmcs_space *space, struct lmcs_extent *extent)
+{
+    size_t i = find_index(space, extent->offset) - 1;
+    memmove(&space->extents[i], &space->extents[i + 1], (space->count - i - 1) * sizeof *space->extents);
+    space->count--;
+    free(extent);
+}
+
+static uint64_t standard_extent(struct lmcs_pool *pool)
+{
+    uint64_t disk = lmcs_heap_disk_free(pool->heap);
+    uint64_t budget = pool->root.limit_bytes;
+    if (budget == 0)
+        budget = disk == UINT64_MAX ? lmcs_media_bytes(pool->media) : disk + pool->root.extent_bytes;
+    uint64_t bytes = LARGEST_EXTENT;
+    while (bytes > SMALLEST_EXTENT && bytes > budget / EXTENTS_OF_A_POOL)
+        bytes /= 2;
+    return bytes;
+}
+
+static bool object_is_sound(const struct lmcs_pool *pool, uint64_t offset, const struct lmcs_object_df *df)
+{
+    uint64_t end = lmcs_media_bytes(pool->media);
+    if (df->kind != LMCS_OBJECT_SLAB && df->kind != LMCS_OBJECT_EXTENT)
+        return false;
+    if (offset >= end || df->bytes > end - offset || df->first < offset || df->first > offset + df->bytes)
+        return false;
+    return df->kind == LMCS_OBJECT_SLAB ||
+           (df->cursor >= df->first && df->cursor <= offset + df->bytes && df->backed >= df->first &&
+            df->backed <= offset + df->bytes + LMCS_PAGE_BYTES);
+}
+
+enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_space *space = calloc(1, sizeof *space);
+    struct lmcs_cursor *cursor = NULL;
+    struct lmcs_txn txn;
+    if (space == NULL)
+        return lmcs_fail_memory(error);
+    pthread_mutex_init(&space->lock, NULL);
+    space->standard_bytes = standard_extent(pool);
+    pool->space = space;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK) {
+        lmcs_cursor_free(cursor);
+        return status;
+    }
+    status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
+                              (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
+        struct lmcs_object_df df;
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        uint64_t offset = lmcs_cursor_key(cursor).high;
+        if (bytes == sizeof df)
+            memcpy(&df, value, sizeof df);
+        if (bytes != sizeof df || !object_is_sound(pool, offset, &df)) {
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a record of an extent", pool->path);
+            break;
+        }
+        lmcs_heap_note(pool->heap, offset);
+        if (df.kind == LMCS_OBJECT_EXTENT && add_extent(space, offset, &df) == NULL)
+            status = lmcs_fail_memory(error);
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_txn_end(&txn);
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+void lmcs_space_free(struct lmcs_space *space)
+{
+    if (space == NULL)
+        return;
+    for (size_t i = 0; i < space->count; i++)
+        free(space->extents[i]);
+    free(space->extents);
+    pthread_mutex_destroy(&space->lock);
+    free(space);
+}
+
+/* ---- Taking room ---- */
+
+void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32_t purpose)
+{
+    *region = (struct lmcs_region){.pool = pool, .purpose = purpose};
+}
+
+static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
+{
+    if (region->count == region->capacity) {
+        size_t wanted = region->capacity == 0 ? 8 : region->capacity * 2;
+        struct lmcs_extent **grown = realloc(region->extents, wanted * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        region->extents = grown;
+        region->capacity = wanted;
+    }
+    region->extents[region->count++] = extent;
+    extent->claimed = true;
+    if (extent->now.live_bytes == 0 && extent->now.retired_bytes == 0) {
+        extent->now.cursor = extent->now.first; /* nothing lives in it: from the start again */
+        if (extent->now.punched_bytes > 0) {    /* and its holes must be filled before they are stored to */
+            region->pool->space->used -= extent_used(&extent->now);
+            extent->now.backed = extent->now.first;
+            extent->now.punched_bytes = 0;
+        }
+    }
+    return true;
+}
+
+static uint64_t align_for(uint64_t cursor, uint64_t bytes)
+{
+    return bytes >= LMCS_ALIGNED_BYTES ? page_up(cursor) : cursor;
+}
+
+static bool fits(const struct lmcs_extent *extent, uint64_t cursor, uint64_t bytes)
+{
+    uint64_t at = align_for(cursor, bytes), room = lmcs_space_room(bytes), end = extent_end(extent);
+    return at <= end && room <= end - at;
+}
+
+static struct lmcs_extent *open_extent(struct lmcs_region *region, uint64_t bytes)
+{
+    size_t oldest = region->count > LMCS_REGION_EXTENTS ? region->count - LMCS_REGION_EXTENTS : 0;
+    for (size_t i = region->count; i-- > oldest;)
+        if (fits(region->extents[i], region->extents[i]->now.cursor, bytes))
+            return region->extents[i];
+    return NULL;
+}
+
+/* A free extent, or one left partly filled by an earlier region of the same purpose: the best fit, warm before cold. */
+static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t bytes)
+{
+    struct lmcs_space *space = region->pool->space;
+    bool large = lmcs_space_room(bytes) + 2 * LMCS_PAGE_BYTES > space->standard_bytes;
+    struct lmcs_extent *best = NULL;
+    for (size_t i = 0; i < space->count; i++) {
+        struct lmcs_extent *extent = space->extents[i];
+        if (extent->claimed || extent->going || extent->touched)
+            continue;
+        bool free_now = is_free(extent);
+        if (!free_now && (large || extent->now.purpose != region->purpose))
+            continue;
+        if (!fits(extent, free_now ? extent->now.first : extent->now.cursor, bytes))
+            continue;
+        if (large && extent->now.bytes > bytes + bytes / 4 + 2 * (uint64_t)LMCS_PAGE_BYTES + (256 << 10))
+            continue;
+        if (!large && extent->now.bytes > 2 * space->standard_bytes)
+            continue;
+        if (!free_now)
+            return extent;
+        if (best == NULL || extent->now.backed - extent->now.first > best->now.backed - best->now.first)
+            best = extent;
+    }
+    return best;
+}
+
+/* Enters new, empty extents: enough for `bytes`, more of them the more there are. */
+static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = region->pool;
+    struct lmcs_space *space = pool->space;
+    bool large = lmcs_space_room(bytes) + 2 * LMCS_PAGE_BYTES > space->standard_bytes;
+    uint64_t wanted = large ? lmcs_space_room(bytes) + 2 * LMCS_PAGE_BYTES : space->standard_bytes - 16;
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    size_t count = large ? 1 : 1 + space->count / 4;
+    if (count > lmcs_txn_room(&txn))
+        count = lmcs_txn_room(&txn);
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        uint64_t offset, got;
+        status = lmcs_txn_reserve(&txn, wanted, &offset, &got, error);
+        if (status != LMCS_OK && i > 0) {
+            status = LMCS_OK;
+            break;
+        }
+        if (status != LMCS_OK)
+            break;
+        uint64_t first = page_up(offset);
+        struct lmcs_object_df df = {.kind = LMCS_OBJECT_EXTENT, .purpose = region->purpose, .bytes = got,
+                                    .first = first, .cursor = first, .backed = first};
+        pthread_mutex_lock(&space->lock);
+        struct lmcs_extent *extent = add_extent(space, offset, &df);
+        if (extent != NULL) {
+            extent->next = df;
+            extent->touched = extent->fresh = true;
+        }
+        pthread_mutex_unlock(&space->lock);
+        if (extent == NULL)
+            status = lmcs_fail_memory(error);
+    }
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&txn);
+        return status;
+    }
+    return lmcs_txn_commit(&txn, error);
+}
+
+/* Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it. */
+static enum lmcs_status back_up_to(struct lmcs_pool *pool, struct lmcs_extent *extent, uint64_t end,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_space *space = pool->space;
+    if (end <= extent->now.backed)
+        return LMCS_OK;
+    uint64_t step = space->standard_bytes / 16 < LMCS_PAGE_BYTES ? LMCS_PAGE_BYTES : space->standard_bytes / 16;
+    uint64_t target = extent->now.backed + (end - extent->now.backed + step - 1) / step * step;
+    if (target > extent_end(extent))
+        target = extent_end(extent);
+    uint64_t need = target - extent->now.backed;
+    pthread_mutex_lock(&space->lock);
+    uint64_t limit = pool->root.limit_bytes, taken = space->used + pool->root.slab_bytes;
+    if (limit != 0 && taken + need > limit) {
+        target = end;
+        need = target - extent->now.backed;
+    }
+    bool over = limit != 0 && taken + need > limit;
+    if (!over)
+        space->used += need;
+    pthread_mutex_unlock(&space->lock);
+    if (over)
+        return lmcs_fail_full(error, need, limit > taken ? limit - taken : 0, 0,
+                              "%s: the pool is full: %llu bytes are needed and %llu of its limit of %llu are free",
+                              pool->path, (unsigned long long)need,
+                              (unsigned long long)(limit > taken ? limit - taken : 0), (unsigned long long)limit);
+    enum lmcs_status status = lmcs_heap_back(pool->heap, extent->now.backed, need, error);
+    pthread_mutex_lock(&space->lock);
+    if (status == LMCS_OK)
+        extent->now.backed = target;
+    else
+        space->used -= need;
+    pthread_mutex_unlock(&space->lock);
+    return status;
+}
+
+enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_space *space = region->pool->space;
+    struct lmcs_extent *extent = open_extent(region, bytes);
+    while (extent == NULL) {
+        pthread_mutex_lock(&space->lock);
+        extent = closed_extent(region, bytes);
+        bool claimed = extent == NULL || claim(region, extent);
+        pthread_mutex_unlock(&space->lock);
+        if (!claimed)
+            return lmcs_fail_memory(error);
+        if (extent != NULL)
+            break;
+        enum lmcs_status status = grow(region, bytes, error);
+        if (status != LMCS_OK)
+            return status;
+    }
+    uint64_t at = align_for(extent->now.cursor, bytes), end = at + lmcs_space_room(bytes);
+    enum lmcs_status status = back_up_to(region->pool, extent, end, error);
+    if (status != LMCS_OK)
+        return status;
+    extent->now.cursor = end;
+    *offset = at;
+    return LMCS_OK;
+}
+
+void lmcs_region_end(struct lmcs_region *region)
+{
+    struct lmcs_space *space = region->pool->space;
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < region->count; i++) {
+        struct lmcs_extent *extent = region->extents[i];
+        extent->claimed = false;
+        extent->now.cursor = extent->committed_cursor;
+    }
+    pthread_mutex_unlock(&space->lock);
+    free(region->extents);
+    region->extents = NULL;
+    region->count = region->capacity = 0;
+}
+
+/* ---- Within a transaction ---- */
+
+static struct lmcs_extent *touch(struct lmcs_space *space, uint64_t offset)
+{
+    struct lmcs_extent *extent = find_extent(space, offset);
+    if (extent != NULL && !extent->touched) {
+        extent->touched = true;
+        extent->next = extent->now;
+        extent->next.cursor = extent->committed_cursor;
+    }
+    return extent;
+}
+
+static enum lmcs_status fail_extent(struct lmcs_txn *txn, uint64_t offset, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: no extent holds offset %llu", txn->pool->path,
+                     (unsigned long long)offset);
+}
+
+enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *region, struct lmcs_error *error)
+{
+    struct lmcs_space *space = txn->pool->space;
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < region->count; i++) {
+        struct lmcs_extent *extent = touch(space, region->extents[i]->offset);
+        extent->next.cursor = extent->now.cursor;
+        extent->next.backed = extent->now.backed;
+        extent->next.punched_bytes = extent->now.punched_bytes;
+        extent->next.purpose = region->purpose;
+    }
+    pthread_mutex_unlock(&space->lock);
+    (void)error;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_space_add(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, uint64_t content,
+                                struct lmcs_error *error)
+{
+    struct lmcs_space *space = txn->pool->space;
+    struct lmcs_space_df df = {content, lmcs_space_room(bytes)};
+    pthread_mutex_lock(&space->lock);
+    struct lmcs_extent *extent = touch(space, offset);
+    if (extent != NULL)
+        extent->next.live_bytes += df.bytes;
+    pthread_mutex_unlock(&space->lock);
+    if (extent == NULL)
+        return fail_extent(txn, offset, error);
+    txn->root.live_bytes += df.bytes;
+    return lmcs_tree_put(txn, LMCS_TREE_SPACE, &txn->root.trees[LMCS_TREE_SPACE], (struct lmcs_key_df){offset, 0},
+                         &df, sizeof df, error);
+}
+
+enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_space *space = txn->pool->space;
+    uint64_t room = lmcs_space_room(bytes);
+    pthread_mutex_lock(&space->lock);
+    struct lmcs_extent *extent = touch(space, offset);
+    if (extent != NULL) {
+        extent->next.live_bytes -= room;
+        extent->next.retired_bytes += room;
+    }
+    pthread_mutex_unlock(&space->lock);
+    if (extent == NULL)
+        return fail_extent(txn, offset, error);
+    txn->root.live_bytes -= room;
+    enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_SPACE, &txn->root.trees[LMCS_TREE_SPACE],
+                                               (struct lmcs_key_df){offset, 0}, NULL, error);
+    if (status == LMCS_OK)
+        status = lmcs_tree_put(txn, LMCS_TREE_RETIRED, &txn->root.trees[LMCS_TREE_RETIRED],
+                               (struct lmcs_key_df){txn->root.epoch, offset}, &room, sizeof room, error);
+    return status;
+}
+
+struct retired {
+    struct lmcs_key_df key;
+    uint64_t bytes;
+};
+
+/* Collects retired ranges: those that are safe to release (`releasable`), or all. */
+static enum lmcs_status collect_retired(struct lmcs_txn *txn, bool releasable, size_t most, struct retired **list,
+                                        size_t *count, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = txn->pool;
+    struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_RETIRED];
+    uint64_t safe = releasable ? lmcs_lease_safe_epoch(pool->lease, pool->root.epoch) : UINT64_MAX;
+    size_t capacity = tree->count < most ? tree->count : most;
+    struct lmcs_cursor *cursor;
+    *count = 0;
+    *list = malloc((capacity + 1) * sizeof **list);
+    if (*list == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_RETIRED, tree, (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < capacity) {
+        struct retired one = {.key = lmcs_cursor_key(cursor)};
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        if (bytes != sizeof one.bytes) {
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a retired range", pool->path);
+            break;
+        }
+        memcpy(&one.bytes, value, sizeof one.bytes);
+        if (one.key.high > safe)
+            break;
+        if (!releasable || !lmcs_lease_is_pinned(pool->lease, one.key.low, one.bytes))
+            (*list)[(*count)++] = one;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *done, struct lmcs_error *error)
+{
+    struct lmcs_space *space = txn->pool->space;
+    struct retired *list = NULL;
+    size_t count = 0;
+    *done = 0;
+    enum lmcs_status status = collect_retired(txn, true, most, &list, &count, error);
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        pthread_mutex_lock(&space->lock);
+        struct lmcs_extent *extent = touch(space, list[i].key.low);
+        if (extent != NULL)
+            extent->next.retired_bytes -= list[i].bytes;
+        pthread_mutex_unlock(&space->lock);
+        status = extent == NULL ? fail_extent(txn, list[i].key.low, error)
+                                : lmcs_tree_delete(txn, LMCS_TREE_RETIRED, &txn->root.trees[LMCS_TREE_RETIRED],
+                                                   list[i].key, NULL, error);
+    }
+    free(list);
+    *done = count;
+    return status;
+}
+
+enum lmcs_status lmcs_space_flush(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    struct lmcs_space *space = txn->pool->space;
+    if (space == NULL)
+        return LMCS_OK;
+    struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_OBJECTS];
+    enum lmcs_status status = LMCS_OK;
+    pthread_mutex_lock(&space->lock);
+    txn->root.extent_bytes = space->used;
+    for (size_t i = 0; status == LMCS_OK && i < space->count; i++) {
+        struct lmcs_extent *extent = space->extents[i];
+        struct lmcs_key_df key = {extent->offset, 0};
+        if (extent->going) {
+            status = lmcs_tree_delete(txn, LMCS_TREE_OBJECTS, tree, key, NULL, error);
+        } else if (extent->touched) {
+            if (extent->next.live_bytes == 0 && extent->next.retired_bytes == 0 && !extent->claimed)
+                extent->next.cursor = extent->next.first;
+            extent->next.backed = extent->now.backed;
+            status = lmcs_tree_put(txn, LMCS_TREE_OBJECTS, tree, key, &extent->next, sizeof extent->next, error);
+        }
+    }
+    pthread_mutex_unlock(&space->lock);
+    return status;
+}
+
+void lmcs_space_settle(struct lmcs_pool *pool, bool committed)
+{
+    struct lmcs_space *space = pool->space;
+    if (space == NULL)
+        return;
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < space->count; i++) {
+        struct lmcs_extent *extent = space->extents[i];
+        bool remove = committed ? extent->going : extent->fresh;
+        if (committed && extent->touched) {
+            uint64_t cursor = extent->now.cursor, backed = extent->now.backed;
+            extent->now = extent->next;
+            extent->committed_cursor = extent->next.cursor;
+            extent->now.backed = backed;
+            if (extent->claimed && cursor > extent->now.cursor)
+                extent->now.cursor = cursor; /* its region has gone on meanwhile */
+        }
+        extent->touched = extent->fresh = extent->going = false;
+        if (remove) {
+            space->used -= extent_used(&extent->now);
+            drop_extent(space, extent);
+            i--;
+        }
+    }
+    pthread_mutex_unlock(&space->lock);
+}
+
+/* ---- Giving space back ---- */
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct retired *x = a, *y = b;
+    return (x->key.low > y->key.low) - (x->key.low < y->key.low);
+}
+
+struct hole {
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+struct trim {
+    struct lmcs_txn *txn;
+    struct retired *retired; /* by offset */
+    size_t retired_count;
+    struct lmcs_extent **extents; /* claimed while they are trimmed */
+    size_t extent_count;
+    struct hole *holes;
+    size_t hole_count;
+    size_t hole_capacity;
+};
+#define TRIM_EXTENTS 16 /* in one transaction */
+
+static bool add_hole(struct trim *trim, uint64_t offset, uint64_t bytes)
+{
+    if (trim->hole_count == trim->hole_capacity) {
+        size_t wanted = trim->hole_capacity == 0 ? 64 : trim->hole_capacity * 2;
+        struct hole *grown = realloc(trim->holes, wanted * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        trim->holes = grown;
+        trim->hole_capacity = wanted;
+    }
+    trim->holes[trim->hole_count++] = (struct hole){offset, bytes};
+    return true;
+}
+
+/* The next retired range at or behind `at`, or `end`. */
+static struct hole next_retired(const struct trim *trim, uint64_t at, uint64_t end)
+{
+    size_t low = 0, high = trim->retired_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (trim->retired[middle].key.low < at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == trim->retired_count || trim->retired[low].key.low >= end)
+        return (struct hole){end, 0};
+    return (struct hole){trim->retired[low].key.low, trim->retired[low].bytes};
+}
+
+/* Finds the whole pages between live and retired payloads of an extent; *total gets their bytes. */
+static enum lmcs_status find_holes(struct trim *trim, const struct lmcs_extent *extent, uint64_t *total,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_txn *txn = trim->txn;
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t at = extent->now.first, end = extent->committed_cursor;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_SPACE, &txn->root.trees[LMCS_TREE_SPACE],
+                              (struct lmcs_key_df){at, 0}, error);
+    for (*total = 0; status == LMCS_OK && at < end;) {
+        struct hole next = next_retired(trim, at, end);
+        bool live = lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < next.offset;
+        if (live) {
+            struct lmcs_space_df df;
+            memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+            next = (struct hole){lmcs_cursor_key(cursor).high, df.bytes};
+        }
+        uint64_t from = page_up(at), to = next.offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+        if (from < to) {
+            *total += to - from;
+            if (!add_hole(trim, from, to - from))
+                status = lmcs_fail_memory(error);
+        }
+        at = next.offset + next.bytes;
+        if (live && status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+static uint64_t dead_bytes(const struct lmcs_extent *extent)
+{
+    uint64_t used = extent_used(&extent->now), held = extent->now.live_bytes + extent->now.retired_bytes;
+    uint64_t tail = extent->now.backed - extent->committed_cursor; /* to be filled next */
+    held += is_free(extent) ? 0 : tail;
+    return used > held ? used - held : 0;
+}
+
+/* Claims extents to trim: free ones as far as they exceed `keep`, then those with holes. Under the lock. */
+static void choose_extents(struct lmcs_space *space, uint64_t keep, struct trim *trim)
+{
+    uint64_t warm = 0;
+    for (size_t i = 0; i < space->count && trim->extent_count < TRIM_EXTENTS; i++) {
+        struct lmcs_extent *extent = space->extents[i];
+        uint64_t dead = dead_bytes(extent);
+        if (extent->claimed || dead < 16 * LMCS_PAGE_BYTES)
+            continue;
+        if (warm + dead <= keep) {
+            warm += dead;
+            continue;
+        }
+        extent->claimed = true;
+        trim->extents[trim->extent_count++] = extent;
+    }
+}
+
+static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent, struct lmcs_error *error)
+{
+    struct lmcs_space *space = trim->txn->pool->space;
+    bool whole = extent->now.live_bytes == 0 && extent->now.retired_bytes == 0;
+    uint64_t total = 0;
+    enum lmcs_status status = LMCS_OK;
+    if (!whole)
+        status = find_holes(trim, extent, &total, error);
+    else if (!add_hole(trim, extent->now.first, extent->now.backed - extent->now.first))
+        status = lmcs_fail_memory(error);
+    if (status != LMCS_OK)
+        return status;
+    pthread_mutex_lock(&space->lock);
+    touch(space, extent->offset);
+    space->used -= extent_used(&extent->now);
+    if (whole)
+        extent->now.backed = extent->next.backed = extent->now.first;
+    extent->now.punched_bytes = extent->next.punched_bytes = total;
+    space->used += extent_used(&extent->now);
+    /* One of an unusual size will hardly be wanted again: back to libpmemobj. */
+    bool odd = whole && extent->now.bytes > 2 * space->standard_bytes;
+    pthread_mutex_unlock(&space->lock);
+    if (odd && lmcs_txn_room(trim->txn) > 0) {
+        status = lmcs_txn_free(trim->txn, extent->offset, error);
+        extent->going = status == LMCS_OK;
+    }
+    return status;
+}
+
+/* One transaction's worth. The commit comes before the punching: what is recorded as backed must be. */
+static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *more, struct lmcs_error *error)
+{
+    struct lmcs_space *space = pool->space;
+    struct lmcs_txn txn;
+    struct lmcs_extent *extents[TRIM_EXTENTS];
+    uint64_t offsets[TRIM_EXTENTS];
+    struct trim trim = {.txn = &txn, .extents = extents};
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    pthread_mutex_lock(&space->lock);
+    choose_extents(space, keep, &trim);
+    pthread_mutex_unlock(&space->lock);
+    *more = trim.extent_count == TRIM_EXTENTS;
+    status = collect_retired(&txn, false, SIZE_MAX, &trim.retired, &trim.retired_count, error);
+    if (status == LMCS_OK)
+        qsort(trim.retired, trim.retired_count, sizeof *trim.retired, by_offset);
+    for (size_t i = 0; status == LMCS_OK && i < trim.extent_count; i++)
+        status = note_trim(&trim, extents[i], error);
+    for (size_t i = 0; i < trim.extent_count; i++)
+        offsets[i] = extents[i]->offset;
+    if (status == LMCS_OK && trim.extent_count > 0)
+        status = lmcs_txn_commit(&txn, error);
+    else
+        lmcs_txn_end(&txn);
+    for (size_t i = 0; status == LMCS_OK && i < trim.hole_count; i++)
+        lmcs_heap_punch(pool->heap, trim.holes[i].offset, trim.holes[i].bytes);
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < trim.extent_count; i++) {
+        struct lmcs_extent *extent = find_extent(space, offsets[i]); /* some are gone */
+        if (extent != NULL)
+            extent->claimed = false;
+    }
+    pthread_mutex_unlock(&space->lock);
+    free(trim.retired);
+    free(trim.holes);
+    return status;
+}
+
+enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct lmcs_error *error)
+{
+    bool more = lmcs_heap_can_punch(pool->heap);
+    enum lmcs_status status = LMCS_OK;
+    while (more && status == LMCS_OK)
+        status = trim_some(pool, keep, &more, error);
+    return status;
+}
+
+uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep)
+{
+    struct lmcs_space *space = pool->space;
+    uint64_t dead = 0;
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < space->count; i++)
+        if (!space->extents[i]->claimed && dead_bytes(space->extents[i]) >= 16 * LMCS_PAGE_BYTES)
+            dead += dead_bytes(space->extents[i]);
+    pthread_mutex_unlock(&space->lock);
+    return dead > keep ? dead - keep : 0;
+}
+
+bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t *first, uint64_t *end)
+{
+    struct lmcs_space *space = pool->space;
+    bool found = false;
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; !found && i < space->count; i++) {
+        const struct lmcs_extent *extent = space->extents[i];
+        uint64_t filled = extent->committed_cursor - extent->now.first;
+        found = !extent->claimed && extent->now.live_bytes > 0 && extent->now.retired_bytes == 0 &&
+                filled > extent->now.bytes / 2 && extent->now.live_bytes < filled / 4;
+        if (found) {
+            *first = extent->now.first;
+            *end = extent->committed_cursor;
+        }
+    }
+    pthread_mutex_unlock(&space->lock);
+    return found;
+}
+
+uint64_t lmcs_space_used(struct lmcs_pool *pool)
+{
+    pthread_mutex_lock(&pool->space->lock);
+    uint64_t used = pool->space->used;
+    pthread_mutex_unlock(&pool->space->lock);
+    return used;
+}
+
+uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool)
+{
+    struct lmcs_space *space = pool->space;
+    uint64_t ready = 0, unbacked = 0;
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < space->count; i++) {
+        const struct lmcs_extent *extent = space->extents[i];
+        if (is_free(extent))
+            ready += extent_used(&extent->now);
+        unbacked += extent_end(extent) - extent->now.backed;
+    }
+    uint64_t used = space->used + pool->root.slab_bytes;
+    pthread_mutex_unlock(&space->lock);
+    uint64_t disk = lmcs_heap_disk_free(pool->heap);
+    if (disk == UINT64_MAX) /* a poolset or a device: what libpmemobj has not given out, about */
+        disk = lmcs_media_bytes(pool->media) > used + ((uint64_t)8 << 20)
+                   ? lmcs_media_bytes(pool->media) - used - ((uint64_t)8 << 20)
+                   : unbacked;
+    uint64_t limit = pool->root.limit_bytes;
+    if (limit != 0 && disk > (limit > used ? limit - used : 0))
+        disk = limit > used ? limit - used : 0;
+    return disk + ready;
+}
+
+bool lmcs_space_holds(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    struct lmcs_space *space = pool->space;
+    pthread_mutex_lock(&space->lock);
+    const struct lmcs_extent *extent = find_extent(space, offset);
+    bool holds = extent != NULL && offset >= extent->now.first && extent->committed_cursor >= offset &&
+                 bytes <= extent->committed_cursor - offset;
+    pthread_mutex_unlock(&space->lock);
+    return holds;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * space.h - extents: where payloads lie.
+ *
+ * An extent is filled from its first byte to its last and never reused in part: what dies in it leaves a hole, whose
+ * file space can be given back, and an extent in which nothing lives any more is filled anew. A *region* is a writer's
+ * own set of open extents, so that captures and the compactor fill theirs side by side, and what is captured together
+ * lies, and dies, together.
+ */
+#ifndef LMCS_SPACE_H
+#define LMCS_SPACE_H
+
+#include "txn.h"
+
+struct lmcs_space;
+
+#define LMCS_REGION_EXTENTS 8
+struct lmcs_region {
+    struct lmcs_pool *pool;
+    uint32_t purpose;
+    struct lmcs_extent **extents; /* claimed */
+    size_t count;
+    size_t capacity;
+};
+
+/* Room that a payload part of `bytes` takes. */
+uint64_t lmcs_space_room(uint64_t bytes);
+
+enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *error);
+void lmcs_space_free(struct lmcs_space *space);
+
+void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32_t purpose);
+/* Room for a part of `bytes`, backed with file space. LMCS_FULL when there is none. */
+enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
+                                  struct lmcs_error *error);
+/* Notes in the transaction how far the region's extents are filled. */
+enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *region, struct lmcs_error *error);
+/* Gives the extents back: what was taken and not committed is free again. */
+void lmcs_region_end(struct lmcs_region *region);
+
+/* A payload part of a content begins, or ceases, to be referred to. */
+enum lmcs_status lmcs_space_add(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, uint64_t content,
+                                struct lmcs_error *error);
+enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
+/* Takes up to `most` ranges that no reader needs any more off the retired list; *done gets how many. */
+enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *done, struct lmcs_error *error);
+
+/* The parts of a transaction's commit: writes the changed records; takes them over, or forgets them. */
+enum lmcs_status lmcs_space_flush(struct lmcs_txn *txn, struct lmcs_error *error);
+void lmcs_space_settle(struct lmcs_pool *pool, bool committed);
+
+/* Gives file space back that nothing lives in, but for `keep` bytes of free extents that stay warm. */
+enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct lmcs_error *error);
+/* File space that trim(keep) would give back, about. */
+uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep);
+/* An extent of which little lives, and none of it is open: first and end of its used part. False: none. */
+bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t *first, uint64_t *end);
+/* Bytes that can still be taken: under the limit, on the disk, and in extents that are free. */
+uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool);
+/* Space of the disk that extents take. */
+uint64_t lmcs_space_used(struct lmcs_pool *pool);
+/* True when offset .. offset + bytes lies in the used part of an extent (for checking). */
+bool lmcs_space_holds(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
+
+#endif

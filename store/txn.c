@@ -1,0 +1,684 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * txn.c - metadata transactions: pages that are read, copied on write, and switched to all at once.
+ *
+ * Pages come from slabs. A page that a commit of epoch E no longer reaches is entered in the tree of free pages under
+ * E, by that commit, and is written to again only by a later one, and only when no reader in another process holds a
+ * lease on an epoch before E. Taking pages from that tree and entering pages in it changes the tree, which takes and
+ * frees pages; commit repeats until nothing is left to enter, which ends quickly since a page that this transaction
+ * wrote is not copied again.
+ *
+ * The order of a commit: pages written, everything synced, then one publish of libpmemobj that claims or frees its
+ * objects and switches the root word. A crash before the publish leaves the old root, and pages that nothing reaches.
+ */
+#include "txn.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "space.h"
+#include "store.h"
+#include "tree.h"
+
+/* ---- Page cache: checked copies of pages, found by place and checksum ---- */
+
+#define CACHE_SLOTS 4096u
+#define CACHE_LOCKS 64u
+
+struct cache_slot {
+    uint64_t offset;
+    uint64_t check;
+    unsigned char page[LMCS_PAGE_BYTES];
+};
+
+struct lmcs_page_cache {
+    pthread_mutex_t locks[CACHE_LOCKS];
+    struct cache_slot *slots; /* calloc: memory is taken as it is used */
+};
+
+enum lmcs_status lmcs_page_cache_new(struct lmcs_page_cache **cache, struct lmcs_error *error)
+{
+    struct lmcs_page_cache *c = calloc(1, sizeof *c);
+    if (c == NULL || (c->slots = calloc(CACHE_SLOTS, sizeof *c->slots)) == NULL) {
+        free(c);
+        return lmcs_fail_memory(error);
+    }
+    for (size_t i = 0; i < CACHE_LOCKS; i++)
+        pthread_mutex_init(&c->locks[i], NULL);
+    *cache = c;
+    return LMCS_OK;
+}
+
+void lmcs_page_cache_free(struct lmcs_page_cache *cache)
+{
+    if (cache == NULL)
+        return;
+    for (size_t i = 0; i < CACHE_LOCKS; i++)
+        pthread_mutex_destroy(&cache->locks[i]);
+    free(cache->slots);
+    free(cache);
+}
+
+static size_t cache_index(uint64_t offset) { return (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 52); }
+
+static bool cache_get(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, void *buffer)
+{
+    size_t i = cache_index(ref->offset) % CACHE_SLOTS;
+    struct cache_slot *slot = &cache->slots[i];
+    pthread_mutex_lock(&cache->locks[i % CACHE_LOCKS]);
+    bool found = slot->offset == ref->offset && slot->check == ref->check;
+    if (found)
+        memcpy(buffer, slot->page, LMCS_PAGE_BYTES);
+    pthread_mutex_unlock(&cache->locks[i % CACHE_LOCKS]);
+    return found;
+}
+
+static void cache_put(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, const void *page)
+{
+    size_t i = cache_index(ref->offset) % CACHE_SLOTS;
+    struct cache_slot *slot = &cache->slots[i];
+    pthread_mutex_lock(&cache->locks[i % CACHE_LOCKS]);
+    slot->offset = ref->offset;
+    slot->check = ref->check;
+    memcpy(slot->page, page, LMCS_PAGE_BYTES);
+    pthread_mutex_unlock(&cache->locks[i % CACHE_LOCKS]);
+}
+
+/* ---- Checking pages ---- */
+
+uint64_t lmcs_page_check(const void *page, uint64_t offset)
+{
+    unsigned char copy[LMCS_PAGE_BYTES];
+    memcpy(copy, page, sizeof copy);
+    memset(copy + offsetof(struct lmcs_node_df, check), 0, 8);
+    return lmc_hash64(copy, sizeof copy, offset);
+}
+
+/* A page may be checksummed and still be nonsense that someone made: every offset in it is looked at once. */
+static bool node_is_sound(const struct lmcs_node_df *node, uint8_t kind, uint64_t offset)
+{
+    if (node->magic != LMCS_NODE_MAGIC || node->kind != kind || node->self != offset || node->level > LMCS_MAX_LEVEL ||
+        node->count == 0 || node->low > LMCS_PAGE_BYTES ||
+        sizeof *node + (size_t)node->count * sizeof(struct lmcs_slot_df) > node->low)
+        return false;
+    for (size_t i = 0; i < node->count; i++) {
+        struct lmcs_slot_df slot = node->slots[i];
+        if (slot.offset < node->low ||
+            (size_t)slot.offset + sizeof(struct lmcs_key_df) + slot.value_bytes > LMCS_PAGE_BYTES ||
+            (node->level > 0 && slot.value_bytes != sizeof(struct lmcs_ref_df)))
+            return false;
+    }
+    return true;
+}
+
+static enum lmcs_status fail_page(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, const char *why,
+                                  struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: the metadata page at offset %llu is damaged (%s)", txn->pool->path,
+                     (unsigned long long)ref->offset, why);
+}
+
+static enum lmcs_status load_page(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, void *buffer,
+                                  struct lmcs_error *error)
+{
+    if (ref->offset % LMCS_PAGE_BYTES != 0 || ref->offset == 0)
+        return fail_page(txn, ref, "its place is impossible", error);
+    if (!cache_get(txn->pool->cache, ref, buffer)) {
+        enum lmcs_status status = lmcs_media_read(txn->pool->media, ref->offset, buffer, LMCS_PAGE_BYTES, error);
+        if (status != LMCS_OK)
+            return status;
+        if (lmcs_page_check(buffer, ref->offset) != ref->check)
+            return fail_page(txn, ref, "its checksum is wrong", error);
+        if (!node_is_sound(buffer, kind, ref->offset))
+            return fail_page(txn, ref, "it is not what refers to it says", error);
+        cache_put(txn->pool->cache, ref, buffer);
+    } else if (((const struct lmcs_node_df *)buffer)->kind != kind) {
+        return fail_page(txn, ref, "it belongs to another tree", error);
+    }
+    return LMCS_OK;
+}
+
+/* ---- The pages of a write transaction ---- */
+
+struct lmcs_txn_pages {
+    struct lmcs_node_df **table; /* open addressing by offset; power of two */
+    size_t capacity;
+    size_t count;
+    struct lmcs_node_df **order; /* all of them, for writing */
+    size_t order_capacity;
+    struct lmcs_free_page *freed; /* to be entered in the tree of free pages */
+    size_t freed_count;
+    size_t freed_capacity;
+    uint64_t *recycled; /* taken and dropped again by this transaction */
+    size_t recycled_count;
+    size_t recycled_capacity;
+    size_t avail_used;
+    struct lmcs_action actions[LMCS_MAX_ACTIONS];
+    size_t action_count;
+    size_t reserved_count; /* of the actions, those that can be cancelled come first */
+    uint64_t slabs[LMCS_MAX_ACTIONS][3]; /* offset, bytes, first page: to be entered in the tree of objects */
+    size_t slab_count;
+};
+
+static bool grow(void **array, size_t *capacity, size_t count, size_t item)
+{
+    if (count < *capacity)
+        return true;
+    size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
+    void *grown = realloc(*array, wanted * item);
+    if (grown == NULL)
+        return false;
+    *array = grown;
+    *capacity = wanted;
+    return true;
+}
+
+static size_t probe(const struct lmcs_txn_pages *pages, uint64_t offset)
+{
+    size_t i = (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 20) & (pages->capacity - 1);
+    while (pages->table[i] != NULL && pages->table[i]->self != offset)
+        i = (i + 1) & (pages->capacity - 1);
+    return i;
+}
+
+struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    if (pages == NULL || pages->count == 0)
+        return NULL;
+    struct lmcs_node_df *node = pages->table[probe(pages, offset)];
+    return node != NULL && node->magic == LMCS_NODE_MAGIC ? node : NULL;
+}
+
+static bool rehash(struct lmcs_txn_pages *pages)
+{
+    size_t wanted = pages->capacity == 0 ? 256 : pages->capacity * 2;
+    struct lmcs_node_df **table = calloc(wanted, sizeof(struct lmcs_node_df *));
+    if (table == NULL)
+        return false;
+    free(pages->table);
+    pages->table = table;
+    pages->capacity = wanted;
+    for (size_t i = 0; i < pages->count; i++)
+        table[probe(pages, pages->order[i]->self)] = pages->order[i];
+    return true;
+}
+
+/* Gives a place its page in memory. A dropped page keeps its entry, with magic 0, and may be taken again. */
+static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
+{
+    if ((pages->count + 1) * 2 > pages->capacity && !rehash(pages))
+        return NULL;
+    size_t i = probe(pages, offset);
+    if (pages->table[i] != NULL)
+        return pages->table[i];
+    if (!grow((void **)&pages->order, &pages->order_capacity, pages->count, sizeof(struct lmcs_node_df *)))
+        return NULL;
+    struct lmcs_node_df *node = aligned_alloc(64, LMCS_PAGE_BYTES);
+    if (node == NULL)
+        return NULL;
+    memset(node, 0, LMCS_PAGE_BYTES);
+    node->self = offset;
+    pages->table[i] = node;
+    pages->order[pages->count++] = node;
+    return node;
+}
+
+static bool push_freed(struct lmcs_txn *txn, uint64_t offset)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    if (!grow((void **)&pages->freed, &pages->freed_capacity, pages->freed_count, sizeof *pages->freed))
+        return false;
+    pages->freed[pages->freed_count++] = (struct lmcs_free_page){txn->root.epoch, offset};
+    return true;
+}
+
+static enum lmcs_status new_slab(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    uint64_t wanted = txn->root.slab_bytes / 2;
+    wanted = wanted < (256u << 10) ? 256u << 10 : wanted > (16u << 20) ? 16u << 20 : wanted;
+    uint64_t offset, got;
+    enum lmcs_status status = lmcs_txn_reserve(txn, wanted - 16, &offset, &got, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t first = (offset + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    uint64_t end = (offset + got) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    status = lmcs_heap_back(txn->pool->heap, offset, got, error);
+    if (status != LMCS_OK)
+        return status;
+    pages->slabs[pages->slab_count][0] = offset;
+    pages->slabs[pages->slab_count][1] = got;
+    pages->slabs[pages->slab_count++][2] = first;
+    /* What is left of the old slab is not lost: those pages were never used, so they are free at once. */
+    for (uint64_t at = txn->root.slab_next; at < txn->root.slab_end; at += LMCS_PAGE_BYTES)
+        if (!push_freed(txn, at))
+            return lmcs_fail_memory(error);
+    txn->root.slab_next = first;
+    txn->root.slab_end = end;
+    txn->root.slab_bytes += got;
+    return LMCS_OK;
+}
+
+static enum lmcs_status take_page(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    if (pages->recycled_count > 0) {
+        *offset = pages->recycled[--pages->recycled_count];
+        return LMCS_OK;
+    }
+    if (pages->avail_used < txn->pool->avail_count) {
+        *offset = txn->pool->avail[pages->avail_used++].offset;
+        return LMCS_OK;
+    }
+    if (txn->root.slab_next >= txn->root.slab_end) {
+        enum lmcs_status status = new_slab(txn, error);
+        if (status != LMCS_OK)
+            return status;
+    }
+    *offset = txn->root.slab_next;
+    txn->root.slab_next += LMCS_PAGE_BYTES;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_page_new(struct lmcs_txn *txn, uint8_t kind, uint8_t level, struct lmcs_ref_df *ref,
+                               struct lmcs_node_df **node, struct lmcs_error *error)
+{
+    uint64_t offset;
+    enum lmcs_status status = take_page(txn, &offset, error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_node_df *n = enter(txn->pages, offset);
+    if (n == NULL)
+        return lmcs_fail_memory(error);
+    memset(n, 0, LMCS_PAGE_BYTES);
+    n->magic = LMCS_NODE_MAGIC;
+    n->kind = kind;
+    n->level = level;
+    n->self = offset;
+    n->epoch = txn->root.epoch;
+    n->low = LMCS_PAGE_BYTES;
+    *ref = (struct lmcs_ref_df){offset, 0};
+    *node = n;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_page_read(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, void *buffer,
+                                const struct lmcs_node_df **node, struct lmcs_error *error)
+{
+    *node = lmcs_page_dirty(txn, ref->offset);
+    if (*node != NULL)
+        return LMCS_OK;
+    enum lmcs_status status = load_page(txn, ref, kind, buffer, error);
+    *node = buffer;
+    return status;
+}
+
+enum lmcs_status lmcs_page_write(struct lmcs_txn *txn, struct lmcs_ref_df *ref, uint8_t kind, bool shared,
+                                 struct lmcs_node_df **node, struct lmcs_error *error)
+{
+    *node = lmcs_page_dirty(txn, ref->offset);
+    if (*node != NULL)
+        return LMCS_OK;
+    _Alignas(8) unsigned char old[LMCS_PAGE_BYTES];
+    enum lmcs_status status = load_page(txn, ref, kind, old, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t old_offset = ref->offset;
+    struct lmcs_ref_df copy;
+    status = lmcs_page_new(txn, kind, 0, &copy, node, error);
+    if (status == LMCS_OK)
+        status = lmcs_page_free(txn, old_offset, shared, error);
+    if (status != LMCS_OK)
+        return status;
+    memcpy(*node, old, LMCS_PAGE_BYTES);
+    (*node)->self = copy.offset;
+    (*node)->epoch = txn->root.epoch;
+    (*node)->check = 0;
+    *ref = copy;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shared, struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    struct lmcs_node_df *own = lmcs_page_dirty(txn, offset);
+    if (own == NULL)
+        return shared || push_freed(txn, offset) ? LMCS_OK : lmcs_fail_memory(error);
+    own->magic = 0;
+    if (!grow((void **)&pages->recycled, &pages->recycled_capacity, pages->recycled_count, sizeof *pages->recycled))
+        return lmcs_fail_memory(error);
+    pages->recycled[pages->recycled_count++] = offset;
+    return LMCS_OK;
+}
+
+/* ---- Objects ---- */
+
+size_t lmcs_txn_room(const struct lmcs_txn *txn)
+{
+    /* A few are kept for slabs. */
+    size_t used = txn->pages->action_count;
+    return used + 8 < LMCS_MAX_ACTIONS ? LMCS_MAX_ACTIONS - 8 - used : 0;
+}
+
+enum lmcs_status lmcs_txn_reserve(struct lmcs_txn *txn, uint64_t bytes, uint64_t *offset, uint64_t *got,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    if (pages->action_count == LMCS_MAX_ACTIONS)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: one commit can't take so much metadata", txn->pool->path);
+    enum lmcs_status status =
+        lmcs_heap_reserve(txn->pool->heap, bytes, &pages->actions[pages->action_count], offset, got, error);
+    if (status == LMCS_OK)
+        pages->action_count++;
+    return status;
+}
+
+enum lmcs_status lmcs_txn_free(struct lmcs_txn *txn, uint64_t offset, struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    if (pages->action_count == LMCS_MAX_ACTIONS)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: one commit can't free so many objects", txn->pool->path);
+    lmcs_heap_free(txn->pool->heap, offset, &pages->actions[pages->action_count++]);
+    return LMCS_OK;
+}
+
+/* ---- The root ---- */
+
+uint64_t lmcs_root_word(uint64_t page_offset)
+{
+    uint64_t page = page_offset / LMCS_PAGE_BYTES;
+    return page << 16 | (lmc_hash64(&page, sizeof page, 0) & 0xffff);
+}
+
+static enum lmcs_status fail_root(struct lmcs_pool *pool, const char *why, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged: %s", pool->path, why);
+}
+
+static enum lmcs_status check_superblock(struct lmcs_pool *pool, const struct lmcs_superblock_df *super,
+                                         struct lmcs_error *error)
+{
+    if (memcmp(super->magic, LMCS_SUPERBLOCK_MAGIC, 8) != 0)
+        return fail_root(pool, "there is no superblock (its creation was cut short, or it is another's pool)", error);
+    if (super->check != lmc_hash64(super, offsetof(struct lmcs_superblock_df, check), 0))
+        return fail_root(pool, "the superblock's checksum is wrong", error);
+    if (super->version != LMCS_FORMAT_VERSION || super->incompatible != 0)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                         "%s: has format version %u (features %llx), this lmc-store knows version %u: use a newer one",
+                         pool->path, super->version, (unsigned long long)super->incompatible, LMCS_FORMAT_VERSION);
+    if (super->read_only_compatible != 0 && pool->heap != NULL)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                         "%s: was written by a newer lmc-store; this one can read it (mode r) but not write it",
+                         pool->path);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *root, struct lmcs_error *error)
+{
+    struct lmcs_superblock_df *super = &pool->superblock;
+    uint64_t at = lmcs_media_superblock(pool->media);
+    struct lmcs_superblock_df fresh;
+    enum lmcs_status status = lmcs_media_read(pool->media, at, &fresh, sizeof fresh, error);
+    if (status == LMCS_OK && super->check == 0) {
+        status = check_superblock(pool, &fresh, error);
+        if (status == LMCS_OK)
+            memcpy(super, &fresh, sizeof fresh);
+    }
+    if (status != LMCS_OK)
+        return status;
+    uint64_t offset = (fresh.root >> 16) * LMCS_PAGE_BYTES;
+    if (fresh.root == 0 || fresh.root != lmcs_root_word(offset))
+        return fail_root(pool, "the reference to its root page is wrong", error);
+    status = lmcs_media_read(pool->media, offset, root, sizeof *root, error);
+    if (status != LMCS_OK)
+        return status;
+    if (root->magic != LMCS_ROOT_MAGIC || root->self != offset ||
+        root->check != lmc_hash64(root, offsetof(struct lmcs_root_df, check), offset))
+        return fail_root(pool, "its root page is not what was written", error);
+    return LMCS_OK;
+}
+
+static void seal_root(struct lmcs_root_df *root)
+{
+    root->time_ns = lmcs_now_ns();
+    root->check = lmc_hash64(root, offsetof(struct lmcs_root_df, check), root->self);
+}
+
+enum lmcs_status lmcs_root_create(struct lmcs_pool *pool, uint64_t limit_bytes, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    memset(&pool->root, 0, sizeof pool->root);
+    pool->root.magic = LMCS_ROOT_MAGIC;
+    pool->root.version = LMCS_FORMAT_VERSION;
+    pool->root.next_shelf = pool->root.next_identity = pool->root.next_content = 1;
+    pool->root.limit_bytes = limit_bytes;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    return status == LMCS_OK ? lmcs_txn_commit(&txn, error) : status;
+}
+
+/* ---- Begin and end ---- */
+
+/* Loads more of the tree of free pages, as far as no reader's lease is in the way. */
+static enum lmcs_status load_avail(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = txn->pool;
+    if (pool->avail_count >= 64 || pool->root.trees[LMCS_TREE_FREE_PAGES].count == pool->avail_count)
+        return LMCS_OK;
+    uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->root.epoch);
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_key_df from = {0, 0};
+    if (pool->avail_count > 0)
+        from = (struct lmcs_key_df){pool->avail[pool->avail_count - 1].epoch,
+                                    pool->avail[pool->avail_count - 1].offset + 1};
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_FREE_PAGES, &txn->root.trees[LMCS_TREE_FREE_PAGES], from, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && pool->avail_count < 4096) {
+        struct lmcs_key_df key = lmcs_cursor_key(cursor);
+        if (key.high > safe)
+            break;
+        if (!grow((void **)&pool->avail, &pool->avail_capacity, pool->avail_count, sizeof *pool->avail)) {
+            status = lmcs_fail_memory(error);
+            break;
+        }
+        pool->avail[pool->avail_count++] = (struct lmcs_free_page){key.high, key.low};
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    txn->pool = pool;
+    txn->write = txn->leased = false;
+    txn->pages = NULL;
+    if (pool->heap != NULL) {
+        pthread_rwlock_rdlock(&pool->meta);
+        txn->root = pool->root;
+        return LMCS_OK;
+    }
+    for (int tries = 0;; tries++) {
+        struct lmcs_root_df again;
+        enum lmcs_status status = lmcs_root_read(pool, &txn->root, error);
+        if (status == LMCS_OK) {
+            status = lmcs_lease_epoch(pool->lease, txn->root.epoch, error);
+            if (status != LMCS_OK)
+                return status;
+            status = lmcs_root_read(pool, &again, error);
+            if (status == LMCS_OK && again.epoch == txn->root.epoch)
+                break;
+            lmcs_lease_epoch_end(pool->lease, txn->root.epoch);
+        }
+        /* The writer may have moved on twice between our two looks, and reused the page: look again. */
+        if (status != LMCS_OK && tries >= 100)
+            return status;
+    }
+    txn->leased = true;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_txn_write(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    *txn = (struct lmcs_txn){.pool = pool, .write = true};
+    txn->pages = calloc(1, sizeof *txn->pages);
+    if (txn->pages == NULL)
+        return lmcs_fail_memory(error);
+    pthread_rwlock_wrlock(&pool->meta);
+    txn->root = pool->root;
+    txn->root.epoch++;
+    enum lmcs_status status = load_avail(txn, error);
+    if (status != LMCS_OK)
+        lmcs_txn_end(txn);
+    return status;
+}
+
+static void free_pages(struct lmcs_txn_pages *pages)
+{
+    if (pages == NULL)
+        return;
+    for (size_t i = 0; i < pages->count; i++)
+        free(pages->order[i]);
+    free(pages->order);
+    free(pages->table);
+    free(pages->freed);
+    free(pages->recycled);
+    free(pages);
+}
+
+void lmcs_txn_end(struct lmcs_txn *txn)
+{
+    struct lmcs_pool *pool = txn->pool;
+    if (txn->write) {
+        lmcs_space_settle(pool, txn->committed);
+        lmcs_heap_cancel(pool->heap, txn->pages->actions, txn->pages->action_count);
+        free_pages(txn->pages);
+        txn->pages = NULL;
+        pthread_rwlock_unlock(&pool->meta);
+    } else if (txn->leased) {
+        lmcs_lease_epoch_end(pool->lease, txn->root.epoch);
+    } else if (pool->heap != NULL) {
+        pthread_rwlock_unlock(&pool->meta);
+    }
+    txn->pool = NULL;
+}
+
+/* ---- Commit ---- */
+
+static enum lmcs_status enter_slabs(struct lmcs_txn *txn, size_t *done, struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    for (; *done < pages->slab_count; (*done)++) {
+        const uint64_t *slab = pages->slabs[*done];
+        struct lmcs_object_df object = {.kind = LMCS_OBJECT_SLAB, .bytes = slab[1], .first = slab[2]};
+        enum lmcs_status status =
+            lmcs_tree_put(txn, LMCS_TREE_OBJECTS, &txn->root.trees[LMCS_TREE_OBJECTS],
+                          (struct lmcs_key_df){slab[0], 0}, &object, sizeof object, error);
+        if (status != LMCS_OK)
+            return status;
+    }
+    return LMCS_OK;
+}
+
+/* Repeats until the tree of free pages says what this transaction, this very work included, took and freed. */
+static enum lmcs_status settle_free_pages(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_FREE_PAGES];
+    size_t deleted = 0, inserted = 0, slabs = 0;
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK && (deleted < pages->avail_used || inserted < pages->freed_count ||
+                                 slabs < pages->slab_count || pages->recycled_count > 0)) {
+        if (pages->recycled_count > 0 && !push_freed(txn, pages->recycled[pages->recycled_count - 1]))
+            return lmcs_fail_memory(error);
+        if (pages->recycled_count > 0)
+            pages->recycled_count--;
+        status = enter_slabs(txn, &slabs, error);
+        for (; status == LMCS_OK && deleted < pages->avail_used; deleted++) {
+            struct lmcs_free_page page = txn->pool->avail[deleted];
+            status = lmcs_tree_delete(txn, LMCS_TREE_FREE_PAGES, tree,
+                                      (struct lmcs_key_df){page.epoch, page.offset}, NULL, error);
+        }
+        for (; status == LMCS_OK && inserted < pages->freed_count; inserted++) {
+            struct lmcs_free_page page = pages->freed[inserted];
+            status = lmcs_tree_put(txn, LMCS_TREE_FREE_PAGES, tree, (struct lmcs_key_df){page.epoch, page.offset},
+                                   NULL, 0, error);
+        }
+    }
+    return status;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct lmcs_node_df *const *x = a, *const *y = b;
+    return ((*x)->self > (*y)->self) - ((*x)->self < (*y)->self);
+}
+
+static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    struct lmcs_heap *heap = txn->pool->heap;
+    qsort(pages->order, pages->count, sizeof(struct lmcs_node_df *), by_place);
+    for (size_t i = 0; i < pages->count; i++) {
+        struct lmcs_node_df *node = pages->order[i];
+        if (node->magic != LMCS_NODE_MAGIC)
+            continue;
+        enum lmcs_status status = lmcs_heap_write(heap, node->self, node, LMCS_PAGE_BYTES, error);
+        if (status != LMCS_OK)
+            return status;
+        struct lmcs_ref_df ref = {node->self, node->check};
+        cache_put(txn->pool->cache, &ref, node);
+    }
+    unsigned char page[LMCS_PAGE_BYTES] = {0};
+    seal_root(&txn->root);
+    memcpy(page, &txn->root, sizeof txn->root);
+    return lmcs_heap_write(heap, txn->root.self, page, sizeof page, error);
+}
+
+static enum lmcs_status prepare_commit(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    uint64_t old_root = txn->root.self, new_root;
+    enum lmcs_status status = take_page(txn, &new_root, error);
+    if (status == LMCS_OK && old_root != 0 && !push_freed(txn, old_root))
+        status = lmcs_fail_memory(error);
+    if (status != LMCS_OK)
+        return status;
+    txn->root.self = new_root;
+    status = lmcs_space_flush(txn, error);
+    if (status == LMCS_OK)
+        status = settle_free_pages(txn, error);
+    for (uint8_t kind = 0; status == LMCS_OK && kind < LMCS_ROOT_TREES; kind++)
+        status = lmcs_tree_seal(txn, kind, &txn->root.trees[kind], error);
+    if (status == LMCS_OK)
+        status = write_pages(txn, error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_sync(txn->pool->heap, error);
+    return status;
+}
+
+enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = txn->pool;
+    struct lmcs_txn_pages *pages = txn->pages;
+    enum lmcs_status status = prepare_commit(txn, error);
+    if (status == LMCS_OK) {
+        uint64_t word_at = lmcs_media_superblock(pool->media) + offsetof(struct lmcs_superblock_df, root);
+        status = lmcs_heap_publish(pool->heap, pages->actions, pages->action_count, word_at,
+                                   lmcs_root_word(txn->root.self), error);
+    }
+    if (status != LMCS_OK) {
+        lmcs_txn_end(txn);
+        return status;
+    }
+    pool->root = txn->root;
+    memmove(pool->avail, pool->avail + pages->avail_used,
+            (pool->avail_count - pages->avail_used) * sizeof *pool->avail);
+    pool->avail_count -= pages->avail_used;
+    pages->action_count = 0;
+    txn->committed = true;
+    lmcs_txn_end(txn);
+    return LMCS_OK;
+}
