@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 
 #include "compact.h"
+#include "meta.h"
 #include "shelf.h"
 #include "tree.h"
 

@@ -59,7 +59,4 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
 void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
 struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error);
 
-/* Puts `json` ({"metrics":..., "meta":...}) together; *text is malloced. */
-enum lmcs_status lmcs_meta_encode(const struct lmcs_commit_options *options, char **text, struct lmcs_error *error);
-
 #endif

@@ -254,6 +254,8 @@ struct lmcs_content_df {
 };
 static_assert(sizeof(struct lmcs_content_df) == 64, "content layout");
 
+/* Instead of a successor: the compactor can do no more for this base, which goes with its last dependent. */
+#define LMCS_BASE_SETTLED UINT64_MAX
 #define LMCS_MAX_PARTS 16u /* of a payload */
 #define LMCS_CHAIN_BOUND 4u /* deltas to undo, at most, to read a content */
 

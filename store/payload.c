@@ -86,7 +86,7 @@ enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct 
 const void *lmcs_payload_at(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
                             uint64_t bytes)
 {
-    uint64_t offset;
+    uint64_t offset = 0;
     return locate(content, at, bytes, &offset) == bytes && bytes > 0 ? lmcs_media_at(media, offset, bytes) : NULL;
 }
 

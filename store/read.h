@@ -11,6 +11,7 @@
 /* A content and what it rests on: links[0] is the content, each further one the base of the one before. */
 struct lmcs_chain {
     size_t length; /* 1 to LMCS_CHAIN_BOUND + 1 */
+    bool serial;   /* read in the caller's thread alone */
     struct lmcs_content links[LMCS_CHAIN_BOUND + 1];
 };
 

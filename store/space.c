@@ -378,6 +378,17 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
     return LMCS_OK;
 }
 
+void lmcs_region_shrink(struct lmcs_region *region, uint64_t offset, uint64_t bytes)
+{
+    for (size_t i = region->count; i-- > 0;) {
+        struct lmcs_extent *extent = region->extents[i];
+        if (offset >= extent->now.first && offset < extent->now.cursor) {
+            extent->now.cursor = offset + lmcs_space_room(bytes);
+            return;
+        }
+    }
+}
+
 void lmcs_region_end(struct lmcs_region *region)
 {
     struct lmcs_space *space = region->pool->space;

@@ -33,6 +33,8 @@ void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32
 /* Room for a part of `bytes`, backed with file space. LMCS_FULL when there is none. */
 enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error);
+/* Gives back the end of what was taken last: of the part at `offset`, all but the first `bytes`. */
+void lmcs_region_shrink(struct lmcs_region *region, uint64_t offset, uint64_t bytes);
 /* Notes in the transaction how far the region's extents are filled. */
 enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *region, struct lmcs_error *error);
 /* Gives the extents back: what was taken and not committed is free again. */

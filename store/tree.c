@@ -318,6 +318,9 @@ static enum lmcs_status mend_child(struct change *change, struct lmcs_node_df *n
 {
     if (child->count == 0) {
         enum lmcs_status status = lmcs_page_free(change->txn, child->self, change->shared, change->error);
+        /* The next child takes over its range, so that the node's keys still begin where its parent says. */
+        if (i == 0 && node->count > 1)
+            memcpy((char *)node + node->slots[1].offset, (char *)node + node->slots[0].offset, KEY_BYTES);
         remove_entry(node, i);
         return status;
     }

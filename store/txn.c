@@ -674,8 +674,9 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
         return status;
     }
     pool->root = txn->root;
-    memmove(pool->avail, pool->avail + pages->avail_used,
-            (pool->avail_count - pages->avail_used) * sizeof *pool->avail);
+    if (pages->avail_used > 0)
+        memmove(pool->avail, pool->avail + pages->avail_used,
+                (pool->avail_count - pages->avail_used) * sizeof *pool->avail);
     pool->avail_count -= pages->avail_used;
     pages->action_count = 0;
     txn->committed = true;

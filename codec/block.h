@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * block.h - codes one block: its words transformed, their bytes grouped into planes, each plane coded by itself.
+ *
+ * The first byte of a coded block is its method (FORMAT.md, 5.1); a block that would grow is stored raw behind it.
+ */
+#ifndef LMC_BLOCK_H
+#define LMC_BLOCK_H
+
+#include "lmc.h"
+#include "transform.h"
+
+enum lmci_method { LMCI_METHOD_RAW = 0, LMCI_METHOD_PLANES = 1 };
+
+/* A block's bytes and how they are seen. */
+struct lmci_block_shape {
+    unsigned word; /* bytes of a word; divides `bytes` */
+    size_t bytes;  /* 1 to LMC_BLOCK_BYTES */
+};
+
+/* Writes at most lmc_block_bound(shape->bytes) bytes; LMC_NO_MEMORY is the only failure. */
+enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, enum lmci_transform transform,
+                                  const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                  size_t *coded_bytes);
+/* `base` is NULL when the frame has none; a block that asks for one is damaged then. */
+enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const unsigned char *coded, size_t coded_bytes,
+                                  const unsigned char *base, unsigned char *dst, const char **message);
+
+#endif

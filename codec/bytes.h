@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * bytes.h - little-endian loads and stores, and a reader that knows where its bytes end.
+ *
+ * All that a decoder takes from its input goes through these. memcpy makes them safe at any alignment and compiles to
+ * single instructions.
+ */
+#ifndef LMC_BYTES_H
+#define LMC_BYTES_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "liblmc supports little-endian machines only"
+#endif
+
+static inline uint16_t lmci_load16(const void *from)
+{
+    uint16_t value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static inline uint32_t lmci_load32(const void *from)
+{
+    uint32_t value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static inline uint64_t lmci_load64(const void *from)
+{
+    uint64_t value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static inline void lmci_store16(void *to, uint16_t value)
+{
+    memcpy(to, &value, sizeof value);
+}
+
+static inline void lmci_store32(void *to, uint32_t value)
+{
+    memcpy(to, &value, sizeof value);
+}
+
+static inline void lmci_store64(void *to, uint64_t value)
+{
+    memcpy(to, &value, sizeof value);
+}
+
+/* Unread input: `at` never passes `end`. */
+struct lmci_reader {
+    const unsigned char *at;
+    const unsigned char *end;
+};
+
+static inline size_t lmci_left(const struct lmci_reader *in)
+{
+    return (size_t)(in->end - in->at);
+}
+
+/* Takes `bytes` bytes; NULL, and nothing taken, when there are fewer. */
+static inline const unsigned char *lmci_take(struct lmci_reader *in, size_t bytes)
+{
+    if (lmci_left(in) < bytes)
+        return NULL;
+    const unsigned char *taken = in->at;
+    in->at += bytes;
+    return taken;
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * checksum_impl.h - XXH3, compiled into each table of kernels for that table's vectors.
+ *
+ * xxhash is a header here: XXH_INLINE_ALL makes everything static, and the instruction set that the including file is
+ * compiled for selects its loops. The results are the same for all.
+ */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static struct lmc_hash hash128(const void *data, size_t bytes)
+{
+    XXH128_hash_t hash = XXH3_128bits(data, bytes);
+    return (struct lmc_hash){hash.low64, hash.high64};
+}
+
+static uint64_t hash64(const void *data, size_t bytes, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
+static void hash_update(void *state, const void *data, size_t bytes)
+{
+    XXH3_128bits_update(state, data, bytes);
+}

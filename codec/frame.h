@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * frame.h - the layout of a frame's header (FORMAT.md, 3 and 4).
+ *
+ * The prefix is fixed for all versions as far as its magic, version and checksum go; what follows it is laid out by
+ * the prefix's fields. Offsets here, never structs, are what is on media.
+ */
+#ifndef LMC_FRAME_H
+#define LMC_FRAME_H
+
+#include "lmc.h"
+
+#define LMCI_VERSION    1
+#define LMCI_BLOCK_LOG2 20
+
+/* A block's place takes 56 bits of its entry; so a frame must end below this, and its content well below. */
+#define LMCI_MAX_FRAME_BYTES (UINT64_C(1) << 56)
+#define LMCI_MAX_RAW_BYTES   (UINT64_C(1) << 55)
+
+enum lmci_prefix_offset {
+    LMCI_AT_MAGIC = 0,         /* "LMCF" */
+    LMCI_AT_VERSION = 4,       /* u32 */
+    LMCI_AT_INCOMPATIBLE = 8,  /* u32 of flags: a reader refuses those that it doesn't know */
+    LMCI_AT_COMPATIBLE = 12,   /* u32 of flags: a reader ignores those that it doesn't know */
+    LMCI_AT_RAW_BYTES = 16,    /* u64 */
+    LMCI_AT_FRAME_BYTES = 24,  /* u64 */
+    LMCI_AT_DTYPE = 32,        /* u16 */
+    LMCI_AT_PREDICTOR = 34,    /* u16 */
+    LMCI_AT_BASE_COUNT = 36,   /* u8 */
+    LMCI_AT_OUTPUT_COUNT = 37, /* u8 */
+    LMCI_AT_BLOCK_LOG2 = 38,   /* u8 */
+    LMCI_AT_RESERVED_8 = 39,   /* u8, 0 */
+    LMCI_AT_CONSTANTS = 40,    /* u32: bytes of the predictor's constants */
+    LMCI_AT_TABLES = 44,       /* u32: bytes of tables that blocks share */
+    LMCI_AT_EXTENSIONS = 48,   /* u32: bytes that a reader ignores */
+    LMCI_AT_RESERVED_32 = 52,  /* u32, 0 */
+    LMCI_AT_CHECKSUM = 56      /* u64: hash64 of the bytes before it, seed 0 */
+};
+
+enum lmci_entry_offset {
+    LMCI_AT_PLACE = 0,      /* u64: offset from the frame's start in the low 56 bits, mode in the high 8 */
+    LMCI_AT_CODED_HASH = 8, /* u64 */
+    LMCI_AT_RAW_HASH = 16,  /* low u64, high u64 */
+    LMCI_ENTRY_BYTES = 32
+};
+
+/* What a header is written from. */
+struct lmci_header {
+    uint32_t dtype;
+    uint32_t base_count; /* at most 1 */
+    uint64_t raw_bytes;
+    struct lmc_hash base_digest;
+    uint64_t block_count;
+    const struct lmc_block *blocks;
+};
+
+/* Decoded bytes of block `index`, which exists. */
+size_t lmci_block_bytes(uint64_t raw_bytes, uint64_t index);
+/* Bytes of a header that has no constants, tables or extensions. */
+uint64_t lmci_header_bytes(uint32_t base_count, uint64_t block_count);
+/* Writes lmci_header_bytes bytes. */
+void lmci_header_write(const struct lmci_header *header, unsigned char *dst);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * kernels_impl.h - one table of kernels: included once by each kernels_*.c, which names the table.
+ *
+ * The loops are plain C that compilers vectorize; where an instruction set offers more, the part that uses it stands
+ * under that set's macro beside the plain loop.
+ */
+#include "bytes.h"
+#include "kernels.h"
+
+#include "checksum_impl.h"
+#include "huffman_impl.h"
+#include "sparse_impl.h"
+#include "transform_impl.h"
+
+const struct lmci_kernels LMCI_KERNELS_TABLE = {
+    .name = LMCI_KERNELS_NAME,
+    .hash128 = hash128,
+    .hash64 = hash64,
+    .hash_update = hash_update,
+    .split = split,
+    .merge = merge,
+    .count = count_symbols,
+    .encode = encode_stream,
+    .decode = decode_streams,
+    .sparse_split = sparse_split,
+    .sparse_merge = sparse_merge,
+};

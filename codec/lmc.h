@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * lmc.h - lossless compression of tensors and of their differences (liblmc).
+ *
+ * A *frame* holds the bytes of one tensor, alone or as a delta against base tensors of the same size. It is cut
+ * into blocks of LMC_BLOCK_BYTES decoded bytes; each block is coded, checked and decoded by itself, so that a slice
+ * needs only its blocks and any number of threads may share the work. The library has no threads, does no I/O and
+ * allocates only where a function says so. The layout of a frame is specified in codec/FORMAT.md.
+ *
+ * Method: byte grouping and Huffman coding of checkpoints and their deltas, after LMC (arXiv 2505.09810).
+ *
+ * Conventions. Every function is thread safe: no state is shared but a table of kernels that is filled on first use.
+ * Inputs are never written to. Sizes are in bytes. A function that can fail returns an lmc_status and, where a
+ * message pointer is given, stores a constant sentence there that says what was found (never to be freed).
+ */
+#ifndef LMC_H
+#define LMC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LMC_VERSION_MAJOR 0
+#define LMC_VERSION_MINOR 1
+#define LMC_VERSION_PATCH 0
+
+#define LMC_API           __attribute__((visibility("default")))
+#define LMC_NODISCARD     __attribute__((warn_unused_result))
+
+/* Decoded bytes of a block; the last one of a tensor may be shorter. Part of the format. */
+#define LMC_BLOCK_BYTES ((size_t)1 << 20)
+#define LMC_MAX_BASES   4
+#define LMC_MAX_DIMS    32
+
+enum lmc_status {
+    LMC_OK = 0,
+    LMC_INVALID,     /* the caller's mistake: an argument is out of range */
+    LMC_DAMAGED,     /* the frame is not what an encoder wrote, or the base is not the one that it was coded against */
+    LMC_UNSUPPORTED, /* a frame of a newer version, or with a feature that this library does not have */
+    LMC_NO_SPACE,    /* the destination is too small */
+    LMC_NO_MEMORY
+};
+
+/* Element types. The values are part of the format and never change. */
+enum lmc_dtype {
+    LMC_BOOL = 1,
+    LMC_U8 = 2,
+    LMC_U16 = 3,
+    LMC_U32 = 4,
+    LMC_U64 = 5,
+    LMC_I8 = 6,
+    LMC_I16 = 7,
+    LMC_I32 = 8,
+    LMC_I64 = 9,
+    LMC_F16 = 10,
+    LMC_BF16 = 11,
+    LMC_F32 = 12,
+    LMC_F64 = 13,
+    LMC_C32 = 14, /* complex of two f16 */
+    LMC_C64 = 15,
+    LMC_C128 = 16,
+    LMC_F8_E4M3FN = 17,
+    LMC_F8_E4M3FNUZ = 18,
+    LMC_F8_E5M2 = 19,
+    LMC_F8_E5M2FNUZ = 20,
+    LMC_F8_E8M0FNU = 21,
+    LMC_F4_E2M1FN_X2 = 22 /* two elements in a byte; shapes count bytes */
+};
+#define LMC_DTYPE_END 23
+
+/* Bytes of one element; 0 for a value that is no dtype. */
+LMC_API size_t lmc_dtype_size(uint32_t dtype);
+/* "f32", "bf16", "f8_e4m3fn", ...; NULL for a value that is no dtype. */
+LMC_API const char *lmc_dtype_name(uint32_t dtype);
+/* The dtype of a name as lmc_dtype_name gives it; 0 when there is none. */
+LMC_API uint32_t lmc_dtype_from_name(const char *name);
+
+/* ---- Checksums ------------------------------------------------------------------------------------------------ */
+
+/* A 128-bit XXH3 hash, seed 0. On media: `low`, then `high`, little-endian. It finds accidents, not forgers. */
+struct lmc_hash {
+    uint64_t low;
+    uint64_t high;
+};
+
+/* Hash of some bytes; what a block is checked by. */
+LMC_API struct lmc_hash lmc_hash128(const void *data, size_t bytes);
+/* 64-bit XXH3 with a seed; what coded blocks and small records are checked by. */
+LMC_API uint64_t lmc_hash64(const void *data, size_t bytes, uint64_t seed);
+
+/* lmc_hash128 of bytes that come in pieces: init, update..., final. The state is caller-owned and 64-byte aligned. */
+struct lmc_hasher {
+    unsigned char opaque[640] __attribute__((aligned(64)));
+};
+LMC_API void lmc_hasher_init(struct lmc_hasher *hasher);
+LMC_API void lmc_hasher_update(struct lmc_hasher *hasher, const void *data, size_t bytes);
+LMC_API struct lmc_hash lmc_hasher_final(const struct lmc_hasher *hasher);
+
+/* Number of blocks that `raw_bytes` make: 0 for an empty tensor. */
+LMC_API uint64_t lmc_block_count(uint64_t raw_bytes);
+
+/*
+ * The digest of a tensor: lmc_hash128 over "LMCD", dtype (u32), ndim (u32), 0 (u32), shape (u64 each), all
+ * little-endian, then the hashes of its blocks. Equal tensors have equal digests however they are stored.
+ * ndim is at most LMC_MAX_DIMS.
+ */
+LMC_API struct lmc_hash lmc_digest(uint32_t dtype, uint32_t ndim, const uint64_t *shape,
+                                   const struct lmc_hash *block_hashes, uint64_t block_count);
+
+/* ---- Encoding ------------------------------------------------------------------------------------------------- */
+
+enum lmc_level {
+    LMC_LEVEL_DEFAULT = 0,
+    LMC_LEVEL_DENSE = 1 /* slower and smaller; today the same as the default */
+};
+
+struct lmc_params {
+    uint32_t dtype; /* enum lmc_dtype */
+    enum lmc_level level;
+    uint64_t raw_bytes;          /* a multiple of the dtype's size */
+    const void *data;            /* raw_bytes; sampled, to plan with */
+    const void *base;            /* raw_bytes of the base, or NULL: no delta */
+    struct lmc_hash base_digest; /* names the base in the frame; ignored without one */
+};
+
+/* A plan to encode one tensor; immutable once made, so that threads may encode its blocks at the same time. */
+struct lmc_encoder;
+
+/* Plans from a sample of data and base. Allocates; free with lmc_encoder_free. The tensors must outlive the plan. */
+LMC_API LMC_NODISCARD enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_encoder **encoder,
+                                                      const char **message);
+LMC_API void lmc_encoder_free(struct lmc_encoder *encoder);
+LMC_API uint64_t lmc_encoder_block_count(const struct lmc_encoder *encoder);
+/* Bases that the frame will need: 0 without a base, and when the plan found that the tensor is smaller alone. */
+LMC_API uint32_t lmc_encoder_base_count(const struct lmc_encoder *encoder);
+
+/* What the header says of one block: filled by lmc_encode_block, handed to lmc_encode_header. */
+struct lmc_block {
+    uint32_t coded_bytes;
+    uint32_t mode;            /* 0 in version 1; later versions may use it */
+    uint64_t coded_hash;      /* lmc_hash64 of the coded bytes, seed: the block's index */
+    struct lmc_hash raw_hash; /* lmc_hash128 of the decoded bytes */
+};
+
+/* The most that lmc_encode_block can write for `raw_bytes` (at most LMC_BLOCK_BYTES) of input. */
+LMC_API size_t lmc_block_bound(size_t raw_bytes);
+/*
+ * Encodes block `index` into dst (capacity at least lmc_block_bound of the block's size). Allocates nothing lasting;
+ * LMC_NO_MEMORY is possible. Concurrent calls for different blocks are safe.
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t index, void *dst,
+                                                       size_t dst_bytes, struct lmc_block *block);
+/* Bytes of the frame's header, which comes first; the coded blocks follow it in order without gaps. */
+LMC_API size_t lmc_encoder_header_bytes(const struct lmc_encoder *encoder);
+/* Writes the header. `blocks` has lmc_encoder_block_count entries. */
+LMC_API LMC_NODISCARD enum lmc_status lmc_encode_header(const struct lmc_encoder *encoder,
+                                                        const struct lmc_block *blocks, void *dst, size_t dst_bytes);
+
+/* The whole frame in one call and one thread. lmc_frame_bound(raw_bytes) is always enough room. */
+LMC_API uint64_t lmc_frame_bound(uint64_t raw_bytes);
+LMC_API LMC_NODISCARD enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t dst_bytes,
+                                                   size_t *frame_bytes, const char **message);
+
+/* ---- Decoding ------------------------------------------------------------------------------------------------- */
+
+/* Bytes from a frame's start that lmc_frame_header_bytes needs. */
+#define LMC_FRAME_PREFIX_BYTES 64
+
+/*
+ * A parsed and checked header. `header` points to the caller's header bytes, which must outlive it. The caller may
+ * read all fields and writes none.
+ */
+struct lmc_frame {
+    uint32_t version;
+    uint32_t dtype;
+    uint32_t base_count;   /* 0: stands alone */
+    uint32_t output_count; /* tensors that the frame decodes to; 1 in version 1 */
+    uint64_t raw_bytes;
+    uint64_t block_count;
+    uint64_t header_bytes;
+    uint64_t frame_bytes; /* header and blocks */
+    struct lmc_hash base_digest[LMC_MAX_BASES];
+    const unsigned char *header;
+    uint32_t predictor;
+    uint32_t flags;
+};
+
+/*
+ * Size of the header, from the first LMC_FRAME_PREFIX_BYTES of a frame (fewer only if the frame is shorter: then it
+ * is damaged). The size is derived from checked fields and bounded by the frame's own claimed size; a caller that
+ * reads a stream still compares it with what it is willing to hold.
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_frame_header_bytes(const void *prefix, size_t prefix_bytes,
+                                                             uint64_t *header_bytes, const char **message);
+/* Parses and checks a header (its checksum, every field, the sum of the blocks). Needs no block. Never allocates. */
+LMC_API LMC_NODISCARD enum lmc_status lmc_frame_parse(const void *header, size_t header_bytes, struct lmc_frame *frame,
+                                                      const char **message);
+/* Where block `index` (below block_count) lies: offset from the frame's start, and what the header says of it. */
+LMC_API struct lmc_block lmc_frame_block(const struct lmc_frame *frame, uint64_t index, uint64_t *offset);
+/*
+ * Decodes one block. `coded`: the block's coded bytes, exactly block.coded_bytes. `bases`: base_count pointers to the
+ * same block of each base (block's decoded bytes each); NULL without one. `dst`: room for the block's decoded bytes,
+ * which must not overlap any input. Checks the coded bytes before and the decoded bytes after; on failure dst holds
+ * nothing of value. Reads and writes nothing outside these buffers whatever the input.
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_decode_block(const struct lmc_frame *frame, uint64_t index, const void *coded,
+                                                       size_t coded_bytes, const void *const *bases, void *dst,
+                                                       size_t dst_bytes, const char **message);
+/* The digest of the tensor that a frame holds, from its header alone. */
+LMC_API LMC_NODISCARD enum lmc_status lmc_frame_digest(const struct lmc_frame *frame, uint32_t dtype, uint32_t ndim,
+                                                       const uint64_t *shape, struct lmc_hash *digest);
+/* The whole frame in one call and one thread. `bases`: base_count pointers to raw_bytes each. */
+LMC_API LMC_NODISCARD enum lmc_status lmc_decompress(const void *frame, size_t frame_bytes, const void *const *bases,
+                                                     void *dst, size_t dst_bytes, const char **message);
+
+/*
+ * Name of the kernels in use: "portable", "avx2", "avx512", "neon"; for reports. LMC_KERNELS in the environment, with one
+ * of these names, masks faster ones for tests; it is read once, and all kernels give the same bytes.
+ */
+LMC_API const char *lmc_kernels(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What users pass, checked and put into the store's terms."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import InvalidError, NotFoundError, UnsupportedError
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{unit}{tail}": 1024**power for power, unit in enumerate("kmgtp", 1) for tail in ("", "ib")}
+_UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgtp", 1)}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.ASCII)
+
+
+def parse_size(size: int | str) -> int:
+    """Give a size in bytes: an int, or text such as ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (K, M, G, T: powers of 1024).
+
+    Raises
+    ------
+    InvalidError
+        It is no size.
+    """
+    if isinstance(size, str):
+        found = _SIZE.fullmatch(size.lower())
+        if found is None or found[2] not in _UNITS:
+            raise InvalidError(f"{size!r} is no size: write bytes, or a number and a unit such as '8GiB' or '500MB'")
+        return int(float(found[1]) * _UNITS[found[2]]) if "." in found[1] else int(found[1]) * _UNITS[found[2]]
+    value = operator.index(size)
+    if value < 0:
+        raise InvalidError(f"a size can't be {value}")
+    return value
+
+
+def address(which: int | str) -> str:
+    """Give what stands after the @ for ``shelf[which]``."""
+    if isinstance(which, str):
+        if not which:
+            raise InvalidError("a snapshot is addressed by a number, a tag, 'latest', 'latest~1' or 'step:120', not ''")
+        return which
+    if isinstance(which, bool):
+        raise UnsupportedError("a snapshot is addressed by an int or a str, not by a bool")
+    try:
+        number = operator.index(which)
+    except TypeError:
+        kind = type(which).__qualname__
+        raise UnsupportedError(f"a snapshot is addressed by an int or a str, not by a {kind}") from None
+    if number == 0:
+        raise NotFoundError("there is no snapshot 0: numbers start at 1, and -1 is the newest")
+    if number > 0:
+        return str(number)
+    return "latest" if number == -1 else f"latest~{-number - 1}"
+
+
+def int64(value: int, what: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UnsupportedError(f"{what} must be an int, not a {type(value).__qualname__}") from None
+    if not -(2**63) < number < 2**63:  # the least one stands for "none"
+        raise InvalidError(f"{what} {number} does not fit in 64 bits")
+    return number
+
+
+def metric_lists(metrics: Mapping[str, float] | None) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    if metrics is None:
+        return (), ()
+    try:
+        return tuple(metrics), tuple(float(value) for value in metrics.values())
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError(f"metrics: values must be numbers: {error}") from None
+
+
+def meta_json(meta: Mapping[str, Any] | None) -> str | None:
+    if not meta:
+        return None
+    _check_meta(meta, "meta", 0)
+    return json.dumps(meta, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _check_meta(value: Any, path: str, depth: int) -> None:
+    """Refuse what JSON would not give back as it is."""
+    kind = type(value)
+    if depth > 100:
+        raise UnsupportedError(f"{path[:200]}...: nested too deeply")
+    if kind is dict:
+        for key, child in value.items():
+            if type(key) is not str:
+                raise UnsupportedError(f"{path}: JSON has keys of str only, not {key!r}")
+            _check_text(key, path)
+            _check_meta(child, f"{path}.{key}", depth + 1)
+    elif kind is list:
+        for index, child in enumerate(value):
+            _check_meta(child, f"{path}.{index}", depth + 1)
+    elif kind is str:
+        _check_text(value, path)
+    elif kind is float:
+        if not math.isfinite(value):
+            raise UnsupportedError(f"{path}: JSON has no {value}; put it in metrics")
+    elif kind is int:
+        int64(value, path)
+    elif kind is not bool and value is not None:
+        raise UnsupportedError(f"{path}: JSON has no {kind.__qualname__}; meta holds dict, list, str, numbers and None")
+
+
+def _check_text(value: str, path: str) -> None:
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise UnsupportedError(f"{path}: meta can't hold NUL characters or lone surrogates")

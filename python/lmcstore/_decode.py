@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From a snapshot to a state: what `lmcstore.state` describes, read.
+
+`Decoded` turns the skeleton and the leaves into nodes, checking everything: they may come from a stranger's archive.
+`Decoded.find` finds a part, and `Decoded.read` makes its objects, with one view for all its tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from . import _core, _numpy
+from ._scalars import MAX_DEPTH, Attached, Reader, loaded
+from ._torch import Torch
+from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
+from .state import (
+    DICT_TYPES,
+    LEAVES_AT_ONCE,
+    SKELETON,
+    VALUE,
+    VALUES,
+    VERSION,
+    join,
+    key_text,
+    natural_name,
+    where,
+)
+
+
+class Leaf:
+    """A value that is no tensor; an `Attached` for one not read yet."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class TensorRef:
+    """A tensor of the snapshot, and what it becomes."""
+
+    __slots__ = ("group", "is_torch", "member", "name", "special")
+
+    def __init__(self, name: str, is_torch: bool) -> None:
+        self.name = name
+        self.is_torch = is_torch
+        self.special: str | None = None  # a NumPy dtype
+        self.group: int | None = None  # tied tensors
+        self.member = 0
+
+
+class Branch:
+    """A container: its tag in the skeleton, the keys of a dict, its children, and an OrderedDict's _metadata."""
+
+    __slots__ = ("children", "keys", "metadata", "tag", "texts")
+
+    def __init__(self, tag: str, keys: list[Any] | None) -> None:
+        self.tag = tag
+        self.keys = keys
+        self.children: list[Node] = []
+        self.metadata: Node | None = None
+        self.texts: dict[str, list[int]] | None = None  # children by their key's text, made when asked for
+
+    def by_text(self, text: str) -> list[int]:
+        """Give the children whose key reads like this."""
+        if self.texts is None:
+            self.texts = {}
+            keys = range(len(self.children)) if self.keys is None else self.keys
+            for index, key in enumerate(keys):
+                self.texts.setdefault(key_text(key), []).append(index)
+        return self.texts.get(text, [])
+
+
+Node = Leaf | TensorRef | Branch
+
+
+class _Parser:
+    """Turns a skeleton and its leaves into nodes."""
+
+    def __init__(self, leaves: Iterator[Any]) -> None:
+        self._leaves = leaves
+        self._names: set[str] = set()
+
+    def node(self, raw: Any, path: str, depth: int) -> Node:
+        if type(raw) is int:
+            if raw == 0:
+                return Leaf(next(self._leaves))
+            if raw == 1 or raw == 2:
+                return self._tensor(None, raw == 1, path)
+        elif type(raw) is list and raw and depth < MAX_DEPTH:
+            tag = raw[0]
+            if tag == "T" or tag == "A":
+                return self._special_tensor(raw, path)
+            if tag == "l" or tag == "t":
+                branch = Branch(tag, None)
+                for index, child in enumerate(raw[1:]):
+                    branch.children.append(self.node(child, f"{path}.{index}" if path else str(index), depth + 1))
+                return branch
+            if type(tag) is str and tag in DICT_TYPES:
+                return self._dict(raw, path, depth)
+        raise _damaged(f"a node at {where(path)!r}")
+
+    def _dict(self, raw: list[Any], path: str, depth: int) -> Branch:
+        tag = raw[0]
+        first = 3 if tag == "O" else 2
+        if len(raw) < first or type(raw[1]) is not list or len(raw[1]) != len(raw) - first:
+            raise _damaged(f"a dict at {where(path)!r}")
+        keys = [self._key(key) for key in raw[1]]
+        branch = Branch(tag, keys)
+        if tag == "O":
+            branch.metadata = self.node(raw[2], join(path, "_metadata"), depth + 1)
+        for key, child in zip(keys, raw[first:], strict=True):
+            branch.children.append(self.node(child, join(path, key), depth + 1))
+        return branch
+
+    def _key(self, raw: Any) -> Any:
+        if raw is None or type(raw) in (str, int, bool):
+            return raw
+        if type(raw) is list and len(raw) == 1 and type(raw[0]) is str:
+            try:
+                reader = Reader(bytes.fromhex(raw[0]))
+            except ValueError:
+                raise _damaged("a key") from None
+            key = reader.value(1)
+            try:
+                hash(key)
+            except TypeError:
+                raise _damaged("a key") from None
+            if reader.at_end:
+                return key
+        raise _damaged("a key")
+
+    def _tensor(self, explicit: str | None, is_torch: bool, path: str) -> TensorRef:
+        name = natural_name(path) if explicit is None else explicit
+        if name in self._names:
+            raise _damaged(f"tensor {name!r} stands in it twice")
+        self._names.add(name)
+        return TensorRef(name, is_torch)
+
+    def _special_tensor(self, raw: list[Any], path: str) -> TensorRef:
+        explicit = raw[1] if len(raw) > 1 else 0
+        if explicit is not None and type(explicit) is not str:
+            raise _damaged(f"a tensor at {where(path)!r}")
+        ref = self._tensor(explicit, raw[0] == "T", path)
+        extra = raw[2:]
+        if raw[0] == "T" and len(extra) == 2 and type(extra[0]) is int and type(extra[1]) is int:
+            ref.group, ref.member = extra
+        elif raw[0] == "A" and len(extra) == 1 and (extra[0] is None or type(extra[0]) is str):
+            ref.special = extra[0]
+        elif extra:
+            raise _damaged(f"a tensor at {where(path)!r}")
+        return ref
+
+
+def _damaged(what: str) -> DamagedError:
+    return DamagedError(f"the snapshot's state is damaged ({what}); its tensors can still be exported")
+
+
+def _attachments(handle: _core.Snapshot, names: list[str]) -> list[_core.Buffer]:
+    view = handle.view(names, _core.ATTACHMENT, 0)
+    buffers: list[_core.Buffer] = view.unpack()[4]
+    return buffers
+
+
+def _read_skeleton(handle: _core.Snapshot) -> dict[str, Any] | None:
+    try:
+        buffers = _attachments(handle, [SKELETON])
+    except NotFoundError:
+        return None
+    try:
+        skeleton = json.loads(bytes(buffers[0]))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(str(error)) from None
+    version = skeleton.get("lmcstore") if type(skeleton) is dict else None
+    if type(version) is int and version > VERSION:
+        raise UnsupportedError(f"the snapshot's state has version {version}; this lmcstore reads {VERSION}: update it")
+    leaves = skeleton.get("leaves") if type(version) is int and version == VERSION else None
+    if type(leaves) is not int or not 0 <= leaves <= len(buffers[0]):
+        raise _damaged("its head")
+    return dict(skeleton)
+
+
+def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
+    """Give the leaves in order; then check that nothing is left over."""
+    chunks = (count + LEAVES_AT_ONCE - 1) // LEAVES_AT_ONCE
+    if chunks == 0:
+        return
+    try:
+        buffers = _attachments(handle, [f"{VALUES}{number}" for number in range(chunks)])
+    except NotFoundError as error:
+        raise _damaged(str(error)) from None
+    for number, buffer in enumerate(buffers):
+        reader = Reader(memoryview(buffer))
+        for _ in range(min(LEAVES_AT_ONCE, count - number * LEAVES_AT_ONCE)):
+            yield reader.value()
+        if not reader.at_end:
+            raise _damaged("its values are too long")
+
+
+def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
+    """Give a leaf's value, which is read now if it lies in an attachment of its own."""
+    if type(value) is not Attached:
+        return value
+    try:
+        buffers = _attachments(handle, [f"{VALUE}{value.number}"])
+    except NotFoundError as error:
+        raise _damaged(str(error)) from None
+    reader = Reader(memoryview(buffers[0]))
+    value = reader.value(1)
+    if not reader.at_end:
+        raise _damaged("a large value is too long")
+    return value
+
+
+class Decoded:
+    """The structure of a snapshot's state. Tensors and large values are read by `read`, as often as asked.
+
+    Parameters
+    ----------
+    handle : _core.Snapshot
+        The snapshot.
+
+    Raises
+    ------
+    DamagedError
+        The skeleton or the values are not what `Encoded` wrote.
+    UnsupportedError
+        A newer lmcstore wrote them.
+    """
+
+    def __init__(self, handle: _core.Snapshot) -> None:
+        self._handle = handle
+        skeleton = _read_skeleton(handle)
+        self.is_flat = skeleton is None
+        """Whether the snapshot has no structure: it was imported, or made in C."""
+        if skeleton is None:
+            self.root: Node = _flat_root(handle.names())
+            return
+        leaves = _leaf_values(handle, skeleton["leaves"])
+        try:
+            self.root = _Parser(leaves).node(skeleton.get("root"), "", 0)
+        except (StopIteration, RecursionError):
+            raise _damaged("its values are too few, or it is nested too deeply") from None
+        if next(leaves, leaves) is not leaves:
+            raise _damaged("its values are too many")
+
+    def find(self, path: Any) -> Node:
+        """Find a part: by a dotted path (str), by one key, or by a tuple of keys.
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        InvalidError
+            The dotted path fits several parts; a tuple tells them apart.
+        """
+        if type(path) is tuple:
+            return self._find_keys(path)
+        if type(path) is not str:
+            return self._find_keys((path,))
+        found = self._find_text(self.root, path.split("."))
+        if len(found) > 1:
+            raise InvalidError(f"{path!r} could be several parts of the state; give a tuple of keys")
+        if found:
+            return found[0]
+        if self.is_flat:
+            return _flat_part(self.root, path)
+        raise NotFoundError(f"the snapshot's state has no {path!r}")
+
+    def _find_keys(self, path: tuple[Any, ...]) -> Node:
+        node = self.root
+        for depth, key in enumerate(path):
+            child = _child(self._opened(node), key)
+            if child is None:
+                raise NotFoundError(f"the snapshot's state has no {path[: depth + 1]!r}")
+            node = child
+        return node
+
+    def _find_text(self, node: Node, parts: list[str]) -> list[Node]:
+        """Give all parts that a dotted path may mean; keys may contain dots."""
+        if not parts:
+            return [node]
+        node = self._opened(node)
+        if type(node) is not Branch:
+            return []
+        found: list[Node] = []
+        for count in range(1, len(parts) + 1):
+            for index in node.by_text(".".join(parts[:count])):
+                found.extend(self._find_text(node.children[index], parts[count:]))
+        return found
+
+    def _opened(self, node: Node) -> Node:
+        """Give a leaf that is a list or tuple as a branch of leaves."""
+        if type(node) is not Leaf:
+            return node
+        value = _leaf_value(self._handle, node.value)
+        if type(value) not in (list, tuple):
+            return node
+        branch = Branch("l" if type(value) is list else "t", None)
+        branch.children.extend(map(Leaf, value))
+        return branch
+
+    def read(self, node: Node, flags: int = _core.VIEW_PRIVATE) -> Any:
+        """Make the objects of a part, its tensors over a new view.
+
+        Parameters
+        ----------
+        node : Node
+            The root, or what `find` gave.
+        flags : int
+            For the view: `_core.VIEW_PRIVATE` and others.
+        """
+        return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)
+
+
+def _flat_root(names: list[str]) -> Branch:
+    branch = Branch("d", list(names))
+    branch.children.extend(TensorRef(name, True) for name in names)
+    return branch
+
+
+def _flat_part(root: Node, path: str) -> Branch:
+    """Give the tensors below a prefix, for a snapshot that has names only."""
+    assert type(root) is Branch
+    prefix = path + "."
+    names = [child.name for child in root.children if type(child) is TensorRef and child.name.startswith(prefix)]
+    if not names:
+        raise NotFoundError(f"the snapshot has no tensor {path!r} and none below it")
+    branch = Branch("d", [name.removeprefix(prefix) for name in names])
+    branch.children.extend(TensorRef(name, True) for name in names)
+    return branch
+
+
+def _child(node: Node, key: Any) -> Node | None:
+    if type(node) is not Branch:
+        return None
+    if node.keys is None:
+        return node.children[key] if type(key) is int and 0 <= key < len(node.children) else None
+    for index in node.by_text(key_text(key)):
+        if node.keys[index] == key:
+            return node.children[index]
+    return next((child for known, child in zip(node.keys, node.children, strict=True) if known == key), None)
+
+
+class _Builder:
+    """Makes objects of nodes, with one view for all their tensors."""
+
+    def __init__(self, handle: _core.Snapshot, is_flat: bool) -> None:
+        self._handle = handle
+        self._is_flat = is_flat
+        self._torch: Torch | None = None
+        self._entries: dict[str, tuple[int, tuple[int, ...], _core.Buffer]] = {}
+        self._groups: dict[int, Any] = {}
+        self._members: dict[tuple[int, int], Any] = {}
+
+    def build(self, node: Node, is_root: bool, flags: int) -> Any:
+        refs: list[TensorRef] = []
+        _collect(node, refs)
+        if self._is_flat and not _torch_is_there():
+            for ref in refs:
+                ref.is_torch = False
+        if refs:
+            if any(ref.is_torch for ref in refs):
+                self._torch = _import_torch()
+            self._open(None if is_root else [ref.name for ref in refs], flags)
+        return self._object(node)
+
+    def _open(self, names: list[str] | None, flags: int) -> None:
+        try:
+            view = self._handle.view(names, _core.TENSOR, flags)
+        except NotFoundError as error:
+            self._handle.names()  # says so if it is the snapshot that is gone
+            raise _damaged(str(error)) from None
+        for name, kind, dtype, shape, buffer in zip(*view.unpack(), strict=True):
+            if kind == _core.TENSOR:
+                self._entries[name] = (dtype, shape, buffer)
+
+    def _object(self, node: Node) -> Any:
+        if type(node) is TensorRef:
+            return self._tensor(node)
+        if type(node) is Leaf:
+            value = _leaf_value(self._handle, node.value)
+            return value.copy() if type(value) in (list, set, bytearray) else value
+        assert type(node) is Branch
+        if node.keys is None:
+            made: list[Any] = []
+            for child in node.children:
+                made.append(self._object(child))
+            return made if node.tag == "l" else tuple(made)
+        return self._dict(node, node.keys)
+
+    def _dict(self, node: Branch, keys: list[Any]) -> Any:
+        made: Any = DICT_TYPES[node.tag]()
+        for key, child in zip(keys, node.children, strict=True):
+            made[key] = self._object(child)
+        if len(made) != len(keys):
+            raise _damaged("a dict has a key twice")
+        if node.metadata is not None:
+            made._metadata = self._object(node.metadata)
+        return made
+
+    def _tensor(self, ref: TensorRef) -> Any:
+        entry = self._entries.get(ref.name)
+        if entry is None:
+            raise _damaged(f"there is no tensor {ref.name!r}")
+        dtype, shape, buffer = entry
+        if not ref.is_torch:
+            return _numpy.array(buffer, dtype, shape, ref.special, ref.name)
+        assert self._torch is not None
+        if ref.group is None:
+            return self._torch.tensor(buffer, dtype, shape)
+        return self._tied(ref, ref.group, self._torch, entry)
+
+    def _tied(self, ref: TensorRef, group: int, torch: Torch, entry: tuple[int, tuple[int, ...], Any]) -> Any:
+        dtype, shape, buffer = entry
+        first = self._groups.get(group)
+        if first is None:
+            first = torch.tensor(buffer, dtype, shape)
+            self._groups[group] = first
+            self._members[group, ref.member] = first
+            return first
+        if tuple(first.shape) != shape or first.dtype != torch.dtype_of.get(dtype):
+            raise _damaged(f"tensor {ref.name!r} is tied to one of another kind")
+        if (group, ref.member) not in self._members:
+            self._members[group, ref.member] = torch.again(first)
+        return self._members[group, ref.member]
+
+
+def _collect(node: Node, refs: list[TensorRef]) -> None:
+    if type(node) is TensorRef:
+        refs.append(node)
+    elif type(node) is Branch:
+        for child in node.children:
+            _collect(child, refs)
+        if node.metadata is not None:
+            _collect(node.metadata, refs)
+
+
+def _torch_is_there() -> bool:
+    if loaded("torch") is not None:
+        return True
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None
+
+
+def _import_torch() -> Torch:
+    try:
+        import torch
+    except ImportError:
+        raise UnsupportedError("the snapshot holds torch tensors; install torch to read them") from None
+    return Torch(torch)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""NumPy arrays as tensors of a store and back.
+
+An array goes in by its address, its shape and its strides. Arrays of the other byte order are stored as their bytes,
+with one more dimension: NumPy can read those in place. An array comes out read-only, over a mapping that it keeps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _core
+from ._scalars import loaded
+from .errors import DamagedError, UnsupportedError
+
+_DTYPES = {
+    "?": "bool",
+    "B": "u8",
+    "H": "u16",
+    "I": "u32",
+    "L": "u64",
+    "b": "i8",
+    "h": "i16",
+    "i": "i32",
+    "l": "i64",
+    "e": "f16",
+    "f": "f32",
+    "d": "f64",
+    "F": "c64",
+    "D": "c128",
+}
+"""NumPy's dtypes by character, and the store's."""
+_ALIASES = {"q": "i64", "Q": "u64"}
+"""Other types of C for the same numbers: kept apart, as NumPy does."""
+_ML_DTYPES = {
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "f8_e4m3fn",
+    "float8_e4m3fnuz": "f8_e4m3fnuz",
+    "float8_e5m2": "f8_e5m2",
+    "float8_e5m2fnuz": "f8_e5m2fnuz",
+    "float8_e8m0fnu": "f8_e8m0fnu",
+}
+"""Dtypes of the package ml_dtypes."""
+
+_BY_NUMBER = {_core.DTYPES[stored]: char for char, stored in _DTYPES.items()}
+
+
+class Described:
+    """What a capture has to know of one NumPy array."""
+
+    __slots__ = ("address", "dtype", "shape", "special", "strides")
+
+    def __init__(
+        self, dtype: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, address: int, special: str | None
+    ) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.strides = strides  # bytes; None: row-major
+        self.address = address
+        self.special = special  # a dtype that the stored one doesn't tell: what `array` needs to know
+
+
+def describe(array: Any, path: str) -> Described:
+    """Say how an array is stored.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Of exactly that type.
+    path : str
+        Where it is in the state, for errors.
+
+    Raises
+    ------
+    UnsupportedError
+        Its dtype is not one of numbers: objects, records, dates, text, or ``longdouble``.
+    """
+    dtype = array.dtype
+    special = None
+    swapped = not dtype.isnative
+    native = dtype.newbyteorder("=") if swapped else dtype
+    if native.char in _DTYPES and native.names is None:
+        stored = _DTYPES[native.char]
+    elif native.char in _ALIASES:
+        stored, special = _ALIASES[native.char], native.char
+    elif _is_ml_dtype(native):
+        stored, special = _ML_DTYPES[native.name], native.name
+    else:
+        raise UnsupportedError(f"{path}: a NumPy array of dtype {dtype} can't be stored")
+    shape, strides = array.shape, None if array.flags.c_contiguous else array.strides
+    number = _core.DTYPES[stored]
+    if swapped:
+        special, number = dtype.str, _core.DTYPES["u8"]
+        shape = (*shape, dtype.itemsize)
+        strides = None if strides is None else (*strides, 1)
+    if len(shape) > _core.MAX_DIMS:
+        raise UnsupportedError(f"{path}: an array of {array.ndim} dimensions can't be stored")
+    return Described(number, shape, strides, array.__array_interface__["data"][0], special)
+
+
+def _is_ml_dtype(dtype: Any) -> bool:
+    ml_dtypes = loaded("ml_dtypes")
+    return ml_dtypes is not None and dtype.name in _ML_DTYPES and dtype.type is getattr(ml_dtypes, dtype.name, None)
+
+
+def _special_dtype(special: str, path: str) -> Any:
+    import numpy
+
+    if special in _ML_DTYPES:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise UnsupportedError(f"{path}: reading {special} as a NumPy array needs the package ml_dtypes") from None
+        return numpy.dtype(getattr(ml_dtypes, special))
+    if special in _ALIASES:
+        return numpy.dtype(special)
+    if special[:1] in "<>" and special[1:] in {"u2", "u4", "u8", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16"}:
+        return numpy.dtype(special)
+    raise DamagedError(f"{path}: the state is damaged: NumPy dtype {special!r}")
+
+
+def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str | None, path: str) -> Any:
+    """Make a read-only array over a buffer, which it keeps.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of that shape, row-major; of the dtype that `describe` saw.
+    """
+    import numpy
+
+    if special is not None:
+        found = _special_dtype(special, path)
+        if special[:1] in "<>":
+            if dtype != _core.DTYPES["u8"] or shape[-1:] != (found.itemsize,):
+                raise DamagedError(f"{path}: the state is damaged: its bytes are no array of {special}")
+            shape = shape[:-1]
+        elif dtype != _core.DTYPES[_ML_DTYPES.get(special) or _ALIASES[special]]:
+            raise DamagedError(f"{path}: the state is damaged: its bytes are no array of {special}")
+    else:
+        char = _BY_NUMBER.get(dtype)
+        if char is None:
+            known = _core.dtype_info(dtype)
+            raise UnsupportedError(f"{path}: NumPy has no dtype for {known[0] if known else dtype}")
+        found = numpy.dtype(char)
+    return numpy.ndarray(shape, found, memoryview(buffer).toreadonly())

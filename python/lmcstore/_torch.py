@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Torch tensors as tensors of a store and back.
+
+A tensor goes in by its address, its shape and its strides: no copy is made of one that lies in the processor's memory.
+One that doesn't (or is lazily conjugated or negated) is copied: small ones in groups, large ones straight into room
+that the capture reserves. A tensor comes out as an ordinary writable one with a storage of its own over a private
+mapping (`torch.frombuffer`), which keeps the mapping alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _core
+from .errors import UnsupportedError
+
+_DTYPE_NAMES = {
+    "bool": "bool",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+    "complex32": "c32",
+    "complex64": "c64",
+    "complex128": "c128",
+    "float8_e4m3fn": "f8_e4m3fn",
+    "float8_e4m3fnuz": "f8_e4m3fnuz",
+    "float8_e5m2": "f8_e5m2",
+    "float8_e5m2fnuz": "f8_e5m2fnuz",
+    "float8_e8m0fnu": "f8_e8m0fnu",
+    "float4_e2m1fn_x2": "f4_e2m1fn_x2",
+}
+"""Torch's dtypes and the store's; an older torch has fewer."""
+
+
+class Described:
+    """What a capture has to know of one torch tensor."""
+
+    __slots__ = ("address", "dtype", "must_copy", "shape", "strides", "tie")
+
+    def __init__(
+        self,
+        dtype: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        address: int,
+        must_copy: bool,
+        tie: tuple[Any, ...] | None,
+    ) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.strides = strides  # bytes; None: row-major
+        self.address = address
+        self.must_copy = must_copy
+        self.tie = tie  # equal for tensors that are the same memory seen in the same way; None: never tied
+
+
+class Torch:
+    """The torch module with what is derived from it."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.types = frozenset({torch.Tensor, torch.nn.Parameter})
+        self._have_names = hasattr(torch.Tensor, "names")  # gone from newer ones
+        self.number_of: dict[Any, int] = {}
+        self.dtype_of: dict[int, Any] = {}
+        for name, stored in _DTYPE_NAMES.items():
+            dtype = getattr(torch, name, None)
+            if dtype is not None:
+                self.number_of[dtype] = _core.DTYPES[stored]
+                self.dtype_of[_core.DTYPES[stored]] = dtype
+
+    def describe(self, tensor: Any, path: str) -> Described:
+        """Say how a tensor is stored.
+
+        Parameters
+        ----------
+        tensor : torch.Tensor
+            Of exactly that type, or a Parameter.
+        path : str
+            Where it is in the state, for errors.
+
+        Raises
+        ------
+        UnsupportedError
+            It is sparse, quantized, nested, on no device, or has a dtype that the store doesn't have.
+        """
+        dtype = self.number_of.get(tensor.dtype)
+        if dtype is None:
+            raise UnsupportedError(f"{path}: a tensor of dtype {tensor.dtype} can't be stored")
+        if tensor.layout is not self.torch.strided or tensor.is_nested:
+            layout = "nested" if tensor.is_nested else tensor.layout
+            raise UnsupportedError(f"{path}: a tensor of layout {layout} can't be stored; store its dense parts")
+        if tensor.ndim > _core.MAX_DIMS:
+            raise UnsupportedError(
+                f"{path}: a tensor of {tensor.ndim} dimensions can't be stored, only {_core.MAX_DIMS}"
+            )
+        if tensor.is_meta:
+            raise UnsupportedError(f"{path}: a tensor on the device 'meta' has no bytes to store")
+        if self._have_names and any(tensor.names):
+            raise UnsupportedError(f"{path}: a named tensor can't be stored; store tensor.rename(None)")
+        shape = tuple(tensor.shape)
+        if tensor.numel() == 0:
+            return Described(dtype, shape, None, 0, False, None)
+        try:
+            storage = tensor.untyped_storage()
+            start = storage.data_ptr()
+        except (RuntimeError, NotImplementedError) as error:
+            raise UnsupportedError(f"{path}: a tensor without memory of its own can't be stored: {error}") from None
+        strides, offset, item = tensor.stride(), tensor.storage_offset(), tensor.element_size()
+        is_dense = tensor.is_contiguous()
+        span = tensor.numel() if is_dense else 1 + sum((size - 1) * by for size, by in zip(shape, strides, strict=True))
+        if (offset + span) * item > storage.nbytes():
+            raise UnsupportedError(f"{path}: the tensor's storage has been freed or is too small (as FSDP does it)")
+        must_copy = tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg()
+        tie = (start, offset, shape, strides, dtype, tensor.is_conj(), tensor.is_neg(), tensor.device)
+        byte_strides = None if must_copy or is_dense else tuple(stride * item for stride in strides)
+        return Described(dtype, shape, byte_strides, start + offset * item, must_copy, tie)
+
+    def dense_copy(self, tensor: Any, path: str) -> Any:
+        """Copy a tensor into the processor's memory, row-major, its lazy conjugation or negation carried out."""
+        try:
+            return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        except RuntimeError as error:
+            raise UnsupportedError(f"{path}: the tensor can't be copied to the CPU: {error}") from None
+
+    def copy_into(self, tensor: Any, buffer: _core.Buffer, path: str) -> None:
+        """Copy a tensor of any device into reserved room."""
+        try:
+            target = self.torch.frombuffer(buffer, dtype=tensor.dtype).view(tensor.shape)
+            target.copy_(tensor.detach())
+        except RuntimeError as error:
+            raise UnsupportedError(f"{path}: the tensor can't be copied to the CPU: {error}") from None
+
+    def tensor(self, buffer: _core.Buffer, dtype: int, shape: tuple[int, ...]) -> Any:
+        """Make a tensor over a buffer, which it keeps.
+
+        Returns
+        -------
+        torch.Tensor
+            Of that shape, on the CPU, row-major, writable when the buffer is, no view of another tensor.
+        """
+        found = self.dtype_of.get(dtype)
+        if found is None:
+            raise UnsupportedError(f"this torch ({self.torch.__version__}) has no dtype for {_dtype_name(dtype)}")
+        if 0 in shape:
+            return self.torch.empty(shape, dtype=found, device="cpu")
+        flat = self.torch.frombuffer(buffer, dtype=found)
+        return flat if len(shape) == 1 else flat.resize_(shape)  # of as many elements: no view, and no new memory
+
+    def again(self, tensor: Any) -> Any:
+        """Make another tensor over the same memory."""
+        return tensor.detach()
+
+
+def _dtype_name(dtype: int) -> str:
+    known = _core.dtype_info(dtype)
+    return known[0] if known is not None else f"dtype {dtype}"

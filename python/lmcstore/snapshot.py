@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Snapshots: what they say of themselves, and reading them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from . import _core
+from ._decode import Decoded
+from ._load import Plan
+from .errors import InvalidError
+
+if TYPE_CHECKING:
+    from .shelf import Shelf
+
+Progress = Callable[[str, int, int], object]
+"""Called now and then during long work with what is done, how much of it, and of how much; may raise to stop it."""
+
+
+class Snapshot:
+    """One immutable, complete version of a shelf.
+
+    ``snap["model.h.0.weight"]`` is a tensor of its state, ``snap["optimizer"]`` a part, and a tuple of keys says what
+    dots can't: ``snap[("a", "b.c")]``.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        number: int,
+        capture: _core.Capture | None = None,
+        step: int | None = None,
+        handle: _core.Snapshot | None = None,
+    ) -> None:
+        self._shelf = shelf
+        self._number = number
+        self._capture = capture  # of wait=False: until it is known to be durable
+        self._captured_step = step
+        self._opened: tuple[_core.Snapshot, dict[str, Any]] | None = None
+        self._decoded: Decoded | None = None
+        if handle is not None:
+            self._opened = handle, handle.info()
+
+    # What it is
+
+    @property
+    def shelf(self) -> Shelf:
+        """The shelf that it is on."""
+        return self._shelf
+
+    @property
+    def number(self) -> int:
+        """Its number on the shelf, from 1 on."""
+        return self._number
+
+    @property
+    def step(self) -> int | None:
+        """The training step, or None."""
+        if self._capture is not None:
+            return self._captured_step
+        step: int | None = self._info["step"]
+        return step
+
+    @property
+    def time(self) -> float:
+        """When it was taken: seconds since 1970 (UTC)."""
+        return float(self._info["time_ns"]) / 1e9
+
+    @property
+    def parent(self) -> int | None:
+        """The number of the snapshot that training went on from, or None; it may have been removed."""
+        return self._info["parent"] or None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics that it was taken with."""
+        return dict(self._info["metrics"])
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The metadata that it was taken with."""
+        meta: dict[str, Any] = json.loads(self._info["meta_json"])
+        return meta
+
+    @property
+    def tags(self) -> list[str]:
+        """Its tags now, sorted."""
+        return sorted(self._handle.tags())
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of its tensors and values, decoded."""
+        raw_bytes: int = self._info["raw_bytes"]
+        return raw_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the payloads of all its contents now: shared ones in full, the bases of deltas not."""
+        return self.storage()["stored_bytes"]
+
+    def storage(self) -> dict[str, int]:
+        """Tell how it is stored now.
+
+        Returns
+        -------
+        dict
+            ``stored_bytes``, ``raw_contents``, ``delta_contents``, ``keyframe_contents``, ``longest_chain``.
+        """
+        return self._handle.storage()
+
+    @property
+    def digest(self) -> str:
+        """Hash of what it is (tensors, values, step, time, parent, metrics, meta), not of how it is stored: hex."""
+        return self._handle.digest().hex()
+
+    def names(self) -> list[str]:
+        """Give the names of its tensors, in the order in which they were put."""
+        return self._handle.names()
+
+    def wait(self) -> Self:
+        """Wait until a snapshot taken with ``wait=False`` is durable.
+
+        Returns
+        -------
+        Snapshot
+            This one.
+
+        Raises
+        ------
+        Error
+            It could not be made durable, and doesn't exist; raised each time that one asks.
+        """
+        if self._capture is not None:
+            self._capture.wait()
+            self._capture = None
+        return self
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        return self._capture is None or self._capture.done
+
+    # Reading
+
+    def state_dict(self) -> Any:
+        """Give the whole state: the same nesting, types and values.
+
+        Torch tensors are on the CPU, row-major and writable: what is written goes to memory of this process and never
+        to the snapshot. NumPy arrays are read-only. Both keep what they need, also after the store's close. Raw
+        payloads are mapped, without a copy; others are decoded.
+
+        A snapshot that was imported, or made in C, gives a dict of its tensors by name (NumPy arrays where torch is
+        not installed).
+
+        Raises
+        ------
+        NotFoundError
+            The snapshot was removed.
+        DamagedError
+            It can't be read as it was written.
+        UnsupportedError
+            It holds torch tensors and torch is not installed, or a newer lmcstore wrote it.
+        """
+        return self._decode().read(self._decode().root)
+
+    def __getitem__(self, path: Any) -> Any:
+        """Give a tensor, a part or a value of the state.
+
+        Parameters
+        ----------
+        path : str or tuple
+            Keys and indexes, joined by dots, or as a tuple where that is ambiguous.
+
+        Raises
+        ------
+        NotFoundError
+            (a KeyError) There is nothing there.
+        InvalidError
+            The dotted path fits several parts.
+        """
+        decoded = self._decode()
+        return decoded.read(decoded.find(path))
+
+    def load_into(self, target: Any = None, /, **parts: Any) -> Self:
+        """Load the state into objects that exist, and make this snapshot the parent of the next one.
+
+        Everything is read, its checksums verified, and checked against the targets, before anything is changed.
+        What is loaded is copied.
+
+        Parameters
+        ----------
+        target : Any, optional
+            For the whole state: an object with ``load_state_dict``, or a dict of what the keyword arguments may be.
+        **parts : Any
+            For parts of the state by their key (``model=model``): objects with ``load_state_dict`` (modules,
+            optimizers, schedulers), torch generators, tensors and NumPy arrays (filled in place; shape and dtype must
+            be equal), or dicts and lists of these, in which plain values are replaced. Parts that are not asked for
+            are left alone.
+
+        Returns
+        -------
+        Snapshot
+            This one: ``start = shelf.latest.load_into(model=model).step + 1``.
+
+        Raises
+        ------
+        NotFoundError
+            The snapshot has no such part, or a module has keys that it hasn't.
+        InvalidError
+            Keys, shapes, dtypes or parameter groups don't fit.
+        UnsupportedError
+            A target can't be loaded into.
+        DamagedError
+            A checksum doesn't fit.
+        """
+        if (target is None) == (not parts):
+            raise InvalidError("load_into takes one target for the whole state, or parts by name")
+        decoded = self._decode()
+        flags = _core.VIEW_PRIVATE | _core.VIEW_VERIFY
+        plan = Plan()
+        if target is not None:
+            plan.add_root(target, decoded.read(decoded.root, flags))
+        for name, part in parts.items():
+            plan.add(part, decoded.read(decoded.find(name if decoded.is_flat else (name,)), flags), name)
+        plan.run()
+        self._handle.mark_loaded()
+        return self
+
+    def export(
+        self, path: str | os.PathLike[str], part: str | None = None, progress: Progress | None = None
+    ) -> dict[str, Any]:
+        """Write its tensors, or those below a dotted path, as a safetensors file, which appears whole or not at all."""
+        return self._handle.export(part, os.fspath(path), progress)
+
+    # Inside
+
+    def _open(self) -> tuple[_core.Snapshot, dict[str, Any]]:
+        if self._opened is None:
+            self.wait()
+            handle = self._shelf._store._pool.find(self._shelf._name, str(self._number))
+            self._opened = handle, handle.info()
+        return self._opened
+
+    @property
+    def _handle(self) -> _core.Snapshot:
+        return self._open()[0]
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        return self._open()[1]
+
+    def _decode(self) -> Decoded:
+        if self._decoded is None:
+            self._decoded = Decoded(self._handle)
+        return self._decoded
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Snapshot):
+            return NotImplemented
+        return (self._shelf, self._number) == (other._shelf, other._number)
+
+    def __hash__(self) -> int:
+        return hash((self._shelf, self._number))
+
+    def __repr__(self) -> str:
+        step = self._captured_step
+        if self._capture is None and self._opened is not None:
+            step = self._opened[1]["step"]
+        text = f"<lmcstore.Snapshot {self._shelf._name}@{self._number}"
+        return f"{text}, step {step}>" if step is not None else f"{text}>"

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How a training state becomes tensors and attachments of a snapshot, and comes back.
+
+Every torch tensor and NumPy array becomes a tensor of the snapshot, named by its dotted path ("model.h.0.weight").
+All else goes into attachments:
+
+``lmcstore.skeleton``
+    The structure: containers, their keys, where tensors stand. Compact JSON, equal from step to step as long as the
+    structure is, so that snapshots share it.
+``lmcstore.values.0``, ``.1``, ...
+    The leaves that are no tensors, packed (`lmcstore._scalars`), 4096 to an attachment, in order: a learning rate that
+    changes touches one.
+``lmcstore.value.0``, ``.1``, ...
+    Leaves of 4 KiB and more, each alone.
+
+The skeleton is ``{"lmcstore": 1, "leaves": count, "root": node}``, and a node is one of ::
+
+    0                                         the next leaf
+    1, 2                                      a torch tensor, a NumPy array, under its natural name
+    ["T", name or null]                       a torch tensor under another name
+    ["T", name or null, group, member]        one of tied tensors: a group is one memory, a member one object
+    ["A", name or null, dtype]                a NumPy array whose dtype the stored one doesn't tell
+    ["d", [keys], node...]                    dict; "o": OrderedDict; "C": Counter
+    ["O", [keys], node, node...]              OrderedDict with _metadata, which comes first
+    ["l", node...], ["t", node...]            list, tuple; those of plain values only are leaves
+
+A key is a JSON string, integer, boolean or null, or ``[hex]`` of a packed value. A skeleton may come from a stranger's
+archive: reading one checks everything, makes nothing but these types, and raises `DamagedError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, OrderedDict
+from typing import Any
+
+from . import _core
+from ._scalars import pack
+
+SKELETON = "lmcstore.skeleton"
+VALUES = "lmcstore.values."
+VALUE = "lmcstore.value."
+
+VERSION = 1
+"""Of the skeleton; a newer one is refused."""
+LEAVES_AT_ONCE = 4096
+"""In an attachment of leaves."""
+LARGE_LEAF_BYTES = 4096
+"""From this size on a leaf has an attachment of its own."""
+EXACT_JSON_INT = 1 << 53
+"""Integers below it, and above its negative, are JSON numbers; others are packed."""
+
+DICT_TAGS: dict[type, str] = {dict: "d", OrderedDict: "o", Counter: "C"}
+DICT_TYPES: dict[str, type] = {"d": dict, "o": OrderedDict, "O": OrderedDict, "C": Counter}
+
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_SURELY_FITS = _core.MAX_NAME // 4
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text has no control characters and no lone surrogates."""
+    return _UNSAFE.search(text) is None
+
+
+def key_text(key: Any) -> str:
+    """Write a dict key, or a list's index, as a part of a dotted path; the same in every process."""
+    kind = type(key)
+    if kind is str:
+        if not key:
+            return "~"
+        return key if is_plain(key) else _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", key)
+    if kind is int:
+        return str(key) if -EXACT_JSON_INT < key < EXACT_JSON_INT else hex(key)
+    if kind is bool or key is None or kind is float:
+        return repr(key)
+    if kind is tuple:
+        return "(" + ",".join(map(key_text, key)) + ")"
+    return "~" + hashlib.blake2b(pack(key), digest_size=8).hexdigest()
+
+
+def join(path: str, key: Any) -> str:
+    """Add a key to a dotted path; the root's path is empty."""
+    return f"{path}.{key_text(key)}" if path else key_text(key)
+
+
+def natural_name(path: str) -> str:
+    """Give the name that the tensor at a path has unless another one took it."""
+    if not path:
+        return "state"
+    if len(path) <= _SURELY_FITS or len(path.encode()) <= _core.MAX_NAME:
+        return path
+    digest = hashlib.blake2b(path.encode(), digest_size=8).hexdigest()
+    return f"{path[: _SURELY_FITS - 32]}~{digest}"
+
+
+def numbered_name(natural: str, number: int) -> str:
+    """Give another name in place of a natural one that is taken."""
+    return f"{natural[: _SURELY_FITS - 32]}~{number}"
+
+
+def where(path: str) -> str:
+    """Give a path for a message."""
+    return path if path else "the state"

@@ -1,0 +1,653 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * capture_type.c - Capture: the writing of one snapshot.
+ *
+ * Tensors come in batches: a sequence of names, and packed arrays for the rest (dtypes, numbers of dimensions, shapes
+ * and strides one after the other, addresses). The caller keeps the memory alive during the call. A batch is handed on
+ * in pieces of a few hundred MiB, between which signals are looked at.
+ *
+ * A failure of an asynchronous commit is kept, so that wait() says it as often as it is asked, and close() once.
+ */
+#include "core.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PIECE_BYTES  ((uint64_t)256 << 20)
+#define WAIT_POLL_US 200
+
+static void link_capture(struct capture_object *self)
+{
+    struct pool_object *pool = self->pool;
+    self->next = pool->captures;
+    self->link = &pool->captures;
+    if (self->next != NULL) {
+        self->next->link = &self->next;
+    }
+    pool->captures = self;
+}
+
+static void unlink_capture(struct capture_object *self)
+{
+    if (self->link != NULL) {
+        *self->link = self->next;
+        if (self->next != NULL) {
+            self->next->link = self->link;
+        }
+        self->link = NULL;
+        self->next = NULL;
+    }
+}
+
+PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, struct lmcs_capture *handle)
+{
+    struct capture_object *self = core_object_new(state->capture_type);
+    if (self == NULL) {
+        lmcs_capture_abort(handle);
+        return NULL;
+    }
+    self->pool = (struct pool_object *)Py_NewRef((PyObject *)pool);
+    self->handle = handle;
+    self->phase = CAPTURE_OPEN;
+    link_capture(self);
+    return (PyObject *)self;
+}
+
+/* Takes the handle for a call that ends it. */
+static struct lmcs_capture *take_handle(struct capture_object *self)
+{
+    struct lmcs_capture *handle = self->handle;
+    self->handle = NULL;
+    self->phase = CAPTURE_ENDED;
+    unlink_capture(self);
+    return handle;
+}
+
+/* Waits until the asynchronous commit can be ended without blocking; false with an exception, when a signal comes. */
+static bool wait_until_done(struct capture_object *self)
+{
+    while (!lmcs_capture_done(self->handle)) {
+        Py_BEGIN_ALLOW_THREADS usleep(WAIT_POLL_US);
+        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0)
+        {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Ends an asynchronous commit and keeps its outcome. */
+static void wait_committed(struct capture_object *self)
+{
+    struct lmcs_capture *handle = take_handle(self);
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_wait(handle, &error);
+    Py_END_ALLOW_THREADS if (status != LMCS_OK)
+    {
+        self->error = error;
+        self->error.status = status;
+    }
+}
+
+static void abort_open(struct capture_object *self)
+{
+    struct lmcs_capture *handle = take_handle(self);
+    Py_BEGIN_ALLOW_THREADS lmcs_capture_abort(handle);
+    Py_END_ALLOW_THREADS
+}
+
+void core_capture_end(struct capture_object *self)
+{
+    if (self->phase == CAPTURE_COMMITTED) {
+        wait_committed(self);
+    } else if (self->phase == CAPTURE_OPEN) {
+        abort_open(self);
+    } else {
+        unlink_capture(self);
+    }
+}
+
+static void capture_dealloc(struct capture_object *self)
+{
+    if (self->handle != NULL && core_pool_is_foreign(self->pool)) {
+        (void)take_handle(self); /* a forked child has no captures */
+    } else if (self->phase == CAPTURE_COMMITTED) {
+        struct lmcs_capture *handle = take_handle(self);
+        Py_BEGIN_ALLOW_THREADS lmcs_capture_detach(handle);
+        Py_END_ALLOW_THREADS
+    } else if (self->phase == CAPTURE_OPEN && self->handle != NULL) {
+        abort_open(self);
+    }
+    Py_CLEAR(self->pool);
+    core_object_free((PyObject *)self);
+}
+
+/* Before a call that needs an open capture; leave with end_call. */
+static bool begin_call(struct capture_object *self)
+{
+    struct core_state *state = core_state_of((PyObject *)self);
+    if (self->phase != CAPTURE_OPEN) {
+        core_raise_status(state, LMCS_INVALID, "the capture has ended");
+        return false;
+    }
+    if (self->busy) {
+        core_raise_status(state, LMCS_INVALID, "another thread is using the capture");
+        return false;
+    }
+    if (!core_pool_enter(self->pool)) {
+        return false;
+    }
+    self->busy = true;
+    return true;
+}
+
+static void end_call(struct capture_object *self)
+{
+    self->busy = false;
+    core_pool_leave(self->pool);
+}
+
+/* ---- Batches -------------------------------------------------------------------------------------------------- */
+
+/* A batch as the store wants it. `names` holds what the name pointers point into. */
+struct batch {
+    PyObject *names;
+    struct lmcs_tensor *tensors;
+    uint64_t *raw_bytes; /* of each tensor */
+    size_t count;
+};
+
+static void batch_free(struct batch *batch)
+{
+    Py_CLEAR(batch->names);
+    free(batch->tensors);
+    free(batch->raw_bytes);
+}
+
+/* A UTF-8 name without NUL, or NULL with an exception. */
+static const char *name_of(PyObject *value)
+{
+    Py_ssize_t length;
+    const char *name = PyUnicode_AsUTF8AndSize(value, &length);
+    if (name != NULL && strlen(name) != (size_t)length) {
+        PyErr_SetString(PyExc_ValueError, "a name contains a NUL character");
+        return NULL;
+    }
+    return name;
+}
+
+static bool batch_sizes(struct batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++) {
+        struct lmcs_tensor *tensor = &batch->tensors[i];
+        uint64_t bytes = lmc_dtype_size(tensor->dtype);
+        for (uint32_t axis = 0; axis < tensor->ndim; axis++) {
+            if (__builtin_mul_overflow(bytes, tensor->shape[axis], &bytes)) {
+                bytes = UINT64_MAX; /* the store will refuse it */
+                break;
+            }
+        }
+        batch->raw_bytes[i] = bytes;
+    }
+    return true;
+}
+
+/*
+ * Fills a batch: dtypes and ndims one byte each, shapes u64 one after the other, strides i64 likewise (bytes), and
+ * strided one byte each: 0 says row-major, whatever stands in strides. strides and strided may be NULL.
+ */
+static bool batch_init(struct batch *batch, PyObject *names, const Py_buffer *dtypes, const Py_buffer *ndims,
+                       const Py_buffer *shapes, const Py_buffer *strides, const Py_buffer *strided)
+{
+    memset(batch, 0, sizeof *batch);
+    batch->names = PySequence_Tuple(names);
+    if (batch->names == NULL) {
+        return false;
+    }
+    batch->count = (size_t)PyTuple_Size(batch->names);
+    batch->tensors = calloc(batch->count + 1, sizeof *batch->tensors);
+    batch->raw_bytes = calloc(batch->count + 1, sizeof *batch->raw_bytes);
+    if (batch->tensors == NULL || batch->raw_bytes == NULL) {
+        PyErr_NoMemory();
+        goto failed;
+    }
+    size_t dims = (size_t)shapes->len / sizeof(uint64_t);
+    bool sizes_fit = (size_t)dtypes->len == batch->count && (size_t)ndims->len == batch->count &&
+                     (strides == NULL || (size_t)strides->len / sizeof(int64_t) == dims) &&
+                     (strided == NULL || (size_t)strided->len == batch->count);
+    size_t used = 0;
+    for (size_t i = 0; sizes_fit && i < batch->count; i++) {
+        struct lmcs_tensor *tensor = &batch->tensors[i];
+        tensor->name = name_of(PyTuple_GetItem(batch->names, (Py_ssize_t)i));
+        if (tensor->name == NULL) {
+            goto failed;
+        }
+        tensor->kind = LMCS_TENSOR;
+        tensor->dtype = ((const unsigned char *)dtypes->buf)[i];
+        tensor->ndim = ((const unsigned char *)ndims->buf)[i];
+        if (tensor->ndim > dims - used) {
+            sizes_fit = false;
+            break;
+        }
+        tensor->shape = (const uint64_t *)shapes->buf + used;
+        if (strides != NULL && strided != NULL && ((const unsigned char *)strided->buf)[i]) {
+            tensor->strides = (const int64_t *)strides->buf + used;
+        }
+        used += tensor->ndim;
+    }
+    if (!sizes_fit || used != dims) {
+        PyErr_SetString(PyExc_ValueError, "the arrays of a batch don't fit each other");
+        goto failed;
+    }
+    return batch_sizes(batch);
+failed:
+    batch_free(batch);
+    return false;
+}
+
+/* How many tensors, from `first` on, are handed on in one piece. */
+static size_t piece_length(const struct batch *batch, size_t first)
+{
+    uint64_t bytes = 0;
+    size_t next = first;
+    while (next < batch->count && (next == first || bytes < PIECE_BYTES)) {
+        bytes = bytes + batch->raw_bytes[next] < bytes ? UINT64_MAX : bytes + batch->raw_bytes[next];
+        next++;
+    }
+    return next - first;
+}
+
+static PyObject *put_batch(struct capture_object *self, const struct batch *batch, const void *const *data)
+{
+    struct lmcs_error error = {0};
+    enum lmcs_status status = LMCS_OK;
+    if (!begin_call(self)) {
+        return NULL;
+    }
+    for (size_t first = 0; first < batch->count && status == LMCS_OK;) {
+        size_t length = piece_length(batch, first);
+        Py_BEGIN_ALLOW_THREADS status =
+            lmcs_capture_put(self->handle, batch->tensors + first, data + first, length, &error);
+        Py_END_ALLOW_THREADS first += length;
+        if (PyErr_CheckSignals() != 0) {
+            end_call(self);
+            return NULL;
+        }
+    }
+    end_call(self);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *capture_put(struct capture_object *self, PyObject *args)
+{
+    PyObject *names, *result = NULL;
+    Py_buffer dtypes, ndims, shapes, strides, strided, addresses;
+    if (!PyArg_ParseTuple(args, "Oy*y*y*y*y*y*:put", &names, &dtypes, &ndims, &shapes, &strides, &strided,
+                          &addresses)) {
+        return NULL;
+    }
+    struct batch batch;
+    if (!batch_init(&batch, names, &dtypes, &ndims, &shapes, &strides, &strided)) {
+        goto out;
+    }
+    if ((size_t)addresses.len != batch.count * sizeof(uint64_t)) {
+        PyErr_SetString(PyExc_ValueError, "there must be one address for each name");
+    } else {
+        result = put_batch(self, &batch, (const void *const *)addresses.buf); /* pointers have 64 bits here */
+    }
+    batch_free(&batch);
+out:
+    PyBuffer_Release(&dtypes);
+    PyBuffer_Release(&ndims);
+    PyBuffer_Release(&shapes);
+    PyBuffer_Release(&strides);
+    PyBuffer_Release(&strided);
+    PyBuffer_Release(&addresses);
+    return result;
+}
+_Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses travel as 64-bit numbers");
+
+static PyObject *capture_put_same(struct capture_object *self, PyObject *args)
+{
+    PyObject *names, *existing, *result = NULL;
+    Py_buffer dtypes, ndims, shapes;
+    if (!PyArg_ParseTuple(args, "OOy*y*y*:put_same", &names, &existing, &dtypes, &ndims, &shapes)) {
+        return NULL;
+    }
+    struct batch batch;
+    PyObject *sources = PySequence_Tuple(existing);
+    const char **source_names = NULL;
+    if (sources == NULL || !batch_init(&batch, names, &dtypes, &ndims, &shapes, NULL, NULL)) {
+        goto out;
+    }
+    source_names = calloc(batch.count + 1, sizeof *source_names);
+    if (source_names == NULL) {
+        PyErr_NoMemory();
+        goto out_batch;
+    }
+    if ((size_t)PyTuple_Size(sources) != batch.count) {
+        PyErr_SetString(PyExc_ValueError, "there must be one existing name for each name");
+        goto out_batch;
+    }
+    for (size_t i = 0; i < batch.count; i++) {
+        source_names[i] = name_of(PyTuple_GetItem(sources, (Py_ssize_t)i));
+        if (source_names[i] == NULL) {
+            goto out_batch;
+        }
+    }
+    if (!begin_call(self)) {
+        goto out_batch;
+    }
+    struct lmcs_error error = {0};
+    enum lmcs_status status = LMCS_OK;
+    Py_BEGIN_ALLOW_THREADS for (size_t i = 0; i < batch.count && status == LMCS_OK; i++)
+    {
+        status = lmcs_capture_put_same(self->handle, &batch.tensors[i], source_names[i], &error);
+    }
+    Py_END_ALLOW_THREADS end_call(self);
+    if (status != LMCS_OK) {
+        core_raise(core_state_of((PyObject *)self), &error);
+        goto out_batch;
+    }
+    result = Py_NewRef(Py_None);
+out_batch:
+    free(source_names);
+    batch_free(&batch);
+out:
+    Py_XDECREF(sources);
+    PyBuffer_Release(&dtypes);
+    PyBuffer_Release(&ndims);
+    PyBuffer_Release(&shapes);
+    return result;
+}
+
+static PyObject *capture_put_attachment(struct capture_object *self, PyObject *args)
+{
+    const char *name;
+    Py_buffer bytes;
+    if (!PyArg_ParseTuple(args, "sy*:put_attachment", &name, &bytes)) {
+        return NULL;
+    }
+    uint64_t shape = (uint64_t)bytes.len;
+    struct lmcs_tensor tensor = {.name = name, .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &shape};
+    const void *data = bytes.buf;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!begin_call(self)) {
+        PyBuffer_Release(&bytes);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_put(self->handle, &tensor, &data, 1, &error);
+    Py_END_ALLOW_THREADS end_call(self);
+    PyBuffer_Release(&bytes);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *capture_reserve(struct capture_object *self, PyObject *args)
+{
+    const char *name;
+    unsigned int dtype;
+    Py_buffer shape;
+    if (!PyArg_ParseTuple(args, "sIy*:reserve", &name, &dtype, &shape)) {
+        return NULL;
+    }
+    struct lmcs_tensor tensor = {.name = name,
+                                 .kind = LMCS_TENSOR,
+                                 .dtype = dtype,
+                                 .ndim = (uint32_t)((size_t)shape.len / sizeof(uint64_t)),
+                                 .shape = shape.buf};
+    uint64_t bytes = lmc_dtype_size(dtype);
+    for (uint32_t axis = 0; axis < tensor.ndim; axis++) {
+        if (__builtin_mul_overflow(bytes, tensor.shape[axis], &bytes)) {
+            PyErr_SetString(PyExc_ValueError, "a tensor's size is out of range");
+            PyBuffer_Release(&shape);
+            return NULL;
+        }
+    }
+    void *data = NULL;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!begin_call(self)) {
+        PyBuffer_Release(&shape);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_reserve(self->handle, &tensor, &data, &error);
+    Py_END_ALLOW_THREADS end_call(self);
+    PyBuffer_Release(&shape);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return core_buffer_new(core_state_of((PyObject *)self), (PyObject *)self, data, bytes, false);
+}
+
+/* ---- Commit --------------------------------------------------------------------------------------------------- */
+
+/* The strings of a tuple as pointers into it; NULL with an exception. Free the array only. */
+static const char **string_array(PyObject *tuple)
+{
+    Py_ssize_t count = PyTuple_Size(tuple);
+    const char **strings = calloc((size_t)count + 1, sizeof *strings);
+    if (strings == NULL) {
+        return (const char **)PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        strings[i] = name_of(PyTuple_GetItem(tuple, i));
+        if (strings[i] == NULL) {
+            free(strings);
+            return NULL;
+        }
+    }
+    return strings;
+}
+
+/* Metrics from a tuple of names and a tuple of floats. */
+static struct lmcs_metric *metric_array(PyObject *names, PyObject *values)
+{
+    Py_ssize_t count = PyTuple_Size(names);
+    if (PyTuple_Size(values) != count) {
+        PyErr_SetString(PyExc_ValueError, "there must be one value for each metric");
+        return NULL;
+    }
+    struct lmcs_metric *metrics = calloc((size_t)count + 1, sizeof *metrics);
+    if (metrics == NULL) {
+        return (struct lmcs_metric *)PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        metrics[i].name = name_of(PyTuple_GetItem(names, i));
+        metrics[i].value = PyFloat_AsDouble(PyTuple_GetItem(values, i));
+        if (metrics[i].name == NULL || PyErr_Occurred()) {
+            free(metrics);
+            return NULL;
+        }
+    }
+    return metrics;
+}
+
+/* Commits; ends the handle unless the commit is asynchronous and was taken. */
+static PyObject *commit(struct capture_object *self, const struct lmcs_commit_options *options)
+{
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    uint64_t number = 0;
+    if (!begin_call(self)) {
+        return NULL;
+    }
+    struct lmcs_capture *handle = self->handle;
+    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_commit(handle, options, &number, &error);
+    Py_END_ALLOW_THREADS if (status == LMCS_OK && options->asynchronous)
+    {
+        self->phase = CAPTURE_COMMITTED;
+    }
+    else
+    {
+        (void)take_handle(self);
+    }
+    end_call(self);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return PyLong_FromUnsignedLongLong(number);
+}
+
+static PyObject *capture_commit(struct capture_object *self, PyObject *args)
+{
+    PyObject *step, *tags, *metric_names, *metric_values, *result = NULL;
+    unsigned long long parent, time_ns;
+    const char *meta_json;
+    int asynchronous;
+    if (!PyArg_ParseTuple(args, "OKKO!O!O!zp:commit", &step, &parent, &time_ns, &PyTuple_Type, &tags, &PyTuple_Type,
+                          &metric_names, &PyTuple_Type, &metric_values, &meta_json, &asynchronous)) {
+        return NULL;
+    }
+    struct lmcs_commit_options options;
+    lmcs_commit_options_init(&options);
+    options.step = LMCS_NO_STEP;
+    if (step != Py_None) {
+        options.step = PyLong_AsLongLong(step);
+        if (options.step == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    const char **tag_names = string_array(tags);
+    struct lmcs_metric *metrics = tag_names != NULL ? metric_array(metric_names, metric_values) : NULL;
+    if (metrics != NULL) {
+        options.parent = parent;
+        options.time_ns = time_ns;
+        options.tags = tag_names;
+        options.tag_count = (size_t)PyTuple_Size(tags);
+        options.metrics = metrics;
+        options.metric_count = (size_t)PyTuple_Size(metric_names);
+        options.meta_json = meta_json;
+        options.asynchronous = asynchronous != 0;
+        result = commit(self, &options);
+    }
+    free(metrics);
+    free(tag_names);
+    return result;
+}
+
+/* Waits while another thread is in a call with the capture; false with an exception, when a signal comes. */
+static bool wait_for_other_thread(struct capture_object *self)
+{
+    while (self->busy) {
+        Py_BEGIN_ALLOW_THREADS usleep(WAIT_POLL_US);
+        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0)
+        {
+            return false;
+        }
+    }
+    return true;
+}
+
+static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (!wait_for_other_thread(self)) {
+        return NULL;
+    }
+    if (self->phase == CAPTURE_OPEN) {
+        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the capture is not committed");
+    }
+    if (self->phase == CAPTURE_COMMITTED) {
+        if (!core_pool_enter(self->pool)) {
+            return NULL;
+        }
+        self->busy = true;
+        bool done = wait_until_done(self);
+        if (done) {
+            wait_committed(self);
+        }
+        end_call(self);
+        if (!done) {
+            return NULL;
+        }
+    }
+    if (self->error.status != LMCS_OK) {
+        self->told = true;
+        return core_raise(core_state_of((PyObject *)self), &self->error);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *capture_abort(struct capture_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->phase != CAPTURE_OPEN) {
+        Py_RETURN_NONE;
+    }
+    if (!begin_call(self)) {
+        return NULL;
+    }
+    abort_open(self);
+    end_call(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *capture_done(struct capture_object *self, void *unused)
+{
+    (void)unused;
+    bool done = self->phase == CAPTURE_ENDED && !self->busy;
+    if (self->phase == CAPTURE_COMMITTED && !self->busy) {
+        done = lmcs_capture_done(self->handle);
+    }
+    return PyBool_FromLong(done);
+}
+
+static PyObject *capture_stats(struct capture_object *self, PyObject *unused)
+{
+    (void)unused;
+    uint64_t written = 0, shared = 0;
+    if (self->phase == CAPTURE_ENDED) {
+        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the capture has ended");
+    }
+    lmcs_capture_stats(self->handle, &written, &shared);
+    return Py_BuildValue("KK", (unsigned long long)written, (unsigned long long)shared);
+}
+
+#define METHOD(name, function, flags, doc)                        \
+    {                                                             \
+        name, (PyCFunction)(void (*)(void))(function), flags, doc \
+    }
+
+static PyMethodDef methods[] = {
+    METHOD("put", capture_put, METH_VARARGS,
+           "put(names, dtypes, ndims, shapes, strides, strided, addresses): see the file's opening comment."),
+    METHOD("put_same", capture_put_same, METH_VARARGS, "put_same(names, existing, dtypes, ndims, shapes)."),
+    METHOD("put_attachment", capture_put_attachment, METH_VARARGS, "put_attachment(name, bytes)."),
+    METHOD("reserve", capture_reserve, METH_VARARGS,
+           "reserve(name, dtype, shape): a writable Buffer, to be filled and dropped before the commit."),
+    METHOD("commit", capture_commit, METH_VARARGS,
+           "commit(step, parent, time_ns, tags, metric_names, metric_values, meta_json, asynchronous): the number."),
+    METHOD("wait", capture_wait, METH_NOARGS, "Waits until an asynchronous commit is durable; raises its failure."),
+    METHOD("abort", capture_abort, METH_NOARGS, "Ends a capture that is not committed."),
+    METHOD("stats", capture_stats, METH_NOARGS, "(bytes written anew, bytes shared) so far."),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"done", (getter)capture_done, NULL, "Whether wait() would return at once.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "The writing of one snapshot."},
+    {Py_tp_dealloc, (void *)capture_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, properties},
+    {0, NULL},
+};
+
+PyType_Spec capture_spec = {
+    .name = "lmcstore._core.Capture",
+    .basicsize = sizeof(struct capture_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * core.h - what the source files of lmcstore._core share.
+ *
+ * The module is a thin layer over store/lmcstore.h: one Python type a handle, plain tuples and dicts out, packed arrays
+ * in. What is friendly lives in lmcstore/ (Python).
+ *
+ * Lifetimes. A Pool owns an open of a pool and knows its Captures and Snapshots (linked lists), because the store wants
+ * them ended before the pool's close; they hold the Pool. Closing waits until no other thread is inside a call
+ * (`users`). A View needs nothing but itself. All fields are guarded by the GIL, which is released around every call
+ * into the store; so a handle that is in use is counted before the GIL goes.
+ *
+ * fork. In a child the handles of the parent are dead: its Pool is closed once, Views too, all else is left alone.
+ */
+#ifndef LMCSTORE_CORE_H
+#define LMCSTORE_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "lmcstore.h"
+
+#define STATUS_COUNT (LMCS_CANCELLED + 1)
+
+struct core_state {
+    PyObject *exceptions[STATUS_COUNT]; /* by status; index 0: lmcstore.Error itself */
+    PyTypeObject *pool_type;
+    PyTypeObject *capture_type;
+    PyTypeObject *snapshot_type;
+    PyTypeObject *view_type;
+    PyTypeObject *buffer_type;
+};
+
+extern struct PyModuleDef core_module;
+
+struct capture_object;
+struct snapshot_object;
+
+struct pool_object {
+    PyObject_HEAD struct lmcs_pool *handle; /* NULL: closed */
+    pid_t owner;
+    bool closing;
+    unsigned users;                /* calls into the store that are under way */
+    unsigned long callback_thread; /* the thread that runs Python code inside a call, or 0 */
+    struct capture_object *captures;
+    struct snapshot_object *snapshots;
+};
+
+enum capture_phase { CAPTURE_OPEN, CAPTURE_COMMITTED, CAPTURE_ENDED };
+
+struct capture_object {
+    PyObject_HEAD struct pool_object *pool;
+    struct lmcs_capture *handle; /* NULL: ended */
+    enum capture_phase phase;
+    bool busy;               /* a thread is in a call with it */
+    bool told;               /* the failure in `error` was raised */
+    struct lmcs_error error; /* of the asynchronous commit; status LMCS_OK: none */
+    struct capture_object *next, **link;
+};
+
+struct snapshot_object {
+    PyObject_HEAD struct pool_object *pool;
+    struct lmcs_snapshot *handle; /* NULL: the pool was closed */
+    struct snapshot_object *next, **link;
+};
+
+struct view_object {
+    PyObject_HEAD struct lmcs_view *handle;
+    bool is_private;
+};
+
+struct buffer_object {
+    PyObject_HEAD PyObject *owner; /* the View or Capture that keeps `data` where it is */
+    void *data;
+    Py_ssize_t size_bytes;
+    bool read_only;
+};
+
+/* ---- module.c ---- */
+
+/* The module's state, from an instance of one of its types. */
+struct core_state *core_state_of(PyObject *self);
+/* An instance of one of the module's types, zeroed; NULL with an exception. Its dealloc ends with the other. */
+void *core_object_new(PyTypeObject *type);
+void core_object_free(PyObject *self);
+/* An exact int as uint64, or false with an exception that names `what`. */
+bool core_uint64(PyObject *value, const char *what, uint64_t *out);
+
+/* ---- error.c ---- */
+
+bool core_load_exceptions(struct core_state *state);
+/* Raises the exception of an error; keeps one that is set already (by a progress function). Returns NULL. */
+PyObject *core_raise(struct core_state *state, const struct lmcs_error *error);
+/* The same for a status and a sentence of our own. */
+PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message);
+
+/* A progress function for the store: checks for signals and calls a Python function, which may be None. */
+struct core_progress {
+    struct lmcs_progress progress; /* hand this to the store */
+    struct pool_object *pool;
+    PyObject *function; /* borrowed; NULL: none */
+    PyThreadState *thread;
+    bool raised;
+};
+void core_progress_init(struct core_progress *self, struct pool_object *pool, PyObject *function);
+
+/* Around a call into the store with a core_progress, in place of Py_BEGIN_ALLOW_THREADS and Py_END_ALLOW_THREADS. */
+#define CORE_BEGIN_PROGRESS(self) (self)->thread = PyEval_SaveThread()
+#define CORE_END_PROGRESS(self)   PyEval_RestoreThread((self)->thread)
+
+/* ---- pool_type.c ---- */
+
+extern PyType_Spec pool_spec;
+PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs);
+/* Before and after a call into the store; enter fails with an exception when the pool is closed. */
+bool core_pool_enter(struct pool_object *pool);
+void core_pool_leave(struct pool_object *pool);
+/* True in a forked child of the process that opened the pool. */
+bool core_pool_is_foreign(const struct pool_object *pool);
+
+/* ---- capture_type.c ---- */
+
+extern PyType_Spec capture_spec;
+PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, struct lmcs_capture *handle);
+/* Ends a capture because its pool is being closed: waits if it is committed, else aborts. */
+void core_capture_end(struct capture_object *capture);
+
+/* ---- snapshot_type.c ---- */
+
+extern PyType_Spec snapshot_spec;
+PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, struct lmcs_snapshot *handle);
+/* Ends a snapshot's handle because its pool is being closed. */
+void core_snapshot_end(struct snapshot_object *snapshot);
+
+/* ---- view_type.c ---- */
+
+extern PyType_Spec view_spec;
+extern PyType_Spec buffer_spec;
+PyObject *core_view_new(struct core_state *state, struct lmcs_view *handle, bool is_private);
+PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data, uint64_t size_bytes, bool read_only);
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * error.c - a status of the store as a Python exception, and progress functions.
+ *
+ * The classes are written in Python (lmcstore/errors.py) and looked up once, into the module's state.
+ */
+#include "core.h"
+
+#include <string.h>
+
+/* By status; the names are attributes of lmcstore.errors. */
+static const char *const class_names[STATUS_COUNT] = {
+    [LMCS_OK] = "Error",
+    [LMCS_INVALID] = "InvalidError",
+    [LMCS_NOT_FOUND] = "NotFoundError",
+    [LMCS_EXISTS] = "ExistsError",
+    [LMCS_IN_USE] = "InUseError",
+    [LMCS_FULL] = "FullError",
+    [LMCS_DAMAGED] = "DamagedError",
+    [LMCS_UNSUPPORTED] = "UnsupportedError",
+    [LMCS_READ_ONLY] = "ReadOnlyError",
+    [LMCS_IO] = "InputOutputError",
+    [LMCS_NO_MEMORY] = "OutOfMemoryError",
+    [LMCS_CANCELLED] = "CancelledError",
+};
+
+bool core_load_exceptions(struct core_state *state)
+{
+    PyObject *errors = PyImport_ImportModule("lmcstore.errors");
+    if (errors == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < STATUS_COUNT; i++) {
+        state->exceptions[i] = PyObject_GetAttrString(errors, class_names[i]);
+        if (state->exceptions[i] == NULL) {
+            Py_DECREF(errors);
+            return false;
+        }
+    }
+    Py_DECREF(errors);
+    return true;
+}
+
+/* Sets an attribute from a new reference, which it takes; false on failure. */
+static bool set_attribute(PyObject *object, const char *name, PyObject *value)
+{
+    if (value == NULL) {
+        return false;
+    }
+    int failed = PyObject_SetAttrString(object, name, value);
+    Py_DECREF(value);
+    return failed == 0;
+}
+
+PyObject *core_raise(struct core_state *state, const struct lmcs_error *error)
+{
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    unsigned status = (unsigned)error->status < STATUS_COUNT ? (unsigned)error->status : 0;
+    size_t length = strnlen(error->message, sizeof error->message);
+    PyObject *message = length > 0 ? PyUnicode_DecodeUTF8(error->message, (Py_ssize_t)length, "replace")
+                                   : PyUnicode_FromString(lmcs_status_name(error->status));
+    if (message == NULL) {
+        return NULL;
+    }
+    PyObject *exception = PyObject_CallFunctionObjArgs(state->exceptions[status], message, NULL);
+    Py_DECREF(message);
+    if (exception == NULL) {
+        return NULL;
+    }
+    if (set_attribute(exception, "errno", PyLong_FromLong(error->system_errno)) &&
+        set_attribute(exception, "bytes_needed", PyLong_FromUnsignedLongLong(error->bytes_needed)) &&
+        set_attribute(exception, "bytes_free", PyLong_FromUnsignedLongLong(error->bytes_free))) {
+        PyErr_SetObject(state->exceptions[status], exception);
+    }
+    Py_DECREF(exception);
+    return NULL;
+}
+
+PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message)
+{
+    struct lmcs_error error = {.status = status};
+    strncpy(error.message, message, sizeof error.message - 1);
+    return core_raise(state, &error);
+}
+
+/* Called by the store, in the calling thread, without the GIL. */
+static bool on_progress(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct core_progress *self = context;
+    if (self->raised) {
+        return false;
+    }
+    PyEval_RestoreThread(self->thread);
+    unsigned long outer = self->pool != NULL ? self->pool->callback_thread : 0;
+    if (self->pool != NULL) {
+        self->pool->callback_thread = PyThread_get_thread_ident();
+    }
+    if (PyErr_CheckSignals() != 0) {
+        self->raised = true;
+    } else if (self->function != NULL) {
+        PyObject *answer = PyObject_CallFunction(self->function, "sKK", what != NULL ? what : "",
+                                                 (unsigned long long)done, (unsigned long long)total);
+        self->raised = answer == NULL;
+        Py_XDECREF(answer);
+    }
+    if (self->pool != NULL) {
+        self->pool->callback_thread = outer;
+    }
+    self->thread = PyEval_SaveThread();
+    return !self->raised;
+}
+
+void core_progress_init(struct core_progress *self, struct pool_object *pool, PyObject *function)
+{
+    self->progress.call = on_progress;
+    self->progress.context = self;
+    self->pool = pool;
+    self->function = function == Py_None ? NULL : function;
+    self->thread = NULL;
+    self->raised = false;
+}

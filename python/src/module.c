@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * module.c - lmcstore._core: the module, its state and its constants.
+ *
+ * Multi-phase initialisation, no static variables that change, the limited API of Python 3.11.
+ */
+#include "core.h"
+
+struct core_state *core_state_of(PyObject *self)
+{
+    return PyType_GetModuleState(Py_TYPE(self));
+}
+
+void *core_object_new(PyTypeObject *type)
+{
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    return alloc(type, 0);
+}
+
+void core_object_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF((PyObject *)type);
+}
+
+bool core_uint64(PyObject *value, const char *what, uint64_t *out)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(value);
+    if (number == (unsigned long long)-1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_Format(PyExc_ValueError, "%s is out of range: %R", what, value);
+        }
+        return false;
+    }
+    *out = number;
+    return true;
+}
+
+/* (name, size of an element) of a dtype by its number, or None. */
+static PyObject *dtype_info(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    unsigned long dtype = PyLong_AsUnsignedLong(arg);
+    if (dtype == (unsigned long)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    const char *name = dtype < LMC_DTYPE_END ? lmc_dtype_name((uint32_t)dtype) : NULL;
+    if (name == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("sn", name, (Py_ssize_t)lmc_dtype_size((uint32_t)dtype));
+}
+
+static PyMethodDef methods[] = {
+    {"open", (PyCFunction)(void (*)(void))core_open, METH_VARARGS | METH_KEYWORDS,
+     "open(path, mode, limit_bytes=0, wait_ms=10000, threads=0, flags=0)\n--\n\nOpens a pool."},
+    {"dtype_info", dtype_info, METH_O, "dtype_info(dtype)\n--\n\nName and size in bytes of a dtype, or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+static bool add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
+{
+    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type != NULL && PyModule_AddType(module, *type) == 0;
+}
+
+static const struct {
+    const char *name;
+    long value;
+} constants[] = {
+    {"OPEN_READ", LMCS_OPEN_READ},     {"OPEN_WRITE", LMCS_OPEN_WRITE},       {"OPEN_OR_CREATE", LMCS_OPEN_OR_CREATE},
+    {"OPEN_CREATE", LMCS_OPEN_CREATE}, {"NO_BACKGROUND", LMCS_NO_BACKGROUND}, {"FORCE_NETWORK", LMCS_FORCE_NETWORK},
+    {"TENSOR", LMCS_TENSOR},           {"ATTACHMENT", LMCS_ATTACHMENT},       {"VIEW_PRIVATE", LMCS_VIEW_PRIVATE},
+    {"VIEW_VERIFY", LMCS_VIEW_VERIFY}, {"VIEW_COPY", LMCS_VIEW_COPY},         {"MAX_NAME", LMCS_MAX_NAME},
+    {"MAX_DIMS", LMCS_MAX_DIMS},       {"MAX_TENSORS", LMCS_MAX_TENSORS},
+};
+
+static int execute(PyObject *module)
+{
+    struct core_state *state = PyModule_GetState(module);
+    if (!core_load_exceptions(state) || !add_type(module, &pool_spec, &state->pool_type) ||
+        !add_type(module, &capture_spec, &state->capture_type) ||
+        !add_type(module, &snapshot_spec, &state->snapshot_type) || !add_type(module, &view_spec, &state->view_type) ||
+        !add_type(module, &buffer_spec, &state->buffer_type)) {
+        return -1;
+    }
+    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) != 0) {
+            return -1;
+        }
+    }
+    PyObject *dtypes = PyDict_New(); /* name -> number */
+    if (dtypes == NULL) {
+        return -1;
+    }
+    for (uint32_t dtype = 0; dtype < LMC_DTYPE_END; dtype++) {
+        const char *name = lmc_dtype_name(dtype);
+        PyObject *number = name != NULL ? PyLong_FromUnsignedLong(dtype) : NULL;
+        if (name != NULL && (number == NULL || PyDict_SetItemString(dtypes, name, number) != 0)) {
+            Py_XDECREF(number);
+            Py_DECREF(dtypes);
+            return -1;
+        }
+        Py_XDECREF(number);
+    }
+    int failed = PyModule_AddObjectRef(module, "DTYPES", dtypes);
+    Py_DECREF(dtypes);
+    return failed;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    struct core_state *state = PyModule_GetState(module);
+    for (size_t i = 0; i < STATUS_COUNT; i++) {
+        Py_VISIT(state->exceptions[i]);
+    }
+    Py_VISIT(state->pool_type);
+    Py_VISIT(state->capture_type);
+    Py_VISIT(state->snapshot_type);
+    Py_VISIT(state->view_type);
+    Py_VISIT(state->buffer_type);
+    return 0;
+}
+
+static int clear(PyObject *module)
+{
+    struct core_state *state = PyModule_GetState(module);
+    for (size_t i = 0; i < STATUS_COUNT; i++) {
+        Py_CLEAR(state->exceptions[i]);
+    }
+    Py_CLEAR(state->pool_type);
+    Py_CLEAR(state->capture_type);
+    Py_CLEAR(state->snapshot_type);
+    Py_CLEAR(state->view_type);
+    Py_CLEAR(state->buffer_type);
+    return 0;
+}
+
+static void free_state(void *module)
+{
+    (void)clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)execute},
+    {0, NULL},
+};
+
+struct PyModuleDef core_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "lmcstore._core",
+    .m_doc = "Private: liblmcstore as Python types. Use lmcstore.",
+    .m_size = sizeof(struct core_state),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = free_state,
+};
+
+PyMODINIT_FUNC PyInit__core(void);
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&core_module);
+}

@@ -1,0 +1,729 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * pool_type.c - Pool: one open of a pool.
+ *
+ * close() ends what still uses the pool (captures, snapshot handles), after waiting for other threads to leave the
+ * store; a Pool that is collected unclosed closes itself.
+ */
+#include "core.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OPEN_SLICE_MS   250 /* a wait for the lock is cut in pieces, so that SIGINT is heard */
+#define CLOSE_POLL_US   1000
+#define MAX_DAMAGES     1000   /* that verify() lists; the report counts all */
+#define NUMBERS_AT_ONCE 100000 /* the most that numbers() and steps() give in one call */
+
+/* Runs a call into the store, without the GIL, with the pool counted as in use. */
+#define POOL_CALL(pool, status, call)               \
+    do {                                            \
+        Py_BEGIN_ALLOW_THREADS(status) = (call);    \
+        Py_END_ALLOW_THREADS core_pool_leave(pool); \
+    } while (0)
+
+bool core_pool_is_foreign(const struct pool_object *pool)
+{
+    return getpid() != pool->owner;
+}
+
+bool core_pool_enter(struct pool_object *pool)
+{
+    if (pool->handle == NULL || pool->closing) {
+        core_raise_status(core_state_of((PyObject *)pool), LMCS_INVALID, "the store is closed: open it again");
+        return false;
+    }
+    pool->users++;
+    return true;
+}
+
+void core_pool_leave(struct pool_object *pool)
+{
+    pool->users--;
+}
+
+/* ---- Open and close ------------------------------------------------------------------------------------------- */
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* lmcs_pool_open, in slices of the wait; false with an exception. */
+static bool open_in_slices(struct core_state *state, const char *path, int mode, struct lmcs_open_options *options,
+                           uint32_t wait_ms, struct lmcs_pool **handle)
+{
+    struct lmcs_error error = {0};
+    uint64_t deadline = now_ms() + wait_ms;
+    for (;;) {
+        uint64_t now = now_ms();
+        uint64_t left = now < deadline ? deadline - now : 0;
+        options->wait_ms = left < OPEN_SLICE_MS ? (uint32_t)left : OPEN_SLICE_MS;
+        enum lmcs_status status;
+        Py_BEGIN_ALLOW_THREADS status = lmcs_pool_open(path, (enum lmcs_open_mode)mode, options, handle, &error);
+        Py_END_ALLOW_THREADS if (status == LMCS_OK)
+        {
+            return true;
+        }
+        if (PyErr_CheckSignals() != 0) {
+            return false;
+        }
+        if (status != LMCS_IN_USE || now_ms() >= deadline) {
+            core_raise(state, &error);
+            return false;
+        }
+    }
+}
+
+PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"path", "mode", "limit_bytes", "wait_ms", "threads", "flags", NULL};
+    struct core_state *state = PyModule_GetState(module);
+    PyObject *path = NULL;
+    int mode;
+    unsigned long long limit_bytes = 0;
+    unsigned int wait_ms = 10000;
+    unsigned int threads = 0;
+    unsigned int flags = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|KIII:open", names, PyUnicode_FSConverter, &path, &mode,
+                                     &limit_bytes, &wait_ms, &threads, &flags)) {
+        return NULL;
+    }
+    struct lmcs_open_options options;
+    lmcs_open_options_init(&options);
+    options.limit_bytes = limit_bytes;
+    options.threads = threads;
+    options.flags = flags;
+    struct lmcs_pool *handle = NULL;
+    bool opened = open_in_slices(state, PyBytes_AsString(path), mode, &options, wait_ms, &handle);
+    Py_DECREF(path);
+    if (!opened) {
+        return NULL;
+    }
+    struct pool_object *self = core_object_new(state->pool_type);
+    if (self == NULL) {
+        (void)lmcs_pool_close(handle, NULL);
+        return NULL;
+    }
+    self->handle = handle;
+    self->owner = getpid();
+    return (PyObject *)self;
+}
+
+/* Waits until no thread is inside the store; false with an exception (a signal, or a wait for oneself). */
+static bool wait_for_users(struct pool_object *self)
+{
+    while (self->users > 0) {
+        if (self->callback_thread == PyThread_get_thread_ident()) {
+            core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID,
+                              "a store can't be closed from inside one of its own calls");
+            return false;
+        }
+        Py_BEGIN_ALLOW_THREADS usleep(CLOSE_POLL_US);
+        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0)
+        {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Ends captures and snapshots; true when an asynchronous capture failed and nobody was told: then `error` says how. */
+static bool end_children(struct pool_object *self, struct lmcs_error *error)
+{
+    bool failed = false;
+    while (self->captures != NULL) {
+        struct capture_object *capture = self->captures;
+        Py_INCREF((PyObject *)capture);
+        core_capture_end(capture); /* takes it off the list */
+        if (capture->error.status != LMCS_OK && !capture->told) {
+            capture->told = true;
+            failed = true;
+            *error = capture->error;
+        }
+        Py_DECREF(capture);
+    }
+    while (self->snapshots != NULL) {
+        core_snapshot_end(self->snapshots);
+    }
+    return failed;
+}
+
+/* Closes without looking at threads. The status is that of a capture that failed unseen, else of the store's close. */
+static enum lmcs_status close_now(struct pool_object *self, struct lmcs_error *error)
+{
+    struct lmcs_pool *handle = self->handle;
+    bool failed = core_pool_is_foreign(self) ? false : end_children(self, error);
+    self->handle = NULL;
+    struct lmcs_error close_error = {0};
+    enum lmcs_status status;
+    Py_BEGIN_ALLOW_THREADS status = lmcs_pool_close(handle, &close_error);
+    Py_END_ALLOW_THREADS if (failed)
+    {
+        return error->status;
+    }
+    *error = close_error;
+    return status;
+}
+
+static PyObject *pool_close(struct pool_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->handle == NULL || self->closing) {
+        Py_RETURN_NONE;
+    }
+    self->closing = true;
+    if (!core_pool_is_foreign(self) && !wait_for_users(self)) {
+        self->closing = false;
+        return NULL;
+    }
+    struct lmcs_error error = {0};
+    enum lmcs_status status = close_now(self, &error);
+    self->closing = false;
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+static void pool_dealloc(struct pool_object *self)
+{
+    if (self->handle != NULL) { /* nothing can use it: captures, snapshots and calls hold a reference */
+        struct lmcs_error error = {0};
+        (void)close_now(self, &error);
+    }
+    core_object_free((PyObject *)self);
+}
+
+static PyObject *pool_closed(struct pool_object *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(self->handle == NULL || self->closing);
+}
+
+static PyObject *pool_is_foreign(struct pool_object *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(core_pool_is_foreign(self));
+}
+
+/* ---- About the pool ------------------------------------------------------------------------------------------- */
+
+static PyObject *pool_info(struct pool_object *self, PyObject *unused)
+{
+    (void)unused;
+    static const char *const media[] = {"file", "memory file", "fsdax", "devdax"};
+    struct lmcs_pool_info info;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_pool_info(self->handle, &info, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+#define U64(field) #field, (unsigned long long)info.field
+    return Py_BuildValue(
+        "{s:N,s:y#,s:N,s:s,s:N,s:N,s:s,s:s,s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,"
+        "s:K,s:N,s:N,s:s,s:I}",
+        "path", PyUnicode_DecodeFSDefault(info.path), "uuid", info.uuid, (Py_ssize_t)sizeof info.uuid, "writable",
+        PyBool_FromLong(info.writable), "medium", (unsigned)info.medium < 4 ? media[info.medium] : "unknown",
+        "is_persistent_memory", PyBool_FromLong(info.is_persistent_memory), "forced", PyBool_FromLong(info.forced),
+        "file_system", info.file_system, "persistence_domain", info.persistence_domain, "nvdimm_namespace",
+        info.nvdimm_namespace, "numa_node", (int)info.numa_node, "device_health", (int)info.device_health,
+        U64(bad_blocks), U64(unsafe_shutdowns), U64(limit_bytes), U64(used_bytes), U64(live_bytes), U64(free_bytes),
+        U64(metadata_bytes), U64(created_ns), U64(epoch), U64(shelf_count), U64(snapshot_count), U64(content_count),
+        U64(last_snapshot_bytes), U64(snapshots_that_fit), U64(compaction_backlog), U64(compacted_contents),
+        "compaction_running", PyBool_FromLong(info.compaction_running), "compaction_paused",
+        PyBool_FromLong(info.compaction_paused), "compaction_error", info.compaction_error, "format_version",
+        (unsigned)info.format_version);
+#undef U64
+}
+
+static PyObject *pool_set_limit(struct pool_object *self, PyObject *arg)
+{
+    uint64_t limit_bytes;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!core_uint64(arg, "limit_bytes", &limit_bytes) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_pool_set_limit(self->handle, limit_bytes, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---- Shelves -------------------------------------------------------------------------------------------------- */
+
+static PyObject *shelf_dict(const struct lmcs_shelf_info *info)
+{
+    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:I}", "name", info->name, "snapshot_count",
+                         (unsigned long long)info->snapshot_count, "latest", (unsigned long long)info->latest,
+                         "next_number", (unsigned long long)info->next_number, "keep_raw", (unsigned)info->keep_raw);
+}
+
+struct shelf_list {
+    struct lmcs_shelf_info *items;
+    size_t count, capacity;
+    bool no_memory;
+};
+
+static bool collect_shelf(void *context, const struct lmcs_shelf_info *info)
+{
+    struct shelf_list *list = context;
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity == 0 ? 16 : 2 * list->capacity;
+        struct lmcs_shelf_info *items = realloc(list->items, capacity * sizeof *items);
+        if (items == NULL) {
+            list->no_memory = true;
+            return false;
+        }
+        list->items = items;
+        list->capacity = capacity;
+    }
+    list->items[list->count++] = *info;
+    return true;
+}
+
+static PyObject *pool_shelves(struct pool_object *self, PyObject *unused)
+{
+    (void)unused;
+    struct shelf_list list = {0};
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    PyObject *result = NULL;
+    if (!core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_shelf_list(self->handle, collect_shelf, &list, &error));
+    if (status != LMCS_OK) {
+        core_raise(core_state_of((PyObject *)self), &error);
+        goto out;
+    }
+    if (list.no_memory) {
+        PyErr_NoMemory();
+        goto out;
+    }
+    result = PyList_New((Py_ssize_t)list.count);
+    for (size_t i = 0; result != NULL && i < list.count; i++) {
+        PyObject *item = shelf_dict(&list.items[i]);
+        if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0) {
+            Py_CLEAR(result);
+        }
+    }
+out:
+    free(list.items);
+    return result;
+}
+
+static PyObject *pool_shelf_info(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    struct lmcs_shelf_info info;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "s:shelf_info", &shelf) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_shelf_info(self->handle, shelf, &info, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return shelf_dict(&info);
+}
+
+static PyObject *pool_set_keep_raw(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    unsigned int keep_raw;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "sI:set_keep_raw", &shelf, &keep_raw) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_shelf_set_keep_raw(self->handle, shelf, keep_raw, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---- Snapshots ------------------------------------------------------------------------------------------------ */
+
+static PyObject *pool_begin(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    struct lmcs_capture *capture = NULL;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "s:begin", &shelf) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_capture_begin(self->handle, shelf, &capture, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return core_capture_new(core_state_of((PyObject *)self), self, capture);
+}
+
+static PyObject *pool_find(struct pool_object *self, PyObject *args)
+{
+    const char *shelf, *which;
+    struct lmcs_snapshot *snapshot = NULL;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "ss:find", &shelf, &which) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_snapshot_find(self->handle, shelf, which, &snapshot, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return core_snapshot_new(core_state_of((PyObject *)self), self, snapshot);
+}
+
+/* A list of numbers from lmcs_snapshot_numbers (step NULL) or lmcs_snapshot_steps. */
+static PyObject *number_list(struct pool_object *self, const char *shelf, const int64_t *step, uint64_t first,
+                             size_t capacity)
+{
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    size_t count = 0;
+    PyObject *result = NULL;
+    capacity = capacity < NUMBERS_AT_ONCE ? capacity : NUMBERS_AT_ONCE;
+    uint64_t *numbers = malloc((capacity > 0 ? capacity : 1) * sizeof *numbers);
+    if (numbers == NULL) {
+        return PyErr_NoMemory();
+    }
+    if (!core_pool_enter(self)) {
+        goto out;
+    }
+    POOL_CALL(self, status,
+              step != NULL ? lmcs_snapshot_steps(self->handle, shelf, *step, first, numbers, capacity, &count, &error)
+                           : lmcs_snapshot_numbers(self->handle, shelf, first, numbers, capacity, &count, &error));
+    if (status != LMCS_OK) {
+        core_raise(core_state_of((PyObject *)self), &error);
+        goto out;
+    }
+    result = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; result != NULL && i < count; i++) {
+        PyObject *item = PyLong_FromUnsignedLongLong(numbers[i]);
+        if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0) {
+            Py_CLEAR(result);
+        }
+    }
+out:
+    free(numbers);
+    return result;
+}
+
+static PyObject *pool_numbers(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    unsigned long long first;
+    Py_ssize_t capacity;
+    if (!PyArg_ParseTuple(args, "sKn:numbers", &shelf, &first, &capacity)) {
+        return NULL;
+    }
+    return number_list(self, shelf, NULL, first, capacity > 0 ? (size_t)capacity : 0);
+}
+
+static PyObject *pool_steps(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    long long step;
+    unsigned long long first;
+    Py_ssize_t capacity;
+    if (!PyArg_ParseTuple(args, "sLKn:steps", &shelf, &step, &first, &capacity)) {
+        return NULL;
+    }
+    int64_t wanted = step;
+    return number_list(self, shelf, &wanted, first, capacity > 0 ? (size_t)capacity : 0);
+}
+
+static PyObject *pool_remove(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    unsigned long long number;
+    int dry_run = 0;
+    struct lmcs_removal removal;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "sK|p:remove", &shelf, &number, &dry_run) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_snapshot_remove(self->handle, shelf, number, dry_run != 0, &removal, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return Py_BuildValue("KKK", (unsigned long long)removal.freed_bytes, (unsigned long long)removal.later_bytes,
+                         (unsigned long long)removal.removed_tags);
+}
+
+static PyObject *pool_tag_set(struct pool_object *self, PyObject *args)
+{
+    const char *shelf, *tag;
+    unsigned long long number;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "ssK:tag_set", &shelf, &tag, &number) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_tag_set(self->handle, shelf, tag, number, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *pool_tag_remove(struct pool_object *self, PyObject *args)
+{
+    const char *shelf, *tag;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "ss:tag_remove", &shelf, &tag) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_tag_remove(self->handle, shelf, tag, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---- Compaction ----------------------------------------------------------------------------------------------- */
+
+static PyObject *pool_compact(struct pool_object *self, PyObject *args)
+{
+    PyObject *function = Py_None;
+    struct core_progress progress;
+    struct lmcs_error error = {0};
+    if (!PyArg_ParseTuple(args, "|O:compact", &function) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    core_progress_init(&progress, self, function);
+    CORE_BEGIN_PROGRESS(&progress);
+    enum lmcs_status status = lmcs_compact(self->handle, &progress.progress, &error);
+    CORE_END_PROGRESS(&progress);
+    core_pool_leave(self);
+    if (status != LMCS_OK || progress.raised) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *pool_pause(struct pool_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (!core_pool_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS lmcs_compactor_pause(self->handle);
+    Py_END_ALLOW_THREADS core_pool_leave(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pool_resume(struct pool_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (!core_pool_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS lmcs_compactor_resume(self->handle);
+    Py_END_ALLOW_THREADS core_pool_leave(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pool_start(struct pool_object *self, PyObject *unused)
+{
+    (void)unused;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!core_pool_enter(self)) {
+        return NULL;
+    }
+    POOL_CALL(self, status, lmcs_compactor_start(self->handle, &error));
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *pool_stop(struct pool_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (!core_pool_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS lmcs_compactor_stop(self->handle);
+    Py_END_ALLOW_THREADS core_pool_leave(self);
+    Py_RETURN_NONE;
+}
+
+/* ---- Checking and moving -------------------------------------------------------------------------------------- */
+
+struct damage_list {
+    struct core_progress *progress; /* whose thread state is used to build Python objects */
+    PyObject *list;
+};
+
+static void collect_damage(void *context, const struct lmcs_damage *damage)
+{
+    struct damage_list *damages = context;
+    if (damages->progress->raised) {
+        return;
+    }
+    PyEval_RestoreThread(damages->progress->thread);
+    if (PyList_Size(damages->list) < MAX_DAMAGES) {
+        PyObject *item =
+            Py_BuildValue("{s:s,s:s,s:K,s:s,s:K,s:K}", "what", damage->what, "shelf", damage->shelf, "number",
+                          (unsigned long long)damage->number, "tensor", damage->tensor, "first_byte",
+                          (unsigned long long)damage->first_byte, "byte_count", (unsigned long long)damage->byte_count);
+        if (item == NULL || PyList_Append(damages->list, item) != 0) {
+            damages->progress->raised = true;
+        }
+        Py_XDECREF(item);
+    }
+    damages->progress->thread = PyEval_SaveThread();
+}
+
+static PyObject *pool_verify(struct pool_object *self, PyObject *args)
+{
+    const char *address = NULL;
+    PyObject *function = Py_None;
+    struct core_progress progress;
+    struct lmcs_verify_report report = {0};
+    struct lmcs_error error = {0};
+    if (!PyArg_ParseTuple(args, "|zO:verify", &address, &function)) {
+        return NULL;
+    }
+    struct damage_list damages = {.progress = &progress, .list = PyList_New(0)};
+    if (damages.list == NULL || !core_pool_enter(self)) {
+        Py_XDECREF(damages.list);
+        return NULL;
+    }
+    core_progress_init(&progress, self, function);
+    CORE_BEGIN_PROGRESS(&progress);
+    enum lmcs_status status =
+        lmcs_verify(self->handle, address, collect_damage, &damages, &progress.progress, &report, &error);
+    CORE_END_PROGRESS(&progress);
+    core_pool_leave(self);
+    if (progress.raised || (status != LMCS_OK && (status != LMCS_DAMAGED || PyList_Size(damages.list) == 0))) {
+        Py_DECREF(damages.list);
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report.snapshots, "contents",
+                         (unsigned long long)report.contents, "bytes_read", (unsigned long long)report.bytes_read,
+                         "damages", (unsigned long long)report.damages, "list", damages.list);
+}
+
+static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
+{
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K}", "snapshots", (unsigned long long)report->snapshots,
+                         "snapshots_skipped", (unsigned long long)report->snapshots_skipped, "contents",
+                         (unsigned long long)report->contents, "bytes", (unsigned long long)report->bytes, "left_out",
+                         (unsigned long long)report->left_out);
+}
+
+static PyObject *pool_dump(struct pool_object *self, PyObject *args)
+{
+    const char *shelf;
+    int fd;
+    PyObject *function = Py_None;
+    struct core_progress progress;
+    struct lmcs_transfer_report report = {0};
+    struct lmcs_error error = {0};
+    if (!PyArg_ParseTuple(args, "zi|O:dump", &shelf, &fd, &function) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    core_progress_init(&progress, self, function);
+    CORE_BEGIN_PROGRESS(&progress);
+    enum lmcs_status status = lmcs_dump(self->handle, shelf, fd, &progress.progress, &report, &error);
+    CORE_END_PROGRESS(&progress);
+    core_pool_leave(self);
+    if (status != LMCS_OK || progress.raised) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return transfer_dict(&report);
+}
+
+static PyObject *pool_restore(struct pool_object *self, PyObject *args)
+{
+    int fd;
+    PyObject *function = Py_None;
+    struct core_progress progress;
+    struct lmcs_transfer_report report = {0};
+    struct lmcs_error error = {0};
+    if (!PyArg_ParseTuple(args, "i|O:restore", &fd, &function) || !core_pool_enter(self)) {
+        return NULL;
+    }
+    core_progress_init(&progress, self, function);
+    CORE_BEGIN_PROGRESS(&progress);
+    enum lmcs_status status = lmcs_restore(self->handle, fd, &progress.progress, &report, &error);
+    CORE_END_PROGRESS(&progress);
+    core_pool_leave(self);
+    if (status != LMCS_OK || progress.raised) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return transfer_dict(&report);
+}
+
+/* ---- The type ------------------------------------------------------------------------------------------------- */
+
+#define METHOD(name, function, flags, doc)                        \
+    {                                                             \
+        name, (PyCFunction)(void (*)(void))(function), flags, doc \
+    }
+
+static PyMethodDef methods[] = {
+    METHOD("close", pool_close, METH_NOARGS, "Ends this open; waits for captures that are under way."),
+    METHOD("info", pool_info, METH_NOARGS, "What the pool is and holds, as a dict."),
+    METHOD("set_limit", pool_set_limit, METH_O, "Sets the pool's own limit in bytes; 0: none."),
+    METHOD("shelves", pool_shelves, METH_NOARGS, "A dict for each shelf."),
+    METHOD("shelf_info", pool_shelf_info, METH_VARARGS, "shelf_info(shelf): a dict."),
+    METHOD("set_keep_raw", pool_set_keep_raw, METH_VARARGS, "set_keep_raw(shelf, count)."),
+    METHOD("begin", pool_begin, METH_VARARGS, "begin(shelf): a Capture."),
+    METHOD("find", pool_find, METH_VARARGS, "find(shelf, which): a Snapshot."),
+    METHOD("numbers", pool_numbers, METH_VARARGS, "numbers(shelf, first, capacity): ascending, from first on."),
+    METHOD("steps", pool_steps, METH_VARARGS, "steps(shelf, step, first, capacity): numbers of a step, ascending."),
+    METHOD("remove", pool_remove, METH_VARARGS, "remove(shelf, number, dry_run=False): (freed, later, tags)."),
+    METHOD("tag_set", pool_tag_set, METH_VARARGS, "tag_set(shelf, tag, number)."),
+    METHOD("tag_remove", pool_tag_remove, METH_VARARGS, "tag_remove(shelf, tag)."),
+    METHOD("compact", pool_compact, METH_VARARGS, "compact(progress=None): until nothing is left to do."),
+    METHOD("pause", pool_pause, METH_NOARGS, "Holds the background compactor."),
+    METHOD("resume", pool_resume, METH_NOARGS, "Lets the background compactor go on."),
+    METHOD("start", pool_start, METH_NOARGS, "Starts the background compactor."),
+    METHOD("stop", pool_stop, METH_NOARGS, "Stops the background compactor."),
+    METHOD("verify", pool_verify, METH_VARARGS, "verify(address=None, progress=None): a report with its damages."),
+    METHOD("dump", pool_dump, METH_VARARGS, "dump(shelf or None, fd, progress=None): a report."),
+    METHOD("restore", pool_restore, METH_VARARGS, "restore(fd, progress=None): a report."),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"closed", (getter)pool_closed, NULL, "Whether close was called.", NULL},
+    {"is_foreign", (getter)pool_is_foreign, NULL, "Whether this is a forked child of the opener.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "One open of a pool."},
+    {Py_tp_dealloc, (void *)pool_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, properties},
+    {0, NULL},
+};
+
+PyType_Spec pool_spec = {
+    .name = "lmcstore._core.Pool",
+    .basicsize = sizeof(struct pool_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};

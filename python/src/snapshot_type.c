@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * snapshot_type.c - Snapshot: the handle of a committed snapshot.
+ *
+ * A handle keeps nothing from being removed or compacted; a View does. When its pool is closed, the handle ends, and
+ * every call fails.
+ */
+#include "core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void unlink_snapshot(struct snapshot_object *self)
+{
+    if (self->link != NULL) {
+        *self->link = self->next;
+        if (self->next != NULL) {
+            self->next->link = self->link;
+        }
+        self->link = NULL;
+        self->next = NULL;
+    }
+}
+
+PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, struct lmcs_snapshot *handle)
+{
+    struct snapshot_object *self = core_object_new(state->snapshot_type);
+    if (self == NULL) {
+        lmcs_snapshot_close(handle);
+        return NULL;
+    }
+    self->pool = (struct pool_object *)Py_NewRef((PyObject *)pool);
+    self->handle = handle;
+    self->next = pool->snapshots;
+    self->link = &pool->snapshots;
+    if (self->next != NULL) {
+        self->next->link = &self->next;
+    }
+    pool->snapshots = self;
+    return (PyObject *)self;
+}
+
+void core_snapshot_end(struct snapshot_object *self)
+{
+    struct lmcs_snapshot *handle = self->handle;
+    self->handle = NULL;
+    unlink_snapshot(self);
+    if (handle != NULL) {
+        Py_BEGIN_ALLOW_THREADS lmcs_snapshot_close(handle);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+static void snapshot_dealloc(struct snapshot_object *self)
+{
+    if (core_pool_is_foreign(self->pool)) {
+        self->handle = NULL; /* a forked child lets go of it without a call */
+    }
+    core_snapshot_end(self);
+    Py_CLEAR(self->pool);
+    core_object_free((PyObject *)self);
+}
+
+/* Before a call with the handle; leave with core_pool_leave(self->pool). */
+static bool snapshot_enter(struct snapshot_object *self)
+{
+    if (!core_pool_enter(self->pool)) {
+        return false;
+    }
+    if (self->handle == NULL) {
+        core_pool_leave(self->pool);
+        core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the store is closed: open it again");
+        return false;
+    }
+    return true;
+}
+
+/* ---- What it is ----------------------------------------------------------------------------------------------- */
+
+static PyObject *metrics_dict(const struct lmcs_snapshot_info *info)
+{
+    PyObject *metrics = PyDict_New();
+    for (size_t i = 0; metrics != NULL && i < info->metric_count; i++) {
+        PyObject *value = PyFloat_FromDouble(info->metrics[i].value);
+        if (value == NULL || PyDict_SetItemString(metrics, info->metrics[i].name, value) != 0) {
+            Py_CLEAR(metrics);
+        }
+        Py_XDECREF(value);
+    }
+    return metrics;
+}
+
+static PyObject *snapshot_info(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (!snapshot_enter(self)) {
+        return NULL;
+    }
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(self->handle);
+    PyObject *step = info->step == LMCS_NO_STEP ? Py_NewRef(Py_None) : PyLong_FromLongLong(info->step);
+    PyObject *metrics = metrics_dict(info);
+    PyObject *result = NULL;
+    if (step != NULL && metrics != NULL) {
+        result = Py_BuildValue(
+            "{s:s,s:K,s:O,s:K,s:K,s:K,s:K,s:O,s:s}", "shelf", info->shelf, "number", (unsigned long long)info->number,
+            "step", step, "time_ns", (unsigned long long)info->time_ns, "parent", (unsigned long long)info->parent,
+            "tensor_count", (unsigned long long)info->tensor_count, "raw_bytes", (unsigned long long)info->raw_bytes,
+            "metrics", metrics, "meta_json", info->meta_json != NULL ? info->meta_json : "{}");
+    }
+    Py_XDECREF(step);
+    Py_XDECREF(metrics);
+    core_pool_leave(self->pool);
+    return result;
+}
+
+static PyObject *snapshot_storage(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    struct lmcs_snapshot_storage storage = {0};
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!snapshot_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_storage(self->handle, &storage, &error);
+    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:I}", "stored_bytes", (unsigned long long)storage.stored_bytes,
+                         "raw_contents", (unsigned long long)storage.raw_contents, "delta_contents",
+                         (unsigned long long)storage.delta_contents, "keyframe_contents",
+                         (unsigned long long)storage.keyframe_contents, "longest_chain",
+                         (unsigned)storage.longest_chain);
+}
+
+static PyObject *snapshot_digest(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    struct lmc_hash digest = {0};
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!snapshot_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_digest(self->handle, &digest, &error);
+    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return Py_BuildValue("y#", (const char *)&digest, (Py_ssize_t)sizeof digest); /* low, high: little-endian */
+}
+
+/* Strings collected without the GIL. */
+struct string_list {
+    char *bytes; /* one after the other, each with its NUL */
+    size_t used, capacity, count;
+    bool no_memory;
+};
+
+static bool collect_string(void *context, const char *string)
+{
+    struct string_list *list = context;
+    size_t length = strlen(string) + 1;
+    if (list->capacity - list->used < length) {
+        size_t capacity = 2 * (list->capacity + length) + 256;
+        char *bytes = realloc(list->bytes, capacity);
+        if (bytes == NULL) {
+            list->no_memory = true;
+            return false;
+        }
+        list->bytes = bytes;
+        list->capacity = capacity;
+    }
+    memcpy(list->bytes + list->used, string, length);
+    list->used += length;
+    list->count++;
+    return true;
+}
+
+static PyObject *string_list_object(const struct string_list *list)
+{
+    if (list->no_memory) {
+        return PyErr_NoMemory();
+    }
+    PyObject *result = PyList_New((Py_ssize_t)list->count);
+    const char *next = list->bytes;
+    for (size_t i = 0; result != NULL && i < list->count; i++) {
+        PyObject *item = PyUnicode_FromString(next);
+        next += strlen(next) + 1;
+        if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0) {
+            Py_CLEAR(result);
+        }
+    }
+    return result;
+}
+
+static PyObject *snapshot_tags(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    struct string_list list = {0};
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!snapshot_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_tags(self->handle, collect_string, &list, &error);
+    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    PyObject *result =
+        status == LMCS_OK ? string_list_object(&list) : core_raise(core_state_of((PyObject *)self), &error);
+    free(list.bytes);
+    return result;
+}
+
+static bool collect_tensor_name(void *context, const struct lmcs_entry *entry)
+{
+    return entry->tensor.kind != LMCS_TENSOR || collect_string(context, entry->tensor.name);
+}
+
+static PyObject *snapshot_names(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    struct string_list list = {0};
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!snapshot_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_entries(self->handle, collect_tensor_name, &list, &error);
+    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    PyObject *result =
+        status == LMCS_OK ? string_list_object(&list) : core_raise(core_state_of((PyObject *)self), &error);
+    free(list.bytes);
+    return result;
+}
+
+static PyObject *snapshot_mark_loaded(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    if (!snapshot_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS lmcs_snapshot_mark_loaded(self->handle);
+    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    Py_RETURN_NONE;
+}
+
+/* ---- Views ---------------------------------------------------------------------------------------------------- */
+
+/* The strings of a tuple as pointers into it; NULL with an exception. */
+static const char **name_array(PyObject *tuple)
+{
+    Py_ssize_t count = PyTuple_Size(tuple);
+    const char **names = calloc((size_t)count + 1, sizeof *names);
+    if (names == NULL) {
+        return (const char **)PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t length;
+        names[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, i), &length);
+        if (names[i] != NULL && strlen(names[i]) != (size_t)length) {
+            PyErr_SetString(PyExc_ValueError, "a name contains a NUL character");
+            names[i] = NULL;
+        }
+        if (names[i] == NULL) {
+            free(names);
+            return NULL;
+        }
+    }
+    return names;
+}
+
+static PyObject *open_view(struct snapshot_object *self, const char *const *names, const uint32_t *kinds, size_t count,
+                           uint32_t flags)
+{
+    struct lmcs_view *view = NULL;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!snapshot_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_view_open(self->handle, names, kinds, count, flags, &view, &error);
+    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return core_view_new(core_state_of((PyObject *)self), view, (flags & LMCS_VIEW_PRIVATE) != 0);
+}
+
+static PyObject *snapshot_view(struct snapshot_object *self, PyObject *args)
+{
+    PyObject *names, *tuple = NULL, *result = NULL;
+    unsigned int kind, flags;
+    const char **array = NULL;
+    uint32_t *kinds = NULL;
+    if (!PyArg_ParseTuple(args, "OII:view", &names, &kind, &flags)) {
+        return NULL;
+    }
+    if (names == Py_None) {
+        return open_view(self, NULL, NULL, 0, flags);
+    }
+    tuple = PySequence_Tuple(names);
+    array = tuple != NULL ? name_array(tuple) : NULL;
+    if (array == NULL) {
+        goto out;
+    }
+    size_t count = (size_t)PyTuple_Size(tuple);
+    kinds = calloc(count + 1, sizeof *kinds);
+    if (kinds == NULL) {
+        PyErr_NoMemory();
+        goto out;
+    }
+    for (size_t i = 0; i < count; i++) {
+        kinds[i] = kind;
+    }
+    result = open_view(self, array, kinds, count, flags);
+out:
+    free(kinds);
+    free(array);
+    Py_XDECREF(tuple);
+    return result;
+}
+
+static PyObject *snapshot_export(struct snapshot_object *self, PyObject *args)
+{
+    const char *part;
+    PyObject *path = NULL, *function = Py_None;
+    struct core_progress progress;
+    struct lmcs_transfer_report report = {0};
+    struct lmcs_error error = {0};
+    if (!PyArg_ParseTuple(args, "zO&|O:export", &part, PyUnicode_FSConverter, &path, &function)) {
+        return NULL;
+    }
+    if (!snapshot_enter(self)) {
+        Py_DECREF(path);
+        return NULL;
+    }
+    const char *path_bytes = PyBytes_AsString(path);
+    core_progress_init(&progress, self->pool, function);
+    CORE_BEGIN_PROGRESS(&progress);
+    enum lmcs_status status =
+        lmcs_export_safetensors(self->handle, part, path_bytes, &progress.progress, &report, &error);
+    CORE_END_PROGRESS(&progress);
+    core_pool_leave(self->pool);
+    Py_DECREF(path);
+    if (status != LMCS_OK || progress.raised) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return Py_BuildValue("{s:K,s:K,s:K,s:s}", "contents", (unsigned long long)report.contents, "bytes",
+                         (unsigned long long)report.bytes, "left_out", (unsigned long long)report.left_out,
+                         "left_out_names", report.left_out_names);
+}
+
+#define METHOD(name, function, flags, doc)                        \
+    {                                                             \
+        name, (PyCFunction)(void (*)(void))(function), flags, doc \
+    }
+
+static PyMethodDef methods[] = {
+    METHOD("info", snapshot_info, METH_NOARGS, "What never changes about it, as a dict."),
+    METHOD("storage", snapshot_storage, METH_NOARGS, "How it is stored now, as a dict."),
+    METHOD("digest", snapshot_digest, METH_NOARGS, "Hash of what it is: 16 bytes."),
+    METHOD("tags", snapshot_tags, METH_NOARGS, "Its tags now."),
+    METHOD("names", snapshot_names, METH_NOARGS, "The names of its tensors."),
+    METHOD("mark_loaded", snapshot_mark_loaded, METH_NOARGS, "Makes it the default parent of the next capture."),
+    METHOD("view", snapshot_view, METH_VARARGS, "view(names or None for all, kind, flags): a View."),
+    METHOD("export", snapshot_export, METH_VARARGS, "export(part or None, path, progress=None): a report."),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "The handle of a committed snapshot."},
+    {Py_tp_dealloc, (void *)snapshot_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+PyType_Spec snapshot_spec = {
+    .name = "lmcstore._core.Snapshot",
+    .basicsize = sizeof(struct snapshot_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};

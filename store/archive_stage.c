@@ -1,0 +1,713 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * archive_stage.c - what a restore has brought into the pool so far, where nobody sees it.
+ *
+ * Each snapshot is a transaction of its own on a staging shelf: its contents, the identities that they need, and its
+ * manifest, which is a copy-on-write copy of that of the snapshot before it. So at any moment each content in the pool
+ * is held by a staged snapshot, or by a delta that rests on it, and removing the staged snapshots one by one removes
+ * everything: after a failure, and after a crash when the pool is opened again. Payloads that were written for a
+ * snapshot which is not committed yet lie behind the ends of their extents: a crash gives them back by itself.
+ *
+ * The manifests of a staging shelf are a lineage (manifest.c), so one transaction can show them without touching
+ * them: by taking the mark off the staging shelf, or by moving the records to the shelf that is there. A content that
+ * only serves as a base is noted for the compactor in that transaction and no sooner, so that it can't go while deltas
+ * against it may still arrive.
+ */
+#include "archive_stage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "archive.h"
+#include "compact.h"
+#include "meta.h"
+#include "read.h"
+#include "snapshot.h"
+#include "tree.h"
+
+#define REMOVALS       16u /* snapshots in one transaction */
+#define LONGEST_META   ((uint64_t)64 << 20)
+#define WARM_BYTES     ((uint64_t)64 << 20)
+#define RELEASE_RANGES 4096u
+
+bool lmcs_stage_grow(void *array, size_t *capacity, size_t count, size_t item_bytes)
+{
+    void *old;
+    if (count < *capacity)
+        return true;
+    size_t wanted = *capacity == 0 ? 32 : *capacity * 2;
+    memcpy(&old, array, sizeof old);
+    void *grown = realloc(old, wanted * item_bytes);
+    if (grown == NULL)
+        return false;
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return true;
+}
+
+static struct lmcs_stage_shelf *current(struct lmcs_stage *stage) { return &stage->shelves[stage->shelf_count - 1]; }
+
+void lmcs_stage_init(struct lmcs_stage *stage, struct lmcs_pool *pool)
+{
+    memset(stage, 0, sizeof *stage);
+    stage->pool = pool;
+    lmcs_region_init(&stage->raw, pool, 0);
+    lmcs_region_init(&stage->coded, pool, 1);
+}
+
+static void renew_regions(struct lmcs_stage *stage)
+{
+    lmcs_region_end(&stage->raw);
+    lmcs_region_end(&stage->coded);
+    lmcs_region_init(&stage->raw, stage->pool, 0);
+    lmcs_region_init(&stage->coded, stage->pool, 1);
+}
+
+static void end_shelf(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf)
+{
+    if (shelf->busy != NULL)
+        lmcs_shelf_give(stage->pool, shelf->busy);
+    for (size_t i = 0; i < shelf->tag_count; i++)
+        free(shelf->tags[i].text);
+    free(shelf->tags);
+    free(shelf->skipped);
+    free(shelf->name);
+}
+
+void lmcs_stage_fini(struct lmcs_stage *stage)
+{
+    lmcs_region_end(&stage->raw);
+    lmcs_region_end(&stage->coded);
+    for (size_t i = 0; i < stage->shelf_count; i++)
+        end_shelf(stage, &stage->shelves[i]);
+    for (size_t i = 0; i < stage->identity_count; i++)
+        free(stage->identities[i]);
+    free(stage->shelves);
+    free(stage->identities);
+    free(stage->contents);
+    free(stage->pending);
+    free(stage->entries);
+}
+
+enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *content, uint64_t bytes,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_region *region = content->df.payload == LMCS_PAYLOAD_RAW ? &stage->raw : &stage->coded;
+    enum lmcs_status status = lmcs_payload_take(region, bytes, content, error);
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool))
+        status = lmcs_payload_take(region, bytes, content, error);
+    return status;
+}
+
+/* ---- Shelves ---- */
+
+static enum lmcs_status fail_in_use(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_IN_USE, 0,
+                     "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
+                     pool->path, name);
+}
+
+/* A snapshot that awaits its group's decision is the newest of its shelf, and must stay that. */
+static enum lmcs_status check_prepared(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    uint64_t newest = 0;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_find(txn, name, &shelf, &found, error);
+    if (status != LMCS_OK || !found)
+        return status;
+    status = lmcs_record_before(txn, &shelf, UINT64_MAX, &newest, error);
+    if (status != LMCS_OK || newest == 0)
+        return status;
+    status = lmcs_record_get(txn, &shelf, newest, &record, &found, error);
+    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
+        return fail_in_use(txn->pool, name, error);
+    return status;
+}
+
+static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf staging;
+    enum lmcs_status status = lmcs_txn_write(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = check_prepared(&txn, shelf->name, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_make(&txn, shelf->name, LMCS_SHELF_STAGING, &staging, error);
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&txn);
+        return status;
+    }
+    status = lmcs_txn_commit(&txn, error);
+    if (status == LMCS_OK)
+        shelf->id = staging.df.id;
+    return status;
+}
+
+enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, uint64_t next_number, uint32_t keep_raw,
+                                  struct lmcs_error *error)
+{
+    if (!lmcs_stage_grow(&stage->shelves, &stage->shelf_capacity, stage->shelf_count, sizeof *stage->shelves))
+        return lmcs_fail_memory(error);
+    struct lmcs_stage_shelf *shelf = &stage->shelves[stage->shelf_count];
+    *shelf = (struct lmcs_stage_shelf){.name = strdup(name), .next_number = next_number, .keep_raw = keep_raw};
+    if (shelf->name == NULL)
+        return lmcs_fail_memory(error);
+    stage->shelf_count++;
+    enum lmcs_status status = lmcs_shelf_take(stage->pool, name, &shelf->busy, error);
+    if (status != LMCS_OK)
+        return status;
+    status = make_staging(stage, shelf, error);
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool))
+        status = make_staging(stage, shelf, error);
+    return status;
+}
+
+/* ---- A snapshot: within its transaction ---- */
+
+struct staging {
+    struct lmcs_stage *stage;
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_root_tree_df manifest;
+};
+
+static enum lmcs_status find_identity(struct staging *s, size_t index, uint64_t *id, struct lmcs_error *error)
+{
+    struct lmcs_stage_identity *identity = s->stage->identities[index];
+    enum lmcs_status status = LMCS_OK;
+    if (identity->pool_id == 0) {
+        status = lmcs_identity_make(&s->txn, &identity->tensor, &identity->pool_id, error);
+        identity->attempt = s->stage->attempt;
+    }
+    *id = identity->pool_id;
+    return status;
+}
+
+static enum lmcs_status remove_entry(struct staging *s, const struct lmcs_archive_entry_df *entry,
+                                     struct lmcs_error *error)
+{
+    uint64_t identity;
+    enum lmcs_status status = find_identity(s, (size_t)entry->identity - 1, &identity, error);
+    return status == LMCS_OK ? lmcs_tree_delete(&s->txn, LMCS_TREE_MANIFEST, &s->manifest,
+                                                (struct lmcs_key_df){identity, 0}, NULL, error)
+                             : status;
+}
+
+static enum lmcs_status add_content(struct staging *s, struct lmcs_stage_pending *pending, struct lmcs_error *error)
+{
+    struct lmcs_stage_content *entry = &s->stage->contents[pending->index];
+    struct lmcs_content *content = &pending->content;
+    content->id = 0;
+    content->df.runs = content->df.base_uses = content->df.height = 0;
+    content->df.base_count = pending->base_count;
+    if (pending->base_count > 0)
+        content->bases[0] = s->stage->contents[pending->base].pool_id;
+    enum lmcs_status status = find_identity(s, entry->identity, &content->df.identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_content_add(&s->txn, content, error);
+    entry->pool_id = content->id;
+    return status;
+}
+
+/* Puts one name into the manifest, as a new run unless the snapshot before has the same. */
+static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_entry_df *entry,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_stage_content *content = &s->stage->contents[entry->content - 1];
+    struct lmcs_manifest_df old, now = {content->pool_id, s->stage->record.df.number};
+    struct lmcs_key_df key = {0, 0};
+    bool found = false;
+    enum lmcs_status status = find_identity(s, (size_t)entry->identity - 1, &key.high, error);
+    if (status == LMCS_OK && s->stage->is_changes)
+        status = lmcs_tree_get(&s->txn, LMCS_TREE_MANIFEST, &s->manifest, key, &old, sizeof old, sizeof old, NULL,
+                               &found, error);
+    if (status != LMCS_OK || (found && old.content == now.content))
+        return status;
+    status = lmcs_content_run(&s->txn, content->pool_id, key.high, error);
+    return status == LMCS_OK ? lmcs_tree_put(&s->txn, LMCS_TREE_MANIFEST, &s->manifest, key, &now, sizeof now, error)
+                             : status;
+}
+
+static enum lmcs_status put_entries(struct staging *s, struct lmcs_error *error)
+{
+    struct lmcs_stage *stage = s->stage;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++)
+        if (stage->entries[i].content == 0)
+            status = remove_entry(s, &stage->entries[i], error);
+    /* Names get their ids in the order of the entries, which is the order in which a snapshot lists them. */
+    for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++) {
+        uint64_t id;
+        if (stage->entries[i].content != 0)
+            status = find_identity(s, (size_t)stage->entries[i].identity - 1, &id, error);
+    }
+    for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++)
+        status = add_content(s, &stage->pending[i], error);
+    for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++)
+        if (stage->entries[i].content != 0)
+            status = put_entry(s, &stage->entries[i], error);
+    return status;
+}
+
+static enum lmcs_status put_record(struct staging *s, struct lmcs_error *error)
+{
+    struct lmcs_stage_shelf *shelf = current(s->stage);
+    struct lmcs_snapshot_df *df = &s->stage->record.df;
+    enum lmcs_status status = lmcs_tree_seal(&s->txn, LMCS_TREE_MANIFEST, &s->manifest, error);
+    if (status != LMCS_OK)
+        return status;
+    if (s->manifest.count != df->entry_count)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "the archive is damaged: a snapshot has two entries of one name");
+    df->state = LMCS_SNAPSHOT_COMMITTED;
+    df->epoch = s->txn.root.epoch;
+    df->lineage = shelf->lineage != 0 ? shelf->lineage : s->txn.root.epoch;
+    df->manifest = s->manifest.ref;
+    status = lmcs_record_put(&s->txn, &s->shelf, &s->stage->record, error);
+    s->shelf.df.latest = df->number;
+    s->shelf.df.next_number = df->number + 1;
+    s->shelf.df.snapshot_count++;
+    return status == LMCS_OK ? lmcs_shelf_save(&s->txn, &s->shelf, error) : status;
+}
+
+static enum lmcs_status commit_snapshot(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct staging s = {.stage = stage};
+    stage->attempt++;
+    enum lmcs_status status = lmcs_txn_write(stage->pool, &s.txn, error);
+    if (status != LMCS_OK)
+        return status;
+    if (stage->is_changes)
+        s.manifest = (struct lmcs_root_tree_df){current(stage)->last.manifest, current(stage)->last.entry_count};
+    status = lmcs_shelf_load(&s.txn, current(stage)->id, &s.shelf, error);
+    if (status == LMCS_OK)
+        status = put_entries(&s, error);
+    if (status == LMCS_OK)
+        status = put_record(&s, error);
+    if (status == LMCS_OK)
+        status = lmcs_region_commit(&s.txn, &stage->raw, error);
+    if (status == LMCS_OK)
+        status = lmcs_region_commit(&s.txn, &stage->coded, error);
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&s.txn);
+        return status;
+    }
+    return lmcs_txn_commit(&s.txn, error);
+}
+
+static void forget_attempt(struct lmcs_stage *stage, size_t index)
+{
+    struct lmcs_stage_identity *identity = stage->identities[index];
+    if (identity->attempt == stage->attempt)
+        identity->pool_id = 0;
+}
+
+/* Ids that a transaction gave out before it failed are not valid. */
+static void forget_attempts(struct lmcs_stage *stage)
+{
+    for (size_t i = 0; i < stage->entry_count; i++)
+        forget_attempt(stage, (size_t)stage->entries[i].identity - 1);
+    for (size_t i = 0; i < stage->pending_count; i++)
+        forget_attempt(stage, stage->contents[stage->pending[i].index].identity);
+}
+
+/* ---- A snapshot: verifying what is staged ---- */
+
+/* Reads a content in full, into `buffer` unless that is NULL. */
+static enum lmcs_status read_content(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
+                                     void *buffer, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_chain chain;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_chain_load(&txn, id, &chain, error);
+    if (status == LMCS_OK)
+        status = lmcs_chain_pin(stage->pool, &chain, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_chain_read(stage->pool, &chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, buffer,
+                             NULL, error);
+    lmcs_chain_unpin(stage->pool, &chain);
+    return status;
+}
+
+static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++) {
+        const struct lmcs_stage_content *content = &stage->contents[stage->pending[i].index];
+        status = read_content(stage, content->pool_id, &stage->identities[content->identity]->tensor, NULL, error);
+        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED)
+            lmcs_error_prefix(error, "the archive %s: the content of record %llu: ",
+                              status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
+                              (unsigned long long)stage->pending[i].record);
+    }
+    return status;
+}
+
+/* Metadata that is too long for its record is an attachment, which must hold what a capture would have put there. */
+static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_identity identity;
+    struct lmcs_tensor tensor;
+    struct lmcs_meta meta;
+    uint64_t content = 0, bytes = 0;
+    bool found = false;
+    if (stage->record.df.meta_bytes != UINT32_MAX)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_manifest_find(&txn, &stage->record, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found,
+                                error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK)
+        return status;
+    if (!found || !lmcs_shape_bytes(identity.df.dtype, identity.df.ndim, identity.shape, &bytes) ||
+        bytes > LONGEST_META)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "the archive is damaged: the metadata of %s@%llu is missing",
+                         current(stage)->name, (unsigned long long)stage->record.df.number);
+    char *text = malloc((size_t)bytes + 1);
+    if (text == NULL)
+        return lmcs_fail_memory(error);
+    lmcs_identity_tensor(&identity, &tensor);
+    status = read_content(stage, content, &tensor, text, error);
+    text[bytes] = '\0';
+    if (status == LMCS_OK && strlen(text) != bytes)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0, "a snapshot's metadata is not what was written");
+    if (status == LMCS_OK && (status = lmcs_meta_decode(text, &meta, error)) == LMCS_OK)
+        lmcs_meta_free(&meta);
+    if (status == LMCS_DAMAGED)
+        lmcs_error_prefix(error, "the archive is damaged: %s@%llu: ", current(stage)->name,
+                          (unsigned long long)stage->record.df.number);
+    free(text);
+    return status;
+}
+
+/* What the shelf that is there has under this number: nothing, the same, or something else. */
+static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, bool *same, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record there;
+    struct lmc_hash digest, other;
+    bool found;
+    uint64_t number = stage->record.df.number;
+    *same = false;
+    enum lmcs_status status = lmcs_shelf_find(txn, current(stage)->name, &shelf, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_record_get(txn, &shelf, number, &there, &found, error);
+    if (status != LMCS_OK || !found)
+        return status;
+    status = lmcs_record_digest(txn, &shelf, &there, &other, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_load(txn, current(stage)->id, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_digest(txn, &shelf, &stage->record, &digest, error);
+    if (status != LMCS_OK)
+        return status;
+    *same = there.df.state == LMCS_SNAPSHOT_COMMITTED && digest.low == other.low && digest.high == other.high;
+    return *same ? LMCS_OK
+                 : lmcs_fail(error, LMCS_EXISTS, 0,
+                             "%s: %s@%llu is there and is not what the archive has under this number: nothing was "
+                             "restored; restore into another pool", txn->pool->path, current(stage)->name,
+                             (unsigned long long)number);
+}
+
+static enum lmcs_status note_if_there(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_stage_shelf *shelf = current(stage);
+    struct lmcs_txn txn;
+    bool same = false;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = compare(stage, &txn, &same, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || !same)
+        return status;
+    if (!lmcs_stage_grow(&shelf->skipped, &shelf->skipped_capacity, shelf->skipped_count, sizeof *shelf->skipped))
+        return lmcs_fail_memory(error);
+    shelf->skipped[shelf->skipped_count++] = stage->record.df.number;
+    stage->skipped++;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_stage_shelf *shelf = current(stage);
+    enum lmcs_status status = LMCS_OK;
+    /* Large payloads are synced before the metadata lock is taken; small ones together with the metadata. */
+    if (stage->pending_bytes > LMC_BLOCK_BYTES)
+        status = lmcs_heap_sync(stage->pool->heap, error);
+    lmcs_heap_drain(stage->pool->heap);
+    for (int tries = 0; status == LMCS_OK; tries++) {
+        status = commit_snapshot(stage, error);
+        if (status == LMCS_OK)
+            break;
+        forget_attempts(stage);
+        if (status == LMCS_FULL && tries == 0 && lmcs_compact_for_space(stage->pool))
+            status = LMCS_OK;
+    }
+    if (status != LMCS_OK)
+        return status;
+    renew_regions(stage);
+    for (size_t i = 0; i < stage->entry_count; i++)
+        if (stage->entries[i].content != 0)
+            stage->contents[stage->entries[i].content - 1].has_run = true;
+    shelf->lineage = stage->record.df.lineage;
+    shelf->last = stage->record.df;
+    stage->snapshots++;
+    status = verify_contents(stage, error);
+    if (status == LMCS_OK)
+        status = verify_meta(stage, error);
+    if (status == LMCS_OK)
+        status = note_if_there(stage, error);
+    stage->pending_count = stage->entry_count = 0;
+    stage->pending_bytes = 0;
+    return status;
+}
+
+/* ---- Removing ---- */
+
+/* One transaction: removes some numbers, or (numbers NULL) the oldest that there are, and at the end the shelf. */
+static enum lmcs_status remove_some(struct lmcs_pool *pool, uint64_t id, const uint64_t *numbers, size_t count,
+                                    bool *done, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_removal removal = {0, 0, 0};
+    *done = false;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load(&txn, id, &shelf, error);
+    for (size_t i = 0; status == LMCS_OK && i < count && !*done; i++) {
+        uint64_t number = numbers != NULL ? numbers[i] : 0;
+        if (numbers == NULL)
+            status = lmcs_record_after(&txn, &shelf, 0, &number, error);
+        *done = number == 0;
+        if (status == LMCS_OK && !*done)
+            status = lmcs_shelf_remove(&txn, &shelf, number, &removal, error);
+    }
+    if (status == LMCS_OK)
+        status = *done ? lmcs_shelf_delete(&txn, &shelf, error) : lmcs_shelf_save(&txn, &shelf, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (bool done = false; status == LMCS_OK && !done;)
+        status = remove_some(pool, id, NULL, REMOVALS, &done, error);
+    return status;
+}
+
+/* What was written and dropped goes back to the file system, as far as no reader is in the way. */
+static void give_space_back(struct lmcs_pool *pool)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t done = RELEASE_RANGES; status == LMCS_OK && done == RELEASE_RANGES;) {
+        struct lmcs_txn txn;
+        status = lmcs_txn_write(pool, &txn, NULL);
+        if (status != LMCS_OK)
+            break;
+        status = lmcs_space_release(&txn, RELEASE_RANGES, &done, NULL);
+        if (status == LMCS_OK && done > 0)
+            status = lmcs_txn_commit(&txn, NULL);
+        else
+            lmcs_txn_end(&txn);
+    }
+    if (status == LMCS_OK)
+        status = lmcs_space_trim(pool, WARM_BYTES, NULL);
+    lmcs_compactor_notify(pool);
+}
+
+void lmcs_stage_drop(struct lmcs_stage *stage)
+{
+    renew_regions(stage);
+    for (size_t i = 0; i < stage->shelf_count; i++) {
+        struct lmcs_stage_shelf *shelf = &stage->shelves[i];
+        if (shelf->id != 0 && drop_shelf(stage->pool, shelf->id, NULL) == LMCS_OK)
+            shelf->id = 0;
+    }
+    give_space_back(stage->pool);
+}
+
+enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    uint64_t id = 0;
+    for (bool any = false;;) {
+        struct lmcs_txn txn;
+        struct lmcs_shelf shelf = {0};
+        size_t count = 0;
+        enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
+        if (status == LMCS_OK && count > 0)
+            status = lmcs_shelf_load(&txn, id, &shelf, error);
+        lmcs_txn_end(&txn);
+        if (status == LMCS_OK && count > 0 && (shelf.df.flags & LMCS_SHELF_STAGING) != 0) {
+            status = drop_shelf(pool, id, error);
+            any = true;
+        }
+        if (status != LMCS_OK)
+            return status;
+        if (count == 0) {
+            if (any)
+                lmcs_compactor_notify(pool);
+            return LMCS_OK;
+        }
+    }
+}
+
+/* ---- Showing ---- */
+
+/* Snapshots that the shelf has already: their copies go before the rest is shown. */
+static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf,
+                                     struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < shelf->skipped_count; i += REMOVALS) {
+        size_t count = shelf->skipped_count - i < REMOVALS ? shelf->skipped_count - i : REMOVALS;
+        bool done;
+        status = remove_some(stage->pool, shelf->id, shelf->skipped + i, count, &done, error);
+    }
+    return status;
+}
+
+static enum lmcs_status put_tags(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_shelf *shelf,
+                                 struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < from->tag_count; i++) {
+        uint64_t number;
+        status = lmcs_tag_find(txn, shelf, from->tags[i].text, &number, error);
+        if (status == LMCS_OK && number == 0)
+            status = lmcs_tag_put(txn, shelf, from->tags[i].text, from->tags[i].number, error);
+    }
+    return status;
+}
+
+static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *from, struct lmcs_shelf *to,
+                                    uint64_t number, struct lmcs_error *error)
+{
+    struct lmcs_record record, there;
+    bool found;
+    enum lmcs_status status = lmcs_record_get(txn, to, number, &there, &found, error);
+    if (status == LMCS_OK && found)
+        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: %s@%llu has come while the archive was read", txn->pool->path,
+                         to->name, (unsigned long long)number);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(txn, from, number, &record, &found, error);
+    if (status != LMCS_OK)
+        return status;
+    to->df.snapshot_count++;
+    if (to->df.compacted >= number)
+        to->df.compacted = number - 1;
+    return lmcs_record_put(txn, to, &record, error);
+}
+
+/* Into a shelf that is there: the records move, and the staging shelf goes. */
+static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shelf *from, struct lmcs_shelf *staging,
+                                    struct lmcs_shelf *shelf, struct lmcs_error *error)
+{
+    uint64_t number = 0;
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK) {
+        status = lmcs_record_after(txn, staging, number, &number, error);
+        if (status != LMCS_OK || number == 0)
+            break;
+        status = move_record(txn, staging, shelf, number, error);
+    }
+    if (status == LMCS_OK)
+        status = lmcs_shelf_find_latest(txn, shelf, error);
+    if (shelf->df.next_number < from->next_number)
+        shelf->df.next_number = from->next_number;
+    if (status == LMCS_OK)
+        status = put_tags(txn, from, shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_save(txn, shelf, error);
+    return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
+}
+
+static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_stage_shelf *from,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_shelf staging, shelf;
+    bool found = false;
+    enum lmcs_status status = lmcs_shelf_load(txn, from->id, &staging, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_find(txn, from->name, &shelf, &found, error);
+    if (status != LMCS_OK)
+        return status;
+    txn->root.snapshot_count += staging.df.snapshot_count;
+    stage->shown += staging.df.snapshot_count;
+    if (found)
+        return merge_shelf(txn, from, &staging, &shelf, error);
+    staging.df.flags &= ~LMCS_SHELF_STAGING;
+    staging.df.next_number = from->next_number;
+    staging.df.keep_raw = from->keep_raw;
+    status = put_tags(txn, from, &staging, error);
+    return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
+}
+
+/* Contents that no snapshot has, only deltas: now the compactor may code those anew and let them go. */
+static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->content_count; i++) {
+        struct lmcs_content content;
+        const uint64_t none = 0;
+        bool found = false;
+        if (stage->contents[i].has_run)
+            continue;
+        status = lmcs_content_find(txn, stage->contents[i].pool_id, &content, &found, error);
+        if (status == LMCS_OK && found && content.df.runs == 0)
+            status = lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                                   (struct lmcs_key_df){0, content.id}, &none, sizeof none, error);
+    }
+    return status;
+}
+
+static enum lmcs_status show_all(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    stage->shown = 0;
+    enum lmcs_status status = lmcs_txn_write(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
+        status = show_shelf(stage, &txn, &stage->shelves[i], error);
+    if (status == LMCS_OK)
+        status = note_bases(stage, &txn, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
+        status = drop_skipped(stage, &stage->shelves[i], error);
+    if (status == LMCS_OK)
+        status = show_all(stage, error);
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool))
+        status = show_all(stage, error);
+    if (status == LMCS_OK)
+        lmcs_compactor_notify(stage->pool);
+    return status;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * check.c - lmcs_verify: the structure first, then the bytes of every content.
+ *
+ * The check of the structure gives the contents that are wanted, and a snapshot to name each by. They are read one
+ * after the other by all of the pool's threads, each pinned within a short transaction, so that captures and the
+ * compactor go on meanwhile; what is removed before its turn comes is left out.
+ */
+#include "check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "content.h"
+#include "read.h"
+#include "store.h"
+#include "tree.h"
+
+struct verifying {
+    struct lmcs_pool *pool;
+    struct lmcs_structure *structure;
+    lmcs_damage_fn visit;
+    void *context;
+    const struct lmcs_progress *progress;
+    uint64_t total_bytes;
+    struct lmcs_verify_report *report;
+    /* the content under way */
+    const struct lmcs_known_content *known;
+    const char *tensor;
+    uint64_t told;
+};
+
+static void tell(struct verifying *v, const char *what, uint64_t first_byte, uint64_t bytes)
+{
+    const struct lmcs_known_content *known = v->known;
+    struct lmcs_damage damage = {
+        .what = what,
+        .shelf = known->number != 0 ? v->structure->shelf_names[known->shelf] : "",
+        .number = known->number,
+        .tensor = v->tensor,
+        .first_byte = first_byte,
+        .byte_count = bytes,
+    };
+    v->told++;
+    v->report->damages++;
+    if (v->visit != NULL)
+        v->visit(v->context, &damage);
+}
+
+static void bad_range(void *context, uint64_t first_byte, uint64_t bytes, const char *why)
+{
+    tell(context, why, first_byte, bytes);
+}
+
+/* Pins a content, unless it has gone meanwhile. */
+static enum lmcs_status hold_content(struct verifying *v, struct lmcs_chain *chain, struct lmcs_identity *identity,
+                                     bool *found, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    enum lmcs_status status = lmcs_txn_read(v->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_content_find(&txn, v->known->id, &content, found, error);
+    if (status == LMCS_OK && *found)
+        status = lmcs_identity_get(&txn, content.df.identity, identity, error);
+    if (status == LMCS_OK && *found) {
+        v->tensor = identity->name;
+        status = lmcs_chain_load(&txn, v->known->id, chain, error);
+    }
+    if (status == LMCS_OK && *found)
+        status = lmcs_chain_pin(v->pool, chain, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    struct lmcs_identity identity;
+    struct lmcs_bad_range bad = {bad_range, v};
+    bool found = false;
+    v->told = 0;
+    v->tensor = "";
+    enum lmcs_status status = hold_content(v, &chain, &identity, &found, error);
+    if (status == LMCS_OK && found) {
+        status = lmcs_chain_read(v->pool, &chain, identity.name, identity.df.dtype, identity.df.ndim, identity.shape,
+                                 NULL, &bad, error);
+        lmcs_chain_unpin(v->pool, &chain);
+    }
+    if (status == LMCS_OK && found) {
+        v->report->contents++;
+        v->report->bytes_read += chain.links[0].df.raw_bytes;
+    }
+    if (status == LMCS_DAMAGED && v->told == 0)
+        tell(v, error->message, 0, v->known->raw_bytes);
+    return status == LMCS_DAMAGED ? LMCS_OK : status;
+}
+
+static bool go_on(const struct verifying *v, uint64_t done_bytes)
+{
+    return v->progress == NULL || v->progress->call == NULL ||
+           v->progress->call(v->progress->context, "verifying", done_bytes, v->total_bytes);
+}
+
+static enum lmcs_status read_contents(struct verifying *v, struct lmcs_error *error)
+{
+    struct lmcs_structure *structure = v->structure;
+    uint64_t done_bytes = 0, shown_bytes = 0;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; i < structure->content_count; i++)
+        v->total_bytes += structure->contents[i].wanted ? structure->contents[i].raw_bytes : 0;
+    bool asked_to_stop = !go_on(v, 0);
+    for (size_t i = 0; status == LMCS_OK && !asked_to_stop && i < structure->content_count; i++) {
+        v->known = &structure->contents[i];
+        if (!v->known->wanted)
+            continue;
+        status = read_content(v, error);
+        done_bytes += v->known->raw_bytes;
+        if (done_bytes - shown_bytes >= 16 * LMC_BLOCK_BYTES || done_bytes == v->total_bytes) {
+            asked_to_stop = !go_on(v, done_bytes);
+            shown_bytes = done_bytes;
+        }
+    }
+    if (status == LMCS_OK && asked_to_stop)
+        status = lmcs_fail(error, LMCS_CANCELLED, 0, "%s: the check was stopped before its end", v->pool->path);
+    return status;
+}
+
+enum lmcs_status lmcs_verify(struct lmcs_pool *pool, const char *address,
+                             void (*visit)(void *context, const struct lmcs_damage *damage), void *context,
+                             const struct lmcs_progress *progress, struct lmcs_verify_report *report,
+                             struct lmcs_error *error)
+{
+    struct lmcs_verify_report counts = {0};
+    struct lmcs_structure structure;
+    struct lmcs_error local;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_structure_check(pool, address, visit, context, &structure, &local);
+    counts.snapshots = structure.snapshots;
+    counts.damages = structure.damages;
+    struct verifying v = {.pool = pool, .structure = &structure, .visit = visit, .context = context,
+                          .progress = progress, .report = &counts};
+    if (status == LMCS_OK)
+        status = read_contents(&v, &local);
+    if (status == LMCS_OK && counts.damages > 0)
+        status = lmcs_fail(&local, LMCS_DAMAGED, 0, "%s: %llu damage%s found", pool->path,
+                           (unsigned long long)counts.damages, counts.damages == 1 ? "" : "s");
+    lmcs_structure_free(&structure);
+    if (report != NULL)
+        *report = counts;
+    if (status != LMCS_OK && error != NULL)
+        *error = local;
+    return status;
+}

@@ -1,0 +1,770 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * compact.c - the compactor: older snapshots become deltas, and unused space goes back.
+ *
+ * Work comes in rounds, each of one kind, taken in this order:
+ *   release   retired ranges that no reader needs any more
+ *   code      the oldest snapshot of a shelf that is not among its newest `keep_raw` and was not looked at yet: the
+ *             contents whose run ends with it are coded against what came after them
+ *   rebase    contents that live on only as bases: they and their dependents are coded so that they can go
+ *   move      what still lives in an extent that is nearly dead
+ *   trim      file space of extents in which nothing lives, beyond a reserve that keeps captures warm
+ * A round encodes outside of all locks, batch by batch, and switches each batch in one transaction that looks again at
+ * what it is about to change. A crash loses at most the work of a batch. One round runs at a time, in the background
+ * thread or in a caller's.
+ */
+#include "compact.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "compact_plan.h"
+#include "manifest.h"
+#include "recode.h"
+#include "shelf.h"
+#include "topology.h"
+#include "tree.h"
+
+#define BATCH_CONTENTS 64u
+#define BATCH_BYTES ((uint64_t)64 << 20)
+#define RELEASE_AT_ONCE 4096u
+#define BACKGROUND_NICE 10
+#define RETRY_SECONDS 1
+
+struct lmcs_compactor {
+    struct lmcs_pool *pool;
+    pthread_mutex_t round; /* held during a round */
+    pthread_mutex_t lock;  /* guards what follows */
+    pthread_cond_t wake;
+    pthread_t thread;
+    bool started;
+    bool stop;
+    bool notified;
+    bool running;
+    unsigned paused;
+    uint64_t compacted_contents;
+    char error[256];
+};
+
+struct candidate {
+    uint64_t content;
+    uint64_t base;
+};
+
+struct round {
+    struct lmcs_pool *pool;
+    struct lmcs_compactor *compactor;
+    bool background;
+    const struct lmcs_progress *progress;
+    uint64_t keep; /* file space of free extents to keep */
+    bool worked;   /* something was done */
+    struct candidate *candidates;
+    size_t count;
+    size_t capacity;
+    struct lmcs_txn *txn; /* while candidates are collected */
+};
+
+/* ---- Politeness ---- */
+
+static bool must_stop(struct lmcs_compactor *compactor)
+{
+    pthread_mutex_lock(&compactor->lock);
+    bool stop = compactor->stop || compactor->paused > 0;
+    pthread_mutex_unlock(&compactor->lock);
+    return stop;
+}
+
+/* In the background: holds still while a capture copies. False: to stop, or to pause outside of a round. */
+static bool may_go_on(struct round *round)
+{
+    struct lmcs_compactor *compactor = round->compactor;
+    if (!round->background)
+        return true;
+    while (atomic_load(&round->pool->copying) > 0 && !must_stop(compactor))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return !must_stop(compactor);
+}
+
+static enum lmcs_status go_on(struct round *round, uint64_t done, uint64_t total, struct lmcs_error *error)
+{
+    const struct lmcs_progress *progress = round->progress;
+    if (!may_go_on(round))
+        return LMCS_CANCELLED;
+    if (progress != NULL && progress->call != NULL && !progress->call(progress->context, "compacting", done, total))
+        return lmcs_fail(error, LMCS_CANCELLED, 0, "%s: compaction was stopped; what is done stays done",
+                         round->pool->path);
+    return LMCS_OK;
+}
+
+/* ---- Release ---- */
+
+static enum lmcs_status release_round(struct round *round, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    size_t done = 0;
+    enum lmcs_status status = lmcs_txn_write(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_space_release(&txn, RELEASE_AT_ONCE, &done, error);
+    if (status == LMCS_OK && done > 0)
+        status = lmcs_txn_commit(&txn, error);
+    else
+        lmcs_txn_end(&txn);
+    round->worked |= status == LMCS_OK && done > 0;
+    return status;
+}
+
+/* ---- Finding what to code ---- */
+
+static bool add_candidate(struct round *round, uint64_t content, uint64_t base)
+{
+    if (round->count == round->capacity) {
+        size_t wanted = round->capacity == 0 ? 256 : round->capacity * 2;
+        struct candidate *grown = realloc(round->candidates, wanted * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        round->candidates = grown;
+        round->capacity = wanted;
+    }
+    round->candidates[round->count++] = (struct candidate){content, base};
+    return true;
+}
+
+/* What the plan needs to know of a content and of the one that came after it. */
+static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t successor,
+                                     struct lmcs_plan_facts *facts, struct lmcs_error *error)
+{
+    struct lmcs_content next;
+    bool found = false;
+    *facts = (struct lmcs_plan_facts){.raw_bytes = content->df.raw_bytes, .stored_bytes = content->df.stored_bytes,
+                                      .is_raw = content->df.payload == LMCS_PAYLOAD_RAW,
+                                      .is_settled = (content->df.flags & LMCS_CONTENT_SETTLED) != 0,
+                                      .height = content->df.height};
+    enum lmcs_status status = LMCS_OK;
+    if (successor != 0 && successor != content->id)
+        status = lmcs_content_find(txn, successor, &next, &found, error);
+    if (status == LMCS_OK && found && next.df.raw_bytes == content->df.raw_bytes) {
+        facts->has_successor = true;
+        status = lmcs_content_depth(txn, &next, &facts->successor_depth, error);
+    }
+    return status;
+}
+
+static enum lmcs_status consider(struct round *round, uint64_t id, uint64_t successor, struct lmcs_error *error)
+{
+    struct lmcs_content content;
+    struct lmcs_plan_facts facts;
+    bool found;
+    enum lmcs_status status = lmcs_content_find(round->txn, id, &content, &found, error);
+    if (status != LMCS_OK || !found)
+        return status;
+    status = gather_facts(round->txn, &content, successor, &facts, error);
+    if (status != LMCS_OK)
+        return status;
+    enum lmcs_plan_action action = lmcs_plan_content(&facts, LMCS_CHAIN_BOUND);
+    if (action == LMCS_PLAN_KEEP)
+        return LMCS_OK;
+    return add_candidate(round, id, action == LMCS_PLAN_DELTA ? successor : 0) ? LMCS_OK : lmcs_fail_memory(error);
+}
+
+static enum lmcs_status consider_entry(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
+                                       uint64_t successor, struct lmcs_error *error)
+{
+    (void)identity;
+    return consider(context, entry->content, successor, error);
+}
+
+/* The oldest snapshot to look at: behind the watermark, and not among the newest that stay raw. 0: none. */
+static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t *number,
+                                      struct lmcs_error *error)
+{
+    uint64_t oldest_raw = UINT64_MAX;
+    enum lmcs_status status = lmcs_record_after(txn, shelf, shelf->df.compacted, number, error);
+    for (uint32_t i = 0; status == LMCS_OK && *number != 0 && i < shelf->df.keep_raw && oldest_raw != 0; i++)
+        status = lmcs_record_before(txn, shelf, oldest_raw, &oldest_raw, error);
+    if (*number >= oldest_raw || oldest_raw == 0)
+        *number = 0;
+    return status;
+}
+
+/* Collects the candidates of one snapshot of one shelf, if there is one. */
+static enum lmcs_status collect_snapshot(struct round *round, uint64_t shelf_id, uint64_t *number,
+                                         struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record, newer;
+    bool found, has_newer;
+    enum lmcs_status status = lmcs_shelf_load(round->txn, shelf_id, &shelf, error);
+    *number = 0;
+    if (status != LMCS_OK || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
+        return status;
+    status = next_snapshot(round->txn, &shelf, number, error);
+    if (status != LMCS_OK || *number == 0)
+        return status;
+    status = lmcs_record_get(round->txn, &shelf, *number, &record, &found, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_neighbour(round->txn, &shelf, &record.df, true, &newer, &has_newer, error);
+    return status == LMCS_OK ? lmcs_manifest_own(round->txn, &record.df, NULL, has_newer ? &newer.df : NULL, false,
+                                                 consider_entry, round, error)
+                             : status;
+}
+
+/* ---- Coding candidates ---- */
+
+struct batch {
+    struct lmcs_region region;
+    struct lmcs_recode *items[BATCH_CONTENTS];
+    size_t count;
+    uint64_t bytes;
+};
+
+static void end_batch(struct batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++) {
+        lmcs_recode_end(batch->items[i]);
+        free(batch->items[i]);
+    }
+    batch->count = 0;
+    batch->bytes = 0;
+    lmcs_region_end(&batch->region);
+}
+
+static enum lmcs_status swap_batch(struct round *round, struct batch *batch, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    uint64_t swapped = 0;
+    enum lmcs_status status = lmcs_heap_sync(round->pool->heap, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_write(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    for (size_t i = 0; status == LMCS_OK && i < batch->count; i++) {
+        bool done;
+        status = lmcs_recode_swap(&txn, batch->items[i], &done, error);
+        swapped += done && batch->items[i]->worthwhile;
+    }
+    if (status == LMCS_OK)
+        status = lmcs_region_commit(&txn, &batch->region, error);
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&txn);
+        return status;
+    }
+    status = lmcs_txn_commit(&txn, error);
+    pthread_mutex_lock(&round->compactor->lock);
+    round->compactor->compacted_contents += status == LMCS_OK ? swapped : 0;
+    pthread_mutex_unlock(&round->compactor->lock);
+    return status;
+}
+
+/* Damage in one content must not keep the others from being compacted: it is left as it is. */
+static bool is_of_one_content(enum lmcs_status status) { return status == LMCS_DAMAGED || status == LMCS_NOT_FOUND; }
+
+static enum lmcs_status code_one(struct round *round, struct batch *batch, const struct candidate *candidate,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_recode *recode = calloc(1, sizeof *recode);
+    if (recode == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_recode_begin(recode, round->pool, &batch->region, candidate->content,
+                                                candidate->base, round->background, error);
+    if (status != LMCS_OK) {
+        free(recode);
+        return is_of_one_content(status) ? LMCS_OK : status;
+    }
+    status = lmcs_recode_encode(recode, error);
+    if (status != LMCS_OK) {
+        lmcs_recode_end(recode);
+        free(recode);
+        return is_of_one_content(status) ? LMCS_OK : status;
+    }
+    batch->items[batch->count++] = recode;
+    batch->bytes += recode->made.df.raw_bytes;
+    return LMCS_OK;
+}
+
+static enum lmcs_status code_candidates(struct round *round, struct lmcs_error *error)
+{
+    struct batch batch = {.count = 0};
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < round->count;) {
+        lmcs_region_init(&batch.region, round->pool, 1);
+        while (status == LMCS_OK && i < round->count && batch.count < BATCH_CONTENTS && batch.bytes < BATCH_BYTES) {
+            status = go_on(round, i, round->count, error);
+            if (status == LMCS_OK)
+                status = code_one(round, &batch, &round->candidates[i++], error);
+        }
+        if (batch.count > 0 && (status == LMCS_OK || status == LMCS_CANCELLED)) {
+            enum lmcs_status swapped = swap_batch(round, &batch, error);
+            status = swapped != LMCS_OK ? swapped : status;
+        }
+        end_batch(&batch);
+    }
+    return status;
+}
+
+static enum lmcs_status move_watermark(struct round *round, uint64_t shelf_id, uint64_t number,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    enum lmcs_status status = lmcs_txn_write(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load(&txn, shelf_id, &shelf, error);
+    if (status == LMCS_OK && shelf.df.compacted < number) {
+        shelf.df.compacted = number;
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    }
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status code_shelf(struct round *round, uint64_t shelf_id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    uint64_t number = 0;
+    round->count = 0;
+    enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    round->txn = &txn;
+    status = collect_snapshot(round, shelf_id, &number, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || number == 0)
+        return status;
+    status = code_candidates(round, error);
+    if (status == LMCS_OK)
+        status = move_watermark(round, shelf_id, number, error);
+    round->worked |= status == LMCS_OK;
+    return status;
+}
+
+static enum lmcs_status code_round(struct round *round, struct lmcs_error *error)
+{
+    uint64_t ids[64], first = 0;
+    size_t got = 0;
+    enum lmcs_status status;
+    do {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(round->pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
+        lmcs_txn_end(&txn);
+        for (size_t i = 0; status == LMCS_OK && i < got; i++)
+            status = code_shelf(round, ids[i], error);
+        first = got > 0 ? ids[got - 1] + 1 : 0;
+    } while (status == LMCS_OK && got == 64);
+    return status;
+}
+
+/* ---- Bases that nothing else needs ---- */
+
+struct unused_base {
+    uint64_t id;
+    uint64_t successor;
+    struct lmcs_content content;
+    uint64_t dependents[32];
+    size_t dependent_count;
+};
+
+static enum lmcs_status list_dependents(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct unused_base *base,
+                                        struct lmcs_error *error)
+{
+    base->dependent_count = 0;
+    enum lmcs_status status =
+        lmcs_cursor_seek(cursor, txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                         (struct lmcs_key_df){base->id, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == base->id &&
+           base->dependent_count < 32) {
+        base->dependents[base->dependent_count++] = lmcs_cursor_key(cursor).low;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    return status;
+}
+
+/* The first content that is noted as unused but as a base, and not settled. *found false: there is none. */
+static enum lmcs_status find_unused(struct lmcs_pool *pool, struct unused_base *base, bool *found,
+                                    struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    *found = false;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK) {
+        lmcs_cursor_free(cursor);
+        return status;
+    }
+    status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_DEPENDENTS, &txn.root.trees[LMCS_TREE_DEPENDENTS],
+                              (struct lmcs_key_df){0, 0}, error);
+    base->successor = LMCS_BASE_SETTLED;
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0) {
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        base->id = lmcs_cursor_key(cursor).low;
+        if (bytes == sizeof base->successor)
+            memcpy(&base->successor, value, sizeof base->successor);
+        if (base->successor != LMCS_BASE_SETTLED)
+            break;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    if (status == LMCS_OK && base->successor != LMCS_BASE_SETTLED) {
+        status = lmcs_content_get(&txn, base->id, &base->content, error);
+        if (status == LMCS_OK)
+            status = list_dependents(&txn, cursor, base, error);
+        *found = status == LMCS_OK;
+    }
+    lmcs_txn_end(&txn);
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+/* Codes one dependent against the base's successor (or alone), if that costs less than keeping the base. */
+static enum lmcs_status rebase_one(struct round *round, const struct unused_base *base, uint64_t dependent,
+                                   struct lmcs_error *error)
+{
+    struct batch batch = {.count = 0};
+    struct candidate candidate = {dependent, base->successor};
+    lmcs_region_init(&batch.region, round->pool, 1);
+    enum lmcs_status status = code_one(round, &batch, &candidate, error);
+    if (status == LMCS_OK && batch.count == 1) {
+        struct lmcs_recode *recode = batch.items[0];
+        const struct lmcs_content *old = &recode->chain.links[0];
+        if (recode->worthwhile &&
+            lmcs_plan_rebase(old->df.stored_bytes, recode->made.df.stored_bytes, base->content.df.stored_bytes,
+                             base->content.df.base_uses))
+            status = swap_batch(round, &batch, error);
+    }
+    end_batch(&batch);
+    return status;
+}
+
+/* What could be done for it has been done: it stays until its last dependent goes. */
+static enum lmcs_status settle_unused(struct round *round, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_root_tree_df *tree;
+    struct lmcs_key_df key = {0, id};
+    uint64_t value = LMCS_BASE_SETTLED, old;
+    bool found;
+    enum lmcs_status status = lmcs_txn_write(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    tree = &txn.root.trees[LMCS_TREE_DEPENDENTS];
+    status = lmcs_tree_get(&txn, LMCS_TREE_DEPENDENTS, tree, key, &old, sizeof old, sizeof old, NULL, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_tree_put(&txn, LMCS_TREE_DEPENDENTS, tree, key, &value, sizeof value, error);
+    if (status == LMCS_OK && found)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status rebase_round(struct round *round, struct lmcs_error *error)
+{
+    struct unused_base base;
+    bool found;
+    enum lmcs_status status = find_unused(round->pool, &base, &found, error);
+    while (status == LMCS_OK && found) {
+        round->worked = true;
+        status = go_on(round, 0, 1, error);
+        for (size_t i = 0; status == LMCS_OK && i < base.dependent_count; i++)
+            status = rebase_one(round, &base, base.dependents[i], error);
+        /* If it has to stay, it need not stay raw. */
+        round->count = 0;
+        if (status == LMCS_OK && base.content.df.payload == LMCS_PAYLOAD_RAW &&
+            base.content.df.raw_bytes >= LMCS_PLAN_LEAST_BYTES) {
+            uint64_t against = base.content.df.height < LMCS_CHAIN_BOUND ? base.successor : 0;
+            if (!add_candidate(round, base.id, against))
+                status = lmcs_fail_memory(error);
+            if (status == LMCS_OK)
+                status = code_candidates(round, error);
+        }
+        if (status == LMCS_OK)
+            status = settle_unused(round, base.id, error);
+        if (status == LMCS_OK)
+            status = find_unused(round->pool, &base, &found, error);
+    }
+    return status;
+}
+
+/* ---- Nearly dead extents ---- */
+
+static enum lmcs_status collect_living(struct round *round, uint64_t first, uint64_t end, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    round->count = 0;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_read(round->pool, &txn, error);
+    if (status == LMCS_OK) {
+        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_SPACE, &txn.root.trees[LMCS_TREE_SPACE],
+                                  (struct lmcs_key_df){first, 0}, error);
+        while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < end) {
+            struct lmcs_space_df df;
+            memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+            if (!add_candidate(round, df.content, 0))
+                status = lmcs_fail_memory(error);
+            if (status == LMCS_OK)
+                status = lmcs_cursor_next(cursor, error);
+        }
+        lmcs_txn_end(&txn);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+static enum lmcs_status move_one(struct round *round, struct batch *batch, uint64_t content,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_recode *recode = calloc(1, sizeof *recode);
+    if (recode == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status =
+        lmcs_recode_begin(recode, round->pool, &batch->region, content, 0, round->background, error);
+    if (status == LMCS_OK) {
+        status = lmcs_recode_copy(recode, error);
+        if (status != LMCS_OK)
+            lmcs_recode_end(recode);
+    }
+    if (status != LMCS_OK) {
+        free(recode);
+        return is_of_one_content(status) ? LMCS_OK : status;
+    }
+    batch->items[batch->count++] = recode;
+    return LMCS_OK;
+}
+
+static enum lmcs_status move_round(struct round *round, struct lmcs_error *error)
+{
+    uint64_t first, end;
+    if (!lmcs_space_sparse(round->pool, &first, &end))
+        return LMCS_OK;
+    enum lmcs_status status = collect_living(round, first, end, error);
+    struct batch batch = {.count = 0};
+    size_t moved = 0;
+    for (size_t i = 0; status == LMCS_OK && i < round->count;) {
+        lmcs_region_init(&batch.region, round->pool, 1);
+        while (status == LMCS_OK && i < round->count && batch.count < BATCH_CONTENTS)
+            status = move_one(round, &batch, round->candidates[i++].content, error);
+        moved += batch.count;
+        if (status == LMCS_OK && batch.count > 0)
+            status = swap_batch(round, &batch, error);
+        end_batch(&batch);
+    }
+    round->worked |= status == LMCS_OK && moved > 0;
+    return status;
+}
+
+/* ---- Rounds ---- */
+
+static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
+{
+    pthread_mutex_lock(&round->compactor->round);
+    enum lmcs_status status = release_round(round, error);
+    if (status == LMCS_OK)
+        status = code_round(round, error);
+    if (status == LMCS_OK)
+        status = rebase_round(round, error);
+    if (status == LMCS_OK && !round->worked)
+        status = move_round(round, error);
+    if (status == LMCS_OK && !round->worked && lmcs_space_waste(round->pool, round->keep) > 0)
+        status = lmcs_space_trim(round->pool, round->keep, error);
+    pthread_mutex_unlock(&round->compactor->round);
+    free(round->candidates);
+    round->candidates = NULL;
+    round->count = round->capacity = 0;
+    return status;
+}
+
+static enum lmcs_status run_until_idle(struct lmcs_pool *pool, bool background, const struct lmcs_progress *progress,
+                                       uint64_t keep, struct lmcs_error *error)
+{
+    struct round round = {.pool = pool, .compactor = pool->compactor, .background = background,
+                          .progress = progress, .keep = keep};
+    enum lmcs_status status;
+    do {
+        round.worked = false;
+        status = run_round(&round, error);
+        if (status == LMCS_OK)
+            status = go_on(&round, 1, 1, error);
+    } while (status == LMCS_OK && round.worked);
+    return status;
+}
+
+enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    return status == LMCS_OK ? run_until_idle(pool, false, progress, 0, error) : status;
+}
+
+bool lmcs_compact_for_space(struct lmcs_pool *pool)
+{
+    struct lmcs_error error;
+    uint64_t before = lmcs_space_free_bytes(pool);
+    run_until_idle(pool, false, NULL, 0, &error);
+    return lmcs_space_free_bytes(pool) > before;
+}
+
+/* ---- The background thread ---- */
+
+static uint64_t reserve(struct lmcs_pool *pool)
+{
+    pthread_rwlock_rdlock(&pool->meta);
+    uint64_t last = pool->root.last_snapshot_bytes;
+    pthread_rwlock_unlock(&pool->meta);
+    return lmcs_plan_reserve(last);
+}
+
+static void *background(void *argument)
+{
+    struct lmcs_compactor *compactor = argument;
+    struct lmcs_pool *pool = compactor->pool;
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BACKGROUND_NICE);
+    pthread_mutex_lock(&compactor->lock);
+    while (!compactor->stop) {
+        struct lmcs_error error = {.message = ""};
+        if (compactor->paused > 0) {
+            pthread_cond_wait(&compactor->wake, &compactor->lock);
+            continue;
+        }
+        compactor->notified = false;
+        compactor->running = true;
+        pthread_mutex_unlock(&compactor->lock);
+        enum lmcs_status status = run_until_idle(pool, true, NULL, reserve(pool), &error);
+        pthread_mutex_lock(&compactor->lock);
+        compactor->running = false;
+        bool failed = status != LMCS_OK && status != LMCS_CANCELLED;
+        snprintf(compactor->error, sizeof compactor->error, "%.250s", failed ? error.message : "");
+        /* Leases and views that hold retired space end without telling us: look again after a while. */
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += RETRY_SECONDS;
+        while (!compactor->stop && !compactor->notified)
+            if (pthread_cond_timedwait(&compactor->wake, &compactor->lock, &until) == ETIMEDOUT)
+                break;
+    }
+    pthread_mutex_unlock(&compactor->lock);
+    return NULL;
+}
+
+void lmcs_compactor_notify(struct lmcs_pool *pool)
+{
+    struct lmcs_compactor *compactor = pool->compactor;
+    if (compactor == NULL)
+        return;
+    pthread_mutex_lock(&compactor->lock);
+    compactor->notified = true;
+    pthread_cond_broadcast(&compactor->wake);
+    pthread_mutex_unlock(&compactor->lock);
+}
+
+void lmcs_compactor_pause(struct lmcs_pool *pool)
+{
+    if (lmcs_pool_check(pool, true, NULL) != LMCS_OK)
+        return;
+    pthread_mutex_lock(&pool->compactor->lock);
+    pool->compactor->paused++;
+    pthread_mutex_unlock(&pool->compactor->lock);
+}
+
+void lmcs_compactor_resume(struct lmcs_pool *pool)
+{
+    if (lmcs_pool_check(pool, true, NULL) != LMCS_OK)
+        return;
+    pthread_mutex_lock(&pool->compactor->lock);
+    if (pool->compactor->paused > 0)
+        pool->compactor->paused--;
+    pthread_cond_broadcast(&pool->compactor->wake);
+    pthread_mutex_unlock(&pool->compactor->lock);
+}
+
+enum lmcs_status lmcs_compactor_start(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_compactor *compactor = pool->compactor;
+    pthread_mutex_lock(&compactor->lock);
+    if (!compactor->started) {
+        sigset_t all, old;
+        sigfillset(&all);
+        compactor->stop = false;
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        int failure = pthread_create(&compactor->thread, NULL, background, compactor);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        compactor->started = failure == 0;
+        if (failure != 0)
+            status = lmcs_fail_errno(error, failure, "%s: can't start the compactor's thread", pool->path);
+    }
+    pthread_mutex_unlock(&compactor->lock);
+    return status;
+}
+
+void lmcs_compactor_stop(struct lmcs_pool *pool)
+{
+    if (pool->compactor == NULL || lmcs_pool_check(pool, true, NULL) != LMCS_OK)
+        return;
+    struct lmcs_compactor *compactor = pool->compactor;
+    pthread_mutex_lock(&compactor->lock);
+    bool join = compactor->started;
+    compactor->stop = true;
+    compactor->started = false;
+    pthread_cond_broadcast(&compactor->wake);
+    pthread_mutex_unlock(&compactor->lock);
+    if (join)
+        pthread_join(compactor->thread, NULL);
+}
+
+enum lmcs_status lmcs_compactor_new(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_compactor *compactor = calloc(1, sizeof *compactor);
+    if (compactor == NULL)
+        return lmcs_fail_memory(error);
+    compactor->pool = pool;
+    pthread_mutex_init(&compactor->round, NULL);
+    pthread_mutex_init(&compactor->lock, NULL);
+    pthread_cond_init(&compactor->wake, NULL);
+    pool->compactor = compactor;
+    return (pool->flags & LMCS_NO_BACKGROUND) != 0 ? LMCS_OK : lmcs_compactor_start(pool, error);
+}
+
+void lmcs_compactor_free(struct lmcs_pool *pool)
+{
+    struct lmcs_compactor *compactor = pool->compactor;
+    if (compactor == NULL)
+        return;
+    lmcs_compactor_stop(pool);
+    pthread_mutex_destroy(&compactor->round);
+    pthread_mutex_destroy(&compactor->lock);
+    pthread_cond_destroy(&compactor->wake);
+    free(compactor);
+    pool->compactor = NULL;
+}
+
+void lmcs_compactor_state(struct lmcs_pool *pool, struct lmcs_pool_info *info)
+{
+    struct lmcs_compactor *compactor = pool->compactor;
+    if (compactor == NULL)
+        return;
+    pthread_mutex_lock(&compactor->lock);
+    info->compaction_running = compactor->running;
+    info->compaction_paused = compactor->paused > 0;
+    info->compacted_contents = compactor->compacted_contents;
+    snprintf(info->compaction_error, sizeof info->compaction_error, "%s", compactor->error);
+    pthread_mutex_unlock(&compactor->lock);
+}

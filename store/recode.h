@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* recode.h - giving a content another payload: the work of the compactor, one content at a time. */
+#ifndef LMCS_RECODE_H
+#define LMCS_RECODE_H
+
+#include "read.h"
+#include "space.h"
+
+struct lmcs_recode {
+    struct lmcs_pool *pool;
+    struct lmcs_region *region;
+    bool serial; /* in the caller's thread alone */
+    struct lmcs_chain chain; /* the content as it is, pinned */
+    struct lmcs_identity identity;
+    bool has_base;
+    struct lmcs_chain base; /* pinned */
+    struct lmcs_content made; /* the new payload: parts, sizes, bases, kind, flags */
+    bool worthwhile; /* false: no smaller; made.df.flags says that it was tried */
+};
+
+/* Looks the content up (LMCS_NOT_FOUND when it is gone) and its base (0: none), and pins them. */
+enum lmcs_status lmcs_recode_begin(struct lmcs_recode *recode, struct lmcs_pool *pool, struct lmcs_region *region,
+                                   uint64_t content, uint64_t base, bool serial, struct lmcs_error *error);
+/* Encodes it against its base, or alone, into the region, and verifies what was written by decoding it. */
+enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_error *error);
+/* Copies its payload as it is to another place. */
+enum lmcs_status lmcs_recode_copy(struct lmcs_recode *recode, struct lmcs_error *error);
+/* In a transaction: replaces the payload, if all is still as it was. *done says so. */
+enum lmcs_status lmcs_recode_swap(struct lmcs_txn *txn, struct lmcs_recode *recode, bool *done,
+                                  struct lmcs_error *error);
+void lmcs_recode_end(struct lmcs_recode *recode);
+
+#endif

@@ -1,0 +1,714 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * snapshot.c - snapshots as their readers hold them: what they are, what is in them, tags, removal.
+ *
+ * A handle remembers which snapshot it means, not where it lies: each call looks it up again in a transaction of its
+ * own, so that handles hold nothing in place and a removed snapshot is an error, not a surprise.
+ */
+#include "snapshot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "capture.h"
+#include "compact.h"
+#include "tree.h"
+
+static enum lmcs_status fail_removed(const struct lmcs_snapshot *snapshot, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: snapshot %s@%llu was removed", snapshot->pool->path,
+                     snapshot->shelf, (unsigned long long)snapshot->info.number);
+}
+
+enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                     struct lmcs_record *record, struct lmcs_error *error)
+{
+    bool found;
+    enum lmcs_status status = lmcs_pool_check(snapshot->pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(snapshot->pool, txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_find(txn, snapshot->shelf, shelf, &found, error);
+    if (status == LMCS_OK && (!found || shelf->df.id != snapshot->shelf_id))
+        status = fail_removed(snapshot, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(txn, shelf, snapshot->info.number, record, &found, error);
+    if (status == LMCS_OK && (!found || record->df.epoch != snapshot->epoch))
+        status = fail_removed(snapshot, error);
+    if (status != LMCS_OK)
+        lmcs_txn_end(txn);
+    return status;
+}
+
+/* ---- Manifests ---- */
+
+enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_record *record,
+                                    enum lmcs_status (*visit)(void *context, uint64_t identity,
+                                                              const struct lmcs_manifest_df *entry, bool *stop,
+                                                              struct lmcs_error *error),
+                                    void *context, struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df manifest = {record->df.manifest, record->df.entry_count};
+    struct lmcs_cursor *cursor;
+    bool stop = false;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && !stop && lmcs_cursor_valid(cursor)) {
+        struct lmcs_manifest_df entry;
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        if (bytes != sizeof entry) {
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: an entry of a manifest",
+                               txn->pool->path);
+            break;
+        }
+        memcpy(&entry, value, sizeof entry);
+        status = visit(context, lmcs_cursor_key(cursor).high, &entry, &stop, error);
+        if (status == LMCS_OK && !stop)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+#define SAME_NAME 64 /* identities of one name that are looked at */
+
+enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_record *record, uint32_t kind,
+                                    const char *name, struct lmcs_identity *identity, uint64_t *content, bool *found,
+                                    struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df manifest = {record->df.manifest, record->df.entry_count};
+    uint64_t ids[SAME_NAME];
+    size_t count;
+    *found = false;
+    enum lmcs_status status = lmcs_identity_named(txn, kind, name, ids, SAME_NAME, &count, error);
+    for (size_t i = 0; status == LMCS_OK && !*found && i < count; i++) {
+        struct lmcs_manifest_df entry;
+        status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){ids[i], 0}, &entry,
+                               sizeof entry, sizeof entry, NULL, found, error);
+        if (status == LMCS_OK && *found) {
+            *content = entry.content;
+            status = lmcs_identity_get(txn, ids[i], identity, error);
+        }
+    }
+    return status;
+}
+
+void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_chain *chain, struct lmcs_entry *entry)
+{
+    const struct lmcs_content_df *df = &chain->links[0].df;
+    memset(entry, 0, sizeof *entry);
+    lmcs_identity_tensor(identity, &entry->tensor);
+    entry->digest = (struct lmc_hash){df->digest_low, df->digest_high};
+    entry->content = chain->links[0].id;
+    entry->raw_bytes = df->raw_bytes;
+    entry->stored_bytes = df->stored_bytes;
+    entry->stored_as = df->payload == LMCS_PAYLOAD_RAW ? LMCS_STORED_RAW
+                       : df->base_count > 0            ? LMCS_STORED_DELTA
+                                                       : LMCS_STORED_KEYFRAME;
+    entry->chain = (uint32_t)(chain->length - 1);
+}
+
+/* ---- Handles ---- */
+
+static enum lmcs_status read_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    uint64_t content;
+    bool found;
+    enum lmcs_status status =
+        lmcs_manifest_find(txn, record, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found, error);
+    if (status == LMCS_OK && !found)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a snapshot's metadata is missing", txn->pool->path);
+    if (status == LMCS_OK)
+        status = lmcs_chain_load(txn, content, &chain, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t bytes = chain.links[0].df.raw_bytes;
+    *text = malloc(bytes + 1);
+    if (*text == NULL)
+        return lmcs_fail_memory(error);
+    (*text)[bytes] = '\0';
+    status = lmcs_chain_read(txn->pool, &chain, LMCS_META_NAME, identity.df.dtype, identity.df.ndim, identity.shape,
+                             *text, NULL, error);
+    if (status != LMCS_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
+static enum lmcs_status fill_snapshot(struct lmcs_txn *txn, const struct lmcs_shelf *shelf,
+                                      const struct lmcs_record *record, struct lmcs_snapshot *s,
+                                      struct lmcs_error *error)
+{
+    char *long_meta = NULL;
+    enum lmcs_status status = LMCS_OK;
+    s->pool = txn->pool;
+    s->shelf_id = shelf->df.id;
+    s->epoch = record->df.epoch;
+    s->shelf = strdup(shelf->name);
+    if (s->shelf == NULL)
+        return lmcs_fail_memory(error);
+    if (record->df.meta_bytes == UINT32_MAX)
+        status = read_long_meta(txn, record, &long_meta, error);
+    if (status == LMCS_OK)
+        status = lmcs_meta_decode(long_meta != NULL ? long_meta : record->meta, &s->meta, error);
+    free(long_meta);
+    s->info = (struct lmcs_snapshot_info){.shelf = s->shelf, .number = record->df.number, .step = record->df.step,
+                                          .time_ns = record->df.time_ns, .parent = record->df.parent,
+                                          .tensor_count = record->df.tensor_count,
+                                          .raw_bytes = record->df.raw_bytes, .metrics = s->meta.metrics,
+                                          .metric_count = s->meta.metric_count, .meta_json = s->meta.json};
+    memcpy(s->info.group, record->df.group, sizeof s->info.group);
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf_name, const char *which,
+                                    struct lmcs_snapshot **snapshot, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    uint64_t number;
+    bool found;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_snapshot *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return lmcs_fail_memory(error);
+    status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK) {
+        free(s);
+        return status;
+    }
+    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_resolve(&txn, &shelf, which, &number, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(&txn, &shelf, number, &record, &found, error);
+    if (status == LMCS_OK && !found)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a tag or index names %s@%llu, which is "
+                           "not there", pool->path, shelf.name, (unsigned long long)number);
+    if (status == LMCS_OK)
+        status = fill_snapshot(&txn, &shelf, &record, s, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK) {
+        lmcs_snapshot_close(s);
+        return status;
+    }
+    *snapshot = s;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_open(struct lmcs_pool *pool, const char *address, struct lmcs_snapshot **snapshot,
+                                    struct lmcs_error *error)
+{
+    char name[LMCS_MAX_NAME + 1];
+    size_t length = address == NULL ? 0 : strcspn(address, "@");
+    if (length == 0 || length > LMCS_MAX_NAME)
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "\"%.64s\" is no address: it looks like run@7, run@latest~1, run@step:120 or run@tag",
+                         address == NULL ? "" : address);
+    memcpy(name, address, length);
+    name[length] = '\0';
+    return lmcs_snapshot_find(pool, name, address[length] == '@' ? address + length + 1 : NULL, snapshot, error);
+}
+
+void lmcs_snapshot_close(struct lmcs_snapshot *snapshot)
+{
+    if (snapshot == NULL)
+        return;
+    lmcs_meta_free(&snapshot->meta);
+    free(snapshot->shelf);
+    free(snapshot);
+}
+
+const struct lmcs_snapshot_info *lmcs_snapshot_info(const struct lmcs_snapshot *snapshot) { return &snapshot->info; }
+
+void lmcs_snapshot_mark_loaded(struct lmcs_snapshot *snapshot)
+{
+    struct lmcs_pool *pool = snapshot->pool;
+    if (lmcs_pool_check(pool, true, NULL) != LMCS_OK)
+        return;
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, snapshot->shelf, NULL);
+    if (busy != NULL)
+        busy->loaded = snapshot->info.number;
+    pthread_mutex_unlock(&pool->captures);
+}
+
+/* ---- What is in it ---- */
+
+struct visiting {
+    struct lmcs_txn *txn;
+    bool (*visit)(void *context, const struct lmcs_entry *entry);
+    void *context;
+    struct lmcs_snapshot_storage *storage;
+    struct lmc_hash sum;
+};
+
+static bool is_meta(const struct lmcs_identity *identity)
+{
+    return identity->df.kind == LMCS_ATTACHMENT && strcmp(identity->name, LMCS_META_NAME) == 0;
+}
+
+static enum lmcs_status visit_entry(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
+                                    struct lmcs_error *error)
+{
+    struct visiting *visiting = context;
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    struct lmcs_entry entry;
+    enum lmcs_status status = lmcs_identity_get(visiting->txn, id, &identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_chain_load(visiting->txn, at->content, &chain, error);
+    if (status != LMCS_OK || is_meta(&identity))
+        return status;
+    lmcs_entry_fill(&identity, &chain, &entry);
+    *stop = !visiting->visit(visiting->context, &entry);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
+                                       bool (*visit)(void *context, const struct lmcs_entry *entry), void *context,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    struct visiting visiting = {.txn = &txn, .visit = visit, .context = context};
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_manifest_each(&txn, &record, visit_entry, &visiting, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status count_storage(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
+                                      struct lmcs_error *error)
+{
+    struct visiting *visiting = context;
+    struct lmcs_snapshot_storage *storage = visiting->storage;
+    struct lmcs_chain chain;
+    (void)id;
+    (void)stop;
+    enum lmcs_status status = lmcs_chain_load(visiting->txn, at->content, &chain, error);
+    if (status != LMCS_OK)
+        return status;
+    const struct lmcs_content_df *df = &chain.links[0].df;
+    storage->stored_bytes += df->stored_bytes;
+    storage->raw_contents += df->payload == LMCS_PAYLOAD_RAW;
+    storage->delta_contents += df->base_count > 0;
+    storage->keyframe_contents += df->payload == LMCS_PAYLOAD_FRAME && df->base_count == 0;
+    if (storage->longest_chain < chain.length - 1)
+        storage->longest_chain = (uint32_t)(chain.length - 1);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lmcs_snapshot_storage *storage,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    struct lmcs_snapshot_storage counted = {0};
+    struct visiting visiting = {.txn = &txn, .storage = &counted};
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_manifest_each(&txn, &record, count_storage, &visiting, error);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK)
+        *storage = counted;
+    return status;
+}
+
+/* The sum of the entries' hashes does not depend on their order, which is the pool's own affair. */
+static enum lmcs_status add_to_digest(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
+                                      struct lmcs_error *error)
+{
+    struct visiting *visiting = context;
+    struct lmcs_identity identity;
+    struct lmcs_content content;
+    (void)stop;
+    enum lmcs_status status = lmcs_identity_get(visiting->txn, id, &identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_content_get(visiting->txn, at->content, &content, error);
+    if (status != LMCS_OK)
+        return status;
+    const uint32_t head[4] = {identity.df.kind, identity.df.dtype, identity.df.ndim, identity.df.is_part};
+    const uint64_t digest[2] = {content.df.digest_low, content.df.digest_high};
+    size_t dims = identity.df.ndim * sizeof(uint64_t);
+    struct lmc_hasher hasher;
+    lmc_hasher_init(&hasher);
+    lmc_hasher_update(&hasher, head, sizeof head);
+    lmc_hasher_update(&hasher, identity.shape, dims);
+    if (identity.df.is_part) {
+        lmc_hasher_update(&hasher, identity.global_shape, dims);
+        lmc_hasher_update(&hasher, identity.offsets, dims);
+    }
+    lmc_hasher_update(&hasher, digest, sizeof digest);
+    lmc_hasher_update(&hasher, identity.name, strlen(identity.name));
+    struct lmc_hash hash = lmc_hasher_final(&hasher);
+    visiting->sum.low += hash.low;
+    visiting->sum.high += hash.high;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
+                                    struct lmc_hash *digest, struct lmcs_error *error)
+{
+    struct visiting visiting = {.txn = txn};
+    (void)shelf;
+    enum lmcs_status status = lmcs_manifest_each(txn, record, add_to_digest, &visiting, error);
+    if (status != LMCS_OK)
+        return status;
+    const struct lmcs_snapshot_df *df = &record->df;
+    const uint64_t head[6] = {(uint64_t)df->step, df->time_ns, df->parent, df->entry_count, visiting.sum.low,
+                              visiting.sum.high};
+    struct lmc_hasher hasher;
+    lmc_hasher_init(&hasher);
+    lmc_hasher_update(&hasher, head, sizeof head);
+    lmc_hasher_update(&hasher, df->group, sizeof df->group);
+    lmc_hasher_update(&hasher, record->meta, df->meta_bytes == UINT32_MAX ? 0 : df->meta_bytes);
+    *digest = lmc_hasher_final(&hasher);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc_hash *digest,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_record_digest(&txn, &shelf, &record, digest, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name, void *buffer,
+                                    uint64_t buffer_bytes, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    uint64_t content;
+    bool found;
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_manifest_find(&txn, &record, kind, name, &identity, &content, &found, error);
+    if (status == LMCS_OK && !found)
+        status = lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: %s@%llu has no tensor \"%.200s\"", snapshot->pool->path,
+                           snapshot->shelf, (unsigned long long)snapshot->info.number, name);
+    if (status == LMCS_OK)
+        status = lmcs_chain_load(&txn, content, &chain, error);
+    if (status == LMCS_OK && chain.links[0].df.raw_bytes != buffer_bytes)
+        status = lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%.200s\" has %llu bytes, the buffer %llu", name,
+                           (unsigned long long)chain.links[0].df.raw_bytes, (unsigned long long)buffer_bytes);
+    if (status == LMCS_OK)
+        status = lmcs_chain_pin(snapshot->pool, &chain, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_chain_read(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape,
+                             buffer, NULL, error);
+    lmcs_chain_unpin(snapshot->pool, &chain);
+    return status;
+}
+
+/* ---- Lists ---- */
+
+static enum lmcs_status list(struct lmcs_pool *pool, const char *shelf_name, uint8_t kind, struct lmcs_key_df from,
+                             uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_cursor *cursor;
+    size_t filled = 0;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK) {
+        lmcs_cursor_free(cursor);
+        return status;
+    }
+    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_cursor_seek(cursor, &txn, kind, lmcs_shelf_tree(&shelf, kind), from, error);
+    while (status == LMCS_OK && filled < capacity && lmcs_cursor_valid(cursor)) {
+        struct lmcs_key_df key = lmcs_cursor_key(cursor);
+        size_t bytes;
+        const struct lmcs_snapshot_df *df = lmcs_cursor_value(cursor, &bytes);
+        uint32_t state = LMCS_SNAPSHOT_COMMITTED;
+        if (kind == LMCS_TREE_STEPS && key.high != from.high)
+            break;
+        if (kind == LMCS_TREE_NUMBERS && bytes >= sizeof *df)
+            memcpy(&state, (const char *)df + offsetof(struct lmcs_snapshot_df, state), sizeof state);
+        if (state == LMCS_SNAPSHOT_COMMITTED)
+            numbers[filled++] = kind == LMCS_TREE_STEPS ? key.low : key.high;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_txn_end(&txn);
+    lmcs_cursor_free(cursor);
+    if (status == LMCS_OK)
+        *count = filled;
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_numbers(struct lmcs_pool *pool, const char *shelf, uint64_t first, uint64_t *numbers,
+                                       size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    return list(pool, shelf, LMCS_TREE_NUMBERS, (struct lmcs_key_df){first, 0}, numbers, capacity, count, error);
+}
+
+enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *pool, const char *shelf, int64_t step, uint64_t first,
+                                     uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    return list(pool, shelf, LMCS_TREE_STEPS, (struct lmcs_key_df){lmcs_step_key(step), first}, numbers, capacity,
+                count, error);
+}
+
+enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool, const char *name, struct lmcs_shelf_info *info,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_get(&txn, name == NULL ? "" : name, &shelf, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK)
+        return status;
+    memcpy(info->name, shelf.name, sizeof info->name);
+    info->snapshot_count = shelf.df.snapshot_count;
+    info->latest = shelf.df.latest;
+    info->next_number = shelf.df.next_number;
+    info->keep_raw = shelf.df.keep_raw;
+    return LMCS_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct lmcs_shelf_info *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
+                                 bool (*visit)(void *context, const struct lmcs_shelf_info *info), void *context,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf_info *infos = NULL;
+    size_t count = 0, got = 0;
+    uint64_t first = 0;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    do {
+        uint64_t ids[64];
+        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
+        struct lmcs_shelf_info *grown = status == LMCS_OK ? realloc(infos, (count + got + 1) * sizeof *infos) : NULL;
+        if (status == LMCS_OK && grown == NULL)
+            status = lmcs_fail_memory(error);
+        if (grown != NULL)
+            infos = grown;
+        for (size_t i = 0; status == LMCS_OK && i < got; i++) {
+            struct lmcs_shelf shelf;
+            status = lmcs_shelf_load(&txn, ids[i], &shelf, error);
+            if (status != LMCS_OK || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
+                continue;
+            struct lmcs_shelf_info *info = &infos[count++];
+            memcpy(info->name, shelf.name, sizeof info->name);
+            info->snapshot_count = shelf.df.snapshot_count;
+            info->latest = shelf.df.latest;
+            info->next_number = shelf.df.next_number;
+            info->keep_raw = shelf.df.keep_raw;
+        }
+        first = got > 0 ? ids[got - 1] + 1 : 0;
+    } while (status == LMCS_OK && got == 64);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK && count > 0)
+        qsort(infos, count, sizeof *infos, by_name);
+    for (size_t i = 0; status == LMCS_OK && i < count && visit(context, &infos[i]); i++)
+        ;
+    free(infos);
+    return status;
+}
+
+/* ---- Changes ---- */
+
+/* Runs `change` on a shelf in a write transaction. */
+static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, bool make,
+                                     enum lmcs_status (*change)(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                                                void *context, struct lmcs_error *error),
+                                     void *context, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    bool found;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_find(&txn, name == NULL ? "" : name, &shelf, &found, error);
+    if (status == LMCS_OK && !found)
+        status = make ? lmcs_shelf_make(&txn, name, 0, &shelf, error)
+                      : lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no shelf \"%.200s\"", pool->path,
+                                  name == NULL ? "" : name);
+    if (status == LMCS_OK)
+        status = change(&txn, &shelf, context, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status set_keep_raw(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                     struct lmcs_error *error)
+{
+    (void)txn;
+    (void)error;
+    shelf->df.keep_raw = *(const uint32_t *)context;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *shelf, uint32_t keep_raw,
+                                         struct lmcs_error *error)
+{
+    if (keep_raw == 0)
+        return lmcs_fail(error, LMCS_INVALID, 0, "at least the newest snapshot stays raw: keep 1 or more");
+    enum lmcs_status status = change_shelf(pool, shelf, true, set_keep_raw, &keep_raw, error);
+    if (status == LMCS_OK)
+        lmcs_compactor_notify(pool);
+    return status;
+}
+
+struct tagging {
+    const char *tag;
+    uint64_t number;
+};
+
+static enum lmcs_status set_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                struct lmcs_error *error)
+{
+    const struct tagging *tagging = context;
+    struct lmcs_record record;
+    bool found;
+    enum lmcs_status status = lmcs_record_get(txn, shelf, tagging->number, &record, &found, error);
+    if (status == LMCS_OK && (!found || record.df.state != LMCS_SNAPSHOT_COMMITTED))
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%llu", txn->pool->path, shelf->name,
+                         (unsigned long long)tagging->number);
+    return status == LMCS_OK ? lmcs_tag_put(txn, shelf, tagging->tag, tagging->number, error) : status;
+}
+
+enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag, uint64_t number,
+                              struct lmcs_error *error)
+{
+    struct tagging tagging = {tag, number};
+    return change_shelf(pool, shelf, false, set_tag, &tagging, error);
+}
+
+static enum lmcs_status take_tag_off(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                     struct lmcs_error *error)
+{
+    const char *tag = context;
+    uint64_t number;
+    enum lmcs_status status = lmcs_tag_check(tag, error);
+    if (status == LMCS_OK)
+        status = lmcs_tag_find(txn, shelf, tag, &number, error);
+    if (status == LMCS_OK && number == 0)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: shelf \"%s\" has no tag \"%s\"", txn->pool->path, shelf->name,
+                         tag);
+    return status == LMCS_OK ? lmcs_tag_delete(txn, shelf, tag, error) : status;
+}
+
+enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool, const char *shelf, const char *tag, struct lmcs_error *error)
+{
+    return change_shelf(pool, shelf, false, take_tag_off, (void *)tag, error);
+}
+
+enum lmcs_status lmcs_snapshot_tags(struct lmcs_snapshot *snapshot, bool (*visit)(void *context, const char *tag),
+                                    void *context, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_tags_of(&txn, &shelf, snapshot->info.number, visit, context, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status remove_in(struct lmcs_txn *txn, const char *name, uint64_t number,
+                                  struct lmcs_removal *removal, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_get(txn, name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(txn, &shelf, number, &record, &found, error);
+    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
+        return lmcs_fail(error, LMCS_IN_USE, 0, "%s: snapshot %s@%llu is prepared and awaits its group's decision",
+                         txn->pool->path, name, (unsigned long long)number);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_remove(txn, &shelf, number, removal, error);
+    return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
+}
+
+enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf, uint64_t number, bool dry_run,
+                                      struct lmcs_removal *removal, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_busy_shelf *busy;
+    struct lmcs_removal counted = {0, 0, 0};
+    const char *name = shelf == NULL ? "" : shelf;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_take(pool, name, &busy, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_write(pool, &txn, error);
+    if (status == LMCS_OK) {
+        status = remove_in(&txn, name, number, &counted, error);
+        if (status == LMCS_OK && !dry_run)
+            status = lmcs_txn_commit(&txn, error);
+        else
+            lmcs_txn_end(&txn);
+    }
+    lmcs_shelf_give(pool, busy);
+    if (status != LMCS_OK)
+        return status;
+    if (removal != NULL)
+        *removal = counted;
+    if (!dry_run)
+        lmcs_compactor_notify(pool);
+    return LMCS_OK;
+}

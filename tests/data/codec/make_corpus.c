@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * make_corpus.c - writes the frames of good/, bad/ and unsupported/; README.md says what each is for.
+ *
+ * Some come from the library's encoder. The others are put together by hand from FORMAT.md, byte by byte, for an encoder
+ * makes neither damage nor all that the format allows. Files that exist are written again and should not change: a
+ * difference in git is a change of the format, or of the encoder.
+ *
+ * Build and run, from the repository's root:
+ *   cc -Icodec tests/data/codec/make_corpus.c build/lib/liblmc.a -o /tmp/make_corpus && /tmp/make_corpus tests/data/codec
+ */
+#include "lmc.h"
+#include "seal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *directory;
+static const char *folder;
+
+static void write_file(const char *name, const char *suffix, const void *bytes, size_t count)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s/%s.%s", directory, folder, name, suffix);
+    FILE *file = fopen(path, "wb");
+    if (!file || (count && fwrite(bytes, 1, count, file) != count) || fclose(file)) {
+        perror(path);
+        exit(1);
+    }
+}
+
+static uint64_t state = 1;
+
+static uint64_t random64(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    uint64_t x = state ^ state >> 29;
+    return (x * 0xbf58476d1ce4e5b9u) ^ x >> 32;
+}
+
+/* ---- Frames from the encoder ----------------------------------------------------------------------------------- */
+
+static void compressed(const char *name, uint32_t dtype, const void *data, const void *base, size_t bytes,
+                       int write_raw)
+{
+    size_t bound = (size_t)lmc_frame_bound(bytes);
+    unsigned char *frame = malloc(bound);
+    size_t frame_bytes;
+    const char *message = "";
+    struct lmc_params params = {.dtype = dtype, .raw_bytes = bytes, .data = data, .base = base};
+    if (base) {
+        uint64_t shape[1] = {bytes / lmc_dtype_size(dtype)};
+        struct lmc_hash hash = lmc_hash128(base, bytes);
+        params.base_digest = lmc_digest(dtype, 1, shape, &hash, 1);
+    }
+    if (lmc_compress(&params, frame, bound, &frame_bytes, &message)) {
+        fprintf(stderr, "%s: %s\n", name, message);
+        exit(1);
+    }
+    write_file(name, "lmc", frame, frame_bytes);
+    if (write_raw)
+        write_file(name, "raw", data, bytes);
+    if (base)
+        write_file(name, "base", base, bytes);
+    free(frame);
+}
+
+static float bell(void)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += (float)(random64() >> 40) * 0x1p-24f - 0.5f;
+    return sum * 0.03f;
+}
+
+enum { N = 3000 };
+
+static void good_from_encoder(void)
+{
+    static float f[N], g[N];
+    static uint16_t h[N], k[N];
+    static uint64_t wide[N];
+    static unsigned char bytes[N], zeros[2 * (1 << 20) + 8];
+    for (int i = 0; i < N; i++) {
+        uint32_t bits;
+        f[i] = bell();
+        volatile float step = 0.001f * bell(); /* never contracted with the sum: the same on all machines */
+        g[i] = f[i] + step;
+        memcpy(&bits, &f[i], 4);
+        h[i] = (uint16_t)(bits >> 16);
+        k[i] = (uint16_t)(random64() % 16 ? h[i] : h[i] + 1);
+        wide[i] = (uint64_t)i * 1000;
+        bytes[i] = (unsigned char)(random64() % 200 ? 0 : random64());
+    }
+    compressed("empty", LMC_F32, NULL, NULL, 0, 1);
+    compressed("one-byte", LMC_U8, "x", NULL, 1, 1);
+    compressed("f32", LMC_F32, f, NULL, sizeof f, 1);
+    compressed("f32-delta", LMC_F32, g, f, sizeof f, 1);
+    compressed("f32-same-as-base", LMC_F32, f, f, sizeof f, 1);
+    compressed("bf16", LMC_BF16, h, NULL, sizeof h, 1);
+    compressed("bf16-delta", LMC_BF16, k, h, sizeof h, 1);
+    compressed("u64", LMC_U64, wide, NULL, sizeof wide, 1);
+    compressed("u8-mostly-zero", LMC_U8, bytes, NULL, sizeof bytes, 1);
+    zeros[0] = zeros[(1 << 20) - 1] = zeros[1 << 20] = zeros[sizeof zeros - 1] = 7;
+    compressed("three-blocks", LMC_F64, zeros, NULL, sizeof zeros, 0);
+}
+
+/* ---- Frames by hand -------------------------------------------------------------------------------------------- */
+
+/* A frame of one block that is being put together. */
+struct made {
+    unsigned char bytes[4096];
+    size_t count;
+    size_t header_bytes;
+    uint64_t raw_bytes;
+};
+
+static struct made made;
+
+/* Starts a frame of `raw_bytes` (below 2^20) with room for everything that a header can hold. */
+static void begin(uint16_t dtype, uint64_t raw_bytes, unsigned bases, unsigned extensions)
+{
+    memset(&made, 0, sizeof made);
+    memcpy(made.bytes, "LMCF", 4);
+    seal_put(made.bytes + 4, 1, 4);
+    seal_put(made.bytes + 16, raw_bytes, 8);
+    seal_put(made.bytes + 32, dtype, 2);
+    made.bytes[36] = (unsigned char)bases;
+    made.bytes[37] = 1;
+    made.bytes[38] = 20;
+    seal_put(made.bytes + 48, extensions, 4);
+    made.raw_bytes = raw_bytes;
+    made.header_bytes = 64 + 16 * bases + extensions + (raw_bytes ? 32 : 0) + 8;
+    made.count = made.header_bytes;
+}
+
+/* Appends `count` bytes to the block. */
+static void put(int count, ...)
+{
+    va_list list;
+    va_start(list, count);
+    while (count--)
+        made.bytes[made.count++] = (unsigned char)va_arg(list, int);
+    va_end(list);
+}
+
+static void put_u32s(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    seal_put(made.bytes + made.count, a, 4);
+    seal_put(made.bytes + made.count + 4, b, 4);
+    seal_put(made.bytes + made.count + 8, c, 4);
+    seal_put(made.bytes + made.count + 12, d, 4);
+    made.count += 16;
+}
+
+/* Fills in sizes and the block's entry; `content` is what it decodes to, NULL where that does not matter. */
+static void end(const void *content)
+{
+    seal_put(made.bytes + 24, made.count, 8);
+    if (made.raw_bytes) {
+        unsigned char *entry = made.bytes + made.header_bytes - 40;
+        struct lmc_hash hash = lmc_hash128(content, content ? (size_t)made.raw_bytes : 0);
+        seal_put(entry, made.header_bytes, 8);
+        seal_put(entry + 16, hash.low, 8);
+        seal_put(entry + 24, hash.high, 8);
+    }
+    seal_frame(made.bytes, made.count);
+}
+
+static void save(const char *name, const char *content, const char *base)
+{
+    end(content);
+    write_file(name, "lmc", made.bytes, made.count);
+    if (content)
+        write_file(name, "raw", content, (size_t)made.raw_bytes);
+    if (base)
+        write_file(name, "base", base, (size_t)made.raw_bytes);
+}
+
+/* A one-byte field of the prefix is changed and the frame sealed again. */
+static void save_changed(const char *name, size_t at, uint64_t value, size_t bytes)
+{
+    end("abcd");
+    seal_put(made.bytes + at, value, bytes);
+    seal_frame(made.bytes, made.count);
+    write_file(name, "lmc", made.bytes, made.count);
+}
+
+/* "abcd" as a raw block. */
+static void plain(void)
+{
+    begin(LMC_U8, 4, 0, 0);
+    put(5, 0, 'a', 'b', 'c', 'd');
+}
+
+/* Lengths with 1 bit for symbols 0 and 1: half bytes 1, 1, then 254 = 19 + 11 + 16 * 14 zeros, 14 11 14; a zero half. */
+static void put_two_symbols(void)
+{
+    put(3, 0x11, 0xbe, 0x0e);
+}
+
+/* A block of `n` u8 as one Huffman plane with the two symbols, up to the sizes of the streams. */
+static void two_symbols(uint64_t n)
+{
+    begin(LMC_U8, n, 0, 0);
+    put(3, 1, 0, 2);
+    put_two_symbols();
+}
+
+/* A block's size is at most its content's and one, so contents here are larger than what they are to show. */
+static void good_codes(void)
+{
+    /* Lengths 1 to 11 for symbols 0 to 10, 12 for 11 and 12; 243 = 19 + 0 + 16 * 14 zeros. */
+    char content[100] = {0};
+    begin(LMC_U8, 40, 0, 0);
+    put(11, 1, 0, 2, 0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xec, 0xe0);
+    put_u32s(3, 2, 3, 2);
+    put(10, 0xff, 0x0f, 0x00, 0x00, 0x00, 0xff, 0x07, 0x00, 0x01, 0x00);
+    content[0] = 12;
+    content[20] = 11;
+    content[30] = 1;
+    save("twelve-bit-codes", content, NULL);
+
+    /* Length 8 for 0 to 127 (one, seven repeats of 18, one), 1 for 128; 127 = 19 + 12 + 16 * 6 zeros. */
+    memset(content, 128, sizeof content);
+    content[0] = 'a';
+    begin(LMC_U8, 100, 0, 0);
+    put(13, 1, 0, 2, 0xf8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x8f, 0xe1, 0x6c);
+    put_u32s(4, 4, 4, 4);
+    put(16, 0x87, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    save("repeated-lengths", content, NULL);
+}
+
+static void good_sparse(void)
+{
+    char content[100] = {0};
+    /* Three bytes aren't zero: as a Huffman plane of symbols 0, 1 and 0, the first of its streams is empty. */
+    content[9] = 1;
+    begin(LMC_U8, 100, 0, 0);
+    put(17, 1, 0, 3, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put(1, 2);
+    put_two_symbols();
+    put_u32s(0, 1, 1, 1);
+    put(3, 0, 1, 0);
+    save("empty-stream", content, NULL);
+
+    /* 100 bytes; flags of 13 bytes are sparse: flags of 2 bytes say that bytes 0 and 12 aren't zero. */
+    content[1] = 5;
+    content[9] = 0;
+    content[99] = 6;
+    begin(LMC_I8, 100, 0, 0);
+    put(10, 1, 0, 3, 3, 0, 0x01, 0x10, 0, 0x02, 0x08);
+    put(3, 0, 5, 6);
+    save("nested-sparse", content, NULL);
+}
+
+/* Words 0x8103, 0x8102, 0x8100, 0x81ff after the transform, from bases 1, 0xffff, 0x8000, 0x0100. */
+static void good_transforms(void)
+{
+    static const char *const names[] = {"keep", "rotate", "xor", "subtract", "zigzag"};
+    static const uint16_t y[4] = {0x8103, 0x8102, 0x8100, 0x81ff};
+    static const uint16_t b[4] = {1, 0xffff, 0x8000, 0x0100};
+    for (int t = 0; t < 5; t++) {
+        char name[64];
+        uint16_t x[4];
+        for (int i = 0; i < 4; i++) {
+            uint16_t all[5] = {y[i], (uint16_t)(y[i] >> 1 | y[i] << 15), (uint16_t)(y[i] ^ b[i]),
+                               (uint16_t)(y[i] + b[i]), (uint16_t)((y[i] >> 1 ^ (y[i] & 1 ? 0xffff : 0)) + b[i])};
+            x[i] = all[t];
+        }
+        snprintf(name, sizeof name, "transform-%s", names[t]);
+        begin(LMC_I16, 8, 1, 0);
+        put(9, 1, t, 0, 0x03, 0x02, 0x00, 0xff, 1, 0x81);
+        save(name, (const char *)x, (const char *)b);
+    }
+}
+
+static void good_by_hand(void)
+{
+    good_codes();
+    good_sparse();
+    good_transforms();
+    begin(LMC_U8, 4, 0, 16);
+    put(5, 0, 'a', 'b', 'c', 'd');
+    memset(made.bytes + 64, 0xee, 16);
+    seal_put(made.bytes + 12, 0x80000001, 4);
+    save("extensions-and-compatible-flags", "abcd", NULL);
+}
+
+/* ---- Bad ones -------------------------------------------------------------------------------------------------- */
+
+static void bad_headers(void)
+{
+    plain();
+    save_changed("version-0", 4, 0, 4);
+    plain();
+    save_changed("reserved-8", 39, 1, 1);
+    plain();
+    save_changed("reserved-32", 52, 1, 4);
+    plain();
+    save_changed("no-output", 37, 0, 1);
+    plain();
+    save_changed("no-dtype", 32, 0, 2);
+    plain();
+    save_changed("half-an-element", 32, LMC_F64, 2);
+    plain();
+    save_changed("raw-bytes-2-63", 16, (uint64_t)1 << 63, 8);
+    plain();
+    save_changed("raw-bytes-2-64", 16, UINT64_MAX, 8);
+    plain();
+    save_changed("frame-bytes-2-64", 24, UINT64_MAX, 8);
+    plain();
+    save_changed("frame-bytes-0", 24, 0, 8);
+    plain();
+    save_changed("extensions-4", 48, 4, 4);
+    plain();
+    save_changed("extensions-huge", 48, 0xfffffff8, 4);
+    plain();
+    save_changed("content-without-blocks", 16, 0, 8);
+    plain();
+    end("abcd");
+    made.bytes[0] = 'l';
+    seal_frame(made.bytes, made.count);
+    write_file("magic", "lmc", made.bytes, made.count);
+}
+
+static void bad_checksums(void)
+{
+    static const struct {
+        const char *name;
+        size_t at;
+    } flips[] = {{"checksum-prefix", 56}, {"checksum-header", 96}, {"checksum-coded", 72}, {"checksum-decoded", 80}};
+    for (size_t i = 0; i < 4; i++) {
+        plain();
+        end("abcd");
+        made.bytes[flips[i].at] ^= 1;
+        if (flips[i].at == 80)
+            seal_frame(made.bytes, made.count);
+        else if (flips[i].at == 72)
+            seal_put(made.bytes + 96, lmc_hash64(made.bytes, 96, 0), 8);
+        write_file(flips[i].name, "lmc", made.bytes, made.count);
+    }
+}
+
+static void bad_lengths_of_frames(void)
+{
+    plain();
+    end("abcd");
+    write_file("cut-to-nothing", "lmc", made.bytes, 0);
+    write_file("cut-in-prefix", "lmc", made.bytes, 63);
+    write_file("cut-in-header", "lmc", made.bytes, made.header_bytes - 1);
+    write_file("cut-in-block", "lmc", made.bytes, made.count - 1);
+    write_file("bytes-follow", "lmc", made.bytes, made.count + 1);
+    plain();
+    save_changed("block-place", 64, made.header_bytes + 1, 8);
+    plain();
+    put(1, 'e');
+    save("block-too-long", NULL, NULL);
+    begin(LMC_U8, 4, 0, 0);
+    save("block-missing", NULL, NULL);
+}
+
+static void bad_blocks(void)
+{
+    begin(LMC_U8, 4, 0, 0);
+    put(4, 0, 'a', 'b', 'c');
+    save("raw-block-short", NULL, NULL);
+    begin(LMC_U8, 4, 0, 0);
+    put(1, 1);
+    save("no-transform", NULL, NULL);
+    begin(LMC_U8, 4, 0, 0);
+    put(4, 1, 2, 1, 9);
+    save("delta-without-base", NULL, NULL);
+    begin(LMC_U16, 4, 0, 0);
+    put(4, 1, 0, 1, 9);
+    save("plane-missing", NULL, NULL);
+    begin(LMC_U8, 4, 0, 0);
+    put(5, 1, 0, 1, 9, 0);
+    save("bytes-after-planes", NULL, NULL);
+    begin(LMC_U8, 4, 0, 0);
+    put(3, 1, 0, 1);
+    save("constant-without-value", NULL, NULL);
+    begin(LMC_U8, 40, 0, 0);
+    put(9, 1, 0, 3, 3, 3, 0, 1, 0, 1);
+    save("sparse-too-deep", NULL, NULL);
+    begin(LMC_U8, 9, 0, 0);
+    put(9, 1, 0, 3, 0, 0x01, 0x02, 0, 5, 6);
+    save("sparse-flags-past-end", NULL, NULL);
+    begin(LMC_U8, 9, 0, 0);
+    put(5, 1, 0, 3, 1, 0);
+    save("sparse-empty", NULL, NULL);
+    begin(LMC_U8, 9, 0, 0);
+    put(8, 1, 0, 3, 0, 0x01, 0x01, 0, 5);
+    save("sparse-byte-missing", NULL, NULL);
+    begin(LMC_U8, 9, 0, 0);
+    put(10, 1, 0, 3, 0, 0x01, 0x00, 3, 1, 1, 5);
+    save("sparse-second-plane-sparse", NULL, NULL);
+}
+
+static void bad_huffman(void)
+{
+    two_symbols(40);
+    put_u32s(2, 2, 2, 0xffffffff);
+    put(8, 1, 0, 1, 0, 1, 0, 1, 0);
+    save("stream-size-huge", NULL, NULL);
+    two_symbols(40);
+    put_u32s(2, 2, 2, 3);
+    put(9, 1, 0, 1, 0, 1, 0, 1, 0, 0);
+    save("stream-too-long", NULL, NULL);
+    two_symbols(40);
+    put_u32s(2, 2, 2, 1);
+    put(7, 1, 0, 1, 0, 1, 0, 1);
+    save("stream-too-short", NULL, NULL);
+    two_symbols(40);
+    put_u32s(2, 2, 2, 2);
+    put(8, 1, 0, 1, 0, 1, 0, 1, 0x80);
+    save("stream-bits-left-over", NULL, NULL);
+    two_symbols(40);
+    put(8, 2, 0, 0, 0, 2, 0, 0, 0);
+    save("stream-sizes-cut", NULL, NULL);
+
+    static const struct {
+        const char *name;
+        unsigned char bytes[4];
+    } tables[] = {
+        {"lengths-one-symbol", {0xe1, 0xec, 0, 0}},      /* 1, then 255 = 19 + 12 + 16 * 14 zeros */
+        {"lengths-incomplete", {0x21, 0xbe, 0x0e, 0}},   /* 1, 2 */
+        {"lengths-too-many", {0x11, 0xb1, 0xbe, 0x0e}},  /* 1, 1, 1, ... over-full and then a run too far */
+        {"lengths-run-too-far", {0x11, 0xce, 0x0e, 0}},  /* 1, 1, then 255 zeros */
+        {"lengths-repeat-first", {0x0f, 0x11, 0xee, 0}}, /* nothing to repeat */
+        {"lengths-half-left", {0x11, 0xbe, 0x1e, 0}},    /* the half byte left over is 1 */
+    };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        begin(LMC_U8, 60, 0, 0);
+        put(3, 1, 0, 2);
+        for (int k = 0; k < (i == 2 ? 4 : 3); k++)
+            put(1, tables[i].bytes[k]);
+        put_u32s(2, 2, 2, 2);
+        put(8, 1, 0, 1, 0, 1, 0, 1, 0);
+        save(tables[i].name, NULL, NULL);
+    }
+    begin(LMC_U8, 60, 0, 0);
+    put(5, 1, 0, 2, 0x11, 0xbe);
+    save("lengths-cut", NULL, NULL);
+}
+
+/* The right base is four zeros. */
+static void bad_bases(void)
+{
+    begin(LMC_U8, 4, 1, 0);
+    put(4, 1, 2, 1, 7);
+    end("\7\7\7\7");
+    write_file("checksum-wrong-base", "lmc", made.bytes, made.count);
+    write_file("checksum-wrong-base", "base", "\0\0\0\1", 4);
+}
+
+/* ---- Unsupported ones ------------------------------------------------------------------------------------------ */
+
+static void unsupported(void)
+{
+    plain();
+    save_changed("version-2", 4, 2, 4);
+    plain();
+    save_changed("incompatible-flag", 8, 0x80000000, 4);
+    plain();
+    save_changed("dtype-new", 32, LMC_DTYPE_END, 2);
+    plain();
+    save_changed("predictor", 34, 1, 2);
+    plain();
+    save_changed("two-bases", 36, 2, 1);
+    plain();
+    save_changed("two-outputs", 37, 2, 1);
+    plain();
+    save_changed("block-size", 38, 16, 1);
+    plain();
+    save_changed("constants", 40, 8, 4);
+    plain();
+    save_changed("tables", 44, 8, 4);
+    plain();
+    save_changed("block-mode", 71, 1, 1);
+    begin(LMC_U8, 4, 0, 0);
+    put(2, 2, 0);
+    save("block-method", NULL, NULL);
+    begin(LMC_U8, 4, 0, 0);
+    put(4, 1, 5, 1, 9);
+    save("block-transform", NULL, NULL);
+    begin(LMC_U8, 4, 0, 0);
+    put(4, 1, 0, 4, 9);
+    save("plane-kind", NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: make_corpus DIRECTORY\n");
+        return 2;
+    }
+    directory = argv[1];
+    folder = "good";
+    good_from_encoder();
+    good_by_hand();
+    folder = "bad";
+    bad_headers();
+    bad_checksums();
+    bad_lengths_of_frames();
+    bad_blocks();
+    bad_huffman();
+    bad_bases();
+    folder = "unsupported";
+    unsupported();
+    return 0;
+}

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Fixtures: every test has a pool of its own, in a temporary directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lmcstore
+import pytest
+
+
+@pytest.fixture
+def pool_path(tmp_path: Path) -> str:
+    """Where a test's pool may be created."""
+    return str(tmp_path / "test.pool")
+
+
+@pytest.fixture
+def store(pool_path: str) -> Iterator[lmcstore.Store]:
+    """A new pool, open for writing, without the background compactor."""
+    opened = lmcstore.open(pool_path, size="256MiB", background=False)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def shelf(store: lmcstore.Store) -> lmcstore.Shelf:
+    """An empty shelf."""
+    return store["run"]
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python code in a process of its own; the code sees its arguments in sys.argv."""
+
+    def run(code: str, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, "PYTHONWARNINGS": "error::ResourceWarning"},
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,655 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command lmc-store from outside: every command, exit codes, JSON, pipes, hostile files, signals.
+
+Runs the binary that the environment variable LMC_STORE_BIN names, else build/release/bin/lmc-store.
+"""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+BIN = os.environ.get("LMC_STORE_BIN", str(TOP / "build/release/bin/lmc-store"))
+COMMANDS = ["create", "info", "ls", "import", "export", "verify", "compact", "tag", "rm", "dump", "restore"]
+
+pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+
+
+# ---- Helpers ---------------------------------------------------------------------------------------------------------
+
+
+def cli(*arguments, code=0, **options):
+    """Runs lmc-store, expects that exit code, and gives the finished process back; output is text."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    options.setdefault("stdout", subprocess.PIPE)
+    done = subprocess.run([BIN, *map(str, arguments)], stderr=subprocess.PIPE, timeout=120, **options)
+    done.stderr = done.stderr.decode()
+    assert done.returncode == code, f"{arguments}: exit {done.returncode}\n{done.stdout!r}\n{done.stderr}"
+    return done
+
+
+def text(*arguments, **options):
+    return cli(*arguments, **options).stdout.decode()
+
+
+def as_json(*arguments, **options):
+    """The one JSON object that --json prints."""
+    result = json.loads(cli(arguments[0], "--json", *arguments[1:], **options).stdout)
+    assert isinstance(result, dict)
+    return result
+
+
+def error(*arguments, code=1, status=None):
+    """Fails as it should, in both forms; gives the message back."""
+    plain = cli(*arguments, code=code)
+    assert plain.stderr.startswith("lmc-store: ")
+    assert plain.stderr.count("\n") == 1
+    if "-" not in arguments:
+        answer = as_json(*arguments, code=code)["error"]
+        assert answer["message"] and answer["status"] == (status or answer["status"])
+    return plain.stderr
+
+
+def state(seed=0, rows=64):
+    generator = np.random.default_rng(seed)
+    return {
+        "model.h.0.weight": generator.standard_normal((rows, 32)).astype(np.float32),
+        "model.h.0.bias": generator.standard_normal(rows).astype(np.float32),
+        "model.step": np.array(seed, dtype=np.int64),
+        "optimizer.exp_avg": generator.standard_normal((rows, 32)).astype(np.float16),
+    }
+
+
+@pytest.fixture
+def pool(tmp_path):
+    """A pool with three snapshots on the shelf "run", steps 10, 20, 30; the second is tagged "best"."""
+    path = tmp_path / "run.pool"
+    cli("create", path, "--size", "256MiB")
+    for i in range(1, 4):
+        source = tmp_path / f"{i}.safetensors"
+        safetensors.numpy.save_file(state(i), source, metadata={"seed": str(i)})
+        tag = ["--tag", "best"] if i == 2 else []
+        cli("import", path, "run", source, "--step", i * 10, *tag)
+    return path
+
+
+def digests(path):
+    """What is in a pool, whatever its form."""
+    result = {}
+    for shelf in as_json("ls", path)["shelves"]:
+        for snapshot in shelf["snapshots"]:
+            address = f"{shelf['name']}@{snapshot['number']}"
+            entries = as_json("ls", path, address)["snapshot"]["entries"]
+            result[address] = [(e["name"], e["dtype"], e["shape"], e["digest"]) for e in entries]
+    return result
+
+
+# ---- The command line ------------------------------------------------------------------------------------------------
+
+
+def test_version_and_help():
+    assert re.fullmatch(r"lmc-store \d+\.\d+\.\d+\n", text("--version"))
+    overview = text("--help")
+    for command in COMMANDS:
+        assert f"  {command} " in overview
+        page = text(command, "--help")
+        assert page.startswith(f"usage: lmc-store {command} ") and "--help" in page
+        assert text("help", command) == page
+        assert max(map(len, page.splitlines())) <= 120
+
+
+def test_no_command_is_wrong_use():
+    assert "usage:" in cli(code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("lss", "ls"), ("improt", "import"), ("verfy", "verify"), ("list", "ls"), ("remove", "rm")]
+)
+def test_did_you_mean(typed, meant):
+    assert f"did you mean '{meant}'" in error(typed, code=2, status="invalid")
+
+
+def test_no_guess_for_what_is_far():
+    assert "did you mean" not in error("xyzzy", code=2)
+    assert "did you mean '--json'" in cli("info", "p", "--jsn", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["info"],
+        ["info", "a", "b"],
+        ["info", ""],
+        ["info", "a", "--frobnicate"],
+        ["info", "a", "-x"],
+        ["info", "a", "--size", "8GiB"],
+        ["import", "p", "run"],
+        ["import", "p", "run", "f", "--step", "1.5"],
+        ["import", "p", "run", "f", "--step", "9223372036854775808"],
+        ["export", "p", "run@1"],
+        ["export", "p", "run@1", "-o"],
+        ["tag", "p", "run@1"],
+        ["rm", "p"],
+        ["restore", "-"],
+        ["ls", "p", "-n", "0"],
+        ["ls", "p", "-n", "-1"],
+        ["ls", "p", "-n", "1x"],
+        ["ls", "p", "-n", ""],
+        ["ls", "p", "-n", "99999999999999999999"],
+    ],
+)
+def test_wrong_use(arguments):
+    assert "--help" in error(*arguments, code=2, status="invalid")
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["", "0", "-1", "1", "7MiB", "abc", "8XiB", "8GiBs", "8 8", "1e9", "0x10", "nan", "99999999999EiB", "9E", "1."],
+)
+def test_bad_sizes(tmp_path, size):
+    assert "--size" in error("create", tmp_path / "p", f"--size={size}", code=2, status="invalid")
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "limit"),
+    [("8MiB", 8 << 20), ("16m", 16 << 20), ("20MB", 20_000_000), ("16777216", 1 << 24), ("1.5G", 3 << 29)],
+)
+def test_sizes(tmp_path, size, limit):
+    assert as_json("create", tmp_path / "p", "--size", size)["limit_bytes"] == limit
+
+
+# ---- create, info ----------------------------------------------------------------------------------------------------
+
+
+def test_create(tmp_path):
+    path = tmp_path / "p"
+    assert str(path) in text("create", path)
+    info = path.stat()
+    assert stat.S_IMODE(info.st_mode) == 0o600
+    assert info.st_blocks * 512 < 64 << 20
+    assert "exists" in error("create", path, status="exists")
+
+
+def test_nothing_there(tmp_path):
+    path = tmp_path / "none"
+    for arguments in (
+        ["info", path],
+        ["ls", path],
+        ["verify", path],
+        ["compact", path],
+        ["tag", path, "run", "x"],
+        ["rm", path, "run@1"],
+        ["dump", path, "-o", tmp_path / "a"],
+        ["export", path, "run", "-o", tmp_path / "s"],
+        ["import", path, "run", tmp_path / "s"],
+    ):
+        assert str(path) in error(*arguments, status="not found")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"not a pool\n", b"\0" * (9 << 20), b"PMEMPOOLSET\n"])
+def test_foreign_files_stay_as_they_are(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    for command in ("info", "ls", "verify", "compact"):
+        error(command, path, code=cli_code(command, path))
+    assert path.read_bytes() == content
+
+
+def cli_code(command, path):
+    """1, or 2 where the library calls the file itself wrong use; never a crash."""
+    done = subprocess.run([BIN, command, str(path)], capture_output=True, timeout=60)
+    assert done.returncode in (1, 2)
+    return done.returncode
+
+
+def test_info(pool):
+    info = as_json("info", pool)
+    assert info["pool"].endswith("run.pool")
+    assert info["limit_bytes"] == 256 << 20
+    assert (info["shelf_count"], info["snapshot_count"]) == (1, 3)
+    assert info["used_bytes"] >= info["live_bytes"] > 0
+    assert info["medium"]["file_system"] and re.fullmatch("[0-9a-f]{32}", info["uuid"])
+    page = text("info", pool)
+    assert "3 snapshots on 1 shelf" in page and "limit 256 MiB" in page and "compaction" in page
+
+
+# ---- import, ls ------------------------------------------------------------------------------------------------------
+
+
+def test_ls(pool):
+    (shelf,) = as_json("ls", pool)["shelves"]
+    assert (shelf["name"], shelf["snapshot_count"], shelf["latest"]) == ("run", 3, 3)
+    first, second, third = shelf["snapshots"]
+    assert [s["step"] for s in (first, second, third)] == [10, 20, 30]
+    assert (first["parent"], third["parent"]) == (None, 2)
+    assert second["tags"] == ["best"] and first["tags"] == []
+    assert first["meta"] == {"safetensors": {"seed": "1"}}
+    assert first["tensors"] == 4 and first["raw_bytes"] == sum(a.nbytes for a in state(1).values())
+    assert abs(third["time"] - time.time()) < 600
+    page = text("ls", pool).splitlines()
+    assert page[0].startswith("run: 3 snapshots") and len(page) == 5
+    assert page[3].split()[:2] == ["2", "20"] and page[3].split()[-2:] == ["best", "-"]
+    assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", page[3])
+    assert len({line.index("Z  ") for line in page[2:]}) == 1
+
+
+def test_ls_newest(pool):
+    snapshots = as_json("ls", pool, "-n", 2)["shelves"][0]["snapshots"]
+    assert [s["number"] for s in snapshots] == [2, 3]
+    assert as_json("ls", pool, "run", "-n", 9)["shelves"][0]["snapshot_count"] == 3
+
+
+def test_ls_tensors(pool):
+    snapshot = as_json("ls", pool, "run@best")["snapshot"]
+    assert (snapshot["number"], snapshot["attachments"]) == (2, [])
+    entries = {entry["name"]: entry for entry in snapshot["entries"]}
+    assert set(entries) == set(state())
+    assert entries["model.h.0.weight"]["dtype"] == "f32" and entries["model.h.0.weight"]["shape"] == [64, 32]
+    assert entries["model.step"]["shape"] == [] and entries["model.step"]["raw_bytes"] == 8
+    page = text("ls", pool, "run@best")
+    assert "run@2  step 20" in page and re.search(r"f32 +64x32 .* raw +model\.h\.0\.weight\n", page)
+    assert len(as_json("ls", pool, "run@2", "-n", 1)["snapshot"]["entries"]) == 1
+
+
+@pytest.mark.parametrize("address", ["run@4", "run@nope", "other", "other@1", "run@latest~9", "run@step:11"])
+def test_ls_of_what_is_not_there(pool, address):
+    error("ls", pool, address, status="not found")
+
+
+def test_an_empty_pool(tmp_path):
+    cli("create", tmp_path / "p")
+    assert as_json("ls", tmp_path / "p")["shelves"] == []
+    assert text("ls", tmp_path / "p")
+    assert as_json("verify", tmp_path / "p")["ok"] is True
+
+
+def test_import(pool, tmp_path):
+    answer = as_json("import", pool, "new", tmp_path / "1.safetensors", "--step", "-3", "--tag", "a", "--tag", "b")
+    assert (answer["snapshot"]["shelf"], answer["snapshot"]["number"], answer["snapshot"]["step"]) == ("new", 1, -3)
+    assert sorted(answer["snapshot"]["tags"]) == ["a", "b"]
+    assert "as new@2: 4 tensors" in text("import", pool, "new", tmp_path / "1.safetensors")
+    assert as_json("ls", pool, "new@2")["snapshot"]["step"] is None
+
+
+@pytest.mark.parametrize("tag", ["7", "latest", "a@b", "a~b", "a:b", "a..b", "", "\x1b[2J"])
+def test_bad_tags(pool, tmp_path, tag):
+    for arguments in (["import", pool, "run", tmp_path / "1.safetensors", f"--tag={tag}"], ["tag", pool, "run@1", tag]):
+        assert "\x1b" not in error(*arguments, code=2, status="invalid")
+    assert as_json("info", pool)["snapshot_count"] == 3
+
+
+def header(**tensors):
+    return json.dumps(tensors).encode()
+
+
+def tensor(dtype="U8", shape=(1,), offsets=(0, 1)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+HOSTILE = {
+    "empty": b"",
+    "short": b"1234",
+    "huge header": struct.pack("<Q", 1 << 62) + b"{}",
+    "header past the end": struct.pack("<Q", 100) + b"{}",
+    "no JSON": struct.pack("<Q", 4) + b"abcd",
+    "overlap": (header(a=tensor(shape=[2], offsets=[0, 2]), b=tensor(shape=[2], offsets=[1, 3])), b"123"),
+    "hole": (header(a=tensor(), b=tensor(offsets=[2, 3])), b"123"),
+    "end first": (header(a=tensor(offsets=[1, 0])), b"1"),
+    "past the end": (header(a=tensor(shape=[1 << 40], offsets=[0, 1 << 40])), b"1"),
+    "overflow": (header(a=tensor("F32", [1 << 62, 4], [0, 0])), b""),
+    "negative": (header(a=tensor(shape=[-1, -1])), b"1"),
+    "wrong size": (header(a=tensor("F32", [2], [0, 4])), b"1234"),
+    "unknown dtype": (header(a=tensor("Q8")), b"1"),
+    "twice": (b'{"a":%b,"a":%b}' % ((json.dumps(tensor()).encode(),) * 2), b"1"),
+    "no UTF-8": (b'{"\xff":%b}' % json.dumps(tensor()).encode(), b"1"),
+    "control character": (header(**{"\x1b[31m": tensor()}), b"1"),
+    "deep": (b'{"a":' + b"[" * 100000, b""),
+    "many dimensions": (header(a=tensor(shape=[1] * 33)), b"1"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_safetensors(pool, tmp_path, what):
+    content = HOSTILE[what]
+    if isinstance(content, tuple):
+        content = struct.pack("<Q", len(content[0])) + content[0] + content[1]
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(content)
+    message = error("import", pool, "run", bad)
+    assert str(bad) in message and "\x1b" not in message
+    assert as_json("info", pool)["snapshot_count"] == 3
+
+
+def test_import_of_what_is_no_file(pool, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    error("import", pool, "run", tmp_path / "fifo", code=2)
+    error("import", pool, "run", tmp_path, code=2)
+    error("import", pool, "run", tmp_path / "none", status="not found")
+
+
+# ---- export ----------------------------------------------------------------------------------------------------------
+
+
+def test_export(pool, tmp_path):
+    target = tmp_path / "out.safetensors"
+    answer = as_json("export", pool, "run@2", "-o", target)
+    assert (answer["tensors"], answer["left_out"], answer["number"]) == (4, 0, 2)
+    assert answer["bytes"] == target.stat().st_size and stat.S_IMODE(target.stat().st_mode) == 0o600
+    loaded = safetensors.numpy.load_file(target)
+    for name, array in state(2).items():
+        assert loaded[name].dtype == array.dtype and loaded[name].tobytes() == array.tobytes()
+    with safetensors.safe_open(target, "np") as file:
+        metadata = file.metadata()
+    assert metadata["format"] == "pt" and metadata["lmc-store.shelf"] == "run"
+    assert (metadata["lmc-store.number"], metadata["lmc-store.step"], metadata["seed"]) == ("2", "20", "2")
+    again = text("export", pool, "run@best", "-o", target)
+    assert "4 of its 4 tensors" in again
+    assert cli("export", pool, "run@2", "-o", "-").stdout == target.read_bytes()
+
+
+def test_export_lays_out_as_the_library_does(pool, tmp_path):
+    target = tmp_path / "out.safetensors"
+    cli("export", pool, "run@1", "-o", target)
+    with safetensors.safe_open(target, "np") as file:
+        metadata = file.metadata()
+    (size,) = struct.unpack("<Q", target.read_bytes()[:8])
+    theirs = safetensors.numpy.save(state(1), metadata)
+    (their_size,) = struct.unpack("<Q", theirs[:8])
+    assert size % 8 == 0
+    assert json.loads(target.read_bytes()[8 : 8 + size]) == json.loads(theirs[8 : 8 + their_size])
+    assert target.read_bytes()[8 + size :] == theirs[8 + their_size :]
+
+
+def test_export_is_what_torch_loads(pool, tmp_path):
+    torch = pytest.importorskip("torch")
+    safetensors_torch = pytest.importorskip("safetensors.torch")
+    target = tmp_path / "model.safetensors"
+    cli("export", pool, "run@3", "-o", target, "--part", "model")
+    loaded = safetensors_torch.load_file(target)
+    assert set(loaded) == {"h.0.weight", "h.0.bias", "step"}
+    assert torch.equal(loaded["h.0.weight"], torch.from_numpy(state(3)["model.h.0.weight"]))
+
+
+def test_every_torch_dtype(tmp_path):
+    torch = pytest.importorskip("torch")
+    safetensors_torch = pytest.importorskip("safetensors.torch")
+    cli("create", tmp_path / "p", "--size", "64MiB")
+    names = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 complex64 "
+    names += "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz"
+    tensors = {
+        name: torch.arange(48, dtype=torch.uint8).view(dtype).reshape(2, -1)
+        for name in names.split()
+        if (dtype := getattr(torch, name)) is not torch.bool
+    }
+    tensors["bool"] = torch.tensor([[True], [False]])
+    tensors["empty"] = torch.zeros(0, 3)
+    tensors["scalar"] = torch.tensor(1.5)
+    safetensors_torch.save_file(tensors, tmp_path / "in")
+    cli("import", tmp_path / "p", "run", tmp_path / "in")
+    cli("export", tmp_path / "p", "run", "-o", tmp_path / "out")
+    loaded = safetensors_torch.load_file(tmp_path / "out")
+    assert set(loaded) == set(tensors)
+    for name, value in tensors.items():
+        assert loaded[name].dtype == value.dtype and loaded[name].shape == value.shape
+        assert loaded[name].contiguous().flatten().view(torch.uint8).equal(value.flatten().view(torch.uint8))
+
+
+def test_export_fails_cleanly(pool, tmp_path):
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert "parts model, optimizer" in error("export", pool, "run", "-o", tmp_path / "x", "--part", "modle")
+    error("export", pool, "run", "-o", tmp_path / "no" / "x")
+    error("export", pool, "run", "-o", tmp_path, code=2)
+    error("export", pool, "run@9", "-o", tmp_path / "x", status="not found")
+    error("export", pool, "run", "-o", pool, code=2, status="invalid")
+    error("dump", pool, "-o", pool, code=2, status="invalid")
+    error("export", pool, "run", "-o", "/dev/full", status="full")
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_not_to_a_terminal(pool):
+    for arguments in (["export", pool, "run", "-o", "-"], ["dump", pool], ["dump", pool, "-o", "-"]):
+        leader, follower = pty.openpty()
+        try:
+            assert "terminal" in cli(*arguments, code=2, stdout=follower).stderr
+        finally:
+            os.close(follower)
+            os.close(leader)
+    assert "--json" in cli("dump", pool, "--json", code=2).stderr
+    assert "--json" in cli("export", pool, "run", "-o", "-", "--json", code=2).stderr
+
+
+# ---- tag, rm, compact, verify ----------------------------------------------------------------------------------------
+
+
+def test_tag(pool):
+    assert text("tag", pool, "run@1", "keep") == "run@1 is now tagged keep\n"
+    assert as_json("tag", pool, "run@3", "best")["snapshot"]["tags"] == ["best"]
+    assert as_json("ls", pool, "run@2")["snapshot"]["tags"] == []
+    error("tag", pool, "run@2", "best", "--delete", status="not found")
+    cli("tag", pool, "run@best", "best", "--delete")
+    error("ls", pool, "run@best", status="not found")
+
+
+def test_rm(pool):
+    assert "run@latest" in error("rm", pool, "run", code=2, status="invalid")
+    answer = as_json("rm", pool, "run@1", "--dry-run")
+    assert answer["removed"] is False and as_json("info", pool)["snapshot_count"] == 3
+    assert answer["freed_bytes"] + answer["later_bytes"] > 0
+    assert text("rm", pool, "run@best").startswith("removed run@2: ")
+    numbers = [s["number"] for s in as_json("ls", pool)["shelves"][0]["snapshots"]]
+    assert numbers == [1, 3]
+    error("rm", pool, "run@2", status="not found")
+
+
+def test_compact_keeps_everything(tmp_path):
+    path = tmp_path / "p"
+    cli("create", path, "--size", "256MiB")
+    base = state(0, rows=4096)
+    for _ in range(8):
+        base["model.h.0.weight"] = base["model.h.0.weight"] + np.float32(1e-3)
+        safetensors.numpy.save_file(base, tmp_path / "s")
+        cli("import", path, "run", tmp_path / "s")
+    before = digests(path)
+    answer = as_json("compact", path)
+    assert answer["backlog"] == 0 and answer["used_bytes"] <= answer["used_bytes_before"]
+    assert digests(path) == before
+    assert "delta" in text("ls", path, "run@1") + text("ls", path, "run@2")
+    assert as_json("verify", path)["ok"] is True
+    cli("export", path, "run@8", "-o", tmp_path / "out")
+    assert (
+        safetensors.numpy.load_file(tmp_path / "out")["model.h.0.weight"].tobytes()
+        == base["model.h.0.weight"].tobytes()
+    )
+    assert text("compact", path).startswith("compacted: ")
+
+
+def test_verify(pool):
+    answer = as_json("verify", pool)
+    assert (answer["ok"], answer["snapshots"], answer["damages"]) == (True, 3, [])
+    assert as_json("verify", pool, "run@2")["snapshots"] == 1
+    assert text("verify", pool, "run").startswith("no damage: 3 snapshots")
+    error("verify", pool, "nope", status="not found")
+
+
+def test_verify_names_the_damage(pool, tmp_path):
+    content = bytearray(pool.read_bytes())
+    at = content.find(state(2)["model.h.0.weight"].tobytes())
+    assert at > 0
+    content[at + 100] ^= 0x40
+    pool.write_bytes(content)
+    answer = as_json("verify", pool, code=1)
+    assert answer["ok"] is False and answer["error"]["status"] == "damaged"
+    (damage,) = answer["damages"]
+    assert (damage["shelf"], damage["number"], damage["tensor"]) == ("run", 2, "model.h.0.weight")
+    plain = cli("verify", pool, "run@2", code=1)
+    assert b"damaged: run@2 model.h.0.weight" in plain.stdout
+    error("export", pool, "run@2", "-o", tmp_path / "x", status="damaged")
+    assert not (tmp_path / "x").exists()
+    cli("export", pool, "run@3", "-o", tmp_path / "x")
+    cli("verify", pool, "run@1")
+
+
+# ---- dump, restore ---------------------------------------------------------------------------------------------------
+
+
+def test_dump_and_restore(pool, tmp_path):
+    archive, copy = tmp_path / "run.archive", tmp_path / "copy.pool"
+    answer = as_json("dump", pool, "-o", archive)
+    assert answer["snapshots"] == 3 and answer["bytes"] == archive.stat().st_size
+    assert stat.S_IMODE(archive.stat().st_mode) == 0o600
+    assert text("restore", archive, copy, "--size", "128MiB").startswith("restored into ")
+    assert as_json("info", copy)["limit_bytes"] == 128 << 20
+    assert digests(copy) == digests(pool)
+    assert as_json("ls", copy, "run@best")["snapshot"]["number"] == 2
+    assert as_json("verify", copy)["ok"] is True
+    again = as_json("restore", archive, copy)
+    assert (again["snapshots"], again["snapshots_skipped"]) == (0, 3)
+    assert cli("dump", pool, "run").stdout == archive.read_bytes()
+
+
+def test_dump_through_a_pipe(pool, tmp_path):
+    copy = tmp_path / "copy.pool"
+    with subprocess.Popen([BIN, "dump", str(pool)], stdout=subprocess.PIPE) as dump:
+        cli("restore", "-", copy, stdin=dump.stdout)
+    assert dump.returncode == 0
+    assert digests(copy) == digests(pool)
+
+
+def test_restore_refuses_what_it_should(pool, tmp_path):
+    archive = tmp_path / "archive"
+    cli("dump", pool, "-o", archive)
+    content = archive.read_bytes()
+    new, bad = tmp_path / "new.pool", tmp_path / "bad"
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    cases = [b"", b"no archive at all", content[:4], content[: len(content) // 2], content[:-1], bytes(flipped)]
+    for case in cases:
+        bad.write_bytes(case)
+        error("restore", bad, new)
+        assert not new.exists()
+        cli("restore", "-", new, stdin=bad.open("rb"), code=1)
+        assert not new.exists()
+    error("restore", tmp_path, new, code=2)
+    error("restore", tmp_path / "none", new, status="not found")
+    assert not new.exists()
+
+
+def test_restore_into_a_pool_with_other_snapshots(pool, tmp_path):
+    archive, other = tmp_path / "archive", tmp_path / "other.pool"
+    cli("dump", pool, "-o", archive)
+    cli("create", other, "--size", "64MiB")
+    cli("import", other, "run", tmp_path / "3.safetensors")
+    before = digests(other)
+    error("restore", archive, other, status="exists")
+    assert digests(other) == before
+
+
+def test_dump_of_nothing(pool, tmp_path):
+    error("dump", pool, "nope", "-o", tmp_path / "a", status="not found")
+    assert not (tmp_path / "a").exists()
+
+
+# ---- Pipes that close, disks that are full, signals ------------------------------------------------------------------
+
+
+def test_a_closed_pipe(pool):
+    for command in (["dump"], ["ls"], ["ls", "run@1"], ["info"], ["export", "run", "-o", "-"]):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        done = cli(command[0], pool, *command[1:], code=1, stdout=write_end)
+        os.close(write_end)
+        assert done.stderr.count("\n") <= 1
+
+
+def test_a_full_standard_output(pool):
+    with open("/dev/full", "wb") as full:
+        assert "No space left" in cli("ls", pool, code=1, stdout=full).stderr
+        cli("--help", code=1, stdout=full)
+        cli("dump", pool, code=1, stdout=full)
+
+
+@pytest.fixture
+def large(tmp_path):
+    path = tmp_path / "large.pool"
+    array = np.random.default_rng(1).integers(0, 256, 96 << 20, dtype=np.uint8)
+    safetensors.numpy.save_file({"a": array}, tmp_path / "large.safetensors")
+    cli("create", path)
+    cli("import", path, "run", tmp_path / "large.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_cleanly(large, tmp_path, number):
+    for command in (["dump", str(large)], ["export", str(large), "run", "-o", "-"]):
+        with subprocess.Popen([BIN, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout.read(1)
+            process.send_signal(number)
+            process.stdout.read()
+            message = process.stderr.read().decode()
+        assert process.returncode == 128 + number, message
+        assert message.startswith("lmc-store: ") and message.count("\n") == 1
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".lmc")]
+
+
+def test_an_interrupted_restore_leaves_no_pool(large, tmp_path):
+    content = cli("dump", large).stdout
+    copy = tmp_path / "copy.pool"
+    with subprocess.Popen([BIN, "restore", "-", str(copy)], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(content[: 32 << 20])
+        process.stdin.flush()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.stdin.write(content[32 << 20 :])
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        message = process.stderr.read().decode()
+    assert process.returncode == 130, message
+    assert not copy.exists()
+
+
+# ---- Beside a writer -------------------------------------------------------------------------------------------------
+
+WRITER = """
+    import sys, numpy, lmcstore
+    store = lmcstore.open(sys.argv[1], mode="r+")
+    store["run"].snapshot({"model": {"w": numpy.zeros(8)}, "epoch": 3}, step=40)
+    print("ready", flush=True)
+    sys.stdin.read()
+    store.close()
+"""
+
+
+def test_beside_a_writer(pool, tmp_path):
+    pytest.importorskip("lmcstore")
+    arguments = [sys.executable, "-c", textwrap.dedent(WRITER), str(pool)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout.readline() == b"ready\n"
+        assert as_json("info", pool)["snapshot_count"] == 4
+        assert [s["step"] for s in as_json("ls", pool)["shelves"][0]["snapshots"]] == [10, 20, 30, 40]
+        assert as_json("verify", pool)["ok"] is True
+        assert as_json("ls", pool, "run")["shelves"][0]["latest"] == 4
+        answer = as_json("export", pool, "run@4", "-o", tmp_path / "x")
+        assert answer["tensors"] == 1 and answer["left_out"] >= 1
+        cli("dump", pool, "-o", tmp_path / "archive")
+        message = error("compact", pool, "--wait", 0, status="in use")
+        assert str(writer.pid) in message and str(pool) in message
+        writer.stdin.close()
+    assert writer.returncode == 0
+    cli("compact", pool)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A snapshot's structure may come from a stranger: whatever it says, reading it raises an error or gives plain data."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from array import array
+from typing import Any
+
+import lmcstore
+import pytest
+import torch
+from lmcstore import _core
+from lmcstore._scalars import MAX_DEPTH, Reader, pack
+from lmcstore.state import SKELETON, VALUES
+
+
+def craft(shelf: lmcstore.Shelf, skeleton: Any, values: bytes = b"", tensors: tuple[str, ...] = ("t",)) -> Any:
+    """Make a snapshot with any skeleton and values, and float tensors of two elements."""
+    capture = shelf.store._pool.begin(shelf.name)
+    data = torch.tensor([1.0, 2.0])
+    count = len(tensors)
+    capture.put(
+        tensors,
+        bytes([_core.DTYPES["f32"]]) * count,
+        bytes([1]) * count,
+        array("Q", [2] * count),
+        array("q", [0] * count),
+        bytes(count),
+        array("Q", [data.data_ptr()] * count),
+    )
+    text = skeleton if isinstance(skeleton, bytes) else json.dumps(skeleton).encode()
+    capture.put_attachment(SKELETON, text)
+    capture.put_attachment(f"{VALUES}0", values)
+    return shelf[capture.commit(None, 0, 0, (), (), (), None, False)]
+
+
+def document(root: Any, leaves: int = 0) -> dict[str, Any]:
+    return {"lmcstore": 1, "leaves": leaves, "root": root}
+
+
+GOOD = document(["d", ["t"], 1])
+
+
+def nested(levels: int) -> Any:
+    node: Any = 0
+    for _ in range(levels):
+        node = ["l", node]
+    return node
+
+
+BAD_SKELETONS = {
+    "empty": b"",
+    "no JSON": b"{",
+    "binary": bytes(range(256)),
+    "deep JSON": b"[" * 100_000,
+    "huge number": b'{"lmcstore": 1, "leaves": ' + b"9" * 10_000 + b', "root": 0}',
+    "a list": [],
+    "no version": {"leaves": 0, "root": ["l"]},
+    "version zero": {"lmcstore": 0, "leaves": 0, "root": ["l"]},
+    "version true": {"lmcstore": True, "leaves": 0, "root": ["l"]},
+    "no root": {"lmcstore": 1, "leaves": 0},
+    "too many leaves": document(["l"], 10**12),
+    "negative leaves": document(["l"], -1),
+    "leaves as text": {"lmcstore": 1, "leaves": "1", "root": 0},
+    "missing leaf": document(0, 0),
+    "number": document(3),
+    "float": document(1.0),
+    "true": document(True),
+    "text": document("t"),
+    "null": document(None),
+    "unknown tag": document(["x", 1]),
+    "tag of another type": document([["l"], 1]),
+    "tag 1": document([1, 1]),
+    "dict without keys": document(["d"]),
+    "dict with few keys": document(["d", ["a"], 1, 1]),
+    "dict with many keys": document(["d", ["t", "u"], 1]),
+    "keys as text": document(["d", "t", 1]),
+    "float key": document(["d", [1.5], ["T", "t"]]),
+    "list key": document(["d", [[1]], ["T", "t"]]),
+    "bad hex key": document(["d", [["zz"]], ["T", "t"]]),
+    "long key": document(["d", [[pack("x").hex() + "00"]], ["T", "t"]]),
+    "unhashable key": document(["d", [[(b"l" + struct.pack("<I", 0)).hex()]], ["T", "t"]]),
+    "the same key twice": document(["d", ["a", "a"], ["T", "t"], ["l"]]),
+    "equal keys": document(["d", [1, True], ["T", "t"], ["l"]]),
+    "missing tensor": document(["T", "other"]),
+    "the same tensor twice": document(["l", ["T", "t"], ["T", "t"]]),
+    "tensor without a name": document(["T"]),
+    "tensor with a number": document(["T", 5]),
+    "tensor with too much": document(["T", "t", 1, 2, 3]),
+    "tie of text": document(["T", "t", "a", "b"]),
+    "metadata missing": document(["O", []]),
+    "array of a bad dtype": document(["A", "t", "O"]),
+    "array of another dtype": document(["A", "t", "q"]),
+    "array of a swapped dtype": document(["A", "t", ">f8"]),
+    "array of text": document(["A", "t", "__import__"]),
+    "array dtype list": document(["A", "t", ["f4"]]),
+    "deep": document(nested(MAX_DEPTH + 5), 1),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SKELETONS)
+def test_bad_skeletons(shelf: lmcstore.Shelf, name: str) -> None:
+    snapshot = craft(shelf, BAD_SKELETONS[name], b"N" if name == "deep" else b"")
+    with pytest.raises(lmcstore.DamagedError):
+        snapshot.state_dict()
+    assert snapshot.names() == ["t"]
+
+
+def test_good_skeletons(shelf: lmcstore.Shelf) -> None:
+    assert craft(shelf, GOOD).state_dict()["t"].tolist() == [1, 2]
+    assert craft(shelf, document(nested(50), 1), b"T").state_dict() is not None
+    tied = craft(shelf, document(["l", ["T", "a", 0, 0], ["T", "b", 0, 1]]), tensors=("a", "b")).state_dict()
+    assert tied[0].data_ptr() == tied[1].data_ptr()
+
+
+def test_newer_versions_are_not_guessed(shelf: lmcstore.Shelf) -> None:
+    with pytest.raises(lmcstore.UnsupportedError, match="update"):
+        craft(shelf, {"lmcstore": 2, "something": "new"}).state_dict()
+
+
+LONG = struct.pack("<I", 0xFFFFFFFF)
+BAD_VALUES = {
+    "nothing": b"",
+    "unknown": b"?",
+    "pickle": b"\x80\x04K\x01.",
+    "short float": b"f1234",
+    "short length": b"s\0\0",
+    "long text": b"s" + LONG,
+    "bad text": b"s\1\0\0\0\xff",
+    "long list": b"l" + LONG + b"N" * 100,
+    "long numbers": b"q" + LONG + b"N" * 100,
+    "short numbers": b"d\2\0\0\0" + bytes(15),
+    "unhashable in a set": b"S\1\0\0\0l\0\0\0\0",
+    "twice in a set": b"S\2\0\0\0TT",
+    "equal in a set": b"S\2\0\0\0T" + pack(1),
+    "no dtype": b"y\6Tensor",
+    "no dtype either": b"y\7__doc__",
+    "dtype not ASCII": b"y\1\xff",
+    "unknown dtype": b"y\3abc",
+    "bad device": b"v\3abc\0\0\0\0",
+    "bad numpy": b"nO" + bytes(8),
+    "numpy void": b"nV" + bytes(8),
+    "deep": b"t\1\0\0\0" * 5000 + b"N",
+    "missing attachment": b"R\5\0\0\0",
+    "nested attachment": b"l\1\0\0\0R\0\0\0\0",
+    "too much": b"NN",
+}
+
+
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_bad_values(shelf: lmcstore.Shelf, name: str) -> None:
+    snapshot = craft(shelf, document(0, 1), BAD_VALUES[name], ())
+    with pytest.raises(lmcstore.DamagedError):
+        snapshot.state_dict()
+
+
+def test_random_values() -> None:
+    """Random bytes and broken good ones give values or DamagedError, nothing else, soon."""
+    generator = random.Random(1)
+    good = pack((1, "x", b"y", 2.5, frozenset({1, 2}), (None, True), torch.float32, torch.Size([1, 2])))
+    for _ in range(20_000):
+        data = bytearray(good) if generator.random() < 0.7 else bytearray(generator.randbytes(40))
+        for _ in range(generator.randrange(1, 4)):
+            data[generator.randrange(len(data))] = generator.randrange(256)
+        try:
+            Reader(bytes(data)).value()
+        except lmcstore.DamagedError:
+            pass
+
+
+def test_random_skeletons(shelf: lmcstore.Shelf) -> None:
+    generator = random.Random(2)
+    good = json.dumps(document(["d", ["t", 1, ["6e"]], 1, ["l", 0, 0], ["O", [], ["d", []]]], 2)).encode()
+    for _ in range(200):
+        data = bytearray(good)
+        for _ in range(generator.randrange(1, 4)):
+            data[generator.randrange(len(data))] = generator.choice(b'0123"[],{}TAdlotOC')
+        try:
+            craft(shelf, bytes(data), b"NT").state_dict()
+        except (lmcstore.DamagedError, lmcstore.UnsupportedError):
+            pass
+
+
+def test_a_snapshot_without_a_structure_is_flat(shelf: lmcstore.Shelf) -> None:
+    capture = shelf.store._pool.begin("flat")
+    data = torch.arange(4, dtype=torch.float32)
+    names = ["model.a.weight", "model.b", "x"]
+    capture.put(
+        names,
+        bytes([_core.DTYPES["f32"]]) * 3,
+        bytes([1]) * 3,
+        array("Q", [4] * 3),
+        array("q", [0] * 3),
+        bytes(3),
+        array("Q", [data.data_ptr()] * 3),
+    )
+    capture.commit(None, 0, 0, (), (), (), None, False)
+    snapshot = shelf.store["flat"].latest
+    state = snapshot.state_dict()
+    assert list(state) == names and all(torch.equal(tensor, data) for tensor in state.values())
+    assert torch.equal(snapshot["model.a.weight"], data)
+    assert list(snapshot["model"]) == ["a.weight", "b"]
+    with pytest.raises(KeyError):
+        snapshot["y"]
+    module = torch.nn.Module()
+    module.b = torch.nn.Parameter(torch.zeros(4))
+    module.a = torch.nn.Module()
+    module.a.weight = torch.nn.Parameter(torch.zeros(4))
+    snapshot.load_into(model=module)
+    assert torch.equal(module.b.detach(), data)

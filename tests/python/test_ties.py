@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tied tensors are stored once and come back tied; others that overlap come back apart."""
+
+from __future__ import annotations
+
+import lmcstore
+import torch
+
+from same import same
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 8)
+        self.head = torch.nn.Linear(8, 50, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_tied_weights_of_a_module(shelf: lmcstore.Shelf) -> None:
+    model = Tied()
+    snapshot = shelf.snapshot({"model": model.state_dict(), "number": 1})
+    assert set(snapshot.names()) == {"model.embedding.weight", "model.head.weight"}
+    back = snapshot.state_dict()["model"]
+    assert back["embedding.weight"].data_ptr() == back["head.weight"].data_ptr()
+    back["embedding.weight"][0, 0] = 42
+    assert back["head.weight"][0, 0] == 42
+    again = Tied()
+    again.load_state_dict(snapshot["model"])
+    same(model.head.weight, again.head.weight.detach())
+
+
+def test_tied_weights_take_space_once(shelf: lmcstore.Shelf) -> None:
+    weight = torch.randn(100_000)
+    once = shelf.snapshot({"a": weight})
+    twice = shelf.snapshot({"a": weight, "b": weight.detach(), "c": weight})
+    assert twice.stored_bytes < once.stored_bytes + 10_000
+
+
+def test_identity_is_kept(shelf: lmcstore.Shelf) -> None:
+    weight = torch.randn(3, 4)
+    back = shelf.snapshot({"a": weight, "b": [weight, weight.detach()]}).state_dict()
+    assert back["a"] is back["b"][0]
+    assert back["b"][1] is not back["a"]
+    assert back["b"][1].data_ptr() == back["a"].data_ptr()
+
+
+def test_a_part_holds_its_own_ties(shelf: lmcstore.Shelf) -> None:
+    weight = torch.randn(3)
+    snapshot = shelf.snapshot({"a": weight, "b": {"x": weight, "y": weight}})
+    part = snapshot["b"]
+    assert part["x"] is part["y"]
+    same(weight, part["x"])
+    same(weight, snapshot["b.y"])
+
+
+def test_other_overlaps_come_back_apart(shelf: lmcstore.Shelf) -> None:
+    base = torch.arange(12.0).view(3, 4)
+    state = {"all": base, "row": base[1], "turned": base.t(), "bits": base.view(torch.int32), "same row": base[1]}
+    back = shelf.snapshot(state).state_dict()
+    same(state, back)
+    assert back["row"].data_ptr() == back["same row"].data_ptr()
+    back["all"].zero_()
+    back["row"].fill_(7)
+    same(base.t(), back["turned"])
+    same(base.view(torch.int32), back["bits"])
+
+
+def test_each_tensor_has_a_storage_of_its_own(shelf: lmcstore.Shelf) -> None:
+    back = shelf.snapshot({str(index): torch.randn(4) for index in range(50)}).state_dict()
+    storages = {tensor.untyped_storage().data_ptr() for tensor in back.values()}
+    assert len(storages) == 50
+    for tensor in back.values():
+        assert tensor.untyped_storage().nbytes() == 16 and tensor.storage_offset() == 0 and tensor._base is None
+
+
+def test_empty_tensors_are_not_tied(shelf: lmcstore.Shelf) -> None:
+    state = {"a": torch.zeros(0), "b": torch.zeros(0), "c": torch.zeros(0, 3)}
+    same(state, shelf.snapshot(state).state_dict())
+
+
+def test_ties_over_steps(shelf: lmcstore.Shelf) -> None:
+    model = Tied()
+    for step in range(6):
+        with torch.no_grad():
+            model.embedding.weight.add_(1)
+        shelf.snapshot(model.state_dict(), step=step)
+    shelf.store.compact()
+    for snapshot in shelf:
+        back = snapshot.state_dict()
+        assert back["embedding.weight"].data_ptr() == back["head.weight"].data_ptr()

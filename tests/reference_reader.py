@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""An LMC frame decoder in plain Python, written from codec/FORMAT.md alone (sections in brackets).
+
+It is for checking the C library and the document against each other, so it is slow and says what it does. Checksums
+are checked where the package ``xxhash`` is installed; all else is checked always.
+
+    reference_reader.py FRAME [--base BASE] [--output FILE]     decode a frame
+    reference_reader.py --corpus DIRECTORY                      check good, bad and unsupported frames
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+import sys
+from pathlib import Path
+
+try:
+    import xxhash
+except ImportError:  # a reader without checksums is still a reader
+    xxhash = None  # type: ignore[assignment]
+
+BLOCK_BYTES = 1 << 20
+ELEMENT_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 2, 12: 4, 13: 8, 14: 4, 15: 8,
+                 16: 16, 17: 1, 18: 1, 19: 1, 20: 1, 21: 1, 22: 1}  # fmt: skip
+WORD_BYTES = {**ELEMENT_BYTES, 14: 2, 15: 4, 16: 8}
+
+
+class Damaged(Exception):
+    """No writer made this [1.3]."""
+
+
+class Unsupported(Exception):
+    """Needs a feature or version that this reader does not have [1.3]."""
+
+
+def refuse(condition: bool, why: str) -> None:
+    if condition:
+        raise Damaged(why)
+
+
+def unsupported(condition: bool, why: str) -> None:
+    if condition:
+        raise Unsupported(why)
+
+
+def check64(data: bytes, seed: int, expected: int, what: str) -> None:
+    if xxhash is not None:
+        refuse(xxhash.xxh3_64_intdigest(data, seed) != expected, f"checksum of {what}")
+
+
+def check128(data: bytes, low: int, high: int, what: str) -> None:
+    if xxhash is not None:
+        refuse(xxhash.xxh3_128_intdigest(data) != high << 64 | low, f"hash of {what}")
+
+
+class Reader:
+    """Bytes that are taken from the front and can't be over-read."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        refuse(count > len(self.data) - self.at, "a block ends too early")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+
+class Frame:
+    """The header [3, 4]."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.read_prefix()
+        self.read_rest()
+
+    def read_prefix(self) -> None:
+        data = self.data
+        refuse(len(data) < 64, "no prefix")
+        (magic, version, incompatible, _, self.raw_bytes, self.frame_bytes, self.dtype, predictor, self.base_count,
+         outputs, block_log2, reserved_8, constants, tables, extensions, reserved_32,
+         checksum) = struct.unpack("<4sIIIQQHHBBBBIIIIQ", data[:64])  # fmt: skip
+        refuse(magic != b"LMCF", "magic")
+        check64(data[:56], 0, checksum, "the prefix")
+        refuse(version == 0, "version 0")
+        unsupported(version != 1, "version")
+        unsupported(incompatible != 0, "incompatible flags")
+        refuse(reserved_8 != 0 or reserved_32 != 0, "a reserved field")
+        refuse(outputs == 0 or self.dtype == 0, "no output, or no dtype")
+        unsupported(outputs != 1 or predictor != 0 or self.base_count > 1, "a feature")
+        unsupported(block_log2 != 20 or constants != 0 or tables != 0, "a feature")
+        unsupported(self.dtype not in ELEMENT_BYTES, "dtype")
+        refuse(self.raw_bytes > 1 << 55 or self.frame_bytes > 1 << 56, "an impossible size")
+        refuse(self.raw_bytes % ELEMENT_BYTES[self.dtype] != 0, "half an element")
+        refuse(extensions % 8 != 0, "extensions")
+        self.block_count = (self.raw_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES
+        self.table_at = 64 + 16 * self.base_count + extensions
+        self.header_bytes = self.table_at + 32 * self.block_count + 8
+        refuse(self.frame_bytes < self.header_bytes + self.block_count, "too short for its blocks")
+        refuse(self.frame_bytes > self.header_bytes + self.raw_bytes + self.block_count, "too long for its blocks")
+
+    def read_rest(self) -> None:
+        data = self.data
+        refuse(len(data) < self.header_bytes, "header cut short")
+        end = self.header_bytes - 8
+        check64(data[:end], 0, struct.unpack("<Q", data[end : end + 8])[0], "the header")
+        refuse(len(data) != self.frame_bytes, "not as long as the header says")
+        entries = [struct.unpack_from("<QQQQ", data, self.table_at + 32 * i) for i in range(self.block_count)]
+        places = [entry[0] & (1 << 56) - 1 for entry in entries] + [self.frame_bytes]
+        refuse(places[0] != self.header_bytes, "blocks do not follow the header")
+        self.blocks = []
+        for i, (place, coded_hash, low, high) in enumerate(entries):
+            unsupported(place >> 56 != 0, "mode of a block")
+            raw = min(BLOCK_BYTES, self.raw_bytes - i * BLOCK_BYTES)
+            refuse(not 1 <= places[i + 1] - places[i] <= raw + 1, "size of a block")
+            self.blocks.append((places[i], places[i + 1], coded_hash, low, high, raw))
+
+    def decode(self, base: bytes | None = None) -> bytes:
+        """The content [2]."""
+        if self.base_count:
+            if base is None or len(base) != self.raw_bytes:
+                raise ValueError("this frame needs a base of its content's size")
+        else:
+            base = None
+        content = bytearray()
+        for i, (begin, end, coded_hash, low, high, raw) in enumerate(self.blocks):
+            coded = self.data[begin:end]
+            check64(coded, i, coded_hash, f"block {i}")
+            at = i * BLOCK_BYTES
+            block = decode_block(coded, raw, WORD_BYTES[self.dtype], None if base is None else base[at : at + raw])
+            check128(block, low, high, f"decoded block {i}")
+            content += block
+        return bytes(content)
+
+
+def decode_block(coded: bytes, raw: int, word: int, base: bytes | None) -> bytes:
+    """[5.1]"""
+    reader = Reader(coded)
+    method = reader.byte()
+    unsupported(method > 1, "method of a block")
+    if method == 0:
+        block = reader.take(raw)
+    else:
+        transform = reader.byte()
+        unsupported(transform > 4, "transform")
+        refuse(transform >= 2 and base is None, "a transform that needs a base")
+        planes = [decode_plane(reader, raw // word, 0) for _ in range(word)]
+        block = join(planes, raw, word, transform, base)
+    refuse(reader.at != len(coded), "bytes left over in a block")
+    return block
+
+
+def join(planes: list[bytes], raw: int, word: int, transform: int, base: bytes | None) -> bytes:
+    """[5.2]"""
+    bits = 8 * word
+    mask = (1 << bits) - 1
+    block = bytearray(raw)
+    for at in range(0, raw, word):
+        y = sum(planes[p][at // word] << 8 * p for p in range(word))
+        b = int.from_bytes(base[at : at + word], "little") if base is not None else 0
+        if transform == 0:
+            x = y
+        elif transform == 1:
+            x = y >> 1 | (y & 1) << bits - 1
+        elif transform == 2:
+            x = y ^ b
+        elif transform == 3:
+            x = y + b
+        else:
+            x = (y >> 1 if y % 2 == 0 else y >> 1 ^ mask) + b
+        block[at : at + word] = (x & mask).to_bytes(word, "little")
+    return bytes(block)
+
+
+def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
+    """[5.3] depth: how many sparse planes this one is the flags of; 2 where it may not be sparse."""
+    kind = reader.byte()
+    unsupported(kind > 3, "kind of a plane")
+    if kind == 0:
+        return reader.take(n)
+    if kind == 1:
+        return reader.take(1) * n
+    if kind == 2:
+        return decode_huffman(reader, n)
+    refuse(depth == 2, "sparse planes nested too deeply")
+    flag_bytes = decode_plane(reader, (n + 7) // 8, depth + 1)
+    flags = [flag_bytes[i // 8] >> i % 8 & 1 for i in range(8 * len(flag_bytes))]
+    refuse(any(flags[n:]), "flags past the end")
+    refuse(not any(flags), "a sparse plane without a flag")
+    rest = iter(decode_plane(reader, sum(flags), 2))
+    return bytes(next(rest) if flag else 0 for flag in flags[:n])
+
+
+def read_lengths(reader: Reader) -> list[int]:
+    """[5.4]"""
+    halves: list[int] = []
+
+    def half() -> int:
+        if not halves:
+            byte = reader.byte()
+            halves.extend((byte >> 4, byte & 15))
+        return halves.pop()
+
+    lengths: list[int] = []
+    while len(lengths) < 256:
+        code = half()
+        if code <= 12:
+            lengths.append(code)
+        elif code == 13:
+            lengths += [0] * (3 + half())
+        elif code == 14:
+            low = half()
+            lengths += [0] * (19 + low + 16 * half())
+        else:
+            refuse(not lengths, "nothing to repeat")
+            lengths += [lengths[-1]] * (3 + half())
+    refuse(len(lengths) > 256, "too many code lengths")
+    refuse(any(halves), "a half byte left over")
+    refuse(sum(4096 >> length for length in lengths if length) != 4096, "code lengths are not complete")
+    return lengths
+
+
+def decode_huffman(reader: Reader, n: int) -> bytes:
+    """[5.4, 5.5]"""
+    lengths = read_lengths(reader)
+    symbols: dict[tuple[int, int], int] = {}
+    code = 0
+    for length in range(1, 13):
+        code <<= 1
+        for symbol in range(256):
+            if lengths[symbol] == length:
+                symbols[length, code] = symbol
+                code += 1
+    sizes = struct.unpack("<4I", reader.take(16))
+    streams = [reader.take(size) for size in sizes]
+    plane = bytearray()
+    for k, stream in enumerate(streams):
+        plane += decode_stream(stream, n * (k + 1) // 4 - n * k // 4, symbols)
+    return bytes(plane)
+
+
+def decode_stream(stream: bytes, count: int, symbols: dict[tuple[int, int], int]) -> bytes:
+    at = 0
+    out = bytearray()
+    for _ in range(count):
+        code = length = 0
+        while (length, code) not in symbols:
+            refuse(at >= 8 * len(stream), "a stream ends too early")
+            code = code << 1 | stream[at // 8] >> at % 8 & 1
+            length += 1
+            at += 1
+        out.append(symbols[length, code])
+    refuse((at + 7) // 8 != len(stream), "a stream is too long")
+    refuse(at % 8 != 0 and stream[-1] >> at % 8 != 0, "bits left over in a stream")
+    return bytes(out)
+
+
+def verdict(path: Path, base: bytes | None) -> str:
+    try:
+        Frame(path.read_bytes()).decode(base)
+    except (Damaged, Unsupported) as error:
+        return type(error).__name__.lower()
+    return "good"
+
+
+def check_corpus(directory: Path) -> int:
+    """good/NAME.lmc decodes to good/NAME.raw, against good/NAME.base, where there are these; others must not decode."""
+    wrong = 0
+    count = 0
+    for path in sorted((directory / "good").glob("*.lmc")):
+        base = path.with_suffix(".base")
+        content = Frame(path.read_bytes()).decode(base.read_bytes() if base.exists() else None)
+        raw = path.with_suffix(".raw")
+        same = not raw.exists() or content == raw.read_bytes()
+        wrong += not same
+        count += 1
+        if not same:
+            print(f"{path}: decoded to something else")
+    for expected, folder in (("damaged", "bad"), ("unsupported", "unsupported")):
+        for path in sorted((directory / folder).glob("*.lmc")):
+            if xxhash is None and path.name.startswith("checksum-"):
+                continue
+            base = path.with_suffix(".base")
+            found = verdict(path, base.read_bytes() if base.exists() else None)
+            wrong += found != expected
+            count += 1
+            if found != expected:
+                print(f"{path}: {found}, should be {expected}")
+    print(f"{count} frames, {wrong} wrong; checksums {'checked' if xxhash else 'not checked: no xxhash'}")
+    return 1 if wrong or not count else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Decode an LMC frame by the book (codec/FORMAT.md).")
+    parser.add_argument("frame", nargs="?", type=Path)
+    parser.add_argument("--base", type=Path)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--corpus", type=Path)
+    arguments = parser.parse_args()
+    if arguments.corpus:
+        return check_corpus(arguments.corpus)
+    if not arguments.frame:
+        parser.error("give a frame or --corpus")
+    try:
+        frame = Frame(arguments.frame.read_bytes())
+        content = frame.decode(arguments.base.read_bytes() if arguments.base else None)
+    except (Damaged, Unsupported) as error:
+        print(f"{arguments.frame}: {type(error).__name__.lower()}: {error}", file=sys.stderr)
+        return 1
+    if arguments.output:
+        arguments.output.write_bytes(content)
+    print(f"dtype {frame.dtype}, {len(content)} bytes in {frame.block_count} blocks, {frame.base_count} bases")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Runs the tests. Each job is a function below; CI runs them all, in this order:
+#
+#   tests/run.sh [JOB...]        setup format lint release python asan tsan install quickstart bench
+#   tests/run.sh fuzz            on request: FUZZ_SECONDS (60) for each fuzz target
+#   tests/run.sh tidy coverage   on request: clang-tidy; line coverage of codec/ and store/ by the C tests
+#
+# What is built goes to build/<preset>/, full logs to build/logs/. The closing line counts the cases of cmocka, pytest
+# and fuzz corpora, and one for each check of the other jobs; the exit status is 0 when none failed.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+top=$PWD
+logs=$top/build/logs
+jobs=$(nproc)
+all=(setup format lint release python asan tsan install quickstart bench)
+
+passed=0
+failed=0
+skipped=0
+failures=()
+
+say() { printf '\n== %s\n' "$*"; }
+
+# count PASSED FAILED SKIPPED
+count() {
+    passed=$((passed + $1))
+    failed=$((failed + $2))
+    skipped=$((skipped + $3))
+}
+
+# check WHAT COMMAND...: one case; shows what the command prints, indented, as it comes.
+check() {
+    local what=$1 status=0
+    shift
+    printf '%s ...\n' "$what"
+    "$@" </dev/null 2>&1 | sed -u 's/^/    /' || status=$?
+    if ((status == 0)); then
+        printf '    ok: %s\n' "$what"
+        count 1 0 0
+    else
+        printf '    FAILED (status %s): %s\n' "$status" "$what"
+        failures+=("$what")
+        count 0 1 0
+    fi
+    return "$status"
+}
+
+skip() {
+    printf 'skipped: %s\n' "$*"
+    count 0 0 1
+}
+
+have() { command -v "$1" >/dev/null; }
+
+# Prints a dot now and then, so that long work is never silent.
+cmake_build() {
+    local preset=$1
+    cmake --preset "$preset" >"$logs/configure-$preset.log" 2>&1 || { cat "$logs/configure-$preset.log"; return 1; }
+    cmake --build --preset "$preset" -j "$jobs" 2>&1 | tee "$logs/build-$preset.log" |
+        awk '/error|warning|FAILED|undefined reference/ { print; fflush(); next }
+             /^\[[0-9]+\/[0-9]+\]/ { if (++n % 20 == 1) { print $1, "..."; fflush() } }'
+}
+
+# Reads what `ctest --verbose` prints. Shows a line for each test and what went wrong; ends with "PASSED FAILED SKIPPED"
+# in the file that is named. A test that fails without naming a case (a crash, a timeout) counts as one failed case, one
+# that names no case at all as one.
+ctest_report() {
+    awk -v result="$1" '
+        match($0, /^[0-9]+: /) {
+            id = substr($0, 1, RLENGTH - 2); line = substr($0, RLENGTH + 1)
+            kept[id] = kept[id] "        " line "\n"
+            # cmocka names each failed and skipped case again in its summary.
+            if (line ~ /^\[       OK \]/) { ok[id]++ }
+            else if (line ~ /^\[  SKIPPED \] [^0-9]/ && !seen[id, line]++) { skip[id]++ }
+            else if (line ~ /^\[  FAILED  \] [^0-9]/ && !seen[id, line]++) { bad[id]++ }
+            next
+        }
+        match($0, /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: /) {
+            id = $0; sub(/^[^#]*#/, "", id); sub(/:.*/, "", id)
+            good = $0 ~ / Passed /
+            if (!good && !bad[id]) { bad[id] = 1 }
+            if (good && !ok[id] && !bad[id] && !skip[id]) { ok[id] = 1 }
+            printf "    %s (%d ok, %d failed, %d skipped)\n", $0, ok[id], bad[id], skip[id]
+            if (!good) { printf "%s", kept[id] }
+            delete kept[id]
+            fflush()
+            passed += ok[id]; failed += bad[id]; skipped += skip[id]
+        }
+        END { print passed + 0, failed + 0, skipped + 0 >result }'
+}
+
+# run_ctest PRESET [CTEST OPTION...]
+run_ctest() {
+    local preset=$1 status=0 numbers wrap=()
+    shift
+    # Sanitizers of older compilers can't cope with as much address randomization as newer kernels have.
+    if [ "$preset" != release ] && have setarch && setarch -R true 2>/dev/null; then
+        wrap=(setarch -R)
+    fi
+    "${wrap[@]}" ctest --preset "$preset" --verbose -j "$jobs" "$@" 2>&1 | tee "$logs/ctest-$preset.log" |
+        ctest_report "$logs/ctest-$preset.count" || status=$?
+    read -r -a numbers <"$logs/ctest-$preset.count"
+    # ctest may fail without any test having failed: when there are none, or one could not be started.
+    if ((status != 0 && numbers[1] == 0)); then
+        numbers[1]=1
+    fi
+    count "${numbers[@]}"
+    if ((numbers[1] != 0)); then
+        failures+=("ctest $preset (build/logs/ctest-$preset.log)")
+    fi
+    ((status == 0))
+}
+
+build_and_test() {
+    check "build $1" cmake_build "$1" && run_ctest "$@"
+}
+
+# ---- Jobs ----------------------------------------------------------------------------------------------------------
+
+setup() { check "tools/setup.sh --dev" tools/setup.sh --dev; }
+
+c_sources() { git ls-files -co --exclude-standard -- '*.c' '*.h' | while read -r f; do [ -f "$f" ] && echo "$f"; done; }
+
+check_line_length() {
+    local long
+    long=$(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.py' '*.sh' '*.cmake' '*CMakeLists.txt' .ci/run |
+        while read -r f; do [ -f "$f" ] && awk -v f="$f" 'length($0) > 120 { print f ":" FNR }' "$f"; done)
+    [ -z "$long" ] || { echo "lines above 120 columns:"; echo "$long"; return 1; }
+}
+
+format() {
+    local status=0 scripts sources
+    if have clang-format; then
+        mapfile -t sources < <(c_sources)
+        check "clang-format $(clang-format --version | grep -o '[0-9][0-9.]*' | head -n 1)" \
+            clang-format --dry-run --Werror "${sources[@]}" || status=1
+    else
+        skip "clang-format is not installed"
+    fi
+    check "no line above 120 columns" check_line_length || status=1
+    if have shellcheck; then
+        mapfile -t scripts < <(git ls-files -co --exclude-standard -- '*.sh' .ci/run)
+        check "shellcheck" shellcheck "${scripts[@]}" || status=1
+    else
+        skip "shellcheck is not installed"
+    fi
+    return "$status"
+}
+
+lint() {
+    local status=0
+    check "ruff" .venv/bin/ruff check --config python/pyproject.toml --no-cache python tools tests || status=1
+    check "mypy" bash -c 'cd python && ../.venv/bin/mypy --cache-dir ../build/mypy' || status=1
+    return "$status"
+}
+
+release() { build_and_test release; }
+
+python() {
+    local status=0 numbers
+    if [ ! -d tests/python ]; then
+        skip "no tests/python"
+        return
+    fi
+    say "pytest tests/python"
+    .venv/bin/python -m pytest tests/python -q -ra -p no:cacheprovider --junitxml "$logs/pytest.xml" --durations 5 \
+        </dev/null 2>&1 | tee "$logs/pytest.log" || status=$?
+    read -r -a numbers < <(.venv/bin/python - "$logs/pytest.xml" "$status" <<'PYTHON'
+import sys, xml.etree.ElementTree as tree
+try:
+    suite = tree.parse(sys.argv[1]).getroot().find("testsuite")
+    total, bad, skips = (int(suite.get(k)) for k in ("tests", "failures", "skipped"))
+    bad += int(suite.get("errors"))
+except (OSError, tree.ParseError):
+    total, bad, skips = 1, 1, 0
+if sys.argv[2] != "0" and not bad:
+    total, bad = total + 1, 1
+print(total - bad - skips, bad, skips)
+PYTHON
+    )
+    count "${numbers[@]}"
+    if ((numbers[1] != 0)); then
+        failures+=("pytest (build/logs/pytest.log)")
+    fi
+    return "$status"
+}
+
+asan() { build_and_test asan-ubsan -LE no-asan; }
+tsan() { build_and_test tsan; }
+
+# A program of somebody else's, built against what was installed: by pkg-config, and by CMake.
+install_and_use() {
+    local where
+    where=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$where'" RETURN
+    cmake --install build/release --prefix "$where/usr" >"$logs/install.log"
+    cat >"$where/main.c" <<'C'
+#include <lmcstore.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    struct lmcs_pool *pool = NULL;
+    struct lmcs_error error;
+    if (argc != 2 || lmcs_pool_open(argv[1], LMCS_OPEN_CREATE, NULL, &pool, &error) != LMCS_OK)
+        return printf("failed: %s\n", argc == 2 ? error.message : "usage"), 1;
+    return lmcs_pool_close(pool, &error) == LMCS_OK ? 0 : 1;
+}
+C
+    cat >"$where/CMakeLists.txt" <<'C'
+cmake_minimum_required(VERSION 3.25)
+project(user C)
+find_package(lmcstore REQUIRED)
+add_executable(user main.c)
+target_link_libraries(user lmcstore::lmcstore)
+C
+    local pkgconfig
+    pkgconfig=$(dirname "$(find "$where/usr" -name lmcstore.pc)")
+    # shellcheck disable=SC2046
+    cc -std=c17 "$where/main.c" -o "$where/by-pkg-config" \
+        $(PKG_CONFIG_PATH="$pkgconfig" pkg-config --define-prefix --static --cflags --libs lmcstore)
+    LD_LIBRARY_PATH=$(dirname "$pkgconfig") "$where/by-pkg-config" "$where/one.pool"
+    cmake -S "$where" -B "$where/build" -DCMAKE_PREFIX_PATH="$where/usr" >"$logs/install-cmake.log"
+    cmake --build "$where/build" >>"$logs/install-cmake.log"
+    "$where/build/user" "$where/two.pool"
+    "$where/usr/bin/lmc-store" info "$where/two.pool" >/dev/null
+}
+
+install() { check "cmake --install, then a program built with it" bash_function install_and_use; }
+
+quickstart() { check "tools/quickstart.sh --quick" tools/quickstart.sh --no-setup --quick --dir "$top/build/quickstart"; }
+
+bench() { check "tools/bench.sh store --smoke" tools/bench.sh store --smoke; }
+
+fuzz() {
+    local status=0 target what
+    check "build fuzz" cmake_build fuzz || return 1
+    for target in build/fuzz/bin/fuzz_*; do
+        what=$(basename "$target" | sed 's/^fuzz_//')
+        mkdir -p "build/fuzz/corpus/$what" "tests/fuzz/corpus/$what"
+        check "fuzz $what for ${FUZZ_SECONDS:-60} s" "$target" -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1 \
+            -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$what" "tests/fuzz/corpus/$what" || status=1
+    done
+    return "$status"
+}
+
+tidy() {
+    check "build release" cmake_build release
+    mapfile -t sources < <(git ls-files -co --exclude-standard -- 'codec/*.c' 'store/*.c' 'tools/*.c')
+    check "clang-tidy" clang-tidy -p build/release --quiet "${sources[@]}"
+}
+
+coverage() {
+    build_and_test coverage
+    .venv/bin/python -m pip install -q gcovr
+    .venv/bin/python -m gcovr --root . --filter codec/ --filter store/ build/coverage
+}
+
+# Functions run in a shell of their own where an error ends them.
+bash_function() {
+    export top logs jobs
+    export -f "${1?}"
+    bash -euo pipefail -c "$1"
+}
+
+# ---- All of it -----------------------------------------------------------------------------------------------------
+
+mkdir -p "$logs"
+(($#)) || set -- "${all[@]}"
+for job in "$@"; do
+    case " ${all[*]} fuzz tidy coverage " in
+        *" $job "*) ;;
+        *) echo "tests/run.sh: no job '$job'; there are ${all[*]} fuzz tidy coverage" >&2; exit 2 ;;
+    esac
+done
+# What tools/setup.sh could only get from the Python registry (CMake on Ubuntu 22.04) is found there.
+PATH=$PATH:$top/.venv/bin
+start=$SECONDS
+for job in "$@"; do
+    begin=$SECONDS
+    say "job $job"
+    "$job" || true
+    printf -- '-- job %s: %d s\n' "$job" "$((SECONDS - begin))"
+done
+
+echo
+if ((${#failures[@]})); then
+    printf 'failed: %s\n' "${failures[@]}"
+fi
+printf 'all jobs: %d s\n' "$((SECONDS - start))"
+if ((passed + failed == 0)); then
+    echo "no test was run" >&2
+    exit 1
+fi
+printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+((failed == 0))

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * support.h - what the tests of the store share: pools in temporary files, states (sets of tensors) whose bytes are
+ * known, and a check of the structure after whatever was done.
+ *
+ * Functions that are expected to succeed are wrapped in OK(...), others in FAILS(status, ...); both show the store's
+ * own message when it is otherwise. The error to pass is `&err`. They also work in threads and in forked children,
+ * which they end.
+ */
+#ifndef LMCS_TEST_SUPPORT_H
+#define LMCS_TEST_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include <cmocka.h>
+
+#include "check.h"
+#include "lmcstore.h"
+#include "store.h"
+
+extern _Thread_local struct lmcs_error err;
+
+void expect_status(const char *file, int line, const char *call, enum lmcs_status got, enum lmcs_status expected);
+#define OK(call)              expect_status(__FILE__, __LINE__, #call, (call), LMCS_OK)
+#define FAILS(expected, call) expect_status(__FILE__, __LINE__, #call, (call), (expected))
+/* Like assert_true, but also in threads and children. */
+void expect_true(const char *file, int line, const char *what, bool is_true);
+#define EXPECT(condition)     expect_true(__FILE__, __LINE__, #condition, (condition))
+
+/* ---- Places ---- */
+
+/* A temporary folder and the path of a pool in it; what a test gets as its state. */
+struct place {
+    char folder[256];
+    char pool[300];
+};
+int set_up_on_disk(void **state);   /* in $TMPDIR, or /tmp */
+int set_up_in_memory(void **state); /* in /dev/shm */
+int tear_down(void **state);
+
+#define ON_DISK(test)   {#test " (disk)", test, set_up_on_disk, tear_down, NULL}
+#define IN_MEMORY(test) {#test " (memory)", test, set_up_in_memory, tear_down, NULL}
+#define ON_BOTH(test)   ON_DISK(test), IN_MEMORY(test)
+
+void place_path(const struct place *place, const char *name, char path[512]);
+uint64_t disk_bytes(const char *path); /* that a file takes */
+void copy_file(const char *from, const char *to); /* holes stay holes */
+/* An integer from the environment, to scale tests. */
+uint64_t scaled(const char *variable, uint64_t normally);
+
+/* ---- Pools ---- */
+
+struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t flags);
+struct lmcs_pool *open_quiet(const char *path); /* made if need be, without the background thread */
+struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes);
+void close_pool(struct lmcs_pool *pool);
+void check_pool(struct lmcs_pool *pool); /* the structure */
+void verify_pool(struct lmcs_pool *pool); /* and every byte */
+struct lmcs_pool_info pool_info(struct lmcs_pool *pool);
+struct lmcs_shelf_info shelf_info(struct lmcs_pool *pool, const char *shelf);
+
+/* ---- Random numbers ---- */
+
+struct rng {
+    uint64_t state;
+};
+uint64_t rng_next(struct rng *rng);
+uint64_t rng_below(struct rng *rng, uint64_t bound);
+void rng_fill(struct rng *rng, void *data, size_t bytes);
+
+/* ---- States ---- */
+
+struct held {
+    char name[64];
+    uint32_t kind;
+    uint32_t dtype;
+    uint32_t ndim;
+    uint64_t shape[4];
+    size_t bytes;
+    unsigned char *data; /* malloced; never NULL */
+};
+
+struct state {
+    struct held *tensors;
+    size_t count;
+};
+
+struct held *state_add(struct state *state, const char *name, uint32_t dtype, uint32_t ndim, const uint64_t *shape);
+/* `count` f32 tensors named t0, t1, ... of `floats` elements, like weights: normal numbers around zero. */
+struct state *state_weights(struct rng *rng, size_t count, size_t floats);
+/* Tensors of many dtypes and shapes, empty and zero-dimensional ones among them. */
+struct state *state_mixed(struct rng *rng, size_t count, size_t most_bytes);
+struct state *state_copy(const struct state *state);
+/* Moves every element of the f32 tensors from `first` on, `count` of them, a little, as training does. */
+void state_step(struct state *state, struct rng *rng, size_t first, size_t count);
+void state_free(struct state *state);
+
+void held_tensor(const struct held *held, struct lmcs_tensor *tensor);
+void put_state(struct lmcs_capture *capture, const struct state *state);
+enum lmcs_status try_snapshot(struct lmcs_pool *pool, const char *shelf, const struct state *state, int64_t step,
+                              uint64_t *number, struct lmcs_error *error);
+uint64_t take_snapshot(struct lmcs_pool *pool, const char *shelf, const struct state *state, int64_t step);
+/* The snapshot has just these tensors, with these bytes. */
+void expect_state(struct lmcs_pool *pool, const char *shelf, const char *which, const struct state *state);
+void expect_snapshot(struct lmcs_pool *pool, const char *shelf, uint64_t number, const struct state *state);
+/* The content of a tensor: equal numbers mean that it is shared. */
+uint64_t content_of(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *tensor);
+struct lmcs_snapshot_storage storage_of(struct lmcs_pool *pool, const char *shelf, uint64_t number);
+
+/* ---- Children ---- */
+
+/* Runs `work` in a forked child, which ends with what it gives (0: well) or by a failed OK, FAILS or EXPECT. */
+pid_t start_child(int (*work)(void *argument), void *argument);
+/* Waits; the child must have ended well. */
+void expect_child(pid_t child);
+int run_child(int (*work)(void *argument), void *argument, unsigned seconds); /* status as of waitpid */
+
+#endif

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* ctest: timeout=900 */
+/*
+ * test_codec_damage.c - what liblmc does with frames that are damaged, hostile or new, and when memory runs out.
+ *
+ * It never crashes (run it under sanitizers), never decodes to something wrong, and says what it found.
+ */
+#define _GNU_SOURCE
+#include "test_codec_support.h"
+
+#include "data/codec/seal.h"
+
+#include <dirent.h>
+
+#ifndef LMC_TEST_DATA
+#define LMC_TEST_DATA "tests/data/codec"
+#endif
+
+/* ---- Memory that runs out -------------------------------------------------------------------------------------- */
+
+/* These stand in for the library's own (codec/memory.c) when it is linked statically. */
+void *lmci_allocate(size_t bytes);
+void lmci_release(void *memory);
+
+static long allocations, releases, fail_at = -1;
+
+void *lmci_allocate(size_t bytes)
+{
+    if (allocations == fail_at)
+        return NULL;
+    allocations++;
+    return malloc(bytes);
+}
+
+void lmci_release(void *memory)
+{
+    releases += memory != NULL;
+    free(memory);
+}
+
+static void test_memory_runs_out(void **unused)
+{
+    (void)unused;
+    const size_t bytes = BLOCK + 4000;
+    void *zeros = calloc(1, bytes);
+    const void *base = zeros;
+    unsigned char *data = malloc(bytes), *frame = malloc((size_t)lmc_frame_bound(bytes)), *back = malloc(bytes);
+    struct lmc_params params = {.dtype = LMC_F32, .raw_bytes = bytes, .data = data, .base = base};
+    int finished = 0;
+    fill(SPARSE, 1, data, bytes);
+    for (fail_at = 0; fail_at < 100 && !finished; fail_at++) {
+        size_t frame_bytes = 0;
+        const char *message = NULL;
+        allocations = releases = 0;
+        enum lmc_status status = lmc_compress(&params, frame, (size_t)lmc_frame_bound(bytes), &frame_bytes, &message);
+        if (status == LMC_OK)
+            status = lmc_decompress(frame, frame_bytes, &base, back, bytes, &message);
+        assert_true(status == LMC_OK || (status == LMC_NO_MEMORY && message));
+        assert_int_equal(allocations, releases);
+        finished = status == LMC_OK;
+    }
+    if (allocations) /* else the library is shared, and has its own */
+        assert_in_range(fail_at, 6, 10);
+    assert_true(finished);
+    fail_at = -1;
+    free(zeros);
+    free(data);
+    free(frame);
+    free(back);
+}
+
+/* ---- Damage ---------------------------------------------------------------------------------------------------- */
+
+enum { SMALL = 6000 };
+
+static unsigned char small_data[SMALL], small_base[SMALL];
+
+/* A delta whose planes are Huffman-coded, sparse and constant. */
+static struct encoded small_frame(void)
+{
+    uint64_t state = 3;
+    fill(FLOATS, 1, small_data, SMALL);
+    memcpy(small_base, small_data, SMALL);
+    for (size_t i = 0; i < SMALL; i += 4) {
+        uint64_t random = next_random(&state);
+        small_base[i] ^= (unsigned char)(random & random >> 8 & 7);
+        small_base[i + 2] ^= (unsigned char)((random >> 24) % 40 ? 0 : random >> 16);
+    }
+    return encode(LMC_F32, small_data, small_base, SMALL);
+}
+
+/* Decodes from memory of exactly the given size. */
+static enum lmc_status try_decode(const unsigned char *frame, size_t frame_bytes, const void *base, unsigned char *back,
+                                  const char **message)
+{
+    unsigned char *copy = malloc(frame_bytes + (frame_bytes == 0));
+    memcpy(copy, frame, frame_bytes);
+    enum lmc_status status = lmc_decompress(copy, frame_bytes, &base, back, SMALL, message);
+    free(copy);
+    return status;
+}
+
+static void test_every_bit_flipped(void **unused)
+{
+    (void)unused;
+    struct encoded made = small_frame();
+    unsigned char back[SMALL];
+    for (size_t bit = 0; bit < 8 * made.frame_bytes; bit++) {
+        const char *message = NULL;
+        made.frame[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_int_equal(try_decode(made.frame, made.frame_bytes, small_base, back, &message), LMC_DAMAGED);
+        assert_non_null(message);
+        made.frame[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    free(made.frame);
+}
+
+/* With checksums made right again, only a bit without meaning may leave a frame that decodes, and then to the same. */
+static void test_every_bit_flipped_and_sealed(void **unused)
+{
+    (void)unused;
+    struct encoded made = small_frame();
+    unsigned char *copy = malloc(made.frame_bytes), back[SMALL];
+    int decoded = 0;
+    for (size_t bit = 0; bit < 8 * made.frame_bytes; bit++) {
+        const char *message = NULL;
+        memcpy(copy, made.frame, made.frame_bytes);
+        copy[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        seal_frame(copy, made.frame_bytes);
+        enum lmc_status status = try_decode(copy, made.frame_bytes, small_base, back, &message);
+        /* LMC_NO_SPACE: raw_bytes grew. */
+        assert_true(status == LMC_OK || status == LMC_DAMAGED || status == LMC_UNSUPPORTED || status == LMC_NO_SPACE);
+        if (status == LMC_OK) {
+            assert_memory_equal(back, small_data, SMALL);
+            decoded++;
+        } else {
+            assert_non_null(message);
+        }
+    }
+    /* Compatible flags; the base's digest; dtypes that differ in name only; sealed checksums. */
+    assert_in_range(decoded, 32, 32 + 128 + 16 + 3 * 64);
+    free(copy);
+    free(made.frame);
+}
+
+static void test_every_truncation(void **unused)
+{
+    (void)unused;
+    struct encoded made = small_frame();
+    unsigned char back[SMALL];
+    for (size_t bytes = 0; bytes < made.frame_bytes; bytes++) {
+        const char *message = NULL;
+        assert_int_equal(try_decode(made.frame, bytes, small_base, back, &message), LMC_DAMAGED);
+        assert_non_null(message);
+    }
+    free(made.frame);
+}
+
+/* The coded block is cut or grows while all fields and checksums say so too. */
+static void test_every_block_length(void **unused)
+{
+    (void)unused;
+    struct encoded made = small_frame();
+    unsigned char *copy = calloc(1, made.frame_bytes + 8), back[SMALL];
+    uint64_t header_bytes;
+    assert_int_equal(lmc_frame_header_bytes(made.frame, made.frame_bytes, &header_bytes, NULL), LMC_OK);
+    for (size_t bytes = (size_t)header_bytes; bytes < made.frame_bytes + 8; bytes++) {
+        const char *message = NULL;
+        if (bytes == made.frame_bytes)
+            continue;
+        memcpy(copy, made.frame, made.frame_bytes);
+        seal_put(copy + 24, bytes, 8);
+        seal_frame(copy, bytes);
+        assert_int_equal(try_decode(copy, bytes, small_base, back, &message), LMC_DAMAGED);
+    }
+    free(copy);
+    free(made.frame);
+}
+
+static void test_wrong_base(void **unused)
+{
+    (void)unused;
+    struct encoded made = small_frame();
+    unsigned char back[SMALL];
+    const char *message = "";
+    small_base[100] ^= 1;
+    assert_int_equal(try_decode(made.frame, made.frame_bytes, small_base, back, &message), LMC_DAMAGED);
+    assert_non_null(strstr(message, "base"));
+    assert_int_equal(try_decode(made.frame, made.frame_bytes, NULL, back, &message), LMC_INVALID);
+    free(made.frame);
+}
+
+/* Two blocks that change places, checksums and all but their index, are found. */
+static void test_swapped_blocks(void **unused)
+{
+    (void)unused;
+    unsigned char *data = malloc(2 * BLOCK);
+    fill(RANDOM, 1, data, 2 * BLOCK);
+    struct encoded made = encode(LMC_U8, data, NULL, 2 * BLOCK);
+    unsigned char *first = made.frame + 64 + 64 + 8, *copy = malloc(BLOCK + 1), entry[24];
+    assert_int_equal(made.frame_bytes, 64 + 64 + 8 + 2 * (BLOCK + 1));
+    memcpy(copy, first, BLOCK + 1);
+    memcpy(first, first + BLOCK + 1, BLOCK + 1);
+    memcpy(first + BLOCK + 1, copy, BLOCK + 1);
+    memcpy(entry, made.frame + 72, 24);
+    memcpy(made.frame + 72, made.frame + 104, 24);
+    memcpy(made.frame + 104, entry, 24);
+    seal_put(made.frame + 128, lmc_hash64(made.frame, 128, 0), 8);
+    assert_int_equal(lmc_decompress(made.frame, made.frame_bytes, NULL, data, 2 * BLOCK, NULL), LMC_DAMAGED);
+    free(made.frame);
+    free(copy);
+    free(data);
+}
+
+/* ---- Hostile headers ------------------------------------------------------------------------------------------- */
+
+/* All fields of the prefix at their extremes, in pairs: sizes must not wrap into something that is believed. */
+static void test_extreme_prefixes(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t at, bytes;
+    } fields[] = {{4, 4},  {8, 4},  {16, 8}, {24, 8}, {32, 2}, {34, 2},
+                  {36, 1}, {37, 1}, {38, 1}, {40, 4}, {44, 4}, {48, 4}};
+    static const uint64_t values[] = {0,
+                                      1,
+                                      8,
+                                      UINT32_MAX - 7,
+                                      UINT32_MAX,
+                                      (uint64_t)1 << 55,
+                                      ((uint64_t)1 << 55) + 1,
+                                      (uint64_t)1 << 56,
+                                      ((uint64_t)1 << 63) - 1,
+                                      (uint64_t)1 << 63,
+                                      UINT64_MAX - 63,
+                                      UINT64_MAX};
+    struct encoded made = small_frame();
+    const size_t nf = sizeof fields / sizeof *fields, nv = sizeof values / sizeof *values;
+    for (size_t k = 0; k < nf * nv * nf * nv; k++) {
+        unsigned char copy[180];
+        struct lmc_frame frame;
+        uint64_t header_bytes = 1;
+        const char *message = NULL;
+        memcpy(copy, made.frame, sizeof copy);
+        seal_put(copy + fields[k % nf].at, values[k / nf % nv], fields[k % nf].bytes);
+        seal_put(copy + fields[k / nf / nv % nf].at, values[k / nf / nv / nf], fields[k / nf / nv % nf].bytes);
+        seal_frame(copy, sizeof copy);
+        enum lmc_status status = lmc_frame_header_bytes(copy, 64, &header_bytes, &message);
+        assert_true(status == LMC_OK ? header_bytes >= 72 : header_bytes == 0 && message);
+        if (status == LMC_OK && lmc_frame_parse(copy, sizeof copy, &frame, &message) == LMC_OK)
+            assert_true(frame.header_bytes <= sizeof copy && frame.header_bytes <= frame.frame_bytes);
+    }
+    free(made.frame);
+}
+
+/* A frame may claim any size as long as it is consistent: only the caller's own sizes are ever used. */
+static void test_huge_claims(void **unused)
+{
+    (void)unused;
+    unsigned char prefix[64] = "LMCF";
+    uint64_t raw_bytes = (uint64_t)1 << 55;
+    uint64_t header_bytes;
+    struct lmc_frame frame;
+    seal_put(prefix + 4, 1, 4);
+    seal_put(prefix + 16, raw_bytes, 8);
+    seal_put(prefix + 24, raw_bytes + raw_bytes / 1024, 8);
+    prefix[32] = LMC_U8;
+    prefix[37] = 1;
+    prefix[38] = 20;
+    seal_put(prefix + 56, lmc_hash64(prefix, 56, 0), 8);
+    assert_int_equal(lmc_frame_header_bytes(prefix, 64, &header_bytes, NULL), LMC_DAMAGED);
+    seal_put(prefix + 24, raw_bytes + 64, 8);
+    seal_put(prefix + 56, lmc_hash64(prefix, 56, 0), 8);
+    assert_int_equal(lmc_frame_header_bytes(prefix, 64, &header_bytes, NULL), LMC_OK);
+    assert_true(header_bytes == 64 + (raw_bytes >> 20) * 32 + 8);
+    assert_int_equal(lmc_frame_parse(prefix, 64, &frame, NULL), LMC_DAMAGED);
+}
+
+/* ---- The corpus ------------------------------------------------------------------------------------------------ */
+
+static const char *corpus(void)
+{
+    static char path[800];
+    const char *data = getenv("LMCS_TEST_DATA");
+    if (!data)
+        return LMC_TEST_DATA;
+    snprintf(path, sizeof path, "%s/codec", data);
+    return path;
+}
+
+struct bytes {
+    unsigned char *at;
+    size_t count;
+};
+
+/* A file's bytes in memory of exactly their size; `at` is NULL when there is no such file. */
+static struct bytes read_file(const char *path)
+{
+    struct bytes bytes = {NULL, 0};
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return bytes;
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    bytes.count = (size_t)ftell(file);
+    bytes.at = malloc(bytes.count + (bytes.count == 0));
+    rewind(file);
+    assert_int_equal(fread(bytes.at, 1, bytes.count, file), bytes.count);
+    fclose(file);
+    return bytes;
+}
+
+static struct bytes read_part(const char *folder, const char *name, const char *suffix)
+{
+    char path[1600];
+    snprintf(path, sizeof path, "%s/%s/%s.%s", corpus(), folder, name, suffix);
+    return read_file(path);
+}
+
+/* The README says of each frame what is found. */
+static void assert_told(const char *name, const char *message)
+{
+    char path[900], row[400];
+    snprintf(path, sizeof path, "%s/README.md", corpus());
+    snprintf(row, sizeof row, "| %s | %s |", name, message);
+    struct bytes readme = read_file(path);
+    int told = readme.at && memmem(readme.at, readme.count, row, strlen(row));
+    if (!told)
+        print_error("not in README.md: %s\n", row);
+    assert_true(told);
+    free(readme.at);
+}
+
+static void replay(const char *folder, const char *name, enum lmc_status expected)
+{
+    struct bytes frame = read_part(folder, name, "lmc");
+    struct bytes base = read_part(folder, name, "base");
+    struct bytes raw = read_part(folder, name, "raw");
+    const void *bases[1] = {base.at};
+    const size_t room = expected == LMC_OK && raw.at ? raw.count : 3 * BLOCK;
+    unsigned char *back = malloc(room + 1);
+    const char *message = "";
+    enum lmc_status status = lmc_decompress(frame.at, frame.count, bases, back, room, &message);
+    if (status != expected)
+        print_error("%s/%s: %d %s\n", folder, name, (int)status, message);
+    assert_int_equal(status, expected);
+    if (expected == LMC_OK && raw.at)
+        assert_memory_equal(back, raw.at, raw.count);
+    if (expected != LMC_OK)
+        assert_told(name, message);
+    free(frame.at);
+    free(base.at);
+    free(raw.at);
+    free(back);
+}
+
+static void replay_folder(const char *folder, enum lmc_status expected, int at_least)
+{
+    char path[1000], name[256];
+    int replayed = 0;
+    snprintf(path, sizeof path, "%s/%s", corpus(), folder);
+    DIR *directory = opendir(path);
+    assert_non_null(directory);
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        size_t length = strlen(entry->d_name);
+        if (length < 5 || strcmp(entry->d_name + length - 4, ".lmc") != 0)
+            continue;
+        memcpy(name, entry->d_name, length - 4);
+        name[length - 4] = 0;
+        replay(folder, name, expected);
+        replayed++;
+    }
+    closedir(directory);
+    assert_in_range(replayed, at_least, 10000);
+}
+
+static void test_good_corpus(void **unused)
+{
+    (void)unused;
+    replay_folder("good", LMC_OK, 20);
+}
+
+static void test_bad_corpus(void **unused)
+{
+    (void)unused;
+    replay_folder("bad", LMC_DAMAGED, 50);
+}
+
+static void test_unsupported_corpus(void **unused)
+{
+    (void)unused;
+    replay_folder("unsupported", LMC_UNSUPPORTED, 13);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_runs_out),
+        cmocka_unit_test(test_every_bit_flipped),
+        cmocka_unit_test(test_every_bit_flipped_and_sealed),
+        cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_every_block_length),
+        cmocka_unit_test(test_wrong_base),
+        cmocka_unit_test(test_swapped_blocks),
+        cmocka_unit_test(test_extreme_prefixes),
+        cmocka_unit_test(test_huge_claims),
+        cmocka_unit_test(test_good_corpus),
+        cmocka_unit_test(test_bad_corpus),
+        cmocka_unit_test(test_unsupported_corpus),
+    };
+    return with_all_kernels(cmocka_run_group_tests(tests, NULL, NULL));
+}

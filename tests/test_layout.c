@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_layout.c - what is on the media does not change by accident: every place and size that store/FORMAT.md gives.
+ * A test that fails here says that the format has changed: then its version must, too.
+ */
+#include "support.h"
+
+#define AT(type, field, place) assert_int_equal(offsetof(struct type, field), (place))
+#define SIZE(type, bytes)      assert_int_equal(sizeof(struct type), (bytes))
+
+static void superblock_and_root_page(void **state)
+{
+    (void)state;
+    SIZE(lmcs_superblock_df, 136);
+    AT(lmcs_superblock_df, magic, 0);
+    AT(lmcs_superblock_df, version, 8);
+    AT(lmcs_superblock_df, compatible, 16);
+    AT(lmcs_superblock_df, incompatible, 24);
+    AT(lmcs_superblock_df, read_only_compatible, 32);
+    AT(lmcs_superblock_df, uuid, 40);
+    AT(lmcs_superblock_df, created_ns, 56);
+    AT(lmcs_superblock_df, check, 120);
+    AT(lmcs_superblock_df, root, 128);
+    assert_int_equal(LMCS_FORMAT_VERSION, 1);
+    assert_int_equal(LMCS_PAGE_BYTES, 4096);
+    SIZE(lmcs_ref_df, 16);
+    SIZE(lmcs_root_tree_df, 24);
+    AT(lmcs_root_tree_df, count, 16);
+    SIZE(lmcs_root_df, 1024);
+    AT(lmcs_root_df, version, 4);
+    AT(lmcs_root_df, self, 8);
+    AT(lmcs_root_df, epoch, 16);
+    AT(lmcs_root_df, time_ns, 24);
+    AT(lmcs_root_df, trees, 32);
+    AT(lmcs_root_df, next_shelf, 416);
+    AT(lmcs_root_df, next_identity, 424);
+    AT(lmcs_root_df, next_content, 432);
+    AT(lmcs_root_df, slab_next, 440);
+    AT(lmcs_root_df, slab_end, 448);
+    AT(lmcs_root_df, slab_bytes, 456);
+    AT(lmcs_root_df, extent_bytes, 464);
+    AT(lmcs_root_df, live_bytes, 472);
+    AT(lmcs_root_df, limit_bytes, 480);
+    AT(lmcs_root_df, snapshot_count, 488);
+    AT(lmcs_root_df, last_snapshot_bytes, 496);
+    AT(lmcs_root_df, check, 1016);
+}
+
+static void nodes_and_kinds_of_trees(void **state)
+{
+    (void)state;
+    SIZE(lmcs_node_df, 40);
+    AT(lmcs_node_df, level, 4);
+    AT(lmcs_node_df, kind, 5);
+    AT(lmcs_node_df, count, 6);
+    AT(lmcs_node_df, self, 8);
+    AT(lmcs_node_df, epoch, 16);
+    AT(lmcs_node_df, low, 24);
+    AT(lmcs_node_df, garbage, 26);
+    AT(lmcs_node_df, check, 32);
+    AT(lmcs_node_df, slots, 40);
+    SIZE(lmcs_slot_df, 4);
+    SIZE(lmcs_key_df, 16);
+    assert_int_equal(LMCS_TREE_SHELVES, 0);
+    assert_int_equal(LMCS_TREE_SHELF_NAMES, 1);
+    assert_int_equal(LMCS_TREE_IDENTITIES, 2);
+    assert_int_equal(LMCS_TREE_IDENTITY_NAMES, 3);
+    assert_int_equal(LMCS_TREE_IDENTITY_COUNTS, 4);
+    assert_int_equal(LMCS_TREE_CONTENTS, 5);
+    assert_int_equal(LMCS_TREE_DEPENDENTS, 6);
+    assert_int_equal(LMCS_TREE_SPACE, 7);
+    assert_int_equal(LMCS_TREE_OBJECTS, 8);
+    assert_int_equal(LMCS_TREE_FREE_PAGES, 9);
+    assert_int_equal(LMCS_TREE_RETIRED, 10);
+    assert_int_equal(LMCS_TREE_GROUPS, 11);
+    assert_int_equal(LMCS_TREE_NUMBERS, 16);
+    assert_int_equal(LMCS_TREE_STEPS, 17);
+    assert_int_equal(LMCS_TREE_TIMES, 18);
+    assert_int_equal(LMCS_TREE_TAGS, 19);
+    assert_int_equal(LMCS_TREE_TAGGED, 20);
+    assert_int_equal(LMCS_TREE_MANIFEST, 21);
+}
+
+static void records(void **state)
+{
+    (void)state;
+    SIZE(lmcs_object_df, 64);
+    AT(lmcs_object_df, purpose, 4);
+    AT(lmcs_object_df, bytes, 8);
+    AT(lmcs_object_df, first, 16);
+    AT(lmcs_object_df, cursor, 24);
+    AT(lmcs_object_df, backed, 32);
+    AT(lmcs_object_df, punched_bytes, 40);
+    AT(lmcs_object_df, live_bytes, 48);
+    AT(lmcs_object_df, retired_bytes, 56);
+    SIZE(lmcs_space_df, 16);
+    SIZE(lmcs_shelf_df, 216);
+    AT(lmcs_shelf_df, flags, 8);
+    AT(lmcs_shelf_df, keep_raw, 12);
+    AT(lmcs_shelf_df, next_number, 16);
+    AT(lmcs_shelf_df, latest, 24);
+    AT(lmcs_shelf_df, snapshot_count, 32);
+    AT(lmcs_shelf_df, compacted, 40);
+    AT(lmcs_shelf_df, created_ns, 48);
+    AT(lmcs_shelf_df, trees, 56);
+    AT(lmcs_shelf_df, name_bytes, 212);
+    SIZE(lmcs_snapshot_df, 128);
+    AT(lmcs_snapshot_df, state, 8);
+    AT(lmcs_snapshot_df, meta_bytes, 12);
+    AT(lmcs_snapshot_df, step, 16);
+    AT(lmcs_snapshot_df, time_ns, 24);
+    AT(lmcs_snapshot_df, parent, 32);
+    AT(lmcs_snapshot_df, epoch, 40);
+    AT(lmcs_snapshot_df, lineage, 48);
+    AT(lmcs_snapshot_df, manifest, 56);
+    AT(lmcs_snapshot_df, entry_count, 72);
+    AT(lmcs_snapshot_df, tensor_count, 80);
+    AT(lmcs_snapshot_df, raw_bytes, 88);
+    AT(lmcs_snapshot_df, group, 96);
+    SIZE(lmcs_tag_df, 16);
+    SIZE(lmcs_manifest_df, 16);
+    SIZE(lmcs_identity_df, 16);
+    AT(lmcs_identity_df, name_bytes, 4);
+    AT(lmcs_identity_df, hash, 8);
+    SIZE(lmcs_content_df, 64);
+    AT(lmcs_content_df, raw_bytes, 16);
+    AT(lmcs_content_df, stored_bytes, 24);
+    AT(lmcs_content_df, identity, 32);
+    AT(lmcs_content_df, runs, 40);
+    AT(lmcs_content_df, base_uses, 48);
+    AT(lmcs_content_df, height, 52);
+    AT(lmcs_content_df, payload, 54);
+    AT(lmcs_content_df, flags, 55);
+    AT(lmcs_content_df, part_count, 56);
+    AT(lmcs_content_df, base_count, 58);
+    AT(lmcs_content_df, output, 59);
+    SIZE(lmcs_part_df, 16);
+    assert_int_equal(LMCS_CHAIN_BOUND, 4);
+}
+
+/* A pool begins as the format says, wherever libpmemobj put the superblock. */
+static void superblock_on_media(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_superblock_df super;
+    OK(lmcs_media_read(pool->media, lmcs_media_superblock(pool->media), &super, sizeof super, &err));
+    assert_memory_equal(super.magic, "LMCSTORE", 8);
+    assert_int_equal(super.version, 1);
+    assert_int_equal(super.incompatible, 0);
+    assert_true(super.check == lmc_hash64(&super, 120, 0));
+    uint64_t page = super.root >> 16;
+    assert_true(super.root == (page << 16 | (lmc_hash64(&page, sizeof page, 0) & 0xffff)));
+    unsigned char magic[4];
+    OK(lmcs_media_read(pool->media, page * 4096, magic, sizeof magic, &err));
+    assert_memory_equal(magic, "LMCR", 4);
+    close_pool(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(superblock_and_root_page),
+        cmocka_unit_test(nodes_and_kinds_of_trees),
+        cmocka_unit_test(records),
+        ON_BOTH(superblock_on_media),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# Measures, as ratios within one run:
+#
+#   tools/bench.sh store                 the store, beside memcpy, pwrite, torch.save, safetensors and DCP
+#   tools/bench.sh store --quick         smaller and fewer: minutes instead of a quarter of an hour
+#   tools/bench.sh store --only NAME     one section (can be given again): see --help
+#   tools/bench.sh store --json          one JSON object on standard output instead of Markdown tables
+#   tools/bench.sh store --dir DIR       on that file system (default: build/bench)
+#
+# Wants what tools/setup.sh makes. Progress goes to standard error.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+case ${1:-} in
+    store) suite=store; shift ;;
+    -h | --help | "") sed -n '4,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "bench: no suite '$1' (there is: store)" >&2; exit 2 ;;
+esac
+cmake=cmake
+if ! cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || v[2] >= 25) }'; then
+    cmake=.venv/bin/cmake
+fi
+mkdir -p build
+{ "$cmake" --preset release && "$cmake" --build --preset release --target bench_store lmc-store; } >build/bench.log 2>&1 || {
+    tail -n 20 build/bench.log >&2
+    exit 1
+}
+exec .venv/bin/python "tools/bench/$suite.py" "$@"

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ways to save a training state that lmc-store is measured beside, each under the same condition.
+
+Every saver writes one more version of a state and says how long its caller was blocked, and after how long the bytes
+were durable (synced), both from the same start. New version, new file: that is how each of them is used.
+"""
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+State = dict[str, Any]
+
+
+@dataclass
+class Saved:
+    """One save: seconds from its start, and bytes that it left on disk."""
+
+    blocked_s: float
+    durable_s: float
+    disk_bytes: int
+
+
+def fsync_all(path: Path) -> None:
+    """Sync a file, or a folder's files and the folder."""
+    files = [path] if path.is_file() else [*path.rglob("*"), path]
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    if path.is_file():
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def disk_bytes(path: Path) -> int:
+    """Return the blocks that a file, or a folder's files, take on disk, in bytes."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_blocks * 512 for file in files)
+
+
+def tensors_of(value: Any, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Flatten a state to the tensors in it, by dotted names: all that a safetensors file can hold."""
+    if isinstance(value, torch.Tensor):
+        return {prefix: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    flat: dict[str, torch.Tensor] = {}
+    for key, item in items:
+        flat.update(tensors_of(item, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def save_torch(state: State, path: Path) -> Saved:
+    """Call torch.save; its caller goes on before the bytes are durable."""
+    start = time.perf_counter()
+    torch.save(state, path)
+    blocked = time.perf_counter() - start
+    fsync_all(path)
+    return Saved(blocked, time.perf_counter() - start, disk_bytes(path))
+
+
+def save_safetensors(state: State, path: Path) -> Saved:
+    """Save a safetensors file and sync it: tensors alone, and tied ones once, for it refuses shared storage."""
+    start = time.perf_counter()
+    seen: set[int] = set()
+    flat = {}
+    for name, tensor in tensors_of(state).items():
+        if tensor.numel() == 0 or tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            flat[name] = tensor
+    safetensors.torch.save_file(flat, path)
+    fsync_all(path)
+    durable = time.perf_counter() - start
+    return Saved(durable, durable, disk_bytes(path))
+
+
+def start_dcp() -> None:
+    """Start the one-process group that DCP's asynchronous save asks for."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def stop_dcp() -> None:
+    """End it."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def save_dcp(state: State, path: Path) -> Saved:
+    """Save by PyTorch Distributed Checkpoint (DCP), which syncs its files itself."""
+    import torch.distributed.checkpoint as dcp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start = time.perf_counter()
+        dcp.save(state, checkpoint_id=path)
+        fsync_all(path)
+        durable = time.perf_counter() - start
+    return Saved(durable, durable, disk_bytes(path))
+
+
+def save_dcp_async(state: State, path: Path) -> Saved:
+    """Save by DCP's async_save, which returns when it has copied the state."""
+    import torch.distributed.checkpoint as dcp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start = time.perf_counter()
+        future = dcp.async_save(state, checkpoint_id=path)
+        blocked = time.perf_counter() - start
+        future.result()
+        fsync_all(path)
+        durable = time.perf_counter() - start
+    return Saved(blocked, durable, disk_bytes(path))
+
+
+def save_lmcstore(shelf: Any, state: State, step: int, wait: bool) -> Saved:
+    """Take a snapshot, durable when it returns, or with wait=False captured."""
+    start = time.perf_counter()
+    snap = shelf.snapshot(state, step=step, wait=wait)
+    blocked = time.perf_counter() - start
+    snap.wait()
+    durable = time.perf_counter() - start
+    return Saved(blocked, durable, 0)
+
+
+FILE_SAVERS: dict[str, Callable[[State, Path], Saved]] = {
+    "torch.save, then fsync": save_torch,
+    "safetensors, then fsync": save_safetensors,
+    "DCP save": save_dcp,
+    "DCP async_save": save_dcp_async,
+}

@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measures the store: every claim about its speed and space as a ratio within one run. Run by tools/bench.sh store."""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(TOP / "tools/quickstart"))
+
+import torch  # noqa: E402
+from model import CONTEXT, GPT  # noqa: E402
+from peers import FILE_SAVERS, save_lmcstore, start_dcp, stop_dcp, tensors_of  # noqa: E402
+
+MIB, GIB = 1 << 20, 1 << 30
+BENCH = TOP / "build/release/bin/bench_store"
+THREADS = min(8, len(os.sched_getaffinity(0)))
+
+
+@dataclass
+class Setting:
+    """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
+
+    disk: Path
+    memory: Path
+    size: str
+
+    def of(self, full: int, quick: int, smoke: int) -> int:
+        """Choose a number by the size of the run."""
+        return {"full": full, "quick": quick, "smoke": smoke}[self.size]
+
+
+@dataclass
+class Section:
+    """What one section found: tables to print, goals to compare with, numbers for scripts."""
+
+    title: str
+    head: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    goals: list[tuple[str, float, str, float]] = field(default_factory=list)  # what, measured, "<=" or ">=", bound
+    notes: list[str] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def goal(self, what: str, measured: float, relation: str, bound: float) -> None:
+        """Note a goal of the issue, and what was measured."""
+        self.goals.append((what, measured, relation, bound))
+
+
+def met(measured: float, relation: str, bound: float) -> bool:
+    """Tell whether a goal is met."""
+    return measured <= bound if relation == "<=" else measured >= bound
+
+
+def progress(text: str) -> None:
+    """Say on standard error what is going on."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def ms(seconds: float) -> str:
+    """Write seconds as milliseconds."""
+    return f"{seconds * 1e3:.1f}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+
+
+def gbs(count: float, seconds: float) -> str:
+    """Write bytes in seconds as GB/s."""
+    return f"{count / seconds / 1e9:.2f}"
+
+
+def bench_store(section: str, folder: Path, size: int, rounds: int, cgroup: Path | None = None) -> dict[str, Any]:
+    """Run a section of the C half; on a memory file system as on persistent memory."""
+    words = [BENCH, section, folder, str(size), str(rounds), str(THREADS), *([cgroup] if cgroup else [])]
+    environment = dict(os.environ)
+    if folder.is_relative_to("/dev/shm"):
+        environment["PMEM_IS_PMEM_FORCE"] = "1"
+
+    def enter() -> None:
+        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+
+    result = subprocess.run(
+        words, stdout=subprocess.PIPE, text=True, env=environment, preexec_fn=enter if cgroup else None
+    )
+    if result.returncode != 0:
+        raise RuntimeError(f"bench_store {section} ended with {result.returncode}")
+    return json.loads(result.stdout)
+
+
+# ---- Writing --------------------------------------------------------------------------------------------------------
+
+
+def capture(setting: Setting) -> Section:
+    """Measure the capture's bandwidth, beside memcpy in memory and pwrite + fdatasync on disk."""
+    section = Section("Capture, beside memcpy and pwrite + fdatasync of the same bytes")
+    section.head = [
+        "medium",
+        "memcpy",
+        "pwrite, 1 thread",
+        "pwrite, threads",
+        "capture",
+        "of memcpy",
+        "of pwrite's time",
+    ]
+    for medium, folder in (("/dev/shm, forced", setting.memory), ("file system", setting.disk)):
+        found = bench_store("capture", folder, setting.of(GIB, 256 * MIB, 32 * MIB), setting.of(7, 5, 3))
+        section.numbers[medium] = found
+        for state in ("cold", "warm"):
+            t = found[state]
+            of_memcpy = t["memcpy_s"] / t["capture_s"]
+            of_write = t["capture_s"] / min(t["write_one_thread_s"], t["write_threads_s"])
+            seconds = (t["memcpy_s"], t["write_one_thread_s"], t["write_threads_s"], t["capture_s"])
+            speeds = [gbs(found["bytes"], s) for s in seconds]
+            section.rows.append([f"{medium}, {state}", *speeds, f"{of_memcpy:.2f}", f"{of_write:.2f}"])
+            if folder == setting.memory and state == "warm":
+                section.goal("capture over memcpy, /dev/shm, warm", of_memcpy, ">=", 0.8)
+            if folder == setting.disk:
+                section.goal(f"time to durable over pwrite + fdatasync, {state}", of_write, "<=", 1.05)
+    section.notes.append(
+        f"{found['bytes'] >> 20} MiB in {found['tensors']} tensors, {THREADS} threads, all changed; GB/s. cold: new "
+        "file, pool or memory; warm: existing space. The last column compares with the better pwrite."
+    )
+    return section
+
+
+def commit(setting: Setting) -> Section:
+    """Measure a snapshot of 1,000 small tensors."""
+    section = Section("1,000 tensors of 2 KiB, all changed")
+    section.head = ["medium", "put, ms", "commit, ms", "together, ms", "write + fdatasync, ms"]
+    rounds = setting.of(31, 31, 5)
+    for medium, folder in (("/dev/shm, forced", setting.memory), ("file system", setting.disk)):
+        t = section.numbers[medium] = bench_store("commit", folder, 0, rounds)
+        section.rows.append([medium, *(ms(t[key]) for key in ("put_s", "commit_s", "whole_s", "write_s"))])
+        if folder == setting.memory:
+            section.goal("snapshot of 1,000 small tensors, /dev/shm, ms", t["whole_s"] * 1e3, "<=", 10)
+        else:
+            more = (t["whole_s"] - t["write_s"]) * 1e3
+            section.goal("the same, file system, ms above write + fdatasync", more, "<=", 20)
+    return section
+
+
+def memory(setting: Setting) -> Section:
+    """Measure the anonymous memory that a capture adds, and one under a memory limit."""
+    section = Section("Memory that a capture takes beyond the process's own")
+    section.head = ["capture", "limit", "seconds", "more anonymous memory, MiB"]
+    for size in (256 * MIB, setting.of(2 * GIB, GIB, 512 * MIB)):
+        for medium, folder in (("/dev/shm", setting.memory), ("file system", setting.disk)):
+            t = section.numbers[f"{medium} {size >> 20}"] = bench_store("memory", folder, size, 1)
+            more = t["more_anonymous_bytes"] / MIB
+            section.rows.append([f"{size >> 20} MiB, {medium}", "", "", f"{more:.1f}"])
+            section.goal(f"more anonymous memory, {size >> 20} MiB, {medium}, MiB", more, "<=", 64)
+    size = setting.of(4 * GIB, 4 * GIB, 256 * MIB)
+    group = make_cgroup()
+    if group is None:
+        section.notes.append("No memory cgroup could be made here (it takes root): the limited capture was left out.")
+        return section
+    try:
+        t = section.numbers["limited"] = bench_store("big", setting.disk, size, 1, group)
+        row = [f"{size >> 20} MiB, file system", "what it has + 512 MiB", f"{t['capture_s']:.1f}"]
+        section.rows.append([*row, f"{t['more_anonymous_bytes'] / MIB:.1f}"])
+    finally:
+        group.rmdir()
+    section.goal("captures that succeed under the limit", 1, ">=", 1)
+    return section
+
+
+def make_cgroup() -> Path | None:
+    """Make a memory cgroup of either version, or none."""
+    for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
+        group = root / f"lmcs-bench-{os.getpid()}"
+        try:
+            if root.name == "cgroup":
+                (root / "cgroup.subtree_control").write_text("+memory")
+            group.mkdir()
+            if (group / "memory.limit_in_bytes").exists() or (group / "memory.max").exists():
+                return group
+            group.rmdir()
+        except OSError:
+            continue
+    return None
+
+
+# ---- Beside the others, from Python ---------------------------------------------------------------------------------
+
+
+def synthetic_state(size: int) -> dict[str, Any]:
+    """Make a state of about `size` bytes: 33 blocks of two large, two middle and two small fp32 tensors."""
+    generator = torch.Generator().manual_seed(1)
+    large = size // 33 // 10
+    counts = (large, large, large // 4, large // 4, 1536, 1536)
+    return {
+        f"h.{block}": {f"w{i}": torch.randn(count, generator=generator) for i, count in enumerate(counts)}
+        for block in range(33)
+    }
+
+
+def change(state: dict[str, Any]) -> None:
+    """Change every tensor, as a step does."""
+    for tensor in tensors_of(state).values():
+        tensor.add_(1e-3)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder if it is there."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def durable(setting: Setting) -> Section:
+    """Measure time blocked and time to durable, beside the other ways, from Python."""
+    import lmcstore
+
+    section = Section("Saving from Python: the trainer blocked, and until durable; file system")
+    section.head = ["way", "new: blocked, ms", "new: durable, ms", "again: blocked, ms", "again: durable, ms"]
+    state = synthetic_state(setting.of(GIB, 256 * MIB, 16 * MIB))
+    rounds = setting.of(5, 5, 2)
+    ours = {"lmc-store snapshot()": True, "lmc-store snapshot(wait=False)": False}
+    names = [*ours, *FILE_SAVERS]
+    times: dict[str, dict[str, list[Any]]] = {name: {"new": [], "again": []} for name in names}
+    pools = {name: setting.disk / f"again-{wait}.pool" for name, wait in ours.items()}
+    stores = {name: lmcstore.open(str(path)) for name, path in pools.items()}
+    start_dcp()
+    for turn in range(-1, rounds):  # the first is for warming up
+        change(state)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            path = setting.disk / "new"
+            os.sync()
+            if name in ours:
+                with lmcstore.open(str(path)) as store:
+                    times[name]["new"].append(save_lmcstore(store["run"], state, turn, ours[name]))
+            else:
+                times[name]["new"].append(FILE_SAVERS[name](state, path))
+            remove(path)
+            os.sync()
+            if name in ours:
+                shelf = stores[name]["run"]
+                times[name]["again"].append(save_lmcstore(shelf, state, turn, ours[name]))
+                for old in list(shelf)[:-1]:
+                    shelf.remove(old.number)
+            else:
+                path = setting.disk / f"again-{name.replace(' ', '-')}"
+                if name.startswith("DCP"):
+                    remove(path)  # it doesn't write over a checkpoint of its own
+                times[name]["again"].append(FILE_SAVERS[name](state, path))
+        progress(f"durable: round {turn + 2} of {rounds + 1}")
+    stop_dcp()
+    for store in stores.values():
+        store.close()
+    for name in names:
+        remove(pools[name] if name in pools else setting.disk / f"again-{name.replace(' ', '-')}")
+    medians = {
+        name: {
+            kind: [statistics.median(getattr(t, part) for t in found[1:]) for part in ("blocked_s", "durable_s")]
+            for kind, found in kinds.items()
+        }
+        for name, kinds in times.items()
+    }
+    for name, found in medians.items():
+        section.rows.append([name, *(ms(s) for kind in ("new", "again") for s in found[kind])])
+    section.numbers = medians
+    for kind in ("new", "again"):
+        we = medians["lmc-store snapshot()"][kind][1]
+        for peer in ("safetensors, then fsync", "DCP save"):
+            section.goal(f"durable, over {peer} ({kind})", we / medians[peer][kind][1], "<=", 1)
+        asynchronous = medians["lmc-store snapshot(wait=False)"][kind][0] / medians["DCP async_save"][kind][0]
+        section.goal(f"blocked with wait=False, over DCP async_save ({kind})", asynchronous, "<=", 1)
+    size = sum(t.nbytes for t in tensors_of(state).values())
+    section.notes.append(
+        f"{size >> 20} MiB in {len(tensors_of(state))} tensors. new: a new file or pool. again: over the file that is "
+        "there (DCP: removed first), or into a pool that has the space. Files are synced."
+    )
+    return section
+
+
+def load(setting: Setting) -> Section:
+    """Measure loading the newest state, as views and with every byte looked at; and a view from Python."""
+    import lmcstore
+    from safetensors.torch import load_file, save_file
+
+    section = Section("Loading from Python: the newest state (file in the page cache)")
+    section.head = ["way", "until returned, ms", "every byte, ms"]
+    state = synthetic_state(setting.of(GIB, 256 * MIB, 16 * MIB))
+    pool, plain, safe = (setting.disk / name for name in ("load.pool", "load.pt", "load.safetensors"))
+    torch.save(state, plain)
+    save_file(tensors_of(state), safe)
+    store = lmcstore.open(str(pool))
+    store["run"].snapshot(state, step=0)
+    ways: dict[str, Callable[[], Any]] = {
+        "lmc-store state_dict()": lambda: store["run"].latest.state_dict(),
+        "torch.load": lambda: torch.load(plain),
+        "torch.load(mmap=True)": lambda: torch.load(plain, mmap=True),
+        "safetensors load_file": lambda: load_file(safe),
+    }
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(setting.of(7, 7, 2)):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            loaded = way()
+            returned = time.perf_counter() - start
+            for tensor in tensors_of(loaded).values():
+                tensor.view(torch.uint8).sum(dtype=torch.int64)
+            times[name].append((returned, time.perf_counter() - start))
+            del loaded
+    for name, found in times.items():
+        medians = [statistics.median(t[i] for t in found[1:]) for i in (0, 1)]
+        section.numbers[name] = medians
+        section.rows.append([name, f"{medians[0] * 1e3:.2f}", ms(medians[1])])
+    snap = store["run"].latest
+    latencies = []
+    for _ in range(2000):
+        start = time.perf_counter()
+        view = snap["h.0.w0"]
+        latencies.append(time.perf_counter() - start)
+        del view
+    section.numbers["one view"] = statistics.median(latencies)
+    section.rows.append(["lmc-store snap[name], one tensor", f"{statistics.median(latencies) * 1e3:.4f}", ""])
+    store.close()
+    for path in (pool, plain, safe):
+        path.unlink()
+    return section
+
+
+def start(setting: Setting) -> Section:
+    """Measure from a process's start to the end of its first training step."""
+    import lmcstore
+    from safetensors.torch import save_file
+
+    section = Section("From process start to the end of the first training step (10.8 M-parameter GPT, AdamW)")
+    section.head = ["way", "seconds", "above a fresh model, ms"]
+    torch.manual_seed(3)
+    model = GPT()
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.randint(256, (2, CONTEXT + 1))
+    model.loss(data[:, :-1], data[:, 1:]).backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    pool, plain, safe = (setting.disk / name for name in ("start.pool", "start.pt", "start.safetensors"))
+    with lmcstore.open(str(pool)) as store:
+        store["run"].snapshot(state, step=0)
+    torch.save(state, plain)
+    flat = {name: tensor for name, tensor in tensors_of(state).items() if name != "model.head.weight"}
+    save_file(flat, safe)
+    paths = {"fresh": "-", "lmc-store": pool, "torch.load": plain, "torch.load mmap": plain, "safetensors": safe}
+    times: dict[str, list[float]] = {way: [] for way in paths}
+    for _ in range(setting.of(7, 5, 2)):
+        for way, path in paths.items():
+            environment = dict(os.environ, LMCS_BENCH_START=repr(time.time()))
+            words = [sys.executable, TOP / "tools/bench/start.py", way, path]
+            times[way].append(float(subprocess.run(words, env=environment, stdout=subprocess.PIPE, check=True).stdout))
+    fresh = statistics.median(times["fresh"])
+    for way, found in times.items():
+        median = section.numbers[way] = statistics.median(found)
+        section.rows.append([way, f"{median:.2f}", "" if way == "fresh" else f"{(median - fresh) * 1e3:.0f}"])
+    for path in (pool, plain, safe):
+        path.unlink()
+    return section
+
+
+# ---- History, views, decoding ---------------------------------------------------------------------------------------
+
+
+def many(setting: Setting) -> Section:
+    """Measure snapshots of very many tensors."""
+    count = setting.of(100_000, 100_000, 2_000)
+    section = Section(f"A snapshot of {count:,} tensors of 1 KiB")
+    section.head = ["medium", "changed", "snapshot, ms", "more in the pool, KiB"]
+    for medium, folder in (("/dev/shm, forced", setting.memory), ("file system", setting.disk)):
+        t = section.numbers[medium] = bench_store("many", folder, 0, count)
+        section.rows.append([medium, "first", ms(t["first_s"]), f"{t['first_used_bytes'] / 1024:.0f}"])
+        for kind in ("none", "ten", "all"):
+            found = t[kind]
+            more = found["more_live_bytes"] / 1024
+            section.rows.append([medium, kind, ms(found["snapshot_s"]), f"{more:.0f}"])
+            if kind == "none":
+                section.goal(f"pool space, none changed, {medium}, KiB", more, "<=", 4)
+            if kind == "ten":
+                section.goal(f"pool space, ten changed, {medium}, KiB (10 of them data)", more, "<=", 256)
+    return section
+
+
+def view(setting: Setting) -> Section:
+    """Measure the latency of a view, by size and by length of the history."""
+    section = Section("A view of one tensor (C interface)")
+    section.head = ["tensor", "history", "microseconds"]
+    t = section.numbers = bench_store("view", setting.disk, 0, setting.of(2000, 200, 20))
+    for size in ("small", "large"):
+        for when, count in (("early", 1), ("late", t["snapshots"])):
+            us = t[f"{size}_{when}_s"] * 1e6
+            section.rows.append([f"{t[f'{size}_bytes'] >> 10:,} KiB", f"{count:,} snapshots", f"{us:.2f}"])
+            section.goal(f"view of the {size} tensor, {count:,} snapshots, microseconds", us, "<=", 5)
+    return section
+
+
+def churn(setting: Setting) -> Section:
+    """Measure the space after many rounds of snapshot, compact and prune."""
+    rounds = setting.of(10_000, 1_000, 100)
+    section = Section(f"Space after {rounds:,} rounds of snapshot, compact and prune, mixed sizes")
+    section.head = ["rounds", "used, MiB", "live, MiB", "used over live", "worst on the way", "ms a round"]
+    t = section.numbers = bench_store("churn", setting.memory, 0, rounds)
+    sizes = [f"{t[key] / MIB:.2f}" for key in ("used_bytes", "live_bytes")]
+    ratios = [f"{t[key]:.3f}" for key in ("used_over_live", "worst_used_over_live")]
+    section.rows.append([f"{rounds:,}", *sizes, *ratios, ms(t["seconds"] / rounds)])
+    section.goal("pool space used over live bytes", t["used_over_live"], "<=", 1.15)
+    return section
+
+
+def long(setting: Setting) -> Section:
+    """Measure a long history."""
+    count = setting.of(100_000, 20_000, 1_000)
+    section = Section(f"A history of {count:,} snapshots (8 tensors of 1 KiB, /dev/shm, forced)")
+    section.head = ["", "at the beginning", "at the end", "ratio"]
+    t = section.numbers = bench_store("long", setting.memory, 0, count)
+    for what, key in (
+        ("snapshot, microseconds", ("first_s", "last_s")),
+        ("open, microseconds", ("open_early_s", "open_late_s")),
+    ):
+        first, last = (t[k] for k in key)
+        section.rows.append([what, f"{first * 1e6:.0f}", f"{last * 1e6:.0f}", f"{last / first:.2f}"])
+    # The middle of 500 each; a tenth is what repeated runs differ by.
+    section.goal("last snapshot over the first", t["last_s"] / t["first_s"], "<=", 1.1)
+    section.goal("open at the end over open at the beginning", t["open_late_s"] / t["open_early_s"], "<=", 1.25)
+    return section
+
+
+def decode(setting: Setting) -> Section:
+    """Measure decoding a delta by one thread and by two."""
+    section = Section("Decoding a delta (fp32 weights, one step apart)")
+    section.head = ["threads", "ms", "GB/s", "speed-up"]
+    size = setting.of(512 * MIB, 256 * MIB, 32 * MIB)
+    t = section.numbers = bench_store("decode", setting.disk, size, setting.of(9, 7, 3))
+    one, two = t["one_thread_s"], t["two_threads_s"]
+    section.rows.append(["1", ms(one), gbs(size, one), ""])
+    section.rows.append(["2", ms(two), gbs(size, two), f"{one / two:.2f}"])
+    section.goal("speed of two threads over one", one / two, ">=", 1.7)
+    section.notes.append(f"{size >> 20} MiB, stored at {t['stored_bytes'] / size:.3f} of its size.")
+    return section
+
+
+SECTIONS = (capture, commit, memory, durable, many, view, load, start, churn, long, decode)
+
+
+# ---- Printing -------------------------------------------------------------------------------------------------------
+
+
+def machine(setting: Setting) -> str:
+    """Describe what this was measured on."""
+    cpu = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.split(":", 1)[1].strip()
+            break
+    words = ["stat", "-f", "-c", "%T", str(setting.disk)]
+    kind = subprocess.run(words, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return (
+        f"{cpu}, {len(os.sched_getaffinity(0))} processors, Linux {platform.release()}, file system {kind}, "
+        f"torch {torch.__version__}; {setting.size} run. Neither this file system nor /dev/shm is persistent memory."
+    )
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Write a Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def markdown(section: Section) -> str:
+    """Write a section for the README."""
+    parts = [f"### {section.title}", "", table(section.head, section.rows), *("\n" + note for note in section.notes)]
+    for what, measured, relation, bound in section.goals:
+        word = "met" if met(measured, relation, bound) else "MISSED"
+        limit = "at most" if relation == "<=" else "at least"
+        parts.append(f"- {word}: {what}: {measured:.3g}, goal {limit} {bound:g}")
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Measure what was asked for; exit 1 when a section could not run."""
+    parser = argparse.ArgumentParser(prog="tools/bench.sh store", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
+    parser.add_argument(
+        "--smoke", action="store_true", help="only see that every section runs; the numbers mean nothing"
+    )
+    parser.add_argument("--dir", type=Path, default=TOP / "build/bench", help="a folder on the file system to measure")
+    names = [section.__name__ for section in SECTIONS]
+    parser.add_argument("--only", action="append", choices=names, help="this section")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(THREADS)
+
+    options.dir.mkdir(parents=True, exist_ok=True)
+    failures = []
+    report: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as disk,
+        tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir="/dev/shm") as shm,
+    ):
+        size = "smoke" if options.smoke else "quick" if options.quick else "full"
+        setting = Setting(Path(disk).resolve(), Path(shm), size)
+        report["machine"] = machine(setting)
+        if not options.json:
+            print(f"{report['machine']}\n", flush=True)
+        for section in SECTIONS:
+            name = section.__name__
+            if options.only and name not in options.only:
+                continue
+            begin = time.monotonic()
+            progress(f"{name} ...")
+            try:
+                found = section(setting)
+            except Exception as error:
+                failures.append(name)
+                progress(f"{name} FAILED: {error}")
+                report[name] = {"error": str(error)}
+                continue
+            progress(f"{name}: {time.monotonic() - begin:.0f} s")
+            goals = [
+                {"what": w, "measured": m, "relation": r, "bound": b, "met": met(m, r, b)} for w, m, r, b in found.goals
+            ]
+            report[name] = {"numbers": found.numbers, "goals": goals}
+            if not options.json:
+                print(markdown(found), flush=True)
+    if options.json:
+        print(json.dumps(report, indent=2))
+    if failures:
+        progress(f"could not be measured: {', '.join(failures)}")
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

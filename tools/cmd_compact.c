@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_compact.c - lmc-store compact: turns older snapshots into deltas until nothing is left to do.
+ */
+#include "cli.h"
+
+static enum lmcs_status compact(struct cli *cli, struct lmcs_pool_info *before, struct lmcs_pool_info *after)
+{
+    enum lmcs_status status = lmcs_pool_info(cli->pool, before, &cli->error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_progress progress = cli_progress_start(cli);
+    status = lmcs_compact(cli->pool, &progress, &cli->error);
+    cli_progress_wipe(&cli->progress);
+    return status == LMCS_OK ? lmcs_pool_info(cli->pool, after, &cli->error) : status;
+}
+
+static void report_json(struct cli *cli, const struct lmcs_pool_info *before, const struct lmcs_pool_info *after)
+{
+    cli->json = json_object();
+    cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+    cli_json_set(cli->json, "used_bytes_before", cli_json_u64(before->used_bytes));
+    cli_json_set(cli->json, "used_bytes", cli_json_u64(after->used_bytes));
+    cli_json_set(cli->json, "live_bytes", cli_json_u64(after->live_bytes));
+    cli_json_set(cli->json, "free_bytes", cli_json_u64(after->free_bytes));
+    cli_json_set(cli->json, "backlog", cli_json_u64(after->compaction_backlog));
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    struct lmcs_pool_info before;
+    struct lmcs_pool_info after;
+    enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
+    if (status == LMCS_OK)
+        status = compact(cli, &before, &after);
+    if (status != LMCS_OK)
+        return status;
+    if (cli->options.json)
+        report_json(cli, &before, &after);
+    else
+        printf("compacted: %s used before, %s now, %s free\n", cli_bytes(before.used_bytes).text,
+               cli_bytes(after.used_bytes).text, cli_bytes(after.free_bytes).text);
+    return LMCS_OK;
+}
+
+const struct cli_command cmd_compact = {
+    .name = "compact",
+    .synopsis = "POOL [--json]",
+    .summary = "Turns older snapshots into deltas and gives space back",
+    .help = "The newest snapshots of each shelf stay raw; nothing is deleted. A process that has the pool open for\n"
+            "writing does this in the background. Stopping it (Ctrl-C) loses no work that is done.",
+    .options = "wfj",
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_create.c - lmc-store create: makes an empty pool.
+ */
+#include "cli.h"
+
+static void report_json(struct cli *cli, const struct lmcs_pool_info *info)
+{
+    cli->json = json_object();
+    cli_json_set(cli->json, "pool", cli_json_text(info->path));
+    cli_json_set(cli->json, "file_system", cli_json_text(info->file_system));
+    cli_json_set(cli->json, "limit_bytes", info->limit_bytes ? cli_json_u64(info->limit_bytes) : NULL);
+    cli_json_set(cli->json, "free_bytes", cli_json_u64(info->free_bytes));
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    struct lmcs_pool_info info;
+    enum lmcs_status status = cli_open(cli, LMCS_OPEN_CREATE);
+    if (status == LMCS_OK)
+        status = lmcs_pool_info(cli->pool, &info, &cli->error);
+    if (status != LMCS_OK)
+        return status;
+    if (cli->options.json) {
+        report_json(cli, &info);
+        return LMCS_OK;
+    }
+    fputs("created ", stdout);
+    cli_print(stdout, cli->options.arguments[0]);
+    printf(" on %s; %s can be stored", info.file_system, cli_bytes(info.free_bytes).text);
+    if (info.limit_bytes)
+        printf(" (limit %s)", cli_bytes(info.limit_bytes).text);
+    putchar('\n');
+    return LMCS_OK;
+}
+
+const struct cli_command cmd_create = {
+    .name = "create",
+    .synopsis = "POOL [--size 8GiB] [--json]",
+    .summary = "Makes an empty pool",
+    .help = "The file is sparse and has mode 0600; it takes disk space as snapshots arrive. POOL must not exist yet.",
+    .options = "sfj",
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

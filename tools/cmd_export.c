@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_export.c - lmc-store export: writes a snapshot as a safetensors file.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+
+static void print_left_out(const struct lmcs_transfer_report *report)
+{
+    if (report->left_out == 0)
+        return;
+    fprintf(stderr, "lmc-store: left out, for safetensors can't hold %s: ", report->left_out == 1 ? "it" : "them");
+    cli_print(stderr, report->left_out_names);
+    fputc('\n', stderr);
+}
+
+static json_t *report_json(struct cli *cli, const struct lmcs_snapshot_info *info,
+                           const struct lmcs_transfer_report *report)
+{
+    json_t *json = json_object();
+    cli_json_set(json, "pool", cli_json_text(cli->options.arguments[0]));
+    cli_json_set(json, "shelf", cli_json_text(info->shelf));
+    cli_json_set(json, "number", cli_json_u64(info->number));
+    cli_json_set(json, "file", cli_json_text(cli->options.output));
+    cli_json_set(json, "part", cli->options.part ? cli_json_text(cli->options.part) : NULL);
+    cli_json_set(json, "tensors", cli_json_u64(report->contents));
+    cli_json_set(json, "bytes", cli_json_u64(report->bytes));
+    cli_json_set(json, "left_out", cli_json_u64(report->left_out));
+    cli_json_set(json, "left_out_names", cli_json_text(report->left_out_names));
+    return json;
+}
+
+static void print_report(struct cli *cli, const struct lmcs_snapshot_info *info,
+                         const struct lmcs_transfer_report *report)
+{
+    fputs("wrote ", stdout);
+    cli_print(stdout, cli->options.output);
+    fputs(" from ", stdout);
+    cli_print(stdout, info->shelf);
+    printf("@%" PRIu64 ": %" PRIu64 " of its %" PRIu64 " tensors, %s\n", info->number, report->contents,
+           info->tensor_count, cli_bytes(report->bytes).text);
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    struct lmcs_snapshot *snapshot = NULL;
+    struct lmcs_transfer_report report;
+    if (!cli->options.output)
+        return cli_wrong_use(cli, "export: -o FILE is missing");
+    enum lmcs_status status = cli_output_check(cli, "a safetensors file");
+    if (status == LMCS_OK)
+        status = cli_open(cli, LMCS_OPEN_READ);
+    if (status == LMCS_OK)
+        status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_progress progress = cli_progress_start(cli);
+    status = lmcs_export_safetensors(snapshot, cli->options.part, cli->options.output, &progress, &report, &cli->error);
+    cli_progress_wipe(&cli->progress);
+    if (status == LMCS_OK) {
+        print_left_out(&report);
+        if (cli->options.json)
+            cli->json = report_json(cli, lmcs_snapshot_info(snapshot), &report);
+        else if (!cli_output_is_stdout(cli))
+            print_report(cli, lmcs_snapshot_info(snapshot), &report);
+    }
+    lmcs_snapshot_close(snapshot);
+    return status;
+}
+
+const struct cli_command cmd_export = {
+    .name = "export",
+    .synopsis = "POOL ADDRESS -o FILE [--part P] [--json]",
+    .summary = "Writes a snapshot as a safetensors file",
+    .help =
+        "Every checksum is verified on the way. FILE has mode 0600 and appears whole, or not at all; - is standard\n"
+        "output. --part model writes what stands under \"model.\", without that prefix, as load_state_dict and\n"
+        "transformers want it. What safetensors can't hold (c32, c128, attachments such as Python's scalars, parts\n"
+        "of larger tensors) is left out and named. Works while another process writes to the pool.",
+    .options = "opfj",
+    .min_arguments = 2,
+    .max_arguments = 2,
+    .run = run,
+};

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_info.c - lmc-store info: what a pool lies on, what it holds, how much more fits.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const char *medium_name(enum lmcs_medium medium)
+{
+    switch (medium) {
+    case LMCS_MEDIUM_FILE:
+        return "file";
+    case LMCS_MEDIUM_MEMORY_FILE:
+        return "memory file";
+    case LMCS_MEDIUM_FSDAX:
+        return "fsdax";
+    case LMCS_MEDIUM_DEVDAX:
+        return "devdax";
+    }
+    return "unknown";
+}
+
+static const char *health_name(int32_t health)
+{
+    static const char *const names[] = {"ok", "non-critical", "critical", "fatal"};
+    return health >= 0 && health < 4 ? names[health] : "unknown";
+}
+
+static const char *background(const struct lmcs_pool_info *info)
+{
+    return info->compaction_error[0]  ? "stopped by an error"
+           : info->compaction_paused  ? "paused"
+           : info->compaction_running ? "running"
+                                      : "not running in this process";
+}
+
+/* ---- For people ----------------------------------------------------------------------------------------------- */
+
+static void label(const char *text)
+{
+    printf("%-13s", text);
+}
+
+static void print_medium(const struct lmcs_pool_info *info)
+{
+    label("medium");
+    printf("%s on %s, persistence domain %s%s\n", medium_name(info->medium), info->file_system,
+           info->persistence_domain[0] ? info->persistence_domain : "unknown",
+           info->is_persistent_memory && !info->forced ? ", persistent memory" : "");
+    if (info->forced) {
+        label("");
+        printf("PMEM_IS_PMEM_FORCE is set: what is stored survives a kill, not a power cut\n");
+    }
+    if (info->nvdimm_namespace[0]) {
+        label("device");
+        printf("namespace %s, health %s, %" PRIu64 " bad blocks, %" PRIu64 " unsafe shutdowns\n",
+               info->nvdimm_namespace, health_name(info->device_health), info->bad_blocks, info->unsafe_shutdowns);
+    }
+    if (info->numa_node >= 0) {
+        label("NUMA node");
+        printf("%" PRId32 "\n", info->numa_node);
+    }
+}
+
+static void print_space(const struct lmcs_pool_info *info)
+{
+    label("used");
+    printf("%s (%s live", cli_bytes(info->used_bytes).text, cli_bytes(info->live_bytes).text);
+    printf(", %s of it metadata)\n", cli_bytes(info->metadata_bytes).text);
+    label("free");
+    printf("%s", cli_bytes(info->free_bytes).text);
+    if (info->limit_bytes)
+        printf(" (limit %s)\n", cli_bytes(info->limit_bytes).text);
+    else
+        printf(" (as the disk allows)\n");
+}
+
+static void print_contents(const struct lmcs_pool_info *info)
+{
+    label("holds");
+    printf("%" PRIu64 " snapshot%s on %" PRIu64 " shel%s, %" PRIu64 " tensor contents\n", info->snapshot_count,
+           cli_s(info->snapshot_count), info->shelf_count, info->shelf_count == 1 ? "f" : "ves", info->content_count);
+    label("a snapshot");
+    if (info->last_snapshot_bytes)
+        printf("the newest took %s", cli_bytes(info->last_snapshot_bytes).text);
+    else
+        printf("size not known yet");
+    if (info->snapshots_that_fit != UINT64_MAX)
+        printf("; %" PRIu64 " more like it fit, before compaction", info->snapshots_that_fit);
+    putchar('\n');
+}
+
+static void print_compaction(const struct lmcs_pool_info *info)
+{
+    label("compaction");
+    printf("%s; %" PRIu64 " snapshot%s wait%s for it\n", background(info), info->compaction_backlog,
+           cli_s(info->compaction_backlog), info->compaction_backlog == 1 ? "s" : "");
+    if (info->compaction_error[0]) {
+        label("");
+        cli_print(stdout, info->compaction_error);
+        putchar('\n');
+    }
+}
+
+static void print_info(const struct lmcs_pool_info *info)
+{
+    label("pool");
+    cli_print(stdout, info->path);
+    printf("\n");
+    label("created");
+    printf("%s, format %" PRIu32 "%s\n", cli_time(info->created_ns).text, info->format_version,
+           info->writable ? "" : ", open for reading");
+    print_medium(info);
+    print_space(info);
+    print_contents(info);
+    print_compaction(info);
+}
+
+/* ---- For scripts ---------------------------------------------------------------------------------------------- */
+
+static json_t *uuid_json(const unsigned char uuid[16])
+{
+    char text[33];
+    for (size_t i = 0; i < 16; i++)
+        snprintf(text + 2 * i, sizeof text - 2 * i, "%02x", uuid[i]);
+    return json_string(text);
+}
+
+static json_t *medium_json(const struct lmcs_pool_info *info)
+{
+    json_t *json = json_object();
+    cli_json_set(json, "kind", cli_json_text(medium_name(info->medium)));
+    cli_json_set(json, "file_system", cli_json_text(info->file_system));
+    cli_json_set(json, "persistence_domain", cli_json_text(info->persistence_domain));
+    cli_json_set(json, "is_persistent_memory", json_boolean(info->is_persistent_memory));
+    cli_json_set(json, "forced", json_boolean(info->forced));
+    cli_json_set(json, "namespace", info->nvdimm_namespace[0] ? cli_json_text(info->nvdimm_namespace) : NULL);
+    cli_json_set(json, "numa_node", info->numa_node >= 0 ? json_integer(info->numa_node) : NULL);
+    cli_json_set(json, "health", cli_json_text(health_name(info->device_health)));
+    cli_json_set(json, "bad_blocks", cli_json_u64(info->bad_blocks));
+    cli_json_set(json, "unsafe_shutdowns", cli_json_u64(info->unsafe_shutdowns));
+    return json;
+}
+
+static json_t *compaction_json(const struct lmcs_pool_info *info)
+{
+    json_t *json = json_object();
+    cli_json_set(json, "backlog", cli_json_u64(info->compaction_backlog));
+    cli_json_set(json, "running", json_boolean(info->compaction_running));
+    cli_json_set(json, "paused", json_boolean(info->compaction_paused));
+    cli_json_set(json, "error", info->compaction_error[0] ? cli_json_text(info->compaction_error) : NULL);
+    return json;
+}
+
+static json_t *info_json(const struct lmcs_pool_info *info)
+{
+    json_t *json = json_object();
+    cli_json_set(json, "pool", cli_json_text(info->path));
+    cli_json_set(json, "uuid", uuid_json(info->uuid));
+    cli_json_set(json, "format_version", cli_json_u64(info->format_version));
+    cli_json_set(json, "created", json_real((double)info->created_ns / 1e9));
+    cli_json_set(json, "writable", json_boolean(info->writable));
+    cli_json_set(json, "medium", medium_json(info));
+    cli_json_set(json, "limit_bytes", info->limit_bytes ? cli_json_u64(info->limit_bytes) : NULL);
+    cli_json_set(json, "used_bytes", cli_json_u64(info->used_bytes));
+    cli_json_set(json, "live_bytes", cli_json_u64(info->live_bytes));
+    cli_json_set(json, "metadata_bytes", cli_json_u64(info->metadata_bytes));
+    cli_json_set(json, "free_bytes", cli_json_u64(info->free_bytes));
+    cli_json_set(json, "epoch", cli_json_u64(info->epoch));
+    cli_json_set(json, "shelf_count", cli_json_u64(info->shelf_count));
+    cli_json_set(json, "snapshot_count", cli_json_u64(info->snapshot_count));
+    cli_json_set(json, "content_count", cli_json_u64(info->content_count));
+    cli_json_set(json, "last_snapshot_bytes", cli_json_u64(info->last_snapshot_bytes));
+    cli_json_set(json, "snapshots_that_fit", cli_json_u64(info->snapshots_that_fit));
+    cli_json_set(json, "compaction", compaction_json(info));
+    return json;
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    struct lmcs_pool_info info;
+    enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
+    if (status == LMCS_OK)
+        status = lmcs_pool_info(cli->pool, &info, &cli->error);
+    if (status != LMCS_OK)
+        return status;
+    if (cli->options.json)
+        cli->json = info_json(&info);
+    else
+        print_info(&info);
+    return LMCS_OK;
+}
+
+const struct cli_command cmd_info = {
+    .name = "info",
+    .synopsis = "POOL [--json]",
+    .summary = "Shows medium, space, and how many more snapshots fit",
+    .help = "Works while another process writes to the pool.",
+    .options = "fj",
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

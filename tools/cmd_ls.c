@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_ls.c - lmc-store ls: shelves and their snapshots, or the tensors of one snapshot.
+ *
+ * Columns have fixed places, and what can be of any length stands last, so that output streams and scripts can cut it.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Shelves -------------------------------------------------------------------------------------------------- */
+
+struct shelves {
+    struct lmcs_shelf_info *infos;
+    size_t count;
+    size_t capacity;
+    bool is_out_of_memory;
+};
+
+static bool add_shelf(void *context, const struct lmcs_shelf_info *info)
+{
+    struct shelves *shelves = context;
+    if (shelves->count == shelves->capacity) {
+        size_t capacity = shelves->capacity ? shelves->capacity * 2 : 8;
+        struct lmcs_shelf_info *infos = realloc(shelves->infos, capacity * sizeof *infos);
+        shelves->is_out_of_memory = !infos;
+        if (!infos)
+            return false;
+        shelves->infos = infos;
+        shelves->capacity = capacity;
+    }
+    shelves->infos[shelves->count++] = *info;
+    return true;
+}
+
+/* The numbers of a shelf's newest snapshots (all of them without -n), ascending; to be freed. */
+static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint64_t **numbers, size_t *first,
+                                       size_t *count)
+{
+    enum { CHUNK = 4096 };
+    uint64_t from = 0;
+    size_t got = CHUNK;
+    *numbers = NULL;
+    *count = 0;
+    while (got == CHUNK) {
+        uint64_t *grown = realloc(*numbers, (*count + CHUNK) * sizeof **numbers);
+        if (!grown)
+            return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+        *numbers = grown;
+        enum lmcs_status status =
+            lmcs_snapshot_numbers(cli->pool, shelf, from, grown + *count, CHUNK, &got, &cli->error);
+        if (status != LMCS_OK)
+            return status;
+        *count += got;
+        from = got ? grown[*count - 1] + 1 : 0;
+    }
+    *first = cli->options.count && cli->options.count < *count ? *count - (size_t)cli->options.count : 0;
+    return LMCS_OK;
+}
+
+/* Comma-separated, so that the list is one word for awk. */
+struct list {
+    bool has_one;
+};
+
+static void print_one(struct list *list, const char *text)
+{
+    if (list->has_one)
+        putchar(',');
+    cli_print(stdout, text);
+    list->has_one = true;
+}
+
+static bool print_tag(void *context, const char *tag)
+{
+    print_one(context, tag);
+    return true;
+}
+
+static void print_metrics(const struct lmcs_snapshot_info *info)
+{
+    struct list list = {false};
+    for (size_t i = 0; i < info->metric_count; i++) {
+        print_one(&list, info->metrics[i].name);
+        printf("=%.6g", info->metrics[i].value);
+    }
+    if (!list.has_one)
+        putchar('-');
+}
+
+static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapshot)
+{
+    struct list list = {false};
+    enum lmcs_status status = lmcs_snapshot_tags(snapshot, print_tag, &list, &cli->error);
+    if (!list.has_one)
+        putchar('-');
+    return status;
+}
+
+static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapshot)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+    struct lmcs_snapshot_storage storage;
+    enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
+    if (status != LMCS_OK)
+        return status;
+    printf("%8" PRIu64 " %10s  %s  %10s %10s %8s  ", info->number, cli_step(info->step).text,
+           cli_time(info->time_ns).text, cli_bytes(info->raw_bytes).text, cli_bytes(storage.stored_bytes).text,
+           cli_ratio(info->raw_bytes, storage.stored_bytes).text);
+    status = print_tags(cli, snapshot);
+    fputs("  ", stdout);
+    print_metrics(info);
+    putchar('\n');
+    return status;
+}
+
+static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot, json_t *rows)
+{
+    json_t *row = NULL;
+    if (!cli->options.json)
+        return print_row(cli, snapshot);
+    enum lmcs_status status = cli_json_snapshot(cli, snapshot, &row);
+    if (status == LMCS_OK)
+        json_array_append_new(rows, row);
+    return status;
+}
+
+/* One that a writer removes while we list is not there: no error. */
+static enum lmcs_status list_snapshot(struct cli *cli, const char *shelf, uint64_t number, json_t *rows)
+{
+    struct lmcs_snapshot *snapshot = NULL;
+    char which[24];
+    snprintf(which, sizeof which, "%" PRIu64, number);
+    enum lmcs_status status = lmcs_snapshot_find(cli->pool, shelf, which, &snapshot, &cli->error);
+    if (status == LMCS_OK)
+        status = add_row(cli, snapshot, rows);
+    lmcs_snapshot_close(snapshot);
+    return status == LMCS_NOT_FOUND ? LMCS_OK : status;
+}
+
+static void print_shelf(const struct lmcs_shelf_info *info, size_t shown)
+{
+    cli_print(stdout, info->name);
+    printf(": %" PRIu64 " snapshot%s; the newest %" PRIu32 " stay raw\n", info->snapshot_count,
+           cli_s(info->snapshot_count), info->keep_raw);
+    if (shown)
+        printf("  NUMBER       STEP  TIME                         RAW     STORED    RATIO  TAGS  METRICS\n");
+}
+
+static json_t *shelf_json(const struct lmcs_shelf_info *info, json_t *rows)
+{
+    json_t *json = json_object();
+    cli_json_set(json, "name", cli_json_text(info->name));
+    cli_json_set(json, "snapshot_count", cli_json_u64(info->snapshot_count));
+    cli_json_set(json, "latest", info->latest ? cli_json_u64(info->latest) : NULL);
+    cli_json_set(json, "next_number", cli_json_u64(info->next_number));
+    cli_json_set(json, "keep_raw", cli_json_u64(info->keep_raw));
+    cli_json_set(json, "snapshots", rows);
+    return json;
+}
+
+static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info *info, json_t *shelves)
+{
+    uint64_t *numbers = NULL;
+    size_t first = 0;
+    size_t count = 0;
+    json_t *rows = json_array();
+    enum lmcs_status status = newest_numbers(cli, info->name, &numbers, &first, &count);
+    if (status == LMCS_OK && !cli->options.json)
+        print_shelf(info, count - first);
+    for (size_t i = first; i < count && status == LMCS_OK && !ferror(stdout); i++)
+        status = list_snapshot(cli, info->name, numbers[i], rows);
+    if (status == LMCS_OK && cli->options.json)
+        json_array_append_new(shelves, shelf_json(info, json_incref(rows)));
+    json_decref(rows);
+    free(numbers);
+    return status;
+}
+
+static enum lmcs_status list_all(struct cli *cli, json_t *json)
+{
+    struct shelves shelves = {0};
+    enum lmcs_status status = lmcs_shelf_list(cli->pool, add_shelf, &shelves, &cli->error);
+    if (status == LMCS_OK && shelves.is_out_of_memory)
+        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status == LMCS_OK && shelves.count == 0 && !cli->options.json)
+        printf("the pool is empty: no shelves yet\n");
+    for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
+        if (i && !cli->options.json)
+            putchar('\n');
+        status = list_shelf(cli, &shelves.infos[i], json);
+    }
+    free(shelves.infos);
+    return status;
+}
+
+static enum lmcs_status list_shelves(struct cli *cli, const char *shelf)
+{
+    json_t *json = json_array();
+    struct lmcs_shelf_info info;
+    enum lmcs_status status = shelf ? lmcs_shelf_info(cli->pool, shelf, &info, &cli->error) : LMCS_OK;
+    if (status == LMCS_OK)
+        status = shelf ? list_shelf(cli, &info, json) : list_all(cli, json);
+    if (status == LMCS_OK && cli->options.json) {
+        cli->json = json_object();
+        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+        cli_json_set(cli->json, "shelves", json_incref(json));
+    }
+    json_decref(json);
+    return status;
+}
+
+/* ---- One snapshot --------------------------------------------------------------------------------------------- */
+
+struct tensors {
+    const struct cli_options *options;
+    json_t *tensors;
+    json_t *attachments;
+    uint64_t shown;
+    uint64_t attachment_count;
+    uint64_t attachment_bytes;
+};
+
+static const char *stored_name(enum lmcs_stored_as stored_as)
+{
+    static const char *const names[] = {"raw", "keyframe", "delta"};
+    return (unsigned)stored_as < 3 ? names[stored_as] : "unknown";
+}
+
+static void print_tensor(const struct lmcs_entry *entry)
+{
+    char shape[32 * 21];
+    size_t used = 0;
+    for (uint32_t i = 0; i < entry->tensor.ndim && used < sizeof shape; i++)
+        used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%" PRIu64, i ? "x" : "", entry->tensor.shape[i]);
+    const char *dtype = lmc_dtype_name(entry->tensor.dtype);
+    printf("%-12s %-18s %10s %10s %8s  %-8s  ", dtype ? dtype : "?", entry->tensor.ndim ? shape : "scalar",
+           cli_bytes(entry->raw_bytes).text, cli_bytes(entry->stored_bytes).text,
+           cli_ratio(entry->raw_bytes, entry->stored_bytes).text, stored_name(entry->stored_as));
+    cli_print(stdout, entry->tensor.name);
+    putchar('\n');
+}
+
+static json_t *integers_json(const uint64_t *values, uint32_t count)
+{
+    json_t *json = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(json, cli_json_u64(values[i]));
+    return json;
+}
+
+static json_t *digest_json(struct lmc_hash digest)
+{
+    char text[33];
+    snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, digest.high, digest.low);
+    return json_string(text);
+}
+
+static json_t *tensor_json(const struct lmcs_entry *entry)
+{
+    const struct lmcs_tensor *tensor = &entry->tensor;
+    const char *dtype = lmc_dtype_name(tensor->dtype);
+    json_t *json = json_object();
+    cli_json_set(json, "name", cli_json_text(tensor->name));
+    cli_json_set(json, "dtype", dtype ? cli_json_text(dtype) : NULL);
+    cli_json_set(json, "shape", integers_json(tensor->shape, tensor->ndim));
+    if (tensor->global_shape && tensor->offsets) {
+        cli_json_set(json, "global_shape", integers_json(tensor->global_shape, tensor->ndim));
+        cli_json_set(json, "offsets", integers_json(tensor->offsets, tensor->ndim));
+    }
+    cli_json_set(json, "raw_bytes", cli_json_u64(entry->raw_bytes));
+    cli_json_set(json, "stored_bytes", cli_json_u64(entry->stored_bytes));
+    cli_json_set(json, "stored_as", cli_json_text(stored_name(entry->stored_as)));
+    cli_json_set(json, "chain", cli_json_u64(entry->chain));
+    cli_json_set(json, "content", cli_json_u64(entry->content));
+    cli_json_set(json, "digest", digest_json(entry->digest));
+    return json;
+}
+
+static bool visit_entry(void *context, const struct lmcs_entry *entry)
+{
+    struct tensors *tensors = context;
+    bool is_attachment = entry->tensor.kind == LMCS_ATTACHMENT;
+    if (is_attachment) {
+        tensors->attachment_count++;
+        tensors->attachment_bytes += entry->raw_bytes;
+    } else if (tensors->options->count && tensors->shown == tensors->options->count) {
+        return true;
+    }
+    tensors->shown += !is_attachment;
+    if (tensors->options->json)
+        json_array_append_new(is_attachment ? tensors->attachments : tensors->tensors, tensor_json(entry));
+    else if (!is_attachment)
+        print_tensor(entry);
+    return !ferror(stdout);
+}
+
+static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapshot)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+    struct lmcs_snapshot_storage storage;
+    enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
+    if (status != LMCS_OK)
+        return status;
+    cli_print(stdout, info->shelf);
+    printf("@%" PRIu64 "  step %s  %s  ", info->number, cli_step(info->step).text, cli_time(info->time_ns).text);
+    if (info->parent)
+        printf("parent %" PRIu64 "\n", info->parent);
+    else
+        printf("no parent\n");
+    printf("%" PRIu64 " tensors, raw %s, stored %s", info->tensor_count, cli_bytes(info->raw_bytes).text,
+           cli_bytes(storage.stored_bytes).text);
+    printf(" (%s), longest chain %" PRIu32 "\ntags ", cli_ratio(info->raw_bytes, storage.stored_bytes).text,
+           storage.longest_chain);
+    status = print_tags(cli, snapshot);
+    printf("\nmetrics ");
+    print_metrics(info);
+    printf("\nmeta ");
+    cli_print(stdout, info->meta_json);
+    printf("\n\nDTYPE        SHAPE                     RAW     STORED    RATIO  HOW       NAME\n");
+    return status;
+}
+
+static enum lmcs_status print_tensors(struct cli *cli, struct lmcs_snapshot *snapshot)
+{
+    struct tensors tensors = {.options = &cli->options};
+    enum lmcs_status status = print_head(cli, snapshot);
+    if (status == LMCS_OK)
+        status = lmcs_snapshot_entries(snapshot, visit_entry, &tensors, &cli->error);
+    if (status == LMCS_OK && tensors.attachment_count)
+        printf("and %" PRIu64 " attachment%s of %s\n", tensors.attachment_count, cli_s(tensors.attachment_count),
+               cli_bytes(tensors.attachment_bytes).text);
+    return status;
+}
+
+static enum lmcs_status tensors_json(struct cli *cli, struct lmcs_snapshot *snapshot)
+{
+    struct tensors tensors = {&cli->options, json_array(), json_array(), 0, 0, 0};
+    json_t *json = NULL;
+    enum lmcs_status status = cli_json_snapshot(cli, snapshot, &json);
+    if (status == LMCS_OK)
+        status = lmcs_snapshot_entries(snapshot, visit_entry, &tensors, &cli->error);
+    if (status == LMCS_OK) {
+        cli_json_set(json, "entries", json_incref(tensors.tensors));
+        cli_json_set(json, "attachments", json_incref(tensors.attachments));
+        cli->json = json_object();
+        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+        cli_json_set(cli->json, "snapshot", json_incref(json));
+    }
+    json_decref(json);
+    json_decref(tensors.tensors);
+    json_decref(tensors.attachments);
+    return status;
+}
+
+static enum lmcs_status list_tensors(struct cli *cli, const char *address)
+{
+    struct lmcs_snapshot *snapshot = NULL;
+    enum lmcs_status status = cli_snapshot(cli, address, true, &snapshot);
+    if (status == LMCS_OK)
+        status = cli->options.json ? tensors_json(cli, snapshot) : print_tensors(cli, snapshot);
+    lmcs_snapshot_close(snapshot);
+    return status;
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    const char *address = cli->options.arguments[1];
+    enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
+    if (status != LMCS_OK)
+        return status;
+    return address && strchr(address, '@') ? list_tensors(cli, address) : list_shelves(cli, address);
+}
+
+const struct cli_command cmd_ls = {
+    .name = "ls",
+    .synopsis = "POOL [ADDRESS] [-n N] [--json]",
+    .summary = "Lists shelves and snapshots, or a snapshot's tensors",
+    .help = "Without ADDRESS: every shelf with its snapshots, oldest first. With a shelf's name: that one. With a\n"
+            "snapshot's address such as run@7 or run@latest: its tensors. STORED counts what is shared with other\n"
+            "snapshots in full. Works while another process writes to the pool.",
+    .options = "nfj",
+    .min_arguments = 1,
+    .max_arguments = 2,
+    .run = run,
+};

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_tag.c - lmc-store tag: puts a tag on a snapshot, or takes it off.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct search {
+    const char *tag;
+    bool is_found;
+};
+
+static bool compare_tag(void *context, const char *tag)
+{
+    struct search *search = context;
+    search->is_found = strcmp(search->tag, tag) == 0;
+    return !search->is_found;
+}
+
+/* Only from the snapshot that was named: a tag that has moved on stays. */
+static enum lmcs_status take_off(struct cli *cli, struct lmcs_snapshot *snapshot, const char *tag)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+    struct search search = {tag, false};
+    enum lmcs_status status = lmcs_snapshot_tags(snapshot, compare_tag, &search, &cli->error);
+    if (status != LMCS_OK)
+        return status;
+    if (!search.is_found)
+        return cli_fail(cli, LMCS_NOT_FOUND, 0, "%s@%" PRIu64 " has no tag '%s'", info->shelf, info->number, tag);
+    return lmcs_tag_remove(cli->pool, info->shelf, tag, &cli->error);
+}
+
+static enum lmcs_status report(struct cli *cli, struct lmcs_snapshot *snapshot, const char *tag)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+    if (cli->options.json) {
+        json_t *json = NULL;
+        enum lmcs_status status = cli_json_snapshot(cli, snapshot, &json);
+        cli->json = json_object();
+        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+        cli_json_set(cli->json, "snapshot", json);
+        return status;
+    }
+    cli_print(stdout, info->shelf);
+    printf("@%" PRIu64 " is %s tagged ", info->number, cli->options.delete_tag ? "no longer" : "now");
+    cli_print(stdout, tag);
+    putchar('\n');
+    return LMCS_OK;
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    const char *tag = cli->options.arguments[2];
+    struct lmcs_snapshot *snapshot = NULL;
+    enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
+    if (status == LMCS_OK)
+        status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
+    if (status == LMCS_OK) {
+        const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+        status = cli->options.delete_tag ? take_off(cli, snapshot, tag)
+                                         : lmcs_tag_set(cli->pool, info->shelf, tag, info->number, &cli->error);
+    }
+    if (status == LMCS_OK)
+        status = report(cli, snapshot, tag);
+    lmcs_snapshot_close(snapshot);
+    return status;
+}
+
+const struct cli_command cmd_tag = {
+    .name = "tag",
+    .synopsis = "POOL ADDRESS NAME [--delete] [--json]",
+    .summary = "Puts a tag on a snapshot, or takes it off",
+    .help = "A tag is on one snapshot of its shelf at most: a tag that is elsewhere moves. It can't be a number or\n"
+            "\"latest\", and holds none of @ ~ : nor .. .",
+    .options = "dwfj",
+    .min_arguments = 3,
+    .max_arguments = 3,
+    .run = run,
+};

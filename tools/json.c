@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * json.c - the JSON that scripts read: snapshots, errors, and values that JSON has trouble with.
+ */
+#include "cli.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+json_t *cli_json_text(const char *text)
+{
+    json_t *json = json_string(text);
+    if (json)
+        return json;
+    char *copy = malloc(3 * strlen(text) + 1);
+    char *to = copy;
+    for (const char *at = text; copy && *at; at++) {
+        if ((unsigned char)*at < 0x80) {
+            *to++ = *at;
+        } else {
+            memcpy(to, "\xEF\xBF\xBD", 3);
+            to += 3;
+        }
+    }
+    json = copy ? json_stringn(copy, (size_t)(to - copy)) : NULL;
+    free(copy);
+    return json;
+}
+
+json_t *cli_json_real(double value)
+{
+    if (isnan(value))
+        return json_string("NaN");
+    if (isinf(value))
+        return json_string(value > 0 ? "Infinity" : "-Infinity");
+    return json_real(value);
+}
+
+json_t *cli_json_u64(uint64_t value)
+{
+    return value > INT64_MAX ? json_null() : json_integer((json_int_t)value);
+}
+
+void cli_json_set(json_t *object, const char *key, json_t *value)
+{
+    if (json_object_set_new(object, key, value ? value : json_null())) {
+        fputs("lmc-store: out of memory\n", stderr);
+        exit(CLI_FAILED);
+    }
+}
+
+json_t *cli_json_error(const struct lmcs_error *error)
+{
+    json_t *json = json_object();
+    cli_json_set(json, "status", cli_json_text(lmcs_status_name(error->status)));
+    cli_json_set(json, "message", cli_json_text(error->message));
+    cli_json_set(json, "errno", json_integer(error->system_errno));
+    if (error->status == LMCS_FULL) {
+        cli_json_set(json, "bytes_needed", cli_json_u64(error->bytes_needed));
+        cli_json_set(json, "bytes_free", cli_json_u64(error->bytes_free));
+    }
+    return json;
+}
+
+static bool add_tag(void *context, const char *tag)
+{
+    json_array_append_new(context, cli_json_text(tag));
+    return true;
+}
+
+static json_t *metrics_json(const struct lmcs_snapshot_info *info)
+{
+    json_t *json = json_object();
+    for (size_t i = 0; i < info->metric_count; i++)
+        cli_json_set(json, info->metrics[i].name, cli_json_real(info->metrics[i].value));
+    return json;
+}
+
+/* The user's metadata; as text where it holds what jansson can't, such as integers above 64 bits. */
+static json_t *meta_json(const char *text)
+{
+    json_t *json = json_loads(text, JSON_DECODE_ANY, NULL);
+    return json ? json : cli_json_text(text);
+}
+
+static void set_storage(json_t *json, const struct lmcs_snapshot_info *info,
+                        const struct lmcs_snapshot_storage *storage)
+{
+    cli_json_set(json, "tensors", cli_json_u64(info->tensor_count));
+    cli_json_set(json, "raw_bytes", cli_json_u64(info->raw_bytes));
+    cli_json_set(json, "stored_bytes", cli_json_u64(storage->stored_bytes));
+    cli_json_set(json, "ratio",
+                 storage->stored_bytes ? json_real((double)info->raw_bytes / (double)storage->stored_bytes) : NULL);
+    cli_json_set(json, "raw_contents", cli_json_u64(storage->raw_contents));
+    cli_json_set(json, "delta_contents", cli_json_u64(storage->delta_contents));
+    cli_json_set(json, "keyframe_contents", cli_json_u64(storage->keyframe_contents));
+    cli_json_set(json, "longest_chain", cli_json_u64(storage->longest_chain));
+}
+
+enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+    struct lmcs_snapshot_storage storage;
+    json_t *tags = json_array();
+    enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
+    if (status == LMCS_OK)
+        status = lmcs_snapshot_tags(snapshot, add_tag, tags, &cli->error);
+    if (status != LMCS_OK) {
+        json_decref(tags);
+        return status;
+    }
+    *json = json_object();
+    cli_json_set(*json, "shelf", cli_json_text(info->shelf));
+    cli_json_set(*json, "number", cli_json_u64(info->number));
+    cli_json_set(*json, "step", info->step == LMCS_NO_STEP ? NULL : json_integer(info->step));
+    cli_json_set(*json, "time", json_real((double)info->time_ns / 1e9));
+    cli_json_set(*json, "time_utc", cli_json_text(cli_time(info->time_ns).text));
+    cli_json_set(*json, "parent", info->parent ? cli_json_u64(info->parent) : NULL);
+    cli_json_set(*json, "tags", tags);
+    cli_json_set(*json, "metrics", metrics_json(info));
+    cli_json_set(*json, "meta", meta_json(info->meta_json));
+    set_storage(*json, info, &storage);
+    return LMCS_OK;
+}

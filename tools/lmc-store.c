@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * lmc-store.c - the command: finds the subcommand, runs it, reports errors, makes the exit code.
+ *
+ * Exit codes: 0 done; 1 failed, or something is damaged; 2 wrong use; 128 plus the signal's number when SIGINT,
+ * SIGTERM or SIGHUP stopped it. Whatever the code, nothing is left half done. With --json exactly one object goes to
+ * standard output, {"error": {...}} on failure.
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+enum { COMMAND_COUNT = 11 };
+
+static const struct cli_command *const commands[COMMAND_COUNT] = {
+    &cmd_create,  &cmd_info, &cmd_ls, &cmd_import, &cmd_export,  &cmd_verify,
+    &cmd_compact, &cmd_tag,  &cmd_rm, &cmd_dump,   &cmd_restore,
+};
+
+/* What people type who know other tools. */
+static const char *const synonyms[][2] = {
+    {"list", "ls"},      {"log", "ls"},      {"remove", "rm"},    {"delete", "rm"},
+    {"check", "verify"}, {"init", "create"}, {"scrub", "verify"}, {"show", "info"},
+};
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "usage: lmc-store COMMAND ... | --help | --version\n\n"
+                 "A versioned tensor store in persistent memory.\n\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        fprintf(out, "  %-8s %-51s %s\n", commands[i]->name, commands[i]->synopsis, commands[i]->summary);
+    fprintf(out,
+            "\n"
+            "POOL is a file, a poolset or a devdax device. ADDRESS names a snapshot: run@7 (its number), run@best\n"
+            "(a tag), run@latest, run@latest~1 (one before), run@step:120, or run alone: its latest.\n"
+            "lmc-store COMMAND --help says more. Exit codes: 0 done, 1 failed or damaged, 2 wrong use,\n"
+            "128 + N stopped by signal N.\n");
+}
+
+static const struct cli_command *find_command(const char *name)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    }
+    return NULL;
+}
+
+static const char *suggest(const char *typed)
+{
+    const char *names[COMMAND_COUNT];
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++) {
+        if (strcmp(synonyms[i][0], typed) == 0)
+            return synonyms[i][1];
+    }
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        names[i] = commands[i]->name;
+    return cli_nearest(typed, names, COMMAND_COUNT);
+}
+
+static enum lmcs_status unknown_command(struct cli *cli, const char *typed)
+{
+    const char *near = suggest(typed);
+    return cli_wrong_use(cli, "there is no command '%s'%s%s%s", typed, near ? "; did you mean '" : "", near ? near : "",
+                         near ? "'?" : "");
+}
+
+/* ---- The end -------------------------------------------------------------------------------------------------- */
+
+static void print_error(const struct cli *cli)
+{
+    bool is_interrupted = cli->error.status == LMCS_CANCELLED && cli_signal();
+    fputs(is_interrupted ? "lmc-store: interrupted: " : "lmc-store: ", stderr);
+    cli_print(stderr, cli->error.message);
+    if (cli->shows_hint)
+        fprintf(stderr, " (try lmc-store %s%s--help)", cli->command ? cli->command->name : "", cli->command ? " " : "");
+    fputc('\n', stderr);
+}
+
+static void print_json(struct cli *cli, enum lmcs_status status)
+{
+    if (status != LMCS_OK && !cli->json)
+        cli->json = json_object();
+    if (status != LMCS_OK)
+        cli_json_set(cli->json, "error", cli_json_error(&cli->error));
+    if (json_dumpf(cli->json, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0)
+        fputc('\n', stdout);
+}
+
+/* Output that could not be written is a failure, said aloud unless the reader of a pipe just had enough. */
+static enum lmcs_status flush_output(struct cli *cli, enum lmcs_status status)
+{
+    errno = 0;
+    bool is_bad = fflush(stdout) != 0 || ferror(stdout);
+    if (!is_bad || status != LMCS_OK)
+        return status;
+    int reason = errno;
+    cli_fail(cli, LMCS_IO, reason, "standard output can't be written");
+    if (reason != EPIPE)
+        print_error(cli);
+    return LMCS_IO;
+}
+
+static int exit_code(enum lmcs_status status)
+{
+    if (status == LMCS_OK)
+        return CLI_DONE;
+    if (status == LMCS_CANCELLED && cli_signal())
+        return CLI_SIGNAL + cli_signal();
+    return status == LMCS_INVALID ? CLI_WRONG_USE : CLI_FAILED;
+}
+
+static int finish(struct cli *cli, enum lmcs_status status)
+{
+    status = cli_close(cli, status);
+    cli_progress_wipe(&cli->progress);
+    if (status != LMCS_OK)
+        print_error(cli);
+    if (cli->options.json && !cli->options.help)
+        print_json(cli, status);
+    status = flush_output(cli, status);
+    json_decref(cli->json);
+    return exit_code(status);
+}
+
+/* A wrong command line is answered in JSON too, if JSON was asked for. */
+static bool asks_for_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    }
+    return false;
+}
+
+static enum lmcs_status run(struct cli *cli, int argc, char **argv)
+{
+    cli->command = find_command(argv[1]);
+    if (!cli->command)
+        return unknown_command(cli, argv[1]);
+    enum lmcs_status status = cli_parse(cli, argc - 1, argv + 1);
+    if (status != LMCS_OK)
+        return status;
+    if (cli->options.help) {
+        cli_print_help(cli->command);
+        return LMCS_OK;
+    }
+    return cli->command->run(cli);
+}
+
+static bool is_one_of(const char *text, const char *a, const char *b, const char *c)
+{
+    return strcmp(text, a) == 0 || strcmp(text, b) == 0 || strcmp(text, c) == 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct cli cli = {.options.json = asks_for_json(argc, argv)};
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        print_usage(stderr);
+        return CLI_WRONG_USE;
+    }
+    if (is_one_of(argv[1], "--version", "-V", "version")) {
+        printf("lmc-store %d.%d.%d\n", LMCS_VERSION_MAJOR, LMCS_VERSION_MINOR, LMCS_VERSION_PATCH);
+        return flush_output(&cli, LMCS_OK) == LMCS_OK ? CLI_DONE : CLI_FAILED;
+    }
+    if (is_one_of(argv[1], "--help", "-h", "help")) {
+        const struct cli_command *command = argc > 2 ? find_command(argv[2]) : NULL;
+        command ? cli_print_help(command) : print_usage(stdout);
+        return flush_output(&cli, LMCS_OK) == LMCS_OK ? CLI_DONE : CLI_FAILED;
+    }
+    return finish(&cli, run(&cli, argc, argv));
+}

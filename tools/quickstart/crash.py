@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Parts 1 and 2: train, kill in the middle of a step, resume, and end where an uninterrupted run ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from report import TOP, expect, failed, heading, say, short
+
+TRAIN = Path(__file__).resolve().parent / "train.py"
+DONE = re.compile(r"^step +(\d+) \.\.\. loss [\d.]+, ([\d.]+) s")
+
+
+def _trainer(arguments: list[str]) -> subprocess.Popen:
+    """Start the trainer in a process of its own; what it prints comes line by line."""
+    return subprocess.Popen(
+        [sys.executable, str(TRAIN), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _follow(trainer: subprocess.Popen) -> list[str]:
+    """Show the trainer's lines until it ends, and return them."""
+    lines = []
+    for line in trainer.stdout:
+        say(f"  {line.rstrip()}")
+        lines.append(line)
+    if trainer.wait() != 0:
+        failed(f"the trainer ended with {trainer.returncode}")
+    return lines
+
+
+def _follow_and_kill(trainer: subprocess.Popen, after_step: int) -> int:
+    """Show the trainer's lines until a step is done; kill it half a step later. Return the step it was killed in."""
+    for line in trainer.stdout:
+        say(f"  {line.rstrip()}")
+        done = DONE.match(line)
+        if done and int(done[1]) == after_step:
+            time.sleep(float(done[2]) / 2)
+            os.kill(trainer.pid, signal.SIGKILL)
+            rest = trainer.stdout.read().strip()
+            say(f"  {rest} <- SIGKILL")
+            trainer.wait()
+            return after_step + 1
+    failed("the trainer ended before it could be killed")
+
+
+def train_and_crash(text: Path, pool: Path, work: Path, steps: int) -> dict[int, str]:
+    """Show parts 1 and 2; return the digest of the whole state after each step of the uninterrupted run."""
+    kill_after = steps * 5 // 8 - 1
+    straight, resumed = work / "uninterrupted.json", work / "resumed.json"
+
+    heading(1, "A training run, and a snapshot after every step")
+    say("First the run to compare with: uninterrupted, saving nothing (10.8 M parameters, AdamW, fp32).")
+    _follow(_trainer(["--text", str(text), "--steps", str(steps), "--digests", str(straight)]))
+    say()
+    say("Now the same again with a pool. After each step model, optimizer, scheduler and RNG are snapshot; when the")
+    say("line is printed, the snapshot is durable. The trainer: " + short(TRAIN))
+    arguments = ["--text", str(text), "--steps", str(steps), "--pool", str(pool), "--digests", str(resumed)]
+    killed_in = _follow_and_kill(_trainer(arguments), kill_after)
+
+    heading(2, f"The trainer was killed in the middle of step {killed_in}: resume")
+    say("Nobody cleaned up. The same command again, in a new process:")
+    lines = _follow(_trainer(arguments))
+    found = re.search(r"step (\d+): going on with step (\d+)", lines[0])
+    expect(
+        found is not None and int(found[2]) == killed_in,
+        f"the pool opened, its last committed step was {killed_in - 1}, and training went on with step {killed_in}",
+    )
+    expected = {int(k): v for k, v in json.loads(straight.read_text()).items()}
+    got = {int(k): v for k, v in json.loads(resumed.read_text()).items()}
+    expect(
+        got[steps - 1] == expected[steps - 1],
+        f"the final weights, optimizer, scheduler and RNG are bit-identical to the uninterrupted run's "
+        f"(SHA-256 {got[steps - 1][:16]})",
+    )
+    say("A kill tests the process, not a power cut: what the kernel had, it still wrote. That a snapshot also survives")
+    say(f"a power cut rests on its being synced before snapshot() returns ({short(TOP / 'store/README.md')}).")
+    return expected

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * support.c - errors, and the opening of pools and snapshots, the same way for every command.
+ */
+#include "cli.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+__attribute__((format(printf, 4, 0))) static void fill(struct cli *cli, enum lmcs_status status, int system_errno,
+                                                       const char *format, va_list arguments)
+{
+    struct lmcs_error *error = &cli->error;
+    memset(error, 0, sizeof *error);
+    error->status = status;
+    error->system_errno = system_errno;
+    int n = vsnprintf(error->message, sizeof error->message, format, arguments);
+    if (system_errno && n >= 0 && (size_t)n < sizeof error->message)
+        snprintf(error->message + n, sizeof error->message - (size_t)n, ": %s", strerror(system_errno));
+}
+
+enum lmcs_status cli_fail(struct cli *cli, enum lmcs_status status, int system_errno, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fill(cli, status, system_errno, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+enum lmcs_status cli_wrong_use(struct cli *cli, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fill(cli, LMCS_INVALID, 0, format, arguments);
+    va_end(arguments);
+    cli->shows_hint = true;
+    return LMCS_INVALID;
+}
+
+enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open_mode mode)
+{
+    struct lmcs_open_options options;
+    lmcs_open_options_init(&options);
+    options.limit_bytes = cli->options.size_bytes;
+    options.wait_ms = cli->options.wait_ms;
+    options.flags = LMCS_NO_BACKGROUND | (cli->options.force_network ? LMCS_FORCE_NETWORK : 0u);
+    return lmcs_pool_open(path, mode, &options, &cli->pool, &cli->error);
+}
+
+enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode)
+{
+    return cli_open_path(cli, cli->options.arguments[0], mode);
+}
+
+enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status)
+{
+    struct lmcs_error error;
+    struct lmcs_pool *pool = cli->pool;
+    cli->pool = NULL;
+    if (!pool)
+        return status;
+    enum lmcs_status closed = lmcs_pool_close(pool, &error);
+    if (closed == LMCS_OK || status != LMCS_OK)
+        return status;
+    cli->error = error;
+    return closed;
+}
+
+enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot)
+{
+    if (is_explicit && !strchr(address, '@'))
+        return cli_wrong_use(cli, "'%s' names a shelf, not a snapshot; for its newest write %s@latest", address,
+                             address);
+    return lmcs_snapshot_open(cli->pool, address, snapshot, &cli->error);
+}

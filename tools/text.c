@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * text.c - sizes, times and names for people. Names come from others: nothing in them reaches a terminal unescaped.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+struct cli_text cli_bytes(uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    struct cli_text result;
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 999.5 && unit + 1 < sizeof units / sizeof *units) {
+        value /= 1024;
+        unit++;
+    }
+    int digits = unit == 0 ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+    snprintf(result.text, sizeof result.text, "%.*f %s", digits, value, units[unit]);
+    return result;
+}
+
+struct cli_text cli_time(uint64_t ns)
+{
+    struct cli_text result = {"-"};
+    time_t seconds = (time_t)(ns / 1000000000);
+    struct tm when;
+    if (gmtime_r(&seconds, &when))
+        strftime(result.text, sizeof result.text, "%Y-%m-%dT%H:%M:%SZ", &when);
+    return result;
+}
+
+struct cli_text cli_step(int64_t step)
+{
+    struct cli_text result = {"-"};
+    if (step != LMCS_NO_STEP)
+        snprintf(result.text, sizeof result.text, "%" PRId64, step);
+    return result;
+}
+
+struct cli_text cli_ratio(uint64_t raw, uint64_t stored)
+{
+    struct cli_text result = {"-"};
+    if (stored)
+        snprintf(result.text, sizeof result.text, "%.2fx", (double)raw / (double)stored);
+    return result;
+}
+
+const char *cli_s(uint64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* Bytes of the UTF-8 character at `text`, and the character; 0: these bytes are none. */
+static size_t decode(const unsigned char *text, uint32_t *character)
+{
+    static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t bytes = *text < 0x80                    ? 1
+                   : *text >= 0xF0 && *text < 0xF5 ? 4
+                   : *text >= 0xE0 && *text < 0xF0 ? 3
+                   : *text >= 0xC2 && *text < 0xE0 ? 2
+                                                   : 0;
+    if (bytes < 2) {
+        *character = *text;
+        return bytes;
+    }
+    *character = *text & (0xFFu >> (bytes + 1));
+    for (size_t i = 1; i < bytes; i++) {
+        if ((text[i] & 0xC0) != 0x80)
+            return 0;
+        *character = *character << 6 | (text[i] & 0x3Fu);
+    }
+    bool is_valid =
+        *character >= smallest[bytes] && *character <= 0x10FFFF && (*character < 0xD800 || *character > 0xDFFF);
+    return is_valid ? bytes : 0;
+}
+
+/* What a terminal would obey rather than show: control characters, line separators, marks of direction. */
+static bool is_unsafe(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
+           (c >= 0x2060 && c <= 0x2069) || c == 0xFEFF;
+}
+
+void cli_print(FILE *out, const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    while (*at) {
+        uint32_t character = 0;
+        size_t bytes = decode(at, &character);
+        if (bytes == 0)
+            fprintf(out, "\\x%02x", *at);
+        else if (is_unsafe(character))
+            fprintf(out, character < 0x100 ? "\\x%02x" : "\\u%04x", (unsigned)character);
+        else
+            fwrite(at, 1, bytes, out);
+        at += bytes ? bytes : 1;
+    }
+}
