@@ -200,7 +200,8 @@ static enum lmcs_status write_header(struct encoding *e, struct lmcs_error *erro
 static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_recode *recode = e->recode;
-    uint64_t raw = recode->chain.links[0].df.stored_bytes, at = lmc_encoder_header_bytes(e->encoder);
+    uint64_t raw = lmcs_raw_stored_bytes(recode->chain.links[0].df.raw_bytes);
+    uint64_t at = lmc_encoder_header_bytes(e->encoder);
     enum lmcs_status status = encode_window(e, e->block_count, error);
     if (status != LMCS_OK)
         return status;
@@ -236,7 +237,7 @@ static void shrink_made(struct lmcs_recode *recode, uint64_t total)
 static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_recode *recode = e->recode;
-    uint64_t raw = recode->chain.links[0].df.stored_bytes, most = raw - raw / 64;
+    uint64_t raw = lmcs_raw_stored_bytes(recode->chain.links[0].df.raw_bytes), most = raw - raw / 64;
     uint64_t at = lmc_encoder_header_bytes(e->encoder);
     enum lmcs_status status = lmcs_payload_take(recode->region, most, &recode->made, error);
     recode->worthwhile = true;

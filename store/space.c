@@ -314,6 +314,24 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
     return lmcs_txn_commit(&txn, error);
 }
 
+/* Takes what no reader needs any more off the retired list, so that extents may become free. *some: there was any. */
+static enum lmcs_status release_some(struct lmcs_pool *pool, bool *some, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    size_t done = 0;
+    *some = false;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    if (txn.root.trees[LMCS_TREE_RETIRED].count > 0)
+        status = lmcs_space_release(&txn, 4096, &done, error);
+    *some = status == LMCS_OK && done > 0;
+    if (*some)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
 /* Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it. */
 static enum lmcs_status back_up_to(struct lmcs_pool *pool, struct lmcs_extent *extent, uint64_t end,
                                    struct lmcs_error *error)
@@ -356,6 +374,7 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
 {
     struct lmcs_space *space = region->pool->space;
     struct lmcs_extent *extent = open_extent(region, bytes);
+    bool released = false;
     while (extent == NULL) {
         pthread_mutex_lock(&space->lock);
         extent = closed_extent(region, bytes);
@@ -365,7 +384,13 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
             return lmcs_fail_memory(error);
         if (extent != NULL)
             break;
-        enum lmcs_status status = grow(region, bytes, error);
+        enum lmcs_status status = LMCS_OK;
+        bool some = false;
+        if (!released)
+            status = release_some(region->pool, &some, error);
+        released = true;
+        if (status == LMCS_OK && !some)
+            status = grow(region, bytes, error);
         if (status != LMCS_OK)
             return status;
     }

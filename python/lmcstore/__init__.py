@@ -18,6 +18,14 @@ When `Shelf.snapshot` has returned, the snapshot is durable. Messages go to the 
 NumPy is imported before it is needed.
 """
 
+try:
+    from . import _core as _core
+except ImportError as error:
+    raise ImportError(
+        f"lmcstore's C module can't be loaded ({error}). In a checkout: pip install ./python, "
+        "and run Python outside the directory python/"
+    ) from error
+
 from .errors import (
     CancelledError,
     DamagedError,

@@ -143,4 +143,6 @@ def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str
             known = _core.dtype_info(dtype)
             raise UnsupportedError(f"{path}: NumPy has no dtype for {known[0] if known else dtype}")
         found = numpy.dtype(char)
-    return numpy.ndarray(shape, found, memoryview(buffer).toreadonly())
+    if 0 in shape:
+        return numpy.frombuffer(bytes(found.itemsize), found)[:0].reshape(shape)
+    return numpy.frombuffer(memoryview(buffer).toreadonly(), found).reshape(shape)
