@@ -29,7 +29,7 @@ def _sizes(pool: Path, address: str) -> dict[str, list[int]]:
     listing = json.loads(command([TOOL, "ls", pool, address, "--json"], quiet=True))
     sums = {name: [0, 0] for name in CLASSES}
     seen = set()
-    for tensor in listing["tensors"]:
+    for tensor in listing["snapshot"]["entries"]:
         kind = _class_of(tensor["name"])
         if kind and tensor["content"] not in seen:
             seen.add(tensor["content"])
