@@ -56,7 +56,7 @@ static enum lmcs_status take(struct lmcs_archive_source *source, void *to, size_
 {
     unsigned char *at = to;
     for (*got = 0; *got < bytes;) {
-        size_t ready = source->buffer_end - source->buffer_at, left = bytes - *got, n;
+        size_t ready = source->buffer_end - source->buffer_at, left = bytes - *got, n = 0;
         if (ready > 0) {
             n = ready < left ? ready : left;
             memcpy(at + *got, source->buffer + source->buffer_at, n);

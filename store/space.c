@@ -217,6 +217,7 @@ static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
         extent->now.cursor = extent->now.first; /* nothing lives in it: from the start again */
         if (extent->now.punched_bytes > 0) {    /* and its holes must be filled before they are stored to */
             region->pool->space->used -= extent_used(&extent->now);
+            lmcs_heap_punch(region->pool->heap, extent->now.first, extent->now.backed - extent->now.first);
             extent->now.backed = extent->now.first;
             extent->now.punched_bytes = 0;
         }
@@ -707,11 +708,12 @@ static enum lmcs_status find_holes(struct trim *trim, const struct lmcs_extent *
     return status;
 }
 
-static uint64_t dead_bytes(const struct lmcs_extent *extent)
+/* File space in which nothing lives. A tail that is to be filled next counts only when nothing is to be kept. */
+static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
 {
     uint64_t used = extent_used(&extent->now), held = extent->now.live_bytes + extent->now.retired_bytes;
-    uint64_t tail = extent->now.backed - extent->committed_cursor; /* to be filled next */
-    held += is_free(extent) ? 0 : tail;
+    uint64_t tail = extent->now.backed - extent->committed_cursor;
+    held += is_free(extent) || keep == 0 ? 0 : tail;
     return used > held ? used - held : 0;
 }
 
@@ -721,7 +723,7 @@ static void choose_extents(struct lmcs_space *space, uint64_t keep, struct trim 
     uint64_t warm = 0;
     for (size_t i = 0; i < space->count && trim->extent_count < TRIM_EXTENTS; i++) {
         struct lmcs_extent *extent = space->extents[i];
-        uint64_t dead = dead_bytes(extent);
+        uint64_t dead = dead_bytes(extent, keep);
         if (extent->claimed || dead < 16 * LMCS_PAGE_BYTES)
             continue;
         if (warm + dead <= keep) {
@@ -733,7 +735,8 @@ static void choose_extents(struct lmcs_space *space, uint64_t keep, struct trim 
     }
 }
 
-static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent, struct lmcs_error *error)
+static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent, uint64_t keep,
+                                  struct lmcs_error *error)
 {
     struct lmcs_space *space = trim->txn->pool->space;
     bool whole = extent->now.live_bytes == 0 && extent->now.retired_bytes == 0;
@@ -743,13 +746,17 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
         status = find_holes(trim, extent, &total, error);
     else if (!add_hole(trim, extent->now.first, extent->now.backed - extent->now.first))
         status = lmcs_fail_memory(error);
+    uint64_t end = page_up(extent->committed_cursor);
+    bool cut = !whole && keep == 0 && end < extent->now.backed;
+    if (status == LMCS_OK && cut && !add_hole(trim, end, extent->now.backed - end))
+        status = lmcs_fail_memory(error);
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&space->lock);
     touch(space, extent->offset);
     space->used -= extent_used(&extent->now);
-    if (whole)
-        extent->now.backed = extent->next.backed = extent->now.first;
+    if (whole || cut)
+        extent->now.backed = extent->next.backed = whole ? extent->now.first : end;
     extent->now.punched_bytes = extent->next.punched_bytes = total;
     space->used += extent_used(&extent->now);
     /* One of an unusual size will hardly be wanted again: back to libpmemobj. */
@@ -781,7 +788,7 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *m
     if (status == LMCS_OK)
         qsort(trim.retired, trim.retired_count, sizeof *trim.retired, by_offset);
     for (size_t i = 0; status == LMCS_OK && i < trim.extent_count; i++)
-        status = note_trim(&trim, extents[i], error);
+        status = note_trim(&trim, extents[i], keep, error);
     for (size_t i = 0; i < trim.extent_count; i++)
         offsets[i] = extents[i]->offset;
     if (status == LMCS_OK && trim.extent_count > 0)
@@ -817,8 +824,8 @@ uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep)
     uint64_t dead = 0;
     pthread_mutex_lock(&space->lock);
     for (size_t i = 0; i < space->count; i++)
-        if (!space->extents[i]->claimed && dead_bytes(space->extents[i]) >= 16 * LMCS_PAGE_BYTES)
-            dead += dead_bytes(space->extents[i]);
+        if (!space->extents[i]->claimed && dead_bytes(space->extents[i], keep) >= 16 * LMCS_PAGE_BYTES)
+            dead += dead_bytes(space->extents[i], keep);
     pthread_mutex_unlock(&space->lock);
     return dead > keep ? dead - keep : 0;
 }

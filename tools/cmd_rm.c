@@ -34,7 +34,7 @@ static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_snapshot *snapshot = NULL;
     struct lmcs_removal removal;
-    enum lmcs_status status = cli_open(cli, cli->options.dry_run ? LMCS_OPEN_READ : LMCS_OPEN_WRITE);
+    enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
     if (status == LMCS_OK)
         status = cli_snapshot(cli, cli->options.arguments[1], true, &snapshot);
     if (status != LMCS_OK)
