@@ -33,7 +33,7 @@ static const char *background(const struct lmcs_pool_info *info)
     return info->compaction_error[0]  ? "stopped by an error"
            : info->compaction_paused  ? "paused"
            : info->compaction_running ? "running"
-                                      : "not running in this process";
+                                      : "not running";
 }
 
 /* ---- For people ----------------------------------------------------------------------------------------------- */
@@ -46,9 +46,11 @@ static void label(const char *text)
 static void print_medium(const struct lmcs_pool_info *info)
 {
     label("medium");
-    printf("%s on %s, persistence domain %s%s\n", medium_name(info->medium), info->file_system,
-           info->persistence_domain[0] ? info->persistence_domain : "unknown",
-           info->is_persistent_memory && !info->forced ? ", persistent memory" : "");
+    printf("%s on %s, ", medium_name(info->medium), info->file_system);
+    if (info->is_persistent_memory && !info->forced)
+        printf("persistent memory, persistence domain %s\n", info->persistence_domain);
+    else
+        printf("not persistent memory\n");
     if (info->forced) {
         label("");
         printf("PMEM_IS_PMEM_FORCE is set: what is stored survives a kill, not a power cut\n");
@@ -95,8 +97,11 @@ static void print_contents(const struct lmcs_pool_info *info)
 static void print_compaction(const struct lmcs_pool_info *info)
 {
     label("compaction");
-    printf("%s; %" PRIu64 " snapshot%s wait%s for it\n", background(info), info->compaction_backlog,
-           cli_s(info->compaction_backlog), info->compaction_backlog == 1 ? "s" : "");
+    printf("%" PRIu64 " snapshot%s wait%s for it", info->compaction_backlog, cli_s(info->compaction_backlog),
+           info->compaction_backlog == 1 ? "s" : "");
+    if (info->writable)
+        printf("; %s", background(info));
+    putchar('\n');
     if (info->compaction_error[0]) {
         label("");
         cli_print(stdout, info->compaction_error);

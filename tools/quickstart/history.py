@@ -4,10 +4,8 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
-import torch
-from peers import disk_bytes, tensors_of
+from peers import disk_bytes, read_all
 from report import TOP, command, expect, heading, mb, say, table
 from states import state_digest
 
@@ -38,13 +36,6 @@ def _sizes(pool: Path, address: str) -> dict[str, list[int]]:
     return sums
 
 
-def _touch(state: dict[str, Any]) -> None:
-    """Read every byte of the tensors in a state."""
-    for tensor in tensors_of(state).values():
-        if tensor.numel():
-            tensor.contiguous().reshape(-1).view(torch.uint8).sum()
-
-
 def show_history(pool: Path, expected: dict[int, str]) -> None:
     """Compact, then read every step back, compare it with the uninterrupted run, and show what each takes."""
     import lmcstore
@@ -66,7 +57,7 @@ def show_history(pool: Path, expected: dict[int, str]) -> None:
             state = snap.state_dict()
             opened = time.perf_counter() - begin
             begin = time.perf_counter()
-            _touch(state)
+            read_all(state)
             touched = opened + time.perf_counter() - begin
             identical = state_digest(state) == expected[snap.step]
             same, raw_sum = same and identical, raw_sum + snap.raw_bytes
