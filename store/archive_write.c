@@ -121,9 +121,10 @@ static enum lmcs_status put_bytes(struct dump *dump, const void *data, size_t by
 {
     enum lmcs_status status = LMCS_OK;
     dump->bytes += bytes;
-    if (dump->used + bytes > BUFFER_BYTES)
+    bool direct = bytes > BUFFER_BYTES / 2;
+    if (direct || dump->used + bytes > BUFFER_BYTES)
         status = flush(dump, error);
-    if (status == LMCS_OK && bytes > BUFFER_BYTES / 2)
+    if (status == LMCS_OK && direct)
         return write_all(dump->fd, data, bytes, error);
     if (status == LMCS_OK && bytes > 0) {
         memcpy(dump->buffer + dump->used, data, bytes);

@@ -615,7 +615,7 @@ static enum lmcs_status check_parts(struct checking *c, const struct lmcs_conten
         status = has_key(c, LMCS_TREE_SPACE, &c->txn.root.trees[LMCS_TREE_SPACE],
                          (struct lmcs_key_df){content->parts[i].offset, 0}, &df, sizeof df, &found);
         if (status == LMCS_OK && !c->lost &&
-            (!found || df.content != content->id || df.bytes != lmcs_space_room(content->parts[i].bytes)))
+            (!found || df.content != content->id || df.bytes != lmcs_room(content->parts[i].bytes)))
             SAY(c, "the payload of content %llu at offset %llu is not in the map of space", ULL(content->id),
                 ULL(content->parts[i].offset));
     }

@@ -275,7 +275,7 @@ uint64_t lmcs_content_room(const struct lmcs_content *content)
 {
     uint64_t room = 0;
     for (size_t i = 0; i < content->df.part_count; i++)
-        room += lmcs_space_room(content->parts[i].bytes);
+        room += lmcs_room(content->parts[i].bytes);
     return room;
 }
 

@@ -218,7 +218,7 @@ static bool joins(const struct lmcs_source *sources, size_t first, size_t i)
     uint64_t start = a->content.parts[0].offset, offset = b->content.parts[0].offset;
     return offset >= last->content.parts[0].offset && offset - last->content.parts[0].offset < LMCS_ALIGNED_BYTES &&
            offset + b->raw_bytes - start <= PIECE_BYTES &&
-           offset == last->content.parts[0].offset + lmcs_space_room(last->raw_bytes);
+           offset == last->content.parts[0].offset + lmcs_room(last->raw_bytes);
 }
 
 static bool plan_copy(struct copying *copying, size_t count)

@@ -19,6 +19,7 @@ const char *lmcs_status_name(enum lmcs_status status)
     return (unsigned)status < sizeof names / sizeof names[0] ? names[status] : "unknown";
 }
 
+__attribute__((format(printf, 4, 0)))
 static enum lmcs_status fill(struct lmcs_error *error, enum lmcs_status status, int system_errno, const char *format,
                              va_list arguments)
 {

@@ -263,8 +263,22 @@ static_assert(sizeof(struct lmcs_content_df) == 64, "content layout");
 #define LMCS_ALIGNED_BYTES 65536u
 #define LMCS_PACK_ALIGN 64u
 
+static inline uint64_t lmcs_page_up(uint64_t bytes)
+{
+    return (bytes + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+}
+
+/* File space that a payload takes, up to where the next one may begin. */
+static inline uint64_t lmcs_room(uint64_t bytes)
+{
+    return bytes >= LMCS_ALIGNED_BYTES ? lmcs_page_up(bytes)
+                                       : (bytes + LMCS_PACK_ALIGN - 1) & ~(uint64_t)(LMCS_PACK_ALIGN - 1);
+}
+
 /* Bytes of locks, far past the end of any file: see lease.c. */
 #define LMCS_LEASE_EPOCHS ((uint64_t)1 << 61)
 #define LMCS_LEASE_RANGES ((uint64_t)1 << 62)
+#define LMCS_LEASE_BLOCKS (((uint64_t)1 << 62) + ((uint64_t)1 << 61))
+#define LMCS_LEASE_BLOCK ((uint64_t)1 << 20) /* bytes */
 
 #endif

@@ -5,6 +5,10 @@
  * All leases of a process on one pool share one open file description, so they are counted here: the kernel's lock
  * of a range is taken with its first pin and dropped with its last. The writer asks through another description
  * (the media's), to which even the leases of its own process are somebody else's.
+ *
+ * The kernel keeps a file's locks in a list, so a snapshot of 100,000 small tensors must not take as many. Small
+ * payloads are locked by the block of 1 MiB that they lie in, in a space of their own; larger ones exactly, up to the
+ * page where their neighbour begins, whose lock the kernel then joins to theirs.
  */
 #include "lease.h"
 
@@ -20,7 +24,7 @@
 
 struct pin {
     struct pin *next;
-    uint64_t key; /* epoch, or offset with the top bit set */
+    uint64_t key; /* epoch, or offset with RANGE_KEY, or number of a block with BLOCK_KEY */
     uint64_t bytes;
     uint64_t count;
 };
@@ -36,6 +40,7 @@ struct lmcs_lease {
 };
 
 #define RANGE_KEY ((uint64_t)1 << 63)
+#define BLOCK_KEY ((uint64_t)3 << 62)
 
 enum lmcs_status lmcs_lease_new(struct lmcs_media *media, struct lmcs_lease **lease, struct lmcs_error *error)
 {
@@ -166,17 +171,46 @@ enum lmcs_status lmcs_lease_epoch(struct lmcs_lease *lease, uint64_t epoch, stru
 
 void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch) { drop(lease, epoch, LMCS_LEASE_EPOCHS + epoch); }
 
+static bool is_small(uint64_t bytes) { return lmcs_room(bytes) < LMCS_ALIGNED_BYTES; }
+
+static enum lmcs_status take_block(struct lmcs_lease *lease, uint64_t block, struct lmcs_error *error)
+{
+    return take(lease, block | BLOCK_KEY, LMCS_LEASE_BLOCKS + block, 1, error);
+}
+
+static void drop_block(struct lmcs_lease *lease, uint64_t block)
+{
+    drop(lease, block | BLOCK_KEY, LMCS_LEASE_BLOCKS + block);
+}
+
 enum lmcs_status lmcs_lease_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     if (bytes == 0)
         return LMCS_OK;
-    return take(lease, offset | RANGE_KEY, LMCS_LEASE_RANGES + offset, bytes, error);
+    if (!is_small(bytes))
+        return take(lease, offset | RANGE_KEY, LMCS_LEASE_RANGES + offset, lmcs_room(bytes), error);
+    uint64_t first = offset / LMCS_LEASE_BLOCK, last = (offset + bytes - 1) / LMCS_LEASE_BLOCK;
+    enum lmcs_status status = take_block(lease, first, error);
+    if (status == LMCS_OK && last != first) {
+        status = take_block(lease, last, error);
+        if (status != LMCS_OK)
+            drop_block(lease, first);
+    }
+    return status;
 }
 
 void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
 {
-    if (bytes > 0)
+    if (bytes == 0)
+        return;
+    if (!is_small(bytes)) {
         drop(lease, offset | RANGE_KEY, LMCS_LEASE_RANGES + offset);
+        return;
+    }
+    uint64_t first = offset / LMCS_LEASE_BLOCK, last = (offset + bytes - 1) / LMCS_LEASE_BLOCK;
+    drop_block(lease, first);
+    if (last != first)
+        drop_block(lease, last);
 }
 
 /* Whether another description locks a byte of the range; *start gets where such a lock begins. */
@@ -202,5 +236,10 @@ uint64_t lmcs_lease_safe_epoch(struct lmcs_lease *lease, uint64_t current)
 bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
 {
     uint64_t start;
-    return bytes > 0 && is_locked(lease, LMCS_LEASE_RANGES + offset, bytes, &start);
+    if (bytes == 0)
+        return false;
+    if (!is_small(bytes))
+        return is_locked(lease, LMCS_LEASE_RANGES + offset, bytes, &start);
+    uint64_t first = offset / LMCS_LEASE_BLOCK, last = (offset + bytes - 1) / LMCS_LEASE_BLOCK;
+    return is_locked(lease, LMCS_LEASE_BLOCKS + first, last - first + 1, &start);
 }

@@ -23,10 +23,13 @@ void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch);
 /* The lowest epoch that anyone leases, `current` when nobody does: what became unreachable up to it may be reused. */
 uint64_t lmcs_lease_safe_epoch(struct lmcs_lease *lease, uint64_t current);
 
-/* Pins count: as many unpins end it. A range is always pinned as a whole. */
+/* Pins count: as many unpins end it. The range is a payload's, as a whole. */
 enum lmcs_status lmcs_lease_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
-/* Whether anyone, in any process, pins a byte of the range. */
+/*
+ * Whether anyone, in any process, pins the payload of these bytes at this place. Of one below LMCS_ALIGNED_BYTES: or
+ * another one close to it.
+ */
 bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
 
 #endif

@@ -320,7 +320,7 @@ LMCS_API const struct lmcs_snapshot_info *lmcs_snapshot_info(const struct lmcs_s
 
 /* How a snapshot is stored now. Walks its manifest. */
 struct lmcs_snapshot_storage {
-    uint64_t stored_bytes;  /* payloads of all its contents, shared ones in full, bases not */
+    uint64_t stored_bytes;  /* payloads of all its contents, each once, shared ones in full, bases not */
     uint64_t raw_contents;
     uint64_t delta_contents;    /* coded against a base */
     uint64_t keyframe_contents; /* compressed, alone */

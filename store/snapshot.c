@@ -250,7 +250,6 @@ struct visiting {
     struct lmcs_txn *txn;
     bool (*visit)(void *context, const struct lmcs_entry *entry);
     void *context;
-    struct lmcs_snapshot_storage *storage;
     struct lmc_hash sum;
 };
 
@@ -292,15 +291,42 @@ enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
     return status;
 }
 
-static enum lmcs_status count_storage(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
-                                      struct lmcs_error *error)
+/* Contents of a snapshot, in the order of its manifest: one that several names share comes several times. */
+struct contents {
+    uint64_t *ids;
+    size_t count;
+    size_t capacity;
+};
+
+static enum lmcs_status collect_content(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
+                                        struct lmcs_error *error)
 {
-    struct visiting *visiting = context;
-    struct lmcs_snapshot_storage *storage = visiting->storage;
-    struct lmcs_chain chain;
+    struct contents *contents = context;
     (void)id;
     (void)stop;
-    enum lmcs_status status = lmcs_chain_load(visiting->txn, at->content, &chain, error);
+    if (contents->count == contents->capacity) {
+        size_t wanted = contents->capacity == 0 ? 64 : contents->capacity * 2;
+        uint64_t *grown = realloc(contents->ids, wanted * sizeof *grown);
+        if (grown == NULL)
+            return lmcs_fail_memory(error);
+        contents->ids = grown;
+        contents->capacity = wanted;
+    }
+    contents->ids[contents->count++] = at->content;
+    return LMCS_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static enum lmcs_status count_storage(struct lmcs_txn *txn, uint64_t content, struct lmcs_snapshot_storage *storage,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    enum lmcs_status status = lmcs_chain_load(txn, content, &chain, error);
     if (status != LMCS_OK)
         return status;
     const struct lmcs_content_df *df = &chain.links[0].df;
@@ -320,12 +346,18 @@ enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lm
     struct lmcs_shelf shelf;
     struct lmcs_record record;
     struct lmcs_snapshot_storage counted = {0};
-    struct visiting visiting = {.txn = &txn, .storage = &counted};
+    struct contents contents = {0};
     enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_manifest_each(&txn, &record, count_storage, &visiting, error);
+    status = lmcs_manifest_each(&txn, &record, collect_content, &contents, error);
+    if (contents.count > 0)
+        qsort(contents.ids, contents.count, sizeof *contents.ids, by_id);
+    for (size_t i = 0; status == LMCS_OK && i < contents.count; i++)
+        if (i == 0 || contents.ids[i] != contents.ids[i - 1])
+            status = count_storage(&txn, contents.ids[i], &counted, error);
     lmcs_txn_end(&txn);
+    free(contents.ids);
     if (status == LMCS_OK)
         *storage = counted;
     return status;

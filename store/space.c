@@ -42,14 +42,6 @@ struct lmcs_space {
     uint64_t standard_bytes;
 };
 
-static uint64_t page_up(uint64_t n) { return (n + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1); }
-
-uint64_t lmcs_space_room(uint64_t bytes)
-{
-    return bytes >= LMCS_ALIGNED_BYTES ? page_up(bytes)
-                                       : (bytes + LMCS_PACK_ALIGN - 1) & ~(uint64_t)(LMCS_PACK_ALIGN - 1);
-}
-
 static uint64_t extent_end(const struct lmcs_extent *extent) { return extent->offset + extent->now.bytes; }
 
 static uint64_t extent_used(const struct lmcs_object_df *df)
@@ -227,12 +219,12 @@ static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
 
 static uint64_t align_for(uint64_t cursor, uint64_t bytes)
 {
-    return bytes >= LMCS_ALIGNED_BYTES ? page_up(cursor) : cursor;
+    return bytes >= LMCS_ALIGNED_BYTES ? lmcs_page_up(cursor) : cursor;
 }
 
 static bool fits(const struct lmcs_extent *extent, uint64_t cursor, uint64_t bytes)
 {
-    uint64_t at = align_for(cursor, bytes), room = lmcs_space_room(bytes), end = extent_end(extent);
+    uint64_t at = align_for(cursor, bytes), room = lmcs_room(bytes), end = extent_end(extent);
     return at <= end && room <= end - at;
 }
 
@@ -249,7 +241,7 @@ static struct lmcs_extent *open_extent(struct lmcs_region *region, uint64_t byte
 static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t bytes)
 {
     struct lmcs_space *space = region->pool->space;
-    bool large = lmcs_space_room(bytes) + 2 * LMCS_PAGE_BYTES > space->standard_bytes;
+    bool large = lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES > space->standard_bytes;
     struct lmcs_extent *best = NULL;
     for (size_t i = 0; i < space->count; i++) {
         struct lmcs_extent *extent = space->extents[i];
@@ -277,8 +269,8 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
 {
     struct lmcs_pool *pool = region->pool;
     struct lmcs_space *space = pool->space;
-    bool large = lmcs_space_room(bytes) + 2 * LMCS_PAGE_BYTES > space->standard_bytes;
-    uint64_t wanted = large ? lmcs_space_room(bytes) + 2 * LMCS_PAGE_BYTES : space->standard_bytes - 16;
+    bool large = lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES > space->standard_bytes;
+    uint64_t wanted = large ? lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES : space->standard_bytes - 16;
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
@@ -295,7 +287,7 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
         }
         if (status != LMCS_OK)
             break;
-        uint64_t first = page_up(offset);
+        uint64_t first = lmcs_page_up(offset);
         struct lmcs_object_df df = {.kind = LMCS_OBJECT_EXTENT, .purpose = region->purpose, .bytes = got,
                                     .first = first, .cursor = first, .backed = first};
         pthread_mutex_lock(&space->lock);
@@ -395,7 +387,7 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
         if (status != LMCS_OK)
             return status;
     }
-    uint64_t at = align_for(extent->now.cursor, bytes), end = at + lmcs_space_room(bytes);
+    uint64_t at = align_for(extent->now.cursor, bytes), end = at + lmcs_room(bytes);
     enum lmcs_status status = back_up_to(region->pool, extent, end, error);
     if (status != LMCS_OK)
         return status;
@@ -409,7 +401,7 @@ void lmcs_region_shrink(struct lmcs_region *region, uint64_t offset, uint64_t by
     for (size_t i = region->count; i-- > 0;) {
         struct lmcs_extent *extent = region->extents[i];
         if (offset >= extent->now.first && offset < extent->now.cursor) {
-            extent->now.cursor = offset + lmcs_space_room(bytes);
+            extent->now.cursor = offset + lmcs_room(bytes);
             return;
         }
     }
@@ -469,7 +461,7 @@ enum lmcs_status lmcs_space_add(struct lmcs_txn *txn, uint64_t offset, uint64_t 
                                 struct lmcs_error *error)
 {
     struct lmcs_space *space = txn->pool->space;
-    struct lmcs_space_df df = {content, lmcs_space_room(bytes)};
+    struct lmcs_space_df df = {content, lmcs_room(bytes)};
     pthread_mutex_lock(&space->lock);
     struct lmcs_extent *extent = touch(space, offset);
     if (extent != NULL)
@@ -485,7 +477,7 @@ enum lmcs_status lmcs_space_add(struct lmcs_txn *txn, uint64_t offset, uint64_t 
 enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_space *space = txn->pool->space;
-    uint64_t room = lmcs_space_room(bytes);
+    uint64_t room = lmcs_room(bytes);
     pthread_mutex_lock(&space->lock);
     struct lmcs_extent *extent = touch(space, offset);
     if (extent != NULL) {
@@ -694,7 +686,7 @@ static enum lmcs_status find_holes(struct trim *trim, const struct lmcs_extent *
             memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
             next = (struct hole){lmcs_cursor_key(cursor).high, df.bytes};
         }
-        uint64_t from = page_up(at), to = next.offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+        uint64_t from = lmcs_page_up(at), to = next.offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
         if (from < to) {
             *total += to - from;
             if (!add_hole(trim, from, to - from))
@@ -746,7 +738,7 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
         status = find_holes(trim, extent, &total, error);
     else if (!add_hole(trim, extent->now.first, extent->now.backed - extent->now.first))
         status = lmcs_fail_memory(error);
-    uint64_t end = page_up(extent->committed_cursor);
+    uint64_t end = lmcs_page_up(extent->committed_cursor);
     bool cut = !whole && keep == 0 && end < extent->now.backed;
     if (status == LMCS_OK && cut && !add_hole(trim, end, extent->now.backed - end))
         status = lmcs_fail_memory(error);

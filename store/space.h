@@ -23,9 +23,6 @@ struct lmcs_region {
     size_t capacity;
 };
 
-/* Room that a payload part of `bytes` takes. */
-uint64_t lmcs_space_room(uint64_t bytes);
-
 enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *error);
 void lmcs_space_free(struct lmcs_space *space);
 

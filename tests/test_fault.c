@@ -286,6 +286,7 @@ static int write_until_killed(void *argument)
                 OK(lmcs_snapshot_remove(pool, "run", numbers[i], false, NULL, &err));
         }
     }
+    return 0;
 }
 
 static void expect_survivors(const char *path, const struct log *log, bool thoroughly)
