@@ -281,6 +281,7 @@ static enum lmcs_status commit_snapshot(struct lmcs_stage *stage, struct lmcs_er
     enum lmcs_status status = lmcs_txn_write(stage->pool, &s.txn, error);
     if (status != LMCS_OK)
         return status;
+    s.txn.spends = true;
     if (stage->is_changes)
         s.manifest = (struct lmcs_root_tree_df){current(stage)->last.manifest, current(stage)->last.entry_count};
     status = lmcs_shelf_load(&s.txn, current(stage)->id, &s.shelf, error);

@@ -395,14 +395,15 @@ static enum lmcs_status copy_changed(struct lmcs_capture *capture, struct lmcs_s
 {
     struct lmcs_error first;
     enum lmcs_status status = lmcs_copy_sources(capture->pool, &capture->region, sources, count, &first);
+    if (status == LMCS_FULL && capture->written_bytes == 0) {
+        /* What it took so far is room for the compactor. */
+        lmcs_region_end(&capture->region);
+        lmcs_region_init(&capture->region, capture->pool, 0);
+    }
     if (status == LMCS_FULL && lmcs_compact_for_space(capture->pool)) {
         for (size_t i = 0; i < count; i++) {
             free(sources[i].entry->hashes);
             sources[i].entry->hashes = NULL;
-        }
-        if (capture->written_bytes == 0) {
-            lmcs_region_end(&capture->region);
-            lmcs_region_init(&capture->region, capture->pool, 0);
         }
         status = lmcs_copy_sources(capture->pool, &capture->region, sources, count, &first);
     }
@@ -732,6 +733,7 @@ static enum lmcs_status commit_now(struct lmcs_capture *capture, struct lmcs_err
         status = lmcs_txn_write(pool, &c.txn, error);
     if (status != LMCS_OK)
         return status;
+    c.txn.spends = true;
     status = load_shelf(&c, error);
     if (status == LMCS_OK)
         status = check_group(&c, error);

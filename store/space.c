@@ -20,7 +20,10 @@
 
 #define LARGEST_EXTENT ((uint64_t)64 << 20)
 #define SMALLEST_EXTENT ((uint64_t)512 << 10)
-#define EXTENTS_OF_A_POOL 128
+#define LARGEST_STEP (LARGEST_EXTENT / 16) /* of file space */
+#define COMPACTOR_SHARE 64 /* of the limit */
+#define EXTENTS_OF_A_POOL 128 /* of one that is full */
+#define EXTENTS_IN_USE 8      /* at least, as it grows */
 
 struct lmcs_extent {
     uint64_t offset; /* libpmemobj's */
@@ -39,7 +42,7 @@ struct lmcs_space {
     size_t count;
     size_t capacity;
     uint64_t used; /* file space of all extents */
-    uint64_t standard_bytes;
+    uint64_t largest_bytes; /* of a standard extent, however much the pool holds */
 };
 
 static uint64_t extent_end(const struct lmcs_extent *extent) { return extent->offset + extent->now.bytes; }
@@ -109,7 +112,8 @@ static void drop_extent(struct lmcs_space *space, struct lmcs_extent *extent)
     free(extent);
 }
 
-static uint64_t standard_extent(struct lmcs_pool *pool)
+/* So that one that is just begun, or dying, is a small part of what the pool can hold. */
+static uint64_t largest_extent(struct lmcs_pool *pool)
 {
     uint64_t disk = lmcs_heap_disk_free(pool->heap);
     uint64_t budget = pool->root.limit_bytes;
@@ -119,6 +123,15 @@ static uint64_t standard_extent(struct lmcs_pool *pool)
     while (bytes > SMALLEST_EXTENT && bytes > budget / EXTENTS_OF_A_POOL)
         bytes /= 2;
     return bytes;
+}
+
+/* Extents grow with what the pool holds. */
+static uint64_t standard_extent(const struct lmcs_space *space)
+{
+    uint64_t bytes = 4 * SMALLEST_EXTENT;
+    while (bytes < space->used / EXTENTS_IN_USE)
+        bytes *= 2;
+    return bytes < space->largest_bytes ? bytes : space->largest_bytes;
 }
 
 static bool object_is_sound(const struct lmcs_pool *pool, uint64_t offset, const struct lmcs_object_df *df)
@@ -141,7 +154,7 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
     if (space == NULL)
         return lmcs_fail_memory(error);
     pthread_mutex_init(&space->lock, NULL);
-    space->standard_bytes = standard_extent(pool);
+    space->largest_bytes = largest_extent(pool);
     pool->space = space;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
     if (status != LMCS_OK)
@@ -241,7 +254,8 @@ static struct lmcs_extent *open_extent(struct lmcs_region *region, uint64_t byte
 static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t bytes)
 {
     struct lmcs_space *space = region->pool->space;
-    bool large = lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES > space->standard_bytes;
+    uint64_t standard = standard_extent(space);
+    bool large = lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES > standard;
     struct lmcs_extent *best = NULL;
     for (size_t i = 0; i < space->count; i++) {
         struct lmcs_extent *extent = space->extents[i];
@@ -254,7 +268,7 @@ static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t by
             continue;
         if (large && extent->now.bytes > bytes + bytes / 4 + 2 * (uint64_t)LMCS_PAGE_BYTES + (256 << 10))
             continue;
-        if (!large && extent->now.bytes > 2 * space->standard_bytes)
+        if (!large && extent->now.bytes > 2 * standard)
             continue;
         if (!free_now)
             return extent;
@@ -269,12 +283,16 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
 {
     struct lmcs_pool *pool = region->pool;
     struct lmcs_space *space = pool->space;
-    bool large = lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES > space->standard_bytes;
-    uint64_t wanted = large ? lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES : space->standard_bytes - 16;
+    pthread_mutex_lock(&space->lock);
+    uint64_t standard = standard_extent(space);
+    pthread_mutex_unlock(&space->lock);
+    bool large = lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES > standard;
+    uint64_t wanted = large ? lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES : standard - 16;
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
+    txn.spends = region->purpose == 0;
     size_t count = large ? 1 : 1 + space->count / 4;
     if (count > lmcs_txn_room(&txn))
         count = lmcs_txn_room(&txn);
@@ -325,20 +343,27 @@ static enum lmcs_status release_some(struct lmcs_pool *pool, bool *some, struct 
     return status;
 }
 
-/* Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it. */
-static enum lmcs_status back_up_to(struct lmcs_pool *pool, struct lmcs_extent *extent, uint64_t end,
+/*
+ * Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it. Captures leave the
+ * last of a limit to the compactor, which must write before it can free.
+ */
+static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_extent *extent, uint64_t end,
                                    struct lmcs_error *error)
 {
+    struct lmcs_pool *pool = region->pool;
     struct lmcs_space *space = pool->space;
     if (end <= extent->now.backed)
         return LMCS_OK;
-    uint64_t step = space->standard_bytes / 16 < LMCS_PAGE_BYTES ? LMCS_PAGE_BYTES : space->standard_bytes / 16;
+    uint64_t step = (extent_end(extent) - extent->now.first) / 16 & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    step = step < LMCS_PAGE_BYTES ? LMCS_PAGE_BYTES : step > LARGEST_STEP ? LARGEST_STEP : step;
     uint64_t target = extent->now.backed + (end - extent->now.backed + step - 1) / step * step;
     if (target > extent_end(extent))
         target = extent_end(extent);
     uint64_t need = target - extent->now.backed;
     pthread_mutex_lock(&space->lock);
     uint64_t limit = pool->root.limit_bytes, taken = space->used + pool->root.slab_bytes;
+    if (region->purpose == 0)
+        limit -= limit / COMPACTOR_SHARE;
     if (limit != 0 && taken + need > limit) {
         target = end;
         need = target - extent->now.backed;
@@ -351,7 +376,8 @@ static enum lmcs_status back_up_to(struct lmcs_pool *pool, struct lmcs_extent *e
         return lmcs_fail_full(error, need, limit > taken ? limit - taken : 0, 0,
                               "%s: the pool is full: %llu bytes are needed and %llu of its limit of %llu are free",
                               pool->path, (unsigned long long)need,
-                              (unsigned long long)(limit > taken ? limit - taken : 0), (unsigned long long)limit);
+                              (unsigned long long)(limit > taken ? limit - taken : 0),
+                              (unsigned long long)pool->root.limit_bytes);
     enum lmcs_status status = lmcs_heap_back(pool->heap, extent->now.backed, need, error);
     pthread_mutex_lock(&space->lock);
     if (status == LMCS_OK)
@@ -388,7 +414,7 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
             return status;
     }
     uint64_t at = align_for(extent->now.cursor, bytes), end = at + lmcs_room(bytes);
-    enum lmcs_status status = back_up_to(region->pool, extent, end, error);
+    enum lmcs_status status = back_up_to(region, extent, end, error);
     if (status != LMCS_OK)
         return status;
     extent->now.cursor = end;
@@ -752,7 +778,7 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
     extent->now.punched_bytes = extent->next.punched_bytes = total;
     space->used += extent_used(&extent->now);
     /* One of an unusual size will hardly be wanted again: back to libpmemobj. */
-    bool odd = whole && extent->now.bytes > 2 * space->standard_bytes;
+    bool odd = whole && extent->now.bytes > 2 * standard_extent(space);
     pthread_mutex_unlock(&space->lock);
     if (odd && lmcs_txn_room(trim->txn) > 0) {
         status = lmcs_txn_free(trim->txn, extent->offset, error);
@@ -867,7 +893,7 @@ uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool)
         disk = lmcs_media_bytes(pool->media) > used + ((uint64_t)8 << 20)
                    ? lmcs_media_bytes(pool->media) - used - ((uint64_t)8 << 20)
                    : unbacked;
-    uint64_t limit = pool->root.limit_bytes;
+    uint64_t limit = pool->root.limit_bytes - pool->root.limit_bytes / COMPACTOR_SHARE;
     if (limit != 0 && disk > (limit > used ? limit - used : 0))
         disk = limit > used ? limit - used : 0;
     return disk + ready;

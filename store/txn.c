@@ -26,6 +26,9 @@
 #define CACHE_SLOTS 4096u
 #define CACHE_LOCKS 64u
 
+#define LOAD_AT_ONCE 4096u /* free pages */
+#define LEAST_RESERVE 24u /* pages */
+
 struct cache_slot {
     uint64_t offset;
     uint64_t check;
@@ -234,6 +237,39 @@ static bool push_freed(struct lmcs_txn *txn, uint64_t offset)
     return true;
 }
 
+/* Loads more of the committed tree of free pages, as far as no reader's lease is in the way. */
+static enum lmcs_status load_avail(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df *tree = &pool->root.trees[LMCS_TREE_FREE_PAGES];
+    if (tree->count == pool->avail_count)
+        return LMCS_OK;
+    uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->root.epoch);
+    size_t most = pool->avail_count + LOAD_AT_ONCE;
+    struct lmcs_txn committed = {.pool = pool, .root = pool->root};
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_key_df from = {0, 0};
+    if (pool->avail_count > 0)
+        from = (struct lmcs_key_df){pool->avail[pool->avail_count - 1].epoch,
+                                    pool->avail[pool->avail_count - 1].offset + 1};
+    status = lmcs_cursor_seek(cursor, &committed, LMCS_TREE_FREE_PAGES, tree, from, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && pool->avail_count < most) {
+        struct lmcs_key_df key = lmcs_cursor_key(cursor);
+        if (key.high > safe)
+            break;
+        if (!grow((void **)&pool->avail, &pool->avail_capacity, pool->avail_count, sizeof *pool->avail)) {
+            status = lmcs_fail_memory(error);
+            break;
+        }
+        pool->avail[pool->avail_count++] = (struct lmcs_free_page){key.high, key.low};
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
 static enum lmcs_status new_slab(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     struct lmcs_txn_pages *pages = txn->pages;
@@ -267,6 +303,11 @@ static enum lmcs_status take_page(struct lmcs_txn *txn, uint64_t *offset, struct
     if (pages->recycled_count > 0) {
         *offset = pages->recycled[--pages->recycled_count];
         return LMCS_OK;
+    }
+    if (pages->avail_used == txn->pool->avail_count) {
+        enum lmcs_status status = load_avail(txn->pool, error);
+        if (status != LMCS_OK)
+            return status;
     }
     if (pages->avail_used < txn->pool->avail_count) {
         *offset = txn->pool->avail[pages->avail_used++].offset;
@@ -460,37 +501,6 @@ enum lmcs_status lmcs_root_create(struct lmcs_pool *pool, uint64_t limit_bytes, 
 
 /* ---- Begin and end ---- */
 
-/* Loads more of the tree of free pages, as far as no reader's lease is in the way. */
-static enum lmcs_status load_avail(struct lmcs_txn *txn, struct lmcs_error *error)
-{
-    struct lmcs_pool *pool = txn->pool;
-    if (pool->avail_count >= 64 || pool->root.trees[LMCS_TREE_FREE_PAGES].count == pool->avail_count)
-        return LMCS_OK;
-    uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->root.epoch);
-    struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    struct lmcs_key_df from = {0, 0};
-    if (pool->avail_count > 0)
-        from = (struct lmcs_key_df){pool->avail[pool->avail_count - 1].epoch,
-                                    pool->avail[pool->avail_count - 1].offset + 1};
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_FREE_PAGES, &txn->root.trees[LMCS_TREE_FREE_PAGES], from, error);
-    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && pool->avail_count < 4096) {
-        struct lmcs_key_df key = lmcs_cursor_key(cursor);
-        if (key.high > safe)
-            break;
-        if (!grow((void **)&pool->avail, &pool->avail_capacity, pool->avail_count, sizeof *pool->avail)) {
-            status = lmcs_fail_memory(error);
-            break;
-        }
-        pool->avail[pool->avail_count++] = (struct lmcs_free_page){key.high, key.low};
-        status = lmcs_cursor_next(cursor, error);
-    }
-    lmcs_cursor_free(cursor);
-    return status;
-}
-
 enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     txn->pool = pool;
@@ -530,10 +540,7 @@ enum lmcs_status lmcs_txn_write(struct lmcs_pool *pool, struct lmcs_txn *txn, st
     pthread_rwlock_wrlock(&pool->meta);
     txn->root = pool->root;
     txn->root.epoch++;
-    enum lmcs_status status = load_avail(txn, error);
-    if (status != LMCS_OK)
-        lmcs_txn_end(txn);
-    return status;
+    return LMCS_OK;
 }
 
 static void free_pages(struct lmcs_txn_pages *pages)
@@ -638,6 +645,20 @@ static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *err
     return lmcs_heap_write(heap, txn->root.self, page, sizeof page, error);
 }
 
+/*
+ * A full disk must not keep anyone from removing snapshots, which takes pages before it gives some back: what only
+ * takes has to leave as many as a large removal may need.
+ */
+static enum lmcs_status leave_reserve(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    const struct lmcs_txn_pages *pages = txn->pages;
+    const struct lmcs_root_df *root = &txn->root;
+    uint64_t free_pages = root->trees[LMCS_TREE_FREE_PAGES].count - pages->avail_used + pages->freed_count +
+                          pages->recycled_count + (root->slab_end - root->slab_next) / LMCS_PAGE_BYTES;
+    uint64_t reserve = LEAST_RESERVE + root->slab_bytes / LMCS_PAGE_BYTES / 4;
+    return free_pages < reserve ? new_slab(txn, error) : LMCS_OK;
+}
+
 static enum lmcs_status prepare_commit(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     uint64_t old_root = txn->root.self, new_root;
@@ -648,6 +669,8 @@ static enum lmcs_status prepare_commit(struct lmcs_txn *txn, struct lmcs_error *
         return status;
     txn->root.self = new_root;
     status = lmcs_space_flush(txn, error);
+    if (status == LMCS_OK && txn->spends)
+        status = leave_reserve(txn, error);
     if (status == LMCS_OK)
         status = settle_free_pages(txn, error);
     for (uint8_t kind = 0; status == LMCS_OK && kind < LMCS_ROOT_TREES; kind++)

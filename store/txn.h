@@ -21,6 +21,7 @@ struct lmcs_txn {
     bool write;
     bool committed;
     bool leased; /* a reader beside another process's writer */
+    bool spends; /* set by who begins it: it only takes space, so it may not take the last pages */
     struct lmcs_root_df root;
     struct lmcs_txn_pages *pages; /* of a write transaction */
 };
