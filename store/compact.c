@@ -615,9 +615,10 @@ enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress
 bool lmcs_compact_for_space(struct lmcs_pool *pool)
 {
     struct lmcs_error error;
-    uint64_t before = lmcs_space_free_bytes(pool);
+    uint64_t free_before = lmcs_space_free_bytes(pool), used_before = lmcs_space_used(pool);
     run_until_idle(pool, false, NULL, 0, &error);
-    return lmcs_space_free_bytes(pool) > before;
+    /* Free extents that did not fit count as free before and after; given back, their space is of use to others. */
+    return lmcs_space_free_bytes(pool) > free_before || lmcs_space_used(pool) < used_before;
 }
 
 /* ---- The background thread ---- */
