@@ -477,7 +477,7 @@ struct lmcs_transfer_report {
 
 /*
  * Writes a shelf (NULL: all of them) as an archive to a descriptor, which may be a pipe. Payloads travel as they are
- * stored, bases first. The archive format is in store/FORMAT.md.
+ * stored, bases first. The archive format is in store/ARCHIVE.md.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump(struct lmcs_pool *pool, const char *shelf, int fd,
                                                    const struct lmcs_progress *progress,

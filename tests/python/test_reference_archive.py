@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Archives, read by a reader that was written from their specification alone: the same tensors and verdicts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lmcstore
+import numpy as np
+import pytest
+import torch
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+import reference_archive  # noqa: E402
+from reference_archive import Archive, Damaged, Unsupported  # noqa: E402
+
+BIN = os.environ.get("LMC_STORE_BIN", str(TESTS.parent / "build/release/bin/lmc-store"))
+
+pytestmark = pytest.mark.skipif(reference_archive.xxhash is None, reason="xxhash is not installed")
+
+
+def dump(store: lmcstore.Store, path: Path, shelf: str | None = None) -> bytes:
+    with path.open("wb") as file:
+        store.dump(file, shelf)
+    return path.read_bytes()
+
+
+def read(data: bytes) -> Archive:
+    return Archive(io.BytesIO(data))
+
+
+def fill(store: lmcstore.Store) -> None:
+    """Everything that an archive can hold: deltas, keyframes, bases, ties, attachments, long metadata, gaps."""
+    generator = torch.Generator().manual_seed(1)
+    run = store["run"]
+    run.keep_raw = 1
+    weight = torch.randn(40, 30, generator=generator)
+    state: dict[str, Any] = {
+        "model": {"w": weight, "tied": weight, "half": weight.bfloat16(), "empty": torch.zeros(0, 3)},
+        "large": np.arange(700_000, dtype=np.uint32),
+        "scalar": torch.tensor(1.5, dtype=torch.float64),
+        "values": [1, "two", None, 3.5],
+    }
+    for step in range(8):
+        state["model"]["w"] += 0.001
+        state["large"][step] = 0
+        if step == 3:
+            state["more"] = torch.arange(5)
+        if step == 5:
+            del state["more"]
+        run.snapshot(state, step=step, metrics={"loss": 1 / (step + 1), "nan": float("nan")}, meta={"ä": [step]})
+    run.tag(2, "best")
+    run.tag(2, "ähnlich")
+    store.compact()
+    run.remove(7)
+    run.remove(4)
+    store["other"].snapshot({"x": torch.ones(2)}, meta={"long": "x" * 3000})
+    store["other"].keep_raw = 9
+    run.snapshot(state)
+
+
+def expect_same(store: lmcstore.Store, archive: Archive) -> int:
+    """Every snapshot is there, and every byte of it; gives the number of tensors and attachments."""
+    count = 0
+    assert {name: (len(s), s.keep_raw) for name, s in ((name, store[name]) for name in archive.shelves)} == {
+        name: (len(shelf.snapshots), shelf.keep_raw) for name, shelf in archive.shelves.items()
+    }
+    for shelf in archive.shelves.values():
+        for found in shelf.snapshots:
+            snapshot = store[shelf.name][found.number]
+            info = snapshot._handle.info()
+            assert (found.step, found.parent, found.time_ns) == (snapshot.step, info["parent"], info["time_ns"])
+            assert sorted(found.tags) == snapshot.tags
+            assert found.meta == snapshot.meta
+            assert repr(found.metrics) == repr(snapshot.metrics)
+            names, kinds, dtypes, shapes, buffers = snapshot._handle.view(None, 0, 0).unpack()
+            metadata = found.text is None  # an attachment that the library keeps to itself
+            assert len(names) == len(found.entries) - metadata
+            for name, kind, dtype, shape, buffer in zip(names, kinds, dtypes, shapes, buffers, strict=True):
+                identity, content = found.find(name, kind)
+                assert (identity.dtype, identity.shape) == (dtype, tuple(shape)), name
+                assert content.read() == bytes(memoryview(buffer)), name
+                count += 1
+    return count
+
+
+def test_every_tensor(store: lmcstore.Store, tmp_path: Path) -> None:
+    fill(store)
+    archive = read(dump(store, tmp_path / "archive"))
+    assert list(archive.shelves) == ["other", "run"]
+    assert expect_same(store, archive) > 50
+    payloads = {(content.payload, content.base is not None) for content in archive.contents}
+    assert payloads == {(0, False), (1, False), (1, True)}
+    assert any(len(content.stored) > 1 << 20 for content in archive.contents)
+    assert any(not snapshot.is_changes for snapshot in archive.shelves["run"].snapshots)
+    assert any(snapshot.is_changes for snapshot in archive.shelves["run"].snapshots)
+    assert any(snapshot.text is None for shelf in archive.shelves.values() for snapshot in shelf.snapshots)
+    assert list(read(dump(store, tmp_path / "one", "other")).shelves) == ["other"]
+
+
+@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason="the command is not built")
+def test_digests(store: lmcstore.Store, tmp_path: Path, pool_path: str) -> None:
+    fill(store)
+    archive = read(dump(store, tmp_path / "archive"))
+    for found in archive.shelves["run"].snapshots:
+        command = [BIN, "ls", "--json", pool_path, f"run@{found.number}"]
+        answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True).stdout)
+        for entry in answer["snapshot"]["entries"]:
+            kind = 0 if entry.get("kind", "tensor") == "tensor" else 1
+            assert entry["digest"] == found.find(entry["name"], kind)[1].hex_digest
+
+
+def test_nothing(store: lmcstore.Store, tmp_path: Path) -> None:
+    data = dump(store, tmp_path / "archive")
+    assert len(data) == 128 and read(data).shelves == {}
+
+
+def example(document: str, head: str) -> bytes:
+    """The bytes of a dump in the document, from the line that begins with `head` on."""
+    lines = document[document.index(head) :].split("```", 1)[0].splitlines()
+    if head.startswith("00  "):
+        return bytes.fromhex("".join(line[4:51] for line in lines))
+    words = [re.match(r"(?:[A-Za-z_]+)? +((?:[0-9a-f]+ ?)+)", line) for line in lines]
+    return bytes.fromhex("".join(word.group(1) for word in words if word))
+
+
+def test_the_examples_of_the_document(store: lmcstore.Store, tmp_path: Path) -> None:
+    document = (TESTS.parent / "store" / "ARCHIVE.md").read_text()
+    empty, one = example(document, "00  4c 4d"), example(document, "head   ")
+    assert empty == dump(store, tmp_path / "archive") and len(one) == 526
+    (snapshot,) = read(one).shelves["s"].snapshots
+    assert (snapshot.number, snapshot.step, snapshot.tags) == (1, 7, ["t"])
+    assert snapshot.find("x")[1].read() == b"\1\2\3"
+    (tmp_path / "one").write_bytes(one)
+    with (tmp_path / "one").open("rb") as file:
+        assert store.restore(file)["snapshots"] == 1
+    assert dump(store, tmp_path / "again") == one
+
+
+def corpus() -> list[Path]:
+    return sorted((TESTS / "fuzz" / "corpus" / "archive").iterdir())
+
+
+@pytest.mark.parametrize("path", corpus(), ids=lambda path: path.name)
+def test_the_corpus(store: lmcstore.Store, path: Path) -> None:
+    """Both readers take the same archives of the fuzzer, and see the same in them."""
+    try:
+        archive = Archive(path.open("rb"))
+        for content in archive.contents:
+            content.read()
+    except (Damaged, Unsupported):
+        archive = None
+    with path.open("rb") as file:
+        if archive is None:
+            with pytest.raises((lmcstore.DamagedError, lmcstore.UnsupportedError)):
+                store.restore(file)
+        else:
+            store.restore(file)
+            expect_same(store, archive)
+
+
+def test_damage(store: lmcstore.Store, tmp_path: Path) -> None:
+    """Both readers refuse what was cut or changed."""
+    store["run"].snapshot({"x": torch.arange(10)}, step=1)
+    data = dump(store, tmp_path / "archive")
+    generator = random.Random(1)
+    for _ in range(100):
+        at = generator.randrange(len(data))
+        changed = bytearray(data)
+        changed[at] ^= 1 << generator.randrange(8)
+        for bad in (data[:at], bytes(changed)):
+            (tmp_path / "bad").write_bytes(bad)
+            with pytest.raises((Damaged, Unsupported)):
+                read(bad)
+            with (tmp_path / "bad").open("rb") as file, pytest.raises(lmcstore.DamagedError):
+                store.restore(file)
+    assert len(store["run"]) == 1

@@ -1,0 +1,449 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""A reader of archives in plain Python, written from store/ARCHIVE.md alone (sections in brackets).
+
+It is for checking the C library and the document against each other. Checksums and digests are checked where the
+package ``xxhash`` is installed, frames are decoded by ``reference_reader.py`` beside this file; all else is checked
+always.
+
+    reference_archive.py ARCHIVE                    list shelves, snapshots and tensors; "-": standard input
+    reference_archive.py ARCHIVE --extract FOLDER   and write each content's bytes to FOLDER/<number of the content>
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import struct
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import reference_reader as frames
+from reference_reader import BLOCK_BYTES, ELEMENT_BYTES, Damaged, Unsupported, refuse, unsupported, xxhash
+
+SHELF, SNAPSHOT, IDENTITY, CONTENT, DATA, ENTRIES, SNAPSHOT_END, TAG, END = range(1, 10)
+IGNORABLE = 0x80000000
+MOST_BYTES = 1 << 20
+NO_STEP = -(1 << 63)
+TENSOR, ATTACHMENT = 0, 1
+RAW, FRAME = 0, 1
+META_NAME = "lmcstore.meta"
+
+
+@dataclass
+class Identity:
+    """[6]"""
+
+    kind: int
+    dtype: int
+    shape: tuple[int, ...]
+    global_shape: tuple[int, ...] | None
+    offsets: tuple[int, ...] | None
+    name: str
+    raw_bytes: int
+
+
+@dataclass
+class Content:
+    """[7]"""
+
+    identity: Identity
+    digest: tuple[int, int]
+    raw_bytes: int
+    stored_bytes: int
+    payload: int
+    base: Content | None
+    depth: int
+    record: int
+    stored: bytearray = field(default_factory=bytearray)
+    used: bool = False
+    _bytes: bytes | None = None
+
+    @property
+    def hex_digest(self) -> str:
+        return f"{self.digest[1]:016x}{self.digest[0]:016x}"
+
+    def read(self) -> bytes:
+        """Decode and check it [7.3 to 7.5]."""
+        if self._bytes is None:
+            base = self.base.read() if self.base is not None else None
+            hashes = self._read_raw() if self.payload == RAW else self._read_frame(base)
+            self._check_digest(hashes)
+        assert self._bytes is not None
+        return self._bytes
+
+    def _read_raw(self) -> list[bytes] | None:
+        self._bytes = bytes(self.stored[: self.raw_bytes])
+        hashes = [hash128(block) for block in blocks_of(self._bytes)] if xxhash else None
+        if self.raw_bytes > BLOCK_BYTES and hashes is not None:
+            table_at = (self.raw_bytes + 15) // 16 * 16
+            refuse(bytes(self.stored[table_at:]) != b"".join(hashes), "the hashes of a raw payload's blocks")
+        return hashes
+
+    def _read_frame(self, base: bytes | None) -> list[bytes] | None:
+        frame = frames.Frame(bytes(self.stored))
+        refuse(frame.raw_bytes != self.raw_bytes or frame.dtype != self.identity.dtype, "a frame of something else")
+        refuse((frame.base_count == 1) != (base is not None), "a frame with a base, or without")
+        if self.base is not None:
+            refuse(struct.unpack_from("<QQ", self.stored, 64) != self.base.digest, "a frame against another base")
+        self._bytes = frame.decode(base)
+        return [struct.pack("<QQ", low, high) for _, _, _, low, high, _ in frame.blocks]
+
+    def _check_digest(self, hashes: list[bytes] | None) -> None:
+        if hashes is None:
+            return
+        shape = self.identity.shape
+        head = b"LMCD" + struct.pack(f"<III{len(shape)}Q", self.identity.dtype, len(shape), 0, *shape)
+        if xxhash is not None:
+            refuse(hash128(head + b"".join(hashes)) != struct.pack("<QQ", *self.digest), "the digest of a content")
+
+
+@dataclass
+class Snapshot:
+    """[5]"""
+
+    number: int
+    step: int | None
+    time_ns: int
+    parent: int
+    group: bytes
+    is_changes: bool
+    text: str | None
+    entries: dict[int, tuple[Identity, Content]]
+    metrics: dict[str, float] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+
+    def find(self, name: str, kind: int = TENSOR) -> tuple[Identity, Content]:
+        return next(entry for entry in self.entries.values() if (entry[0].name, entry[0].kind) == (name, kind))
+
+
+@dataclass
+class Shelf:
+    """[4]"""
+
+    name: str
+    next_number: int
+    keep_raw: int
+    snapshots: list[Snapshot] = field(default_factory=list)
+    tags: dict[str, int] = field(default_factory=dict)
+
+
+def hash128(data: bytes) -> bytes:
+    value = xxhash.xxh3_128_intdigest(data)
+    return struct.pack("<QQ", value & (1 << 64) - 1, value >> 64)
+
+
+def blocks_of(data: bytes) -> list[bytes]:
+    return [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
+
+
+def text_of(data: bytes, size: int) -> str:
+    """A text that is all of `data` [1.4, 3.3]."""
+    refuse(len(data) != size, "the size of a record")
+    refuse(b"\0" in data, "a NUL in a text")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Damaged("a text that is not UTF-8") from None
+
+
+def name_of(data: bytes, size: int) -> str:
+    name = text_of(data, size)
+    refuse(not 1 <= size <= 1024, "the length of a name")
+    refuse(any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in name), "a control character in a name")
+    return name
+
+
+def fields(layout: str, payload: bytes) -> tuple[Any, ...]:
+    """The fixed part of a record."""
+    refuse(len(payload) < struct.calcsize(layout), "a record that is too short")
+    return struct.unpack_from(layout, payload)
+
+
+class Records:
+    """The records of a stream, checked [2.2, 3]."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.number = 0
+        self.headers = xxhash.xxh3_128() if xxhash else None
+        self.hash_before = 0  # of all headers before the last record's
+        head = self._take(40)
+        magic, version, _, incompatible, _, check = struct.unpack("<8sIIQQQ", head)
+        refuse(magic != b"LMCSARCH", "magic")
+        frames.check64(head[:32], 0, check, "the head")
+        unsupported(version != 1 or incompatible != 0, "version or features")
+        self._add_header(head)
+
+    def _add_header(self, header: bytes) -> None:
+        if self.headers is not None:
+            self.hash_before = self.headers.intdigest()
+            self.headers.update(header)
+
+    def _take(self, count: int) -> bytes:
+        data = self.file.read(count)
+        refuse(len(data) != count, "the archive was cut short")
+        return data
+
+    def next(self) -> tuple[int, bytes]:
+        while True:
+            header = self._take(24)
+            kind, size, payload_check, check = struct.unpack("<IIQQ", header)
+            frames.check64(header[:16], self.number, check, f"the header of record {self.number}")
+            refuse(size > MOST_BYTES, "the size of a record")
+            payload = self._take(size)
+            frames.check64(payload, self.number, payload_check, f"record {self.number}")
+            self._add_header(header)
+            self.number += 1
+            if kind < IGNORABLE:
+                refuse(kind == 0, "a record without a type")
+                unsupported(kind > END, f"a record of type {kind}")
+                return kind, payload
+
+    def finish(self) -> None:
+        refuse(self.file.read(1) != b"", "something follows the end record")
+
+
+class Archive:
+    """All that is in an archive; `shelves` by name. Contents are in memory as they are stored."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.records = Records(file)
+        self.shelves: dict[str, Shelf] = {}
+        self.identities: list[Identity] = []
+        self.contents: list[Content] = []
+        self.tag_count = 0
+        kind, payload = self.records.next()
+        while kind == SHELF:
+            kind, payload = self._read_shelf(payload)
+        refuse(kind != END, f"a record of type {kind} that can't stand here")
+        self._read_end(payload)
+
+    # [4]
+
+    def _read_shelf(self, payload: bytes) -> tuple[int, bytes]:
+        next_number, keep_raw, size = fields("<QII", payload)
+        name = name_of(payload[16:], size)
+        refuse("@" in name, "the name of a shelf")
+        refuse(any(other.encode() >= name.encode() for other in self.shelves), "the order of shelves")
+        refuse(not 1 <= next_number <= 1 << 62 or keep_raw == 0, "a shelf's settings")
+        shelf = self.shelves[name] = Shelf(name, next_number, keep_raw)
+        kind, payload = self.records.next()
+        while kind == SNAPSHOT:
+            self._read_snapshot(shelf, payload)
+            kind, payload = self.records.next()
+        while kind == TAG:
+            self._read_tag(shelf, payload)
+            kind, payload = self.records.next()
+        return kind, payload
+
+    def _read_tag(self, shelf: Shelf, payload: bytes) -> None:
+        number, size, reserved = fields("<QII", payload)
+        tag = name_of(payload[16:], size)
+        refuse(reserved != 0, "a reserved field")
+        refuse(any(part in tag for part in ("@", "~", ":", "..")) or tag == "latest", "a tag")
+        refuse(all("0" <= c <= "9" for c in tag), "a tag of digits")
+        refuse(any(other.encode() >= tag.encode() for other in shelf.tags), "the order of tags")
+        owners = [snapshot for snapshot in shelf.snapshots if snapshot.number == number]
+        refuse(not owners, "a tag of a snapshot that is not here")
+        owners[0].tags.append(tag)
+        shelf.tags[tag] = number
+        self.tag_count += 1
+
+    # [5]
+
+    def _read_snapshot(self, shelf: Shelf, payload: bytes) -> None:
+        number, step, time_ns, parent, group, flags, size = fields("<QqQQ16sII", payload)
+        last = shelf.snapshots[-1] if shelf.snapshots else None
+        unsupported(flags & ~3 != 0, "flags of a snapshot")
+        refuse(not (last.number if last else 0) < number < shelf.next_number, "the number of a snapshot")
+        refuse(parent >= 1 << 62, "the number of a parent")
+        refuse(flags & 1 != 0 and last is None, "changes of nothing")
+        refuse(size > 1200 or (size == 0) != (flags & 2 != 0), "the size of metadata")
+        text = text_of(payload[56:], size) if size else None
+        refuse(size == 0 and len(payload) != 56, "the size of a record")
+        entries = dict(last.entries) if last is not None and flags & 1 else {}
+        snapshot = Snapshot(number, None if step == NO_STEP else step, time_ns, parent, group, bool(flags & 1), text,
+                            entries)  # fmt: skip
+        self._read_list(snapshot)
+        self._read_meta(snapshot)
+        shelf.snapshots.append(snapshot)
+
+    def _read_meta(self, snapshot: Snapshot) -> None:
+        text = snapshot.text
+        if text is None:
+            found = [c for i, c in snapshot.entries.values() if (i.kind, i.name) == (ATTACHMENT, META_NAME)]
+            refuse(not found or found[0].raw_bytes > 64 << 20, "the attachment with the metadata")
+            data = found[0].read()
+            text = text_of(data, len(data))
+        try:
+            whole = json.loads(text, object_pairs_hook=unique)
+        except ValueError:
+            raise Damaged("metadata that is not JSON") from None
+        refuse(not isinstance(whole, dict) or set(whole) != {"metrics", "meta"}, "the members of metadata")
+        refuse(not isinstance(whole["metrics"], dict) or not isinstance(whole["meta"], dict), "the form of metadata")
+        for key, value in whole["metrics"].items():
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            refuse(not number and value not in ("NaN", "Infinity", "-Infinity"), "a metric that is no number")
+            name_of(key.encode(), len(key.encode()))
+            snapshot.metrics[key] = float(value)
+        snapshot.meta = whole["meta"]
+
+    # [8]
+
+    def _read_list(self, snapshot: Snapshot) -> None:
+        first_content = len(self.contents)
+        touched: set[int] = set()
+        while True:
+            kind, payload = self.records.next()
+            if kind == IDENTITY:
+                self._read_identity(payload)
+            elif kind == CONTENT:
+                self._read_content(payload)
+            elif kind == ENTRIES:
+                refuse(len(payload) == 0 or len(payload) % 16 != 0, "the size of a list of entries")
+                for identity, content in struct.iter_unpack("<QQ", payload):
+                    self._read_entry(snapshot, touched, identity, content)
+            else:
+                break
+        refuse(kind != SNAPSHOT_END, f"a record of type {kind} that can't stand here")
+        refuse(len(payload) != 8 or fields("<Q", payload)[0] != len(snapshot.entries), "the number of entries")
+        names = {(identity.kind, identity.name) for identity, _ in snapshot.entries.values()}
+        refuse(len(names) != len(snapshot.entries), "a name that stands in a snapshot twice")
+        refuse(len(names) > (1 << 24) + 1, "too many entries")
+        refuse(sum(i.raw_bytes for i, _ in snapshot.entries.values()) >= 1 << 64, "the size of a snapshot")
+        for content in self.contents[first_content:]:
+            refuse(not content.used, "a content that nothing uses")
+
+    def _read_entry(self, snapshot: Snapshot, touched: set[int], identity: int, content: int) -> None:
+        refuse(not 1 <= identity <= len(self.identities), "an identity that has not come")
+        refuse(content > len(self.contents), "a content that has not come")
+        refuse(identity in touched, "an identity that stands in a list twice")
+        touched.add(identity)
+        if content == 0:
+            refuse(not snapshot.is_changes or identity not in snapshot.entries, "a removal of nothing")
+            del snapshot.entries[identity]
+            return
+        what, found = self.identities[identity - 1], self.contents[content - 1]
+        refuse((what.dtype, what.shape) != (found.identity.dtype, found.identity.shape), "the form of a content")
+        found.used = True
+        snapshot.entries[identity] = what, found
+
+    # [6]
+
+    def _read_identity(self, payload: bytes) -> None:
+        kind, dtype, ndim, is_part, size = fields("<BBBBI", payload)
+        refuse(kind > ATTACHMENT, "the kind of an identity")
+        refuse(dtype == 0, "no dtype")
+        unsupported(dtype not in ELEMENT_BYTES, "dtype")
+        refuse(ndim > 32 or is_part > 1, "the dimensions of an identity")
+        count = ndim * (3 if is_part else 1)
+        numbers = fields(f"<8x{count}Q", payload)
+        name = name_of(payload[8 + 8 * count :], size)
+        shape, whole, offsets = numbers[:ndim], numbers[ndim : 2 * ndim], numbers[2 * ndim :]
+        raw_bytes = ELEMENT_BYTES[dtype]
+        for n in shape:
+            raw_bytes *= n
+        refuse(raw_bytes > 1 << 60, "the size of a tensor")
+        refuse(is_part == 1 and any(n + o > w for n, w, o in zip(shape, whole, offsets, strict=True)), "a part")
+        self.identities.append(Identity(kind, dtype, shape, whole if is_part else None, offsets if is_part else None,
+                                        name, raw_bytes))  # fmt: skip
+        unsupported(len(self.identities) > 1 << 24, "too many identities")
+
+    # [7]
+
+    def _read_content(self, payload: bytes) -> None:
+        identity, low, high, raw, stored, how, flags, bases, reserved = fields("<QQQQQBBB5s", payload)
+        unsupported(how > FRAME or flags & ~1 != 0 or bases > 1 or any(reserved), "how a content is stored")
+        refuse(how == FRAME and flags != 0, "a frame that is no smaller")
+        refuse(how == RAW and bases != 0, "a raw content with a base")
+        refuse(len(payload) != 48 + 8 * bases, "the size of a record")
+        refuse(not 1 <= identity <= len(self.identities), "an identity that has not come")
+        what = self.identities[identity - 1]
+        refuse(raw != what.raw_bytes, "the size of a content")
+        table = raw if raw <= BLOCK_BYTES else (raw + 15) // 16 * 16 + 16 * ((raw + BLOCK_BYTES - 1) // BLOCK_BYTES)
+        refuse(how == RAW and stored != table, "the size of a raw content")
+        base = None
+        if bases:
+            (number,) = struct.unpack_from("<Q", payload, 48)
+            refuse(not 1 <= number <= len(self.contents), "a base that has not come")
+            base = self.contents[number - 1]
+            refuse((base.identity.dtype, base.identity.shape) != (what.dtype, what.shape), "the form of a base")
+            refuse(base.depth >= 4, "a chain that is too long")
+            base.used = True
+        depth = 0 if base is None else base.depth + 1
+        content = Content(what, (low, high), raw, stored, how, base, depth, self.records.number - 1)
+        while len(content.stored) < stored:
+            kind, piece = self.records.next()
+            refuse(kind != DATA, f"a record of type {kind} that can't stand here")
+            refuse(not 1 <= len(piece) <= stored - len(content.stored), "the size of a piece")
+            content.stored += piece
+        self.contents.append(content)
+
+    # [9]
+
+    def _read_end(self, payload: bytes) -> None:
+        refuse(len(payload) != 64, "the size of a record")
+        snapshots = sum(len(shelf.snapshots) for shelf in self.shelves.values())
+        counts = (len(self.shelves), snapshots, len(self.identities), len(self.contents), self.tag_count,
+                  self.records.number - 1)  # fmt: skip
+        refuse(struct.unpack_from("<6Q", payload) != counts, "the counts of the end record")
+        low, high = struct.unpack_from("<QQ", payload, 48)
+        refuse(xxhash is not None and high << 64 | low != self.records.hash_before, "the hash of all headers")
+        self.records.finish()
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    refuse(len(result) != len(pairs), "a key that stands twice")
+    return result
+
+
+def show(archive: Archive) -> None:
+    numbers = {id(content): i for i, content in enumerate(archive.contents, 1)}
+    for shelf in archive.shelves.values():
+        print(f"shelf {shelf.name}: {len(shelf.snapshots)} snapshots, next {shelf.next_number}, raw {shelf.keep_raw}")
+        for snapshot in shelf.snapshots:
+            tags = "".join(f", tag {tag}" for tag in snapshot.tags)
+            print(f"  snapshot {snapshot.number}: step {snapshot.step}, parent {snapshot.parent or None}{tags}")
+            for identity, content in snapshot.entries.values():
+                kind = "tensor" if identity.kind == TENSOR else "attachment"
+                content.read()
+                form = "raw" if content.payload == RAW else "delta" if content.base else "keyframe"
+                print(f"    {kind} {identity.name}: dtype {identity.dtype}, shape {list(identity.shape)}, "
+                      f"{identity.raw_bytes} bytes, {form}, content {numbers[id(content)]}, "
+                      f"digest {content.hex_digest}")  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Read an archive by the book (store/ARCHIVE.md).")
+    parser.add_argument("archive")
+    parser.add_argument("--extract", type=Path, metavar="FOLDER")
+    arguments = parser.parse_args()
+    if xxhash is None:
+        print("checksums are not checked: install the Python package xxhash", file=sys.stderr)
+    try:
+        if arguments.archive == "-":
+            archive = Archive(sys.stdin.buffer)
+        else:
+            with open(arguments.archive, "rb") as file:
+                archive = Archive(file)
+        show(archive)
+        for i, content in enumerate(archive.contents, 1):
+            data = content.read()
+            if arguments.extract:
+                arguments.extract.mkdir(parents=True, exist_ok=True)
+                (arguments.extract / str(i)).write_bytes(data)
+    except (Damaged, Unsupported) as error:
+        print(f"{arguments.archive}: {type(error).__name__.lower()}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
