@@ -12,7 +12,10 @@
 
 /* libpmemobj keeps pointers in the pool's mapping, where LeakSanitizer does not look. */
 const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void) { return "leak:libpmemobj\n"; }
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libpmemobj\n";
+}
 
 #define FUZZ_LIMIT_BYTES ((uint64_t)16 << 20)
 
