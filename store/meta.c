@@ -113,7 +113,8 @@ static char *original_meta(const char *text)
     if (metrics == NULL || strncmp(at + where.position, middle, sizeof middle - 1) != 0)
         return NULL;
     const char *meta = at + where.position + sizeof middle - 1;
-    return strndup(meta, strlen(meta) - 1);
+    size_t length = strlen(meta);
+    return length > 0 && meta[length - 1] == '}' ? strndup(meta, length - 1) : NULL;
 }
 
 enum lmcs_status lmcs_meta_decode(const char *text, struct lmcs_meta *meta, struct lmcs_error *error)

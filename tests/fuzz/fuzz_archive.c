@@ -12,6 +12,7 @@
 #include "../data/codec/seal.h"
 #include "archive_format.h"
 #include "layout.h"
+#include "meta.h"
 
 #include <sys/mman.h>
 
@@ -349,6 +350,54 @@ static struct lmcs_pool *make_pool(void)
     return pool;
 }
 
+struct names {
+    char names[64][LMCS_MAX_NAME + 1];
+    size_t count;
+};
+
+static bool add_name(void *context, const struct lmcs_shelf_info *info)
+{
+    struct names *names = context;
+    memcpy(names->names[names->count++], info->name, sizeof info->name);
+    return names->count < 64;
+}
+
+/* What a snapshot says of itself is what a capture could have been given. */
+static void expect_valid(struct lmcs_snapshot *snapshot)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+    struct lmcs_commit_options options;
+    struct lmcs_error error;
+    char *text = NULL;
+    lmcs_commit_options_init(&options);
+    options.meta_json = info->meta_json;
+    options.metrics = info->metrics;
+    options.metric_count = info->metric_count;
+    REQUIRE(lmcs_meta_encode(&options, &text, &error) == LMCS_OK, &error);
+    free(text);
+}
+
+static void expect_all_valid(struct lmcs_pool *pool)
+{
+    static struct names names;
+    struct lmcs_snapshot *snapshot;
+    struct lmcs_error error;
+    char which[32];
+    names.count = 0;
+    REQUIRE(lmcs_shelf_list(pool, add_name, &names, &error) == LMCS_OK, &error);
+    for (size_t i = 0; i < names.count; i++) {
+        uint64_t numbers[64];
+        size_t count;
+        REQUIRE(lmcs_snapshot_numbers(pool, names.names[i], 1, numbers, 64, &count, &error) == LMCS_OK, &error);
+        for (size_t k = 0; k < count; k++) {
+            snprintf(which, sizeof which, "%llu", (unsigned long long)numbers[k]);
+            REQUIRE(lmcs_snapshot_find(pool, names.names[i], which, &snapshot, &error) == LMCS_OK, &error);
+            expect_valid(snapshot);
+            lmcs_snapshot_close(snapshot);
+        }
+    }
+}
+
 /* Everything is still there and whole after compaction, and the archive of it is accepted by another pool. */
 static void expect_sound(struct lmcs_pool *pool)
 {
@@ -356,6 +405,7 @@ static void expect_sound(struct lmcs_pool *pool)
     struct lmcs_pool_info info;
     struct lmcs_error error;
     fuzz_verify(pool);
+    expect_all_valid(pool);
     int fd = memfd_create("archive", MFD_CLOEXEC);
     REQUIRE(fd >= 0, NULL);
     REQUIRE(lmcs_dump(pool, NULL, fd, NULL, &report, &error) == LMCS_OK, &error);
