@@ -528,20 +528,21 @@ static enum lmcs_status collect_living(struct round *round, uint64_t first, uint
     return status;
 }
 
-static enum lmcs_status move_one(struct round *round, struct batch *batch, uint64_t content,
-                                 struct lmcs_error *error)
+static enum lmcs_status move_one(struct round *round, struct batch *batch, uint64_t content, struct lmcs_error *error)
 {
     struct lmcs_recode *recode = calloc(1, sizeof *recode);
     if (recode == NULL)
         return lmcs_fail_memory(error);
     enum lmcs_status status =
         lmcs_recode_begin(recode, round->pool, &batch->region, content, 0, round->background, error);
-    if (status == LMCS_OK) {
+    bool begun = status == LMCS_OK;
+    /* One in several parts would leave the rest of its parts behind in other extents, which would then be sparse. */
+    bool movable = begun && recode->chain.links[0].df.part_count == 1;
+    if (movable)
         status = lmcs_recode_copy(recode, error);
-        if (status != LMCS_OK)
+    if (!movable || status != LMCS_OK) {
+        if (begun)
             lmcs_recode_end(recode);
-    }
-    if (status != LMCS_OK) {
         free(recode);
         return is_of_one_content(status) ? LMCS_OK : status;
     }
@@ -549,23 +550,33 @@ static enum lmcs_status move_one(struct round *round, struct batch *batch, uint6
     return LMCS_OK;
 }
 
-static enum lmcs_status move_round(struct round *round, struct lmcs_error *error)
+/* Moves what lives in one nearly dead extent; *moved gets how many contents. */
+static enum lmcs_status empty_extent(struct round *round, uint64_t first, uint64_t end, size_t *moved,
+                                     struct lmcs_error *error)
 {
-    uint64_t first, end;
-    if (!lmcs_space_sparse(round->pool, &first, &end))
-        return LMCS_OK;
     enum lmcs_status status = collect_living(round, first, end, error);
     struct batch batch = {.count = 0};
-    size_t moved = 0;
+    *moved = 0;
     for (size_t i = 0; status == LMCS_OK && i < round->count;) {
         lmcs_region_init(&batch.region, round->pool, 1);
         while (status == LMCS_OK && i < round->count && batch.count < BATCH_CONTENTS)
             status = move_one(round, &batch, round->candidates[i++].content, error);
-        moved += batch.count;
+        *moved += batch.count;
         if (status == LMCS_OK && batch.count > 0)
             status = swap_batch(round, &batch, error);
         end_batch(&batch);
     }
+    return status;
+}
+
+static enum lmcs_status move_round(struct round *round, struct lmcs_error *error)
+{
+    uint64_t first, end = 0;
+    size_t moved = 0;
+    enum lmcs_status status = LMCS_OK;
+    /* From one of which nothing can be moved on to the next. */
+    while (status == LMCS_OK && moved == 0 && lmcs_space_sparse(round->pool, end, &first, &end))
+        status = empty_extent(round, first, end, &moved, error);
     round->worked |= status == LMCS_OK && moved > 0;
     return status;
 }

@@ -12,7 +12,8 @@
 
 #include "capture.h"
 
-#define PIECE_BYTES ((size_t)128 << 10)
+#define PIECE_BYTES ((size_t)128 << 10) /* written to a file at once */
+#define STEP_BYTES ((size_t)4 << 10)    /* copied and hashed at once; stored at once where the pool is mapped */
 
 /* ---- Gathering ---- */
 
@@ -157,11 +158,15 @@ static void copy_block(struct copying *copying, const struct job *job)
     struct lmcs_error error;
     struct lmc_hasher hasher;
     uint64_t at = job->block * LMC_BLOCK_BYTES, bytes = block_bytes(entry, job->block);
+    size_t piece_bytes = lmcs_heap_method(copying->pool->heap) == LMCS_WRITE_FILE ? PIECE_BYTES : STEP_BYTES;
     lmc_hasher_init(&hasher);
-    for (uint64_t done = 0; done < bytes; done += PIECE_BYTES) {
-        size_t n = bytes - done < PIECE_BYTES ? (size_t)(bytes - done) : PIECE_BYTES;
-        fetch(source, at + done, n, piece);
-        lmc_hasher_update(&hasher, piece, n);
+    for (uint64_t done = 0; done < bytes; done += piece_bytes) {
+        size_t n = bytes - done < piece_bytes ? (size_t)(bytes - done) : piece_bytes;
+        for (size_t step = 0; step < n; step += STEP_BYTES) {
+            size_t m = n - step < STEP_BYTES ? n - step : STEP_BYTES;
+            fetch(source, at + done + step, m, piece + step);
+            lmc_hasher_update(&hasher, piece + step, m);
+        }
         if (lmcs_payload_write(copying->pool->heap, &entry->content, at + done, piece, n, &error) != LMCS_OK) {
             fail_job(copying, &error);
             return;

@@ -18,6 +18,8 @@ enum lmcs_status lmcs_payload_take(struct lmcs_region *region, uint64_t bytes, s
     content->df.stored_bytes = bytes;
     while (bytes > 0) {
         uint64_t n = bytes < most ? bytes : most;
+        if (bytes > most && bytes - most < LMCS_ALIGNED_BYTES)
+            n = most - LMC_BLOCK_BYTES; /* or the last one would not begin on a page, and could not be mapped */
         if (content->df.part_count == LMCS_MAX_PARTS)
             return lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: a tensor may have at most %llu bytes",
                              region->pool->path, (unsigned long long)(LMCS_MAX_PARTS * most));

@@ -42,6 +42,8 @@ struct lmcs_space {
     size_t count;
     size_t capacity;
     uint64_t used; /* file space of all extents */
+    uint64_t limit_bytes; /* the root's, to be read without the lock of metadata */
+    uint64_t slab_bytes;
     uint64_t largest_bytes; /* of a standard extent, however much the pool holds */
 };
 
@@ -155,6 +157,8 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
         return lmcs_fail_memory(error);
     pthread_mutex_init(&space->lock, NULL);
     space->largest_bytes = largest_extent(pool);
+    space->limit_bytes = pool->root.limit_bytes;
+    space->slab_bytes = pool->root.slab_bytes;
     pool->space = space;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
     if (status != LMCS_OK)
@@ -250,6 +254,14 @@ static struct lmcs_extent *open_extent(struct lmcs_region *region, uint64_t byte
     return NULL;
 }
 
+/* So little lives in it that moving that out is worth the space. What is moved must not go there. */
+static bool is_sparse(const struct lmcs_extent *extent)
+{
+    uint64_t filled = extent->committed_cursor - extent->now.first;
+    return !extent->claimed && extent->now.live_bytes > 0 && extent->now.retired_bytes == 0 &&
+           filled > extent->now.bytes / 2 && extent->now.live_bytes < filled / 4;
+}
+
 /* A free extent, or one left partly filled by an earlier region of the same purpose: the best fit, warm before cold. */
 static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t bytes)
 {
@@ -262,7 +274,7 @@ static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t by
         if (extent->claimed || extent->going || extent->touched)
             continue;
         bool free_now = is_free(extent);
-        if (!free_now && (large || extent->now.purpose != region->purpose))
+        if (!free_now && (large || extent->now.purpose != region->purpose || is_sparse(extent)))
             continue;
         if (!fits(extent, free_now ? extent->now.first : extent->now.cursor, bytes))
             continue;
@@ -352,21 +364,24 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
 {
     struct lmcs_pool *pool = region->pool;
     struct lmcs_space *space = pool->space;
-    if (end <= extent->now.backed)
-        return LMCS_OK;
-    uint64_t step = (extent_end(extent) - extent->now.first) / 16 & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
-    step = step < LMCS_PAGE_BYTES ? LMCS_PAGE_BYTES : step > LARGEST_STEP ? LARGEST_STEP : step;
-    uint64_t target = extent->now.backed + (end - extent->now.backed + step - 1) / step * step;
-    if (target > extent_end(extent))
-        target = extent_end(extent);
-    uint64_t need = target - extent->now.backed;
     pthread_mutex_lock(&space->lock);
-    uint64_t limit = pool->root.limit_bytes, taken = space->used + pool->root.slab_bytes;
+    uint64_t from = extent->now.backed, last = extent_end(extent);
+    if (end <= from) {
+        pthread_mutex_unlock(&space->lock);
+        return LMCS_OK;
+    }
+    uint64_t step = (last - extent->now.first) / 16 & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    step = step < LMCS_PAGE_BYTES ? LMCS_PAGE_BYTES : step > LARGEST_STEP ? LARGEST_STEP : step;
+    uint64_t target = from + (end - from + step - 1) / step * step;
+    if (target > last)
+        target = last;
+    uint64_t need = target - from;
+    uint64_t pool_limit = space->limit_bytes, limit = pool_limit, taken = space->used + space->slab_bytes;
     if (region->purpose == 0)
         limit -= limit / COMPACTOR_SHARE;
     if (limit != 0 && taken + need > limit) {
         target = end;
-        need = target - extent->now.backed;
+        need = target - from;
     }
     bool over = limit != 0 && taken + need > limit;
     if (!over)
@@ -376,9 +391,8 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
         return lmcs_fail_full(error, need, limit > taken ? limit - taken : 0, 0,
                               "%s: the pool is full: %llu bytes are needed and %llu of its limit of %llu are free",
                               pool->path, (unsigned long long)need,
-                              (unsigned long long)(limit > taken ? limit - taken : 0),
-                              (unsigned long long)pool->root.limit_bytes);
-    enum lmcs_status status = lmcs_heap_back(pool->heap, extent->now.backed, need, error);
+                              (unsigned long long)(limit > taken ? limit - taken : 0), (unsigned long long)pool_limit);
+    enum lmcs_status status = lmcs_heap_back(pool->heap, from, need, error);
     pthread_mutex_lock(&space->lock);
     if (status == LMCS_OK)
         extent->now.backed = target;
@@ -388,11 +402,17 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
     return status;
 }
 
+/*
+ * A commit may take over an extent's record while its region fills it (lmcs_space_settle), so even a region looks at
+ * its own cursors under the lock.
+ */
 enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error)
 {
     struct lmcs_space *space = region->pool->space;
+    pthread_mutex_lock(&space->lock);
     struct lmcs_extent *extent = open_extent(region, bytes);
+    pthread_mutex_unlock(&space->lock);
     bool released = false;
     while (extent == NULL) {
         pthread_mutex_lock(&space->lock);
@@ -413,24 +433,31 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
         if (status != LMCS_OK)
             return status;
     }
+    pthread_mutex_lock(&space->lock);
     uint64_t at = align_for(extent->now.cursor, bytes), end = at + lmcs_room(bytes);
+    pthread_mutex_unlock(&space->lock);
     enum lmcs_status status = back_up_to(region, extent, end, error);
     if (status != LMCS_OK)
         return status;
+    pthread_mutex_lock(&space->lock);
     extent->now.cursor = end;
+    pthread_mutex_unlock(&space->lock);
     *offset = at;
     return LMCS_OK;
 }
 
 void lmcs_region_shrink(struct lmcs_region *region, uint64_t offset, uint64_t bytes)
 {
+    struct lmcs_space *space = region->pool->space;
+    pthread_mutex_lock(&space->lock);
     for (size_t i = region->count; i-- > 0;) {
         struct lmcs_extent *extent = region->extents[i];
         if (offset >= extent->now.first && offset < extent->now.cursor) {
             extent->now.cursor = offset + lmcs_room(bytes);
-            return;
+            break;
         }
     }
+    pthread_mutex_unlock(&space->lock);
 }
 
 void lmcs_region_end(struct lmcs_region *region)
@@ -616,6 +643,8 @@ void lmcs_space_settle(struct lmcs_pool *pool, bool committed)
     if (space == NULL)
         return;
     pthread_mutex_lock(&space->lock);
+    space->limit_bytes = pool->root.limit_bytes;
+    space->slab_bytes = pool->root.slab_bytes;
     for (size_t i = 0; i < space->count; i++) {
         struct lmcs_extent *extent = space->extents[i];
         bool remove = committed ? extent->going : extent->fresh;
@@ -848,16 +877,14 @@ uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep)
     return dead > keep ? dead - keep : 0;
 }
 
-bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t *first, uint64_t *end)
+bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t from, uint64_t *first, uint64_t *end)
 {
     struct lmcs_space *space = pool->space;
     bool found = false;
     pthread_mutex_lock(&space->lock);
     for (size_t i = 0; !found && i < space->count; i++) {
         const struct lmcs_extent *extent = space->extents[i];
-        uint64_t filled = extent->committed_cursor - extent->now.first;
-        found = !extent->claimed && extent->now.live_bytes > 0 && extent->now.retired_bytes == 0 &&
-                filled > extent->now.bytes / 2 && extent->now.live_bytes < filled / 4;
+        found = extent->now.first >= from && is_sparse(extent);
         if (found) {
             *first = extent->now.first;
             *end = extent->committed_cursor;
@@ -886,14 +913,14 @@ uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool)
             ready += extent_used(&extent->now);
         unbacked += extent_end(extent) - extent->now.backed;
     }
-    uint64_t used = space->used + pool->root.slab_bytes;
+    uint64_t used = space->used + space->slab_bytes;
+    uint64_t limit = space->limit_bytes - space->limit_bytes / COMPACTOR_SHARE;
     pthread_mutex_unlock(&space->lock);
     uint64_t disk = lmcs_heap_disk_free(pool->heap);
     if (disk == UINT64_MAX) /* a poolset or a device: what libpmemobj has not given out, about */
         disk = lmcs_media_bytes(pool->media) > used + ((uint64_t)8 << 20)
                    ? lmcs_media_bytes(pool->media) - used - ((uint64_t)8 << 20)
                    : unbacked;
-    uint64_t limit = pool->root.limit_bytes - pool->root.limit_bytes / COMPACTOR_SHARE;
     if (limit != 0 && disk > (limit > used ? limit - used : 0))
         disk = limit > used ? limit - used : 0;
     return disk + ready;

@@ -52,8 +52,8 @@ void lmcs_space_settle(struct lmcs_pool *pool, bool committed);
 enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct lmcs_error *error);
 /* File space that trim(keep) would give back, about. */
 uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep);
-/* An extent of which little lives, and none of it is open: first and end of its used part. False: none. */
-bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t *first, uint64_t *end);
+/* The next extent at or behind `from` of which little lives, and none of it is open: first and end of its used part. */
+bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t from, uint64_t *first, uint64_t *end);
 /* Bytes that can still be taken: under the limit, on the disk, and in extents that are free. */
 uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool);
 /* Space of the disk that extents take. */

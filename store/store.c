@@ -105,7 +105,7 @@ static uint64_t choose_part_bytes(void)
 {
     const char *text = getenv("LMCS_TEST_PART_BYTES");
     uint64_t bytes = text != NULL ? strtoull(text, NULL, 10) : 0;
-    return bytes >= LMC_BLOCK_BYTES && bytes % LMC_BLOCK_BYTES == 0 && bytes < DEFAULT_PART_BYTES
+    return bytes >= 2 * LMC_BLOCK_BYTES && bytes % LMC_BLOCK_BYTES == 0 && bytes < DEFAULT_PART_BYTES
                ? bytes
                : DEFAULT_PART_BYTES;
 }
@@ -412,12 +412,18 @@ enum lmcs_status lmcs_pool_close(struct lmcs_pool *pool, struct lmcs_error *erro
     if (pool == NULL || pool->pid != getpid())
         return LMCS_OK; /* a child's copy: its locks may be held for ever, its threads are not here */
     pthread_mutex_lock(&registry_lock);
-    bool last = --pool->opens == 0;
+    bool last = pool->opens == 1;
+    pool->opens -= !last;
     pthread_mutex_unlock(&registry_lock);
     if (!last)
         return LMCS_OK;
+    /* This open counts until captures are settled: another thread may open the pool again meanwhile. */
     enum lmcs_status status = pool->heap != NULL ? settle_captures(pool, error) : LMCS_OK;
     pthread_mutex_lock(&registry_lock);
+    if (--pool->opens > 0) {
+        pthread_mutex_unlock(&registry_lock);
+        return status;
+    }
     for (struct lmcs_pool **at = &registry; *at != NULL; at = &(*at)->next)
         if (*at == pool) {
             *at = pool->next;

@@ -245,11 +245,12 @@ static void several_parts(void **state)
     struct place *place = *state;
     struct rng rng = {4};
     const uint64_t mib = 1 << 20;
-    const uint64_t sizes[] = {mib - 1,         mib,         mib + 1, mib + 100,      mib + 4096,       mib + 65472,
-                              mib + 65500,     mib + 65536, 2 * mib, 2 * mib - 32,   2 * mib - 33,     2 * mib + 1,
-                              3 * mib - 40000, 5 * mib + 7, 100,     5 * mib + 4095, 15 * mib + 524288};
+    const uint64_t sizes[] = {
+        mib - 1,         2 * mib - 1,     2 * mib, 2 * mib + 1,    2 * mib + 100,    2 * mib + 4096, 2 * mib + 65472,
+        2 * mib + 65500, 2 * mib + 65536, 4 * mib, 4 * mib - 32,   4 * mib - 64,     4 * mib - 65,   4 * mib + 1,
+        6 * mib - 40000, 9 * mib + 7,     100,     9 * mib + 4095, 31 * mib + 524288};
     enum { COUNT = sizeof sizes / sizeof sizes[0] };
-    setenv("LMCS_TEST_PART_BYTES", "1048576", 1);
+    setenv("LMCS_TEST_PART_BYTES", "2097152", 1);
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct state *now = state_of_sizes(&rng, sizes, COUNT), *states[6];
     for (int i = 0; i < 6; i++) {
@@ -599,9 +600,11 @@ struct watcher {
     int to_child[2], to_parent[2];
 };
 
-static void say(int fd)
+enum { COMPARE = 'c', END = 'e' };
+
+static void say(int fd, char what)
 {
-    EXPECT(write(fd, "x", 1) == 1);
+    EXPECT(write(fd, &what, 1) == 1);
 }
 
 static void hear(int fd)
@@ -620,16 +623,16 @@ static int watch(void *argument)
     for (uint64_t n = watcher->first; n <= watcher->last; n++)
         views[count++] = view_of(pool, n, all_flags[n % FLAG_SETS]);
     close(watcher->to_child[1]);
-    say(watcher->to_parent[1]);
+    say(watcher->to_parent[1], COMPARE);
     bool closed = false;
     char order;
-    while (read(watcher->to_child[0], &order, 1) == 1) {
+    while (read(watcher->to_child[0], &order, 1) == 1 && order == COMPARE) {
         for (size_t i = 0; i < count; i++)
             expect_view(views[i], watcher->states[watcher->first - 1 + i]);
         if (!closed)
             close_pool(pool);
         closed = true;
-        say(watcher->to_parent[1]);
+        say(watcher->to_parent[1], COMPARE);
     }
     for (size_t i = 0; i < count; i++) {
         expect_view(views[i], watcher->states[watcher->first - 1 + i]);
@@ -650,6 +653,7 @@ static pid_t start_watcher(struct watcher *watcher)
 
 static void end_watcher(struct watcher *watcher, pid_t child)
 {
+    say(watcher->to_child[1], END);
     close(watcher->to_child[1]);
     expect_child(child);
     close(watcher->to_parent[0]);
@@ -690,7 +694,7 @@ static void watched_by_another_process(void **state)
         for (int i = 0; i < 2; i++) {
             if (children[i] == 0)
                 continue;
-            say(watchers[i].to_child[1]);
+            say(watchers[i].to_child[1], COMPARE);
             hear(watchers[i].to_parent[0]);
         }
         if (round == 2) { /* what they have in common stays for the other one */
@@ -718,7 +722,7 @@ static int view_and_die(void *argument)
     struct watcher *watcher = argument;
     struct lmcs_pool *pool = open_pool(watcher->path, LMCS_OPEN_READ, 0);
     view_of(pool, 1, 0);
-    say(watcher->to_parent[1]);
+    say(watcher->to_parent[1], COMPARE);
     hear(watcher->to_child[0]); /* never: it is killed here */
     return 0;
 }
