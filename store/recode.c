@@ -35,7 +35,10 @@ static enum lmcs_status load(struct lmcs_recode *recode, struct lmcs_txn *txn, u
         status = lmcs_content_find(txn, base, &found_content, &found, error);
     if (status == LMCS_OK && base != 0 && found) {
         status = lmcs_chain_load(txn, base, &recode->base, error);
-        recode->has_base = recode->base.links[0].df.raw_bytes == recode->chain.links[0].df.raw_bytes;
+        const struct lmcs_content_df *df = &recode->chain.links[0].df;
+        /* Coded alone, then, if the chain of those that rest on it would become too long. */
+        recode->has_base = status == LMCS_OK && recode->base.links[0].df.raw_bytes == df->raw_bytes &&
+                           recode->base.length + df->height <= LMCS_CHAIN_BOUND;
     }
     if (status == LMCS_OK)
         status = lmcs_chain_pin(recode->pool, &recode->chain, error);
@@ -260,15 +263,18 @@ static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error 
 /* Reads the new payload back and decodes it. */
 static enum lmcs_status verify(struct lmcs_recode *recode, struct lmcs_error *error)
 {
-    struct lmcs_chain *chain = malloc(sizeof *chain);
     const struct lmcs_identity *identity = &recode->identity;
+    size_t bases = recode->made.df.base_count > 0 ? recode->base.length : 0;
+    if (bases > LMCS_CHAIN_BOUND)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: the chain of a delta would be too long", recode->pool->path);
+    struct lmcs_chain *chain = malloc(sizeof *chain);
     if (chain == NULL)
         return lmcs_fail_memory(error);
     lmcs_heap_drain(recode->pool->heap);
     chain->length = 1;
     chain->serial = recode->serial;
     chain->links[0] = recode->made;
-    for (size_t i = 0; recode->made.df.base_count > 0 && i < recode->base.length; i++)
+    for (size_t i = 0; i < bases; i++)
         chain->links[chain->length++] = recode->base.links[i];
     enum lmcs_status status = lmcs_chain_read(recode->pool, chain, identity->name, identity->df.dtype,
                                               identity->df.ndim, identity->shape, NULL, NULL, error);

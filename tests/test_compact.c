@@ -416,6 +416,55 @@ static void long_pruned_run_does_not_grow(void **state)
     state_free(now);
 }
 
+/* Changes some of a tensor's elements. */
+static void change_sparsely(struct rng *rng, struct held *held)
+{
+    for (size_t k = 0; k + 4 <= held->bytes; k += 4 * (1 + (size_t)rng_below(rng, 8))) {
+        float value;
+        memcpy(&value, held->data + k, sizeof value);
+        value += 1e-4f;
+        memcpy(held->data + k, &value, sizeof value);
+    }
+}
+
+/* Snapshots go from the middle too, so bases outlive them and are replaced, and chains come to rest on chains. */
+static void random_removals_keep_chains_short(void **state)
+{
+    enum { KEPT = 8 };
+    struct place *place = *state;
+    struct rng rng = {14};
+    uint64_t rounds = scaled("LMCS_TEST_ROUNDS", 1500), numbers[KEPT + 1];
+    struct state *states[KEPT + 1], *now = state_weights(&rng, 12, 3000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    size_t count = 0;
+    for (uint64_t round = 1; round <= rounds; round++) {
+        for (size_t i = 0; i < now->count; i++)
+            if (rng_below(&rng, 3) == 0)
+                change_sparsely(&rng, &now->tensors[i]);
+        numbers[count] = take_snapshot(pool, "run", now, (int64_t)round);
+        states[count++] = state_copy(now);
+        OK(lmcs_compact(pool, NULL, &err));
+        if (count > KEPT) {
+            size_t victim = round % 5 == 0 ? rng_below(&rng, KEPT - 1) : 0;
+            OK(lmcs_snapshot_remove(pool, "run", numbers[victim], false, NULL, &err));
+            state_free(states[victim]);
+            count--;
+            memmove(&numbers[victim], &numbers[victim + 1], (count - victim) * sizeof numbers[0]);
+            memmove(&states[victim], &states[victim + 1], (count - victim) * sizeof states[0]);
+        }
+        if (round % 50 == 0) {
+            check_pool(pool);
+            for (size_t i = 0; i < count; i++)
+                expect_snapshot(pool, "run", numbers[i], states[i]);
+        }
+    }
+    verify_pool(pool);
+    close_pool(pool);
+    while (count-- > 0)
+        state_free(states[count]);
+    state_free(now);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -431,6 +480,7 @@ int main(void)
         ON_DISK(cancelled),
         ON_BOTH(space_is_given_back),
         IN_MEMORY(long_pruned_run_does_not_grow),
+        IN_MEMORY(random_removals_keep_chains_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
