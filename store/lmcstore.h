@@ -290,8 +290,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_resolve(struct lmcs_pool *po
 
 /*
  * Opens a snapshot by address: "shelf@7", "shelf@tag", "shelf@latest", "shelf@latest~1", "shelf@best~2",
- * "shelf@step:120"; "shelf" alone means its latest. The handle is light and does not keep the snapshot from being
- * removed: then its calls fail with LMCS_NOT_FOUND. Free with lmcs_snapshot_close, before the pool is closed.
+ * "shelf@step:120" (the newest of that step); "shelf" alone means its latest. LMCS_NOT_FOUND: there is none;
+ * LMCS_INVALID: it could not name one. The handle is light and does not keep the snapshot from being removed: then its
+ * calls fail with LMCS_NOT_FOUND. Free with lmcs_snapshot_close, before the pool is closed.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_open(struct lmcs_pool *pool, const char *address,
                                                             struct lmcs_snapshot **snapshot,

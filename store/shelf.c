@@ -7,6 +7,7 @@
  */
 #include "shelf.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -422,13 +423,21 @@ static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_she
                      which, why);
 }
 
+/* One that could not name a snapshot, whatever there is. */
+static enum lmcs_status fail_spelling(const char *which, const char *why, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_INVALID, 0, "\"%.64s\" is no address of a snapshot: %s", which, why);
+}
+
 static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text,
                                      uint64_t *number, struct lmcs_error *error)
 {
-    char *end;
-    long long step = strtoll(text, &end, 10);
+    if (!all_digits(text + (*text == '-')))
+        return fail_spelling(text, "after step: stands a whole number", error);
+    errno = 0;
+    long long step = strtoll(text, NULL, 10);
     *number = 0;
-    if (end == text || *end != '\0' || step == INT64_MIN)
+    if (errno == ERANGE || step == LMCS_NO_STEP)
         return LMCS_OK;
     struct lmcs_key_df key;
     bool found;
@@ -451,13 +460,15 @@ static enum lmcs_status resolve_name(struct lmcs_txn *txn, struct lmcs_shelf *sh
     }
     if (strncmp(name, "step:", 5) == 0)
         return resolve_step(txn, shelf, name + 5, number, error);
-    if (!all_digits(name))
-        return lmcs_tag_find(txn, shelf, name, number, error);
-    char *end;
-    uint64_t wanted = strlen(name) < 20 ? strtoull(name, &end, 10) : 0;
     struct lmcs_record record;
     bool found;
-    enum lmcs_status status = lmcs_record_get(txn, shelf, wanted, &record, &found, error);
+    enum lmcs_status status = LMCS_OK;
+    if (!all_digits(name)) {
+        status = lmcs_tag_check(name, error);
+        return status == LMCS_OK ? lmcs_tag_find(txn, shelf, name, number, error) : status;
+    }
+    uint64_t wanted = strlen(name) < 20 ? strtoull(name, NULL, 10) : 0;
+    status = lmcs_record_get(txn, shelf, wanted, &record, &found, error);
     if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
         *number = wanted;
     return status;
@@ -470,8 +481,11 @@ enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *she
     if (which == NULL || *which == '\0')
         which = "latest";
     size_t length = strcspn(which, "~");
+    const char *digits = which[length] == '\0' ? "" : which + length + 1;
     if (length > LMCS_MAX_NAME)
-        return fail_address(txn, shelf, "...", ": the address is too long", error);
+        return fail_spelling(which, "it is too long", error);
+    if (*digits != '\0' && !all_digits(digits))
+        return fail_spelling(which, "after ~ stands how many to go back", error);
     memcpy(name, which, length);
     name[length] = '\0';
     enum lmcs_status status = resolve_name(txn, shelf, name, number, error);
@@ -481,10 +495,7 @@ enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *she
         return fail_address(txn, shelf, which, shelf->df.latest == 0 ? ": the shelf is empty" : "", error);
     if (which[length] == '\0')
         return LMCS_OK;
-    const char *digits = which + length + 1;
     uint64_t back = *digits == '\0' ? 1 : strlen(digits) < 19 ? strtoull(digits, NULL, 10) : UINT64_MAX;
-    if (*digits != '\0' && !all_digits(digits))
-        return fail_address(txn, shelf, which, ": after ~ stands how many to go back", error);
     while (back > 0) {
         struct lmcs_record record;
         bool found;

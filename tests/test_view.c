@@ -414,7 +414,7 @@ static off_t place_of(const char *path, const void *wanted, size_t bytes)
 static void flip(const char *path, off_t at)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    unsigned char byte;
+    unsigned char byte = 0;
     assert_true(fd >= 0 && pread(fd, &byte, 1, at) == 1);
     byte ^= 0x10;
     assert_true(pwrite(fd, &byte, 1, at) == 1);
