@@ -430,13 +430,20 @@ static void change_sparsely(struct rng *rng, struct held *held)
 /* Snapshots go from the middle too, so bases outlive them and are replaced, and chains come to rest on chains. */
 static void random_removals_keep_chains_short(void **state)
 {
-    enum { KEPT = 8 };
+    enum { KEPT = 12 };
     struct place *place = *state;
     struct rng rng = {14};
-    uint64_t rounds = scaled("LMCS_TEST_ROUNDS", 1500), numbers[KEPT + 1];
-    struct state *states[KEPT + 1], *now = state_weights(&rng, 12, 3000);
+    uint64_t rounds = scaled("LMCS_TEST_ROUNDS", 800), numbers[KEPT + 1];
+    struct state *states[KEPT + 1], *now = calloc(1, sizeof *now);
     struct lmcs_pool *pool = open_quiet(place->pool);
     size_t count = 0;
+    for (unsigned i = 0; i < 16; i++) {
+        char name[32];
+        uint64_t floats = 16 + rng_below(&rng, i % 2 == 0 ? 16000 : 600);
+        snprintf(name, sizeof name, "t%u", i);
+        state_add(now, name, LMC_F32, 1, &floats);
+    }
+    state_step(now, &rng, 0, now->count);
     for (uint64_t round = 1; round <= rounds; round++) {
         for (size_t i = 0; i < now->count; i++)
             if (rng_below(&rng, 3) == 0)
@@ -445,7 +452,7 @@ static void random_removals_keep_chains_short(void **state)
         states[count++] = state_copy(now);
         OK(lmcs_compact(pool, NULL, &err));
         if (count > KEPT) {
-            size_t victim = round % 5 == 0 ? rng_below(&rng, KEPT - 1) : 0;
+            size_t victim = round % 2 == 0 ? rng_below(&rng, KEPT - 1) : 0;
             OK(lmcs_snapshot_remove(pool, "run", numbers[victim], false, NULL, &err));
             state_free(states[victim]);
             count--;
