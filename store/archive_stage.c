@@ -26,7 +26,6 @@
 #include "tree.h"
 
 #define REMOVALS       16u /* snapshots in one transaction */
-#define LONGEST_META   ((uint64_t)64 << 20)
 #define WARM_BYTES     ((uint64_t)64 << 20)
 #define RELEASE_RANGES 4096u
 
@@ -373,7 +372,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     if (status != LMCS_OK)
         return status;
     if (!found || !lmcs_shape_bytes(identity.df.dtype, identity.df.ndim, identity.shape, &bytes) ||
-        bytes > LONGEST_META)
+        bytes > LMCS_META_MOST)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "the archive is damaged: the metadata of %s@%llu is missing",
                          current(stage)->name, (unsigned long long)stage->record.df.number);
     char *text = malloc((size_t)bytes + 1);
@@ -565,7 +564,7 @@ enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_e
         }
         if (status != LMCS_OK)
             return status;
-        if (count == 0) {
+        if (count == 0 || id == UINT64_MAX) {
             if (any)
                 lmcs_compactor_notify(pool);
             return LMCS_OK;

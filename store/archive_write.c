@@ -429,7 +429,24 @@ struct shelf_plan {
     char *name;
     uint64_t *numbers;
     size_t count;
+    size_t capacity;
 };
+
+/* Room for one more: what a tree says of its size is not relied upon. */
+static bool grow(void *array, size_t *capacity, size_t count, size_t item_bytes)
+{
+    void *old;
+    if (count < *capacity)
+        return true;
+    size_t wanted = *capacity == 0 ? 16 : *capacity * 2;
+    memcpy(&old, array, sizeof old);
+    void *grown = realloc(old, wanted * item_bytes);
+    if (grown == NULL)
+        return false;
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return true;
+}
 
 /* Sends the snapshot `number` unless it is gone; *previous is that of the one before, and becomes this one's. */
 static enum lmcs_status dump_snapshot(struct dump *dump, struct shelf_plan *plan, size_t index,
@@ -549,20 +566,20 @@ static enum lmcs_status plan_shelf(struct dump *dump, const struct lmcs_shelf *f
                                    struct lmcs_error *error)
 {
     struct lmcs_shelf shelf = *from;
-    size_t capacity = (size_t)lmcs_shelf_tree(&shelf, LMCS_TREE_NUMBERS)->count;
-    plan->df = shelf.df;
-    plan->name = strdup(shelf.name);
-    plan->numbers = malloc((capacity + 1) * sizeof *plan->numbers);
-    enum lmcs_status status = plan->name == NULL || plan->numbers == NULL ? lmcs_fail_memory(error) : LMCS_OK;
-    for (uint64_t number = 0; status == LMCS_OK && plan->count < capacity;) {
+    *plan = (struct shelf_plan){.df = shelf.df, .name = strdup(shelf.name)};
+    enum lmcs_status status = plan->name == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    for (uint64_t number = 0; status == LMCS_OK;) {
         struct lmcs_record record;
         bool found = false;
         status = lmcs_record_after(&dump->txn, &shelf, number, &number, error);
         if (status != LMCS_OK || number == 0)
             break;
         status = lmcs_record_get(&dump->txn, &shelf, number, &record, &found, error);
-        if (found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
-            plan->numbers[plan->count++] = number;
+        if (status != LMCS_OK || !found || record.df.state != LMCS_SNAPSHOT_COMMITTED)
+            continue;
+        if (!grow(&plan->numbers, &plan->capacity, plan->count, sizeof *plan->numbers))
+            return lmcs_fail_memory(error);
+        plan->numbers[plan->count++] = number;
     }
     return status;
 }
@@ -577,30 +594,26 @@ static enum lmcs_status make_plan(struct dump *dump, const char *name, struct sh
                                   struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
-    size_t capacity = (size_t)dump->txn.root.trees[LMCS_TREE_SHELVES].count;
+    size_t capacity = 0, got = 1;
     uint64_t id = 0;
-    *count = 0;
-    *plans = calloc(capacity + 1, sizeof **plans);
-    if (*plans == NULL)
-        return lmcs_fail_memory(error);
-    if (name != NULL) {
-        enum lmcs_status status = lmcs_shelf_get(&dump->txn, name, &shelf, error);
-        return status == LMCS_OK ? plan_shelf(dump, &shelf, &(*plans)[(*count)++], error) : status;
-    }
-    while (*count < capacity) {
-        size_t got;
-        enum lmcs_status status = lmcs_shelf_ids(&dump->txn, id + 1, &id, 1, &got, error);
-        if (status == LMCS_OK && got == 0)
-            break;
-        if (status == LMCS_OK)
+    enum lmcs_status status = LMCS_OK;
+    *plans = NULL;
+    for (*count = 0; status == LMCS_OK && got > 0 && id < UINT64_MAX;) {
+        if (!grow(plans, &capacity, *count, sizeof **plans))
+            return lmcs_fail_memory(error);
+        if (name != NULL) {
+            status = lmcs_shelf_get(&dump->txn, name, &shelf, error);
+            return status == LMCS_OK ? plan_shelf(dump, &shelf, &(*plans)[(*count)++], error) : status;
+        }
+        status = lmcs_shelf_ids(&dump->txn, id + 1, &id, 1, &got, error);
+        if (status == LMCS_OK && got > 0)
             status = lmcs_shelf_load(&dump->txn, id, &shelf, error);
-        if (status == LMCS_OK && (shelf.df.flags & LMCS_SHELF_STAGING) == 0)
+        if (status == LMCS_OK && got > 0 && (shelf.df.flags & LMCS_SHELF_STAGING) == 0)
             status = plan_shelf(dump, &shelf, &(*plans)[(*count)++], error);
-        if (status != LMCS_OK)
-            return status;
     }
-    qsort(*plans, *count, sizeof **plans, by_name);
-    return LMCS_OK;
+    if (status == LMCS_OK && *count > 0)
+        qsort(*plans, *count, sizeof **plans, by_name);
+    return status;
 }
 
 static enum lmcs_status put_head(struct dump *dump, struct lmcs_error *error)

@@ -160,8 +160,8 @@ enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmc
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const char *name, uint64_t *ids,
-                                     size_t capacity, size_t *count, struct lmcs_error *error)
+enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const char *name, uint64_t first,
+                                     uint64_t *ids, size_t capacity, size_t *count, struct lmcs_error *error)
 {
     uint64_t hash = name_hash(kind, name);
     struct lmcs_cursor *cursor;
@@ -170,7 +170,7 @@ enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const 
     if (status != LMCS_OK)
         return status;
     status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
-                              (struct lmcs_key_df){hash, 0}, error);
+                              (struct lmcs_key_df){hash, first}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash &&
            *count < capacity) {
         struct lmcs_identity identity;
@@ -293,7 +293,9 @@ static bool content_is_sound(struct lmcs_txn *txn, const struct lmcs_content *co
     bool raw_fits = df->payload != LMCS_PAYLOAD_RAW ||
                     (df->base_count == 0 && df->raw_bytes <= sum &&
                      sum >= df->raw_bytes + (blocks > 1 ? blocks * sizeof(struct lmc_hash) : 0));
-    return sum == df->stored_bytes && df->payload <= LMCS_PAYLOAD_FRAME && raw_fits && df->output == 0;
+    /* A frame has at least 33 bytes for each block: no sum of sizes can overflow. */
+    bool frame_fits = df->payload != LMCS_PAYLOAD_FRAME || blocks <= sum / 33;
+    return sum == df->stored_bytes && df->payload <= LMCS_PAYLOAD_FRAME && raw_fits && frame_fits && df->output == 0;
 }
 
 enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmcs_content *content, bool *found,

@@ -28,9 +28,9 @@ enum lmcs_status lmcs_identity_make(struct lmcs_txn *txn, const struct lmcs_tens
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmcs_identity *identity,
                                    struct lmcs_error *error);
-/* Calls visit with each identity of that kind and name, until it answers false. */
-enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const char *name, uint64_t *ids,
-                                     size_t capacity, size_t *count, struct lmcs_error *error);
+/* Identities of that kind and name, ascending, from the id `first` on; fewer than `capacity` at the end. */
+enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const char *name, uint64_t first,
+                                     uint64_t *ids, size_t capacity, size_t *count, struct lmcs_error *error);
 /* Adds to its count of runs; at 0 it is removed. */
 enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t add, struct lmcs_error *error);
 void lmcs_identity_tensor(const struct lmcs_identity *identity, struct lmcs_tensor *tensor);

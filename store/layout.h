@@ -203,6 +203,7 @@ struct lmcs_snapshot_df {
 };
 static_assert(sizeof(struct lmcs_snapshot_df) == 128, "snapshot layout");
 #define LMCS_META_NAME "lmcstore.meta"
+#define LMCS_META_MOST ((uint64_t)64 << 20)
 
 struct lmcs_tag_df {
     uint64_t number;

@@ -70,8 +70,11 @@ enum lmcs_status lmcs_meta_encode(const struct lmcs_commit_options *options, cha
         status = lmcs_fail_memory(error);
     if (status == LMCS_OK) {
         size_t bytes = strlen(dumped) + strlen(meta) + 32;
-        *text = malloc(bytes);
-        if (*text == NULL)
+        *text = bytes > LMCS_META_MOST ? NULL : malloc(bytes);
+        if (bytes > LMCS_META_MOST)
+            status = lmcs_fail(error, LMCS_INVALID, 0, "metrics and metadata take more than 64 MiB: put what is large "
+                               "into tensors or attachments");
+        else if (*text == NULL)
             status = lmcs_fail_memory(error);
         else
             snprintf(*text, bytes, "{\"metrics\":%s,\"meta\":%s}", dumped, meta);

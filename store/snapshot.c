@@ -74,7 +74,7 @@ enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_reco
     return status;
 }
 
-#define SAME_NAME 64 /* identities of one name that are looked at */
+#define SAME_NAME 64 /* identities of one name that are looked at in one go */
 
 enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_record *record, uint32_t kind,
                                     const char *name, struct lmcs_identity *identity, uint64_t *content, bool *found,
@@ -82,16 +82,21 @@ enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_reco
 {
     struct lmcs_root_tree_df manifest = {record->df.manifest, record->df.entry_count};
     uint64_t ids[SAME_NAME];
-    size_t count;
+    size_t count = SAME_NAME;
+    uint64_t first = 0;
+    enum lmcs_status status = LMCS_OK;
     *found = false;
-    enum lmcs_status status = lmcs_identity_named(txn, kind, name, ids, SAME_NAME, &count, error);
-    for (size_t i = 0; status == LMCS_OK && !*found && i < count; i++) {
-        struct lmcs_manifest_df entry;
-        status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){ids[i], 0}, &entry,
-                               sizeof entry, sizeof entry, NULL, found, error);
-        if (status == LMCS_OK && *found) {
-            *content = entry.content;
-            status = lmcs_identity_get(txn, ids[i], identity, error);
+    while (status == LMCS_OK && !*found && count == SAME_NAME && first < UINT64_MAX) {
+        status = lmcs_identity_named(txn, kind, name, first, ids, SAME_NAME, &count, error);
+        for (size_t i = 0; status == LMCS_OK && !*found && i < count; i++) {
+            struct lmcs_manifest_df entry;
+            status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){ids[i], 0}, &entry,
+                                   sizeof entry, sizeof entry, NULL, found, error);
+            if (status == LMCS_OK && *found) {
+                *content = entry.content;
+                status = lmcs_identity_get(txn, ids[i], identity, error);
+            }
+            first = ids[i] < UINT64_MAX ? ids[i] + 1 : UINT64_MAX;
         }
     }
     return status;
@@ -130,6 +135,8 @@ static enum lmcs_status read_long_meta(struct lmcs_txn *txn, const struct lmcs_r
     if (status != LMCS_OK)
         return status;
     uint64_t bytes = chain.links[0].df.raw_bytes;
+    if (bytes > LMCS_META_MOST)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a snapshot's metadata is impossibly long", txn->pool->path);
     *text = malloc(bytes + 1);
     if (*text == NULL)
         return lmcs_fail_memory(error);
@@ -579,7 +586,7 @@ enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
             info->keep_raw = shelf.df.keep_raw;
         }
         first = got > 0 ? ids[got - 1] + 1 : 0;
-    } while (status == LMCS_OK && got == 64);
+    } while (status == LMCS_OK && got == 64 && first > 0);
     lmcs_txn_end(&txn);
     if (status == LMCS_OK && count > 0)
         qsort(infos, count, sizeof *infos, by_name);

@@ -94,6 +94,12 @@ static enum lmcs_status add_item(struct lmcs_view *view, struct lmcs_txn *txn, c
     enum lmcs_status status = lmcs_chain_load(txn, content, &chain, error);
     if (status != LMCS_OK)
         return status;
+    /* Whoever asked will look at as many bytes as the shape says. */
+    uint64_t expected;
+    if (!lmcs_shape_bytes(identity->df.dtype, identity->df.ndim, identity->shape, &expected) ||
+        expected != chain.links[0].df.raw_bytes)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: tensor \"%s\" has not the size of its shape",
+                         txn->pool->path, identity->name);
     struct viewed *item = &view->items[view->count];
     memset(item, 0, sizeof *item);
     lmcs_entry_fill(identity, &chain, &item->entry);
@@ -340,6 +346,8 @@ static enum lmcs_status place_decoded(struct lmcs_view *view, uint32_t flags, st
         const struct viewed *item = &view->items[i];
         if (item->chain != NULL && must_decode(view, item->chain, flags))
             total += (item->entry.raw_bytes + DATA_ALIGN - 1) & ~(uint64_t)(DATA_ALIGN - 1);
+        if (total > SIZE_MAX / 4)
+            return lmcs_fail_memory(error);
     }
     if (total == 0)
         return LMCS_OK;

@@ -200,3 +200,13 @@ def test_conjugated_tensors_of_any_size(shelf: lmcstore.Shelf, mebibytes: int) -
     back = shelf.snapshot(state).state_dict()
     same(tensor, back["t"])
     assert back["t"] is back["again"]
+
+
+def test_one_name_with_many_forms(store: lmcstore.Store) -> None:
+    """A tensor that grows, and values that pack to another length each time, can be read however many there were."""
+    for count in range(1, 151):
+        store["run"].snapshot({"x": torch.full((count,), 1.0), "values": "y" * count}, step=count)
+    for snapshot in store["run"]:
+        state = snapshot.state_dict()
+        assert state["x"].shape == (snapshot.step,) and state["values"] == "y" * (snapshot.step or 0)
+        assert snapshot["x"].shape == (snapshot.step,)
