@@ -51,6 +51,17 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
     putchar('\n');
 }
 
+/* A message that does not name the pool is about the archive. */
+static void name_archive(struct cli *cli)
+{
+    const char *archive = cli->options.arguments[0];
+    char message[sizeof cli->error.message];
+    if (strstr(cli->error.message, cli->options.arguments[1]) != NULL || strcmp(archive, "-") == 0)
+        return;
+    memcpy(message, cli->error.message, sizeof message);
+    snprintf(cli->error.message, sizeof cli->error.message, "%.200s: %.800s", archive, message);
+}
+
 static enum lmcs_status restore(struct cli *cli, int fd)
 {
     const char *path = cli->options.arguments[1];
@@ -64,6 +75,8 @@ static enum lmcs_status restore(struct cli *cli, int fd)
     if (status != LMCS_OK)
         return status;
     status = lmcs_restore(cli->pool, fd, &progress, &report, &cli->error);
+    if (status != LMCS_OK)
+        name_archive(cli);
     cli_progress_wipe(&cli->progress);
     status = cli_close(cli, status);
     if (status == LMCS_OK)
