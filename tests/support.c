@@ -139,12 +139,23 @@ uint64_t scaled(const char *variable, uint64_t normally)
 
 /* ---- Pools ---- */
 
+/* The thread sanitizer leaves little of the address space, and the file of a pool with a limit is smaller. */
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+#define LIMIT_OF_NEW_POOLS ((uint64_t)8 << 30)
+#endif
+#endif
+#ifndef LIMIT_OF_NEW_POOLS
+#define LIMIT_OF_NEW_POOLS 0
+#endif
+
 struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t flags)
 {
     struct lmcs_open_options options;
     struct lmcs_pool *pool = NULL;
     lmcs_open_options_init(&options);
     options.flags = flags;
+    options.limit_bytes = LIMIT_OF_NEW_POOLS;
     OK(lmcs_pool_open(path, mode, &options, &pool, &err));
     return pool;
 }
