@@ -31,7 +31,7 @@ struct lmcs_workers {
     struct job *jobs;
     bool stop;
     int node;
-    uint32_t wanted;
+    atomic_uint wanted; /* less, when threads can not be had */
     uint32_t started;
     pthread_t *threads;
 };
