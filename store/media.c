@@ -28,6 +28,7 @@
 #define POOL_SIGNATURE "PMEMOBJ"
 #define HEADER_BYTES 4096u
 #define DESCRIPTOR_LAYOUT 4096u
+#define DESCRIPTOR_LANES (4096u + 1024u)
 #define DESCRIPTOR_HEAP (4096u + 1024u + 16u)
 #define DESCRIPTOR_ROOT (4096u + 2048u)
 #define DESCRIPTOR_END (4096u + 4096u)
@@ -192,6 +193,52 @@ static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error 
         media->heap < DESCRIPTOR_END || media->heap >= media->bytes)
         return lmcs_fail(error, LMCS_DAMAGED, 0,
                          "%s: damaged: the header points outside the file, or the file was cut short", media->path);
+    return LMCS_OK;
+}
+
+/* ---- libpmemobj's log ---- */
+
+/* A lane is three logs, each a header of 64 bytes (checksum, next, capacity, ...) and its room. */
+#define LANE_BYTES 3072u
+#define LANE_LOGS  3u
+static const struct {
+    uint64_t at;
+    uint64_t capacity;
+} lane_logs[LANE_LOGS] = {{0, 192}, {256, 640}, {960, 2048}};
+
+static bool lane_is_sound(const struct lmcs_media *media, const unsigned char *lane)
+{
+    for (size_t i = 0; i < LANE_LOGS; i++) {
+        uint64_t next, capacity;
+        memcpy(&next, lane + lane_logs[i].at + 8, sizeof next);
+        memcpy(&capacity, lane + lane_logs[i].at + 16, sizeof capacity);
+        if ((capacity != 0 && capacity != lane_logs[i].capacity) || next % 8 != 0 ||
+            (next != 0 && (next < media->heap || next >= media->bytes)))
+            return false;
+    }
+    return true;
+}
+
+enum lmcs_status lmcs_media_check_log(const struct lmcs_media *media, struct lmcs_error *error)
+{
+    uint64_t lanes[2]; /* where, how many */
+    enum lmcs_status status = lmcs_media_read(media, DESCRIPTOR_LANES, lanes, sizeof lanes, error);
+    if (status != LMCS_OK)
+        return status;
+    if (lanes[0] >= media->heap || lanes[1] == 0 || lanes[1] > (media->heap - lanes[0]) / LANE_BYTES)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged: libpmemobj's log is not where it should be; mode r may "
+                         "read it", media->path);
+    if (lanes[1] != (media->heap - lanes[0]) / LANE_BYTES)
+        return LMCS_OK; /* made by a libpmemobj with other lanes */
+    for (uint64_t i = 0; i < lanes[1]; i++) {
+        unsigned char lane[LANE_BYTES];
+        status = lmcs_media_read(media, lanes[0] + i * LANE_BYTES, lane, sizeof lane, error);
+        if (status != LMCS_OK)
+            return status;
+        if (!lane_is_sound(media, lane))
+            return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: libpmemobj's log is damaged, so that nothing can be written; "
+                             "mode r reads what is there: dump it, and restore it into a new pool", media->path);
+    }
     return LMCS_OK;
 }
 

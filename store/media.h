@@ -27,6 +27,9 @@ uint64_t lmcs_media_bytes(const struct lmcs_media *media);
 uint64_t lmcs_media_superblock(const struct lmcs_media *media);
 uint64_t lmcs_media_heap(const struct lmcs_media *media);
 
+/* LMCS_DAMAGED when libpmemobj's log, which it trusts when it opens a pool, can't be its own. */
+enum lmcs_status lmcs_media_check_log(const struct lmcs_media *media, struct lmcs_error *error);
+
 /* Copies bytes out; LMCS_DAMAGED when they are not inside the pool. Never raises SIGBUS on a file. */
 enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
                                  struct lmcs_error *error);

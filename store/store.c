@@ -252,6 +252,8 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
         status = lmcs_root_read(pool, &root, error);
     pool->superblock.check = 0;
     if (status == LMCS_OK)
+        status = lmcs_media_check_log(pool->media, error);
+    if (status == LMCS_OK)
         status = lmcs_heap_open(pool->path, wait_ms, &pool->heap, error);
     if (status == LMCS_OK)
         status = attach(pool, pool->path, node, error);
