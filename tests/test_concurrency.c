@@ -367,7 +367,7 @@ static void everything_at_once(void **state)
                                             keep_copying, keep_removing, keep_tagging, keep_compacting,
                                             keep_asking,  keep_verifying};
     struct place *place = *state;
-    struct stage stage = {.path = place->pool, .snapshots = scaled("LMCS_TEST_SNAPSHOTS", 120)};
+    struct stage stage = {.path = place->pool, .snapshots = scaled("LMCS_TEST_SNAPSHOTS", 80)};
     stage.pool = open_pool(place->pool, LMCS_OPEN_CREATE, 0);
     atomic_init(&stage.capturing, 2);
     run_threads(work, sizeof work / sizeof work[0], &stage);
@@ -485,6 +485,7 @@ static void *open_and_close(void *argument)
         struct lmcs_snapshot *snapshot;
         struct lmcs_view *view;
         lmcs_open_options_init(&options);
+        options.limit_bytes = (uint64_t)1 << 30; /* four are made at once: less of the address space */
         OK(lmcs_pool_open(stage->path, LMCS_OPEN_OR_CREATE, &options, &pool, &err));
         capture_one(pool, 0, shelf, n, &prepared, rng_below(&rng, 2) == 0);
         if (rng_below(&rng, 2) == 0)

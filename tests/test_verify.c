@@ -337,11 +337,11 @@ static int damage_pages(void *argument)
     struct rng rng = {work->seed};
     unsigned char save[LMCS_PAGE_BYTES];
     for (size_t i = 0; i < subject->page_count; i++)
-        for (int how = 0; how < 9; how++) {
+        for (int how = 0; how < 4; how++) {
             struct found found = {.tensor = NULL};
             snprintf(work->doing, sizeof work->doing, "page %zu at %llu, damage %d", i,
-                     (unsigned long long)subject->pages[i], how % 4);
-            damage_page(subject, i, how % 4, &rng, save);
+                     (unsigned long long)subject->pages[i], how);
+            damage_page(subject, i, how, &rng, save);
             EXPECT(verify_file(subject->path, NULL, &found) == LMCS_DAMAGED);
             if (how == 1)
                 read_all(subject);
