@@ -13,7 +13,7 @@
 #include "capture.h"
 
 #define PIECE_BYTES ((size_t)128 << 10) /* written to a file at once */
-#define STEP_BYTES ((size_t)4 << 10)    /* copied and hashed at once; stored at once where the pool is mapped */
+#define STEP_BYTES  ((size_t)4 << 10)   /* copied and hashed at once; stored at once where the pool is mapped */
 
 /* ---- Gathering ---- */
 
@@ -31,14 +31,22 @@ bool lmcs_strides_are_plain(const struct lmcs_tensor *tensor, const int64_t *str
 /* Copies `count` elements of size 1, 2, 4, 8 or 16 that lie `stride` bytes apart. */
 static void gather_row(char *to, const char *from, size_t size, int64_t stride, uint64_t count)
 {
-#define GATHER(type)                                                                                                   \
-    for (uint64_t i = 0; i < count; i++)                                                                               \
-        memcpy(to + i * sizeof(type), from + (int64_t)i * stride, sizeof(type))
+#define GATHER(type)                     \
+    for (uint64_t i = 0; i < count; i++) \
+    memcpy(to + i * sizeof(type), from + (int64_t)i * stride, sizeof(type))
     switch (size) {
-    case 1: GATHER(uint8_t); break;
-    case 2: GATHER(uint16_t); break;
-    case 4: GATHER(uint32_t); break;
-    case 8: GATHER(uint64_t); break;
+    case 1:
+        GATHER(uint8_t);
+        break;
+    case 2:
+        GATHER(uint16_t);
+        break;
+    case 4:
+        GATHER(uint32_t);
+        break;
+    case 8:
+        GATHER(uint64_t);
+        break;
     default:
         for (uint64_t i = 0; i < count; i++)
             memcpy(to + i * size, from + (int64_t)i * stride, size);
@@ -89,8 +97,8 @@ static void fetch(const struct lmcs_source *source, uint64_t at, uint64_t bytes,
 /* ---- Jobs ---- */
 
 struct job {
-    size_t first;    /* source */
-    size_t count;    /* of small ones; 0: one block of a large one */
+    size_t first; /* source */
+    size_t count; /* of small ones; 0: one block of a large one */
     uint64_t block;
 };
 
@@ -212,7 +220,10 @@ static void copy_job(void *context, uint64_t i)
         copy_small(copying, job);
 }
 
-static void drain_thread(void *context) { lmcs_heap_drain(((struct copying *)context)->pool->heap); }
+static void drain_thread(void *context)
+{
+    lmcs_heap_drain(((struct copying *)context)->pool->heap);
+}
 
 /* Whether source i can join a run of small ones that starts at `first`. */
 static bool joins(const struct lmcs_source *sources, size_t first, size_t i)
@@ -266,19 +277,17 @@ enum lmcs_status lmcs_finish_content(struct lmcs_pool *pool, struct lmcs_capture
 {
     uint64_t blocks = lmc_block_count(entry->raw_bytes);
     const struct lmc_hash *hashes = blocks > 1 ? entry->hashes : &entry->only_hash;
-    struct lmc_hash digest =
-        lmc_digest(entry->tensor.dtype, entry->tensor.ndim, entry->tensor.shape, hashes, blocks);
+    struct lmc_hash digest = lmc_digest(entry->tensor.dtype, entry->tensor.ndim, entry->tensor.shape, hashes, blocks);
     entry->content.df.digest_low = digest.low;
     entry->content.df.digest_high = digest.high;
     enum lmcs_status status = LMCS_OK;
     if (blocks > 1) {
         uint64_t at = lmcs_raw_table_at(entry->raw_bytes);
         static const unsigned char zeros[16];
-        status = lmcs_payload_write(pool->heap, &entry->content, entry->raw_bytes, zeros, at - entry->raw_bytes,
-                                    error);
+        status = lmcs_payload_write(pool->heap, &entry->content, entry->raw_bytes, zeros, at - entry->raw_bytes, error);
         if (status == LMCS_OK)
-            status = lmcs_payload_write(pool->heap, &entry->content, at, entry->hashes,
-                                        blocks * sizeof *entry->hashes, error);
+            status = lmcs_payload_write(pool->heap, &entry->content, at, entry->hashes, blocks * sizeof *entry->hashes,
+                                        error);
     }
     free(entry->hashes);
     entry->hashes = NULL;
@@ -291,6 +300,10 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
     struct copying copying = {.pool = pool, .sources = sources};
     pthread_mutex_init(&copying.lock, NULL);
     enum lmcs_status status = LMCS_OK;
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++)
+        total += lmcs_room(lmcs_raw_stored_bytes(sources[i].entry->raw_bytes));
+    lmcs_region_expect(region, total);
     for (size_t i = 0; status == LMCS_OK && i < count; i++)
         status = take_room(region, sources[i].entry, error);
     if (status == LMCS_OK && !plan_copy(&copying, count))

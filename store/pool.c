@@ -28,17 +28,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "behind.h"
 #include "layout.h"
 
-#define CHUNK_BYTES ((uint64_t)256 << 10)
-#define OBJECT_HEADER_BYTES 16u
-#define ZONE_CHUNKS 65528u
-#define ZONE_META_BYTES ((uint64_t)512 << 10)
-#define ZONE_BYTES (ZONE_META_BYTES + ZONE_CHUNKS * CHUNK_BYTES)
+#define CHUNK_BYTES          ((uint64_t)256 << 10)
+#define OBJECT_HEADER_BYTES  16u
+#define ZONE_CHUNKS          65528u
+#define ZONE_META_BYTES      ((uint64_t)512 << 10)
+#define ZONE_BYTES           (ZONE_META_BYTES + ZONE_CHUNKS * CHUNK_BYTES)
 #define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
-#define HEAP_HEADER_BYTES 1024u
-#define OBJECT_TYPE 1u
-#define RETRY_NS 20000000L
+#define HEAP_HEADER_BYTES    1024u
+#define OBJECT_TYPE          1u
+#define RETRY_NS             20000000L
 
 static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room for libpmemobj's action");
 
@@ -52,12 +53,16 @@ struct lmcs_heap {
     uint64_t zones_backed; /* the metadata of so many zones has file space */
     uint64_t highest;      /* offset of our highest object */
     enum lmcs_write_method method;
+    struct lmcs_behind *behind; /* with LMCS_WRITE_FILE */
     bool persistent;
     bool forced;
     atomic_bool can_punch;
 };
 
-static void sleep_a_little(void) { nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL); }
+static void sleep_a_little(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
+}
 
 /* libpmemobj's settings are global and read when a pool is made or opened. */
 static void configure_library(void)
@@ -136,13 +141,12 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
         madvise(heap->pool, heap->bytes, MADV_DONTFORK);
     }
     choose_method(heap);
-    return LMCS_OK;
+    return heap->method == LMCS_WRITE_FILE ? lmcs_behind_new(heap->fd, &heap->behind, error) : LMCS_OK;
 }
 
 /* ---- Creation ---- */
 
-static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, uint64_t bytes,
-                                   struct lmcs_error *error)
+static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     int failure;
     do
@@ -166,8 +170,7 @@ static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, 
 {
     uint64_t first_zone = HEAP_OFFSET_EXPECTED + HEAP_HEADER_BYTES;
     enum lmcs_status status = back_range(fd, path, 0, first_zone + ZONE_META_BYTES + CHUNK_BYTES, error);
-    for (uint64_t at = first_zone + ZONE_BYTES; status == LMCS_OK && at + LMCS_PAGE_BYTES * 2 < bytes;
-         at += ZONE_BYTES)
+    for (uint64_t at = first_zone + ZONE_BYTES; status == LMCS_OK && at + LMCS_PAGE_BYTES * 2 < bytes; at += ZONE_BYTES)
         status = back_range(fd, path, at & ~(uint64_t)(LMCS_PAGE_BYTES - 1), 2 * LMCS_PAGE_BYTES, error);
     return status;
 }
@@ -352,8 +355,7 @@ static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_err
                      said);
 }
 
-enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, struct lmcs_heap **heap,
-                                struct lmcs_error *error)
+enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, struct lmcs_heap **heap, struct lmcs_error *error)
 {
     configure_library();
     struct timespec start, now;
@@ -395,6 +397,7 @@ void lmcs_heap_close(struct lmcs_heap *heap)
 {
     if (heap == NULL)
         return;
+    lmcs_behind_free(heap->behind);
     if (heap->pool != NULL)
         pmemobj_close(heap->pool);
     if (heap->fd >= 0)
@@ -406,12 +409,30 @@ void lmcs_heap_close(struct lmcs_heap *heap)
     free(heap);
 }
 
-const char *lmcs_heap_path(const struct lmcs_heap *heap) { return heap->path; }
-enum lmcs_write_method lmcs_heap_method(const struct lmcs_heap *heap) { return heap->method; }
-bool lmcs_heap_is_persistent(const struct lmcs_heap *heap) { return heap->persistent; }
-bool lmcs_heap_is_forced(const struct lmcs_heap *heap) { return heap->forced; }
-bool lmcs_heap_can_punch(const struct lmcs_heap *heap) { return atomic_load(&heap->can_punch); }
-void *lmcs_heap_at(struct lmcs_heap *heap, uint64_t offset) { return (char *)heap->pool + offset; }
+const char *lmcs_heap_path(const struct lmcs_heap *heap)
+{
+    return heap->path;
+}
+enum lmcs_write_method lmcs_heap_method(const struct lmcs_heap *heap)
+{
+    return heap->method;
+}
+bool lmcs_heap_is_persistent(const struct lmcs_heap *heap)
+{
+    return heap->persistent;
+}
+bool lmcs_heap_is_forced(const struct lmcs_heap *heap)
+{
+    return heap->forced;
+}
+bool lmcs_heap_can_punch(const struct lmcs_heap *heap)
+{
+    return atomic_load(&heap->can_punch);
+}
+void *lmcs_heap_at(struct lmcs_heap *heap, uint64_t offset)
+{
+    return (char *)heap->pool + offset;
+}
 
 uint64_t lmcs_heap_disk_free(const struct lmcs_heap *heap)
 {
@@ -461,8 +482,8 @@ static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struc
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action,
-                                   uint64_t *offset, uint64_t *got, struct lmcs_error *error)
+enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action, uint64_t *offset,
+                                   uint64_t *got, struct lmcs_error *error)
 {
     uint64_t chunks = (bytes + OBJECT_HEADER_BYTES + CHUNK_BYTES - 1) / CHUNK_BYTES;
     if (chunks > ZONE_CHUNKS)
@@ -471,9 +492,8 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     enum lmcs_status status = back_zones(heap, bytes, error);
     if (status != LMCS_OK)
         return status;
-    PMEMoid object =
-        pmemobj_reserve(heap->pool, (struct pobj_action *)action, chunks * CHUNK_BYTES - OBJECT_HEADER_BYTES,
-                        OBJECT_TYPE);
+    PMEMoid object = pmemobj_reserve(heap->pool, (struct pobj_action *)action,
+                                     chunks * CHUNK_BYTES - OBJECT_HEADER_BYTES, OBJECT_TYPE);
     if (OID_IS_NULL(object)) {
         if (errno == ENOMEM || errno == ENOSPC)
             return lmcs_fail_full(error, bytes, 0, 0, "%s: the pool's address space is used up: no room for %llu bytes",
@@ -573,8 +593,8 @@ void lmcs_heap_drain(struct lmcs_heap *heap)
 
 void lmcs_heap_write_behind(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 {
-    if (heap->method == LMCS_WRITE_FILE)
-        sync_file_range(heap->fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    if (heap->behind != NULL)
+        lmcs_behind_add(heap->behind, offset, bytes);
 }
 
 void lmcs_heap_flush(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)

@@ -18,17 +18,17 @@
 #include "store.h"
 #include "tree.h"
 
-#define LARGEST_EXTENT ((uint64_t)64 << 20)
-#define SMALLEST_EXTENT ((uint64_t)512 << 10)
-#define LARGEST_STEP (LARGEST_EXTENT / 16) /* of file space */
-#define COMPACTOR_SHARE 64 /* of the limit */
-#define EXTENTS_OF_A_POOL 128 /* of one that is full */
-#define EXTENTS_IN_USE 8      /* at least, as it grows */
+#define LARGEST_EXTENT    ((uint64_t)64 << 20)
+#define SMALLEST_EXTENT   ((uint64_t)512 << 10)
+#define LARGEST_STEP      (LARGEST_EXTENT / 16) /* of file space */
+#define COMPACTOR_SHARE   64                    /* of the limit */
+#define EXTENTS_OF_A_POOL 128                   /* of one that is full */
+#define EXTENTS_IN_USE    8                     /* at least, as it grows */
 
 struct lmcs_extent {
-    uint64_t offset; /* libpmemobj's */
-    struct lmcs_object_df now;    /* as committed; `backed` and `cursor` run ahead in a region */
-    struct lmcs_object_df next;   /* as the transaction under way will have it */
+    uint64_t offset;            /* libpmemobj's */
+    struct lmcs_object_df now;  /* as committed; `backed` and `cursor` run ahead in a region */
+    struct lmcs_object_df next; /* as the transaction under way will have it */
     bool touched;
     bool fresh;   /* entered by the transaction under way */
     bool going;   /* to be freed by the transaction under way */
@@ -41,13 +41,16 @@ struct lmcs_space {
     struct lmcs_extent **extents; /* by offset */
     size_t count;
     size_t capacity;
-    uint64_t used; /* file space of all extents */
+    uint64_t used;        /* file space of all extents */
     uint64_t limit_bytes; /* the root's, to be read without the lock of metadata */
     uint64_t slab_bytes;
     uint64_t largest_bytes; /* of a standard extent, however much the pool holds */
 };
 
-static uint64_t extent_end(const struct lmcs_extent *extent) { return extent->offset + extent->now.bytes; }
+static uint64_t extent_end(const struct lmcs_extent *extent)
+{
+    return extent->offset + extent->now.bytes;
+}
 
 static uint64_t extent_used(const struct lmcs_object_df *df)
 {
@@ -127,11 +130,11 @@ static uint64_t largest_extent(struct lmcs_pool *pool)
     return bytes;
 }
 
-/* Extents grow with what the pool holds. */
-static uint64_t standard_extent(const struct lmcs_space *space)
+/* Extents grow with what the pool holds, or is about to take. */
+static uint64_t standard_extent(const struct lmcs_space *space, uint64_t expected)
 {
     uint64_t bytes = 4 * SMALLEST_EXTENT;
-    while (bytes < space->used / EXTENTS_IN_USE)
+    while (bytes < space->used / EXTENTS_IN_USE || bytes < expected / EXTENTS_IN_USE)
         bytes *= 2;
     return bytes < space->largest_bytes ? bytes : space->largest_bytes;
 }
@@ -210,6 +213,11 @@ void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32
     *region = (struct lmcs_region){.pool = pool, .purpose = purpose};
 }
 
+void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes)
+{
+    region->expected = bytes;
+}
+
 static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
 {
     if (region->count == region->capacity) {
@@ -266,7 +274,7 @@ static bool is_sparse(const struct lmcs_extent *extent)
 static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t bytes)
 {
     struct lmcs_space *space = region->pool->space;
-    uint64_t standard = standard_extent(space);
+    uint64_t standard = standard_extent(space, region->expected);
     bool large = lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES > standard;
     struct lmcs_extent *best = NULL;
     for (size_t i = 0; i < space->count; i++) {
@@ -296,7 +304,7 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
     struct lmcs_pool *pool = region->pool;
     struct lmcs_space *space = pool->space;
     pthread_mutex_lock(&space->lock);
-    uint64_t standard = standard_extent(space);
+    uint64_t standard = standard_extent(space, region->expected);
     pthread_mutex_unlock(&space->lock);
     bool large = lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES > standard;
     uint64_t wanted = large ? lmcs_room(bytes) + 2 * LMCS_PAGE_BYTES : standard - 16;
@@ -306,6 +314,8 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
         return status;
     txn.spends = region->purpose == 0;
     size_t count = large ? 1 : 1 + space->count / 4;
+    if (!large && count < region->expected / standard + 1)
+        count = region->expected / standard + 1;
     if (count > lmcs_txn_room(&txn))
         count = lmcs_txn_room(&txn);
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
@@ -318,8 +328,12 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
         if (status != LMCS_OK)
             break;
         uint64_t first = lmcs_page_up(offset);
-        struct lmcs_object_df df = {.kind = LMCS_OBJECT_EXTENT, .purpose = region->purpose, .bytes = got,
-                                    .first = first, .cursor = first, .backed = first};
+        struct lmcs_object_df df = {.kind = LMCS_OBJECT_EXTENT,
+                                    .purpose = region->purpose,
+                                    .bytes = got,
+                                    .first = first,
+                                    .cursor = first,
+                                    .backed = first};
         pthread_mutex_lock(&space->lock);
         struct lmcs_extent *extent = add_extent(space, offset, &df);
         if (extent != NULL) {
@@ -523,8 +537,8 @@ enum lmcs_status lmcs_space_add(struct lmcs_txn *txn, uint64_t offset, uint64_t 
     if (extent == NULL)
         return fail_extent(txn, offset, error);
     txn->root.live_bytes += df.bytes;
-    return lmcs_tree_put(txn, LMCS_TREE_SPACE, &txn->root.trees[LMCS_TREE_SPACE], (struct lmcs_key_df){offset, 0},
-                         &df, sizeof df, error);
+    return lmcs_tree_put(txn, LMCS_TREE_SPACE, &txn->root.trees[LMCS_TREE_SPACE], (struct lmcs_key_df){offset, 0}, &df,
+                         sizeof df, error);
 }
 
 enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
@@ -807,7 +821,7 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
     extent->now.punched_bytes = extent->next.punched_bytes = total;
     space->used += extent_used(&extent->now);
     /* One of an unusual size will hardly be wanted again: back to libpmemobj. */
-    bool odd = whole && extent->now.bytes > 2 * standard_extent(space);
+    bool odd = whole && extent->now.bytes > 2 * standard_extent(space, 0);
     pthread_mutex_unlock(&space->lock);
     if (odd && lmcs_txn_room(trim->txn) > 0) {
         status = lmcs_txn_free(trim->txn, extent->offset, error);
