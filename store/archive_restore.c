@@ -19,11 +19,11 @@
 #include "meta.h"
 #include "store.h"
 
-#define PROGRESS_BYTES   ((uint64_t)4 << 20)
-#define LARGEST_NUMBER   ((uint64_t)1 << 62)
-#define MOST_IDENTITIES  LMCS_MAX_TENSORS
-#define MOST_ENTRIES     ((uint64_t)LMCS_MAX_TENSORS + 1) /* and the metadata */
-#define MOST_TAGS        LMCS_MAX_TENSORS
+#define PROGRESS_BYTES  ((uint64_t)4 << 20)
+#define LARGEST_NUMBER  ((uint64_t)1 << 62)
+#define MOST_IDENTITIES LMCS_MAX_TENSORS
+#define MOST_ENTRIES    ((uint64_t)LMCS_MAX_TENSORS + 1) /* and the metadata */
+#define MOST_TAGS       LMCS_MAX_TENSORS
 
 enum place { OUTSIDE, IN_SHELF, IN_TAGS, IN_SNAPSHOT, IN_CONTENT };
 
@@ -40,12 +40,12 @@ struct restore {
     uint64_t *numbers; /* of the shelf at work, ascending */
     size_t number_count;
     size_t number_capacity;
-    uint64_t list;      /* number of the list of entries */
-    uint64_t serial;    /* of the snapshot */
-    uint64_t entries;   /* of the list */
+    uint64_t list;    /* number of the list of entries */
+    uint64_t serial;  /* of the snapshot */
+    uint64_t entries; /* of the list */
     uint64_t tensors;
     uint64_t raw_bytes;
-    uint64_t data_at;   /* of the content at work: bytes that have come */
+    uint64_t data_at; /* of the content at work: bytes that have come */
 };
 
 #define FAIL(restore, error, ...)        lmcs_archive_fail(&(restore)->source, LMCS_DAMAGED, error, __VA_ARGS__)
@@ -190,8 +190,8 @@ static enum lmcs_status parse_identity(struct restore *restore, struct lmcs_stag
     uint64_t *numbers = (uint64_t *)(made + 1);
     memcpy(numbers, restore->source.payload + sizeof df, dims);
     memcpy((char *)numbers + dims, name, df.name_bytes);
-    made->tensor = (struct lmcs_tensor){.name = (char *)numbers + dims, .kind = df.kind, .dtype = df.dtype,
-                                        .ndim = df.ndim, .shape = numbers};
+    made->tensor = (struct lmcs_tensor){
+        .name = (char *)numbers + dims, .kind = df.kind, .dtype = df.dtype, .ndim = df.ndim, .shape = numbers};
     if (df.is_part) {
         made->tensor.global_shape = numbers + df.ndim;
         made->tensor.offsets = numbers + 2 * (size_t)df.ndim;
@@ -218,9 +218,8 @@ static enum lmcs_status read_identity(struct restore *restore, struct lmcs_error
     struct lmcs_stage_identity *identity;
     if (stage->identity_count >= MOST_IDENTITIES)
         return UNSUPPORTED(restore, error, "it has too many names of tensors");
-    if (!make_name_room(restore) ||
-        !lmcs_stage_grow(&stage->identities, &stage->identity_capacity, stage->identity_count,
-                         sizeof(struct lmcs_stage_identity *)))
+    if (!make_name_room(restore) || !lmcs_stage_grow(&stage->identities, &stage->identity_capacity,
+                                                     stage->identity_count, sizeof(struct lmcs_stage_identity *)))
         return lmcs_fail_memory(error);
     enum lmcs_status status = parse_identity(restore, &identity, error);
     if (status == LMCS_OK)
@@ -321,10 +320,12 @@ static enum lmcs_status read_content(struct restore *restore, struct lmcs_error 
         !lmcs_stage_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
         return lmcs_fail_memory(error);
     struct lmcs_stage_pending *pending = &stage->pending[stage->pending_count];
-    *pending = (struct lmcs_stage_pending){.index = stage->content_count, .record = restore->source.number - 1,
-                                           .base_count = df.base_count, .base = base};
-    pending->content.df = (struct lmcs_content_df){.digest_low = df.digest_low, .digest_high = df.digest_high,
-                                                   .raw_bytes = df.raw_bytes, .payload = df.payload,
+    *pending = (struct lmcs_stage_pending){
+        .index = stage->content_count, .record = restore->source.number - 1, .base_count = df.base_count, .base = base};
+    pending->content.df = (struct lmcs_content_df){.digest_low = df.digest_low,
+                                                   .digest_high = df.digest_high,
+                                                   .raw_bytes = df.raw_bytes,
+                                                   .payload = df.payload,
                                                    .flags = df.flags};
     status = lmcs_stage_room(stage, &pending->content, df.stored_bytes, error);
     if (status != LMCS_OK)
@@ -344,8 +345,8 @@ static enum lmcs_status read_data(struct restore *restore, struct lmcs_error *er
     uint32_t bytes = restore->source.bytes;
     if (bytes == 0 || bytes > content->df.stored_bytes - restore->data_at)
         return FAIL(restore, error, "a content has more bytes than it should");
-    enum lmcs_status status = lmcs_payload_write(restore->pool->heap, content, restore->data_at,
-                                                 restore->source.payload, bytes, error);
+    enum lmcs_status status =
+        lmcs_payload_write(restore->pool->heap, content, restore->data_at, restore->source.payload, bytes, error);
     restore->data_at += bytes;
     end_content(restore);
     return status;
@@ -403,7 +404,9 @@ static enum lmcs_status read_snapshot(struct restore *restore, struct lmcs_error
     if (!lmcs_stage_grow(&restore->numbers, &restore->number_capacity, restore->number_count, sizeof df.number))
         return lmcs_fail_memory(error);
     restore->numbers[restore->number_count++] = df.number;
-    stage->record.df = (struct lmcs_snapshot_df){.number = df.number, .step = df.step, .time_ns = df.time_ns,
+    stage->record.df = (struct lmcs_snapshot_df){.number = df.number,
+                                                 .step = df.step,
+                                                 .time_ns = df.time_ns,
                                                  .parent = df.parent,
                                                  .meta_bytes = attached ? UINT32_MAX : df.meta_bytes};
     memcpy(stage->record.df.group, df.group, sizeof df.group);
@@ -530,8 +533,8 @@ static enum lmcs_status read_end(struct restore *restore, struct lmcs_error *err
     if (source->bytes != sizeof df || !take_fixed(restore, &df, sizeof df))
         return FAIL(restore, error, "the end record has the wrong size");
     if (df.shelves != stage->shelf_count || df.snapshots != stage->snapshots ||
-        df.identities != stage->identity_count || df.contents != stage->content_count ||
-        df.tags != restore->tags || df.records != source->number - 1)
+        df.identities != stage->identity_count || df.contents != stage->content_count || df.tags != restore->tags ||
+        df.records != source->number - 1)
         return FAIL(restore, error, "the end record does not agree with what came before it");
     if (df.hash_low != source->hash.low || df.hash_high != source->hash.high)
         return FAIL(restore, error, "the checksum of the whole is wrong");
@@ -610,8 +613,10 @@ static enum lmcs_status read_all(struct restore *restore, struct lmcs_error *err
 static void fill_report(const struct restore *restore, struct lmcs_transfer_report *report)
 {
     const struct lmcs_stage *stage = &restore->stage;
-    *report = (struct lmcs_transfer_report){.snapshots = stage->shown, .snapshots_skipped = stage->skipped,
-                                            .contents = stage->content_count, .bytes = restore->source.offset};
+    *report = (struct lmcs_transfer_report){.snapshots = stage->shown,
+                                            .snapshots_skipped = stage->skipped,
+                                            .contents = stage->content_count,
+                                            .bytes = restore->source.offset};
 }
 
 enum lmcs_status lmcs_restore(struct lmcs_pool *pool, int fd, const struct lmcs_progress *progress,

@@ -96,7 +96,8 @@ static enum lmcs_status check_head(const struct lmcs_archive_head_df *head, size
     if (head->version != LMCS_ARCHIVE_VERSION || head->incompatible != 0)
         return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
                          "the archive has format version %u (features %llx), this lmc-store knows version %u: use a "
-                         "newer one", head->version, (unsigned long long)head->incompatible, LMCS_ARCHIVE_VERSION);
+                         "newer one",
+                         head->version, (unsigned long long)head->incompatible, LMCS_ARCHIVE_VERSION);
     return LMCS_OK;
 }
 
@@ -119,8 +120,7 @@ enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, in
     source->total = file_bytes(fd);
     source->buffer = malloc(BUFFER_BYTES);
     source->payload = malloc(LMCS_ARCHIVE_PIECE_BYTES + 1);
-    enum lmcs_status status =
-        source->buffer == NULL || source->payload == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    enum lmcs_status status = source->buffer == NULL || source->payload == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     if (status == LMCS_OK)
         status = take(source, &head, sizeof head, &got, error);
     if (status == LMCS_OK)
@@ -148,7 +148,8 @@ static enum lmcs_status read_record(struct lmcs_archive_source *source, struct l
     if (status != LMCS_OK)
         return status;
     if (got < sizeof header)
-        return lmcs_archive_fail(source, LMCS_DAMAGED, error, "the archive ends here, before its end record: it was "
+        return lmcs_archive_fail(source, LMCS_DAMAGED, error,
+                                 "the archive ends here, before its end record: it was "
                                  "cut short");
     if (header.check != lmc_hash64(&header, offsetof(struct lmcs_archive_record_df, check), number))
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "the checksum of its header is wrong");
@@ -178,8 +179,10 @@ enum lmcs_status lmcs_archive_source_next(struct lmcs_archive_source *source, st
     if (status == LMCS_OK && source->type == 0)
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "it has no type");
     if (status == LMCS_OK && source->type > LMCS_ARCHIVE_END)
-        return lmcs_archive_fail(source, LMCS_UNSUPPORTED, error, "it is of a type (%u) that this lmc-store does not "
-                                 "know: use a newer one", source->type);
+        return lmcs_archive_fail(source, LMCS_UNSUPPORTED, error,
+                                 "it is of a type (%u) that this lmc-store does not "
+                                 "know: use a newer one",
+                                 source->type);
     return status;
 }
 

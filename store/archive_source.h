@@ -12,7 +12,7 @@ struct lmcs_archive_source {
     uint64_t offset; /* bytes taken so far */
     uint64_t number; /* of the next record */
     struct lmc_hasher headers;
-    struct lmc_hash hash; /* of all headers before the current record's */
+    struct lmc_hash hash;  /* of all headers before the current record's */
     unsigned char *buffer; /* read ahead */
     size_t buffer_at;
     size_t buffer_end;

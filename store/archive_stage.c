@@ -44,7 +44,10 @@ bool lmcs_stage_grow(void *array, size_t *capacity, size_t count, size_t item_by
     return true;
 }
 
-static struct lmcs_stage_shelf *current(struct lmcs_stage *stage) { return &stage->shelves[stage->shelf_count - 1]; }
+static struct lmcs_stage_shelf *current(struct lmcs_stage *stage)
+{
+    return &stage->shelves[stage->shelf_count - 1];
+}
 
 void lmcs_stage_init(struct lmcs_stage *stage, struct lmcs_pool *pool)
 {
@@ -126,8 +129,7 @@ static enum lmcs_status check_prepared(struct lmcs_txn *txn, const char *name, s
     return status;
 }
 
-static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf,
-                                     struct lmcs_error *error)
+static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf staging;
@@ -366,8 +368,8 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_manifest_find(&txn, &stage->record, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found,
-                                error);
+    status =
+        lmcs_manifest_find(&txn, &stage->record, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found, error);
     lmcs_txn_end(&txn);
     if (status != LMCS_OK)
         return status;
@@ -417,8 +419,8 @@ static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     return *same ? LMCS_OK
                  : lmcs_fail(error, LMCS_EXISTS, 0,
                              "%s: %s@%llu is there and is not what the archive has under this number: nothing was "
-                             "restored; restore into another pool", txn->pool->path, current(stage)->name,
-                             (unsigned long long)number);
+                             "restored; restore into another pool",
+                             txn->pool->path, current(stage)->name, (unsigned long long)number);
 }
 
 static enum lmcs_status note_if_there(struct lmcs_stage *stage, struct lmcs_error *error)
@@ -575,8 +577,7 @@ enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_e
 /* ---- Showing ---- */
 
 /* Snapshots that the shelf has already: their copies go before the rest is shown. */
-static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf,
-                                     struct lmcs_error *error)
+static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < shelf->skipped_count; i += REMOVALS) {

@@ -16,13 +16,13 @@
 struct lmcs_stage_identity {
     struct lmcs_tensor tensor; /* its own copy; strides NULL */
     uint64_t raw_bytes;
-    uint64_t pool_id;     /* 0: the pool has none yet, as far as is known */
-    uint64_t attempt;     /* the transaction that gave it its pool_id */
-    size_t leader;        /* index of the first one of this kind and name */
-    uint64_t present;     /* the list of entries that has it */
-    uint64_t touched;     /* the snapshot that last named it */
-    uint64_t name_list;   /* of a leader: the list of entries that the next field speaks of ... */
-    uint64_t name_count;  /* ... and how many of this name it has */
+    uint64_t pool_id;    /* 0: the pool has none yet, as far as is known */
+    uint64_t attempt;    /* the transaction that gave it its pool_id */
+    size_t leader;       /* index of the first one of this kind and name */
+    uint64_t present;    /* the list of entries that has it */
+    uint64_t touched;    /* the snapshot that last named it */
+    uint64_t name_list;  /* of a leader: the list of entries that the next field speaks of ... */
+    uint64_t name_count; /* ... and how many of this name it has */
 };
 
 /* A content of the archive; its index + 1 is its id there. */
@@ -36,10 +36,10 @@ struct lmcs_stage_content {
 
 /* A content that arrived with the snapshot at work. */
 struct lmcs_stage_pending {
-    size_t index;  /* of the content */
+    size_t index;    /* of the content */
     uint64_t record; /* of the archive, for messages */
     uint8_t base_count;
-    size_t base;     /* index */
+    size_t base;                 /* index */
     struct lmcs_content content; /* what goes to the pool, but for its ids */
 };
 
@@ -66,8 +66,8 @@ struct lmcs_stage_shelf {
 
 struct lmcs_stage {
     struct lmcs_pool *pool;
-    struct lmcs_region raw;   /* where payloads go: as a capture would write them ... */
-    struct lmcs_region coded; /* ... or the compactor */
+    struct lmcs_region raw;           /* where payloads go: as a capture would write them ... */
+    struct lmcs_region coded;         /* ... or the compactor */
     struct lmcs_stage_shelf *shelves; /* the last one is at work */
     size_t shelf_count;
     size_t shelf_capacity;

@@ -237,8 +237,8 @@ static enum lmcs_status check_frame(struct dump *dump, const struct lmcs_content
         status = lmcs_fail_memory(error);
     if (status == LMCS_OK)
         status = lmcs_payload_read(media, content, 0, header, header_bytes, error);
-    if (status == LMCS_OK && (lmc_frame_parse(header, (size_t)header_bytes, &frame, &why) != LMC_OK ||
-                              frame.frame_bytes != stored))
+    if (status == LMCS_OK &&
+        (lmc_frame_parse(header, (size_t)header_bytes, &frame, &why) != LMC_OK || frame.frame_bytes != stored))
         status = fail_payload(dump, identity, why, error);
     for (uint64_t i = 0; status == LMCS_OK && i < frame.block_count; i++) {
         uint64_t at;
@@ -263,8 +263,8 @@ static enum lmcs_status check_payload(struct dump *dump, const struct lmcs_conte
     if (content->df.payload == LMCS_PAYLOAD_FRAME)
         return check_frame(dump, content, &identity, error);
     chain.links[0] = *content;
-    return lmcs_chain_read(dump->pool, &chain, identity.name, identity.df.dtype, identity.df.ndim, identity.shape,
-                           NULL, NULL, error);
+    return lmcs_chain_read(dump->pool, &chain, identity.name, identity.df.dtype, identity.df.ndim, identity.shape, NULL,
+                           NULL, error);
 }
 
 static enum lmcs_status send_data(struct dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
@@ -285,8 +285,11 @@ static enum lmcs_status send_data(struct dump *dump, const struct lmcs_content *
 static enum lmcs_status send_content(struct dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_archive_content_df df = {
-        .digest_low = content->df.digest_low, .digest_high = content->df.digest_high,
-        .raw_bytes = content->df.raw_bytes, .stored_bytes = content->df.stored_bytes, .payload = content->df.payload,
+        .digest_low = content->df.digest_low,
+        .digest_high = content->df.digest_high,
+        .raw_bytes = content->df.raw_bytes,
+        .stored_bytes = content->df.stored_bytes,
+        .payload = content->df.payload,
         .flags = content->df.payload == LMCS_PAYLOAD_RAW ? content->df.flags & LMCS_CONTENT_SETTLED : 0,
         .base_count = content->df.base_count};
     uint64_t bases[LMC_MAX_BASES], depth = 0;
@@ -332,9 +335,9 @@ static enum lmcs_status flush_pairs(struct dump *dump, struct lmcs_error *error)
 {
     size_t count = dump->pair_count;
     dump->pair_count = 0;
-    return count == 0 ? LMCS_OK
-                      : put_record(dump, LMCS_ARCHIVE_ENTRIES, dump->pairs, count * sizeof *dump->pairs, NULL, 0,
-                                   error);
+    return count == 0
+               ? LMCS_OK
+               : put_record(dump, LMCS_ARCHIVE_ENTRIES, dump->pairs, count * sizeof *dump->pairs, NULL, 0, error);
 }
 
 static enum lmcs_status add_pair(struct dump *dump, uint64_t identity, uint64_t content, struct lmcs_error *error)
@@ -404,10 +407,13 @@ static enum lmcs_status send_snapshot(struct dump *dump, const struct lmcs_recor
 {
     const struct lmcs_snapshot_df *from = &record->df;
     bool attached = from->meta_bytes == UINT32_MAX;
-    struct lmcs_archive_snapshot_df df = {
-        .number = from->number, .step = from->step, .time_ns = from->time_ns, .parent = from->parent,
-        .flags = (related ? LMCS_ARCHIVE_CHANGES : 0) | (attached ? LMCS_ARCHIVE_META_ATTACHED : 0),
-        .meta_bytes = attached ? 0 : from->meta_bytes};
+    struct lmcs_archive_snapshot_df df = {.number = from->number,
+                                          .step = from->step,
+                                          .time_ns = from->time_ns,
+                                          .parent = from->parent,
+                                          .flags = (related ? LMCS_ARCHIVE_CHANGES : 0) |
+                                                   (attached ? LMCS_ARCHIVE_META_ATTACHED : 0),
+                                          .meta_bytes = attached ? 0 : from->meta_bytes};
     struct lmcs_archive_snapshot_end_df end = {from->entry_count};
     memcpy(df.group, from->group, sizeof df.group);
     enum lmcs_status status =
@@ -552,8 +558,7 @@ static enum lmcs_status dump_shelf(struct dump *dump, struct shelf_plan *plan, s
 {
     struct lmcs_archive_shelf_df df = {plan->df.next_number, plan->df.keep_raw, (uint32_t)strlen(plan->name)};
     struct lmcs_snapshot_df previous = {0};
-    enum lmcs_status status =
-        put_record(dump, LMCS_ARCHIVE_SHELF, &df, sizeof df, plan->name, df.name_bytes, error);
+    enum lmcs_status status = put_record(dump, LMCS_ARCHIVE_SHELF, &df, sizeof df, plan->name, df.name_bytes, error);
     dump->end.shelves++;
     for (size_t i = 0; status == LMCS_OK && i < plan->count; i++)
         status = dump_snapshot(dump, plan, i, &previous, error);
@@ -678,8 +683,8 @@ enum lmcs_status lmcs_dump(struct lmcs_pool *pool, const char *shelf, int fd, co
     dump->piece = malloc(LMCS_ARCHIVE_PIECE_BYTES);
     status = dump->buffer == NULL || dump->piece == NULL ? lmcs_fail_memory(error) : dump_all(dump, shelf, error);
     if (status == LMCS_OK && report != NULL)
-        *report = (struct lmcs_transfer_report){.snapshots = dump->end.snapshots, .contents = dump->end.contents,
-                                                .bytes = dump->bytes};
+        *report = (struct lmcs_transfer_report){
+            .snapshots = dump->end.snapshots, .contents = dump->end.contents, .bytes = dump->bytes};
     map_free(&dump->identities);
     map_free(&dump->contents);
     free(dump->piece);

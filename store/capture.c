@@ -130,9 +130,10 @@ static enum lmcs_status find_base(struct lmcs_capture *capture, const char *name
     if (status == LMCS_OK && capture->base_number != 0)
         status = lmcs_record_get(&txn, &shelf, capture->base_number, &record, &found, error);
     if (status == LMCS_OK && capture->base_number != 0 && record.df.state == LMCS_SNAPSHOT_PREPARED)
-        status = lmcs_fail(error, LMCS_IN_USE, 0,
-                           "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
-                           capture->pool->path, name);
+        status =
+            lmcs_fail(error, LMCS_IN_USE, 0,
+                      "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
+                      capture->pool->path, name);
     lmcs_txn_end(&txn);
     return status;
 }
@@ -359,8 +360,7 @@ static enum lmcs_status compare(struct lmcs_capture *capture, struct lmcs_source
             break;
         uint64_t epoch = txn.root.epoch;
         status = look_up(capture, &txn, sources + i, n, contents, error);
-        enum lmcs_status leased =
-            status == LMCS_OK ? lmcs_lease_epoch(pool->lease, epoch, error) : LMCS_INVALID;
+        enum lmcs_status leased = status == LMCS_OK ? lmcs_lease_epoch(pool->lease, epoch, error) : LMCS_INVALID;
         lmcs_txn_end(&txn);
         if (status == LMCS_OK)
             status = leased;
@@ -476,8 +476,8 @@ enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture, const struc
     const struct lmcs_tensor *existing = &capture->entries[index - 1]->tensor;
     if (existing->dtype != tensor->dtype || existing->ndim != tensor->ndim ||
         (tensor->ndim > 0 && memcmp(existing->shape, tensor->shape, tensor->ndim * sizeof(uint64_t)) != 0))
-        return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\" has another dtype or shape than \"%s\"",
-                         tensor->name, existing_name);
+        return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\" has another dtype or shape than \"%s\"", tensor->name,
+                         existing_name);
     struct lmcs_captured *entry;
     status = add_entry(capture, tensor, &entry, error);
     if (status != LMCS_OK)
@@ -518,8 +518,8 @@ enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture, const struct
         entry->reserved = lmcs_heap_at(heap, entry->content.parts[0].offset);
     } else if (status == LMCS_OK && entry->raw_bytes > 0) {
         /* In several parts, or in several replicas: filled aside, and copied at commit. */
-        entry->reserved = mmap(NULL, entry->raw_bytes, PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        entry->reserved =
+            mmap(NULL, entry->raw_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         entry->reserved_aside = entry->reserved != MAP_FAILED;
         if (!entry->reserved_aside)
             status = lmcs_fail_memory(error);
@@ -608,8 +608,7 @@ static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *erro
         status = lmcs_cursor_new(&cursor, error);
     }
     if (status == LMCS_OK)
-        status = lmcs_cursor_seek(cursor, &c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){0, 0},
-                                  error);
+        status = lmcs_cursor_seek(cursor, &c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){0, 0}, error);
     size_t drops = 0, w = 0;
     uint64_t most = c->manifest.count;
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && drops < most) {
@@ -621,8 +620,8 @@ static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *erro
         status = lmcs_cursor_next(cursor, error);
     }
     for (size_t i = 0; status == LMCS_OK && i < drops; i++)
-        status = lmcs_tree_delete(&c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){drop[i], 0}, NULL,
-                                  error);
+        status =
+            lmcs_tree_delete(&c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){drop[i], 0}, NULL, error);
     lmcs_cursor_free(cursor);
     free(wanted);
     free(drop);
@@ -790,8 +789,8 @@ static enum lmcs_status take_options(struct lmcs_capture *capture, const struct 
     if (status != LMCS_OK || strlen(capture->meta) <= LMCS_META_INLINE)
         return status;
     uint64_t length = strlen(capture->meta);
-    struct lmcs_tensor tensor = {.name = LMCS_META_NAME, .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1,
-                                 .shape = &length};
+    struct lmcs_tensor tensor = {
+        .name = LMCS_META_NAME, .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &length};
     const void *data = capture->meta;
     return lmcs_capture_put(capture, &tensor, &data, 1, error);
 }
@@ -952,8 +951,7 @@ static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *
     enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_GROUPS, &txn->root.trees[LMCS_TREE_GROUPS], *key, value,
                                             sizeof value, sizeof value, NULL, &found, error);
     if (status == LMCS_OK && !found)
-        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no prepared snapshot of this group",
-                         txn->pool->path);
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no prepared snapshot of this group", txn->pool->path);
     if (status == LMCS_OK)
         status = lmcs_shelf_load(txn, value[0], &shelf, error);
     if (status == LMCS_OK)

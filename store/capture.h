@@ -13,13 +13,13 @@ struct lmcs_captured {
     struct lmcs_tensor tensor; /* its own copy; strides NULL */
     uint64_t identity;         /* 0: not known yet */
     uint64_t raw_bytes;
-    uint64_t shared;           /* the content that it shares with the base snapshot; 0: none */
-    bool in_base;              /* the base snapshot has this identity */
-    size_t same_as;            /* index + 1 of the entry whose content it takes; 0: its own */
-    void *reserved;            /* filled by the caller: to be hashed at commit */
-    bool reserved_aside;       /* ... in memory of ours, to be copied at commit */
-    struct lmc_hash *hashes;   /* of its blocks; NULL with at most one */
-    struct lmc_hash only_hash; /* of its one block */
+    uint64_t shared;             /* the content that it shares with the base snapshot; 0: none */
+    bool in_base;                /* the base snapshot has this identity */
+    size_t same_as;              /* index + 1 of the entry whose content it takes; 0: its own */
+    void *reserved;              /* filled by the caller: to be hashed at commit */
+    bool reserved_aside;         /* ... in memory of ours, to be copied at commit */
+    struct lmc_hash *hashes;     /* of its blocks; NULL with at most one */
+    struct lmc_hash only_hash;   /* of its one block */
     struct lmcs_content content; /* when it is new */
 };
 
@@ -27,7 +27,7 @@ struct lmcs_captured {
 struct lmcs_source {
     struct lmcs_captured *entry;
     const void *data;
-    const int64_t *strides; /* NULL: row-major */
+    const int64_t *strides;            /* NULL: row-major */
     const struct lmcs_content *before; /* raw content of the base snapshot to compare with, or NULL */
 };
 enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *region, struct lmcs_source *sources,

@@ -141,8 +141,12 @@ enum lmcs_status lmcs_verify(struct lmcs_pool *pool, const char *address,
     status = lmcs_structure_check(pool, address, visit, context, &structure, &local);
     counts.snapshots = structure.snapshots;
     counts.damages = structure.damages;
-    struct verifying v = {.pool = pool, .structure = &structure, .visit = visit, .context = context,
-                          .progress = progress, .report = &counts};
+    struct verifying v = {.pool = pool,
+                          .structure = &structure,
+                          .visit = visit,
+                          .context = context,
+                          .progress = progress,
+                          .report = &counts};
     if (status == LMCS_OK)
         status = read_contents(&v, &local);
     if (status == LMCS_OK && counts.damages > 0)

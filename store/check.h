@@ -23,9 +23,9 @@ struct lmcs_known_content {
     uint64_t id;
     uint64_t identity;
     uint64_t raw_bytes;
-    uint64_t runs;    /* that its record counts and no manifest has shown yet */
-    uint64_t number;  /* a snapshot that has it; 0: none, it is only a base */
-    uint32_t shelf;   /* ... of this shelf: an index of shelf_names */
+    uint64_t runs;      /* that its record counts and no manifest has shown yet */
+    uint64_t number;    /* a snapshot that has it; 0: none, it is only a base */
+    uint32_t shelf;     /* ... of this shelf: an index of shelf_names */
     uint32_t base_uses; /* that its record counts and no other content has shown yet */
     uint16_t height;
     bool wanted; /* it belongs to what is to be checked */
@@ -45,8 +45,8 @@ struct lmcs_structure {
  * nobody) is told of each damage. LMCS_OK also when there was some: see structure->damages; other results say that
  * it could not be checked. The caller frees the structure in any case.
  */
-enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *address, lmcs_damage_fn visit,
-                                      void *context, struct lmcs_structure *structure, struct lmcs_error *error);
+enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *address, lmcs_damage_fn visit, void *context,
+                                      struct lmcs_structure *structure, struct lmcs_error *error);
 void lmcs_structure_free(struct lmcs_structure *structure);
 
 /* The same for tests: LMCS_DAMAGED, with the first damage as message, when there is any. */

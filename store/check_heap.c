@@ -103,8 +103,7 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
 }
 
 /* A used chunk must be the next object of ours, and as large as that needs. */
-static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, uint32_t size_idx,
-                                   struct lmcs_error *error)
+static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, uint32_t size_idx, struct lmcs_error *error)
 {
     uint64_t offset = chunk_at + OBJECT_OFFSET;
     const struct object *object = map->met < map->count ? &map->objects[map->met] : NULL;

@@ -67,7 +67,7 @@ struct checking {
     lmcs_damage_fn visit;
     void *context;
     struct lmcs_structure *out;
-    bool lost; /* something could not be read: totals mean nothing */
+    bool lost;              /* something could not be read: totals mean nothing */
     struct object *objects; /* by offset */
     size_t object_count;
     size_t object_capacity;
@@ -199,8 +199,8 @@ static bool use_page(struct checking *c, uint64_t offset, enum page_use use)
 {
     static const char *const names[] = {"unknown", "in use", "free", "never used"};
     struct object *slab = find_object(c, offset);
-    if (slab == NULL || slab->df.kind != LMCS_OBJECT_SLAB || offset % LMCS_PAGE_BYTES != 0 ||
-        offset < slab->df.first || (offset - slab->df.first) / LMCS_PAGE_BYTES >= slab->page_count) {
+    if (slab == NULL || slab->df.kind != LMCS_OBJECT_SLAB || offset % LMCS_PAGE_BYTES != 0 || offset < slab->df.first ||
+        (offset - slab->df.first) / LMCS_PAGE_BYTES >= slab->page_count) {
         if (!c->lost) /* else its slab may just not be known */
             SAY(c, "the page at offset %llu is %s, but lies in no slab", ULL(offset), names[use]);
         c->lost = true;
@@ -250,15 +250,14 @@ struct tree_walk {
 };
 
 struct bounds {
-    struct lmcs_key_df low; /* a key must not be less ... */
+    struct lmcs_key_df low;  /* a key must not be less ... */
     struct lmcs_key_df high; /* ... and must be less than this */
     bool has_high;
 };
 
 static bool in_bounds(const struct bounds *bounds, struct lmcs_key_df key)
 {
-    return lmcs_key_compare(key, bounds->low) >= 0 &&
-           (!bounds->has_high || lmcs_key_compare(key, bounds->high) < 0);
+    return lmcs_key_compare(key, bounds->low) >= 0 && (!bounds->has_high || lmcs_key_compare(key, bounds->high) < 0);
 }
 
 /* Where the keys of child i lie. Its own key does not matter when it is the first: then its parent's bound does. */
@@ -350,8 +349,7 @@ static enum lmcs_status has_key(struct checking *c, uint8_t kind, const struct l
                                 struct lmcs_key_df key, void *value, size_t bytes, bool *found)
 {
     *found = false;
-    enum lmcs_status status =
-        lmcs_tree_get(&c->txn, kind, tree, key, value, bytes, bytes, NULL, found, c->error);
+    enum lmcs_status status = lmcs_tree_get(&c->txn, kind, tree, key, value, bytes, bytes, NULL, found, c->error);
     if (status == LMCS_DAMAGED && c->lost) /* one damaged page is told once */
         return LMCS_OK;
     return absorb(c, status, c->shelf != NULL ? c->shelf->name : "", 0);
@@ -544,8 +542,7 @@ static enum lmcs_status visit_identity(struct checking *c, struct lmcs_key_df ke
     return LMCS_OK;
 }
 
-static enum lmcs_status visit_identity_name(struct checking *c, struct lmcs_key_df key, const void *value,
-                                            size_t bytes)
+static enum lmcs_status visit_identity_name(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
 {
     struct lmcs_identity identity;
     (void)value;
@@ -600,9 +597,13 @@ static enum lmcs_status visit_content(struct checking *c, struct lmcs_key_df key
         SAY(c, "content %llu does not match the tensor that it belongs to", ULL(key.high));
     if (!grow((void **)&out->contents, &c->content_capacity, out->content_count, sizeof *out->contents))
         return lmcs_fail_memory(c->error);
-    out->contents[out->content_count++] = (struct lmcs_known_content){
-        .id = key.high, .identity = content.df.identity, .raw_bytes = content.df.raw_bytes, .runs = content.df.runs,
-        .base_uses = content.df.base_uses, .height = content.df.height, .wanted = c->want_all};
+    out->contents[out->content_count++] = (struct lmcs_known_content){.id = key.high,
+                                                                      .identity = content.df.identity,
+                                                                      .raw_bytes = content.df.raw_bytes,
+                                                                      .runs = content.df.runs,
+                                                                      .base_uses = content.df.base_uses,
+                                                                      .height = content.df.height,
+                                                                      .wanted = c->want_all};
     return LMCS_OK;
 }
 
@@ -651,8 +652,7 @@ static enum lmcs_status check_bases(struct checking *c, const struct lmcs_conten
     return status;
 }
 
-static enum lmcs_status visit_content_again(struct checking *c, struct lmcs_key_df key, const void *value,
-                                            size_t bytes)
+static enum lmcs_status visit_content_again(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
 {
     struct lmcs_content content;
     (void)value;
@@ -753,22 +753,21 @@ static enum lmcs_status check_inherited(struct manifest_walk *walk, uint64_t ide
     bool found;
     enum lmcs_status status =
         has_key(c, LMCS_TREE_MANIFEST, &tree, (struct lmcs_key_df){identity, 0}, &before, sizeof before, &found);
-    if (status == LMCS_OK && !c->lost &&
-        (!found || before.content != entry->content || before.birth != entry->birth))
+    if (status == LMCS_OK && !c->lost && (!found || before.content != entry->content || before.birth != entry->birth))
         say_entry(walk, identity, "a manifest's entry is said to be older than it is");
     return status;
 }
 
-static enum lmcs_status check_entry(struct manifest_walk *walk, uint64_t identity,
-                                    const struct lmcs_manifest_df *entry, struct summary *sum)
+static enum lmcs_status check_entry(struct manifest_walk *walk, uint64_t identity, const struct lmcs_manifest_df *entry,
+                                    struct summary *sum)
 {
     struct checking *c = walk->c;
     struct known_identity *name = find_identity(c, identity);
     struct lmcs_known_content *content = find_content(c, entry->content);
     if (name == NULL || content == NULL) {
         if (!c->lost)
-            say_entry(walk, identity, name == NULL ? "a manifest has an entry without a name"
-                                                   : "a tensor's content is not there");
+            say_entry(walk, identity,
+                      name == NULL ? "a manifest has an entry without a name" : "a tensor's content is not there");
         return LMCS_OK;
     }
     if (name->raw_bytes != content->raw_bytes)
@@ -901,12 +900,13 @@ static enum lmcs_status check_manifest(struct checking *c, const struct lmcs_rec
     const struct lmcs_snapshot_df *df = &record->df;
     struct lmcs_record older;
     bool has_older;
-    enum lmcs_status status =
-        lmcs_record_neighbour(&c->txn, c->shelf, df, false, &older, &has_older, c->error);
+    enum lmcs_status status = lmcs_record_neighbour(&c->txn, c->shelf, df, false, &older, &has_older, c->error);
     if (status != LMCS_OK)
         return status;
     bool in_scope = c->want_shelf == 0 || c->shelf->df.id == c->want_shelf;
-    struct manifest_walk walk = {.c = c, .of = df, .older = has_older ? &older.df : NULL,
+    struct manifest_walk walk = {.c = c,
+                                 .of = df,
+                                 .older = has_older ? &older.df : NULL,
                                  .wanted = in_scope && c->want_shelf != 0 && c->want_number == 0};
     struct summary sum = {0};
     if (df->manifest.offset != 0)
@@ -914,9 +914,8 @@ static enum lmcs_status check_manifest(struct checking *c, const struct lmcs_rec
     if (status == LMCS_OK && !c->lost &&
         (sum.entries != df->entry_count || sum.tensors != df->tensor_count || sum.raw_bytes != df->raw_bytes))
         say(c, c->shelf->name, df->number, "",
-            "it has %llu entries, %llu tensors and %llu bytes, but %llu, %llu and %llu are recorded",
-            ULL(sum.entries), ULL(sum.tensors), ULL(sum.raw_bytes), ULL(df->entry_count), ULL(df->tensor_count),
-            ULL(df->raw_bytes));
+            "it has %llu entries, %llu tensors and %llu bytes, but %llu, %llu and %llu are recorded", ULL(sum.entries),
+            ULL(sum.tensors), ULL(sum.raw_bytes), ULL(df->entry_count), ULL(df->tensor_count), ULL(df->raw_bytes));
     if (in_scope && (c->want_number == 0 || df->number == c->want_number) && df->state == LMCS_SNAPSHOT_COMMITTED)
         c->out->snapshots++;
     if (status == LMCS_OK && in_scope && c->want_number != 0 && df->number == c->want_number)
@@ -949,8 +948,8 @@ static enum lmcs_status check_prepared(struct checking *c, const struct lmcs_sna
     bool found;
     memcpy(&key, df->group, sizeof key);
     c->prepared_count++;
-    enum lmcs_status status = has_key(c, LMCS_TREE_GROUPS, &c->txn.root.trees[LMCS_TREE_GROUPS], key, value,
-                                      sizeof value, &found);
+    enum lmcs_status status =
+        has_key(c, LMCS_TREE_GROUPS, &c->txn.root.trees[LMCS_TREE_GROUPS], key, value, sizeof value, &found);
     if (status == LMCS_OK && !c->lost && (!found || value[0] != c->shelf->df.id || value[1] != df->number))
         say(c, c->shelf->name, df->number, "", "it is prepared, but its group does not know it");
     return status;
@@ -987,8 +986,7 @@ static enum lmcs_status visit_tag(struct checking *c, struct lmcs_key_df key, co
     if (bytes < sizeof df)
         return fail_record(c, "the tag with hash", key.high);
     memcpy(&df, value, sizeof df);
-    if (bytes != sizeof df + df.tag_bytes ||
-        lmc_hash64((const char *)value + sizeof df, df.tag_bytes, 0) != key.high)
+    if (bytes != sizeof df + df.tag_bytes || lmc_hash64((const char *)value + sizeof df, df.tag_bytes, 0) != key.high)
         return fail_record(c, "the tag with hash", key.high);
     enum lmcs_status status = lmcs_record_get(&c->txn, c->shelf, df.number, &record, &found, c->error);
     if (status == LMCS_OK)
@@ -1053,9 +1051,9 @@ static enum lmcs_status visit_shelf(struct checking *c, struct lmcs_key_df key, 
         return status;
     c->shelf = &shelf;
     c->committed = c->stepped = c->highest = c->latest = 0;
-    status = has_key(c, LMCS_TREE_SHELF_NAMES, &c->txn.root.trees[LMCS_TREE_SHELF_NAMES],
-                     (struct lmcs_key_df){lmc_hash64(shelf.name, strlen(shelf.name), 0), key.high}, &nothing, 0,
-                     &found);
+    status =
+        has_key(c, LMCS_TREE_SHELF_NAMES, &c->txn.root.trees[LMCS_TREE_SHELF_NAMES],
+                (struct lmcs_key_df){lmc_hash64(shelf.name, strlen(shelf.name), 0), key.high}, &nothing, 0, &found);
     if (status == LMCS_OK && !c->lost && (!found || key.high >= c->txn.root.next_shelf))
         SAY_SHELF(c, "it can't be found by its name");
     if (status == LMCS_OK)
@@ -1148,8 +1146,8 @@ static enum lmcs_status hold_root(struct lmcs_pool *pool, struct lmcs_txn *txn, 
     return status;
 }
 
-enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *address, lmcs_damage_fn visit,
-                                      void *context, struct lmcs_structure *structure, struct lmcs_error *error)
+enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *address, lmcs_damage_fn visit, void *context,
+                                      struct lmcs_structure *structure, struct lmcs_error *error)
 {
     struct lmcs_error local;
     *structure = (struct lmcs_structure){0};

@@ -32,11 +32,11 @@
 #include "topology.h"
 #include "tree.h"
 
-#define BATCH_CONTENTS 64u
-#define BATCH_BYTES ((uint64_t)64 << 20)
+#define BATCH_CONTENTS  64u
+#define BATCH_BYTES     ((uint64_t)64 << 20)
 #define RELEASE_AT_ONCE 4096u
 #define BACKGROUND_NICE 10
-#define RETRY_SECONDS 1
+#define RETRY_SECONDS   1
 
 struct lmcs_compactor {
     struct lmcs_pool *pool;
@@ -143,7 +143,8 @@ static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_con
 {
     struct lmcs_content next;
     bool found = false;
-    *facts = (struct lmcs_plan_facts){.raw_bytes = content->df.raw_bytes, .stored_bytes = content->df.stored_bytes,
+    *facts = (struct lmcs_plan_facts){.raw_bytes = content->df.raw_bytes,
+                                      .stored_bytes = content->df.stored_bytes,
                                       .is_raw = content->df.payload == LMCS_PAYLOAD_RAW,
                                       .is_settled = (content->df.flags & LMCS_CONTENT_SETTLED) != 0,
                                       .height = content->df.height};
@@ -264,7 +265,10 @@ static enum lmcs_status swap_batch(struct round *round, struct batch *batch, str
 }
 
 /* Damage in one content must not keep the others from being compacted: it is left as it is. */
-static bool is_of_one_content(enum lmcs_status status) { return status == LMCS_DAMAGED || status == LMCS_NOT_FOUND; }
+static bool is_of_one_content(enum lmcs_status status)
+{
+    return status == LMCS_DAMAGED || status == LMCS_NOT_FOUND;
+}
 
 static enum lmcs_status code_one(struct round *round, struct batch *batch, const struct candidate *candidate,
                                  struct lmcs_error *error)
@@ -442,9 +446,8 @@ static enum lmcs_status rebase_one(struct round *round, const struct unused_base
     if (status == LMCS_OK && batch.count == 1) {
         struct lmcs_recode *recode = batch.items[0];
         const struct lmcs_content *old = &recode->chain.links[0];
-        if (recode->worthwhile &&
-            lmcs_plan_rebase(old->df.stored_bytes, recode->made.df.stored_bytes, base->content.df.stored_bytes,
-                             base->content.df.base_uses))
+        if (recode->worthwhile && lmcs_plan_rebase(old->df.stored_bytes, recode->made.df.stored_bytes,
+                                                   base->content.df.stored_bytes, base->content.df.base_uses))
             status = swap_batch(round, &batch, error);
     }
     end_batch(&batch);
@@ -605,8 +608,8 @@ static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
 static enum lmcs_status run_until_idle(struct lmcs_pool *pool, bool background, const struct lmcs_progress *progress,
                                        uint64_t keep, struct lmcs_error *error)
 {
-    struct round round = {.pool = pool, .compactor = pool->compactor, .background = background,
-                          .progress = progress, .keep = keep};
+    struct round round = {
+        .pool = pool, .compactor = pool->compactor, .background = background, .progress = progress, .keep = keep};
     enum lmcs_status status;
     do {
         round.worked = false;

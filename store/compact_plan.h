@@ -13,9 +13,9 @@ struct lmcs_plan_facts {
     uint64_t raw_bytes;
     uint64_t stored_bytes;
     bool is_raw;
-    bool is_settled;       /* a frame was tried and was no smaller */
-    uint32_t height;       /* the longest chain of deltas that rests on it */
-    bool has_successor;    /* the content that came after it under the same name, of the same size */
+    bool is_settled;          /* a frame was tried and was no smaller */
+    uint32_t height;          /* the longest chain of deltas that rests on it */
+    bool has_successor;       /* the content that came after it under the same name, of the same size */
     uint32_t successor_depth; /* deltas to undo to read that one */
 };
 

@@ -100,8 +100,10 @@ static size_t encode_identity(const struct lmcs_tensor *tensor, struct identity_
     size_t name_bytes = strlen(tensor->name), dims = tensor->ndim * sizeof(uint64_t), n = 0;
     bool is_part = tensor->global_shape != NULL;
     memset(record, 0, sizeof *record);
-    record->df = (struct lmcs_identity_df){.kind = (uint8_t)tensor->kind, .dtype = (uint8_t)tensor->dtype,
-                                           .ndim = (uint8_t)tensor->ndim, .is_part = is_part,
+    record->df = (struct lmcs_identity_df){.kind = (uint8_t)tensor->kind,
+                                           .dtype = (uint8_t)tensor->dtype,
+                                           .ndim = (uint8_t)tensor->ndim,
+                                           .is_part = is_part,
                                            .name_bytes = (uint32_t)name_bytes};
     if (dims > 0) {
         memcpy(record->rest, tensor->shape, dims);
@@ -125,8 +127,8 @@ static bool decode_identity(const struct identity_record *record, size_t bytes, 
     const struct lmcs_identity_df *df = &record->df;
     size_t dims = df->ndim * sizeof(uint64_t), lists = df->is_part ? 3 : 1;
     uint64_t raw;
-    if (df->ndim > LMCS_MAX_DIMS || df->is_part > 1 || df->kind > LMCS_ATTACHMENT ||
-        df->name_bytes > LMCS_MAX_NAME || bytes != sizeof *df + lists * dims + df->name_bytes)
+    if (df->ndim > LMCS_MAX_DIMS || df->is_part > 1 || df->kind > LMCS_ATTACHMENT || df->name_bytes > LMCS_MAX_NAME ||
+        bytes != sizeof *df + lists * dims + df->name_bytes)
         return false;
     identity->df = *df;
     memcpy(identity->shape, record->rest, dims);
@@ -140,7 +142,10 @@ static bool decode_identity(const struct identity_record *record, size_t bytes, 
            lmcs_shape_bytes(df->dtype, df->ndim, identity->shape, &raw);
 }
 
-static uint64_t name_hash(uint32_t kind, const char *name) { return lmc_hash64(name, strlen(name), kind + 1); }
+static uint64_t name_hash(uint32_t kind, const char *name)
+{
+    return lmc_hash64(name, strlen(name), kind + 1);
+}
 
 enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmcs_identity *identity,
                                    struct lmcs_error *error)
@@ -149,8 +154,8 @@ enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmc
     size_t bytes;
     bool found;
     enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_IDENTITIES, &txn->root.trees[LMCS_TREE_IDENTITIES],
-                      (struct lmcs_key_df){id, 0}, &record, sizeof record.df, sizeof record, &bytes, &found, error);
+        lmcs_tree_get(txn, LMCS_TREE_IDENTITIES, &txn->root.trees[LMCS_TREE_IDENTITIES], (struct lmcs_key_df){id, 0},
+                      &record, sizeof record.df, sizeof record, &bytes, &found, error);
     if (status != LMCS_OK)
         return status;
     identity->id = id;
@@ -246,8 +251,7 @@ enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t 
     if (status == LMCS_OK)
         status = lmcs_tree_delete(txn, LMCS_TREE_IDENTITY_COUNTS, counts, key, NULL, error);
     if (status == LMCS_OK)
-        status = lmcs_tree_delete(txn, LMCS_TREE_IDENTITIES, &txn->root.trees[LMCS_TREE_IDENTITIES], key, NULL,
-                                  error);
+        status = lmcs_tree_delete(txn, LMCS_TREE_IDENTITIES, &txn->root.trees[LMCS_TREE_IDENTITIES], key, NULL, error);
     if (status == LMCS_OK)
         status = lmcs_tree_delete(txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
                                   (struct lmcs_key_df){name_hash(identity.df.kind, identity.name), id}, NULL, error);
@@ -256,8 +260,11 @@ enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t 
 
 void lmcs_identity_tensor(const struct lmcs_identity *identity, struct lmcs_tensor *tensor)
 {
-    *tensor = (struct lmcs_tensor){.name = identity->name, .kind = identity->df.kind, .dtype = identity->df.dtype,
-                                   .ndim = identity->df.ndim, .shape = identity->shape};
+    *tensor = (struct lmcs_tensor){.name = identity->name,
+                                   .kind = identity->df.kind,
+                                   .dtype = identity->df.dtype,
+                                   .ndim = identity->df.ndim,
+                                   .shape = identity->shape};
     if (identity->df.is_part) {
         tensor->global_shape = identity->global_shape;
         tensor->offsets = identity->offsets;
@@ -290,9 +297,9 @@ static bool content_is_sound(struct lmcs_txn *txn, const struct lmcs_content *co
         sum += part->bytes;
     }
     uint64_t blocks = lmc_block_count(df->raw_bytes);
-    bool raw_fits = df->payload != LMCS_PAYLOAD_RAW ||
-                    (df->base_count == 0 && df->raw_bytes <= sum &&
-                     sum >= df->raw_bytes + (blocks > 1 ? blocks * sizeof(struct lmc_hash) : 0));
+    bool raw_fits =
+        df->payload != LMCS_PAYLOAD_RAW || (df->base_count == 0 && df->raw_bytes <= sum &&
+                                            sum >= df->raw_bytes + (blocks > 1 ? blocks * sizeof(struct lmc_hash) : 0));
     /* A frame has at least 33 bytes for each block: no sum of sizes can overflow. */
     bool frame_fits = df->payload != LMCS_PAYLOAD_FRAME || blocks <= sum / 33;
     return sum == df->stored_bytes && df->payload <= LMCS_PAYLOAD_FRAME && raw_fits && frame_fits && df->output == 0;
@@ -310,8 +317,8 @@ enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmc
         return status;
     const struct lmcs_content_df *df = &record.df;
     size_t parts = df->part_count * sizeof(struct lmcs_part_df), bases = df->base_count * sizeof(uint64_t);
-    bool sound = df->part_count <= LMCS_MAX_PARTS && df->base_count <= LMC_MAX_BASES &&
-                 bytes == sizeof *df + parts + bases;
+    bool sound =
+        df->part_count <= LMCS_MAX_PARTS && df->base_count <= LMC_MAX_BASES && bytes == sizeof *df + parts + bases;
     if (sound) {
         content->id = id;
         content->df = *df;
@@ -362,8 +369,8 @@ static enum lmcs_status raise_height(struct lmcs_txn *txn, uint64_t id, uint32_t
     struct lmcs_content base;
     for (; id != 0; height++, uses = 0) {
         if (height > LMCS_CHAIN_BOUND)
-            return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a chain of deltas would be longer than %u",
-                             txn->pool->path, LMCS_CHAIN_BOUND);
+            return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a chain of deltas would be longer than %u", txn->pool->path,
+                             LMCS_CHAIN_BOUND);
         enum lmcs_status status = lmcs_content_get(txn, id, &base, error);
         if (status != LMCS_OK)
             return status;
@@ -415,8 +422,7 @@ static enum lmcs_status untie_bases(struct lmcs_txn *txn, const struct lmcs_cont
     return status;
 }
 
-static enum lmcs_status retire_parts(struct lmcs_txn *txn, const struct lmcs_content *content,
-                                     struct lmcs_error *error)
+static enum lmcs_status retire_parts(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < content->df.part_count; i++)
@@ -462,8 +468,7 @@ enum lmcs_status lmcs_content_run(struct lmcs_txn *txn, uint64_t id, uint64_t id
         return status;
     content.df.runs++;
     status = lmcs_content_put(txn, &content, error);
-    return status == LMCS_OK && content.df.identity != identity ? lmcs_identity_count(txn, identity, 1, error)
-                                                                : status;
+    return status == LMCS_OK && content.df.identity != identity ? lmcs_identity_count(txn, identity, 1, error) : status;
 }
 
 enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t identity, uint64_t successor,
@@ -476,8 +481,8 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     if (status != LMCS_OK)
         return status;
     if (content.df.runs == 0)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: content %llu has too few runs",
-                         txn->pool->path, (unsigned long long)id);
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: content %llu has too few runs", txn->pool->path,
+                         (unsigned long long)id);
     content.df.runs--;
     if (content.df.runs == 0 && content.df.base_uses == 0)
         return let_go(txn, &content, release, error);
@@ -525,8 +530,10 @@ enum lmcs_status lmcs_content_depth(struct lmcs_txn *txn, const struct lmcs_cont
     *depth = 0;
     while (base.df.base_count > 0) {
         if (++*depth > LMCS_CHAIN_BOUND)
-            return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: content %llu rests on a chain that is "
-                             "too long", txn->pool->path, (unsigned long long)content->id);
+            return lmcs_fail(error, LMCS_DAMAGED, 0,
+                             "%s: damaged metadata: content %llu rests on a chain that is "
+                             "too long",
+                             txn->pool->path, (unsigned long long)content->id);
         enum lmcs_status status = lmcs_content_get(txn, base.bases[0], &base, error);
         if (status != LMCS_OK)
             return status;

@@ -47,8 +47,7 @@ enum lmcs_status lmcs_content_get(struct lmcs_txn *txn, uint64_t id, struct lmcs
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmcs_content *content, bool *found,
                                    struct lmcs_error *error);
-enum lmcs_status lmcs_content_put(struct lmcs_txn *txn, const struct lmcs_content *content,
-                                  struct lmcs_error *error);
+enum lmcs_status lmcs_content_put(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error);
 /* Enters a new content (id 0: gets one) with its parts in the map of space. */
 enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_error *error);
 

@@ -14,14 +14,15 @@
 
 const char *lmcs_status_name(enum lmcs_status status)
 {
-    static const char *const names[] = {"ok",      "invalid",     "not found", "exists",       "in use",    "full",
-                                        "damaged", "unsupported", "read-only", "system error", "no memory", "cancelled"};
+    static const char *const names[] = {"ok",        "invalid",      "not found", "exists",
+                                        "in use",    "full",         "damaged",   "unsupported",
+                                        "read-only", "system error", "no memory", "cancelled"};
     return (unsigned)status < sizeof names / sizeof names[0] ? names[status] : "unknown";
 }
 
-__attribute__((format(printf, 4, 0)))
-static enum lmcs_status fill(struct lmcs_error *error, enum lmcs_status status, int system_errno, const char *format,
-                             va_list arguments)
+__attribute__((format(printf, 4, 0))) static enum lmcs_status fill(struct lmcs_error *error, enum lmcs_status status,
+                                                                   int system_errno, const char *format,
+                                                                   va_list arguments)
 {
     if (error == NULL)
         return status;

@@ -21,7 +21,7 @@ static void fill_medium(const struct lmcs_pool *pool, struct lmcs_pool_info *inf
     info->device_health = topology.device_health;
     info->bad_blocks = topology.bad_blocks;
     info->unsafe_shutdowns = topology.unsafe_shutdowns;
-    info->medium = topology.is_devdax ? LMCS_MEDIUM_DEVDAX
+    info->medium = topology.is_devdax   ? LMCS_MEDIUM_DEVDAX
                    : topology.is_memory ? LMCS_MEDIUM_MEMORY_FILE
                                         : LMCS_MEDIUM_FILE;
     if (pool->heap != NULL) {
@@ -88,8 +88,7 @@ enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *i
     filled.content_count = root->trees[LMCS_TREE_CONTENTS].count;
     filled.last_snapshot_bytes = root->last_snapshot_bytes;
     status = count_shelves(&txn, &filled, error);
-    filled.used_bytes =
-        root->slab_bytes + (pool->space != NULL ? lmcs_space_used(pool) : root->extent_bytes);
+    filled.used_bytes = root->slab_bytes + (pool->space != NULL ? lmcs_space_used(pool) : root->extent_bytes);
     filled.free_bytes = pool->space != NULL ? lmcs_space_free_bytes(pool) : free_for_reader(pool, root);
     lmcs_txn_end(&txn);
     if (status != LMCS_OK)
@@ -113,8 +112,9 @@ enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *pool, uint64_t limit_byte
     uint64_t used = txn.root.slab_bytes + lmcs_space_used(pool);
     if (limit_bytes != 0 && (limit_bytes < used || limit_bytes < LMCS_MIN_POOL_BYTES)) {
         lmcs_txn_end(&txn);
-        return lmcs_fail(error, LMCS_INVALID, 0, "%s: uses %llu bytes: the limit can't be %llu (compact or prune first)",
-                         pool->path, (unsigned long long)used, (unsigned long long)limit_bytes);
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "%s: uses %llu bytes: the limit can't be %llu (compact or prune first)", pool->path,
+                         (unsigned long long)used, (unsigned long long)limit_bytes);
     }
     txn.root.limit_bytes = limit_bytes;
     return lmcs_txn_commit(&txn, error);

@@ -16,9 +16,9 @@
 #error "lmc-store runs on little-endian machines"
 #endif
 
-#define LMCS_LAYOUT_NAME "lmcstore"
+#define LMCS_LAYOUT_NAME    "lmcstore"
 #define LMCS_FORMAT_VERSION 1
-#define LMCS_PAGE_BYTES 4096u
+#define LMCS_PAGE_BYTES     4096u
 
 /* ---- Superblock: the libpmemobj root object ---- */
 
@@ -29,8 +29,8 @@ struct lmcs_superblock_df {
     char magic[8];
     uint32_t version;
     uint32_t reserved0;
-    uint64_t compatible;   /* features that a reader may ignore */
-    uint64_t incompatible; /* features without which nothing can be read */
+    uint64_t compatible;           /* features that a reader may ignore */
+    uint64_t incompatible;         /* features without which nothing can be read */
     uint64_t read_only_compatible; /* features without which nothing may be written */
     unsigned char uuid[16];
     uint64_t created_ns;
@@ -65,19 +65,19 @@ enum lmcs_tree_kind {
     LMCS_TREE_GROUPS,          /* (group high, group low) -> u64 shelf, u64 number: prepared snapshots */
     LMCS_ROOT_TREES = 16,      /* places in the root page; those above are zero */
     /* The trees of a shelf, which its record refers to. */
-    LMCS_TREE_NUMBERS = 16,    /* (number, 0) -> lmcs_snapshot_df */
-    LMCS_TREE_STEPS,           /* (step with its sign bit flipped, number) -> nothing */
-    LMCS_TREE_TIMES,           /* (time_ns, number) -> nothing */
-    LMCS_TREE_TAGS,            /* (hash of tag, 0 and up on collision) -> lmcs_tag_df */
-    LMCS_TREE_TAGGED,          /* (number, hash of tag) -> the tag's collision index, u64 */
-    LMCS_TREE_MANIFEST,        /* (identity, 0) -> lmcs_manifest_df; one for each snapshot, pages shared */
+    LMCS_TREE_NUMBERS = 16, /* (number, 0) -> lmcs_snapshot_df */
+    LMCS_TREE_STEPS,        /* (step with its sign bit flipped, number) -> nothing */
+    LMCS_TREE_TIMES,        /* (time_ns, number) -> nothing */
+    LMCS_TREE_TAGS,         /* (hash of tag, 0 and up on collision) -> lmcs_tag_df */
+    LMCS_TREE_TAGGED,       /* (number, hash of tag) -> the tag's collision index, u64 */
+    LMCS_TREE_MANIFEST,     /* (identity, 0) -> lmcs_manifest_df; one for each snapshot, pages shared */
     LMCS_TREE_KINDS
 };
 #define LMCS_SHELF_TREES 5
 
-#define LMCS_NODE_MAGIC 0x4e434d4cu /* "LMCN" */
-#define LMCS_MAX_LEVEL 10u
-#define LMCS_MAX_VALUE 1900u
+#define LMCS_NODE_MAGIC  0x4e434d4cu /* "LMCN" */
+#define LMCS_MAX_LEVEL   10u
+#define LMCS_MAX_VALUE   1900u
 
 /* A slot of a node: the entry is a key of 16 bytes at `offset`, its value behind it. */
 struct lmcs_slot_df {
@@ -92,9 +92,9 @@ struct lmcs_node_df {
     uint8_t level;
     uint8_t kind; /* enum lmcs_tree_kind */
     uint16_t count;
-    uint64_t self;  /* its own offset */
-    uint64_t epoch; /* of the commit that wrote it */
-    uint16_t low;   /* where the entries begin */
+    uint64_t self;    /* its own offset */
+    uint64_t epoch;   /* of the commit that wrote it */
+    uint16_t low;     /* where the entries begin */
     uint16_t garbage; /* bytes of removed entries among them */
     uint32_t reserved;
     uint64_t check; /* hash64 of the page with this word 0, seed: its offset */
@@ -124,8 +124,8 @@ struct lmcs_root_df {
     uint64_t next_shelf;
     uint64_t next_identity;
     uint64_t next_content;
-    uint64_t slab_next; /* pages of the newest slab from here ... */
-    uint64_t slab_end;  /* ... to here were never used */
+    uint64_t slab_next;    /* pages of the newest slab from here ... */
+    uint64_t slab_end;     /* ... to here were never used */
     uint64_t slab_bytes;   /* all slabs */
     uint64_t extent_bytes; /* all extents: space of the disk that they take */
     uint64_t live_bytes;   /* of them, payloads that something refers to */
@@ -145,13 +145,13 @@ enum lmcs_object_kind { LMCS_OBJECT_SLAB = 1, LMCS_OBJECT_EXTENT = 2 };
 /* An object of libpmemobj that is ours, at key.high (its user offset). */
 struct lmcs_object_df {
     uint32_t kind;
-    uint32_t purpose;     /* of an extent: 0 raw captures, 1 compacted */
-    uint64_t bytes;       /* of the object */
-    uint64_t first;       /* offset of its first aligned byte */
-    uint64_t cursor;      /* extents: payloads lie between first and here */
-    uint64_t backed;      /* extents: file space is allocated up to here */
+    uint32_t purpose;       /* of an extent: 0 raw captures, 1 compacted */
+    uint64_t bytes;         /* of the object */
+    uint64_t first;         /* offset of its first aligned byte */
+    uint64_t cursor;        /* extents: payloads lie between first and here */
+    uint64_t backed;        /* extents: file space is allocated up to here */
     uint64_t punched_bytes; /* ... but for so many that were given back */
-    uint64_t live_bytes;  /* of payloads that something refers to */
+    uint64_t live_bytes;    /* of payloads that something refers to */
     uint64_t retired_bytes; /* of payloads that are on the retired list */
 };
 static_assert(sizeof(struct lmcs_object_df) == 64, "object layout");
@@ -257,12 +257,12 @@ static_assert(sizeof(struct lmcs_content_df) == 64, "content layout");
 
 /* Instead of a successor: the compactor can do no more for this base, which goes with its last dependent. */
 #define LMCS_BASE_SETTLED UINT64_MAX
-#define LMCS_MAX_PARTS 16u /* of a payload */
-#define LMCS_CHAIN_BOUND 4u /* deltas to undo, at most, to read a content */
+#define LMCS_MAX_PARTS    16u /* of a payload */
+#define LMCS_CHAIN_BOUND  4u  /* deltas to undo, at most, to read a content */
 
 /* Payloads of this size and more start and end on a page; smaller ones on LMCS_PACK_ALIGN. */
 #define LMCS_ALIGNED_BYTES 65536u
-#define LMCS_PACK_ALIGN 64u
+#define LMCS_PACK_ALIGN    64u
 
 static inline uint64_t lmcs_page_up(uint64_t bytes)
 {
@@ -280,6 +280,6 @@ static inline uint64_t lmcs_room(uint64_t bytes)
 #define LMCS_LEASE_EPOCHS ((uint64_t)1 << 61)
 #define LMCS_LEASE_RANGES ((uint64_t)1 << 62)
 #define LMCS_LEASE_BLOCKS (((uint64_t)1 << 62) + ((uint64_t)1 << 61))
-#define LMCS_LEASE_BLOCK ((uint64_t)1 << 20) /* bytes */
+#define LMCS_LEASE_BLOCK  ((uint64_t)1 << 20) /* bytes */
 
 #endif

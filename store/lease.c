@@ -169,9 +169,15 @@ enum lmcs_status lmcs_lease_epoch(struct lmcs_lease *lease, uint64_t epoch, stru
     return take(lease, epoch, LMCS_LEASE_EPOCHS + epoch, 1, error);
 }
 
-void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch) { drop(lease, epoch, LMCS_LEASE_EPOCHS + epoch); }
+void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch)
+{
+    drop(lease, epoch, LMCS_LEASE_EPOCHS + epoch);
+}
 
-static bool is_small(uint64_t bytes) { return lmcs_room(bytes) < LMCS_ALIGNED_BYTES; }
+static bool is_small(uint64_t bytes)
+{
+    return lmcs_room(bytes) < LMCS_ALIGNED_BYTES;
+}
 
 static enum lmcs_status take_block(struct lmcs_lease *lease, uint64_t block, struct lmcs_error *error)
 {

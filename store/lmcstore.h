@@ -30,18 +30,18 @@
 extern "C" {
 #endif
 
-#define LMCS_VERSION_MAJOR 0
-#define LMCS_VERSION_MINOR 1
-#define LMCS_VERSION_PATCH 0
+#define LMCS_VERSION_MAJOR  0
+#define LMCS_VERSION_MINOR  1
+#define LMCS_VERSION_PATCH  0
 
-#define LMCS_API __attribute__((visibility("default")))
-#define LMCS_NODISCARD __attribute__((warn_unused_result))
+#define LMCS_API            __attribute__((visibility("default")))
+#define LMCS_NODISCARD      __attribute__((warn_unused_result))
 
-#define LMCS_MAX_NAME 1024        /* bytes of a tensor's, shelf's or tag's name, without the NUL */
-#define LMCS_MAX_DIMS 32
-#define LMCS_MAX_TENSORS 16777216 /* in one snapshot */
+#define LMCS_MAX_NAME       1024 /* bytes of a tensor's, shelf's or tag's name, without the NUL */
+#define LMCS_MAX_DIMS       32
+#define LMCS_MAX_TENSORS    16777216 /* in one snapshot */
 #define LMCS_MIN_POOL_BYTES ((uint64_t)8 << 20)
-#define LMCS_NO_STEP INT64_MIN    /* a snapshot without a step */
+#define LMCS_NO_STEP        INT64_MIN /* a snapshot without a step */
 
 /* ---- Errors --------------------------------------------------------------------------------------------------- */
 
@@ -57,7 +57,7 @@ enum lmcs_status {
     LMCS_READ_ONLY,   /* the pool was opened for reading, or can't be written safely */
     LMCS_IO,          /* the operating system said no: see system_errno */
     LMCS_NO_MEMORY,
-    LMCS_CANCELLED    /* a progress function asked to stop */
+    LMCS_CANCELLED /* a progress function asked to stop */
 };
 
 struct lmcs_error {
@@ -84,22 +84,22 @@ struct lmcs_progress {
 struct lmcs_pool;
 
 enum lmcs_open_mode {
-    LMCS_OPEN_READ,     /* beside a writer in another process; sees what is committed when a call is made */
-    LMCS_OPEN_WRITE,    /* must exist */
+    LMCS_OPEN_READ,  /* beside a writer in another process; sees what is committed when a call is made */
+    LMCS_OPEN_WRITE, /* must exist */
     LMCS_OPEN_OR_CREATE,
-    LMCS_OPEN_CREATE    /* must not exist */
+    LMCS_OPEN_CREATE /* must not exist */
 };
 
 enum lmcs_open_flags {
-    LMCS_NO_BACKGROUND = 1,  /* no compactor thread (compaction on request works) */
-    LMCS_FORCE_NETWORK = 2   /* accept NFS, Lustre, FUSE and the like, where locks and mappings may lie */
+    LMCS_NO_BACKGROUND = 1, /* no compactor thread (compaction on request works) */
+    LMCS_FORCE_NETWORK = 2  /* accept NFS, Lustre, FUSE and the like, where locks and mappings may lie */
 };
 
 struct lmcs_open_options {
-    uint64_t limit_bytes;  /* on creation: use at most this of the disk; 0: as the disk allows. Ignored by an open */
-    uint32_t wait_ms;      /* how long to wait for another writer; UINT32_MAX: the default, 10 s */
-    uint32_t threads;      /* for copying and coding; 0: the processors, 8 at most */
-    uint32_t flags;        /* enum lmcs_open_flags */
+    uint64_t limit_bytes; /* on creation: use at most this of the disk; 0: as the disk allows. Ignored by an open */
+    uint32_t wait_ms;     /* how long to wait for another writer; UINT32_MAX: the default, 10 s */
+    uint32_t threads;     /* for copying and coding; 0: the processors, 8 at most */
+    uint32_t flags;       /* enum lmcs_open_flags */
 };
 
 /* Defaults for lmcs_pool_open. */
@@ -128,22 +128,22 @@ struct lmcs_pool_info {
     unsigned char uuid[16];
     bool writable;
     enum lmcs_medium medium;
-    bool is_persistent_memory; /* stores reach a persistence domain without msync */
-    bool forced;               /* PMEM_IS_PMEM_FORCE: survives a kill, not a power cut */
-    char file_system[32];      /* "ext4", "tmpfs", "devdax", ... */
+    bool is_persistent_memory;   /* stores reach a persistence domain without msync */
+    bool forced;                 /* PMEM_IS_PMEM_FORCE: survives a kill, not a power cut */
+    char file_system[32];        /* "ext4", "tmpfs", "devdax", ... */
     char persistence_domain[32]; /* "memory_controller", "cpu_cache", "unknown", "none" */
-    char nvdimm_namespace[64]; /* "" when there is none */
-    int32_t numa_node;         /* -1: not known, or one node only */
-    int32_t device_health;     /* -1 unknown, 0 ok, 1 non-critical, 2 critical, 3 fatal */
-    uint64_t bad_blocks;       /* of the region below the pool; 0 also where not known */
-    uint64_t unsafe_shutdowns; /* of the device; 0 also where not known */
-    uint64_t limit_bytes;      /* 0: no limit of our own */
-    uint64_t used_bytes;       /* space of the disk that the pool takes, by our own count */
-    uint64_t live_bytes;       /* ... of it, payloads and metadata that something refers to */
-    uint64_t free_bytes;       /* what can still be written: under the limit and on the disk */
+    char nvdimm_namespace[64];   /* "" when there is none */
+    int32_t numa_node;           /* -1: not known, or one node only */
+    int32_t device_health;       /* -1 unknown, 0 ok, 1 non-critical, 2 critical, 3 fatal */
+    uint64_t bad_blocks;         /* of the region below the pool; 0 also where not known */
+    uint64_t unsafe_shutdowns;   /* of the device; 0 also where not known */
+    uint64_t limit_bytes;        /* 0: no limit of our own */
+    uint64_t used_bytes;         /* space of the disk that the pool takes, by our own count */
+    uint64_t live_bytes;         /* ... of it, payloads and metadata that something refers to */
+    uint64_t free_bytes;         /* what can still be written: under the limit and on the disk */
     uint64_t metadata_bytes;
     uint64_t created_ns;
-    uint64_t epoch;            /* metadata commits since creation */
+    uint64_t epoch; /* metadata commits since creation */
     uint64_t shelf_count;
     uint64_t snapshot_count;
     uint64_t content_count;
@@ -153,7 +153,7 @@ struct lmcs_pool_info {
     uint64_t compacted_contents;  /* by this process */
     bool compaction_running;
     bool compaction_paused;
-    char compaction_error[256];   /* "" or why the background stopped */
+    char compaction_error[256]; /* "" or why the background stopped */
     uint32_t format_version;
 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *info,
@@ -169,7 +169,7 @@ struct lmcs_shelf_info {
     uint64_t snapshot_count; /* committed ones */
     uint64_t latest;         /* number of the newest; 0: empty */
     uint64_t next_number;
-    uint32_t keep_raw;       /* policy: this many of the newest snapshots stay raw */
+    uint32_t keep_raw; /* policy: this many of the newest snapshots stay raw */
 };
 
 /* Calls `visit` for each shelf, by name; stops when it returns false. No lmcs function may be called from within. */
@@ -196,11 +196,11 @@ enum lmcs_kind {
 
 struct lmcs_tensor {
     const char *name;
-    uint32_t kind;         /* enum lmcs_kind */
-    uint32_t dtype;        /* enum lmc_dtype */
-    uint32_t ndim;         /* 0 to LMCS_MAX_DIMS */
-    const uint64_t *shape; /* elements; NULL allowed when ndim is 0 */
-    const int64_t *strides; /* bytes, may be negative or 0; NULL: row-major. Only read by put */
+    uint32_t kind;                /* enum lmcs_kind */
+    uint32_t dtype;               /* enum lmc_dtype */
+    uint32_t ndim;                /* 0 to LMCS_MAX_DIMS */
+    const uint64_t *shape;        /* elements; NULL allowed when ndim is 0 */
+    const int64_t *strides;       /* bytes, may be negative or 0; NULL: row-major. Only read by put */
     const uint64_t *global_shape; /* NULL, or: this tensor is the part of a larger one of this shape (ndim) ... */
     const uint64_t *offsets;      /* ... at these element offsets (ndim) */
 };
@@ -223,9 +223,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *po
  * while it is copied gives a torn but valid tensor. After a failure the capture can only be aborted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture,
-                                                          const struct lmcs_tensor *tensors,
-                                                          const void *const *data, size_t count,
-                                                          struct lmcs_error *error);
+                                                          const struct lmcs_tensor *tensors, const void *const *data,
+                                                          size_t count, struct lmcs_error *error);
 /* Puts `tensor` as another name of one already in this capture with the same dtype and shape: one content. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture,
                                                                const struct lmcs_tensor *tensor,
@@ -244,17 +243,17 @@ struct lmcs_metric {
 };
 
 struct lmcs_commit_options {
-    int64_t step;         /* LMCS_NO_STEP: none */
-    uint64_t parent;      /* number of the parent; 0: the default (the one last loaded for training or committed by
+    int64_t step;            /* LMCS_NO_STEP: none */
+    uint64_t parent;         /* number of the parent; 0: the default (the one last loaded for training or committed by
                              this process on the shelf, else the latest); UINT64_MAX: no parent */
-    uint64_t time_ns;     /* 0: now */
+    uint64_t time_ns;        /* 0: now */
     const char *const *tags; /* moved to this snapshot if they are elsewhere */
     size_t tag_count;
     const struct lmcs_metric *metrics; /* names are unique */
     size_t metric_count;
-    const char *meta_json; /* NULL, or a JSON object: the user's own */
-    bool asynchronous;     /* return when captured; see lmcs_capture_wait */
-    bool prepare;          /* leave it prepared, to be resolved with its group by lmcs_group_resolve */
+    const char *meta_json;   /* NULL, or a JSON object: the user's own */
+    bool asynchronous;       /* return when captured; see lmcs_capture_wait */
+    bool prepare;            /* leave it prepared, to be resolved with its group by lmcs_group_resolve */
     unsigned char group[16]; /* all zero: no group (needed with prepare) */
 };
 LMCS_API void lmcs_commit_options_init(struct lmcs_commit_options *options);
@@ -295,8 +294,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_resolve(struct lmcs_pool *po
  * calls fail with LMCS_NOT_FOUND. Free with lmcs_snapshot_close, before the pool is closed.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_open(struct lmcs_pool *pool, const char *address,
-                                                            struct lmcs_snapshot **snapshot,
-                                                            struct lmcs_error *error);
+                                                            struct lmcs_snapshot **snapshot, struct lmcs_error *error);
 /* The same with the shelf and what stands after the @ apart; `which` NULL or "": the latest. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf,
                                                             const char *which, struct lmcs_snapshot **snapshot,
@@ -309,7 +307,7 @@ struct lmcs_snapshot_info {
     uint64_t number;
     int64_t step;
     uint64_t time_ns;
-    uint64_t parent; /* 0: none. The parent may have been removed */
+    uint64_t parent;       /* 0: none. The parent may have been removed */
     uint64_t tensor_count; /* attachments not counted */
     uint64_t raw_bytes;    /* of its tensors and attachments, decoded */
     const struct lmcs_metric *metrics;
@@ -321,7 +319,7 @@ LMCS_API const struct lmcs_snapshot_info *lmcs_snapshot_info(const struct lmcs_s
 
 /* How a snapshot is stored now. Walks its manifest. */
 struct lmcs_snapshot_storage {
-    uint64_t stored_bytes;  /* payloads of all its contents, each once, shared ones in full, bases not */
+    uint64_t stored_bytes; /* payloads of all its contents, each once, shared ones in full, bases not */
     uint64_t raw_contents;
     uint64_t delta_contents;    /* coded against a base */
     uint64_t keyframe_contents; /* compressed, alone */
@@ -376,7 +374,7 @@ enum lmcs_stored_as { LMCS_STORED_RAW, LMCS_STORED_KEYFRAME, LMCS_STORED_DELTA }
 struct lmcs_entry {
     struct lmcs_tensor tensor; /* strides NULL */
     struct lmc_hash digest;
-    uint64_t content;          /* equal numbers: the same stored content */
+    uint64_t content; /* equal numbers: the same stored content */
     uint64_t raw_bytes;
     uint64_t stored_bytes;
     enum lmcs_stored_as stored_as;
@@ -441,10 +439,10 @@ LMCS_API void lmcs_compactor_stop(struct lmcs_pool *pool);
 /* ---- Checking ------------------------------------------------------------------------------------------------- */
 
 struct lmcs_damage {
-    const char *what;   /* a sentence */
-    const char *shelf;  /* "" when not known */
-    uint64_t number;    /* one snapshot that has it; 0: not known */
-    const char *tensor; /* "" when it is not in a tensor */
+    const char *what;    /* a sentence */
+    const char *shelf;   /* "" when not known */
+    uint64_t number;     /* one snapshot that has it; 0: not known */
+    const char *tensor;  /* "" when it is not in a tensor */
     uint64_t first_byte; /* of the tensor */
     uint64_t byte_count;
 };
@@ -468,11 +466,11 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_verify(struct lmcs_pool *pool, con
 /* ---- Archives and safetensors --------------------------------------------------------------------------------- */
 
 struct lmcs_transfer_report {
-    uint64_t snapshots;     /* written, or added */
+    uint64_t snapshots;         /* written, or added */
     uint64_t snapshots_skipped; /* were there already */
     uint64_t contents;
-    uint64_t bytes;         /* of the archive or file */
-    uint64_t left_out;      /* export: entries that a safetensors file can't hold */
+    uint64_t bytes;           /* of the archive or file */
+    uint64_t left_out;        /* export: entries that a safetensors file can't hold */
     char left_out_names[512]; /* the first of them, comma-separated */
 };
 
@@ -496,16 +494,15 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore(struct lmcs_pool *pool, in
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_import_safetensors(struct lmcs_pool *pool, const char *shelf,
                                                                  const char *path,
                                                                  const struct lmcs_commit_options *options,
-                                                                 const struct lmcs_progress *progress,
-                                                                 uint64_t *number, struct lmcs_error *error);
+                                                                 const struct lmcs_progress *progress, uint64_t *number,
+                                                                 struct lmcs_error *error);
 /*
  * Writes a snapshot as a safetensors file (mode 0600; it appears whole, by rename, after fsync; "-": standard
  * output). `part`: NULL, or only the tensors under this dotted prefix, with the prefix stripped. The metadata has
  * "format": "pt" and where it came from. Attachments are left out.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_export_safetensors(struct lmcs_snapshot *snapshot, const char *part,
-                                                                 const char *path,
-                                                                 const struct lmcs_progress *progress,
+                                                                 const char *path, const struct lmcs_progress *progress,
                                                                  struct lmcs_transfer_report *report,
                                                                  struct lmcs_error *error);
 

@@ -70,8 +70,7 @@ struct walk {
 static enum lmcs_status read_node(struct walk *walk, const struct lmcs_ref_df *ref, int level, void *buffer,
                                   const struct lmcs_node_df **node)
 {
-    enum lmcs_status status =
-        lmcs_page_read(walk->txn, ref, LMCS_TREE_MANIFEST, buffer, node, walk->error);
+    enum lmcs_status status = lmcs_page_read(walk->txn, ref, LMCS_TREE_MANIFEST, buffer, node, walk->error);
     if (status == LMCS_OK && level >= 0 && (*node)->level != level)
         return lmcs_fail(walk->error, LMCS_DAMAGED, 0, "%s: damaged metadata: a manifest's levels don't match",
                          walk->txn->pool->path);
@@ -126,8 +125,8 @@ static enum lmcs_status walk_own(struct walk *walk, struct lmcs_ref_df ref, int 
     if (status != LMCS_OK || (walk->older != NULL && node->epoch <= walk->older->epoch))
         return status;
     for (size_t i = 0; status == LMCS_OK && i < node->count; i++)
-        status = node->level == 0 ? visit_entry(walk, node, i)
-                                  : walk_own(walk, lmcs_node_child(node, i), node->level - 1);
+        status =
+            node->level == 0 ? visit_entry(walk, node, i) : walk_own(walk, lmcs_node_child(node, i), node->level - 1);
     if (status == LMCS_OK && walk->free_pages)
         status = lmcs_page_free(walk->txn, ref.offset, false, walk->error);
     return status;
@@ -141,8 +140,14 @@ enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snaps
                                                              struct lmcs_error *error),
                                    void *context, struct lmcs_error *error)
 {
-    struct walk walk = {.txn = txn, .of = of, .older = older, .newer = newer, .free_pages = free_pages,
-                        .visit = visit, .context = context, .error = error};
+    struct walk walk = {.txn = txn,
+                        .of = of,
+                        .older = older,
+                        .newer = newer,
+                        .free_pages = free_pages,
+                        .visit = visit,
+                        .context = context,
+                        .error = error};
     if (of->manifest.offset == 0)
         return LMCS_OK;
     enum lmcs_status status = LMCS_OK;

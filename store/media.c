@@ -25,14 +25,14 @@
 
 #define MAX_SEGMENTS 1024
 /* libpmemobj's header: a page for all pool types, then the descriptor of an object pool. */
-#define POOL_SIGNATURE "PMEMOBJ"
-#define HEADER_BYTES 4096u
+#define POOL_SIGNATURE    "PMEMOBJ"
+#define HEADER_BYTES      4096u
 #define DESCRIPTOR_LAYOUT 4096u
-#define DESCRIPTOR_LANES (4096u + 1024u)
-#define DESCRIPTOR_HEAP (4096u + 1024u + 16u)
-#define DESCRIPTOR_ROOT (4096u + 2048u)
-#define DESCRIPTOR_END (4096u + 4096u)
-#define PART_ALIGN ((uint64_t)2 << 20)
+#define DESCRIPTOR_LANES  (4096u + 1024u)
+#define DESCRIPTOR_HEAP   (4096u + 1024u + 16u)
+#define DESCRIPTOR_ROOT   (4096u + 2048u)
+#define DESCRIPTOR_END    (4096u + 4096u)
+#define PART_ALIGN        ((uint64_t)2 << 20)
 
 struct segment {
     int fd;
@@ -109,8 +109,8 @@ static enum lmcs_status add_part(struct lmcs_media *media, const char *path, str
         uint64_t skip = media->segment_count == 0 ? 0 : HEADER_BYTES;
         uint64_t usable = (uint64_t)st.st_size & ~(PART_ALIGN - 1);
         if ((uint64_t)st.st_size < PART_ALIGN)
-            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: part is too small (%lld bytes)", path,
-                               (long long)st.st_size);
+            status =
+                lmcs_fail(error, LMCS_DAMAGED, 0, "%s: part is too small (%lld bytes)", path, (long long)st.st_size);
         else
             status = add_segment(media, fd, skip, usable - skip, error);
     }
@@ -164,8 +164,7 @@ static enum lmcs_status map_all(struct lmcs_media *media, struct lmcs_error *err
         return lmcs_media_map_shared(media, 0, media->bytes, map, error);
     }
     if (map == MAP_FAILED)
-        return lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", media->path,
-                               (unsigned long long)media->bytes);
+        return lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", media->path, (unsigned long long)media->bytes);
     media->map = map;
     return LMCS_OK;
 }
@@ -226,8 +225,10 @@ enum lmcs_status lmcs_media_check_log(const struct lmcs_media *media, struct lmc
     if (status != LMCS_OK)
         return status;
     if (lanes[0] >= media->heap || lanes[1] == 0 || lanes[1] > (media->heap - lanes[0]) / LANE_BYTES)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged: libpmemobj's log is not where it should be; mode r may "
-                         "read it", media->path);
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         "%s: damaged: libpmemobj's log is not where it should be; mode r may "
+                         "read it",
+                         media->path);
     if (lanes[1] != (media->heap - lanes[0]) / LANE_BYTES)
         return LMCS_OK; /* made by a libpmemobj with other lanes */
     for (uint64_t i = 0; i < lanes[1]; i++) {
@@ -236,8 +237,10 @@ enum lmcs_status lmcs_media_check_log(const struct lmcs_media *media, struct lmc
         if (status != LMCS_OK)
             return status;
         if (!lane_is_sound(media, lane))
-            return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: libpmemobj's log is damaged, so that nothing can be written; "
-                             "mode r reads what is there: dump it, and restore it into a new pool", media->path);
+            return lmcs_fail(error, LMCS_DAMAGED, 0,
+                             "%s: libpmemobj's log is damaged, so that nothing can be written; "
+                             "mode r reads what is there: dump it, and restore it into a new pool",
+                             media->path);
     }
     return LMCS_OK;
 }
@@ -310,13 +313,34 @@ void lmcs_media_release(struct lmcs_media *media)
     free(media);
 }
 
-const char *lmcs_media_path(const struct lmcs_media *media) { return media->path; }
-int lmcs_media_fd(const struct lmcs_media *media) { return media->fd; }
-bool lmcs_media_is_device(const struct lmcs_media *media) { return media->is_device; }
-bool lmcs_media_is_poolset(const struct lmcs_media *media) { return media->is_poolset; }
-uint64_t lmcs_media_bytes(const struct lmcs_media *media) { return media->bytes; }
-uint64_t lmcs_media_superblock(const struct lmcs_media *media) { return media->superblock; }
-uint64_t lmcs_media_heap(const struct lmcs_media *media) { return media->heap; }
+const char *lmcs_media_path(const struct lmcs_media *media)
+{
+    return media->path;
+}
+int lmcs_media_fd(const struct lmcs_media *media)
+{
+    return media->fd;
+}
+bool lmcs_media_is_device(const struct lmcs_media *media)
+{
+    return media->is_device;
+}
+bool lmcs_media_is_poolset(const struct lmcs_media *media)
+{
+    return media->is_poolset;
+}
+uint64_t lmcs_media_bytes(const struct lmcs_media *media)
+{
+    return media->bytes;
+}
+uint64_t lmcs_media_superblock(const struct lmcs_media *media)
+{
+    return media->superblock;
+}
+uint64_t lmcs_media_heap(const struct lmcs_media *media)
+{
+    return media->heap;
+}
 
 static bool inside(const struct lmcs_media *media, uint64_t offset, uint64_t bytes)
 {
@@ -344,8 +368,8 @@ static enum lmcs_status read_segment(const struct lmcs_media *media, const struc
                                             media->path, (unsigned long long)(segment->pool_offset + at))
                                 : lmcs_fail_errno(error, errno, "%s: can't read", media->path);
         if (got == 0)
-            return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: the file was cut short: nothing at offset %llu",
-                             media->path, (unsigned long long)(segment->pool_offset + at));
+            return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: the file was cut short: nothing at offset %llu", media->path,
+                             (unsigned long long)(segment->pool_offset + at));
         out += got;
         at += (uint64_t)got;
         bytes -= (uint64_t)got;

@@ -72,7 +72,8 @@ enum lmcs_status lmcs_meta_encode(const struct lmcs_commit_options *options, cha
         size_t bytes = strlen(dumped) + strlen(meta) + 32;
         *text = bytes > LMCS_META_MOST ? NULL : malloc(bytes);
         if (bytes > LMCS_META_MOST)
-            status = lmcs_fail(error, LMCS_INVALID, 0, "metrics and metadata take more than 64 MiB: put what is large "
+            status = lmcs_fail(error, LMCS_INVALID, 0,
+                               "metrics and metadata take more than 64 MiB: put what is large "
                                "into tensors or attachments");
         else if (*text == NULL)
             status = lmcs_fail_memory(error);
@@ -91,7 +92,8 @@ static enum lmcs_status take_metrics(const json_t *object, struct lmcs_meta *met
     meta->metrics = calloc(json_object_size(object) + 1, sizeof *meta->metrics);
     if (meta->metrics == NULL)
         return lmcs_fail_memory(error);
-    json_object_foreach((json_t *)object, key, value) {
+    json_object_foreach((json_t *)object, key, value)
+    {
         struct lmcs_metric *metric = &meta->metrics[meta->metric_count];
         if (!metric_number(value, &metric->value))
             return lmcs_fail(error, LMCS_DAMAGED, 0, "a snapshot's metric is not a number");

@@ -2,7 +2,10 @@
 /* payload.c - the stored bytes of a content, which may lie in several parts. */
 #include "payload.h"
 
-uint64_t lmcs_raw_table_at(uint64_t raw_bytes) { return (raw_bytes + 15) & ~(uint64_t)15; }
+uint64_t lmcs_raw_table_at(uint64_t raw_bytes)
+{
+    return (raw_bytes + 15) & ~(uint64_t)15;
+}
 
 uint64_t lmcs_raw_stored_bytes(uint64_t raw_bytes)
 {
@@ -21,8 +24,8 @@ enum lmcs_status lmcs_payload_take(struct lmcs_region *region, uint64_t bytes, s
         if (bytes > most && bytes - most < LMCS_ALIGNED_BYTES)
             n = most - LMC_BLOCK_BYTES; /* or the last one would not begin on a page, and could not be mapped */
         if (content->df.part_count == LMCS_MAX_PARTS)
-            return lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: a tensor may have at most %llu bytes",
-                             region->pool->path, (unsigned long long)(LMCS_MAX_PARTS * most));
+            return lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: a tensor may have at most %llu bytes", region->pool->path,
+                             (unsigned long long)(LMCS_MAX_PARTS * most));
         struct lmcs_part_df *part = &content->parts[content->df.part_count];
         enum lmcs_status status = lmcs_region_take(region, n, &part->offset, error);
         if (status != LMCS_OK)

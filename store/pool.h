@@ -32,8 +32,7 @@ enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, stru
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error);
 /* Opens an existing one, waiting up to wait_ms for another writer to go. */
-enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, struct lmcs_heap **heap,
-                                struct lmcs_error *error);
+enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, struct lmcs_heap **heap, struct lmcs_error *error);
 /* Ends it; a pool that was created and never shown is removed. */
 void lmcs_heap_close(struct lmcs_heap *heap);
 
@@ -52,8 +51,8 @@ void *lmcs_heap_at(struct lmcs_heap *heap, uint64_t offset);
 /* Tells of an object that is there, so that the heap's own metadata near it is known to be in use. */
 void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset);
 /* Reserves an object of about `bytes` (exactly what fills whole chunks: see *got); nothing is durable until publish. */
-enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action,
-                                   uint64_t *offset, uint64_t *got, struct lmcs_error *error);
+enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action, uint64_t *offset,
+                                   uint64_t *got, struct lmcs_error *error);
 void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, struct lmcs_action *action);
 void lmcs_heap_cancel(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count);
 /* All the actions and *(u64 at word_offset) = word, atomically and durably. At most LMCS_MAX_ACTIONS actions. */

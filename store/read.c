@@ -55,8 +55,10 @@ enum lmcs_status lmcs_chain_load(struct lmcs_txn *txn, uint64_t content, struct 
         if (status != LMCS_OK)
             return status;
         if (link->df.base_count > 1)
-            return lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: content %llu rests on several bases: use a newer "
-                             "lmc-store", txn->pool->path, (unsigned long long)content);
+            return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                             "%s: content %llu rests on several bases: use a newer "
+                             "lmc-store",
+                             txn->pool->path, (unsigned long long)content);
         if (link->df.raw_bytes != chain->links[0].df.raw_bytes)
             return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a base has another size than its delta",
                              txn->pool->path);
@@ -86,8 +88,7 @@ void lmcs_chain_unpin(struct lmcs_pool *pool, const struct lmcs_chain *chain)
 
 /* ---- Headers ---- */
 
-static enum lmcs_status fail_link(const struct reading *r, const char *name, const char *why,
-                                  struct lmcs_error *error)
+static enum lmcs_status fail_link(const struct reading *r, const char *name, const char *why, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\" is damaged: %s", r->pool->path, name, why);
 }
@@ -148,13 +149,11 @@ static enum lmcs_status open_raw(struct reading *r, size_t i, const char *name, 
     link->header = malloc(blocks * sizeof(struct lmc_hash));
     if (link->header == NULL)
         return lmcs_fail_memory(error);
-    enum lmcs_status status =
-        lmcs_payload_read(r->pool->media, content, lmcs_raw_table_at(content->df.raw_bytes), link->header,
-                          blocks * sizeof(struct lmc_hash), error);
+    enum lmcs_status status = lmcs_payload_read(r->pool->media, content, lmcs_raw_table_at(content->df.raw_bytes),
+                                                link->header, blocks * sizeof(struct lmc_hash), error);
     if (status != LMCS_OK)
         return status;
-    struct lmc_hash digest =
-        lmc_digest(r->dtype, r->ndim, r->shape, (const struct lmc_hash *)link->header, blocks);
+    struct lmc_hash digest = lmc_digest(r->dtype, r->ndim, r->shape, (const struct lmc_hash *)link->header, blocks);
     if (digest.low != content->df.digest_low || digest.high != content->df.digest_high)
         return fail_link(r, name, "the checksums of its blocks are not what was written", error);
     return LMCS_OK;
@@ -301,8 +300,7 @@ static void read_job(void *context, uint64_t block)
     if (stop)
         return;
     struct scratch *scratch = get_scratch(r);
-    enum lmcs_status status =
-        scratch == NULL ? lmcs_fail_memory(&error) : undo_block(r, block, scratch, &why, &error);
+    enum lmcs_status status = scratch == NULL ? lmcs_fail_memory(&error) : undo_block(r, block, scratch, &why, &error);
     if (status != LMCS_OK)
         note_failure(r, block, status, why, &error);
     if (scratch != NULL)
@@ -322,8 +320,15 @@ enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain
                                  uint32_t dtype, uint32_t ndim, const uint64_t *shape, void *buffer,
                                  const struct lmcs_bad_range *bad, struct lmcs_error *error)
 {
-    struct reading r = {.pool = pool, .chain = chain, .raw_bytes = chain->links[0].df.raw_bytes, .dtype = dtype,
-                        .ndim = ndim, .shape = shape, .buffer = buffer, .go_on = bad != NULL, .bad = bad};
+    struct reading r = {.pool = pool,
+                        .chain = chain,
+                        .raw_bytes = chain->links[0].df.raw_bytes,
+                        .dtype = dtype,
+                        .ndim = ndim,
+                        .shape = shape,
+                        .buffer = buffer,
+                        .go_on = bad != NULL,
+                        .bad = bad};
     uint64_t expected;
     if (!lmcs_shape_bytes(dtype, ndim, shape, &expected) || expected != r.raw_bytes)
         return fail_link(&r, name, "its size is not that of its shape", error);

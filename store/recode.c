@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define WHOLE_BYTES ((uint64_t)64 << 20) /* frames of tensors up to this are made in memory: their size is known then */
+#define WHOLE_BYTES   ((uint64_t)64 << 20) /* frames of tensors up to this are made in memory: their size is known then */
 #define WINDOW_BLOCKS 16u
 
 /* ---- Begin and end ---- */
@@ -119,8 +119,8 @@ static enum lmcs_status get_bytes(struct lmcs_recode *recode, const struct lmcs_
         return lmcs_fail_memory(error);
     }
     at->data = at->map;
-    return lmcs_chain_read(recode->pool, chain, identity->name, identity->df.dtype, identity->df.ndim,
-                           identity->shape, at->map, NULL, error);
+    return lmcs_chain_read(recode->pool, chain, identity->name, identity->df.dtype, identity->df.ndim, identity->shape,
+                           at->map, NULL, error);
 }
 
 static void put_bytes(struct bytes_at *at)
@@ -170,8 +170,8 @@ static enum lmcs_status write_window(struct encoding *e, uint64_t count, uint64_
     enum lmcs_status status = LMCS_OK;
     for (uint64_t i = 0; status == LMCS_OK && i < count; i++) {
         uint32_t bytes = e->blocks[e->first + i].coded_bytes;
-        status = lmcs_payload_write(e->recode->pool->heap, &e->recode->made, *at, e->slots + i * e->slot_bytes,
-                                    bytes, error);
+        status = lmcs_payload_write(e->recode->pool->heap, &e->recode->made, *at, e->slots + i * e->slot_bytes, bytes,
+                                    error);
         *at += bytes;
     }
     return status;
@@ -286,8 +286,8 @@ static enum lmcs_status encode(struct encoding *e, const void *data, const void 
 {
     struct lmcs_recode *recode = e->recode;
     const struct lmcs_content_df *df = &recode->chain.links[0].df, *base_df = &recode->base.links[0].df;
-    struct lmc_params params = {.dtype = recode->identity.df.dtype, .raw_bytes = df->raw_bytes, .data = data,
-                                .base = base};
+    struct lmc_params params = {
+        .dtype = recode->identity.df.dtype, .raw_bytes = df->raw_bytes, .data = data, .base = base};
     const char *why = "";
     if (base != NULL)
         params.base_digest = (struct lmc_hash){base_df->digest_low, base_df->digest_high};
@@ -295,8 +295,8 @@ static enum lmcs_status encode(struct encoding *e, const void *data, const void 
     if (made != LMC_OK)
         return made == LMC_NO_MEMORY ? lmcs_fail_memory(error) : lmcs_fail(error, LMCS_INVALID, 0, "codec: %s", why);
     e->block_count = lmc_encoder_block_count(e->encoder);
-    e->slot_bytes = (lmc_block_bound(df->raw_bytes < LMC_BLOCK_BYTES ? df->raw_bytes : LMC_BLOCK_BYTES) + 63) &
-                    ~(size_t)63;
+    e->slot_bytes =
+        (lmc_block_bound(df->raw_bytes < LMC_BLOCK_BYTES ? df->raw_bytes : LMC_BLOCK_BYTES) + 63) & ~(size_t)63;
     bool whole = df->raw_bytes <= WHOLE_BYTES;
     e->blocks = calloc(e->block_count + 1, sizeof *e->blocks);
     e->slots = malloc((whole ? e->block_count + 1 : WINDOW_BLOCKS) * e->slot_bytes);

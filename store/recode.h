@@ -9,13 +9,13 @@
 struct lmcs_recode {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
-    bool serial; /* in the caller's thread alone */
+    bool serial;             /* in the caller's thread alone */
     struct lmcs_chain chain; /* the content as it is, pinned */
     struct lmcs_identity identity;
     bool has_base;
-    struct lmcs_chain base; /* pinned */
+    struct lmcs_chain base;   /* pinned */
     struct lmcs_content made; /* the new payload: parts, sizes, bases, kind, flags */
-    bool worthwhile; /* false: no smaller; made.df.flags says that it was tried */
+    bool worthwhile;          /* false: no smaller; made.df.flags says that it was tried */
 };
 
 /* Looks the content up (LMCS_NOT_FOUND when it is gone) and its base (0: none), and pins them. */

@@ -21,7 +21,10 @@ struct shelf_record {
     char name[LMCS_MAX_NAME];
 };
 
-static uint64_t hash_of(const char *text) { return lmc_hash64(text, strlen(text), 0); }
+static uint64_t hash_of(const char *text)
+{
+    return lmc_hash64(text, strlen(text), 0);
+}
 
 struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind)
 {
@@ -30,15 +33,14 @@ struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind
 
 /* ---- Shelves ---- */
 
-enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf,
-                                 struct lmcs_error *error)
+enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error)
 {
     struct shelf_record record;
     size_t bytes;
     bool found;
     enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES], (struct lmcs_key_df){id, 0},
-                      &record, sizeof record.df, sizeof record, &bytes, &found, error);
+        lmcs_tree_get(txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES], (struct lmcs_key_df){id, 0}, &record,
+                      sizeof record.df, sizeof record, &bytes, &found, error);
     if (status != LMCS_OK)
         return status;
     if (!found || bytes != sizeof record.df + record.df.name_bytes || record.df.id != id)
@@ -161,10 +163,9 @@ enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                  struct lmcs_record *record, bool *found, struct lmcs_error *error)
 {
     size_t bytes;
-    enum lmcs_status status =
-        lmcs_tree_get(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
-                      (struct lmcs_key_df){number, 0}, record, sizeof record->df, sizeof *record - 1, &bytes, found,
-                      error);
+    enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
+                                            (struct lmcs_key_df){number, 0}, record, sizeof record->df,
+                                            sizeof *record - 1, &bytes, found, error);
     if (status != LMCS_OK || !*found)
         return status;
     size_t meta = record->df.meta_bytes == UINT32_MAX ? 0 : record->df.meta_bytes;
@@ -180,9 +181,8 @@ enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
 {
     const struct lmcs_snapshot_df *df = &record->df;
     size_t meta = df->meta_bytes == UINT32_MAX ? 0 : df->meta_bytes;
-    enum lmcs_status status =
-        lmcs_tree_put(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
-                      (struct lmcs_key_df){df->number, 0}, record, sizeof *df + meta, error);
+    enum lmcs_status status = lmcs_tree_put(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
+                                            (struct lmcs_key_df){df->number, 0}, record, sizeof *df + meta, error);
     if (status != LMCS_OK || df->state != LMCS_SNAPSHOT_COMMITTED)
         return status;
     if (df->step != LMCS_NO_STEP)
@@ -224,9 +224,8 @@ enum lmcs_status lmcs_record_delete(struct lmcs_txn *txn, struct lmcs_shelf *she
                                     uint64_t *tags, struct lmcs_error *error)
 {
     const struct lmcs_snapshot_df *df = &record->df;
-    enum lmcs_status status =
-        lmcs_tree_delete(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
-                         (struct lmcs_key_df){df->number, 0}, NULL, error);
+    enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
+                                               (struct lmcs_key_df){df->number, 0}, NULL, error);
     if (status != LMCS_OK || df->state != LMCS_SNAPSHOT_COMMITTED)
         return status;
     if (df->step != LMCS_NO_STEP)
@@ -316,10 +315,9 @@ static enum lmcs_status probe_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf
     size_t length = strlen(tag), bytes;
     bool found = true;
     for (*index = 0; *index < 1024; ++*index) {
-        enum lmcs_status status =
-            lmcs_tree_get(txn, LMCS_TREE_TAGS, lmcs_shelf_tree(shelf, LMCS_TREE_TAGS),
-                          (struct lmcs_key_df){hash_of(tag), *index}, record, sizeof record->df, sizeof *record,
-                          &bytes, &found, error);
+        enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_TAGS, lmcs_shelf_tree(shelf, LMCS_TREE_TAGS),
+                                                (struct lmcs_key_df){hash_of(tag), *index}, record, sizeof record->df,
+                                                sizeof *record, &bytes, &found, error);
         if (status != LMCS_OK)
             return status;
         if (found && bytes == sizeof record->df + length && memcmp(record->tag, tag, length) == 0)
@@ -419,8 +417,8 @@ enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, ui
 static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *which,
                                      const char *why, struct lmcs_error *error)
 {
-    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%s%s", txn->pool->path, shelf->name,
-                     which, why);
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%s%s", txn->pool->path, shelf->name, which,
+                     why);
 }
 
 /* One that could not name a snapshot, whatever there is. */
@@ -429,8 +427,8 @@ static enum lmcs_status fail_spelling(const char *which, const char *why, struct
     return lmcs_fail(error, LMCS_INVALID, 0, "\"%.64s\" is no address of a snapshot: %s", which, why);
 }
 
-static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text,
-                                     uint64_t *number, struct lmcs_error *error)
+static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, uint64_t *number,
+                                     struct lmcs_error *error)
 {
     if (!all_digits(text + (*text == '-')))
         return fail_spelling(text, "after step: stands a whole number", error);
@@ -450,8 +448,8 @@ static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *sh
 }
 
 /* What stands before any "~". */
-static enum lmcs_status resolve_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
-                                     uint64_t *number, struct lmcs_error *error)
+static enum lmcs_status resolve_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name, uint64_t *number,
+                                     struct lmcs_error *error)
 {
     *number = 0;
     if (strcmp(name, "latest") == 0 || *name == '\0') {
@@ -474,8 +472,8 @@ static enum lmcs_status resolve_name(struct lmcs_txn *txn, struct lmcs_shelf *sh
     return status;
 }
 
-enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which,
-                                    uint64_t *number, struct lmcs_error *error)
+enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
+                                    struct lmcs_error *error)
 {
     char name[LMCS_MAX_NAME + 1];
     if (which == NULL || *which == '\0')

@@ -18,8 +18,7 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
 /* The same; LMCS_NOT_FOUND with a message when there is none. */
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
                                 struct lmcs_error *error);
-enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf,
-                                 struct lmcs_error *error);
+enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error);
 /* Makes one; a staging one is not found by its name. */
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error);
@@ -69,13 +68,16 @@ enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, ui
                               bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
 /* The number that stands for `which` ("7", "latest~2", "tag", "step:120"); LMCS_NOT_FOUND with a message. */
-enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which,
-                                    uint64_t *number, struct lmcs_error *error);
+enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
+                                    struct lmcs_error *error);
 
 /* Removes a snapshot, with the pages and contents that only it had. */
 enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                    struct lmcs_removal *removal, struct lmcs_error *error);
 
-static inline uint64_t lmcs_step_key(int64_t step) { return (uint64_t)step ^ ((uint64_t)1 << 63); }
+static inline uint64_t lmcs_step_key(int64_t step)
+{
+    return (uint64_t)step ^ ((uint64_t)1 << 63);
+}
 
 #endif

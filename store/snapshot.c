@@ -61,8 +61,7 @@ enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_reco
         size_t bytes;
         const void *value = lmcs_cursor_value(cursor, &bytes);
         if (bytes != sizeof entry) {
-            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: an entry of a manifest",
-                               txn->pool->path);
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: an entry of a manifest", txn->pool->path);
             break;
         }
         memcpy(&entry, value, sizeof entry);
@@ -167,11 +166,16 @@ static enum lmcs_status fill_snapshot(struct lmcs_txn *txn, const struct lmcs_sh
     if (status == LMCS_OK)
         status = lmcs_meta_decode(long_meta != NULL ? long_meta : record->meta, &s->meta, error);
     free(long_meta);
-    s->info = (struct lmcs_snapshot_info){.shelf = s->shelf, .number = record->df.number, .step = record->df.step,
-                                          .time_ns = record->df.time_ns, .parent = record->df.parent,
+    s->info = (struct lmcs_snapshot_info){.shelf = s->shelf,
+                                          .number = record->df.number,
+                                          .step = record->df.step,
+                                          .time_ns = record->df.time_ns,
+                                          .parent = record->df.parent,
                                           .tensor_count = record->df.tensor_count,
-                                          .raw_bytes = record->df.raw_bytes, .metrics = s->meta.metrics,
-                                          .metric_count = s->meta.metric_count, .meta_json = s->meta.json};
+                                          .raw_bytes = record->df.raw_bytes,
+                                          .metrics = s->meta.metrics,
+                                          .metric_count = s->meta.metric_count,
+                                          .meta_json = s->meta.json};
     memcpy(s->info.group, record->df.group, sizeof s->info.group);
     return status;
 }
@@ -201,8 +205,10 @@ enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf_na
     if (status == LMCS_OK)
         status = lmcs_record_get(&txn, &shelf, number, &record, &found, error);
     if (status == LMCS_OK && !found)
-        status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a tag or index names %s@%llu, which is "
-                           "not there", pool->path, shelf.name, (unsigned long long)number);
+        status = lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: damaged metadata: a tag or index names %s@%llu, which is "
+                           "not there",
+                           pool->path, shelf.name, (unsigned long long)number);
     if (status == LMCS_OK)
         status = fill_snapshot(&txn, &shelf, &record, s, error);
     lmcs_txn_end(&txn);
@@ -237,7 +243,10 @@ void lmcs_snapshot_close(struct lmcs_snapshot *snapshot)
     free(snapshot);
 }
 
-const struct lmcs_snapshot_info *lmcs_snapshot_info(const struct lmcs_snapshot *snapshot) { return &snapshot->info; }
+const struct lmcs_snapshot_info *lmcs_snapshot_info(const struct lmcs_snapshot *snapshot)
+{
+    return &snapshot->info;
+}
 
 void lmcs_snapshot_mark_loaded(struct lmcs_snapshot *snapshot)
 {
@@ -411,8 +420,8 @@ enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *she
     if (status != LMCS_OK)
         return status;
     const struct lmcs_snapshot_df *df = &record->df;
-    const uint64_t head[6] = {(uint64_t)df->step, df->time_ns, df->parent, df->entry_count, visiting.sum.low,
-                              visiting.sum.high};
+    const uint64_t head[6] = {(uint64_t)df->step, df->time_ns,      df->parent,
+                              df->entry_count,    visiting.sum.low, visiting.sum.high};
     struct lmc_hasher hasher;
     lmc_hasher_init(&hasher);
     lmc_hasher_update(&hasher, head, sizeof head);
@@ -422,8 +431,7 @@ enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *she
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc_hash *digest,
-                                      struct lmcs_error *error)
+enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc_hash *digest, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
@@ -463,8 +471,8 @@ enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kin
     lmcs_txn_end(&txn);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_chain_read(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape,
-                             buffer, NULL, error);
+    status = lmcs_chain_read(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape, buffer,
+                             NULL, error);
     lmcs_chain_unpin(snapshot->pool, &chain);
     return status;
 }
@@ -652,8 +660,7 @@ struct tagging {
     uint64_t number;
 };
 
-static enum lmcs_status set_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
-                                struct lmcs_error *error)
+static enum lmcs_status set_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context, struct lmcs_error *error)
 {
     const struct tagging *tagging = context;
     struct lmcs_record record;
@@ -705,8 +712,8 @@ enum lmcs_status lmcs_snapshot_tags(struct lmcs_snapshot *snapshot, bool (*visit
     return status;
 }
 
-static enum lmcs_status remove_in(struct lmcs_txn *txn, const char *name, uint64_t number,
-                                  struct lmcs_removal *removal, struct lmcs_error *error)
+static enum lmcs_status remove_in(struct lmcs_txn *txn, const char *name, uint64_t number, struct lmcs_removal *removal,
+                                  struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
     struct lmcs_record record;

@@ -24,9 +24,9 @@
 #include "space.h"
 #include "topology.h"
 
-#define DEFAULT_WAIT_MS 10000u
-#define WAIT_SLICE_MS 100u
-#define MAX_THREADS 8u
+#define DEFAULT_WAIT_MS    10000u
+#define WAIT_SLICE_MS      100u
+#define MAX_THREADS        8u
 #define DEFAULT_PART_BYTES ((uint64_t)15 << 30)
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -110,8 +110,7 @@ static uint64_t choose_part_bytes(void)
                : DEFAULT_PART_BYTES;
 }
 
-static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_options *options,
-                                  struct lmcs_error *error)
+static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_options *options, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL || (pool->path = strdup(path)) == NULL) {
@@ -224,8 +223,8 @@ static enum lmcs_status check_place(const char *path, uint32_t flags, int *node,
     *node = topology.numa_node;
     if (topology.is_network && (flags & LMCS_FORCE_NETWORK) == 0)
         return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
-                         "%s: lies on %s, where locks and mappings may lie: use a local file system, or force it",
-                         path, topology.file_system);
+                         "%s: lies on %s, where locks and mappings may lie: use a local file system, or force it", path,
+                         topology.file_system);
     return LMCS_OK;
 }
 
@@ -242,8 +241,7 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     return LMCS_OK;
 }
 
-static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint32_t wait_ms,
-                                         struct lmcs_error *error)
+static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint32_t wait_ms, struct lmcs_error *error)
 {
     /* A look without libpmemobj first: it is told of nothing that is not a pool of ours. */
     enum lmcs_status status = lmcs_media_open(pool->path, &pool->media, error);
@@ -311,9 +309,8 @@ static bool is_absent(const char *path)
     return status == LMCS_NOT_FOUND || (status == LMCS_DAMAGED && is_blank_device(path));
 }
 
-static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode,
-                                  const struct lmcs_open_options *options, uint32_t wait_ms, int node,
-                                  struct lmcs_pool **pool, struct lmcs_error *error)
+static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, const struct lmcs_open_options *options,
+                                  uint32_t wait_ms, int node, struct lmcs_pool **pool, struct lmcs_error *error)
 {
     pthread_mutex_lock(&registry_lock);
     struct lmcs_pool *found = find_open(path);

@@ -51,13 +51,13 @@ struct lmcs_pool {
     struct lmcs_workers *workers;
 
     pthread_rwlock_t meta;
-    struct lmcs_root_df root;      /* the newest committed, of a writer */
+    struct lmcs_root_df root; /* the newest committed, of a writer */
     struct lmcs_superblock_df superblock;
-    struct lmcs_free_page *avail;  /* the first entries of the tree of free pages */
+    struct lmcs_free_page *avail; /* the first entries of the tree of free pages */
     size_t avail_count;
     size_t avail_capacity;
-    struct lmcs_space *space;      /* of a writer */
-    uint64_t lineage;              /* for the next restore */
+    struct lmcs_space *space; /* of a writer */
+    uint64_t lineage;         /* for the next restore */
 
     pthread_mutex_t captures; /* guards the list and what hangs on it */
     pthread_cond_t captures_changed;

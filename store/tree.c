@@ -14,8 +14,8 @@
 
 #include "store.h"
 
-#define ROOM (LMCS_PAGE_BYTES - sizeof(struct lmcs_node_df))
-#define KEY_BYTES sizeof(struct lmcs_key_df)
+#define ROOM       (LMCS_PAGE_BYTES - sizeof(struct lmcs_node_df))
+#define KEY_BYTES  sizeof(struct lmcs_key_df)
 #define SLOT_BYTES sizeof(struct lmcs_slot_df)
 
 /* ---- Nodes ---- */
@@ -138,7 +138,7 @@ struct change {
     struct lmcs_txn *txn;
     uint8_t kind;
     bool shared;
-    bool added;   /* put: the key was not there; delete: it was */
+    bool added; /* put: the key was not there; delete: it was */
     struct lmcs_key_df key;
     const void *value;
     size_t bytes;
@@ -172,12 +172,11 @@ static size_t choose_cut(const struct lmcs_node_df *node, size_t at, size_t byte
     return node->count;
 }
 
-static enum lmcs_status split_node(struct change *change, struct lmcs_node_df *node, size_t at,
-                                   struct lmcs_key_df key, const void *value, size_t bytes, struct split *split)
+static enum lmcs_status split_node(struct change *change, struct lmcs_node_df *node, size_t at, struct lmcs_key_df key,
+                                   const void *value, size_t bytes, struct split *split)
 {
     struct lmcs_node_df *right;
-    enum lmcs_status status =
-        lmcs_page_new(change->txn, change->kind, node->level, &split->ref, &right, change->error);
+    enum lmcs_status status = lmcs_page_new(change->txn, change->kind, node->level, &split->ref, &right, change->error);
     if (status != LMCS_OK)
         return status;
     _Alignas(8) unsigned char copy[LMCS_PAGE_BYTES];
@@ -264,9 +263,13 @@ static enum lmcs_status raise_root(struct change *change, struct lmcs_root_tree_
 enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, const void *value, size_t bytes, struct lmcs_error *error)
 {
-    struct change change = {
-        .txn = txn, .kind = kind, .shared = kind == LMCS_TREE_MANIFEST, .key = key, .value = value, .bytes = bytes,
-        .error = error};
+    struct change change = {.txn = txn,
+                            .kind = kind,
+                            .shared = kind == LMCS_TREE_MANIFEST,
+                            .key = key,
+                            .value = value,
+                            .bytes = bytes,
+                            .error = error};
     if (bytes > LMCS_MAX_VALUE)
         return lmcs_fail(error, LMCS_INVALID, 0, "%s: a record of %zu bytes is too long", txn->pool->path, bytes);
     if (tree->ref.offset == 0) {
@@ -295,8 +298,7 @@ static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *no
     struct lmcs_ref_df left_ref = lmcs_node_child(node, i), right_ref = lmcs_node_child(node, i + 1);
     _Alignas(8) unsigned char left_copy[LMCS_PAGE_BYTES], right_copy[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *left, *right;
-    enum lmcs_status status =
-        lmcs_page_read(change->txn, &left_ref, change->kind, left_copy, &left, change->error);
+    enum lmcs_status status = lmcs_page_read(change->txn, &left_ref, change->kind, left_copy, &left, change->error);
     if (status == LMCS_OK)
         status = lmcs_page_read(change->txn, &right_ref, change->kind, right_copy, &right, change->error);
     if (status != LMCS_OK || left->level != right->level || used_bytes(left) + used_bytes(right) > ROOM)
@@ -374,8 +376,7 @@ static enum lmcs_status lower_root(struct change *change, struct lmcs_root_tree_
 enum lmcs_status lmcs_tree_delete(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                   struct lmcs_key_df key, bool *found, struct lmcs_error *error)
 {
-    struct change change = {
-        .txn = txn, .kind = kind, .shared = kind == LMCS_TREE_MANIFEST, .key = key, .error = error};
+    struct change change = {.txn = txn, .kind = kind, .shared = kind == LMCS_TREE_MANIFEST, .key = key, .error = error};
     unsigned char value[LMCS_MAX_VALUE];
     bool there;
     enum lmcs_status status = lmcs_tree_get(txn, kind, tree, key, value, 0, sizeof value, NULL, &there, error);
@@ -409,8 +410,7 @@ static enum lmcs_status clear_below(struct lmcs_txn *txn, uint8_t kind, struct l
 enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                  struct lmcs_error *error)
 {
-    enum lmcs_status status =
-        tree->ref.offset == 0 ? LMCS_OK : clear_below(txn, kind, tree->ref, -1, error);
+    enum lmcs_status status = tree->ref.offset == 0 ? LMCS_OK : clear_below(txn, kind, tree->ref, -1, error);
     if (status == LMCS_OK)
         memset(tree, 0, sizeof *tree);
     return status;
@@ -501,8 +501,14 @@ enum lmcs_status lmcs_cursor_new(struct lmcs_cursor **cursor, struct lmcs_error 
     return LMCS_OK;
 }
 
-void lmcs_cursor_free(struct lmcs_cursor *cursor) { free(cursor); }
-bool lmcs_cursor_valid(const struct lmcs_cursor *cursor) { return cursor->leaf >= 0; }
+void lmcs_cursor_free(struct lmcs_cursor *cursor)
+{
+    free(cursor);
+}
+bool lmcs_cursor_valid(const struct lmcs_cursor *cursor)
+{
+    return cursor->leaf >= 0;
+}
 
 struct lmcs_key_df lmcs_cursor_key(const struct lmcs_cursor *cursor)
 {
@@ -524,8 +530,7 @@ static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df r
 {
     for (;; depth++) {
         struct cursor_level *level = &cursor->levels[depth];
-        enum lmcs_status status =
-            lmcs_page_read(cursor->txn, &ref, cursor->kind, level->buffer, &level->node, error);
+        enum lmcs_status status = lmcs_page_read(cursor->txn, &ref, cursor->kind, level->buffer, &level->node, error);
         if (status != LMCS_OK)
             return status;
         if (depth > 0 && level->node->level + 1 != cursor->levels[depth - 1].node->level)

@@ -23,11 +23,11 @@
 
 /* ---- Page cache: checked copies of pages, found by place and checksum ---- */
 
-#define CACHE_SLOTS 4096u
-#define CACHE_LOCKS 64u
+#define CACHE_SLOTS   4096u
+#define CACHE_LOCKS   64u
 
-#define LOAD_AT_ONCE 4096u /* free pages */
-#define LEAST_RESERVE 24u /* pages */
+#define LOAD_AT_ONCE  4096u /* free pages */
+#define LEAST_RESERVE 24u   /* pages */
 
 struct cache_slot {
     uint64_t offset;
@@ -63,7 +63,10 @@ void lmcs_page_cache_free(struct lmcs_page_cache *cache)
     free(cache);
 }
 
-static size_t cache_index(uint64_t offset) { return (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 52); }
+static size_t cache_index(uint64_t offset)
+{
+    return (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 52);
+}
 
 static bool cache_get(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, void *buffer)
 {
@@ -159,7 +162,7 @@ struct lmcs_txn_pages {
     size_t avail_used;
     struct lmcs_action actions[LMCS_MAX_ACTIONS];
     size_t action_count;
-    size_t reserved_count; /* of the actions, those that can be cancelled come first */
+    size_t reserved_count;               /* of the actions, those that can be cancelled come first */
     uint64_t slabs[LMCS_MAX_ACTIONS][3]; /* offset, bytes, first page: to be entered in the tree of objects */
     size_t slab_count;
 };
@@ -581,9 +584,8 @@ static enum lmcs_status enter_slabs(struct lmcs_txn *txn, size_t *done, struct l
     for (; *done < pages->slab_count; (*done)++) {
         const uint64_t *slab = pages->slabs[*done];
         struct lmcs_object_df object = {.kind = LMCS_OBJECT_SLAB, .bytes = slab[1], .first = slab[2]};
-        enum lmcs_status status =
-            lmcs_tree_put(txn, LMCS_TREE_OBJECTS, &txn->root.trees[LMCS_TREE_OBJECTS],
-                          (struct lmcs_key_df){slab[0], 0}, &object, sizeof object, error);
+        enum lmcs_status status = lmcs_tree_put(txn, LMCS_TREE_OBJECTS, &txn->root.trees[LMCS_TREE_OBJECTS],
+                                                (struct lmcs_key_df){slab[0], 0}, &object, sizeof object, error);
         if (status != LMCS_OK)
             return status;
     }
@@ -606,13 +608,13 @@ static enum lmcs_status settle_free_pages(struct lmcs_txn *txn, struct lmcs_erro
         status = enter_slabs(txn, &slabs, error);
         for (; status == LMCS_OK && deleted < pages->avail_used; deleted++) {
             struct lmcs_free_page page = txn->pool->avail[deleted];
-            status = lmcs_tree_delete(txn, LMCS_TREE_FREE_PAGES, tree,
-                                      (struct lmcs_key_df){page.epoch, page.offset}, NULL, error);
+            status = lmcs_tree_delete(txn, LMCS_TREE_FREE_PAGES, tree, (struct lmcs_key_df){page.epoch, page.offset},
+                                      NULL, error);
         }
         for (; status == LMCS_OK && inserted < pages->freed_count; inserted++) {
             struct lmcs_free_page page = pages->freed[inserted];
-            status = lmcs_tree_put(txn, LMCS_TREE_FREE_PAGES, tree, (struct lmcs_key_df){page.epoch, page.offset},
-                                   NULL, 0, error);
+            status = lmcs_tree_put(txn, LMCS_TREE_FREE_PAGES, tree, (struct lmcs_key_df){page.epoch, page.offset}, NULL,
+                                   0, error);
         }
     }
     return status;

@@ -18,7 +18,7 @@
 #include "snapshot.h"
 
 #define CLUSTER_GAP ((uint64_t)1 << 20)
-#define DATA_ALIGN 64u
+#define DATA_ALIGN  64u
 
 struct viewed {
     struct lmcs_entry entry;
@@ -148,8 +148,8 @@ static enum lmcs_status collect_entry(void *context, uint64_t id, const struct l
 }
 
 static enum lmcs_status collect_named(struct collecting *collecting, const struct lmcs_snapshot *snapshot,
-                                      const struct lmcs_record *record, const char *const *names,
-                                      const uint32_t *kinds, size_t count, struct lmcs_error *error)
+                                      const struct lmcs_record *record, const char *const *names, const uint32_t *kinds,
+                                      size_t count, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
@@ -159,9 +159,8 @@ static enum lmcs_status collect_named(struct collecting *collecting, const struc
         status = lmcs_manifest_find(collecting->txn, record, kinds == NULL ? LMCS_TENSOR : kinds[i], names[i],
                                     &identity, &content, &found, error);
         if (status == LMCS_OK && !found)
-            status = lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: %s@%llu has no tensor \"%.200s\"",
-                               snapshot->pool->path, snapshot->shelf, (unsigned long long)snapshot->info.number,
-                               names[i]);
+            status = lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: %s@%llu has no tensor \"%.200s\"", snapshot->pool->path,
+                               snapshot->shelf, (unsigned long long)snapshot->info.number, names[i]);
         if (status == LMCS_OK)
             status = add_item(collecting->view, collecting->txn, &identity, content, collecting->flags, error);
     }
@@ -244,8 +243,8 @@ static enum lmcs_status map_private(struct lmcs_view *view, struct lmcs_error *e
     qsort(items, count, sizeof(struct viewed *), by_place);
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0, first = 0; status == LMCS_OK && i < count; i++) {
-        bool last = i + 1 == count || items[i + 1]->parts[0].offset >
-                                          items[i]->parts[0].offset + items[i]->entry.raw_bytes + CLUSTER_GAP;
+        bool last = i + 1 == count ||
+                    items[i + 1]->parts[0].offset > items[i]->parts[0].offset + items[i]->entry.raw_bytes + CLUSTER_GAP;
         if (!last)
             continue;
         status = map_cluster(view, items + first, i + 1 - first, error);
@@ -285,8 +284,8 @@ static enum lmcs_status map_all(struct lmcs_view *view, uint32_t flags, struct l
         else if (status == LMCS_OK && !private_pages)
             item->data = (void *)lmcs_media_at(view->media, item->parts[0].offset, item->entry.raw_bytes);
         if (status == LMCS_OK && item->data == NULL && (!private_pages || item->part_count != 1))
-            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a payload lies outside the pool",
-                               lmcs_media_path(view->media));
+            status =
+                lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a payload lies outside the pool", lmcs_media_path(view->media));
     }
     return status == LMCS_OK && private_pages ? map_private(view, error) : status;
 }
@@ -437,8 +436,14 @@ enum lmcs_status lmcs_view_open(struct lmcs_snapshot *snapshot, const char *cons
     return LMCS_OK;
 }
 
-size_t lmcs_view_count(const struct lmcs_view *view) { return view->count; }
-const struct lmcs_entry *lmcs_view_entry(const struct lmcs_view *view, size_t i) { return &view->items[i].entry; }
+size_t lmcs_view_count(const struct lmcs_view *view)
+{
+    return view->count;
+}
+const struct lmcs_entry *lmcs_view_entry(const struct lmcs_view *view, size_t i)
+{
+    return &view->items[i].entry;
+}
 
 void *lmcs_view_data(const struct lmcs_view *view, size_t i)
 {

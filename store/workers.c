@@ -118,7 +118,10 @@ void lmcs_workers_free(struct lmcs_workers *workers)
     free(workers);
 }
 
-uint32_t lmcs_workers_count(const struct lmcs_workers *workers) { return workers->wanted + 1; }
+uint32_t lmcs_workers_count(const struct lmcs_workers *workers)
+{
+    return workers->wanted + 1;
+}
 
 void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, uint64_t i),
                       void (*finish)(void *context), void *context, uint64_t count)

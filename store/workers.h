@@ -8,8 +8,7 @@
 struct lmcs_workers;
 
 /* `threads` counts the caller's own: 1 makes none. They run on NUMA node `node`, if that is not negative. */
-enum lmcs_status lmcs_workers_new(uint32_t threads, int node, struct lmcs_workers **workers,
-                                  struct lmcs_error *error);
+enum lmcs_status lmcs_workers_new(uint32_t threads, int node, struct lmcs_workers **workers, struct lmcs_error *error);
 void lmcs_workers_free(struct lmcs_workers *workers);
 uint32_t lmcs_workers_count(const struct lmcs_workers *workers);
 /*

@@ -19,7 +19,10 @@ static pid_t test_pid;
 static pthread_t test_thread;
 
 /* cmocka's failures jump, which is right only where the test itself runs. */
-static bool in_test(void) { return test_pid == getpid() && pthread_equal(test_thread, pthread_self()); }
+static bool in_test(void)
+{
+    return test_pid == getpid() && pthread_equal(test_thread, pthread_self());
+}
 
 static void give_up(const char *file, int line, const char *text)
 {
@@ -76,7 +79,10 @@ int set_up_on_disk(void **state)
     return set_up(state, base != NULL && *base != '\0' ? base : "/tmp");
 }
 
-int set_up_in_memory(void **state) { return set_up(state, "/dev/shm"); }
+int set_up_in_memory(void **state)
+{
+    return set_up(state, "/dev/shm");
+}
 
 int tear_down(void **state)
 {
@@ -160,7 +166,10 @@ struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t
     return pool;
 }
 
-struct lmcs_pool *open_quiet(const char *path) { return open_pool(path, LMCS_OPEN_OR_CREATE, LMCS_NO_BACKGROUND); }
+struct lmcs_pool *open_quiet(const char *path)
+{
+    return open_pool(path, LMCS_OPEN_OR_CREATE, LMCS_NO_BACKGROUND);
+}
 
 struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes)
 {
@@ -173,7 +182,10 @@ struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes)
     return pool;
 }
 
-void close_pool(struct lmcs_pool *pool) { OK(lmcs_pool_close(pool, &err)); }
+void close_pool(struct lmcs_pool *pool)
+{
+    OK(lmcs_pool_close(pool, &err));
+}
 
 static void show_damage(void *context, const struct lmcs_damage *damage)
 {
@@ -221,7 +233,10 @@ uint64_t rng_next(struct rng *rng)
     return z ^ z >> 31;
 }
 
-uint64_t rng_below(struct rng *rng, uint64_t bound) { return rng_next(rng) % bound; }
+uint64_t rng_below(struct rng *rng, uint64_t bound)
+{
+    return rng_next(rng) % bound;
+}
 
 void rng_fill(struct rng *rng, void *data, size_t bytes)
 {
@@ -336,8 +351,8 @@ void state_free(struct state *state)
 
 void held_tensor(const struct held *held, struct lmcs_tensor *tensor)
 {
-    *tensor = (struct lmcs_tensor){.name = held->name, .kind = held->kind, .dtype = held->dtype, .ndim = held->ndim,
-                                   .shape = held->shape};
+    *tensor = (struct lmcs_tensor){
+        .name = held->name, .kind = held->kind, .dtype = held->dtype, .ndim = held->ndim, .shape = held->shape};
 }
 
 static enum lmcs_status try_put(struct lmcs_capture *capture, const struct state *state, struct lmcs_error *error)
@@ -354,7 +369,10 @@ static enum lmcs_status try_put(struct lmcs_capture *capture, const struct state
     return status;
 }
 
-void put_state(struct lmcs_capture *capture, const struct state *state) { OK(try_put(capture, state, &err)); }
+void put_state(struct lmcs_capture *capture, const struct state *state)
+{
+    OK(try_put(capture, state, &err));
+}
 
 enum lmcs_status try_snapshot(struct lmcs_pool *pool, const char *shelf, const struct state *state, int64_t step,
                               uint64_t *number, struct lmcs_error *error)

@@ -33,7 +33,7 @@ void expect_status(const char *file, int line, const char *call, enum lmcs_statu
 #define FAILS(expected, call) expect_status(__FILE__, __LINE__, #call, (call), (expected))
 /* Like assert_true, but also in threads and children. */
 void expect_true(const char *file, int line, const char *what, bool is_true);
-#define EXPECT(condition)     expect_true(__FILE__, __LINE__, #condition, (condition))
+#define EXPECT(condition) expect_true(__FILE__, __LINE__, #condition, (condition))
 
 /* ---- Places ---- */
 
@@ -46,12 +46,18 @@ int set_up_on_disk(void **state);   /* in $TMPDIR, or /tmp */
 int set_up_in_memory(void **state); /* in /dev/shm */
 int tear_down(void **state);
 
-#define ON_DISK(test)   {#test " (disk)", test, set_up_on_disk, tear_down, NULL}
-#define IN_MEMORY(test) {#test " (memory)", test, set_up_in_memory, tear_down, NULL}
-#define ON_BOTH(test)   ON_DISK(test), IN_MEMORY(test)
+#define ON_DISK(test)                                          \
+    {                                                          \
+#test " (disk)", test, set_up_on_disk, tear_down, NULL \
+    }
+#define IN_MEMORY(test)                                            \
+    {                                                              \
+#test " (memory)", test, set_up_in_memory, tear_down, NULL \
+    }
+#define ON_BOTH(test) ON_DISK(test), IN_MEMORY(test)
 
 void place_path(const struct place *place, const char *name, char path[512]);
-uint64_t disk_bytes(const char *path); /* that a file takes */
+uint64_t disk_bytes(const char *path);            /* that a file takes */
 void copy_file(const char *from, const char *to); /* holes stay holes */
 /* An integer from the environment, to scale tests. */
 uint64_t scaled(const char *variable, uint64_t normally);
@@ -62,7 +68,7 @@ struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t
 struct lmcs_pool *open_quiet(const char *path); /* made if need be, without the background thread */
 struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes);
 void close_pool(struct lmcs_pool *pool);
-void check_pool(struct lmcs_pool *pool); /* the structure */
+void check_pool(struct lmcs_pool *pool);  /* the structure */
 void verify_pool(struct lmcs_pool *pool); /* and every byte */
 struct lmcs_pool_info pool_info(struct lmcs_pool *pool);
 struct lmcs_shelf_info shelf_info(struct lmcs_pool *pool, const char *shelf);

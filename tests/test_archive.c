@@ -182,8 +182,8 @@ static void take_rich(struct lmcs_pool *pool, struct run *run, size_t long_meta)
     struct lmcs_commit_options options;
     struct lmcs_tensor alias, attachment = {.name = "structure", .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1};
     const uint64_t shape[2] = {2, 3}, whole[2] = {4, 3}, offsets[2] = {2, 0}, bytes = 5;
-    struct lmcs_tensor part = {.name = "part", .dtype = LMC_F32, .ndim = 2, .shape = shape, .global_shape = whole,
-                               .offsets = offsets};
+    struct lmcs_tensor part = {
+        .name = "part", .dtype = LMC_F32, .ndim = 2, .shape = shape, .global_shape = whole, .offsets = offsets};
     const float values[6] = {1, 2, 3, 4, 5, 6};
     const void *data[2] = {"bytes", values};
     char *meta = malloc(long_meta + 64);
@@ -933,21 +933,11 @@ static void test_beside_trainer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(test_round_trip),
-        IN_MEMORY(test_one_shelf),
-        IN_MEMORY(test_pipe),
-        ON_BOTH(test_merge),
-        IN_MEMORY(test_conflict),
-        IN_MEMORY(test_prepared),
-        IN_MEMORY(test_truncated),
-        IN_MEMORY(test_flipped),
-        IN_MEMORY(test_forged),
-        IN_MEMORY(test_forged_order),
-        IN_MEMORY(test_newer),
-        ON_DISK(test_full_pool),
-        IN_MEMORY(test_cancel),
-        IN_MEMORY(test_bad_descriptors),
-        ON_BOTH(test_killed),
+        ON_BOTH(test_round_trip),     IN_MEMORY(test_one_shelf),       IN_MEMORY(test_pipe),
+        ON_BOTH(test_merge),          IN_MEMORY(test_conflict),        IN_MEMORY(test_prepared),
+        IN_MEMORY(test_truncated),    IN_MEMORY(test_flipped),         IN_MEMORY(test_forged),
+        IN_MEMORY(test_forged_order), IN_MEMORY(test_newer),           ON_DISK(test_full_pool),
+        IN_MEMORY(test_cancel),       IN_MEMORY(test_bad_descriptors), ON_BOTH(test_killed),
         ON_BOTH(test_beside_trainer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -174,8 +174,8 @@ static void part_of_a_larger_tensor(void **state)
     float values[24];
     const void *data = values;
     rng_fill(&rng, values, sizeof values);
-    struct lmcs_tensor part = {.name = "w", .dtype = LMC_F32, .ndim = 2, .shape = shape, .global_shape = global,
-                               .offsets = offsets};
+    struct lmcs_tensor part = {
+        .name = "w", .dtype = LMC_F32, .ndim = 2, .shape = shape, .global_shape = global, .offsets = offsets};
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_capture *capture = begin(pool, "run");
     OK(lmcs_capture_put(capture, &part, &data, 1, &err));

@@ -101,8 +101,8 @@ static void all_dtypes_and_incompressible_ones(void **state)
         states[i] = state_mixed(&shapes, 66, 20000);
         for (size_t t = 0; t < states[i]->count; t++)
             if (t % 3 != 0)
-                rng_fill(&rng, states[i]->tensors[t].data, t % 3 == 1 ? states[i]->tensors[t].bytes / 100
-                                                                      : states[i]->tensors[t].bytes);
+                rng_fill(&rng, states[i]->tensors[t].data,
+                         t % 3 == 1 ? states[i]->tensors[t].bytes / 100 : states[i]->tensors[t].bytes);
         take_snapshot(pool, "mixed", states[i], (int64_t)i);
     }
     OK(lmcs_compact(pool, NULL, &err));

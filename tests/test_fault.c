@@ -50,9 +50,18 @@ static bool fails_now(void)
     return true;
 }
 
-void *malloc(size_t bytes) { return fails_now() ? NULL : __libc_malloc(bytes); }
-void *calloc(size_t count, size_t bytes) { return fails_now() ? NULL : __libc_calloc(count, bytes); }
-void *realloc(void *old, size_t bytes) { return fails_now() ? NULL : __libc_realloc(old, bytes); }
+void *malloc(size_t bytes)
+{
+    return fails_now() ? NULL : __libc_malloc(bytes);
+}
+void *calloc(size_t count, size_t bytes)
+{
+    return fails_now() ? NULL : __libc_calloc(count, bytes);
+}
+void *realloc(void *old, size_t bytes)
+{
+    return fails_now() ? NULL : __libc_realloc(old, bytes);
+}
 void *aligned_alloc(size_t alignment, size_t bytes)
 {
     return fails_now() ? NULL : __libc_memalign(alignment, bytes);
@@ -74,7 +83,10 @@ static bool allocations_work_again(void)
 }
 
 /* What follows is not to fail, but whether anything has failed is still to be asked. */
-static void no_more_failures(void) { atomic_store(&allocations_left, -1); }
+static void no_more_failures(void)
+{
+    atomic_store(&allocations_left, -1);
+}
 
 struct attempt {
     struct place *place;
@@ -145,7 +157,10 @@ static enum lmcs_status attempt_snapshot(struct attempt *a)
     return lmcs_capture_commit(capture, &options, &a->number, &err);
 }
 
-static enum lmcs_status attempt_compact(struct attempt *a) { return lmcs_compact(a->pool, NULL, &err); }
+static enum lmcs_status attempt_compact(struct attempt *a)
+{
+    return lmcs_compact(a->pool, NULL, &err);
+}
 
 static enum lmcs_status attempt_remove(struct attempt *a)
 {
@@ -350,8 +365,14 @@ static void kill_loop(struct place *place, bool background)
     munmap(killing.log, sizeof *killing.log);
 }
 
-static void killed_while_working(void **state) { kill_loop(*state, false); }
-static void killed_with_a_background(void **state) { kill_loop(*state, true); }
+static void killed_while_working(void **state)
+{
+    kill_loop(*state, false);
+}
+static void killed_with_a_background(void **state)
+{
+    kill_loop(*state, true);
+}
 
 /* Killed while the pool is made: it is there as a whole, or it is not there. */
 static int make_pool(void *argument)
@@ -527,12 +548,8 @@ static void disk_filled_by_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(failed_allocations_do_no_harm),
-        ON_BOTH(killed_while_working),
-        ON_BOTH(killed_with_a_background),
-        ON_BOTH(killed_while_created),
-        ON_DISK(full_disks_are_errors),
-        ON_DISK(disk_filled_by_others),
+        ON_BOTH(failed_allocations_do_no_harm), ON_BOTH(killed_while_working),  ON_BOTH(killed_with_a_background),
+        ON_BOTH(killed_while_created),          ON_DISK(full_disks_are_errors), ON_DISK(disk_filled_by_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

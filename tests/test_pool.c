@@ -23,8 +23,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static enum lmcs_status try_open(const char *path, enum lmcs_open_mode mode, uint32_t wait_ms,
-                                 struct lmcs_pool **pool)
+static enum lmcs_status try_open(const char *path, enum lmcs_open_mode mode, uint32_t wait_ms, struct lmcs_pool **pool)
 {
     struct lmcs_open_options options;
     lmcs_open_options_init(&options);
@@ -441,10 +440,22 @@ static void change_superblock(const char *path, void (*change)(struct lmcs_super
     close(fd);
 }
 
-static void newer_version(struct lmcs_superblock_df *super) { super->version = LMCS_FORMAT_VERSION + 1; }
-static void unknown_feature(struct lmcs_superblock_df *super) { super->incompatible = 1; }
-static void harmless_feature(struct lmcs_superblock_df *super) { super->compatible = 1; }
-static void feature_for_reading(struct lmcs_superblock_df *super) { super->read_only_compatible = 4; }
+static void newer_version(struct lmcs_superblock_df *super)
+{
+    super->version = LMCS_FORMAT_VERSION + 1;
+}
+static void unknown_feature(struct lmcs_superblock_df *super)
+{
+    super->incompatible = 1;
+}
+static void harmless_feature(struct lmcs_superblock_df *super)
+{
+    super->compatible = 1;
+}
+static void feature_for_reading(struct lmcs_superblock_df *super)
+{
+    super->read_only_compatible = 4;
+}
 static void no_feature(struct lmcs_superblock_df *super)
 {
     super->version = LMCS_FORMAT_VERSION;
@@ -487,9 +498,8 @@ static void poolset_with_a_replica(void **state)
     struct state *weights = state_weights(&rng, 3, 1 << 15);
     char path[512], text[2048];
     place_path(place, "pool.set", path);
-    snprintf(text, sizeof text,
-             "PMEMPOOLSET\n64M %s/part0\n64M %s/part1\nREPLICA\n128M %s/replica0\n", place->folder, place->folder,
-             place->folder);
+    snprintf(text, sizeof text, "PMEMPOOLSET\n64M %s/part0\n64M %s/part1\nREPLICA\n128M %s/replica0\n", place->folder,
+             place->folder, place->folder);
     write_bytes(path, text, strlen(text));
     struct lmcs_pool *pool = open_quiet(path);
     for (int i = 0; i < 8; i++) {
