@@ -217,7 +217,7 @@ LMC_API LMC_NODISCARD enum lmc_status lmc_decompress(const void *frame, size_t f
                                                      void *dst, size_t dst_bytes, const char **message);
 
 /*
- * Name of the kernels in use: "portable", "avx2", "avx512", "neon"; for reports. LMC_KERNELS in the environment, with one
+ * Name of the kernels in use: "portable", "avx2", "avx512", "neon"; for reports. LMC_KERNELS in the environment, one
  * of these names, masks faster ones for tests; it is read once, and all kernels give the same bytes.
  */
 LMC_API const char *lmc_kernels(void);

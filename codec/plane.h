@@ -16,7 +16,7 @@ enum lmci_plane_kind { LMCI_PLANE_RAW = 0, LMCI_PLANE_CONSTANT = 1, LMCI_PLANE_H
 /* A sparse plane's flags may be sparse again, and no deeper. */
 #define LMCI_MAX_SPARSE_DEPTH 2
 
-/* Room that coding a plane of `bytes` bytes needs aside: flags and nonzero bytes of each depth, and 8 bytes of slack. */
+/* Room that coding a plane of `bytes` bytes needs aside: flags and nonzero bytes of each depth, and 8 bytes more. */
 static inline size_t lmci_plane_scratch(size_t bytes)
 {
     return 2 * bytes + 64;

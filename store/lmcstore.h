@@ -328,7 +328,7 @@ struct lmcs_snapshot_storage {
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot,
                                                                struct lmcs_snapshot_storage *storage,
                                                                struct lmcs_error *error);
-/* Hash of what the snapshot is (tensors, attachments, step, time, parent, metrics, metadata), not of how it is stored. */
+/* Hash of what a snapshot is (tensors, attachments, step, time, parent, metrics, metadata), not of how it is stored. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc_hash *digest,
                                                               struct lmcs_error *error);
 /* Tags of a snapshot now. Calls visit for each; no lmcs function may be called from within. */

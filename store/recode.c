@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define WHOLE_BYTES   ((uint64_t)64 << 20) /* frames of tensors up to this are made in memory: their size is known then */
+#define WHOLE_BYTES   ((uint64_t)64 << 20) /* of tensors whose frames are made in memory */
 #define WINDOW_BLOCKS 16u
 
 /* ---- Begin and end ---- */

@@ -231,7 +231,9 @@ C
 
 install() { check "cmake --install, then a program built with it" bash_function install_and_use; }
 
-quickstart() { check "tools/quickstart.sh --quick" tools/quickstart.sh --no-setup --quick --dir "$top/build/quickstart"; }
+quickstart() {
+    check "tools/quickstart.sh --quick" tools/quickstart.sh --no-setup --quick --dir "$top/build/quickstart"
+}
 
 bench() { check "tools/bench.sh store --smoke" tools/bench.sh store --smoke; }
 
@@ -241,7 +243,8 @@ fuzz() {
     for target in build/fuzz/bin/fuzz_*; do
         what=$(basename "$target" | sed 's/^fuzz_//')
         mkdir -p "build/fuzz/corpus/$what" "tests/fuzz/corpus/$what"
-        check "fuzz $what for ${FUZZ_SECONDS:-60} s" "$target" -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1 \
+        check "fuzz $what for ${FUZZ_SECONDS:-60} s" "$target" -max_total_time="${FUZZ_SECONDS:-60}" \
+            -print_final_stats=1 \
             -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$what" "tests/fuzz/corpus/$what" || status=1
     done
     return "$status"

@@ -613,7 +613,7 @@ static void hear(int fd)
     EXPECT(read(fd, &byte, 1) == 1);
 }
 
-/* Views snapshots from its own opening of the pool, says so, and compares whenever it is asked to, until told to end. */
+/* Views snapshots from its own opening of the pool, says so, and compares whenever it is asked, until told to end. */
 static int watch(void *argument)
 {
     struct watcher *watcher = argument;

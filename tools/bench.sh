@@ -23,7 +23,9 @@ if ! cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1]
     cmake=.venv/bin/cmake
 fi
 mkdir -p build
-{ "$cmake" --preset release && "$cmake" --build --preset release --target bench_store lmc-store; } >build/bench.log 2>&1 || {
+{
+    "$cmake" --preset release && "$cmake" --build --preset release --target bench_store lmc-store
+} >build/bench.log 2>&1 || {
     tail -n 20 build/bench.log >&2
     exit 1
 }

@@ -75,7 +75,7 @@ static enum lmcs_status restore(struct cli *cli, int fd)
     if (status != LMCS_OK)
         return status;
     status = lmcs_restore(cli->pool, fd, &progress, &report, &cli->error);
-    if (status != LMCS_OK)
+    if (status != LMCS_OK && status != LMCS_CANCELLED)
         name_archive(cli);
     cli_progress_wipe(&cli->progress);
     status = cli_close(cli, status);

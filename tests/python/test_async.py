@@ -10,7 +10,6 @@ from pathlib import Path
 import lmcstore
 import pytest
 import torch
-
 from same import same
 
 

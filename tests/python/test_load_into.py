@@ -9,9 +9,8 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-import torch
-
 import states
+import torch
 from same import same
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import lmcstore
 import pytest
 import torch
-
 from same import same
 
 WRITER = """

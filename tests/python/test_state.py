@@ -11,11 +11,10 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
+import states
 import torch
 from lmcstore import _core
 from lmcstore.state import SKELETON
-
-import states
 from same import same, tensor_bytes
 
 STATES: dict[str, Callable[[], Any]] = {

@@ -15,7 +15,6 @@ import lmcstore
 import pytest
 import torch
 from lmcstore._arguments import parse_size
-
 from same import same
 
 ONE = {"a": torch.ones(3)}

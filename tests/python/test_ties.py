@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import lmcstore
 import torch
-
 from same import same
 
 

@@ -12,7 +12,6 @@ import lmcstore
 import numpy as np
 import pytest
 import torch
-
 from same import same, tensor_bytes
 
 

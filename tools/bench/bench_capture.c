@@ -80,7 +80,7 @@ static void capture_cold(const struct bench_options *options, struct bench_state
     free(pool_path);
 }
 
-/* Space that was written before: a file that is there, and a pool in which each snapshot takes a removed one's place. */
+/* Space that was written before: a file that is there, and a pool where each snapshot takes a removed one's place. */
 static void capture_warm(const struct bench_options *options, struct bench_state *state, struct capture_times *times,
                          size_t rounds)
 {

@@ -57,10 +57,10 @@ void bench_many(const struct bench_options *options)
             live[i] = (double)after.live_bytes - (double)before.live_bytes;
             metadata[i] = (double)after.metadata_bytes - (double)before.metadata_bytes;
         }
-        printf(
-            ", \"%s\": {\"changed\": %zu, \"snapshot_s\": %.6f, \"more_live_bytes\": %.0f, \"more_metadata_bytes\": %.0f}",
-            names[kind], changed[kind], bench_median(seconds, TIMES), bench_median(live, TIMES),
-            bench_median(metadata, TIMES));
+        printf(", \"%s\": {\"changed\": %zu, \"snapshot_s\": %.6f, \"more_live_bytes\": %.0f, "
+               "\"more_metadata_bytes\": %.0f}",
+               names[kind], changed[kind], bench_median(seconds, TIMES), bench_median(live, TIMES),
+               bench_median(metadata, TIMES));
     }
     printf("}\n");
     bench_close(pool);

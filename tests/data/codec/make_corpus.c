@@ -2,12 +2,12 @@
 /*
  * make_corpus.c - writes the frames of good/, bad/ and unsupported/; README.md says what each is for.
  *
- * Some come from the library's encoder. The others are put together by hand from FORMAT.md, byte by byte, for an encoder
+ * Some come from the library's encoder. The others are put together by hand from FORMAT.md, byte by byte: an encoder
  * makes neither damage nor all that the format allows. Files that exist are written again and should not change: a
  * difference in git is a change of the format, or of the encoder.
  *
  * Build and run, from the repository's root:
- *   cc -Icodec tests/data/codec/make_corpus.c build/lib/liblmc.a -o /tmp/make_corpus && /tmp/make_corpus tests/data/codec
+ *   cc -Icodec tests/data/codec/make_corpus.c build/lib/liblmc.a -o make_corpus && ./make_corpus tests/data/codec
  */
 #include "lmc.h"
 #include "seal.h"
@@ -194,7 +194,7 @@ static void plain(void)
     put(5, 0, 'a', 'b', 'c', 'd');
 }
 
-/* Lengths with 1 bit for symbols 0 and 1: half bytes 1, 1, then 254 = 19 + 11 + 16 * 14 zeros, 14 11 14; a zero half. */
+/* Lengths with 1 bit for symbols 0 and 1: half bytes 1, 1, then 254 = 19 + 11 + 16 * 14 zeros, 14 11 14; a 0. */
 static void put_two_symbols(void)
 {
     put(3, 0x11, 0xbe, 0x0e);
