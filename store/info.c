@@ -27,9 +27,11 @@ static void fill_medium(const struct lmcs_pool *pool, struct lmcs_pool_info *inf
     if (pool->heap != NULL) {
         info->is_persistent_memory = lmcs_heap_is_persistent(pool->heap);
         info->forced = lmcs_heap_is_forced(pool->heap);
-        if (info->is_persistent_memory && !info->forced && info->medium == LMCS_MEDIUM_FILE)
-            info->medium = LMCS_MEDIUM_FSDAX;
+    } else {
+        info->is_persistent_memory = topology.is_dax || topology.is_devdax;
     }
+    if (info->is_persistent_memory && !info->forced && info->medium == LMCS_MEDIUM_FILE)
+        info->medium = LMCS_MEDIUM_FSDAX;
 }
 
 /* Of a pool that another process writes: what the root says, and the disk. */

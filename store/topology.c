@@ -444,7 +444,10 @@ void lmcs_topology_detect(const char *path, struct lmcs_topology *topology)
         if (S_ISCHR(status.st_mode)) {
             detect_devdax(status.st_rdev, topology);
         } else {
+            struct statx more;
             detect_file(fd, status.st_dev, topology);
+            topology->is_dax = S_ISREG(status.st_mode) && statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &more) == 0 &&
+                               (more.stx_attributes & STATX_ATTR_DAX) != 0;
         }
     }
     close(fd);

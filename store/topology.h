@@ -20,6 +20,7 @@ struct lmcs_topology {
     bool is_network;      /* NFS, Lustre, FUSE and the like: locks and shared mappings may lie there */
     bool is_memory;       /* tmpfs, ramfs, hugetlbfs: gone with the machine's power */
     bool is_devdax;
+    bool is_dax;                 /* a file whose bytes the processor addresses directly */
     bool is_nvdimm;              /* on an NVDIMM namespace or a devdax device, of whatever make */
     char persistence_domain[32]; /* "none"; on NVDIMMs "memory_controller", "cpu_cache" or "unknown" */
     char nvdimm_namespace[64];   /* ""; "namespace0.0" */

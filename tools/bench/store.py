@@ -456,7 +456,7 @@ def machine(setting: Setting) -> str:
         if line.startswith("model name"):
             cpu = line.split(":", 1)[1].strip()
             break
-    words = ["stat", "-f", "-c", "%T", str(setting.disk)]
+    words = ["findmnt", "-no", "FSTYPE", "-T", str(setting.disk)]
     kind = subprocess.run(words, stdout=subprocess.PIPE, text=True).stdout.strip()
     return (
         f"{cpu}, {len(os.sched_getaffinity(0))} processors, Linux {platform.release()}, file system {kind}, "
