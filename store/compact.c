@@ -302,8 +302,11 @@ static enum lmcs_status code_candidates(struct round *round, struct lmcs_error *
         while (status == LMCS_OK && i < round->count && batch.count < BATCH_CONTENTS && batch.bytes < BATCH_BYTES) {
             status = go_on(round, i, round->count, error);
             if (status == LMCS_OK)
-                status = code_one(round, &batch, &round->candidates[i++], error);
+                status = code_one(round, &batch, &round->candidates[i], error);
+            i += status == LMCS_OK;
         }
+        if (status == LMCS_FULL && batch.count > 0)
+            status = LMCS_OK; /* what the batch frees is room for the next one */
         if (batch.count > 0 && (status == LMCS_OK || status == LMCS_CANCELLED)) {
             enum lmcs_status swapped = swap_batch(round, &batch, error);
             status = swapped != LMCS_OK ? swapped : status;

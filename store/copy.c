@@ -300,10 +300,13 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
     struct copying copying = {.pool = pool, .sources = sources};
     pthread_mutex_init(&copying.lock, NULL);
     enum lmcs_status status = LMCS_OK;
-    uint64_t total = 0;
-    for (size_t i = 0; i < count; i++)
-        total += lmcs_room(lmcs_raw_stored_bytes(sources[i].entry->raw_bytes));
-    lmcs_region_expect(region, total);
+    uint64_t total = 0, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t room = lmcs_room(lmcs_raw_stored_bytes(sources[i].entry->raw_bytes));
+        total += room;
+        largest = room > largest ? room : largest;
+    }
+    lmcs_region_expect(region, total, largest);
     for (size_t i = 0; status == LMCS_OK && i < count; i++)
         status = take_room(region, sources[i].entry, error);
     if (status == LMCS_OK && !plan_copy(&copying, count))

@@ -213,9 +213,11 @@ void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32
     *region = (struct lmcs_region){.pool = pool, .purpose = purpose};
 }
 
-void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes)
+void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes, uint64_t largest)
 {
     region->expected = bytes;
+    if (region->largest < largest)
+        region->largest = largest;
 }
 
 static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
@@ -369,9 +371,17 @@ static enum lmcs_status release_some(struct lmcs_pool *pool, bool *some, struct 
     return status;
 }
 
+/* What captures leave, of a limit or a disk: it must write a content anew before it can free the old. */
+static uint64_t compactor_share(const struct lmcs_region *region, uint64_t whole)
+{
+    uint64_t share = whole / COMPACTOR_SHARE;
+    if (share < region->largest)
+        share = region->largest < whole / 8 ? region->largest : whole / 8;
+    return share;
+}
+
 /*
- * Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it. Captures leave the
- * last of a limit to the compactor, which must write before it can free.
+ * Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it.
  */
 static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_extent *extent, uint64_t end,
                                    struct lmcs_error *error)
@@ -392,15 +402,22 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
     uint64_t need = target - from;
     uint64_t pool_limit = space->limit_bytes, limit = pool_limit, taken = space->used + space->slab_bytes;
     if (region->purpose == 0)
-        limit -= limit / COMPACTOR_SHARE;
+        limit -= compactor_share(region, limit);
     if (limit != 0 && taken + need > limit) {
         target = end;
         need = target - from;
     }
     bool over = limit != 0 && taken + need > limit;
-    if (!over)
+    uint64_t disk = over || region->purpose != 0 ? UINT64_MAX : lmcs_heap_disk_free(pool->heap);
+    bool disk_over = disk != UINT64_MAX && (need > disk || disk - need < compactor_share(region, space->used + disk));
+    if (!over && !disk_over)
         space->used += need;
     pthread_mutex_unlock(&space->lock);
+    if (disk_over)
+        return lmcs_fail_full(error, need, disk, 0,
+                              "%s: the disk is full: %llu bytes are needed and %llu are free, some of which the "
+                              "compactor needs",
+                              pool->path, (unsigned long long)need, (unsigned long long)disk);
     if (over)
         return lmcs_fail_full(error, need, limit > taken ? limit - taken : 0, 0,
                               "%s: the pool is full: %llu bytes are needed and %llu of its limit of %llu are free",
@@ -420,7 +437,7 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
  * A commit may take over an extent's record while its region fills it (lmcs_space_settle), so even a region looks at
  * its own cursors under the lock.
  */
-enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
+static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error)
 {
     struct lmcs_space *space = region->pool->space;
@@ -889,6 +906,20 @@ uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep)
             dead += dead_bytes(space->extents[i], keep);
     pthread_mutex_unlock(&space->lock);
     return dead > keep ? dead - keep : 0;
+}
+
+/* Space may be short only because free extents of other sizes, and holes, still have theirs: it is given back first. */
+enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = region->pool;
+    struct lmcs_error ignored;
+    enum lmcs_status status = take_room(region, bytes, offset, error);
+    bool some;
+    if (status != LMCS_FULL || release_some(pool, &some, &ignored) != LMCS_OK || lmcs_space_waste(pool, 0) == 0 ||
+        lmcs_space_trim(pool, 0, &ignored) != LMCS_OK)
+        return status;
+    return take_room(region, bytes, offset, error);
 }
 
 bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t from, uint64_t *first, uint64_t *end)

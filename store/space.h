@@ -21,6 +21,7 @@ struct lmcs_region {
     struct lmcs_extent **extents; /* claimed */
     size_t count;
     size_t capacity;
+    uint64_t largest;  /* payload, as far as that is known */
     uint64_t expected; /* bytes that are still to be taken, as far as that is known */
 };
 
@@ -28,8 +29,8 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
 void lmcs_space_free(struct lmcs_space *space);
 
 void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32_t purpose);
-/* Says how much is about to be taken, so that extents of a fitting size come in one go. */
-void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes);
+/* Says how much is about to be taken, and for the largest part, so that extents of a fitting size come in one go. */
+void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes, uint64_t largest);
 /* Room for a part of `bytes`, backed with file space. LMCS_FULL when there is none. */
 enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error);
