@@ -39,6 +39,7 @@
 #define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
 #define HEAP_HEADER_BYTES    1024u
 #define OBJECT_TYPE          1u
+#define HEADROOM_BYTES       ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated first */
 #define RETRY_NS             20000000L
 
 static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room for libpmemobj's action");
@@ -492,6 +493,10 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     enum lmcs_status status = back_zones(heap, bytes, error);
     if (status != LMCS_OK)
         return status;
+    /* libpmemobj writes the object's header through its mapping, to a page that nobody could allocate before. */
+    uint64_t left = lmcs_heap_disk_free(heap);
+    if (left < HEADROOM_BYTES)
+        return lmcs_fail_full(error, bytes, left, ENOSPC, "%s: the disk is full", heap->path);
     PMEMoid object = pmemobj_reserve(heap->pool, (struct pobj_action *)action,
                                      chunks * CHUNK_BYTES - OBJECT_HEADER_BYTES, OBJECT_TYPE);
     if (OID_IS_NULL(object)) {
