@@ -730,6 +730,7 @@ static int view_and_die(void *argument)
     struct watcher *watcher = argument;
     struct lmcs_pool *pool = open_pool(watcher->path, LMCS_OPEN_READ, 0);
     view_of(pool, 1, 0);
+    close(watcher->to_child[1]);
     say(watcher->to_parent[1], COMPARE);
     hear(watcher->to_child[0]); /* never: it is killed here */
     return 0;
