@@ -2,7 +2,7 @@
 /*
  * test_archive.c - dump and restore: round trips, merging, hostile archives, faults, and dumping beside a trainer.
  */
-/* ctest: timeout=600 labels=slow */
+/* ctest: timeout=600 labels=slow,no-tsan */
 #include "support.h"
 
 #include <errno.h>

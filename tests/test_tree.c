@@ -5,7 +5,7 @@
  *
  * The trees are made where the root page has places to spare, beside the store's own.
  */
-/* ctest: timeout=600 */
+/* ctest: timeout=600 labels=no-tsan */
 #include "support.h"
 
 #include "tree.h"

@@ -6,7 +6,7 @@
  * which is then opened, checked and read in a forked child: whatever is said, nothing crashes, and what is read is an
  * error or right. Where the bytes lie is asked of the store's own trees.
  */
-/* ctest: timeout=600 */
+/* ctest: timeout=600 labels=no-tsan */
 #include "support.h"
 
 #include <fcntl.h>

@@ -245,17 +245,13 @@ static void several_parts(void **state)
     struct place *place = *state;
     struct rng rng = {4};
     const uint64_t mib = 1 << 20;
-    const uint64_t sizes[] = {2 * mib - 1,
-                              2 * mib,
-                              2 * mib + 1,
-                              2 * mib + 4096,
-                              2 * mib + 65472,
-                              2 * mib + 65500,
-                              2 * mib + 65536,
-                              4 * mib - 65,
-                              4 * mib - 32,
-                              4 * mib + 1,
-                              100,
+    const uint64_t sizes[] = {2 * mib - 1,      2 * mib,
+                              2 * mib + 1,      2 * mib + 4096,
+                              2 * mib + 9000,   2 * mib + 20001,
+                              2 * mib + 33000,  2 * mib + 65472,
+                              2 * mib + 65500,  2 * mib + 65536,
+                              4 * mib - 65,     4 * mib - 32,
+                              4 * mib + 1,      100,
                               31 * mib + 524288};
     enum { COUNT = sizeof sizes / sizeof sizes[0], SNAPSHOTS = 5 };
     setenv("LMCS_TEST_PART_BYTES", "2097152", 1);
