@@ -220,6 +220,9 @@ static bool lane_is_sound(const struct lmcs_media *media, const unsigned char *l
 
 enum lmcs_status lmcs_media_check_log(const struct lmcs_media *media, struct lmcs_error *error)
 {
+    /* The parts of a poolset have locks of their own: somebody may be writing. */
+    if (media->is_poolset)
+        return LMCS_OK;
     uint64_t lanes[2]; /* where, how many */
     enum lmcs_status status = lmcs_media_read(media, DESCRIPTOR_LANES, lanes, sizeof lanes, error);
     if (status != LMCS_OK)

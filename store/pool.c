@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -356,16 +357,36 @@ static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_err
                      said);
 }
 
-enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, struct lmcs_heap **heap, struct lmcs_error *error)
+/* Looks at the pool while nobody writes to it: with the lock that libpmemobj takes. *busy: somebody has it. */
+static enum lmcs_status look_first(const char *path, lmcs_heap_look *look, void *context, bool *busy,
+                                   struct lmcs_error *error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return lmcs_fail_errno(error, errno, "%s: can't open", path);
+    *busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    enum lmcs_status status = *busy ? LMCS_OK : look(context, error);
+    close(fd);
+    return status;
+}
+
+enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, lmcs_heap_look *look, void *context,
+                                struct lmcs_heap **heap, struct lmcs_error *error)
 {
     configure_library();
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    PMEMobjpool *pool;
-    int failure;
+    PMEMobjpool *pool = NULL;
+    int failure = EAGAIN;
     for (;;) {
-        pool = pmemobj_open(path, LMCS_LAYOUT_NAME);
-        failure = errno;
+        bool busy;
+        enum lmcs_status status = look_first(path, look, context, &busy, error);
+        if (status != LMCS_OK)
+            return status;
+        if (!busy) {
+            pool = pmemobj_open(path, LMCS_LAYOUT_NAME);
+            failure = errno;
+        }
         if (pool != NULL || failure != EAGAIN)
             break;
         clock_gettime(CLOCK_MONOTONIC, &now);

@@ -31,8 +31,13 @@ enum lmcs_write_method {
 enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, struct lmcs_heap **heap,
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error);
-/* Opens an existing one, waiting up to wait_ms for another writer to go. */
-enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, struct lmcs_heap **heap, struct lmcs_error *error);
+/*
+ * Opens an existing one, waiting up to wait_ms for another writer to go. Before libpmemobj sees it, `look` is called,
+ * while nobody writes, and what it fails with is returned.
+ */
+typedef enum lmcs_status lmcs_heap_look(void *context, struct lmcs_error *error);
+enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, lmcs_heap_look *look, void *context,
+                                struct lmcs_heap **heap, struct lmcs_error *error);
 /* Ends it; a pool that was created and never shown is removed. */
 void lmcs_heap_close(struct lmcs_heap *heap);
 

@@ -241,18 +241,21 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     return LMCS_OK;
 }
 
+/* libpmemobj is told of nothing that is not a pool of ours. */
+static enum lmcs_status look_before_opening(void *context, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = context;
+    struct lmcs_root_df root;
+    enum lmcs_status status = lmcs_root_read(pool, &root, error);
+    pool->superblock.check = 0;
+    return status == LMCS_OK ? lmcs_media_check_log(pool->media, error) : status;
+}
+
 static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint32_t wait_ms, struct lmcs_error *error)
 {
-    /* A look without libpmemobj first: it is told of nothing that is not a pool of ours. */
     enum lmcs_status status = lmcs_media_open(pool->path, &pool->media, error);
-    struct lmcs_root_df root;
     if (status == LMCS_OK)
-        status = lmcs_root_read(pool, &root, error);
-    pool->superblock.check = 0;
-    if (status == LMCS_OK)
-        status = lmcs_media_check_log(pool->media, error);
-    if (status == LMCS_OK)
-        status = lmcs_heap_open(pool->path, wait_ms, &pool->heap, error);
+        status = lmcs_heap_open(pool->path, wait_ms, look_before_opening, pool, &pool->heap, error);
     if (status == LMCS_OK)
         status = attach(pool, pool->path, node, error);
     if (status == LMCS_OK)

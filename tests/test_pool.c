@@ -195,6 +195,37 @@ static void in_use_by_another_process(void **state)
     munmap(holder.shared, sizeof *holder.shared);
 }
 
+static int write_until_told(void *argument)
+{
+    struct holder *holder = argument;
+    struct rng rng = {4};
+    struct state *weights = state_weights(&rng, 3, 1000);
+    struct lmcs_pool *pool = open_quiet(holder->path);
+    take_snapshot(pool, "run", weights, 0);
+    for (holder->shared->stage = 1; holder->shared->stage < 2;) {
+        uint64_t number = take_snapshot(pool, "run", weights, 0);
+        OK(lmcs_snapshot_remove(pool, "run", number - 1, false, NULL, &err));
+    }
+    state_free(weights);
+    close_pool(pool);
+    return 0;
+}
+
+/* What changes while one looks is no damage: whoever wants to write is told that somebody does. */
+static void in_use_by_a_busy_process(void **state)
+{
+    struct place *place = *state;
+    struct holder holder = {place->pool, share()};
+    struct lmcs_pool *pool;
+    pid_t child = start_child(write_until_told, &holder);
+    wait_stage(holder.shared, 1);
+    for (uint64_t i = 0; i < scaled("LMCS_TEST_OPENS", 500); i++)
+        FAILS(LMCS_IN_USE, try_open(place->pool, LMCS_OPEN_WRITE, 0, &pool));
+    holder.shared->stage = 2;
+    expect_child(child);
+    munmap(holder.shared, sizeof *holder.shared);
+}
+
 static int fork_and_outlive(void *argument)
 {
     struct holder *holder = argument;
@@ -530,6 +561,7 @@ int main(void)
         ON_BOTH(same_pool_twice_in_a_process),
         ON_BOTH(reopened),
         ON_BOTH(in_use_by_another_process),
+        ON_BOTH(in_use_by_a_busy_process),
         ON_BOTH(killed_parent_with_a_child_alive),
         ON_BOTH(forked_child_cannot_use_it),
         ON_DISK(forked_child_opens_it_anew_for_reading),

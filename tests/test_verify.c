@@ -226,6 +226,13 @@ static void read_all(const struct subject *subject)
     struct lmcs_pool *pool;
     if (lmcs_pool_open(subject->path, LMCS_OPEN_READ, NULL, &pool, &err) != LMCS_OK)
         return;
+    uint64_t numbers[SNAPSHOTS + 1];
+    size_t count;
+    if (lmcs_snapshot_numbers(pool, "run", 0, numbers, SNAPSHOTS + 1, &count, &err) == LMCS_OK) {
+        EXPECT(count == SNAPSHOTS);
+        for (size_t i = 0; i < count; i++)
+            EXPECT(numbers[i] == i + 1);
+    }
     for (int n = 0; n < SNAPSHOTS; n++) {
         char which[16];
         struct lmcs_snapshot *snapshot;
@@ -343,7 +350,7 @@ static int damage_pages(void *argument)
                      (unsigned long long)subject->pages[i], how);
             damage_page(subject, i, how, &rng, save);
             EXPECT(verify_file(subject->path, NULL, &found) == LMCS_DAMAGED);
-            if (how == 1)
+            if (how < 2)
                 read_all(subject);
             file_write(subject->path, subject->pages[i], save, sizeof save);
         }

@@ -89,6 +89,8 @@ missing_packages() {
     done
 }
 
+has_sanitizers() { echo 'int main(void) {}' | clang -fsanitize=address -x c - -o /dev/null 2>/dev/null; }
+
 # The newest of the system's own Pythons that is new enough: "python3", "python3.11", ... or nothing.
 system_python() {
     local name
@@ -110,7 +112,11 @@ install_packages() {
         wanted+=("${base:-python3}" "${base:-python3}-venv" "${base:-python3}-dev")
     fi
     mapfile -t missing < <(missing_packages "${wanted[@]}")
-    if ((${#missing[@]} == 0)); then
+    local runtime=
+    if ((dev)) && ! has_sanitizers; then
+        runtime=libclang-rt-dev
+    fi
+    if [ -z "$runtime" ] && ((${#missing[@]} == 0)); then
         say "packages: all there"
         return
     fi
@@ -119,6 +125,10 @@ install_packages() {
         sudo -v || die "no sudo; install these packages by hand: ${missing[*]}"
     fi
     run "apt-get update" as_root apt-get update -q || die "apt-get can't be used; install by hand: ${missing[*]}"
+    # Where clang itself brings its sanitizers along, there is no such package.
+    if [ -n "$runtime" ] && apt-cache show "$runtime" >/dev/null 2>&1; then
+        missing+=("$runtime")
+    fi
     run "installing ${#missing[@]} packages: ${missing[*]}" apt_install "${missing[@]}" ||
         die "packages could not be installed; see above"
     # Ubuntu 22.04 calls Python 3.10 python3, and has 3.11 beside it.
