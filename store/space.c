@@ -44,6 +44,7 @@ struct lmcs_space {
     uint64_t used;        /* file space of all extents */
     uint64_t limit_bytes; /* the root's, to be read without the lock of metadata */
     uint64_t slab_bytes;
+    uint64_t largest_taken; /* payload of a capture, since the pool was opened */
     uint64_t largest_bytes; /* of a standard extent, however much the pool holds */
 };
 
@@ -61,6 +62,36 @@ static bool is_free(const struct lmcs_extent *extent)
 {
     return !extent->claimed && !extent->going && extent->now.live_bytes == 0 && extent->now.retired_bytes == 0 &&
            !extent->touched;
+}
+
+/* What captures leave, of a limit or a disk: the compactor must write a content anew before it can free the old. */
+static uint64_t compactor_share(uint64_t largest, uint64_t whole)
+{
+    uint64_t share = whole / COMPACTOR_SHARE;
+    if (share < largest)
+        share = largest < whole / 8 ? largest : whole / 8;
+    return share;
+}
+
+/* File space of extents that are free. Under the lock. */
+static uint64_t ready_bytes(const struct lmcs_space *space)
+{
+    uint64_t ready = 0;
+    for (size_t i = 0; i < space->count; i++)
+        if (is_free(space->extents[i]))
+            ready += extent_used(&space->extents[i]->now);
+    return ready;
+}
+
+/* Whether a capture that fills a free extent leaves the compactor its share of the limit. Under the lock. */
+static bool leaves_share(const struct lmcs_region *region, const struct lmcs_extent *extent)
+{
+    const struct lmcs_space *space = region->pool->space;
+    uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
+    if (limit == 0 || region->purpose != 0 || !is_free(extent))
+        return true;
+    uint64_t left = (limit > taken ? limit - taken : 0) + ready_bytes(space) - extent_used(&extent->now);
+    return left >= compactor_share(region->largest, limit);
 }
 
 /* ---- The table ---- */
@@ -218,6 +249,11 @@ void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes, uint64_t lar
     region->expected = bytes;
     if (region->largest < largest)
         region->largest = largest;
+    struct lmcs_space *space = region->pool->space;
+    pthread_mutex_lock(&space->lock);
+    if (region->purpose == 0 && space->largest_taken < largest)
+        space->largest_taken = largest;
+    pthread_mutex_unlock(&space->lock);
 }
 
 static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
@@ -291,6 +327,8 @@ static struct lmcs_extent *closed_extent(struct lmcs_region *region, uint64_t by
         if (large && extent->now.bytes > bytes + bytes / 4 + 2 * (uint64_t)LMCS_PAGE_BYTES + (256 << 10))
             continue;
         if (!large && extent->now.bytes > 2 * standard)
+            continue;
+        if (!leaves_share(region, extent))
             continue;
         if (!free_now)
             return extent;
@@ -371,15 +409,6 @@ static enum lmcs_status release_some(struct lmcs_pool *pool, bool *some, struct 
     return status;
 }
 
-/* What captures leave, of a limit or a disk: it must write a content anew before it can free the old. */
-static uint64_t compactor_share(const struct lmcs_region *region, uint64_t whole)
-{
-    uint64_t share = whole / COMPACTOR_SHARE;
-    if (share < region->largest)
-        share = region->largest < whole / 8 ? region->largest : whole / 8;
-    return share;
-}
-
 /*
  * Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it.
  */
@@ -402,14 +431,15 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
     uint64_t need = target - from;
     uint64_t pool_limit = space->limit_bytes, limit = pool_limit, taken = space->used + space->slab_bytes;
     if (region->purpose == 0)
-        limit -= compactor_share(region, limit);
+        limit -= compactor_share(region->largest, limit);
     if (limit != 0 && taken + need > limit) {
         target = end;
         need = target - from;
     }
     bool over = limit != 0 && taken + need > limit;
     uint64_t disk = over || region->purpose != 0 ? UINT64_MAX : lmcs_heap_disk_free(pool->heap);
-    bool disk_over = disk != UINT64_MAX && (need > disk || disk - need < compactor_share(region, space->used + disk));
+    bool disk_over =
+        disk != UINT64_MAX && (need > disk || disk - need < compactor_share(region->largest, space->used + disk));
     if (!over && !disk_over)
         space->used += need;
     pthread_mutex_unlock(&space->lock);
@@ -472,6 +502,7 @@ static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, ui
         return status;
     pthread_mutex_lock(&space->lock);
     extent->now.cursor = end;
+    region->expected -= bytes < region->expected ? bytes : region->expected;
     pthread_mutex_unlock(&space->lock);
     *offset = at;
     return LMCS_OK;
@@ -950,16 +981,13 @@ uint64_t lmcs_space_used(struct lmcs_pool *pool)
 uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool)
 {
     struct lmcs_space *space = pool->space;
-    uint64_t ready = 0, unbacked = 0;
+    uint64_t unbacked = 0;
     pthread_mutex_lock(&space->lock);
-    for (size_t i = 0; i < space->count; i++) {
-        const struct lmcs_extent *extent = space->extents[i];
-        if (is_free(extent))
-            ready += extent_used(&extent->now);
-        unbacked += extent_end(extent) - extent->now.backed;
-    }
+    uint64_t ready = ready_bytes(space);
+    for (size_t i = 0; i < space->count; i++)
+        unbacked += extent_end(space->extents[i]) - space->extents[i]->now.backed;
     uint64_t used = space->used + space->slab_bytes;
-    uint64_t limit = space->limit_bytes - space->limit_bytes / COMPACTOR_SHARE;
+    uint64_t limit = space->limit_bytes - compactor_share(space->largest_taken, space->limit_bytes);
     pthread_mutex_unlock(&space->lock);
     uint64_t disk = lmcs_heap_disk_free(pool->heap);
     if (disk == UINT64_MAX) /* a poolset or a device: what libpmemobj has not given out, about */
