@@ -386,7 +386,7 @@ static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
     size_t length = strlen(error->message);
     snprintf(error->message + length, sizeof error->message - length,
              "; nothing of this snapshot was kept; older ones can be pruned: \"%.100s\" has %llu (see 'lmc-store ls', "
-             "'lmc-store rm'), or raise the limit or free disk space",
+             "'lmc-store rm'), or open it with a larger size, or free disk space",
              capture->busy->name, (unsigned long long)info.snapshot_count);
 }
 

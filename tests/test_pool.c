@@ -199,12 +199,17 @@ static int write_until_told(void *argument)
 {
     struct holder *holder = argument;
     struct rng rng = {4};
-    struct state *weights = state_weights(&rng, 3, 1000);
+    struct state *weights = state_weights(&rng, 3, 20000);
     struct lmcs_pool *pool = open_quiet(holder->path);
-    take_snapshot(pool, "run", weights, 0);
-    for (holder->shared->stage = 1; holder->shared->stage < 2;) {
-        uint64_t number = take_snapshot(pool, "run", weights, 0);
-        OK(lmcs_snapshot_remove(pool, "run", number - 1, false, NULL, &err));
+    for (int64_t step = 0; holder->shared->stage < 2; step++) {
+        /* All changes, so that the pool grows and libpmemobj's log is written to. */
+        for (size_t i = 0; i < weights->count; i++)
+            rng_fill(&rng, weights->tensors[i].data, weights->tensors[i].bytes);
+        uint64_t number = take_snapshot(pool, "run", weights, step);
+        if (number > 1000)
+            OK(lmcs_snapshot_remove(pool, "run", number - 1000, false, NULL, &err));
+        if (holder->shared->stage == 0)
+            holder->shared->stage = 1;
     }
     state_free(weights);
     close_pool(pool);

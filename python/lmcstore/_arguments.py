@@ -7,7 +7,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .errors import InvalidError, NotFoundError, UnsupportedError
@@ -31,7 +31,10 @@ def parse_size(size: int | str) -> int:
         if found is None or found[2] not in _UNITS:
             raise InvalidError(f"{size!r} is no size: write bytes, or a number and a unit such as '8GiB' or '500MB'")
         return int(float(found[1]) * _UNITS[found[2]]) if "." in found[1] else int(found[1]) * _UNITS[found[2]]
-    value = operator.index(size)
+    try:
+        value = operator.index(size)
+    except TypeError:
+        raise UnsupportedError(f"a size must be an int or a str, not a {type(size).__qualname__}") from None
     if value < 0:
         raise InvalidError(f"a size can't be {value}")
     return value
@@ -67,16 +70,33 @@ def int64(value: int, what: str) -> int:
     return number
 
 
+def tag_names(tags: Iterable[str] | str | None) -> tuple[str, ...]:
+    names = (tags,) if isinstance(tags, str) else () if tags is None else tuple(tags)
+    for name in names:
+        if not isinstance(name, str):
+            raise UnsupportedError(f"tags must be str, not {name!r}")
+    return names
+
+
 def metric_lists(metrics: Mapping[str, float] | None) -> tuple[tuple[str, ...], tuple[float, ...]]:
     if metrics is None:
         return (), ()
+    if not isinstance(metrics, Mapping):
+        raise UnsupportedError(f"metrics must be a mapping of names to numbers, not a {type(metrics).__qualname__}")
+    for name in metrics:
+        if not isinstance(name, str):
+            raise UnsupportedError(f"metrics: names must be str, not {name!r}")
     try:
         return tuple(metrics), tuple(float(value) for value in metrics.values())
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UnsupportedError(f"metrics: values must be numbers: {error}") from None
 
 
 def meta_json(meta: Mapping[str, Any] | None) -> str | None:
+    if meta is None:
+        return None
+    if not isinstance(meta, dict):
+        raise UnsupportedError(f"meta must be a dict, not a {type(meta).__qualname__}")
     if not meta:
         return None
     _check_meta(meta, "meta", 0)

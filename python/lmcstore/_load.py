@@ -209,7 +209,9 @@ class Plan:
     def _add_item(self, container: Any, key: Any, target: Any, source: Any, path: str) -> None:
         generator = self._torch is not None and isinstance(target, self._torch.Generator)
         if isinstance(target, tuple) and self._holds_targets(target):
-            self._add_list(list(target), source, path)
+            items = list(target)
+            self._add_list(items, source, path)
+            self._actions.append(lambda: container.__setitem__(key, tuple(items)))
         elif generator or self._holds_targets(target):
             self.add(target, source, path)
         else:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._arguments import address, int64, meta_json, metric_lists
+from ._arguments import address, int64, meta_json, metric_lists, tag_names
 from ._encode import Encoded
 from .errors import InvalidError, NotFoundError, UnsupportedError
 from .snapshot import Snapshot
@@ -108,7 +108,7 @@ class Shelf:
         """
         self._store._check_writable()
         step = None if step is None else int64(step, "step")
-        tag_list = (tags,) if isinstance(tags, str) else tuple(tags)
+        tag_list = tag_names(tags)
         names, values = metric_lists(metrics)
         json_text = meta_json(meta)
         parent_number = _DEFAULT_PARENT if parent is None else self._parent_number(parent)
@@ -145,14 +145,14 @@ class Shelf:
             There is no such snapshot.
         """
         self._store._check_writable()
-        number = which.number if isinstance(which, Snapshot) else self._number(which)
-        return Removal(*self._store._pool.remove(self._name, number, dry_run))
+        return Removal(*self._store._pool.remove(self._name, self._number(which), dry_run))
 
     def tag(self, which: int | str | Snapshot, tag: str) -> None:
         """Put a tag on a snapshot, moving it if it is elsewhere on the shelf."""
         self._store._check_writable()
-        number = which.number if isinstance(which, Snapshot) else self._number(which)
-        self._store._pool.tag_set(self._name, tag, number)
+        if not isinstance(tag, str):
+            raise UnsupportedError(f"a tag must be a str, not {type(tag).__qualname__!r}")
+        self._store._pool.tag_set(self._name, tag, self._number(which))
 
     def untag(self, tag: str) -> None:
         """Take a tag off the shelf."""
@@ -168,7 +168,10 @@ class Shelf:
     @keep_raw.setter
     def keep_raw(self, count: int) -> None:
         self._store._check_writable()
-        self._store._pool.set_keep_raw(self._name, operator.index(count))
+        count = int64(count, "keep_raw")
+        if not 0 < count < 2**32:
+            raise InvalidError(f"keep_raw can't be {count}: keep 1 snapshot raw or more, and less than 2**32")
+        self._store._pool.set_keep_raw(self._name, count)
 
     # Finding
 
@@ -237,11 +240,20 @@ class Shelf:
 
     def _parent_number(self, parent: int | Snapshot) -> int:
         if isinstance(parent, Snapshot):
+            self._own(parent)
             parent.wait()
             return parent.number
         return self._find(str(int64(parent, "parent"))).number
 
-    def _number(self, which: int | str) -> int:
+    def _own(self, snapshot: Snapshot) -> None:
+        """Refuse a snapshot of another shelf: a number alone would stand for one of this shelf's."""
+        if snapshot.shelf != self:
+            raise InvalidError(f"{snapshot!r} is not of this shelf, {self._name!r}: use its own, snapshot.shelf")
+
+    def _number(self, which: int | str | Snapshot) -> int:
+        if isinstance(which, Snapshot):
+            self._own(which)
+            return which.number
         if not isinstance(which, str):
             number = operator.index(which)
             if number > 0:

@@ -259,5 +259,8 @@ class Store:
 def _descriptor(file: int | Any) -> int:
     if isinstance(file, int):
         return file
-    file.flush()
+    if not hasattr(file, "fileno"):
+        raise UnsupportedError(f"an archive goes through an open file or a descriptor, not a {type(file).__qualname__}")
+    if hasattr(file, "flush"):
+        file.flush()
     return int(file.fileno())

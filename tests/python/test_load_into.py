@@ -237,3 +237,11 @@ def test_tied_modules(shelf: lmcstore.Shelf) -> None:
     shelf[1].load_into(model=model)
     assert model[0].weight is model[1].weight
     same(expected, model[1].weight.detach())
+
+
+def test_plain_values_in_tuples(shelf: lmcstore.Shelf) -> None:
+    snapshot = shelf.snapshot({"pair": (5, torch.ones(1)), "n": 3})
+    filled = torch.zeros(1)
+    target = {"pair": (0, filled), "n": 0}
+    snapshot.load_into(target)
+    assert target["n"] == 3 and target["pair"][0] == 5 and target["pair"][1] is filled and filled.item() == 1

@@ -206,3 +206,37 @@ def test_bad_arguments(shelf: lmcstore.Shelf) -> None:
         with pytest.raises(lmcstore.Error):
             shelf.snapshot({}, **arguments)
     assert len(shelf) == 0
+
+
+def test_snapshots_of_another_shelf(store: lmcstore.Store, shelf: lmcstore.Shelf, tmp_path: pathlib.Path) -> None:
+    for step in range(3):
+        shelf.snapshot({"step": step}, step=step)
+    with lmcstore.open(tmp_path / "elsewhere.pool", background=False) as elsewhere:
+        strangers = [store["other"].snapshot({"x": 1}), elsewhere[shelf.name].snapshot({"x": 1})]
+        for stranger in strangers:
+            for use in (
+                lambda: shelf.remove(stranger),  # noqa: B023
+                lambda: shelf.tag(stranger, "t"),  # noqa: B023
+                lambda: shelf.snapshot({}, parent=stranger),  # noqa: B023
+            ):
+                with pytest.raises(lmcstore.InvalidError, match="not of this shelf"):
+                    use()
+    assert [snapshot.number for snapshot in shelf] == [1, 2, 3] and not any(snapshot.tags for snapshot in shelf)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"tags": [3]}, {"metrics": {1: 2.0}}, {"metrics": [("a", 1)]}, {"metrics": {"a": 10**400}}, {"meta": "s"}],
+)
+def test_wrong_arguments(shelf: lmcstore.Shelf, arguments: dict[str, Any]) -> None:
+    with pytest.raises(lmcstore.UnsupportedError):
+        shelf.snapshot({}, **arguments)
+    assert len(shelf) == 0
+
+
+@pytest.mark.parametrize("count", [-1, 0, 2**32, 2**32 + 1, 2**64])
+def test_wrong_keep_raw(shelf: lmcstore.Shelf, count: int) -> None:
+    shelf.snapshot({})
+    with pytest.raises(lmcstore.InvalidError):
+        shelf.keep_raw = count
+    assert shelf.keep_raw == 4
