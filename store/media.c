@@ -197,22 +197,23 @@ static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error 
 
 /* ---- libpmemobj's log ---- */
 
-/* A lane is three logs, each a header of 64 bytes (checksum, next, capacity, ...) and its room. */
-#define LANE_BYTES 3072u
-#define LANE_LOGS  3u
-static const struct {
-    uint64_t at;
-    uint64_t capacity;
-} lane_logs[LANE_LOGS] = {{0, 192}, {256, 640}, {960, 2048}};
+/*
+ * A lane is three logs, each a header of 64 bytes (checksum, next, capacity, ...) and its room. A process that was killed
+ * leaves any of them half written, which libpmemobj finds by the checksum; looked for is only what would lead it
+ * astray before: a capacity or a successor that no log ever has.
+ */
+#define LANE_BYTES    3072u
+#define LANE_LOGS     3u
+#define MOST_CAPACITY ((uint64_t)1 << 20)
+static const uint64_t lane_logs[LANE_LOGS] = {0, 256, 960};
 
 static bool lane_is_sound(const struct lmcs_media *media, const unsigned char *lane)
 {
     for (size_t i = 0; i < LANE_LOGS; i++) {
         uint64_t next, capacity;
-        memcpy(&next, lane + lane_logs[i].at + 8, sizeof next);
-        memcpy(&capacity, lane + lane_logs[i].at + 16, sizeof capacity);
-        if ((capacity != 0 && capacity != lane_logs[i].capacity) || next % 8 != 0 ||
-            (next != 0 && (next < media->heap || next >= media->bytes)))
+        memcpy(&next, lane + lane_logs[i] + 8, sizeof next);
+        memcpy(&capacity, lane + lane_logs[i] + 16, sizeof capacity);
+        if (capacity > MOST_CAPACITY || next % 8 != 0 || (next != 0 && (next < media->heap || next >= media->bytes)))
             return false;
     }
     return true;

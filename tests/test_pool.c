@@ -231,6 +231,24 @@ static void in_use_by_a_busy_process(void **state)
     munmap(holder.shared, sizeof *holder.shared);
 }
 
+/* A process that is killed leaves libpmemobj's log as it was at that moment: with any capacity that a log may have. */
+static void log_that_was_cut_short(void **state)
+{
+    struct place *place = *state;
+    static const uint64_t capacities[] = {0, 64, 128, 576, 640, 1024};
+    for (size_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++) {
+        uint64_t lanes;
+        close_pool(open_quiet(place->pool));
+        int fd = open(place->pool, O_RDWR | O_CLOEXEC);
+        EXPECT(fd >= 0 && pread(fd, &lanes, sizeof lanes, 5120) == sizeof lanes);
+        EXPECT(pwrite(fd, &capacities[i], sizeof capacities[i], (off_t)lanes + 256 + 16) == sizeof capacities[i]);
+        close(fd);
+        struct lmcs_pool *pool = open_pool(place->pool, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
+        check_pool(pool);
+        close_pool(pool);
+    }
+}
+
 static int fork_and_outlive(void *argument)
 {
     struct holder *holder = argument;
@@ -567,6 +585,7 @@ int main(void)
         ON_BOTH(reopened),
         ON_BOTH(in_use_by_another_process),
         ON_BOTH(in_use_by_a_busy_process),
+        ON_BOTH(log_that_was_cut_short),
         ON_BOTH(killed_parent_with_a_child_alive),
         ON_BOTH(forked_child_cannot_use_it),
         ON_DISK(forked_child_opens_it_anew_for_reading),
