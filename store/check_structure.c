@@ -222,7 +222,7 @@ static enum lmcs_status read_page(struct checking *c, uint8_t kind, struct lmcs_
 {
     *node = NULL;
     enum lmcs_status status = lmcs_media_read(c->pool->media, ref.offset, buffer, LMCS_PAGE_BYTES, c->error);
-    if (status == LMCS_OK && lmcs_page_check(buffer, ref.offset) != ref.check)
+    if (status == LMCS_OK && !lmcs_page_is_whole(buffer, &ref))
         status = lmcs_fail(c->error, LMCS_DAMAGED, 0,
                            "the metadata page at offset %llu is damaged (its checksum is wrong)", ULL(ref.offset));
     const struct lmcs_node_df *found = NULL;

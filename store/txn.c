@@ -101,6 +101,12 @@ uint64_t lmcs_page_check(const void *page, uint64_t offset)
     return lmc_hash64(copy, sizeof copy, offset);
 }
 
+bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref)
+{
+    const struct lmcs_node_df *node = page;
+    return node->check == ref->check && lmcs_page_check(page, ref->offset) == ref->check;
+}
+
 /* A page may be checksummed and still be nonsense that someone made: every offset in it is looked at once. */
 static bool node_is_sound(const struct lmcs_node_df *node, uint8_t kind, uint64_t offset)
 {
@@ -134,7 +140,7 @@ static enum lmcs_status load_page(struct lmcs_txn *txn, const struct lmcs_ref_df
         enum lmcs_status status = lmcs_media_read(txn->pool->media, ref->offset, buffer, LMCS_PAGE_BYTES, error);
         if (status != LMCS_OK)
             return status;
-        if (lmcs_page_check(buffer, ref->offset) != ref->check)
+        if (!lmcs_page_is_whole(buffer, ref))
             return fail_page(txn, ref, "its checksum is wrong", error);
         if (!node_is_sound(buffer, kind, ref->offset))
             return fail_page(txn, ref, "it is not what refers to it says", error);

@@ -318,14 +318,25 @@ static void every_payload(void **state)
     free_subject(subject);
 }
 
+/* A byte of a page that means something, mostly: of its entries, of what stands before them, or any. */
+static size_t used_byte(const unsigned char page[LMCS_PAGE_BYTES], struct rng *rng)
+{
+    struct lmcs_node_df node;
+    memcpy(&node, page, sizeof node);
+    uint64_t what = rng_below(rng, 8), head = sizeof node + node.count * sizeof(struct lmcs_slot_df);
+    return what == 0   ? rng_below(rng, LMCS_PAGE_BYTES)
+           : what == 1 ? rng_below(rng, head)
+                       : node.low + rng_below(rng, LMCS_PAGE_BYTES - node.low);
+}
+
 static void damage_page(const struct subject *subject, size_t i, int how, struct rng *rng, unsigned char *save)
 {
     unsigned char page[LMCS_PAGE_BYTES], other[LMCS_PAGE_BYTES];
     uint64_t at = subject->pages[i];
     file_read(subject->path, at, save, LMCS_PAGE_BYTES);
     memcpy(page, save, sizeof page);
-    if (how == 0)
-        page[rng_below(rng, sizeof page)] ^= (unsigned char)(1u << rng_below(rng, 8));
+    if (how <= 0)
+        page[used_byte(page, rng)] ^= (unsigned char)(1u << rng_below(rng, 8));
     else if (how == 1)
         memset(page, 0, sizeof page);
     else if (how == 2)
@@ -344,7 +355,7 @@ static int damage_pages(void *argument)
     struct rng rng = {work->seed};
     unsigned char save[LMCS_PAGE_BYTES];
     for (size_t i = 0; i < subject->page_count; i++)
-        for (int how = 0; how < 4; how++) {
+        for (int how = -3; how < 4; how++) {
             struct found found = {.tensor = NULL};
             snprintf(work->doing, sizeof work->doing, "page %zu at %llu, damage %d", i,
                      (unsigned long long)subject->pages[i], how);
