@@ -416,18 +416,20 @@ def churn(setting: Setting) -> Section:
 def long(setting: Setting) -> Section:
     """Measure a long history."""
     count = setting.of(100_000, 20_000, 1_000)
-    section = Section(f"A history of {count:,} snapshots (8 tensors of 1 KiB, /dev/shm, forced)")
-    section.head = ["", "at the beginning", "at the end", "ratio"]
-    t = section.numbers = bench_store("long", setting.memory, 0, count)
-    for what, key in (
-        ("snapshot, microseconds", ("first_s", "last_s")),
-        ("open, microseconds", ("open_early_s", "open_late_s")),
-    ):
-        first, last = (t[k] for k in key)
-        section.rows.append([what, f"{first * 1e6:.0f}", f"{last * 1e6:.0f}", f"{last / first:.2f}"])
-    # The middle of 500 each; a tenth is what repeated runs differ by.
-    section.goal("last snapshot over the first", t["last_s"] / t["first_s"], "<=", 1.1)
-    section.goal("open at the end over open at the beginning", t["open_late_s"] / t["open_early_s"], "<=", 1.25)
+    section = Section(f"A history of {count:,} snapshots (8 tensors of 1 KiB)")
+    section.head = ["medium", "", "at the beginning", "at the end", "ratio"]
+    for medium, folder in (("/dev/shm, forced", setting.memory), ("file system", setting.disk)):
+        t = section.numbers[medium] = bench_store("long", folder, 0, count)
+        for what, key in (
+            ("snapshot, microseconds", ("first_s", "last_s")),
+            ("open, microseconds", ("open_early_s", "open_late_s")),
+        ):
+            first, last = (t[k] for k in key)
+            section.rows.append([medium, what, f"{first * 1e6:.0f}", f"{last * 1e6:.0f}", f"{last / first:.2f}"])
+        # The middle of 500 each; a tenth is what repeated runs differ by.
+        section.goal(f"last snapshot over the first, {medium}", t["last_s"] / t["first_s"], "<=", 1.1)
+        opening = t["open_late_s"] / t["open_early_s"]
+        section.goal(f"open at the end over open at the beginning, {medium}", opening, "<=", 1.25)
     return section
 
 
