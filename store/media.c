@@ -198,9 +198,9 @@ static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error 
 /* ---- libpmemobj's log ---- */
 
 /*
- * A lane is three logs, each a header of 64 bytes (checksum, next, capacity, ...) and its room. A process that was killed
- * leaves any of them half written, which libpmemobj finds by the checksum; looked for is only what would lead it
- * astray before: a capacity or a successor that no log ever has.
+ * A lane is three logs, each a header of 64 bytes (checksum, next, capacity, ...) and its room. A process that was
+ * killed leaves any of them half written, which libpmemobj finds by the checksum; looked for is only what would lead
+ * it astray before: a capacity or a successor that no log ever has.
  */
 #define LANE_BYTES    3072u
 #define LANE_LOGS     3u
