@@ -237,7 +237,7 @@ static void log_that_was_cut_short(void **state)
     struct place *place = *state;
     static const uint64_t capacities[] = {0, 64, 128, 576, 640, 1024};
     for (size_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++) {
-        uint64_t lanes;
+        uint64_t lanes = 0;
         close_pool(open_quiet(place->pool));
         int fd = open(place->pool, O_RDWR | O_CLOEXEC);
         EXPECT(fd >= 0 && pread(fd, &lanes, sizeof lanes, 5120) == sizeof lanes);
