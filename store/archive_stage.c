@@ -284,7 +284,8 @@ static enum lmcs_status commit_snapshot(struct lmcs_stage *stage, struct lmcs_er
         return status;
     s.txn.spends = true;
     if (stage->is_changes)
-        s.manifest = (struct lmcs_root_tree_df){current(stage)->last.manifest, current(stage)->last.entry_count};
+        s.manifest =
+            (struct lmcs_root_tree_df){.ref = current(stage)->last.manifest, .count = current(stage)->last.entry_count};
     status = lmcs_shelf_load(&s.txn, current(stage)->id, &s.shelf, error);
     if (status == LMCS_OK)
         status = put_entries(&s, error);

@@ -319,7 +319,7 @@ static enum lmcs_status look_up(struct lmcs_capture *capture, struct lmcs_txn *t
         status = lmcs_record_get(txn, &shelf, capture->base_number, &base, &found, error);
     if (status != LMCS_OK || !found)
         return status;
-    struct lmcs_root_tree_df manifest = {base.df.manifest, base.df.entry_count};
+    struct lmcs_root_tree_df manifest = {.ref = base.df.manifest, .count = base.df.entry_count};
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         struct lmcs_captured *entry = sources[i].entry;
         struct lmcs_manifest_df old;
@@ -641,7 +641,7 @@ static enum lmcs_status load_shelf(struct committing *c, struct lmcs_error *erro
     if (status == LMCS_OK && !c->has_base)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: the newest snapshot has gone while a capture was under way",
                          capture->pool->path);
-    c->manifest = (struct lmcs_root_tree_df){c->base.df.manifest, c->base.df.entry_count};
+    c->manifest = (struct lmcs_root_tree_df){.ref = c->base.df.manifest, .count = c->base.df.entry_count};
     return status;
 }
 

@@ -328,7 +328,16 @@ static enum lmcs_status walk_tree(struct checking *c, uint8_t kind, const struct
 {
     struct tree_walk walk = {.c = c, .kind = kind, .visit = visit};
     struct bounds bounds = {{0, 0}, {0, 0}, false};
+    bool tail = tree->tail.offset != 0;
+    if (tail) {
+        bounds.high = tree->tail_from;
+        bounds.has_high = true;
+    }
     enum lmcs_status status = tree->ref.offset == 0 ? LMCS_OK : walk_page(&walk, tree->ref, -1, &bounds);
+    if (status == LMCS_OK && tail) {
+        bounds = (struct bounds){.low = tree->tail_from};
+        status = walk_page(&walk, tree->tail, 0, &bounds);
+    }
     if (status == LMCS_OK && !c->lost && walk.entries != tree->count)
         SAY(c, "tree %u has %llu entries, but %llu are recorded", kind, ULL(walk.entries), ULL(tree->count));
     return status;
@@ -748,7 +757,7 @@ static enum lmcs_status check_inherited(struct manifest_walk *walk, uint64_t ide
                                         const struct lmcs_manifest_df *entry)
 {
     struct checking *c = walk->c;
-    struct lmcs_root_tree_df tree = {walk->older->manifest, walk->older->entry_count};
+    struct lmcs_root_tree_df tree = {.ref = walk->older->manifest, .count = walk->older->entry_count};
     struct lmcs_manifest_df before = {0, 0};
     bool found;
     enum lmcs_status status =
@@ -867,7 +876,7 @@ static enum lmcs_status walk_manifest(struct manifest_walk *walk, struct lmcs_re
 /* One snapshot is wanted: pages that it shares have been looked at, so its entries are marked by a cursor. */
 static enum lmcs_status mark_snapshot(struct checking *c, const struct lmcs_snapshot_df *df)
 {
-    struct lmcs_root_tree_df tree = {df->manifest, df->entry_count};
+    struct lmcs_root_tree_df tree = {.ref = df->manifest, .count = df->entry_count};
     struct lmcs_cursor *cursor;
     enum lmcs_status status = lmcs_cursor_new(&cursor, c->error);
     if (status != LMCS_OK)

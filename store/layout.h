@@ -109,10 +109,14 @@ struct lmcs_key_df {
 
 #define LMCS_ROOT_MAGIC 0x52434d4cu /* "LMCR" */
 
+/* A tree. Keys from `tail_from` on are in its tail, a leaf that its pages do not refer to, when it has one. */
 struct lmcs_root_tree_df {
     struct lmcs_ref_df ref;
-    uint64_t count; /* entries */
+    uint64_t count; /* entries, the tail's among them */
+    struct lmcs_ref_df tail;
+    struct lmcs_key_df tail_from;
 };
+static_assert(sizeof(struct lmcs_root_tree_df) == 56, "tree layout");
 
 struct lmcs_root_df {
     uint32_t magic;
@@ -136,7 +140,7 @@ struct lmcs_root_df {
     uint64_t check; /* hash64 of the bytes before it, seed: its offset */
 };
 static_assert(sizeof(struct lmcs_root_df) <= LMCS_PAGE_BYTES, "root page layout");
-static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 24 + 11 * 8 + 64 * 8 + 8, "root page layout");
+static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 56 + 11 * 8 + 64 * 8 + 8, "root page layout");
 
 /* ---- Records ---- */
 
@@ -178,7 +182,7 @@ struct lmcs_shelf_df {
     uint32_t name_bytes;
     /* the name follows */
 };
-static_assert(sizeof(struct lmcs_shelf_df) == 56 + 5 * 24 + 40, "shelf layout");
+static_assert(sizeof(struct lmcs_shelf_df) == 56 + 5 * 56 + 40, "shelf layout");
 
 enum lmcs_snapshot_state { LMCS_SNAPSHOT_COMMITTED = 1, LMCS_SNAPSHOT_PREPARED = 2 };
 

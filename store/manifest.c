@@ -103,7 +103,7 @@ static enum lmcs_status visit_entry(struct walk *walk, const struct lmcs_node_df
     if (walk->older != NULL && entry.birth <= walk->older->number)
         return LMCS_OK;
     if (walk->newer != NULL) {
-        struct lmcs_root_tree_df tree = {walk->newer->manifest, walk->newer->entry_count};
+        struct lmcs_root_tree_df tree = {.ref = walk->newer->manifest, .count = walk->newer->entry_count};
         bool found;
         enum lmcs_status status = lmcs_tree_get(walk->txn, LMCS_TREE_MANIFEST, &tree, key, &after, sizeof after,
                                                 sizeof after, NULL, &found, walk->error);

@@ -49,7 +49,7 @@ enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_reco
                                                               struct lmcs_error *error),
                                     void *context, struct lmcs_error *error)
 {
-    struct lmcs_root_tree_df manifest = {record->df.manifest, record->df.entry_count};
+    struct lmcs_root_tree_df manifest = {.ref = record->df.manifest, .count = record->df.entry_count};
     struct lmcs_cursor *cursor;
     bool stop = false;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
@@ -79,7 +79,7 @@ enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_reco
                                     const char *name, struct lmcs_identity *identity, uint64_t *content, bool *found,
                                     struct lmcs_error *error)
 {
-    struct lmcs_root_tree_df manifest = {record->df.manifest, record->df.entry_count};
+    struct lmcs_root_tree_df manifest = {.ref = record->df.manifest, .count = record->df.entry_count};
     uint64_t ids[SAME_NAME];
     size_t count = SAME_NAME;
     uint64_t first = 0;

@@ -4,8 +4,12 @@
  *
  * Nodes are slotted pages (layout.h). The way down copies each page on first touch, so that a change ends at the
  * root of the tree; splits and merges go up as the recursion returns. Keys that arrive in ascending order fill pages
- * to the brim: a page that overflows at its right end is left as it is. A page is merged with a neighbour when
+ * the brim: a page that overflows at its right end is left as it is. A page is merged with a neighbour when
  * it falls below a quarter and both fit in one.
+ *
+ * Most keys of a store ascend: numbers, steps, times, contents, epochs. The newest are therefore kept in a leaf of
+ * their own beside the tree, the tail, so that adding one writes one page, however high the tree is. A tail that is
+ * full goes below the tree as its last leaf, and a new one begins.
  */
 #include "tree.h"
 
@@ -65,6 +69,23 @@ static size_t child_index(const struct lmcs_node_df *node, struct lmcs_key_df ke
     if (i < node->count && lmcs_key_compare(lmcs_node_key(node, i), key) == 0)
         return i;
     return i == 0 ? 0 : i - 1;
+}
+
+static bool has_tail(const struct lmcs_root_tree_df *tree)
+{
+    return tree->tail.offset != 0;
+}
+
+/* Whether `key` belongs in the tail. */
+static bool in_tail(const struct lmcs_root_tree_df *tree, struct lmcs_key_df key)
+{
+    return has_tail(tree) && lmcs_key_compare(key, tree->tail_from) >= 0;
+}
+
+static void drop_tail(struct lmcs_root_tree_df *tree)
+{
+    tree->tail = (struct lmcs_ref_df){0, 0};
+    tree->tail_from = (struct lmcs_key_df){0, 0};
 }
 
 static size_t used_bytes(const struct lmcs_node_df *node)
@@ -136,9 +157,12 @@ static bool insert_entry(struct lmcs_node_df *node, size_t i, struct lmcs_key_df
 
 struct change {
     struct lmcs_txn *txn;
+    struct lmcs_root_tree_df *tree;
     uint8_t kind;
+    uint8_t level; /* put: of the page that the entry goes to */
     bool shared;
-    bool added; /* put: the key was not there; delete: it was */
+    bool added; /* put: the key was not there */
+    bool last;  /* put: so far, the way down led to the last child */
     struct lmcs_key_df key;
     const void *value;
     size_t bytes;
@@ -198,19 +222,25 @@ static enum lmcs_status split_node(struct change *change, struct lmcs_node_df *n
     return LMCS_OK;
 }
 
-static enum lmcs_status put_entry(struct change *change, struct lmcs_node_df *node, size_t at, struct lmcs_key_df key,
-                                  const void *value, size_t bytes, struct split *split)
+/* A leaf of its own for a key beyond all that are in the tree. */
+static enum lmcs_status begin_tail(struct change *change)
 {
-    if (insert_entry(node, at, key, value, bytes))
-        return LMCS_OK;
-    return split_node(change, node, at, key, value, bytes, split);
+    struct lmcs_node_df *node;
+    enum lmcs_status status = lmcs_page_new(change->txn, change->kind, 0, &change->tree->tail, &node, change->error);
+    if (status != LMCS_OK)
+        return status;
+    append(node, change->key, change->value, change->bytes);
+    change->tree->tail_from = change->key;
+    return LMCS_OK;
 }
 
-static enum lmcs_status put_in_leaf(struct change *change, struct lmcs_node_df *node, struct split *split)
+static enum lmcs_status put_in_page(struct change *change, struct lmcs_node_df *node, struct split *split)
 {
     size_t i = lower_bound(node, change->key);
     bool there = i < node->count && lmcs_key_compare(lmcs_node_key(node, i), change->key) == 0;
     change->added = !there;
+    if (there && node->level > 0)
+        return fail_tree(change->txn, "a tail begins where a page does", change->error);
     if (there && node->slots[i].value_bytes == change->bytes) {
         if (change->bytes > 0)
             memcpy((char *)node + node->slots[i].offset + KEY_BYTES, change->value, change->bytes);
@@ -218,7 +248,11 @@ static enum lmcs_status put_in_leaf(struct change *change, struct lmcs_node_df *
     }
     if (there)
         remove_entry(node, i);
-    return put_entry(change, node, i, change->key, change->value, change->bytes, split);
+    if (insert_entry(node, i, change->key, change->value, change->bytes))
+        return LMCS_OK;
+    if (i == node->count && change->last && !change->shared && change->level == 0 && !has_tail(change->tree))
+        return begin_tail(change);
+    return split_node(change, node, i, change->key, change->value, change->bytes, split);
 }
 
 static enum lmcs_status put_below(struct change *change, struct lmcs_ref_df *ref, int level, struct split *split)
@@ -229,22 +263,26 @@ static enum lmcs_status put_below(struct change *change, struct lmcs_ref_df *ref
         return status;
     if (level >= 0 && node->level != level)
         return fail_tree(change->txn, "a tree's levels don't match", change->error);
-    if (node->level == 0)
-        return put_in_leaf(change, node, split);
+    if (node->level == change->level)
+        return put_in_page(change, node, split);
+    if (node->level < change->level)
+        return fail_tree(change->txn, "a tree's levels don't match", change->error);
     size_t i = child_index(node, change->key);
+    change->last = change->last && i + 1u == node->count;
     struct lmcs_ref_df child = lmcs_node_child(node, i);
     struct split below = {0};
     status = put_below(change, &child, node->level - 1, &below);
     if (status != LMCS_OK)
         return status;
     set_child(node, i, child);
-    if (!below.happened)
+    if (!below.happened || insert_entry(node, i + 1, below.key, &below.ref, sizeof below.ref))
         return LMCS_OK;
-    return put_entry(change, node, i + 1, below.key, &below.ref, sizeof below.ref, split);
+    return split_node(change, node, i + 1, below.key, &below.ref, sizeof below.ref, split);
 }
 
-static enum lmcs_status raise_root(struct change *change, struct lmcs_root_tree_df *tree, const struct split *split)
+static enum lmcs_status raise_root(struct change *change, const struct split *split)
 {
+    struct lmcs_root_tree_df *tree = change->tree;
     struct lmcs_node_df *old = lmcs_page_dirty(change->txn, tree->ref.offset);
     struct lmcs_node_df *root;
     struct lmcs_ref_df ref;
@@ -260,12 +298,56 @@ static enum lmcs_status raise_root(struct change *change, struct lmcs_root_tree_
     return LMCS_OK;
 }
 
+/* Makes the tail the last leaf below the root. */
+static enum lmcs_status attach_tail(struct change *change)
+{
+    struct lmcs_root_tree_df *tree = change->tree;
+    struct change attach = {.txn = change->txn,
+                            .tree = tree,
+                            .kind = change->kind,
+                            .level = 1,
+                            .key = tree->tail_from,
+                            .value = &tree->tail,
+                            .bytes = sizeof tree->tail,
+                            .error = change->error};
+    struct split split = {true, tree->tail_from, tree->tail};
+    struct lmcs_node_df *root;
+    enum lmcs_status status = lmcs_page_write(change->txn, &tree->ref, change->kind, false, &root, change->error);
+    if (status == LMCS_OK && root->level > 0) {
+        split.happened = false;
+        status = put_below(&attach, &tree->ref, -1, &split);
+    }
+    if (status == LMCS_OK && split.happened)
+        status = raise_root(&attach, &split);
+    return status;
+}
+
+static enum lmcs_status put_in_tail(struct change *change)
+{
+    struct lmcs_root_tree_df *tree = change->tree;
+    struct lmcs_node_df *node;
+    struct split split = {0};
+    enum lmcs_status status = lmcs_page_write(change->txn, &tree->tail, change->kind, false, &node, change->error);
+    if (status == LMCS_OK && node->level != 0)
+        status = fail_tree(change->txn, "a tree's levels don't match", change->error);
+    if (status == LMCS_OK)
+        status = put_in_page(change, node, &split);
+    if (status != LMCS_OK || !split.happened)
+        return status;
+    status = attach_tail(change);
+    tree->tail = split.ref;
+    tree->tail_from = split.key;
+    return status;
+}
+
 enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, const void *value, size_t bytes, struct lmcs_error *error)
 {
     struct change change = {.txn = txn,
+                            .tree = tree,
                             .kind = kind,
                             .shared = kind == LMCS_TREE_MANIFEST,
+                            .last = true,
                             .key = key,
                             .value = value,
                             .bytes = bytes,
@@ -281,10 +363,15 @@ enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_r
         tree->count = 1;
         return LMCS_OK;
     }
-    struct split split = {0};
-    enum lmcs_status status = put_below(&change, &tree->ref, -1, &split);
-    if (status == LMCS_OK && split.happened)
-        status = raise_root(&change, tree, &split);
+    enum lmcs_status status;
+    if (in_tail(tree, key)) {
+        status = put_in_tail(&change);
+    } else {
+        struct split split = {0};
+        status = put_below(&change, &tree->ref, -1, &split);
+        if (status == LMCS_OK && split.happened)
+            status = raise_root(&change, &split);
+    }
     if (status == LMCS_OK && change.added)
         tree->count++;
     return status;
@@ -344,7 +431,6 @@ static enum lmcs_status delete_below(struct change *change, struct lmcs_ref_df *
     if (node->level == 0) {
         size_t i = lower_bound(node, change->key);
         remove_entry(node, i); /* the caller has looked: it is there */
-        change->added = true;
         return LMCS_OK;
     }
     size_t i = child_index(node, change->key);
@@ -356,9 +442,10 @@ static enum lmcs_status delete_below(struct change *change, struct lmcs_ref_df *
     return mend_child(change, node, i, lmcs_page_dirty(change->txn, child.offset));
 }
 
-/* A root with one child gives way to it; one without entries goes. */
-static enum lmcs_status lower_root(struct change *change, struct lmcs_root_tree_df *tree)
+/* A root with one child gives way to it; one without entries, to the tail. */
+static enum lmcs_status lower_root(struct change *change)
 {
+    struct lmcs_root_tree_df *tree = change->tree;
     for (;;) {
         struct lmcs_node_df *root = lmcs_page_dirty(change->txn, tree->ref.offset);
         if (root == NULL || (root->count > 1 || (root->level == 0 && root->count == 1)))
@@ -367,16 +454,35 @@ static enum lmcs_status lower_root(struct change *change, struct lmcs_root_tree_
         if (root->count == 1)
             child = lmcs_node_child(root, 0);
         enum lmcs_status status = lmcs_page_free(change->txn, tree->ref.offset, change->shared, change->error);
-        tree->ref = child;
-        if (status != LMCS_OK || child.offset == 0)
+        bool empty = child.offset == 0;
+        tree->ref = empty ? tree->tail : child;
+        if (empty)
+            drop_tail(tree);
+        if (status != LMCS_OK || empty)
             return status;
     }
+}
+
+static enum lmcs_status delete_in_tail(struct change *change)
+{
+    struct lmcs_root_tree_df *tree = change->tree;
+    struct lmcs_node_df *node;
+    enum lmcs_status status = lmcs_page_write(change->txn, &tree->tail, change->kind, false, &node, change->error);
+    if (status != LMCS_OK)
+        return status;
+    remove_entry(node, lower_bound(node, change->key)); /* the caller has looked: it is there */
+    if (node->count > 0)
+        return LMCS_OK;
+    status = lmcs_page_free(change->txn, tree->tail.offset, false, change->error);
+    drop_tail(tree);
+    return status;
 }
 
 enum lmcs_status lmcs_tree_delete(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                   struct lmcs_key_df key, bool *found, struct lmcs_error *error)
 {
-    struct change change = {.txn = txn, .kind = kind, .shared = kind == LMCS_TREE_MANIFEST, .key = key, .error = error};
+    struct change change = {
+        .txn = txn, .tree = tree, .kind = kind, .shared = kind == LMCS_TREE_MANIFEST, .key = key, .error = error};
     unsigned char value[LMCS_MAX_VALUE];
     bool there;
     enum lmcs_status status = lmcs_tree_get(txn, kind, tree, key, value, 0, sizeof value, NULL, &there, error);
@@ -386,9 +492,13 @@ enum lmcs_status lmcs_tree_delete(struct lmcs_txn *txn, uint8_t kind, struct lmc
         *found = there;
     if (!there)
         return found != NULL ? LMCS_OK : fail_tree(txn, "an entry that must be there is not", error);
-    status = delete_below(&change, &tree->ref, -1);
-    if (status == LMCS_OK)
-        status = lower_root(&change, tree);
+    if (in_tail(tree, key)) {
+        status = delete_in_tail(&change);
+    } else {
+        status = delete_below(&change, &tree->ref, -1);
+        if (status == LMCS_OK)
+            status = lower_root(&change);
+    }
     if (status == LMCS_OK)
         tree->count--;
     return status;
@@ -411,6 +521,8 @@ enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs
                                  struct lmcs_error *error)
 {
     enum lmcs_status status = tree->ref.offset == 0 ? LMCS_OK : clear_below(txn, kind, tree->ref, -1, error);
+    if (status == LMCS_OK && has_tail(tree))
+        status = clear_below(txn, kind, tree->tail, 0, error);
     if (status == LMCS_OK)
         memset(tree, 0, sizeof *tree);
     return status;
@@ -440,6 +552,8 @@ enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_
     (void)error;
     if (tree->ref.offset != 0)
         seal_below(txn, &tree->ref);
+    if (has_tail(tree))
+        seal_below(txn, &tree->tail);
     return LMCS_OK;
 }
 
@@ -451,9 +565,10 @@ enum lmcs_status lmcs_tree_get(struct lmcs_txn *txn, uint8_t kind, const struct 
 {
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
-    struct lmcs_ref_df ref = tree->ref;
+    bool tail = in_tail(tree, key);
+    struct lmcs_ref_df ref = tail ? tree->tail : tree->ref;
     *found = false;
-    for (int level = -1; ref.offset != 0; level--) {
+    for (int level = tail ? 0 : -1; ref.offset != 0; level--) {
         enum lmcs_status status = lmcs_page_read(txn, &ref, kind, buffer, &node, error);
         if (status != LMCS_OK)
             return status;
@@ -488,7 +603,8 @@ struct cursor_level {
 struct lmcs_cursor {
     struct lmcs_txn *txn;
     uint8_t kind;
-    int leaf; /* index of the leaf's level; -1: at the end */
+    int leaf;                /* index of the leaf's level; -1: at the end */
+    struct lmcs_ref_df tail; /* still to come after the pages below the root; 0: none */
     struct cursor_level levels[LMCS_MAX_LEVEL + 1];
 };
 
@@ -545,6 +661,19 @@ static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df r
     }
 }
 
+/* To `key`, or (NULL) to the first entry, in the tail. */
+static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs_key_df *key, struct lmcs_error *error)
+{
+    struct lmcs_ref_df tail = cursor->tail;
+    cursor->tail.offset = 0;
+    enum lmcs_status status = descend(cursor, tail, 0, key, error);
+    if (status == LMCS_OK && cursor->leaf != 0) {
+        cursor->leaf = -1;
+        status = fail_tree(cursor->txn, "a tree's levels don't match", error);
+    }
+    return status;
+}
+
 /* When the leaf is used up, goes to the next one. */
 static enum lmcs_status settle(struct lmcs_cursor *cursor, struct lmcs_error *error)
 {
@@ -553,6 +682,8 @@ static enum lmcs_status settle(struct lmcs_cursor *cursor, struct lmcs_error *er
         if (--depth >= 0)
             cursor->levels[depth].index++;
     }
+    if (depth < 0 && cursor->tail.offset != 0)
+        return enter_tail(cursor, NULL, error);
     if (depth == cursor->leaf || depth < 0) {
         cursor->leaf = depth;
         return LMCS_OK;
@@ -569,9 +700,11 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
     cursor->txn = txn;
     cursor->kind = kind;
     cursor->leaf = -1;
+    cursor->tail = tree->tail;
     if (tree->ref.offset == 0)
         return LMCS_OK;
-    enum lmcs_status status = descend(cursor, tree->ref, 0, &key, error);
+    enum lmcs_status status =
+        in_tail(tree, key) ? enter_tail(cursor, &key, error) : descend(cursor, tree->ref, 0, &key, error);
     return status == LMCS_OK ? settle(cursor, error) : status;
 }
 
@@ -620,5 +753,10 @@ enum lmcs_status lmcs_tree_before(struct lmcs_txn *txn, uint8_t kind, const stru
                                   struct lmcs_error *error)
 {
     *found = false;
+    if (in_tail(tree, key)) {
+        enum lmcs_status status = before_below(txn, kind, tree->tail, 0, key, before, found, error);
+        if (status != LMCS_OK || *found)
+            return status;
+    }
     return tree->ref.offset == 0 ? LMCS_OK : before_below(txn, kind, tree->ref, -1, key, before, found, error);
 }

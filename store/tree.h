@@ -2,9 +2,10 @@
 /*
  * tree.h - copy-on-write B+ trees from 16-byte keys to values of at most LMCS_MAX_VALUE bytes.
  *
- * A tree is a reference to its root page and a count, kept by whoever owns it: the root page for the pool's trees, a
- * shelf's record for its indexes, a snapshot's record for its manifest. The pages of manifests are shared by
- * neighbouring snapshots, so changing one never frees the page that it replaces (manifest.c does, when it knows).
+ * A tree is a reference to its root page and to its tail, and a count, kept by whoever owns it: the root page for the
+ * pool's trees, a shelf's record for its indexes, a snapshot's record for its manifest. The pages of manifests are
+ * shared by neighbouring snapshots, so changing one never frees the page that it replaces (manifest.c does, when it
+ * knows); a manifest has no tail.
  */
 #ifndef LMCS_TREE_H
 #define LMCS_TREE_H

@@ -217,7 +217,7 @@ static bool rehash(struct lmcs_txn_pages *pages)
     return true;
 }
 
-/* Gives a place its page in memory. A dropped page keeps its entry, with magic 0, and may be taken again. */
+/* Gives a place its page in memory, with magic 0. A dropped page is the same: it may be taken again. */
 static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
 {
     if ((pages->count + 1) * 2 > pages->capacity && !rehash(pages))
@@ -230,11 +230,19 @@ static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
     struct lmcs_node_df *node = aligned_alloc(64, LMCS_PAGE_BYTES);
     if (node == NULL)
         return NULL;
-    memset(node, 0, LMCS_PAGE_BYTES);
+    node->magic = 0;
     node->self = offset;
     pages->table[i] = node;
     pages->order[pages->count++] = node;
     return node;
+}
+
+static bool push_recycled(struct lmcs_txn_pages *pages, uint64_t offset)
+{
+    if (!grow((void **)&pages->recycled, &pages->recycled_capacity, pages->recycled_count, sizeof *pages->recycled))
+        return false;
+    pages->recycled[pages->recycled_count++] = offset;
+    return true;
 }
 
 static bool push_freed(struct lmcs_txn *txn, uint64_t offset)
@@ -371,22 +379,26 @@ enum lmcs_status lmcs_page_write(struct lmcs_txn *txn, struct lmcs_ref_df *ref, 
     *node = lmcs_page_dirty(txn, ref->offset);
     if (*node != NULL)
         return LMCS_OK;
-    _Alignas(8) unsigned char old[LMCS_PAGE_BYTES];
-    enum lmcs_status status = load_page(txn, ref, kind, old, error);
+    uint64_t offset;
+    enum lmcs_status status = take_page(txn, &offset, error);
     if (status != LMCS_OK)
         return status;
-    uint64_t old_offset = ref->offset;
-    struct lmcs_ref_df copy;
-    status = lmcs_page_new(txn, kind, 0, &copy, node, error);
+    struct lmcs_node_df *copy = enter(txn->pages, offset);
+    if (copy == NULL)
+        return lmcs_fail_memory(error);
+    status = load_page(txn, ref, kind, copy, error);
+    copy->self = offset;
     if (status == LMCS_OK)
-        status = lmcs_page_free(txn, old_offset, shared, error);
-    if (status != LMCS_OK)
+        status = lmcs_page_free(txn, ref->offset, shared, error);
+    if (status != LMCS_OK) {
+        copy->magic = 0;
+        push_recycled(txn->pages, offset);
         return status;
-    memcpy(*node, old, LMCS_PAGE_BYTES);
-    (*node)->self = copy.offset;
-    (*node)->epoch = txn->root.epoch;
-    (*node)->check = 0;
-    *ref = copy;
+    }
+    copy->epoch = txn->root.epoch;
+    copy->check = 0;
+    *ref = (struct lmcs_ref_df){offset, 0};
+    *node = copy;
     return LMCS_OK;
 }
 
@@ -397,10 +409,7 @@ enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shar
     if (own == NULL)
         return shared || push_freed(txn, offset) ? LMCS_OK : lmcs_fail_memory(error);
     own->magic = 0;
-    if (!grow((void **)&pages->recycled, &pages->recycled_capacity, pages->recycled_count, sizeof *pages->recycled))
-        return lmcs_fail_memory(error);
-    pages->recycled[pages->recycled_count++] = offset;
-    return LMCS_OK;
+    return push_recycled(pages, offset) ? LMCS_OK : lmcs_fail_memory(error);
 }
 
 /* ---- Objects ---- */

@@ -24,26 +24,28 @@ static void superblock_and_root_page(void **state)
     assert_int_equal(LMCS_FORMAT_VERSION, 1);
     assert_int_equal(LMCS_PAGE_BYTES, 4096);
     SIZE(lmcs_ref_df, 16);
-    SIZE(lmcs_root_tree_df, 24);
+    SIZE(lmcs_root_tree_df, 56);
     AT(lmcs_root_tree_df, count, 16);
-    SIZE(lmcs_root_df, 1024);
+    AT(lmcs_root_tree_df, tail, 24);
+    AT(lmcs_root_tree_df, tail_from, 40);
+    SIZE(lmcs_root_df, 1536);
     AT(lmcs_root_df, version, 4);
     AT(lmcs_root_df, self, 8);
     AT(lmcs_root_df, epoch, 16);
     AT(lmcs_root_df, time_ns, 24);
     AT(lmcs_root_df, trees, 32);
-    AT(lmcs_root_df, next_shelf, 416);
-    AT(lmcs_root_df, next_identity, 424);
-    AT(lmcs_root_df, next_content, 432);
-    AT(lmcs_root_df, slab_next, 440);
-    AT(lmcs_root_df, slab_end, 448);
-    AT(lmcs_root_df, slab_bytes, 456);
-    AT(lmcs_root_df, extent_bytes, 464);
-    AT(lmcs_root_df, live_bytes, 472);
-    AT(lmcs_root_df, limit_bytes, 480);
-    AT(lmcs_root_df, snapshot_count, 488);
-    AT(lmcs_root_df, last_snapshot_bytes, 496);
-    AT(lmcs_root_df, check, 1016);
+    AT(lmcs_root_df, next_shelf, 928);
+    AT(lmcs_root_df, next_identity, 936);
+    AT(lmcs_root_df, next_content, 944);
+    AT(lmcs_root_df, slab_next, 952);
+    AT(lmcs_root_df, slab_end, 960);
+    AT(lmcs_root_df, slab_bytes, 968);
+    AT(lmcs_root_df, extent_bytes, 976);
+    AT(lmcs_root_df, live_bytes, 984);
+    AT(lmcs_root_df, limit_bytes, 992);
+    AT(lmcs_root_df, snapshot_count, 1000);
+    AT(lmcs_root_df, last_snapshot_bytes, 1008);
+    AT(lmcs_root_df, check, 1528);
 }
 
 static void nodes_and_kinds_of_trees(void **state)
@@ -94,7 +96,7 @@ static void records(void **state)
     AT(lmcs_object_df, live_bytes, 48);
     AT(lmcs_object_df, retired_bytes, 56);
     SIZE(lmcs_space_df, 16);
-    SIZE(lmcs_shelf_df, 216);
+    SIZE(lmcs_shelf_df, 376);
     AT(lmcs_shelf_df, flags, 8);
     AT(lmcs_shelf_df, keep_raw, 12);
     AT(lmcs_shelf_df, next_number, 16);
@@ -103,7 +105,7 @@ static void records(void **state)
     AT(lmcs_shelf_df, compacted, 40);
     AT(lmcs_shelf_df, created_ns, 48);
     AT(lmcs_shelf_df, trees, 56);
-    AT(lmcs_shelf_df, name_bytes, 212);
+    AT(lmcs_shelf_df, name_bytes, 372);
     SIZE(lmcs_snapshot_df, 128);
     AT(lmcs_snapshot_df, state, 8);
     AT(lmcs_snapshot_df, meta_bytes, 12);

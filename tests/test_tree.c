@@ -289,6 +289,45 @@ static void hundred_thousand_keys(void **state)
     close_pool(pool);
 }
 
+/* What a history appends leaves the pages of a large tree alone, but for one time in a hundred. */
+static void appending_spares_the_tree(void **state)
+{
+    enum { OLD = 30000, NEW = 1000 };
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_txn txn;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    for (uint64_t i = 0; i < OLD; i++)
+        OK(lmcs_tree_put(&txn, SPARE, spare(&txn, 0), (struct lmcs_key_df){i, ~i}, &i, sizeof i, &err));
+    commit(&txn);
+    int rewritten = 0;
+    for (uint64_t i = OLD; i < OLD + NEW; i++) {
+        uint64_t before = pool->root.trees[SPARE].ref.offset;
+        OK(lmcs_txn_write(pool, &txn, &err));
+        OK(lmcs_tree_put(&txn, SPARE, spare(&txn, 0), (struct lmcs_key_df){i, ~i}, &i, sizeof i, &err));
+        commit(&txn);
+        rewritten += pool->root.trees[SPARE].ref.offset != before;
+    }
+    assert_in_range(rewritten, 1, NEW / 100);
+    OK(lmcs_txn_read(pool, &txn, &err));
+    expect_range(&txn, 0, OLD + NEW, 0);
+    lmcs_txn_end(&txn);
+    /* The last entries go, one by one, past the page that they were in; so do the first ones. */
+    OK(lmcs_txn_write(pool, &txn, &err));
+    for (uint64_t i = OLD + NEW; i-- > OLD;)
+        OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), (struct lmcs_key_df){i, ~i}, NULL, &err));
+    expect_range(&txn, 0, OLD, 0);
+    for (uint64_t i = OLD; i < OLD + NEW; i++)
+        OK(lmcs_tree_put(&txn, SPARE, spare(&txn, 0), (struct lmcs_key_df){i, ~i}, &i, sizeof i, &err));
+    for (uint64_t i = 0; i < OLD + NEW - 1; i++)
+        OK(lmcs_tree_delete(&txn, SPARE, spare(&txn, 0), (struct lmcs_key_df){i, ~i}, NULL, &err));
+    expect_range(&txn, OLD + NEW - 1, 1, 0);
+    OK(lmcs_tree_clear(&txn, SPARE, spare(&txn, 0), &err));
+    commit(&txn);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 /* ---- Transactions ---- */
 
 static void put_many(struct lmcs_txn *txn, uint64_t seed, size_t count)
@@ -434,8 +473,9 @@ static void wrong_use_of_trees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(random_changes),       IN_MEMORY(hundred_thousand_keys), ON_BOTH(aborts_leave_nothing),
-        ON_BOTH(pages_are_used_again), ON_BOTH(readers_see_one_moment),  IN_MEMORY(wrong_use_of_trees),
+        ON_BOTH(random_changes),       IN_MEMORY(hundred_thousand_keys), IN_MEMORY(appending_spares_the_tree),
+        ON_BOTH(aborts_leave_nothing), ON_BOTH(pages_are_used_again),    ON_BOTH(readers_see_one_moment),
+        IN_MEMORY(wrong_use_of_trees),
     };
     return cmocka_run_group_tests_name("tree", tests, NULL, NULL);
 }

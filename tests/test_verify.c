@@ -44,6 +44,12 @@ struct subject {
 
 static void note_page(struct subject *subject, struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df ref);
 
+static void note_tree(struct subject *subject, struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree)
+{
+    note_page(subject, txn, kind, tree->ref);
+    note_page(subject, txn, kind, tree->tail);
+}
+
 static void note_children(struct subject *subject, struct lmcs_txn *txn, uint8_t kind, const struct lmcs_node_df *node)
 {
     for (size_t i = 0; i < node->count; i++) {
@@ -54,7 +60,7 @@ static void note_children(struct subject *subject, struct lmcs_txn *txn, uint8_t
             struct lmcs_shelf_df shelf;
             memcpy(&shelf, value, sizeof shelf);
             for (uint8_t k = 0; k < LMCS_SHELF_TREES; k++)
-                note_page(subject, txn, (uint8_t)(LMCS_TREE_NUMBERS + k), shelf.trees[k].ref);
+                note_tree(subject, txn, (uint8_t)(LMCS_TREE_NUMBERS + k), &shelf.trees[k]);
         } else if (kind == LMCS_TREE_NUMBERS) {
             struct lmcs_snapshot_df snapshot;
             memcpy(&snapshot, value, sizeof snapshot);
@@ -149,7 +155,7 @@ static struct subject *make_subject(const struct place *place)
     subject->root = txn.root.self;
     subject->superblock = lmcs_media_superblock(pool->media);
     for (uint8_t kind = 0; kind < LMCS_TREE_NUMBERS; kind++)
-        note_page(subject, &txn, kind, txn.root.trees[kind].ref);
+        note_tree(subject, &txn, kind, &txn.root.trees[kind]);
     note_payloads(subject, &txn);
     lmcs_txn_end(&txn);
     close_pool(pool);

@@ -116,13 +116,19 @@ static void collect_parts(const unsigned char *value, size_t bytes)
     }
 }
 
+static void seal_tree(unsigned char *tree_at, unsigned depth)
+{
+    seal_ref(tree_at + offsetof(struct lmcs_root_tree_df, ref), depth);
+    seal_ref(tree_at + offsetof(struct lmcs_root_tree_df, tail), depth);
+}
+
 static void seal_value(const struct lmcs_node_df *node, unsigned char *value, size_t bytes, unsigned depth)
 {
     if (node->level > 0 && bytes >= sizeof(struct lmcs_ref_df)) {
         seal_ref(value, depth);
     } else if (node->kind == LMCS_TREE_SHELVES && bytes >= sizeof(struct lmcs_shelf_df)) {
         for (size_t i = 0; i < LMCS_SHELF_TREES; i++)
-            seal_ref(value + offsetof(struct lmcs_shelf_df, trees) + i * sizeof(struct lmcs_root_tree_df), depth);
+            seal_tree(value + offsetof(struct lmcs_shelf_df, trees) + i * sizeof(struct lmcs_root_tree_df), depth);
     } else if (node->kind == LMCS_TREE_NUMBERS && bytes >= sizeof(struct lmcs_snapshot_df)) {
         seal_ref(value + offsetof(struct lmcs_snapshot_df, manifest), depth);
     } else if (node->kind == LMCS_TREE_CONTENTS && bytes >= sizeof(struct lmcs_content_df) && pages.collecting) {
@@ -170,7 +176,7 @@ static void seal_pool(void)
         return;
     unsigned char *page = pages.map + root_at;
     for (size_t i = 0; i < LMCS_ROOT_TREES; i++)
-        seal_ref(page + offsetof(struct lmcs_root_df, trees) + i * sizeof(struct lmcs_root_tree_df), 0);
+        seal_tree(page + offsetof(struct lmcs_root_df, trees) + i * sizeof(struct lmcs_root_tree_df), 0);
     uint64_t check = lmc_hash64(page, offsetof(struct lmcs_root_df, check), root_at);
     memcpy(page + offsetof(struct lmcs_root_df, check), &check, sizeof check);
 }
