@@ -84,6 +84,7 @@ struct checking {
     size_t summary_capacity;
     uint64_t snapshot_count; /* of visible shelves */
     uint64_t prepared_count;
+    uint64_t free_pages;
     uint64_t live_bytes;
     uint64_t slab_bytes;
     uint64_t part_count;
@@ -428,11 +429,17 @@ static enum lmcs_status visit_nothing(struct checking *c, struct lmcs_key_df key
 
 static enum lmcs_status visit_free_page(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
 {
-    (void)value;
-    (void)bytes;
+    uint64_t pages;
+    if (bytes != sizeof pages)
+        return fail_record(c, "free pages at offset", key.low);
+    memcpy(&pages, value, sizeof pages);
+    if (pages == 0 || pages > LMCS_FREE_RUN_MOST)
+        return fail_record(c, "free pages at offset", key.low);
     if (key.high > c->txn.root.epoch)
         SAY(c, "the page at offset %llu is free since a commit that has not been", ULL(key.low));
-    use_page(c, key.low, PAGE_FREE);
+    for (uint64_t i = 0; i < pages && use_page(c, key.low + i * LMCS_PAGE_BYTES, PAGE_FREE); i++)
+        continue;
+    c->free_pages += pages;
     return LMCS_OK;
 }
 
@@ -1097,13 +1104,19 @@ static enum lmcs_status find_wanted(struct checking *c, const char *address)
     return status;
 }
 
+static void check_never_used(struct checking *c, const struct lmcs_run_df *run)
+{
+    for (uint64_t at = run->next; at < run->end && find_object(c, at) != NULL; at += LMCS_PAGE_BYTES)
+        use_page(c, at, PAGE_NEVER_USED);
+}
+
 static enum lmcs_status check_root(struct checking *c)
 {
     const struct lmcs_root_df *root = &c->txn.root;
     enum lmcs_status status = load_objects(c);
     use_page(c, root->self, PAGE_REACHED);
-    for (uint64_t at = root->slab_next; at < root->slab_end && find_object(c, at) != NULL; at += LMCS_PAGE_BYTES)
-        use_page(c, at, PAGE_NEVER_USED);
+    check_never_used(c, &root->fresh);
+    check_never_used(c, &root->spare);
     if (status == LMCS_OK)
         status = walk_root_tree(c, LMCS_TREE_OBJECTS, visit_nothing);
     if (status == LMCS_OK)
@@ -1134,6 +1147,7 @@ static enum lmcs_status check_totals(struct checking *c)
     compare_total(c, "shelves", root->trees[LMCS_TREE_SHELF_NAMES].count, root->trees[LMCS_TREE_SHELVES].count);
     compare_total(c, "snapshots", c->snapshot_count, root->snapshot_count);
     compare_total(c, "prepared snapshots", c->prepared_count, root->trees[LMCS_TREE_GROUPS].count);
+    compare_total(c, "free pages", c->free_pages, root->free_pages);
     for (uint8_t kind = LMCS_TREE_GROUPS + 1; kind < LMCS_ROOT_TREES; kind++)
         if (root->trees[kind].ref.offset != 0)
             SAY(c, "there is a tree of an unknown kind");

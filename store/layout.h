@@ -60,7 +60,7 @@ enum lmcs_tree_kind {
     LMCS_TREE_DEPENDENTS,      /* (base, content) -> nothing; (0, content) -> u64 successor: unused but as a base */
     LMCS_TREE_SPACE,           /* (offset, 0) -> lmcs_space_df: which payload lies where */
     LMCS_TREE_OBJECTS,         /* (offset, 0) -> lmcs_object_df: what we have from libpmemobj */
-    LMCS_TREE_FREE_PAGES,      /* (epoch in which it became free, offset) -> nothing */
+    LMCS_TREE_FREE_PAGES,      /* (epoch in which they became free, offset) -> u64 pages that lie side by side */
     LMCS_TREE_RETIRED,         /* (epoch in which it became unreachable, offset) -> u64 bytes of payload */
     LMCS_TREE_GROUPS,          /* (group high, group low) -> u64 shelf, u64 number: prepared snapshots */
     LMCS_ROOT_TREES = 16,      /* places in the root page; those above are zero */
@@ -107,7 +107,9 @@ struct lmcs_key_df {
     uint64_t low;
 };
 
-#define LMCS_ROOT_MAGIC 0x52434d4cu /* "LMCR" */
+#define LMCS_FREE_RUN_MOST 4096u /* free pages in one entry */
+
+#define LMCS_ROOT_MAGIC    0x52434d4cu /* "LMCR" */
 
 /* A tree. Keys from `tail_from` on are in its tail, a leaf that its pages do not refer to, when it has one. */
 struct lmcs_root_tree_df {
@@ -117,6 +119,14 @@ struct lmcs_root_tree_df {
     struct lmcs_key_df tail_from;
 };
 static_assert(sizeof(struct lmcs_root_tree_df) == 56, "tree layout");
+
+#define LMCS_RUN_MOST ((uint64_t)1 << 30) /* bytes */
+
+/* Pages that lie side by side, from `next` to `end`. */
+struct lmcs_run_df {
+    uint64_t next;
+    uint64_t end;
+};
 
 struct lmcs_root_df {
     uint32_t magic;
@@ -128,19 +138,20 @@ struct lmcs_root_df {
     uint64_t next_shelf;
     uint64_t next_identity;
     uint64_t next_content;
-    uint64_t slab_next;    /* pages of the newest slab from here ... */
-    uint64_t slab_end;     /* ... to here were never used */
-    uint64_t slab_bytes;   /* all slabs */
-    uint64_t extent_bytes; /* all extents: space of the disk that they take */
-    uint64_t live_bytes;   /* of them, payloads that something refers to */
+    struct lmcs_run_df fresh; /* pages of the newest slab that were never used */
+    uint64_t slab_bytes;      /* all slabs */
+    uint64_t extent_bytes;    /* all extents: space of the disk that they take */
+    uint64_t live_bytes;      /* of them, payloads that something refers to */
     uint64_t limit_bytes;
     uint64_t snapshot_count;
     uint64_t last_snapshot_bytes;
-    uint64_t reserved[64];
+    uint64_t free_pages;      /* in the tree of them */
+    struct lmcs_run_df spare; /* pages that were never used, kept for removals */
+    uint64_t reserved[61];
     uint64_t check; /* hash64 of the bytes before it, seed: its offset */
 };
 static_assert(sizeof(struct lmcs_root_df) <= LMCS_PAGE_BYTES, "root page layout");
-static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 56 + 11 * 8 + 64 * 8 + 8, "root page layout");
+static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 56 + 14 * 8 + 61 * 8 + 8, "root page layout");
 
 /* ---- Records ---- */
 

@@ -28,10 +28,11 @@ struct lmcs_space;
 struct lmcs_compactor;
 struct lmcs_busy_shelf;
 
-/* A page that may be written to again: an entry of the tree of free pages. */
+/* A page that may be written to again. */
 struct lmcs_free_page {
-    uint64_t epoch;
+    uint64_t epoch; /* from which on nothing reaches it */
     uint64_t offset;
+    uint64_t left; /* pages of its run, which is an entry of the tree of free pages, from this one on */
 };
 
 struct lmcs_pool {
@@ -53,7 +54,7 @@ struct lmcs_pool {
     pthread_rwlock_t meta;
     struct lmcs_root_df root; /* the newest committed, of a writer */
     struct lmcs_superblock_df superblock;
-    struct lmcs_free_page *avail; /* the first entries of the tree of free pages */
+    struct lmcs_free_page *avail; /* the first ones of the tree of free pages, one by one */
     size_t avail_count;
     size_t avail_capacity;
     struct lmcs_space *space; /* of a writer */

@@ -28,6 +28,9 @@
 
 #define LOAD_AT_ONCE  4096u /* free pages */
 #define LEAST_RESERVE 24u   /* pages */
+#define MOST_RESERVE  8192u /* pages: for a snapshot of 100,000 tensors */
+#define LEAST_SLAB    ((uint64_t)256 << 10)
+#define MOST_SLAB     ((uint64_t)16 << 20)
 
 struct cache_slot {
     uint64_t offset;
@@ -162,6 +165,7 @@ struct lmcs_txn_pages {
     struct lmcs_free_page *freed; /* to be entered in the tree of free pages */
     size_t freed_count;
     size_t freed_capacity;
+    uint64_t freed_pages;
     uint64_t *recycled; /* taken and dropped again by this transaction */
     size_t recycled_count;
     size_t recycled_capacity;
@@ -245,20 +249,43 @@ static bool push_recycled(struct lmcs_txn_pages *pages, uint64_t offset)
     return true;
 }
 
-static bool push_freed(struct lmcs_txn *txn, uint64_t offset)
+static bool push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count)
 {
     struct lmcs_txn_pages *pages = txn->pages;
     if (!grow((void **)&pages->freed, &pages->freed_capacity, pages->freed_count, sizeof *pages->freed))
         return false;
-    pages->freed[pages->freed_count++] = (struct lmcs_free_page){txn->root.epoch, offset};
+    pages->freed[pages->freed_count++] = (struct lmcs_free_page){txn->root.epoch, offset, count};
+    pages->freed_pages += count;
     return true;
+}
+
+/* Adds a run of free pages, one by one, to those at hand. */
+static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key, const struct lmcs_cursor *cursor,
+                                  struct lmcs_error *error)
+{
+    uint64_t left;
+    size_t bytes;
+    const void *value = lmcs_cursor_value(cursor, &bytes);
+    if (bytes == sizeof left)
+        memcpy(&left, value, sizeof left);
+    if (bytes != sizeof left || left == 0 || left > LMCS_FREE_RUN_MOST)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of free pages at offset %llu",
+                         pool->path, (unsigned long long)key.low);
+    size_t count = pool->avail_count;
+    for (uint64_t at = key.low; left > 0; left--, at += LMCS_PAGE_BYTES) {
+        if (!grow((void **)&pool->avail, &pool->avail_capacity, count, sizeof *pool->avail))
+            return lmcs_fail_memory(error);
+        pool->avail[count++] = (struct lmcs_free_page){key.high, at, left};
+    }
+    pool->avail_count = count;
+    return LMCS_OK;
 }
 
 /* Loads more of the committed tree of free pages, as far as no reader's lease is in the way. */
 static enum lmcs_status load_avail(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_root_tree_df *tree = &pool->root.trees[LMCS_TREE_FREE_PAGES];
-    if (tree->count == pool->avail_count)
+    if (pool->root.free_pages == pool->avail_count)
         return LMCS_OK;
     uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->root.epoch);
     size_t most = pool->avail_count + LOAD_AT_ONCE;
@@ -276,23 +303,27 @@ static enum lmcs_status load_avail(struct lmcs_pool *pool, struct lmcs_error *er
         struct lmcs_key_df key = lmcs_cursor_key(cursor);
         if (key.high > safe)
             break;
-        if (!grow((void **)&pool->avail, &pool->avail_capacity, pool->avail_count, sizeof *pool->avail)) {
-            status = lmcs_fail_memory(error);
-            break;
-        }
-        pool->avail[pool->avail_count++] = (struct lmcs_free_page){key.high, key.low};
-        status = lmcs_cursor_next(cursor, error);
+        status = add_avail(pool, key, cursor, error);
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
     }
     lmcs_cursor_free(cursor);
     return status;
 }
 
-static enum lmcs_status new_slab(struct lmcs_txn *txn, struct lmcs_error *error)
+static uint64_t run_pages(const struct lmcs_run_df *run)
+{
+    return (run->end - run->next) / LMCS_PAGE_BYTES;
+}
+
+/* A slab of at least `least` bytes; `run` becomes its pages. */
+static enum lmcs_status new_slab(struct lmcs_txn *txn, uint64_t least, struct lmcs_run_df *run,
+                                 struct lmcs_error *error)
 {
     struct lmcs_txn_pages *pages = txn->pages;
-    uint64_t wanted = txn->root.slab_bytes / 2;
-    wanted = wanted < (256u << 10) ? 256u << 10 : wanted > (16u << 20) ? 16u << 20 : wanted;
-    uint64_t offset, got;
+    uint64_t wanted = txn->root.slab_bytes / 2, offset, got;
+    wanted = wanted < LEAST_SLAB ? LEAST_SLAB : wanted > MOST_SLAB ? MOST_SLAB : wanted;
+    wanted = wanted < least ? least : wanted;
     enum lmcs_status status = lmcs_txn_reserve(txn, wanted - 16, &offset, &got, error);
     if (status != LMCS_OK)
         return status;
@@ -304,13 +335,15 @@ static enum lmcs_status new_slab(struct lmcs_txn *txn, struct lmcs_error *error)
     pages->slabs[pages->slab_count][0] = offset;
     pages->slabs[pages->slab_count][1] = got;
     pages->slabs[pages->slab_count++][2] = first;
-    /* What is left of the old slab is not lost: those pages were never used, so they are free at once. */
-    for (uint64_t at = txn->root.slab_next; at < txn->root.slab_end; at += LMCS_PAGE_BYTES)
-        if (!push_freed(txn, at))
-            return lmcs_fail_memory(error);
-    txn->root.slab_next = first;
-    txn->root.slab_end = end;
     txn->root.slab_bytes += got;
+    /* What is left of the old run is not lost: those pages were never used, so they are free at once. */
+    for (uint64_t left = run_pages(run); left > 0; left = run_pages(run)) {
+        uint64_t count = left < LMCS_FREE_RUN_MOST ? left : LMCS_FREE_RUN_MOST;
+        if (!push_freed(txn, run->next, count))
+            return lmcs_fail_memory(error);
+        run->next += count * LMCS_PAGE_BYTES;
+    }
+    *run = (struct lmcs_run_df){first, end};
     return LMCS_OK;
 }
 
@@ -330,13 +363,16 @@ static enum lmcs_status take_page(struct lmcs_txn *txn, uint64_t *offset, struct
         *offset = txn->pool->avail[pages->avail_used++].offset;
         return LMCS_OK;
     }
-    if (txn->root.slab_next >= txn->root.slab_end) {
-        enum lmcs_status status = new_slab(txn, error);
+    struct lmcs_run_df *run = &txn->root.fresh;
+    if (run_pages(run) == 0 && !txn->spends && run_pages(&txn->root.spare) > 0)
+        run = &txn->root.spare;
+    if (run_pages(run) == 0) {
+        enum lmcs_status status = new_slab(txn, 0, run, error);
         if (status != LMCS_OK)
             return status;
     }
-    *offset = txn->root.slab_next;
-    txn->root.slab_next += LMCS_PAGE_BYTES;
+    *offset = run->next;
+    run->next += LMCS_PAGE_BYTES;
     return LMCS_OK;
 }
 
@@ -407,7 +443,7 @@ enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shar
     struct lmcs_txn_pages *pages = txn->pages;
     struct lmcs_node_df *own = lmcs_page_dirty(txn, offset);
     if (own == NULL)
-        return shared || push_freed(txn, offset) ? LMCS_OK : lmcs_fail_memory(error);
+        return shared || push_freed(txn, offset, 1) ? LMCS_OK : lmcs_fail_memory(error);
     own->magic = 0;
     return push_recycled(pages, offset) ? LMCS_OK : lmcs_fail_memory(error);
 }
@@ -474,6 +510,12 @@ static enum lmcs_status check_superblock(struct lmcs_pool *pool, const struct lm
     return LMCS_OK;
 }
 
+static bool run_is_sound(const struct lmcs_run_df *run)
+{
+    return run->next <= run->end && run->end - run->next <= LMCS_RUN_MOST && run->next % LMCS_PAGE_BYTES == 0 &&
+           run->end % LMCS_PAGE_BYTES == 0;
+}
+
 enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *root, struct lmcs_error *error)
 {
     struct lmcs_superblock_df *super = &pool->superblock;
@@ -496,6 +538,8 @@ enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *roo
     if (root->magic != LMCS_ROOT_MAGIC || root->self != offset ||
         root->check != lmc_hash64(root, offsetof(struct lmcs_root_df, check), offset))
         return fail_root(pool, "its root page is not what was written", error);
+    if (!run_is_sound(&root->fresh) || !run_is_sound(&root->spare))
+        return fail_root(pool, "its root page speaks of impossible pages", error);
     return LMCS_OK;
 }
 
@@ -607,30 +651,49 @@ static enum lmcs_status enter_slabs(struct lmcs_txn *txn, size_t *done, struct l
     return LMCS_OK;
 }
 
+static enum lmcs_status enter_run(struct lmcs_txn *txn, struct lmcs_free_page run, struct lmcs_error *error)
+{
+    txn->root.free_pages += run.left;
+    return lmcs_tree_put(txn, LMCS_TREE_FREE_PAGES, &txn->root.trees[LMCS_TREE_FREE_PAGES],
+                         (struct lmcs_key_df){run.epoch, run.offset}, &run.left, sizeof run.left, error);
+}
+
+/* Takes the first *count pages of a run from the tree, or as many as it has. */
+static enum lmcs_status take_from_run(struct lmcs_txn *txn, struct lmcs_free_page run, size_t *count,
+                                      struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_FREE_PAGES, &txn->root.trees[LMCS_TREE_FREE_PAGES],
+                                               (struct lmcs_key_df){run.epoch, run.offset}, NULL, error);
+    txn->root.free_pages -= run.left;
+    if (status != LMCS_OK || run.left <= *count) {
+        *count = (size_t)run.left;
+        return status;
+    }
+    run.left -= *count;
+    run.offset += *count * LMCS_PAGE_BYTES;
+    return enter_run(txn, run, error);
+}
+
 /* Repeats until the tree of free pages says what this transaction, this very work included, took and freed. */
 static enum lmcs_status settle_free_pages(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     struct lmcs_txn_pages *pages = txn->pages;
-    struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_FREE_PAGES];
     size_t deleted = 0, inserted = 0, slabs = 0;
     enum lmcs_status status = LMCS_OK;
     while (status == LMCS_OK && (deleted < pages->avail_used || inserted < pages->freed_count ||
                                  slabs < pages->slab_count || pages->recycled_count > 0)) {
-        if (pages->recycled_count > 0 && !push_freed(txn, pages->recycled[pages->recycled_count - 1]))
+        if (pages->recycled_count > 0 && !push_freed(txn, pages->recycled[pages->recycled_count - 1], 1))
             return lmcs_fail_memory(error);
         if (pages->recycled_count > 0)
             pages->recycled_count--;
         status = enter_slabs(txn, &slabs, error);
-        for (; status == LMCS_OK && deleted < pages->avail_used; deleted++) {
-            struct lmcs_free_page page = txn->pool->avail[deleted];
-            status = lmcs_tree_delete(txn, LMCS_TREE_FREE_PAGES, tree, (struct lmcs_key_df){page.epoch, page.offset},
-                                      NULL, error);
+        while (status == LMCS_OK && deleted < pages->avail_used) {
+            size_t count = pages->avail_used - deleted;
+            status = take_from_run(txn, txn->pool->avail[deleted], &count, error);
+            deleted += count;
         }
-        for (; status == LMCS_OK && inserted < pages->freed_count; inserted++) {
-            struct lmcs_free_page page = pages->freed[inserted];
-            status = lmcs_tree_put(txn, LMCS_TREE_FREE_PAGES, tree, (struct lmcs_key_df){page.epoch, page.offset}, NULL,
-                                   0, error);
-        }
+        for (; status == LMCS_OK && inserted < pages->freed_count; inserted++)
+            status = enter_run(txn, pages->freed[inserted], error);
     }
     return status;
 }
@@ -669,18 +732,19 @@ static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *err
 static enum lmcs_status leave_reserve(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     const struct lmcs_txn_pages *pages = txn->pages;
-    const struct lmcs_root_df *root = &txn->root;
-    uint64_t free_pages = root->trees[LMCS_TREE_FREE_PAGES].count - pages->avail_used + pages->freed_count +
-                          pages->recycled_count + (root->slab_end - root->slab_next) / LMCS_PAGE_BYTES;
+    struct lmcs_root_df *root = &txn->root;
+    uint64_t free_pages = root->free_pages - pages->avail_used + pages->freed_pages + pages->recycled_count +
+                          run_pages(&root->fresh) + run_pages(&root->spare);
     uint64_t reserve = LEAST_RESERVE + root->slab_bytes / LMCS_PAGE_BYTES / 4;
-    return free_pages < reserve ? new_slab(txn, error) : LMCS_OK;
+    reserve = reserve < MOST_RESERVE ? reserve : MOST_RESERVE;
+    return free_pages < reserve ? new_slab(txn, reserve * LMCS_PAGE_BYTES, &root->spare, error) : LMCS_OK;
 }
 
 static enum lmcs_status prepare_commit(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     uint64_t old_root = txn->root.self, new_root;
     enum lmcs_status status = take_page(txn, &new_root, error);
-    if (status == LMCS_OK && old_root != 0 && !push_freed(txn, old_root))
+    if (status == LMCS_OK && old_root != 0 && !push_freed(txn, old_root, 1))
         status = lmcs_fail_memory(error);
     if (status != LMCS_OK)
         return status;

@@ -37,14 +37,15 @@ static void superblock_and_root_page(void **state)
     AT(lmcs_root_df, next_shelf, 928);
     AT(lmcs_root_df, next_identity, 936);
     AT(lmcs_root_df, next_content, 944);
-    AT(lmcs_root_df, slab_next, 952);
-    AT(lmcs_root_df, slab_end, 960);
+    AT(lmcs_root_df, fresh, 952);
     AT(lmcs_root_df, slab_bytes, 968);
     AT(lmcs_root_df, extent_bytes, 976);
     AT(lmcs_root_df, live_bytes, 984);
     AT(lmcs_root_df, limit_bytes, 992);
     AT(lmcs_root_df, snapshot_count, 1000);
     AT(lmcs_root_df, last_snapshot_bytes, 1008);
+    AT(lmcs_root_df, free_pages, 1016);
+    AT(lmcs_root_df, spare, 1024);
     AT(lmcs_root_df, check, 1528);
 }
 
