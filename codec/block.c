@@ -21,12 +21,13 @@ struct workspace {
 static bool workspace_init(struct workspace *work, const struct lmci_block_shape *shape)
 {
     size_t plane_bytes = shape->bytes / shape->word;
-    work->memory = lmci_allocate(shape->bytes + lmci_plane_scratch(plane_bytes));
+    size_t stride = plane_bytes + LMCI_PLANE_PAD;
+    work->memory = lmci_allocate(shape->word * stride + lmci_plane_scratch(plane_bytes));
     if (!work->memory)
         return false;
     for (unsigned p = 0; p < shape->word; p++)
-        work->planes[p] = work->memory + p * plane_bytes;
-    work->scratch = work->memory + shape->bytes;
+        work->planes[p] = work->memory + p * stride;
+    work->scratch = work->memory + shape->word * stride;
     return true;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * huffman.c - canonical Huffman codes for bytes.
+ * huffman.c - code lengths for bytes.
  *
  * Lengths come from Huffman's construction over sorted counts; the rare codes that are longer than the limit are cut
  * to it, and the sum of Kraft is repaired from the least frequent symbol up, then filled from the most frequent down.
@@ -30,14 +30,14 @@ uint64_t lmci_entropy_bits(const uint32_t counts[256], uint64_t total)
 
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
 
-/* Symbols that occur as count << 8 | symbol, ascending; returns how many. Counts are below 2^24. */
-static unsigned sort_symbols(const uint32_t counts[256], uint32_t keys[256])
+/* Symbols that occur as count << 9 | symbol, ascending; returns how many. Counts are below 2^23. */
+static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
 {
     static const unsigned gaps[] = {57, 23, 10, 4, 1};
     unsigned n = 0;
-    for (uint32_t s = 0; s < 256; s++)
+    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++)
         if (counts[s])
-            keys[n++] = counts[s] << 8 | s;
+            keys[n++] = counts[s] << 9 | s;
     for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++) {
         for (unsigned i = gaps[g]; i < n; i++) {
             uint32_t key = keys[i];
@@ -56,13 +56,13 @@ static unsigned sort_symbols(const uint32_t counts[256], uint32_t keys[256])
  */
 static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
 {
-    uint32_t weight[511] = {0};
-    uint16_t parent[511];
-    uint8_t depth[511];
+    uint32_t weight[2 * LMCI_SYMBOLS - 1] = {0};
+    uint16_t parent[2 * LMCI_SYMBOLS - 1];
+    uint8_t depth[2 * LMCI_SYMBOLS - 1];
     unsigned leaf = 0;
     unsigned inner = n;
     for (unsigned i = 0; i < n; i++)
-        weight[i] = keys[i] >> 8;
+        weight[i] = keys[i] >> 9;
     for (unsigned made = n; made < 2 * n - 1; made++) {
         for (int child = 0; child < 2; child++) {
             unsigned least = leaf < n && (inner == made || weight[leaf] <= weight[inner]) ? leaf++ : inner++;
@@ -100,78 +100,17 @@ static void limit_depths(uint8_t *depths, unsigned n)
     assert(sum == one);
 }
 
-void lmci_huffman_lengths(const uint32_t counts[256], uint8_t lengths[256])
+void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS])
 {
-    uint32_t keys[256];
-    uint8_t depths[256];
+    uint32_t keys[LMCI_SYMBOLS];
+    uint8_t depths[LMCI_SYMBOLS];
     unsigned n = sort_symbols(counts, keys);
     assert(n >= 2);
     tree_depths(keys, n, depths);
     limit_depths(depths, n);
-    memset(lengths, 0, 256);
+    memset(lengths, 0, LMCI_SYMBOLS);
     for (unsigned i = 0; i < n; i++)
-        lengths[keys[i] & 255] = depths[i];
-}
-
-/* ---- Codes ----------------------------------------------------------------------------------------------------- */
-
-/* The first code of each length, in the usual order (first bit highest): shorter codes first, then by symbol. */
-static void first_codes(const uint8_t lengths[256], uint32_t next[LMCI_MAX_BITS + 1])
-{
-    uint32_t number[LMCI_MAX_BITS + 1] = {0};
-    uint32_t code = 0;
-    for (int s = 0; s < 256; s++)
-        number[lengths[s]]++;
-    number[0] = 0;
-    for (unsigned length = 1; length <= LMCI_MAX_BITS; length++) {
-        code = (code + number[length - 1]) << 1;
-        next[length] = code;
-    }
-}
-
-static uint32_t reverse(uint32_t code, unsigned length)
-{
-    uint32_t reversed = 0;
-    for (unsigned i = 0; i < length; i++)
-        reversed |= (code >> i & 1) << (length - 1 - i);
-    return reversed;
-}
-
-void lmci_huffman_codes(const uint8_t lengths[256], uint32_t codes[256])
-{
-    uint32_t next[LMCI_MAX_BITS + 1];
-    first_codes(lengths, next);
-    for (int s = 0; s < 256; s++)
-        codes[s] = lengths[s] ? reverse(next[lengths[s]]++, lengths[s]) << 8 | lengths[s] : 0;
-}
-
-static void fill_two(struct lmci_decode_table *table)
-{
-    const uint32_t size = 1u << table->bits;
-    for (uint32_t i = 0; i < size; i++) {
-        uint32_t first = table->one[i];
-        uint32_t second = table->one[i >> (first & 255)];
-        uint32_t both = (first & 255) + (second & 255);
-        if (both <= table->bits)
-            table->two[i] = both | 2u << 8 | (first >> 8) << 16 | (second >> 8) << 24;
-        else
-            table->two[i] = (first & 255) | 1u << 8 | (first >> 8) << 16;
-    }
-}
-
-void lmci_huffman_table(const uint8_t lengths[256], bool want_two, struct lmci_decode_table *table)
-{
-    uint32_t codes[256];
-    lmci_huffman_codes(lengths, codes);
-    table->bits = LMCI_ENCODER_BITS;
-    for (int s = 0; s < 256; s++)
-        table->bits = lengths[s] > table->bits ? lengths[s] : table->bits;
-    for (uint32_t s = 0; s < 256; s++)
-        for (uint32_t i = codes[s] >> 8; lengths[s] && i < 1u << table->bits; i += 1u << lengths[s])
-            table->one[i] = (uint16_t)(lengths[s] | s << 8);
-    table->has_two = want_two;
-    if (want_two)
-        fill_two(table);
+        lengths[keys[i] & 511] = depths[i];
 }
 
 /* ---- Lengths as bytes ------------------------------------------------------------------------------------------ */
@@ -179,7 +118,7 @@ void lmci_huffman_table(const uint8_t lengths[256], bool want_two, struct lmci_d
 /*
  * Half bytes, the low one first. 0 to 12: a length. 13: 3 zeros and as many more as the next half byte says. 14: 19
  * zeros and as many more as the next two say (low first). 15: the length before, 3 times and as many more as the next
- * says. They stop at 256 lengths; a half byte that is left over is zero.
+ * says. They stop at LMCI_SYMBOLS lengths; a half byte that is left over is zero.
  */
 enum { SHORT_ZEROS = 13, LONG_ZEROS = 14, REPEAT = 15, SHORT_LEAST = 3, LONG_LEAST = 19 };
 
@@ -220,12 +159,12 @@ static unsigned put_run(struct nibble_writer *out, unsigned length, unsigned run
     return 1 + again;
 }
 
-size_t lmci_huffman_put_lengths(const uint8_t lengths[256], unsigned char *dst)
+size_t lmci_huffman_put_lengths(const uint8_t lengths[LMCI_SYMBOLS], unsigned char *dst)
 {
     struct nibble_writer out = {dst, 0};
-    for (unsigned s = 0; s < 256;) {
+    for (unsigned s = 0; s < LMCI_SYMBOLS;) {
         unsigned run = 1;
-        while (s + run < 256 && lengths[s + run] == lengths[s])
+        while (s + run < LMCI_SYMBOLS && lengths[s + run] == lengths[s])
             run++;
         s += put_run(&out, lengths[s], run);
     }
@@ -275,14 +214,14 @@ static unsigned get_run(struct nibble_reader *from, unsigned *length, unsigned s
     return run;
 }
 
-bool lmci_huffman_get_lengths(struct lmci_reader *in, uint8_t lengths[256])
+bool lmci_huffman_get_lengths(struct lmci_reader *in, uint8_t lengths[LMCI_SYMBOLS])
 {
     struct nibble_reader from = {in, 0, false};
     unsigned length = 0;
     uint32_t sum = 0;
-    for (unsigned s = 0; s < 256 && !from.bad;) {
+    for (unsigned s = 0; s < LMCI_SYMBOLS && !from.bad;) {
         unsigned run = get_run(&from, &length, s);
-        if (run > 256 - s)
+        if (run > LMCI_SYMBOLS - s)
             return false;
         memset(lengths + s, (int)length, run);
         sum += length ? run << (LMCI_MAX_BITS - length) : 0;

@@ -16,27 +16,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LMCI_STREAMS      ((size_t)4) /* bit streams of a Huffman plane */
-#define LMCI_MAX_BITS     12          /* longest code that the format allows */
-#define LMCI_ENCODER_BITS 11          /* longest code that our encoder makes: five codes fit a refill, tables fit L1 */
-
-/*
- * Decoding tables, indexed by the next `bits` bits. `one`: length | symbol << 8. `two`, when it is filled: total
- * length | number of symbols << 8 | symbols << 16, and both symbols are valid bytes to store whatever the number.
- */
-struct lmci_decode_table {
-    unsigned bits;
-    bool has_two;
-    uint16_t one[1 << LMCI_MAX_BITS];
-    uint32_t two[1 << LMCI_MAX_BITS];
-};
-
-/* One bit stream and the place of its symbols. */
-struct lmci_stream {
-    const unsigned char *begin;
-    size_t bytes;
-    unsigned char *out;
-    unsigned char *out_end;
+/* One side of a merge: a list of symbols, or (NULL) one symbol as often as it takes. */
+struct lmci_side {
+    const unsigned char *list;
+    unsigned char value;
 };
 
 struct lmci_kernels {
@@ -53,19 +36,23 @@ struct lmci_kernels {
     void (*merge)(enum lmci_transform transform, unsigned word, const unsigned char *const *planes,
                   const unsigned char *base, size_t count, unsigned char *data);
 
-    void (*count)(const unsigned char *symbols, size_t count, uint32_t counts[256]);
-    /* Codes (length | code << 8, lowest bit first) of `count` symbols into dst; bytes written, or SIZE_MAX: no room. */
-    size_t (*encode)(const uint32_t codes[256], const unsigned char *symbols, size_t count, unsigned char *dst,
-                     size_t dst_bytes);
-    /* False when a stream isn't used up exactly by its symbols. */
-    bool (*decode)(const struct lmci_decode_table *table, const struct lmci_stream streams[LMCI_STREAMS]);
+    /* Counts all symbols, or (`every` above 1) one chunk of 64 in so many. */
+    void (*count)(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256]);
+    void (*rename)(const uint8_t lut[256], const unsigned char *from, size_t count, unsigned char *to);
 
-    /* One flag a byte, lowest bit first, set where the byte isn't zero; those bytes follow each other in `nonzero`.
-     * Returns their number. `nonzero` has room for count bytes and 8 more. */
-    size_t (*sparse_split)(const unsigned char *bytes, size_t count, unsigned char *flags, unsigned char *nonzero);
-    /* The inverse. `nonzero_count` flags are set, none of them past the end. */
-    void (*sparse_merge)(const unsigned char *flags, const unsigned char *nonzero, size_t nonzero_count,
-                         unsigned char *bytes, size_t count);
+    /*
+     * Lists of tree.c, of at least one symbol: memory up to 64 bytes past their end is read, and written in what is
+     * an output. Bits: one a symbol, lowest first; they are never read past (count + 7) / 8 bytes.
+     */
+    /* Sets the bit of each rank that is at least `pivot`, clears what is left of the last byte; returns how many. */
+    size_t (*tree_bits)(const unsigned char *ranks, size_t count, unsigned char pivot, unsigned char *bits);
+    /* Moves the symbols whose bit is set to `ones`, and the others together. */
+    void (*tree_split)(const unsigned char *bits, size_t count, unsigned char *list, unsigned char *ones);
+    /* Keeps the symbols whose bit is set, or those whose bit is clear, and moves them together. */
+    void (*tree_keep)(const unsigned char *bits, size_t count, bool ones, unsigned char *list);
+    size_t (*tree_count)(const unsigned char *bits, size_t count);
+    /* The inverse of a split: sides[0] has a symbol for each clear bit, sides[1] for each that is set. */
+    void (*tree_merge)(const unsigned char *bits, size_t count, const struct lmci_side sides[2], unsigned char *out);
 };
 
 extern const struct lmci_kernels lmci_kernels_portable;

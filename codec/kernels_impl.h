@@ -9,9 +9,9 @@
 #include "kernels.h"
 
 #include "checksum_impl.h"
-#include "huffman_impl.h"
-#include "sparse_impl.h"
+#include "count_impl.h"
 #include "transform_impl.h"
+#include "tree_impl.h"
 
 const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .name = LMCI_KERNELS_NAME,
@@ -21,8 +21,10 @@ const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .split = split,
     .merge = merge,
     .count = count_symbols,
-    .encode = encode_stream,
-    .decode = decode_streams,
-    .sparse_split = sparse_split,
-    .sparse_merge = sparse_merge,
+    .rename = rename_bytes,
+    .tree_bits = tree_bits,
+    .tree_split = tree_split,
+    .tree_keep = tree_keep,
+    .tree_count = tree_count,
+    .tree_merge = tree_merge,
 };

@@ -63,7 +63,7 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
     kernels->split(transform, sample->word, sample->data, sample->base, sample->words, sample->planes);
     for (unsigned p = 0; p < sample->word; p++) {
         uint32_t counts[256];
-        kernels->count(sample->planes[p], sample->words, counts);
+        kernels->count(sample->planes[p], sample->words, 1, counts);
         bits += lmci_entropy_bits(counts, sample->words);
     }
     return bits;

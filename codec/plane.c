@@ -11,7 +11,7 @@
  */
 #include "plane.h"
 
-#include "huffman.h"
+#include "kernels.h"
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
@@ -50,53 +50,76 @@ static size_t put_constant(unsigned char value, unsigned char *dst, size_t room)
     return 2;
 }
 
-struct huffman_plan {
-    uint8_t lengths[256];
-    size_t bytes; /* the most that the coded plane takes */
+struct tree_plan {
+    uint8_t lengths[LMCI_SYMBOLS];
+    unsigned segment_log2;
+    size_t bytes; /* an estimate */
 };
 
-static void plan_huffman(const uint32_t counts[256], struct huffman_plan *plan)
+/* One chunk in so many is counted: noise and mantissas need no more, and counting all would take most of the time. */
+#define COUNT_ONE_IN    8
+#define COUNT_ALL_BELOW ((size_t)32 << 10)
+
+/* Lists of a segment should stay in the first-level cache, but each node of each costs half a byte. */
+static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
 {
-    unsigned char written[LMCI_LENGTHS_BOUND];
-    uint64_t bits = 0;
-    lmci_huffman_lengths(counts, plan->lengths);
-    for (int s = 0; s < 256; s++)
-        bits += (uint64_t)counts[s] * plan->lengths[s];
-    plan->bytes =
-        1 + lmci_huffman_put_lengths(plan->lengths, written) + 4 * LMCI_STREAMS + (size_t)(bits / 8) + LMCI_STREAMS;
+    unsigned log2 = LMCI_SEGMENT_LOG2_USUAL;
+    while (log2 < LMCI_SEGMENT_LOG2_MOST && (bytes >> log2) * leaves * 500 > coded_bytes)
+        log2++;
+    return log2;
 }
 
-/* Kind, code lengths, the sizes of the streams, the streams. Stream k has symbols from n*k/4 to n*(k+1)/4. */
-static size_t put_huffman(const struct huffman_plan *plan, const unsigned char *plane, size_t bytes, unsigned char *dst,
-                          size_t room)
+/* `counts` add up to `counted` of the plane's bytes; without a count, and not all counted, a byte is escaped. */
+static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, struct tree_plan *plan)
 {
-    uint32_t codes[256];
-    if (room < 1 + LMCI_LENGTHS_BOUND + 4 * LMCI_STREAMS)
+    uint32_t all[LMCI_SYMBOLS] = {0};
+    unsigned char written[LMCI_LENGTHS_BOUND];
+    uint64_t bits = 0;
+    unsigned leaves = 0;
+    memcpy(all, counts, 256 * sizeof *counts);
+    for (int s = 0; s < 256; s++)
+        leaves += counts[s] != 0;
+    all[LMCI_ESCAPE] = (counted < bytes && leaves < 256) || leaves < 2;
+    lmci_huffman_lengths(all, plan->lengths);
+    for (int s = 0; s < LMCI_SYMBOLS; s++)
+        bits += (uint64_t)all[s] * plan->lengths[s];
+    size_t coded = (size_t)(bits * bytes / counted / 8);
+    plan->segment_log2 = segment_log2(bytes, coded, leaves);
+    plan->bytes =
+        2 + lmci_huffman_put_lengths(plan->lengths, written) + coded + ((bytes >> plan->segment_log2) + 1) * leaves / 2;
+}
+
+/* Kind, code lengths, the segments' size, the segments. */
+static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane, size_t bytes, unsigned char *scratch,
+                       unsigned char *dst, size_t room)
+{
+    struct lmci_tree tree;
+    if (room < 2 + LMCI_LENGTHS_BOUND)
         return 0;
-    lmci_huffman_codes(plan->lengths, codes);
-    dst[0] = LMCI_PLANE_HUFFMAN;
-    unsigned char *sizes = dst + 1 + lmci_huffman_put_lengths(plan->lengths, dst + 1);
-    unsigned char *at = sizes + 4 * LMCI_STREAMS;
-    for (size_t k = 0; k < LMCI_STREAMS; k++) {
-        size_t first = bytes * k / LMCI_STREAMS;
-        size_t count = bytes * (k + 1) / LMCI_STREAMS - first;
-        size_t written = lmci_kernels()->encode(codes, plane + first, count, at, room - (size_t)(at - dst));
-        if (written == SIZE_MAX)
+    lmci_tree_make(plan->lengths, true, &tree);
+    dst[0] = LMCI_PLANE_TREE;
+    size_t used = 1 + lmci_huffman_put_lengths(plan->lengths, dst + 1);
+    dst[used++] = (unsigned char)plan->segment_log2;
+    const size_t segment = (size_t)1 << plan->segment_log2;
+    for (size_t at = 0; at < bytes; at += segment) {
+        size_t count = bytes - at < segment ? bytes - at : segment;
+        size_t written = lmci_tree_encode(&tree, plane + at, count, scratch, dst + used, room - used);
+        if (!written)
             return 0;
-        lmci_store32(sizes + 4 * k, (uint32_t)written);
-        at += written;
+        used += written;
     }
-    return (size_t)(at - dst);
+    return used;
 }
 
 /* An estimate of a sparse plane's size: its flags and its nonzero bytes at their entropies, and two tables. */
-static size_t sparse_estimate(const uint32_t counts[256], size_t bytes)
+static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes)
 {
-    uint32_t flags[256] = {counts[0], (uint32_t)bytes - counts[0]};
+    uint32_t flags[256] = {counts[0], (uint32_t)counted - counts[0]};
     uint32_t rest[256];
     memcpy(rest, counts, sizeof rest);
     rest[0] = 0;
-    return (size_t)((lmci_entropy_bits(flags, bytes) + lmci_entropy_bits(rest, flags[1])) / 8) + 200;
+    uint64_t bits = lmci_entropy_bits(flags, counted) + lmci_entropy_bits(rest, flags[1]);
+    return (size_t)(bits * bytes / counted / 8) + 200;
 }
 
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth, unsigned char *scratch,
@@ -107,11 +130,13 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
                          unsigned char *dst, size_t room)
 {
     size_t flag_bytes = (bytes + 7) / 8;
-    unsigned char *flags = scratch;
-    unsigned char *nonzero = flags + flag_bytes;
-    size_t kept = lmci_kernels()->sparse_split(plane, bytes, flags, nonzero);
-    unsigned char *deeper = nonzero + kept;
-    if (room < 1)
+    unsigned char *nonzero = scratch;
+    unsigned char *flags = nonzero + bytes + LMCI_PLANE_PAD;
+    unsigned char *deeper = flags + flag_bytes + LMCI_PLANE_PAD;
+    memcpy(nonzero, plane, bytes);
+    size_t kept = lmci_kernels()->tree_bits(nonzero, bytes, 1, flags);
+    lmci_kernels()->tree_keep(flags, bytes, true, nonzero);
+    if (room < 1 || kept == 0)
         return 0;
     dst[0] = LMCI_PLANE_SPARSE;
     size_t first = encode_at_depth(flags, flag_bytes, depth + 1, deeper, dst + 1, room - 1);
@@ -121,23 +146,18 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
     return second ? 1 + first + second : 0;
 }
 
-static size_t encode_counted(const unsigned char *plane, size_t bytes, const uint32_t counts[256], unsigned depth,
-                             unsigned char *scratch, unsigned char *dst, size_t room)
+static size_t encode_counted(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted,
+                             unsigned depth, unsigned char *scratch, unsigned char *dst, size_t room)
 {
-    struct huffman_plan plan;
-    plan_huffman(counts, &plan);
+    struct tree_plan plan;
+    plan_tree(counts, counted, bytes, &plan);
     size_t most = plan.bytes < 1 + bytes ? plan.bytes : 1 + bytes;
-    if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > bytes / 2 && sparse_estimate(counts, bytes) < most) {
-        size_t written = put_sparse(plane, bytes, depth, scratch, dst, room);
-        if (written && written < most)
-            return written;
-    }
-    if (plan.bytes < 1 + bytes) {
-        size_t written = put_huffman(&plan, plane, bytes, dst, room);
-        if (written)
-            return written;
-    }
-    return put_raw(plane, bytes, dst, room);
+    size_t written = 0;
+    if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2 && sparse_estimate(counts, counted, bytes) < most)
+        written = put_sparse(plane, bytes, depth, scratch, dst, room);
+    if (!written && plan.bytes < 1 + bytes)
+        written = put_tree(&plan, plane, bytes, scratch, dst, room < bytes ? room : bytes);
+    return written ? written : put_raw(plane, bytes, dst, room);
 }
 
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth, unsigned char *scratch,
@@ -148,8 +168,12 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
         return put_constant(plane[0], dst, room);
     if (looks_like_noise(plane, bytes))
         return put_raw(plane, bytes, dst, room);
-    lmci_kernels()->count(plane, bytes, counts);
-    return encode_counted(plane, bytes, counts, depth, scratch, dst, room);
+    size_t every = bytes < COUNT_ALL_BELOW || depth > 0 ? 1 : COUNT_ONE_IN;
+    size_t counted = 0;
+    lmci_kernels()->count(plane, bytes, every, counts);
+    for (int s = 0; s < 256; s++)
+        counted += counts[s];
+    return encode_counted(plane, bytes, counts, counted, depth, scratch, dst, room);
 }
 
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, unsigned char *scratch, unsigned char *dst,
@@ -181,53 +205,26 @@ static enum lmc_status get_constant(struct lmci_reader *in, size_t bytes, unsign
     return LMC_OK;
 }
 
-/* Cuts the streams out of the input; false if they don't fit there. */
-static bool get_streams(struct lmci_reader *in, size_t bytes, unsigned char *own,
-                        struct lmci_stream streams[LMCI_STREAMS], size_t *coded_bytes)
+static enum lmc_status get_tree(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
+                                const char **message)
 {
-    const unsigned char *sizes = lmci_take(in, 4 * LMCI_STREAMS);
-    *coded_bytes = 0;
-    for (size_t k = 0; sizes && k < LMCI_STREAMS; k++) {
-        size_t stream_bytes = lmci_load32(sizes + 4 * k);
-        streams[k].begin = lmci_take(in, stream_bytes);
-        streams[k].bytes = stream_bytes;
-        streams[k].out = own + bytes * k / LMCI_STREAMS;
-        streams[k].out_end = own + bytes * (k + 1) / LMCI_STREAMS;
-        *coded_bytes += stream_bytes;
-        if (!streams[k].begin)
-            return false;
-    }
-    return sizes != NULL;
-}
-
-static enum lmc_status get_huffman(struct lmci_reader *in, size_t bytes, unsigned char *own, const char **message)
-{
-    uint8_t lengths[256];
-    struct lmci_stream streams[LMCI_STREAMS];
-    struct lmci_decode_table table;
-    size_t coded_bytes;
+    uint8_t lengths[LMCI_SYMBOLS];
+    struct lmci_tree tree;
     if (!lmci_huffman_get_lengths(in, lengths))
         return damaged(message, "a table of code lengths is not well formed");
-    if (!get_streams(in, bytes, own, streams, &coded_bytes))
-        return damaged(message, "a block ends inside a Huffman plane");
-    /* Looking up two symbols at once pays while two codes usually fit the table: below about 5.5 bits each. */
-    bool want_two = 16 * coded_bytes < 11 * bytes;
-    lmci_huffman_table(lengths, want_two, &table);
-    if (!lmci_kernels()->decode(&table, streams))
-        return damaged(message, "a Huffman stream does not end where it should");
+    const unsigned char *log2 = lmci_take(in, 1);
+    if (!log2 || *log2 < LMCI_SEGMENT_LOG2_LEAST || *log2 > LMCI_SEGMENT_LOG2_MOST)
+        return damaged(message, "the segments of a tree plane have an impossible size");
+    lmci_tree_make(lengths, false, &tree);
+    const size_t segment = (size_t)1 << *log2;
+    for (size_t at = 0; at < bytes; at += segment)
+        if (!lmci_tree_decode(&tree, in, bytes - at < segment ? bytes - at : segment, scratch, own + at))
+            return damaged(message, "the nodes of a tree plane are not well formed");
     return LMC_OK;
 }
 
 static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, unsigned depth, unsigned char *scratch,
                                        unsigned char *own, const unsigned char **plane, const char **message);
-
-static size_t count_flags(const unsigned char *flags, size_t bytes)
-{
-    size_t set = 0;
-    for (size_t i = 0; i < (bytes + 7) / 8; i++)
-        set += (size_t)__builtin_popcount(flags[i]);
-    return set;
-}
 
 static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned depth, unsigned char *scratch,
                                   unsigned char *own, const char **message)
@@ -235,21 +232,24 @@ static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned
     const unsigned char *flags;
     const unsigned char *nonzero;
     size_t flag_bytes = (bytes + 7) / 8;
+    unsigned char *room = scratch + flag_bytes + LMCI_PLANE_PAD;
     if (depth >= LMCI_MAX_SPARSE_DEPTH)
         return damaged(message, "sparse planes are nested too deeply");
-    enum lmc_status status = decode_at_depth(in, flag_bytes, depth + 1, scratch + flag_bytes, scratch, &flags, message);
+    enum lmc_status status = decode_at_depth(in, flag_bytes, depth + 1, room, scratch, &flags, message);
     if (status != LMC_OK)
         return status;
     if (bytes % 8 && flags[flag_bytes - 1] >> (bytes % 8))
         return damaged(message, "a sparse plane has flags past its end");
-    size_t kept = count_flags(flags, bytes);
+    size_t kept = lmci_kernels()->tree_count(flags, bytes);
     if (kept == 0)
         return damaged(message, "a sparse plane is empty");
-    unsigned char *room = scratch + flag_bytes;
-    status = decode_at_depth(in, kept, LMCI_MAX_SPARSE_DEPTH, room + kept, room, &nonzero, message);
+    status = decode_at_depth(in, kept, LMCI_MAX_SPARSE_DEPTH, room + kept + LMCI_PLANE_PAD, room, &nonzero, message);
     if (status != LMC_OK)
         return status;
-    lmci_kernels()->sparse_merge(flags, nonzero, kept, own, bytes);
+    if (nonzero != room)
+        memcpy(room, nonzero, kept);
+    const struct lmci_side sides[2] = {{NULL, 0}, {room, 0}};
+    lmci_kernels()->tree_merge(flags, bytes, sides, own);
     return LMC_OK;
 }
 
@@ -265,8 +265,8 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
         return get_raw(in, bytes, plane, message);
     case LMCI_PLANE_CONSTANT:
         return get_constant(in, bytes, own, message);
-    case LMCI_PLANE_HUFFMAN:
-        return get_huffman(in, bytes, own, message);
+    case LMCI_PLANE_TREE:
+        return get_tree(in, bytes, scratch, own, message);
     case LMCI_PLANE_SPARSE:
         return get_sparse(in, bytes, depth, scratch, own, message);
     default:

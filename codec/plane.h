@@ -2,24 +2,32 @@
 /*
  * plane.h - codes one plane: the bytes at one position of all words of a block.
  *
- * A plane is raw, constant, Huffman-coded, or sparse: flags of what isn't zero, then those bytes, each a plane again
+ * A plane is raw, constant, tree-coded, or sparse: flags of what isn't zero, then those bytes, each a plane again
  * (FORMAT.md, 5.3). The kinds' values are part of the format.
  */
 #ifndef LMC_PLANE_H
 #define LMC_PLANE_H
 
 #include "bytes.h"
-#include "kernels.h"
+#include "tree.h"
 
-enum lmci_plane_kind { LMCI_PLANE_RAW = 0, LMCI_PLANE_CONSTANT = 1, LMCI_PLANE_HUFFMAN = 2, LMCI_PLANE_SPARSE = 3 };
+enum lmci_plane_kind { LMCI_PLANE_RAW = 0, LMCI_PLANE_CONSTANT = 1, LMCI_PLANE_TREE = 2, LMCI_PLANE_SPARSE = 3 };
+
+/* A tree plane is cut into segments of 2^n symbols. */
+#define LMCI_SEGMENT_LOG2_LEAST 10
+#define LMCI_SEGMENT_LOG2_USUAL 15
+#define LMCI_SEGMENT_LOG2_MOST  20
 
 /* A sparse plane's flags may be sparse again, and no deeper. */
 #define LMCI_MAX_SPARSE_DEPTH 2
 
-/* Room that coding a plane of `bytes` bytes needs aside: flags and nonzero bytes of each depth, and 8 bytes more. */
+/* Room past the end of a decoded plane. */
+#define LMCI_PLANE_PAD LMCI_TREE_PAD
+
+/* Room that coding a plane of `bytes` bytes needs aside: flags and nonzero bytes of each depth, and a tree's lists. */
 static inline size_t lmci_plane_scratch(size_t bytes)
 {
-    return 2 * bytes + 64;
+    return 2 * bytes + 8 * LMCI_PLANE_PAD + lmci_tree_scratch(bytes);
 }
 
 /* Codes a plane (at least one byte) into at most `room` bytes; the bytes written, or 0 if they don't suffice. */
@@ -27,8 +35,8 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, unsigned char
                          size_t room);
 
 /*
- * Decodes a plane of `bytes` bytes. `plane` becomes its address: `own`, which has room for it, or the input itself
- * when it is stored raw.
+ * Decodes a plane of `bytes` bytes. `plane` becomes its address: `own`, which has room for it and LMCI_PLANE_PAD more,
+ * or the input itself when it is stored raw.
  */
 enum lmc_status lmci_plane_decode(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                   const unsigned char **plane, const char **message);

@@ -186,7 +186,7 @@ def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
     if kind == 1:
         return reader.take(1) * n
     if kind == 2:
-        return decode_huffman(reader, n)
+        return decode_tree(reader, n)
     refuse(depth == 2, "sparse planes nested too deeply")
     flag_bytes = decode_plane(reader, (n + 7) // 8, depth + 1)
     flags = [flag_bytes[i // 8] >> i % 8 & 1 for i in range(8 * len(flag_bytes))]
@@ -207,7 +207,7 @@ def read_lengths(reader: Reader) -> list[int]:
         return halves.pop()
 
     lengths: list[int] = []
-    while len(lengths) < 256:
+    while len(lengths) < 257:
         code = half()
         if code <= 12:
             lengths.append(code)
@@ -219,45 +219,55 @@ def read_lengths(reader: Reader) -> list[int]:
         else:
             refuse(not lengths, "nothing to repeat")
             lengths += [lengths[-1]] * (3 + half())
-    refuse(len(lengths) > 256, "too many code lengths")
+    refuse(len(lengths) > 257, "too many code lengths")
     refuse(any(halves), "a half byte left over")
     refuse(sum(4096 >> length for length in lengths if length) != 4096, "code lengths are not complete")
     return lengths
 
 
-def decode_huffman(reader: Reader, n: int) -> bytes:
+ESCAPE = 256
+Tree = int | tuple["Tree", "Tree"]  # a symbol, or the left and the right child
+
+
+def make_tree(lengths: list[int]) -> Tree:
     """[5.4, 5.5]"""
-    lengths = read_lengths(reader)
-    symbols: dict[tuple[int, int], int] = {}
+    codes: dict[tuple[int, int], int] = {}
     code = 0
     for length in range(1, 13):
         code <<= 1
-        for symbol in range(256):
+        for symbol in range(257):
             if lengths[symbol] == length:
-                symbols[length, code] = symbol
+                codes[length, code] = symbol
                 code += 1
-    sizes = struct.unpack("<4I", reader.take(16))
-    streams = [reader.take(size) for size in sizes]
-    plane = bytearray()
-    for k, stream in enumerate(streams):
-        plane += decode_stream(stream, n * (k + 1) // 4 - n * k // 4, symbols)
-    return bytes(plane)
+
+    def node(length: int, code: int) -> Tree:
+        if (length, code) in codes:
+            return codes[length, code]
+        return node(length + 1, 2 * code), node(length + 1, 2 * code + 1)
+
+    return node(0, 0)
 
 
-def decode_stream(stream: bytes, count: int, symbols: dict[tuple[int, int], int]) -> bytes:
-    at = 0
-    out = bytearray()
-    for _ in range(count):
-        code = length = 0
-        while (length, code) not in symbols:
-            refuse(at >= 8 * len(stream), "a stream ends too early")
-            code = code << 1 | stream[at // 8] >> at % 8 & 1
-            length += 1
-            at += 1
-        out.append(symbols[length, code])
-    refuse((at + 7) // 8 != len(stream), "a stream is too long")
-    refuse(at % 8 != 0 and stream[-1] >> at % 8 != 0, "bits left over in a stream")
-    return bytes(out)
+def decode_tree(reader: Reader, n: int) -> bytes:
+    """[5.4, 5.5]"""
+    tree = make_tree(read_lengths(reader))
+    log2 = reader.byte()
+    refuse(not 10 <= log2 <= 20, "size of a segment")
+    return b"".join(decode_list(reader, tree, min(1 << log2, n - at)) for at in range(0, n, 1 << log2))
+
+
+def decode_list(reader: Reader, tree: Tree, n: int) -> bytes:
+    """[5.5]"""
+    if n == 0:
+        return b""
+    if isinstance(tree, int):
+        return reader.take(n) if tree == ESCAPE else bytes([tree]) * n
+    stored = reader.take((n + 7) // 8)
+    bits = [stored[i // 8] >> i % 8 & 1 for i in range(8 * len(stored))]
+    refuse(any(bits[n:]), "bits past a list's end")
+    left = iter(decode_list(reader, tree[0], n - sum(bits)))
+    right = iter(decode_list(reader, tree[1], sum(bits)))
+    return bytes(next(right) if bit else next(left) for bit in bits[:n])
 
 
 def verdict(path: Path, base: bytes | None) -> str:

@@ -145,15 +145,6 @@ static void put(int count, ...)
     va_end(list);
 }
 
-static void put_u32s(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
-{
-    seal_put(made.bytes + made.count, a, 4);
-    seal_put(made.bytes + made.count + 4, b, 4);
-    seal_put(made.bytes + made.count + 8, c, 4);
-    seal_put(made.bytes + made.count + 12, d, 4);
-    made.count += 16;
-}
-
 /* Fills in sizes and the block's entry; `content` is what it decodes to, NULL where that does not matter. */
 static void end(const void *content)
 {
@@ -194,56 +185,71 @@ static void plain(void)
     put(5, 0, 'a', 'b', 'c', 'd');
 }
 
-/* Lengths with 1 bit for symbols 0 and 1: half bytes 1, 1, then 254 = 19 + 11 + 16 * 14 zeros, 14 11 14; a 0. */
+/* Lengths with 1 bit for symbols 0 and 1: half bytes 1, 1, then 255 = 19 + 12 + 16 * 14 zeros, 14 12 14; a 0. */
 static void put_two_symbols(void)
 {
-    put(3, 0x11, 0xbe, 0x0e);
+    put(3, 0x11, 0xce, 0x0e);
 }
 
-/* A block of `n` u8 as one Huffman plane with the two symbols, up to the sizes of the streams. */
+/* A block of `n` u8 as one tree plane with the two symbols, in segments of 1024, up to their nodes. */
 static void two_symbols(uint64_t n)
 {
     begin(LMC_U8, n, 0, 0);
     put(3, 1, 0, 2);
     put_two_symbols();
+    put(1, 10);
 }
 
 /* A block's size is at most its content's and one, so contents here are larger than what they are to show. */
 static void good_codes(void)
 {
-    /* Lengths 1 to 11 for symbols 0 to 10, 12 for 11 and 12; 243 = 19 + 0 + 16 * 14 zeros. */
-    char content[100] = {0};
+    /* Lengths 1 to 11 for symbols 0 to 10, 12 for 11 and 12; 244 = 19 + 1 + 16 * 14 zeros. The tree goes right: the
+     * root, the node of symbol 1, nine that both 11 and 12 pass, and the last. */
+    char content[2000] = {0};
     begin(LMC_U8, 40, 0, 0);
-    put(11, 1, 0, 2, 0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xec, 0xe0);
-    put_u32s(3, 2, 3, 2);
-    put(10, 0xff, 0x0f, 0x00, 0x00, 0x00, 0xff, 0x07, 0x00, 0x01, 0x00);
+    put(12, 1, 0, 2, 0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xec, 0xe1, 10);
+    put(16, 0x01, 0, 0x10, 0x40, 0, 0x03, 3, 3, 3, 3, 3, 3, 3, 3, 3, 0x01);
     content[0] = 12;
     content[20] = 11;
     content[30] = 1;
     save("twelve-bit-codes", content, NULL);
 
-    /* Length 8 for 0 to 127 (one, seven repeats of 18, one), 1 for 128; 127 = 19 + 12 + 16 * 6 zeros. */
+    /* Length 8 for 0 to 127 (one, seven repeats of 18, one), 1 for 128; 128 = 19 + 13 + 16 * 6 zeros. */
     memset(content, 128, sizeof content);
     content[0] = 'a';
     begin(LMC_U8, 100, 0, 0);
-    put(13, 1, 0, 2, 0xf8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x8f, 0xe1, 0x6c);
-    put_u32s(4, 4, 4, 4);
-    put(16, 0x87, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put(14, 1, 0, 2, 0xf8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x8f, 0xe1, 0x6d, 10);
+    put(20, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1);
     save("repeated-lengths", content, NULL);
+
+    /* 1 for symbol 0, 255 = 19 + 12 + 16 * 14 zeros, 1 for the escape, which stands for 'x' and for another 0. */
+    memset(content, 0, sizeof content);
+    content[3] = 'x';
+    begin(LMC_U8, 40, 0, 0);
+    put(7, 1, 0, 2, 0xe1, 0xec, 0x01, 10);
+    put(7, 0x08, 0x04, 0, 0, 0, 'x', 0);
+    save("escapes", content, NULL);
+
+    /* Two segments, of 1024 and 976 symbols, 0 and 1 in turn. */
+    for (size_t i = 0; i < sizeof content; i++)
+        content[i] = i % 2;
+    two_symbols(2000);
+    for (size_t i = 0; i < 128 + 122; i++)
+        put(1, 0xaa);
+    save("two-segments", content, NULL);
 }
 
 static void good_sparse(void)
 {
     char content[100] = {0};
-    /* Three bytes aren't zero: as a Huffman plane of symbols 0, 1 and 0, the first of its streams is empty. */
+    /* Three flags are set; their bytes are a tree plane of symbols 0, 1 and 0. */
     content[9] = 1;
     begin(LMC_U8, 100, 0, 0);
     put(17, 1, 0, 3, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     put(1, 2);
     put_two_symbols();
-    put_u32s(0, 1, 1, 1);
-    put(3, 0, 1, 0);
-    save("empty-stream", content, NULL);
+    put(2, 10, 0x02);
+    save("sparse-tree", content, NULL);
 
     /* 100 bytes; flags of 13 bytes are sparse: flags of 2 bytes say that bytes 0 and 12 aren't zero. */
     content[1] = 5;
@@ -398,50 +404,61 @@ static void bad_blocks(void)
     save("sparse-second-plane-sparse", NULL, NULL);
 }
 
-static void bad_huffman(void)
+static void bad_trees(void)
 {
     two_symbols(40);
-    put_u32s(2, 2, 2, 0xffffffff);
-    put(8, 1, 0, 1, 0, 1, 0, 1, 0);
-    save("stream-size-huge", NULL, NULL);
+    put(4, 1, 0, 1, 0);
+    save("nodes-cut", NULL, NULL);
     two_symbols(40);
-    put_u32s(2, 2, 2, 3);
-    put(9, 1, 0, 1, 0, 1, 0, 1, 0, 0);
-    save("stream-too-long", NULL, NULL);
-    two_symbols(40);
-    put_u32s(2, 2, 2, 1);
-    put(7, 1, 0, 1, 0, 1, 0, 1);
-    save("stream-too-short", NULL, NULL);
-    two_symbols(40);
-    put_u32s(2, 2, 2, 2);
-    put(8, 1, 0, 1, 0, 1, 0, 1, 0x80);
-    save("stream-bits-left-over", NULL, NULL);
-    two_symbols(40);
-    put(8, 2, 0, 0, 0, 2, 0, 0, 0);
-    save("stream-sizes-cut", NULL, NULL);
+    put(6, 1, 0, 1, 0, 1, 0);
+    save("nodes-left-over", NULL, NULL);
+    two_symbols(36);
+    put(5, 1, 0, 1, 0, 0x10);
+    save("nodes-bits-past-end", NULL, NULL);
+    two_symbols(2000);
+    for (size_t i = 0; i < 128 + 121; i++)
+        put(1, 0xaa);
+    save("nodes-of-last-segment-cut", NULL, NULL);
+    begin(LMC_U8, 40, 0, 0);
+    put(13, 1, 0, 2, 0xe1, 0xec, 0x01, 10, 0x08, 0x04, 0, 0, 0, 'x');
+    save("escapes-cut", NULL, NULL);
+    static const struct {
+        const char *name;
+        int log2;
+    } segments[] = {{"segments-small", 9}, {"segments-large", 21}, {"segments-huge", 255}};
+    for (size_t i = 0; i < sizeof segments / sizeof *segments; i++) {
+        begin(LMC_U8, 40, 0, 0);
+        put(3, 1, 0, 2);
+        put_two_symbols();
+        put(6, segments[i].log2, 1, 0, 1, 0, 1);
+        save(segments[i].name, NULL, NULL);
+    }
+    begin(LMC_U8, 40, 0, 0);
+    put(3, 1, 0, 2);
+    put_two_symbols();
+    save("segments-missing", NULL, NULL);
 
     static const struct {
         const char *name;
         unsigned char bytes[4];
     } tables[] = {
-        {"lengths-one-symbol", {0xe1, 0xec, 0, 0}},      /* 1, then 255 = 19 + 12 + 16 * 14 zeros */
-        {"lengths-incomplete", {0x21, 0xbe, 0x0e, 0}},   /* 1, 2 */
+        {"lengths-one-symbol", {0xe1, 0xed, 0, 0}},      /* 1, then 256 = 19 + 13 + 16 * 14 zeros */
+        {"lengths-incomplete", {0x21, 0xce, 0x0e, 0}},   /* 1, 2 */
         {"lengths-too-many", {0x11, 0xb1, 0xbe, 0x0e}},  /* 1, 1, 1, ... over-full and then a run too far */
-        {"lengths-run-too-far", {0x11, 0xce, 0x0e, 0}},  /* 1, 1, then 255 zeros */
+        {"lengths-run-too-far", {0x11, 0xde, 0x0e, 0}},  /* 1, 1, then 256 zeros */
         {"lengths-repeat-first", {0x0f, 0x11, 0xee, 0}}, /* nothing to repeat */
-        {"lengths-half-left", {0x11, 0xbe, 0x1e, 0}},    /* the half byte left over is 1 */
+        {"lengths-half-left", {0x11, 0xce, 0x1e, 0}},    /* the half byte left over is 1 */
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         begin(LMC_U8, 60, 0, 0);
         put(3, 1, 0, 2);
         for (int k = 0; k < (i == 2 ? 4 : 3); k++)
             put(1, tables[i].bytes[k]);
-        put_u32s(2, 2, 2, 2);
-        put(8, 1, 0, 1, 0, 1, 0, 1, 0);
+        put(9, 10, 1, 0, 1, 0, 1, 0, 1, 0);
         save(tables[i].name, NULL, NULL);
     }
     begin(LMC_U8, 60, 0, 0);
-    put(5, 1, 0, 2, 0x11, 0xbe);
+    put(5, 1, 0, 2, 0x11, 0xce);
     save("lengths-cut", NULL, NULL);
 }
 
@@ -505,7 +522,7 @@ int main(int argc, char **argv)
     bad_checksums();
     bad_lengths_of_frames();
     bad_blocks();
-    bad_huffman();
+    bad_trees();
     bad_bases();
     folder = "unsupported";
     unsupported();

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * tree_impl.h - the lists of a tree-layout code: partition and merge by bits, 64 symbols at a time.
+ *
+ * With AVX-512 VBMI2 a partition is a compress for each side and a merge an expand. With BMI2 (in the AVX2 table) eight
+ * symbols go through pext and pdep under a mask of whole bytes. The plain loops take a symbol at a time.
+ */
+#if defined(__AVX512VBMI2__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+/* The bits of symbols i and on, at most 64; `n` - `i` of them are there. */
+static inline uint64_t load_bits(const unsigned char *bits, size_t i, size_t n)
+{
+    if (n - i >= 64)
+        return lmci_load64(bits + i / 8);
+    uint64_t some = 0;
+    memcpy(&some, bits + i / 8, (n - i + 7) / 8);
+    return some;
+}
+
+static inline uint64_t valid_bits(size_t i, size_t n)
+{
+    return n - i >= 64 ? UINT64_MAX : (UINT64_C(1) << (n - i)) - 1;
+}
+
+#if defined(__AVX512VBMI2__)
+
+static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
+{
+    return _mm512_cmp_epu8_mask(_mm512_loadu_si512(ranks), _mm512_set1_epi8((char)pivot), _MM_CMPINT_NLT);
+}
+
+/* Those of the 64 bytes whose bit is set, to dst; writes 64 bytes. */
+static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
+{
+    _mm512_storeu_si512(dst, _mm512_maskz_compress_epi8(bits, _mm512_loadu_si512(from)));
+    return (size_t)__builtin_popcountll(bits);
+}
+
+/* Both ways at once: `zeros` may begin at `from`. */
+static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t valid, unsigned char **zeros,
+                             unsigned char **ones)
+{
+    __m512i x = _mm512_loadu_si512(from);
+    _mm512_storeu_si512(*ones, _mm512_maskz_compress_epi8(bits, x));
+    _mm512_storeu_si512(*zeros, _mm512_maskz_compress_epi8(~bits & valid, x));
+    *ones += __builtin_popcountll(bits);
+    *zeros += __builtin_popcountll(~bits & valid);
+}
+
+static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const unsigned char **ones,
+                               unsigned char *out)
+{
+    __m512i x = _mm512_maskz_expand_epi8(~bits, _mm512_loadu_si512(*zeros));
+    _mm512_storeu_si512(out, _mm512_mask_expand_epi8(x, bits, _mm512_loadu_si512(*ones)));
+    *ones += __builtin_popcountll(bits);
+    *zeros += 64 - __builtin_popcountll(bits);
+}
+
+/* The list's symbols where bits are set, `value` elsewhere. */
+static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
+{
+    __m512i x = _mm512_set1_epi8((char)value);
+    _mm512_storeu_si512(out, _mm512_mask_expand_epi8(x, bits, _mm512_loadu_si512(*list)));
+    *list += __builtin_popcountll(bits);
+}
+
+static inline void merge_values(uint64_t bits, unsigned char zero, unsigned char one, unsigned char *out)
+{
+    __m512i x = _mm512_set1_epi8((char)zero);
+    _mm512_storeu_si512(out, _mm512_mask_blend_epi8(bits, x, _mm512_set1_epi8((char)one)));
+}
+
+static void rename_bytes(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
+{
+    const __m512i t0 = _mm512_loadu_si512(lut), t1 = _mm512_loadu_si512(lut + 64);
+    const __m512i t2 = _mm512_loadu_si512(lut + 128), t3 = _mm512_loadu_si512(lut + 192);
+    size_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        __m512i x = _mm512_loadu_si512(from + i);
+        __m512i low = _mm512_permutex2var_epi8(t0, x, t1);
+        __m512i high = _mm512_permutex2var_epi8(t2, x, t3);
+        _mm512_storeu_si512(to + i, _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), low, high));
+    }
+    for (; i < n; i++)
+        to[i] = lut[from[i]];
+}
+
+#else
+
+#if defined(__BMI2__)
+
+/* Bit i becomes byte i, all ones or all zeros. */
+static inline uint64_t spread(uint64_t bits)
+{
+    return _pdep_u64(bits, UINT64_C(0x0101010101010101)) * 255;
+}
+
+static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
+{
+    const __m256i p = _mm256_set1_epi8((char)pivot);
+    __m256i low = _mm256_loadu_si256((const __m256i *)ranks);
+    __m256i high = _mm256_loadu_si256((const __m256i *)(ranks + 32));
+    uint32_t a = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(low, p), low));
+    uint32_t b = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(high, p), high));
+    return (uint64_t)b << 32 | a;
+}
+
+static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
+{
+    unsigned char *at = dst;
+    for (unsigned g = 0; g < 64; g += 8) {
+        uint64_t some = bits >> g & 255;
+        lmci_store64(at, _pext_u64(lmci_load64(from + g), spread(some)));
+        at += __builtin_popcountll(some);
+    }
+    return (size_t)(at - dst);
+}
+
+static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t valid, unsigned char **zeros,
+                             unsigned char **ones)
+{
+    for (unsigned g = 0; g < 64; g += 8) {
+        uint64_t some = bits >> g & 255;
+        uint64_t other = ~some & valid >> g & 255;
+        uint64_t x = lmci_load64(from + g);
+        lmci_store64(*ones, _pext_u64(x, spread(some)));
+        lmci_store64(*zeros, _pext_u64(x, spread(other)));
+        *ones += __builtin_popcountll(some);
+        *zeros += __builtin_popcountll(other);
+    }
+}
+
+static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const unsigned char **ones,
+                               unsigned char *out)
+{
+    for (unsigned g = 0; g < 64; g += 8) {
+        uint64_t some = bits >> g & 255;
+        uint64_t mask = spread(some);
+        lmci_store64(out + g, _pdep_u64(lmci_load64(*ones), mask) | _pdep_u64(lmci_load64(*zeros), ~mask));
+        *ones += __builtin_popcountll(some);
+        *zeros += 8 - __builtin_popcountll(some);
+    }
+}
+
+static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
+{
+    const uint64_t values = value * UINT64_C(0x0101010101010101);
+    for (unsigned g = 0; g < 64; g += 8) {
+        uint64_t some = bits >> g & 255;
+        uint64_t mask = spread(some);
+        lmci_store64(out + g, _pdep_u64(lmci_load64(*list), mask) | (values & ~mask));
+        *list += __builtin_popcountll(some);
+    }
+}
+
+#else
+
+static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
+{
+    uint64_t bits = 0;
+    for (unsigned i = 0; i < 64; i++)
+        bits |= (uint64_t)(ranks[i] >= pivot) << i;
+    return bits;
+}
+
+static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
+{
+    size_t n = 0;
+    for (unsigned i = 0; i < 64; i++) {
+        dst[n] = from[i];
+        n += bits >> i & 1;
+    }
+    return n;
+}
+
+static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t valid, unsigned char **zeros,
+                             unsigned char **ones)
+{
+    unsigned char *z = *zeros;
+    unsigned char *o = *ones;
+    for (unsigned i = 0; i < 64 && valid >> i; i++) {
+        unsigned char x = from[i];
+        unsigned one = bits >> i & 1;
+        *o = x;
+        *z = x;
+        o += one;
+        z += 1 - one;
+    }
+    *zeros = z;
+    *ones = o;
+}
+
+static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const unsigned char **ones,
+                               unsigned char *out)
+{
+    const unsigned char *z = *zeros;
+    const unsigned char *o = *ones;
+    for (unsigned i = 0; i < 64; i++) {
+        unsigned one = bits >> i & 1;
+        out[i] = one ? *o : *z;
+        o += one;
+        z += 1 - one;
+    }
+    *zeros = z;
+    *ones = o;
+}
+
+static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
+{
+    const unsigned char *at = *list;
+    for (unsigned i = 0; i < 64; i++) {
+        unsigned one = bits >> i & 1;
+        out[i] = one ? *at : value;
+        at += one;
+    }
+    *list = at;
+}
+
+#endif
+
+static inline void merge_values(uint64_t bits, unsigned char zero, unsigned char one, unsigned char *out)
+{
+    for (unsigned i = 0; i < 64; i++)
+        out[i] = bits >> i & 1 ? one : zero;
+}
+
+static void rename_bytes(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = lut[from[i]];
+}
+
+#endif
+
+static size_t tree_bits(const unsigned char *ranks, size_t n, unsigned char pivot, unsigned char *bits)
+{
+    size_t ones = 0;
+    size_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        uint64_t some = at_least(ranks + i, pivot);
+        lmci_store64(bits + i / 8, some);
+        ones += (size_t)__builtin_popcountll(some);
+    }
+    if (i < n) {
+        uint64_t some = at_least(ranks + i, pivot) & valid_bits(i, n);
+        memcpy(bits + i / 8, &some, (n - i + 7) / 8);
+        ones += (size_t)__builtin_popcountll(some);
+    }
+    return ones;
+}
+
+static void tree_split(const unsigned char *bits, size_t n, unsigned char *list, unsigned char *ones)
+{
+    unsigned char *zeros = list;
+    for (size_t i = 0; i < n; i += 64)
+        deal_bits(list + i, load_bits(bits, i, n), valid_bits(i, n), &zeros, &ones);
+}
+
+static void tree_keep(const unsigned char *bits, size_t n, bool ones, unsigned char *list)
+{
+    unsigned char *kept = list;
+    for (size_t i = 0; i < n; i += 64) {
+        uint64_t some = load_bits(bits, i, n);
+        kept += pick(list + i, ones ? some : ~some & valid_bits(i, n), kept);
+    }
+}
+
+static size_t tree_count(const unsigned char *bits, size_t n)
+{
+    size_t ones = 0;
+    for (size_t i = 0; i < n; i += 64)
+        ones += (size_t)__builtin_popcountll(load_bits(bits, i, n));
+    return ones;
+}
+
+static void tree_merge(const unsigned char *bits, size_t n, const struct lmci_side sides[2], unsigned char *out)
+{
+    const unsigned char *zeros = sides[0].list;
+    const unsigned char *ones = sides[1].list;
+    if (zeros && ones)
+        for (size_t i = 0; i < n; i += 64)
+            merge_lists(load_bits(bits, i, n), &zeros, &ones, out + i);
+    else if (ones)
+        for (size_t i = 0; i < n; i += 64)
+            merge_value(load_bits(bits, i, n), &ones, sides[0].value, out + i);
+    else if (zeros)
+        for (size_t i = 0; i < n; i += 64)
+            merge_value(~load_bits(bits, i, n), &zeros, sides[1].value, out + i);
+    else
+        for (size_t i = 0; i < n; i += 64)
+            merge_values(load_bits(bits, i, n), sides[0].value, sides[1].value, out + i);
+}
