@@ -10,6 +10,7 @@
 #include "bytes.h"
 #include "kernels.h"
 #include "memory.h"
+#include "plan.h"
 #include "plane.h"
 
 struct workspace {
@@ -65,19 +66,42 @@ static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_tran
     return used;
 }
 
-enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, enum lmci_transform transform,
-                                  const unsigned char *data, const unsigned char *base, unsigned char *dst,
-                                  size_t *coded_bytes)
+static enum lmc_status encode_transformed(const struct lmci_block_shape *shape, enum lmci_transform transform,
+                                          const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                          size_t *coded_bytes)
 {
     struct workspace work;
     if (!workspace_init(&work, shape))
         return LMC_NO_MEMORY;
     lmci_kernels()->split(transform, shape->word, data, base, shape->bytes / shape->word, work.planes);
     *coded_bytes = encode_planes(shape, transform, &work, dst);
-    if (*coded_bytes == 0)
-        *coded_bytes = encode_raw(shape, data, dst);
     lmci_release(work.memory);
     return LMC_OK;
+}
+
+static enum lmc_status encode_classes(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                      size_t *coded_bytes)
+{
+    dst[0] = LMCI_METHOD_CLASSES;
+    enum lmc_status status = lmci_classes_encode(shape, classes, data, base, dst + 1, shape->bytes, coded_bytes);
+    *coded_bytes += *coded_bytes ? 1 : 0;
+    return status;
+}
+
+enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                  const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                  size_t *coded_bytes)
+{
+    enum lmc_status status = LMC_OK;
+    *coded_bytes = 0;
+    if (scheme->method == LMCI_METHOD_CLASSES)
+        status = encode_classes(shape, &scheme->classes, data, base, dst, coded_bytes);
+    if (status == LMC_OK && *coded_bytes == 0)
+        status = encode_transformed(shape, scheme->transform, data, base, dst, coded_bytes);
+    if (status == LMC_OK && *coded_bytes == 0)
+        *coded_bytes = encode_raw(shape, data, dst);
+    return status;
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
@@ -136,6 +160,19 @@ static enum lmc_status decode_transformed(const struct lmci_block_shape *shape, 
     return status;
 }
 
+static enum lmc_status decode_classes(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                      const unsigned char *base, unsigned char *dst, const char **message)
+{
+    if (!lmci_has_classes(shape->word))
+        return damaged(message, "a block of words that have no exponent has classes");
+    if (!base)
+        return damaged(message, "a block needs a base, and the frame has none");
+    enum lmc_status status = lmci_classes_decode(shape, in, base, dst, message);
+    if (status == LMC_OK && lmci_left(in))
+        return damaged(message, "bytes follow the last plane of a block");
+    return status;
+}
+
 enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const unsigned char *coded, size_t coded_bytes,
                                   const unsigned char *base, unsigned char *dst, const char **message)
 {
@@ -147,6 +184,8 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
         return decode_raw(shape, &in, dst, message);
     if (*method == LMCI_METHOD_PLANES)
         return decode_transformed(shape, &in, base, dst, message);
+    if (*method == LMCI_METHOD_CLASSES)
+        return decode_classes(shape, &in, base, dst, message);
     *message = "a block has a method that this version does not know";
     return LMC_UNSUPPORTED;
 }

@@ -10,7 +10,7 @@
 #include "lmc.h"
 #include "transform.h"
 
-enum lmci_method { LMCI_METHOD_RAW = 0, LMCI_METHOD_PLANES = 1 };
+enum lmci_method { LMCI_METHOD_RAW = 0, LMCI_METHOD_PLANES = 1, LMCI_METHOD_CLASSES = 2 };
 
 /* A block's bytes and how they are seen. */
 struct lmci_block_shape {
@@ -18,8 +18,10 @@ struct lmci_block_shape {
     size_t bytes;  /* 1 to LMC_BLOCK_BYTES */
 };
 
+struct lmci_scheme;
+
 /* Writes at most lmc_block_bound(shape->bytes) bytes; LMC_NO_MEMORY is the only failure. */
-enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, enum lmci_transform transform,
+enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                   const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                   size_t *coded_bytes);
 /* `base` is NULL when the frame has none; a block that asks for one is damaged then. */

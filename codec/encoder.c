@@ -15,7 +15,7 @@
 
 struct lmc_encoder {
     struct lmc_params params;
-    enum lmci_transform transform;
+    struct lmci_scheme scheme;
     uint32_t base_count;
     uint64_t block_count;
     uint64_t header_bytes;
@@ -52,17 +52,17 @@ enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_enco
     if (status != LMC_OK)
         return status;
     struct lmc_encoder *made = lmci_allocate(sizeof *made);
-    enum lmci_transform transform;
-    status = made ? lmci_plan(params, &transform) : LMC_NO_MEMORY;
+    struct lmci_scheme scheme;
+    status = made ? lmci_plan(params, &scheme) : LMC_NO_MEMORY;
     if (status != LMC_OK) {
         *message = "no memory to plan an encoding";
         lmci_release(made);
         return status;
     }
-    uint32_t base_count = lmci_transform_needs_base(transform) ? 1 : 0;
+    bool needs_base = scheme.method == LMCI_METHOD_CLASSES || lmci_transform_needs_base(scheme.transform);
+    uint32_t base_count = needs_base ? 1 : 0;
     uint64_t block_count = lmc_block_count(params->raw_bytes);
-    *made =
-        (struct lmc_encoder){*params, transform, base_count, block_count, lmci_header_bytes(base_count, block_count)};
+    *made = (struct lmc_encoder){*params, scheme, base_count, block_count, lmci_header_bytes(base_count, block_count)};
     *encoder = made;
     return LMC_OK;
 }
@@ -95,7 +95,7 @@ enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t ind
         return LMC_NO_SPACE;
     const unsigned char *data = (const unsigned char *)params->data + offset;
     const unsigned char *base = encoder->base_count ? (const unsigned char *)params->base + offset : NULL;
-    enum lmc_status status = lmci_block_encode(&shape, encoder->transform, data, base, dst, &coded_bytes);
+    enum lmc_status status = lmci_block_encode(&shape, &encoder->scheme, data, base, dst, &coded_bytes);
     if (status != LMC_OK)
         return status;
     block->coded_bytes = (uint32_t)coded_bytes;

@@ -18,11 +18,11 @@ static uint64_t log2_q16(uint64_t x)
     return ((uint64_t)top << 16) + fraction + (((fraction * (65536 - fraction)) >> 16) * 22517 >> 16);
 }
 
-uint64_t lmci_entropy_bits(const uint32_t counts[256], uint64_t total)
+uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total)
 {
     uint64_t whole = total ? total * log2_q16(total) : 0;
     uint64_t parts = 0;
-    for (int s = 0; s < 256; s++)
+    for (unsigned s = 0; s < symbols; s++)
         if (counts[s])
             parts += counts[s] * log2_q16(counts[s]);
     return whole > parts ? (whole - parts) >> 16 : 0;
@@ -33,19 +33,22 @@ uint64_t lmci_entropy_bits(const uint32_t counts[256], uint64_t total)
 /* Symbols that occur as count << 9 | symbol, ascending; returns how many. Counts are below 2^23. */
 static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
 {
-    static const unsigned gaps[] = {57, 23, 10, 4, 1};
-    unsigned n = 0;
+    unsigned start[34] = {0}; /* first by the length of the counts, for most are short */
     for (uint32_t s = 0; s < LMCI_SYMBOLS; s++)
         if (counts[s])
-            keys[n++] = counts[s] << 9 | s;
-    for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++) {
-        for (unsigned i = gaps[g]; i < n; i++) {
-            uint32_t key = keys[i];
-            unsigned at = i;
-            for (; at >= gaps[g] && keys[at - gaps[g]] > key; at -= gaps[g])
-                keys[at] = keys[at - gaps[g]];
-            keys[at] = key;
-        }
+            start[33 - (unsigned)__builtin_clz(counts[s])]++;
+    for (unsigned i = 1; i < 34; i++)
+        start[i] += start[i - 1];
+    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++)
+        if (counts[s])
+            keys[start[32 - (unsigned)__builtin_clz(counts[s])]++] = counts[s] << 9 | s;
+    unsigned n = start[32];
+    for (unsigned i = 1; i < n; i++) {
+        uint32_t key = keys[i];
+        unsigned at = i;
+        for (; at > 0 && keys[at - 1] > key; at--)
+            keys[at] = keys[at - 1];
+        keys[at] = key;
     }
     return n;
 }

@@ -20,8 +20,9 @@
 /* Most bytes that a table of code lengths takes when written. */
 #define LMCI_LENGTHS_BOUND 129
 
-/* Bits that `counts`, which add up to `total`, take at their order-0 entropy; an estimate within 0.02 bits a symbol. */
-uint64_t lmci_entropy_bits(const uint32_t counts[256], uint64_t total);
+/* Bits that the counts of so many symbols, which add up to `total`, take at their order-0 entropy; an estimate within
+ * 0.02 bits a symbol. */
+uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total);
 
 /* Code lengths of at most LMCI_ENCODER_BITS for counts of which at least two aren't zero; 0 for absent symbols. */
 void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS]);

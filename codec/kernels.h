@@ -9,6 +9,7 @@
 #ifndef LMC_KERNELS_H
 #define LMC_KERNELS_H
 
+#include "classes.h"
 #include "lmc.h"
 #include "transform.h"
 
@@ -39,6 +40,17 @@ struct lmci_kernels {
     /* Counts all symbols, or (`every` above 1) one chunk of 64 in so many. */
     void (*count)(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256]);
     void (*rename)(const uint8_t lut[256], const unsigned char *from, size_t count, unsigned char *to);
+
+    /* Half bytes, the first of two in the low half. */
+    void (*pack_nibbles)(const unsigned char *nibbles, size_t count, unsigned char *packed);
+    void (*unpack_nibbles)(const unsigned char *packed, size_t count, unsigned char *nibbles);
+
+    /* Deals `count` words to the lists; returns how many outliers there are, SIZE_MAX if too many. */
+    size_t (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
+                         const struct lmci_classes *classes, struct lmci_class_lists *lists);
+    /* The inverse, but for the outliers. Lists advance together by `count`, whatever the base; they all must be there. */
+    void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
+                       struct lmci_class_lists *lists, unsigned char *data);
 
     /*
      * Lists of tree.c, of at least one symbol: memory up to 64 bytes past their end is read, and written in what is

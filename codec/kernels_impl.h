@@ -6,9 +6,11 @@
  * under that set's macro beside the plain loop.
  */
 #include "bytes.h"
+#include "classes.h"
 #include "kernels.h"
 
 #include "checksum_impl.h"
+#include "classes_impl.h"
 #include "count_impl.h"
 #include "transform_impl.h"
 #include "tree_impl.h"
@@ -22,6 +24,10 @@ const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .merge = merge,
     .count = count_symbols,
     .rename = rename_bytes,
+    .pack_nibbles = pack_nibbles,
+    .unpack_nibbles = unpack_nibbles,
+    .class_deal = class_deal,
+    .class_join = class_join,
     .tree_bits = tree_bits,
     .tree_split = tree_split,
     .tree_keep = tree_keep,

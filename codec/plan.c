@@ -64,36 +64,170 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
     for (unsigned p = 0; p < sample->word; p++) {
         uint32_t counts[256];
         kernels->count(sample->planes[p], sample->words, 1, counts);
-        bits += lmci_entropy_bits(counts, sample->words);
+        bits += lmci_entropy_bits(counts, 256, sample->words);
     }
     return bits;
 }
 
-static enum lmci_transform choose(const struct sample *sample, bool is_float)
+/* ---- Classes --------------------------------------------------------------------------------------------------- */
+
+#define LENGTHS       33u /* of a difference: bits of its absolute value, 0 to 32 */
+#define USUAL_CLASSES 8u
+#define GROUP_LEAST   200u /* a key of fewer than one in so many words joins the keys below it */
+#define OUTLIER_BITS  48u  /* what an outlier costs, about */
+#define CLASS_BITS    400u /* what a class costs each block, about: its table */
+
+/* Words whose keys are neighbours. */
+struct group {
+    unsigned first;
+    uint32_t words;
+    uint32_t lengths[LENGTHS];
+};
+
+static uint32_t sample_word(const struct sample *sample, const unsigned char *from, size_t i)
+{
+    return sample->word == 2 ? lmci_load16(from + 2 * i) : lmci_load32(from + 4 * i);
+}
+
+static void count_lengths(const struct sample *sample, uint32_t counts[256][LENGTHS])
+{
+    memset(counts, 0, 256 * sizeof *counts);
+    for (size_t i = 0; i < sample->words; i++) {
+        uint32_t b = sample_word(sample, sample->base, i);
+        uint32_t d = sample_word(sample, sample->data, i) - b;
+        int32_t difference = sample->word == 2 ? (int16_t)(uint16_t)d : (int32_t)d;
+        uint32_t size = difference < 0 ? 0 - (uint32_t)difference : (uint32_t)difference;
+        unsigned key = (sample->word == 2 ? b >> 7 : b >> 23) & 255;
+        counts[key][size ? 32 - (unsigned)__builtin_clz(size) : 0]++;
+    }
+}
+
+static void join_groups(struct group *into, const struct group *from)
+{
+    into->words += from->words;
+    for (unsigned k = 0; k < LENGTHS; k++)
+        into->lengths[k] += from->lengths[k];
+}
+
+static uint64_t group_entropy(const struct group *group)
+{
+    return lmci_entropy_bits(group->lengths, LENGTHS, group->words);
+}
+
+/* One group for each key that occurs often enough. */
+static unsigned make_groups(const struct sample *sample, uint32_t counts[256][LENGTHS], struct group groups[256])
+{
+    unsigned n = 0;
+    for (unsigned key = 0; key < 256; key++) {
+        struct group group = {.first = key};
+        memcpy(group.lengths, counts[key], sizeof group.lengths);
+        for (unsigned k = 0; k < LENGTHS; k++)
+            group.words += counts[key][k];
+        if (n > 0 && group.words < sample->words / GROUP_LEAST + 1)
+            join_groups(&groups[n - 1], &group);
+        else
+            groups[n++] = group;
+    }
+    return n;
+}
+
+/* Joins the two neighbours that lose least by it, until few enough are left and none can be joined for free. */
+static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most)
+{
+    while (n > 1) {
+        uint64_t least = UINT64_MAX;
+        unsigned best = 0;
+        for (unsigned i = 0; i + 1 < n; i++) {
+            struct group both = groups[i];
+            join_groups(&both, &groups[i + 1]);
+            uint64_t together = group_entropy(&both);
+            uint64_t apart = group_entropy(&groups[i]) + group_entropy(&groups[i + 1]);
+            uint64_t loss = together > apart ? together - apart : 0;
+            if (loss < least) {
+                least = loss;
+                best = i;
+            }
+        }
+        if (n <= most && least > CLASS_BITS / 8)
+            break;
+        join_groups(&groups[best], &groups[best + 1]);
+        memmove(&groups[best + 1], &groups[best + 2], (n - best - 2) * sizeof *groups);
+        n--;
+    }
+    return n;
+}
+
+/* Bits of a group with a shift: the entropy of the symbols' lengths, the bits below their first, and those shifted. */
+static uint64_t shifted_bits(const struct group *group, unsigned word, unsigned shift)
+{
+    uint32_t lengths[LENGTHS] = {0};
+    uint64_t bits = (uint64_t)group->words * shift;
+    for (unsigned k = 0; k < LENGTHS; k++) {
+        unsigned length = k > shift ? k - shift : 0;
+        lengths[length] += group->lengths[k];
+        unsigned below = (length ? length - 1 : 0) + (k > 0 || shift > 0);
+        bits += (uint64_t)group->lengths[k] * (below + (length > 7 && shift < 8 * word - 8 ? OUTLIER_BITS : 0));
+    }
+    return bits + lmci_entropy_bits(lengths, LENGTHS, group->words);
+}
+
+static uint64_t choose_shift(const struct group *group, unsigned word, uint8_t *shift)
+{
+    uint64_t least = UINT64_MAX;
+    for (unsigned s = 0; s <= 8 * word - 8; s += 4) {
+        uint64_t bits = shifted_bits(group, word, s);
+        if (bits < least) {
+            least = bits;
+            *shift = (uint8_t)s;
+        }
+    }
+    return least;
+}
+
+/* Classes for the sample, and the bits that it takes with them. */
+static uint64_t plan_classes(const struct sample *sample, struct lmci_classes *classes)
+{
+    uint32_t counts[256][LENGTHS];
+    struct group groups[256];
+    uint64_t bits = 0;
+    count_lengths(sample, counts);
+    unsigned n = reduce_groups(groups, make_groups(sample, counts, groups), USUAL_CLASSES);
+    classes->count = n;
+    for (unsigned c = 0; c < n; c++) {
+        classes->first[c] = (uint8_t)groups[c].first;
+        bits += choose_shift(&groups[c], sample->word, &classes->shift[c]);
+    }
+    return bits;
+}
+
+/* ---- The choice ------------------------------------------------------------------------------------------------ */
+
+static void choose(const struct sample *sample, bool is_float, struct lmci_scheme *scheme)
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
-    enum lmci_transform best = LMCI_KEEP;
     uint64_t least = cost_bits(sample, LMCI_KEEP);
     uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
+    *scheme = (struct lmci_scheme){.method = LMCI_METHOD_PLANES, .transform = LMCI_KEEP};
     if (rotated < least) {
-        best = LMCI_ROTATE;
+        scheme->transform = LMCI_ROTATE;
         least = rotated;
     }
     least -= least / 64;
     for (size_t i = 0; sample->base && i < sizeof deltas / sizeof *deltas; i++) {
         uint64_t bits = cost_bits(sample, deltas[i]);
         if (bits < least) {
-            best = deltas[i];
+            scheme->transform = deltas[i];
             least = bits;
         }
     }
-    return best;
+    if (sample->base && is_float && lmci_has_classes(sample->word) && plan_classes(sample, &scheme->classes) < least)
+        scheme->method = LMCI_METHOD_CLASSES;
 }
 
-enum lmc_status lmci_plan(const struct lmc_params *params, enum lmci_transform *transform)
+enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme)
 {
     struct sample sample;
-    *transform = LMCI_KEEP;
+    *scheme = (struct lmci_scheme){.method = LMCI_METHOD_PLANES, .transform = LMCI_KEEP};
     if (params->raw_bytes == 0)
         return LMC_OK;
     if (!sample_init(&sample, params))
@@ -101,7 +235,7 @@ enum lmc_status lmci_plan(const struct lmc_params *params, enum lmci_transform *
     gather(&sample, params->data, params->raw_bytes, sample.data);
     if (sample.base)
         gather(&sample, params->base, params->raw_bytes, sample.base);
-    *transform = choose(&sample, lmci_dtype_is_float(params->dtype));
+    choose(&sample, lmci_dtype_is_float(params->dtype), scheme);
     lmci_release(sample.memory);
     return LMC_OK;
 }

@@ -3,10 +3,17 @@
 #ifndef LMC_PLAN_H
 #define LMC_PLAN_H
 
-#include "lmc.h"
-#include "transform.h"
+#include "block.h"
+#include "classes.h"
 
-/* The transform that makes the sampled words smallest; one without a base when that is as good. */
-enum lmc_status lmci_plan(const struct lmc_params *params, enum lmci_transform *transform);
+/* How the blocks of a tensor are coded: by classes, and where that fails, or else, by a transform and planes. */
+struct lmci_scheme {
+    enum lmci_method method;
+    enum lmci_transform transform;
+    struct lmci_classes classes;
+};
+
+/* The scheme that makes the sampled words smallest; one without a base when that is as good. */
+enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme);
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * plane.c - codes one plane of bytes.
  *
- * The encoder looks at a small sample first: mantissas are mostly noise, and noise is copied at the speed of memory
- * without being counted. Where more than half of a plane is zero, a Huffman code spends a whole bit on each zero, so
- * flags with a code of their own are tried. All sizes are known from counts before a bit is written.
+ * The encoder counts a sample of a long plane: mantissas are mostly noise, and noise is copied at the speed of memory.
+ * Where more than half of a plane is zero, a Huffman code spends a whole bit on each zero, so flags with a code of their
+ * own are tried. Sizes are estimated from counts; a plane that outgrows its estimate, and itself, is stored raw.
  *
  * The decoder takes nothing from its input without asking how much is left; a plane's size comes from the block, and
  * the sizes inside a plane are checked against it.
@@ -15,21 +15,10 @@
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-#define SAMPLE_PIECES      ((size_t)8)
-#define SAMPLE_PIECE_BYTES ((size_t)512)
-
-/* Whether a sample of the plane has at least 7.9 bits of entropy a byte: nothing to gain. */
-static bool looks_like_noise(const unsigned char *plane, size_t bytes)
+/* At least 7.9 bits of entropy a byte: nothing to gain. */
+static bool is_noise(const uint32_t counts[256], size_t counted)
 {
-    uint32_t counts[256] = {0};
-    size_t stride = bytes / SAMPLE_PIECES;
-    if (stride < SAMPLE_PIECE_BYTES)
-        return false;
-    for (size_t piece = 0; piece < SAMPLE_PIECES; piece++)
-        for (size_t i = 0; i < SAMPLE_PIECE_BYTES; i++)
-            counts[plane[piece * stride + i]]++;
-    uint64_t total = SAMPLE_PIECES * SAMPLE_PIECE_BYTES;
-    return 10 * lmci_entropy_bits(counts, total) >= 79 * total;
+    return 10 * lmci_entropy_bits(counts, 256, counted) >= 79 * (uint64_t)counted;
 }
 
 static size_t put_raw(const unsigned char *plane, size_t bytes, unsigned char *dst, size_t room)
@@ -56,9 +45,8 @@ struct tree_plan {
     size_t bytes; /* an estimate */
 };
 
-/* One chunk in so many is counted: noise and mantissas need no more, and counting all would take most of the time. */
-#define COUNT_ONE_IN    8
-#define COUNT_ALL_BELOW ((size_t)32 << 10)
+/* Symbols that are counted of a long plane: a code for more is no better, and counting all would take most of the time. */
+#define COUNTED ((size_t)8 << 10)
 
 /* Lists of a segment should stay in the first-level cache, but each node of each costs half a byte. */
 static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
@@ -114,11 +102,11 @@ static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane,
 /* An estimate of a sparse plane's size: its flags and its nonzero bytes at their entropies, and two tables. */
 static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes)
 {
-    uint32_t flags[256] = {counts[0], (uint32_t)counted - counts[0]};
+    uint32_t flags[2] = {counts[0], (uint32_t)counted - counts[0]};
     uint32_t rest[256];
     memcpy(rest, counts, sizeof rest);
     rest[0] = 0;
-    uint64_t bits = lmci_entropy_bits(flags, counted) + lmci_entropy_bits(rest, flags[1]);
+    uint64_t bits = lmci_entropy_bits(flags, 2, counted) + lmci_entropy_bits(rest, 256, flags[1]);
     return (size_t)(bits * bytes / counted / 8) + 200;
 }
 
@@ -164,15 +152,15 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
                               unsigned char *dst, size_t room)
 {
     uint32_t counts[256];
-    if (plane[0] == plane[bytes - 1] && memcmp(plane, plane + 1, bytes - 1) == 0)
-        return put_constant(plane[0], dst, room);
-    if (looks_like_noise(plane, bytes))
-        return put_raw(plane, bytes, dst, room);
-    size_t every = bytes < COUNT_ALL_BELOW || depth > 0 ? 1 : COUNT_ONE_IN;
+    size_t every = depth > 0 || bytes < 4 * COUNTED ? 1 : bytes / COUNTED;
     size_t counted = 0;
     lmci_kernels()->count(plane, bytes, every, counts);
     for (int s = 0; s < 256; s++)
         counted += counts[s];
+    if (counts[plane[0]] == counted && memcmp(plane, plane + 1, bytes - 1) == 0)
+        return put_constant(plane[0], dst, room);
+    if (is_noise(counts, counted))
+        return put_raw(plane, bytes, dst, room);
     return encode_counted(plane, bytes, counts, counted, depth, scratch, dst, room);
 }
 

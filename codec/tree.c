@@ -24,15 +24,20 @@ struct maker {
 /* Leaves in the order of their codes: by length, then by symbol. */
 static void order_leaves(const uint8_t lengths[LMCI_SYMBOLS], struct maker *maker)
 {
+    unsigned of_length[LMCI_MAX_BITS + 2] = {0};
+    unsigned next[LMCI_MAX_BITS + 2] = {0};
     uint32_t code = 0;
-    for (unsigned length = 1; length <= LMCI_MAX_BITS; length++) {
-        for (unsigned s = 0; s < LMCI_SYMBOLS; s++) {
-            if (lengths[s] != length)
-                continue;
-            maker->tree->symbol[maker->leaves] = (uint16_t)s;
-            maker->code[maker->leaves++] = (uint16_t)code;
-            code += 1u << (LMCI_MAX_BITS - length);
-        }
+    for (unsigned s = 0; s < LMCI_SYMBOLS; s++)
+        of_length[lengths[s]]++;
+    for (unsigned length = 1; length <= LMCI_MAX_BITS; length++)
+        next[length + 1] = next[length] + of_length[length];
+    maker->leaves = next[LMCI_MAX_BITS + 1];
+    for (unsigned s = 0; s < LMCI_SYMBOLS; s++)
+        if (lengths[s])
+            maker->tree->symbol[next[lengths[s]]++] = (uint16_t)s;
+    for (unsigned leaf = 0; leaf < maker->leaves; leaf++) {
+        maker->code[leaf] = (uint16_t)code;
+        code += 1u << (LMCI_MAX_BITS - lengths[maker->tree->symbol[leaf]]);
     }
 }
 

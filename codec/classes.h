@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * classes.h - deltas of floats, coded given the exponent of the base.
+ *
+ * An update moves a weight by about as much whatever the weight, so the difference of two bit patterns is large where
+ * the exponent is small. The decoder knows the base: elements fall into classes by its exponent, each with a shift that
+ * brings its differences to one size. The difference shifted is a symbol of one byte, and each class has a code of its
+ * own; the bits shifted out are stored beside it. The rare difference that is too large for its symbol is an outlier,
+ * and its word is stored whole (FORMAT.md, 5.6).
+ */
+#ifndef LMC_CLASSES_H
+#define LMC_CLASSES_H
+
+#include "block.h"
+#include "bytes.h"
+
+#define LMCI_MAX_CLASSES 16
+
+/* Room past the end of every list here. */
+#define LMCI_CLASS_PAD ((size_t)64)
+
+/* Class c has the keys from first[c] to first[c + 1] - 1; a key is a byte of the base's exponent, sign excluded. */
+struct lmci_classes {
+    unsigned count;                  /* 1 to LMCI_MAX_CLASSES */
+    uint8_t first[LMCI_MAX_CLASSES]; /* ascending; first[0] is 0 */
+    uint8_t shift[LMCI_MAX_CLASSES]; /* bits; multiples of 4, at most 8 * word - 8 */
+};
+
+/* What a block is dealt to, and put together from: the kernels advance the lists. */
+struct lmci_class_lists {
+    unsigned char *symbols[LMCI_MAX_CLASSES];
+    unsigned char *low[3];  /* low[i]: byte i of the differences whose shift is at least 8 * i + 8 */
+    unsigned char *nibbles; /* of those whose shift is 4 more than that: the next four bits, one in a byte */
+    uint32_t *outliers;     /* their places, ascending; not advanced */
+    size_t most_outliers;
+};
+
+static inline bool lmci_has_classes(unsigned word)
+{
+    return word == 2 || word == 4;
+}
+
+/* The coded block behind its method byte; the bytes written, or 0: they don't fit, or there are too many outliers. */
+enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                                    const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                    size_t room, size_t *written);
+enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                    const unsigned char *base, unsigned char *dst, const char **message);
+
+#endif
