@@ -66,41 +66,62 @@ static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_tran
     return used;
 }
 
+/* `hasher`: NULL when the content has been hashed. */
+static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform, const unsigned char *data,
+                         const unsigned char *base, struct lmc_hasher *hasher, unsigned char *const *planes)
+{
+    unsigned char *at[LMCI_MAX_WORD];
+    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
+        if (hasher)
+            lmc_hasher_update(hasher, data + done, bytes);
+        for (unsigned p = 0; p < shape->word; p++)
+            at[p] = planes[p] + done / shape->word;
+        lmci_kernels()->split(transform, shape->word, data + done, base ? base + done : NULL, bytes / shape->word, at);
+    }
+}
+
 static enum lmc_status encode_transformed(const struct lmci_block_shape *shape, enum lmci_transform transform,
-                                          const unsigned char *data, const unsigned char *base, unsigned char *dst,
-                                          size_t *coded_bytes)
+                                          const unsigned char *data, const unsigned char *base,
+                                          struct lmc_hasher *hasher, unsigned char *dst, size_t *coded_bytes)
 {
     struct workspace work;
     if (!workspace_init(&work, shape))
         return LMC_NO_MEMORY;
-    lmci_kernels()->split(transform, shape->word, data, base, shape->bytes / shape->word, work.planes);
+    split_pieces(shape, transform, data, base, hasher, work.planes);
     *coded_bytes = encode_planes(shape, transform, &work, dst);
     lmci_release(work.memory);
     return LMC_OK;
 }
 
 static enum lmc_status encode_classes(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
-                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
-                                      size_t *coded_bytes)
+                                      const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                      unsigned char *dst, size_t *coded_bytes)
 {
     dst[0] = LMCI_METHOD_CLASSES;
-    enum lmc_status status = lmci_classes_encode(shape, classes, data, base, dst + 1, shape->bytes, coded_bytes);
+    enum lmc_status status =
+        lmci_classes_encode(shape, classes, data, base, hasher, dst + 1, shape->bytes, coded_bytes);
     *coded_bytes += *coded_bytes ? 1 : 0;
     return status;
 }
 
 enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                   const unsigned char *data, const unsigned char *base, unsigned char *dst,
-                                  size_t *coded_bytes)
+                                  size_t *coded_bytes, struct lmc_hash *content)
 {
+    struct lmc_hasher hasher;
+    bool by_classes = scheme->method == LMCI_METHOD_CLASSES;
     enum lmc_status status = LMC_OK;
+    lmc_hasher_init(&hasher);
     *coded_bytes = 0;
-    if (scheme->method == LMCI_METHOD_CLASSES)
-        status = encode_classes(shape, &scheme->classes, data, base, dst, coded_bytes);
+    if (by_classes)
+        status = encode_classes(shape, &scheme->classes, data, base, &hasher, dst, coded_bytes);
     if (status == LMC_OK && *coded_bytes == 0)
-        status = encode_transformed(shape, scheme->transform, data, base, dst, coded_bytes);
+        status =
+            encode_transformed(shape, scheme->transform, data, base, by_classes ? NULL : &hasher, dst, coded_bytes);
     if (status == LMC_OK && *coded_bytes == 0)
         *coded_bytes = encode_raw(shape, data, dst);
+    *content = lmc_hasher_final(&hasher);
     return status;
 }
 
@@ -113,17 +134,32 @@ static enum lmc_status damaged(const char **message, const char *sentence)
 }
 
 static enum lmc_status decode_raw(const struct lmci_block_shape *shape, struct lmci_reader *in, unsigned char *dst,
-                                  const char **message)
+                                  struct lmc_hasher *hasher, const char **message)
 {
     if (lmci_left(in) != shape->bytes)
         return damaged(message, "a raw block is not as long as its content");
     memcpy(dst, in->at, shape->bytes);
+    lmc_hasher_update(hasher, dst, shape->bytes);
     return LMC_OK;
+}
+
+static void merge_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform,
+                         const unsigned char *const *planes, const unsigned char *base, unsigned char *dst,
+                         struct lmc_hasher *hasher)
+{
+    const unsigned char *at[LMCI_MAX_WORD];
+    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
+        for (unsigned p = 0; p < shape->word; p++)
+            at[p] = planes[p] + done / shape->word;
+        lmci_kernels()->merge(transform, shape->word, at, base ? base + done : NULL, bytes / shape->word, dst + done);
+        lmc_hasher_update(hasher, dst + done, bytes);
+    }
 }
 
 static enum lmc_status decode_planes(const struct lmci_block_shape *shape, unsigned transform, struct lmci_reader *in,
                                      const unsigned char *base, struct workspace *work, unsigned char *dst,
-                                     const char **message)
+                                     struct lmc_hasher *hasher, const char **message)
 {
     const unsigned char *planes[LMCI_MAX_WORD];
     size_t count = shape->bytes / shape->word;
@@ -134,12 +170,13 @@ static enum lmc_status decode_planes(const struct lmci_block_shape *shape, unsig
     }
     if (lmci_left(in))
         return damaged(message, "bytes follow the last plane of a block");
-    lmci_kernels()->merge((enum lmci_transform)transform, shape->word, planes, base, count, dst);
+    merge_pieces(shape, (enum lmci_transform)transform, planes, base, dst, hasher);
     return LMC_OK;
 }
 
 static enum lmc_status decode_transformed(const struct lmci_block_shape *shape, struct lmci_reader *in,
-                                          const unsigned char *base, unsigned char *dst, const char **message)
+                                          const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                          const char **message)
 {
     struct workspace work;
     const unsigned char *transform = lmci_take(in, 1);
@@ -155,37 +192,53 @@ static enum lmc_status decode_transformed(const struct lmci_block_shape *shape, 
         *message = "no memory to decode a block";
         return LMC_NO_MEMORY;
     }
-    enum lmc_status status = decode_planes(shape, *transform, in, base, &work, dst, message);
+    enum lmc_status status = decode_planes(shape, *transform, in, base, &work, dst, hasher, message);
     lmci_release(work.memory);
     return status;
 }
 
 static enum lmc_status decode_classes(const struct lmci_block_shape *shape, struct lmci_reader *in,
-                                      const unsigned char *base, unsigned char *dst, const char **message)
+                                      const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                      const char **message)
 {
     if (!lmci_has_classes(shape->word))
         return damaged(message, "a block of words that have no exponent has classes");
     if (!base)
         return damaged(message, "a block needs a base, and the frame has none");
-    enum lmc_status status = lmci_classes_decode(shape, in, base, dst, message);
+    enum lmc_status status = lmci_classes_decode(shape, in, base, dst, hasher, message);
     if (status == LMC_OK && lmci_left(in))
         return damaged(message, "bytes follow the last plane of a block");
     return status;
 }
 
+static enum lmc_status decode_method(unsigned method, const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                     const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                     const char **message)
+{
+    switch (method) {
+    case LMCI_METHOD_RAW:
+        return decode_raw(shape, in, dst, hasher, message);
+    case LMCI_METHOD_PLANES:
+        return decode_transformed(shape, in, base, dst, hasher, message);
+    case LMCI_METHOD_CLASSES:
+        return decode_classes(shape, in, base, dst, hasher, message);
+    default:
+        *message = "a block has a method that this version does not know";
+        return LMC_UNSUPPORTED;
+    }
+}
+
 enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const unsigned char *coded, size_t coded_bytes,
-                                  const unsigned char *base, unsigned char *dst, const char **message)
+                                  const unsigned char *base, unsigned char *dst, struct lmc_hash *content,
+                                  const char **message)
 {
     struct lmci_reader in = {coded, coded + coded_bytes};
+    struct lmc_hasher hasher;
     const unsigned char *method = lmci_take(&in, 1);
     if (!method)
         return damaged(message, "a block is empty");
-    if (*method == LMCI_METHOD_RAW)
-        return decode_raw(shape, &in, dst, message);
-    if (*method == LMCI_METHOD_PLANES)
-        return decode_transformed(shape, &in, base, dst, message);
-    if (*method == LMCI_METHOD_CLASSES)
-        return decode_classes(shape, &in, base, dst, message);
-    *message = "a block has a method that this version does not know";
-    return LMC_UNSUPPORTED;
+    lmc_hasher_init(&hasher);
+    enum lmc_status status = decode_method(*method, shape, &in, base, dst, &hasher, message);
+    *content = lmc_hasher_final(&hasher);
+    return status;
 }

@@ -20,6 +20,8 @@ struct room {
     struct lmci_class_lists lists; /* where they begin */
     unsigned char *symbols;
     unsigned char *packed;
+    unsigned char *plane; /* of outliers */
+    unsigned char *words; /* of outliers */
     unsigned char *scratch;
 };
 
@@ -39,20 +41,23 @@ static size_t aligned(size_t bytes)
 static bool room_init(struct room *room, size_t n, size_t symbol_lists)
 {
     size_t outliers = n / OUTLIERS_ONE_IN;
-    size_t bytes = aligned(4 * outliers) + (symbol_lists + 5) * aligned(n) + lmci_plane_scratch(n);
+    size_t bytes = aligned(4 * outliers) + (symbol_lists + 7) * aligned(n) + lmci_plane_scratch(n);
     room->memory = lmci_allocate(bytes);
     if (!room->memory)
         return false;
     unsigned char *at = room->memory;
     room->lists.outliers = (uint32_t *)(void *)at;
     room->lists.most_outliers = outliers;
+    room->lists.outlier_count = 0;
     room->symbols = at += aligned(4 * outliers);
     at += symbol_lists * aligned(n);
     for (unsigned k = 0; k < 3; k++, at += aligned(n))
         room->lists.low[k] = at;
     room->lists.nibbles = at;
     room->packed = at + aligned(n);
-    room->scratch = at + 2 * aligned(n);
+    room->plane = at + 2 * aligned(n);
+    room->words = at + 3 * aligned(n);
+    room->scratch = at + 4 * aligned(n);
     return true;
 }
 
@@ -62,7 +67,7 @@ static void count_low(const struct lmci_classes *classes, struct amounts *amount
     memset(amounts->low, 0, sizeof amounts->low);
     amounts->nibbles = 0;
     for (unsigned c = 0; c < classes->count; c++) {
-        for (unsigned k = 0; 8 * k + 8 <= classes->shift[c]; k++)
+        for (unsigned k = 0; k < 3 && 8 * k + 8 <= classes->shift[c]; k++)
             amounts->low[k] += amounts->symbols[c];
         amounts->nibbles += classes->shift[c] % 8 ? amounts->symbols[c] : 0;
     }
@@ -100,7 +105,7 @@ static void put_outliers(struct sink *out, const struct lmci_block_shape *shape,
                          struct room *room, size_t outliers)
 {
     const uint32_t count = (uint32_t)outliers;
-    unsigned char *plane = room->symbols; /* which have been coded */
+    unsigned char *plane = room->plane;
     put_bytes(out, &count, sizeof count);
     for (unsigned k = 0; k < 3; k++) {
         uint32_t next = 0;
@@ -117,14 +122,27 @@ static void put_outliers(struct sink *out, const struct lmci_block_shape *shape,
     }
 }
 
+static bool deal_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                        const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                        struct lmci_class_lists *lists)
+{
+    bool fine = true;
+    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
+        lmc_hasher_update(hasher, data + done, bytes);
+        fine = fine && lmci_kernels()->class_deal(shape->word, data, base, done / shape->word, bytes / shape->word,
+                                                  classes, lists);
+    }
+    return fine;
+}
+
 static void put_lists(struct sink *out, const struct lmci_block_shape *shape, const struct lmci_classes *classes,
-                      const unsigned char *data, const unsigned char *base, struct room *room)
+                      const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                      struct room *room)
 {
     struct lmci_class_lists lists = room->lists;
     struct amounts amounts = {{0}, {0}, 0};
-    size_t n = shape->bytes / shape->word;
-    size_t outliers = lmci_kernels()->class_deal(shape->word, data, base, n, classes, &lists);
-    if (outliers == SIZE_MAX) {
+    if (!deal_pieces(shape, classes, data, base, hasher, &lists)) {
         out->full = true;
         return;
     }
@@ -139,12 +157,12 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
     put_plane(out, room->packed, (amounts.nibbles + 1) / 2);
     for (unsigned c = 0; c < classes->count; c++)
         put_plane(out, room->lists.symbols[c], amounts.symbols[c]);
-    put_outliers(out, shape, data, room, outliers);
+    put_outliers(out, shape, data, room, lists.outlier_count);
 }
 
 enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
-                                    const unsigned char *data, const unsigned char *base, unsigned char *dst,
-                                    size_t capacity, size_t *written)
+                                    const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                    unsigned char *dst, size_t capacity, size_t *written)
 {
     struct room room;
     unsigned char count = (unsigned char)classes->count;
@@ -157,8 +175,7 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
     put_bytes(&out, &count, 1);
     put_bytes(&out, classes->first + 1, classes->count - 1);
     put_bytes(&out, classes->shift, classes->count);
-    if (!out.full)
-        put_lists(&out, shape, classes, data, base, &room);
+    put_lists(&out, shape, classes, data, base, hasher, &room);
     *written = out.full ? 0 : (size_t)(out.at - dst);
     lmci_release(room.memory);
     return LMC_OK;
@@ -254,21 +271,9 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
     return status;
 }
 
-/* Joins the lists, which must come out even: whether they do is up to the base. */
-static enum lmc_status join_lists(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
-                                  const struct amounts *amounts, const struct room *room, const unsigned char *base,
-                                  unsigned char *dst, const char **message)
-{
-    struct lmci_class_lists lists = room->lists;
-    lmci_kernels()->class_join(shape->word, base, shape->bytes / shape->word, classes, &lists, dst);
-    for (unsigned c = 0; c < classes->count; c++)
-        if (lists.symbols[c] != room->lists.symbols[c] + amounts->symbols[c])
-            return damaged(message, "a block was coded against another base");
-    return LMC_OK;
-}
-
+/* Places, and the words that belong there. */
 static enum lmc_status get_outliers(const struct lmci_block_shape *shape, struct lmci_reader *in, struct room *room,
-                                    unsigned char *dst, const char **message)
+                                    const char **message)
 {
     uint32_t *place = room->lists.outliers;
     const unsigned char *said = lmci_take(in, 4);
@@ -277,13 +282,17 @@ static enum lmc_status get_outliers(const struct lmci_block_shape *shape, struct
     if (count > room->lists.most_outliers)
         return damaged(message, "a block has an impossible number of outliers");
     memset(place, 0, count * sizeof *place);
-    for (unsigned k = 0; k < 3; k++) {
-        unsigned char *plane = room->symbols; /* which have been used */
+    for (unsigned k = 0; k < 3 + shape->word; k++) {
+        unsigned char *plane = room->plane;
         enum lmc_status status = get_plane(in, count, count, room, &plane, message);
         if (status != LMC_OK)
             return status;
-        for (size_t i = 0; i < count; i++)
-            place[i] |= (uint32_t)plane[i] << 8 * k;
+        for (size_t i = 0; i < count; i++) {
+            if (k < 3)
+                place[i] |= (uint32_t)plane[i] << 8 * k;
+            else
+                room->words[i * shape->word + k - 3] = plane[i];
+        }
     }
     for (size_t i = 0, next = 0; i < count; i++) {
         if (place[i] >= n - next)
@@ -291,19 +300,35 @@ static enum lmc_status get_outliers(const struct lmci_block_shape *shape, struct
         place[i] += (uint32_t)next;
         next = place[i] + 1;
     }
-    for (unsigned k = 0; k < shape->word; k++) {
-        unsigned char *plane = room->symbols; /* which have been used */
-        enum lmc_status status = get_plane(in, count, count, room, &plane, message);
-        if (status != LMC_OK)
-            return status;
-        for (size_t i = 0; i < count; i++)
-            dst[(size_t)place[i] * shape->word + k] = plane[i];
+    room->lists.outlier_count = count;
+    return LMC_OK;
+}
+
+/* Joins the lists, which must come out even: whether they do is up to the base. */
+static enum lmc_status join_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                                   const struct amounts *amounts, const struct room *room, const unsigned char *base,
+                                   unsigned char *dst, struct lmc_hasher *hasher, const char **message)
+{
+    struct lmci_class_lists lists = room->lists;
+    size_t outlier = 0;
+    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
+        size_t end = (done + bytes) / shape->word;
+        lmci_kernels()->class_join(shape->word, base + done, bytes / shape->word, classes, &lists, dst + done);
+        for (; outlier < lists.outlier_count && lists.outliers[outlier] < end; outlier++)
+            memcpy(dst + (size_t)lists.outliers[outlier] * shape->word, room->words + outlier * shape->word,
+                   shape->word);
+        lmc_hasher_update(hasher, dst + done, bytes);
     }
+    for (unsigned c = 0; c < classes->count; c++)
+        if (lists.symbols[c] != room->lists.symbols[c] + amounts->symbols[c])
+            return damaged(message, "a block was coded against another base");
     return LMC_OK;
 }
 
 enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,
-                                    const unsigned char *base, unsigned char *dst, const char **message)
+                                    const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                    const char **message)
 {
     struct lmci_classes classes;
     struct amounts amounts;
@@ -320,9 +345,9 @@ enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct
     }
     status = get_lists(in, &classes, &amounts, n, &room, message);
     if (status == LMC_OK)
-        status = join_lists(shape, &classes, &amounts, &room, base, dst, message);
+        status = get_outliers(shape, in, &room, message);
     if (status == LMC_OK)
-        status = get_outliers(shape, in, &room, dst, message);
+        status = join_pieces(shape, &classes, &amounts, &room, base, dst, hasher, message);
     lmci_release(room.memory);
     return status;
 }

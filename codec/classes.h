@@ -29,9 +29,10 @@ struct lmci_classes {
 /* What a block is dealt to, and put together from: the kernels advance the lists. */
 struct lmci_class_lists {
     unsigned char *symbols[LMCI_MAX_CLASSES];
-    unsigned char *low[3];  /* low[i]: byte i of the differences whose shift is at least 8 * i + 8 */
-    unsigned char *nibbles; /* of those whose shift is 4 more than that: the next four bits, one in a byte */
-    uint32_t *outliers;     /* their places, ascending; not advanced */
+    unsigned char *low[3];  /* low[k]: the k-th byte below the symbol, of those whose shift is at least 8 * k + 8 */
+    unsigned char *nibbles; /* the last four bits of those whose shift is 4 more than whole bytes, one in a byte */
+    uint32_t *outliers;     /* their places in the block, ascending */
+    size_t outlier_count;
     size_t most_outliers;
 };
 
@@ -42,9 +43,10 @@ static inline bool lmci_has_classes(unsigned word)
 
 /* The coded block behind its method byte; the bytes written, or 0: they don't fit, or there are too many outliers. */
 enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
-                                    const unsigned char *data, const unsigned char *base, unsigned char *dst,
-                                    size_t room, size_t *written);
+                                    const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                    unsigned char *dst, size_t room, size_t *written);
 enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,
-                                    const unsigned char *base, unsigned char *dst, const char **message);
+                                    const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                    const char **message);
 
 #endif

@@ -31,33 +31,46 @@ static void class_table(const struct lmci_classes *classes, uint8_t class_of[256
     }
 }
 
-static inline int32_t class_difference(unsigned word, uint32_t x, uint32_t b)
+/* The difference with its symbol in the highest byte of a word, and the bits below it; `up`: see class_up. */
+static inline uint32_t class_raised(unsigned word, uint32_t x, uint32_t b, unsigned up)
 {
-    return word == 2 ? (int16_t)(uint16_t)(x - b) : (int32_t)(x - b);
+    return word == 2 ? (uint16_t)((x - b) << up) : (x - b) << up;
+}
+
+/* By how much a difference is raised. */
+static inline unsigned class_up(unsigned word, unsigned shift)
+{
+    return 8 * word - 8 - shift;
+}
+
+static inline uint32_t class_lowered(unsigned word, uint32_t raised, unsigned up)
+{
+    return word == 2 ? (uint16_t)((int16_t)raised >> up) : (uint32_t)((int32_t)raised >> up);
 }
 
 /* Elements `from` to `to` - 1, one by one; false when there are too many outliers. */
 static inline bool deal_plain(unsigned word, const unsigned char *data, const unsigned char *base, size_t from,
-                              size_t to, const struct lmci_classes *classes, struct lmci_class_lists *lists,
-                              size_t *outliers)
+                              size_t to, const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     uint8_t class_of[256];
     class_table(classes, class_of);
     for (size_t i = from; i < to; i++) {
+        uint32_t x = class_word(word, data, i);
         uint32_t b = class_word(word, base, i);
-        int32_t d = class_difference(word, class_word(word, data, i), b);
         unsigned class = class_of[class_key(word, b)];
         unsigned shift = classes->shift[class];
-        int32_t symbol = d >> shift;
-        *lists->symbols[class]++ = (unsigned char)symbol;
-        for (unsigned k = 0; 8 * k + 8 <= shift; k++)
-            *lists->low[k]++ = (unsigned char)(d >> 8 * k);
+        unsigned up = class_up(word, shift);
+        uint32_t raised = class_raised(word, x, b, up);
+        unsigned below = 8 * word - 8; /* place of the lowest bit that has been taken */
+        *lists->symbols[class]++ = (unsigned char)(raised >> below);
+        for (unsigned k = 0; k < 3 && 8 * k + 8 <= shift; k++)
+            *lists->low[k]++ = (unsigned char)(raised >> (below -= 8));
         if (shift % 8)
-            *lists->nibbles++ = (unsigned char)(d >> (shift & 24) & 15);
-        if (symbol != (int8_t)symbol) {
-            if (*outliers == lists->most_outliers)
+            *lists->nibbles++ = (unsigned char)(raised >> (below - 4) & 15);
+        if (class_lowered(word, raised, up) != class_raised(word, x, b, 0)) {
+            if (lists->outlier_count == lists->most_outliers)
                 return false;
-            lists->outliers[(*outliers)++] = (uint32_t)i;
+            lists->outliers[lists->outlier_count++] = (uint32_t)i;
         }
     }
     return true;
@@ -72,15 +85,17 @@ static inline void join_plain(unsigned word, const unsigned char *base, size_t f
         uint32_t b = class_word(word, base, i);
         unsigned class = class_of[class_key(word, b)];
         unsigned shift = classes->shift[class];
-        uint32_t d = (uint32_t)(int32_t)(int8_t)*lists->symbols[class]++ << shift;
-        for (unsigned k = 0; 8 * k + 8 <= shift; k++)
-            d |= (uint32_t)*lists->low[k]++ << 8 * k;
+        unsigned below = 8 * word - 8;
+        uint32_t raised = (uint32_t)*lists->symbols[class]++ << below;
+        for (unsigned k = 0; k < 3 && 8 * k + 8 <= shift; k++)
+            raised |= (uint32_t)*lists->low[k]++ << (below -= 8);
         if (shift % 8)
-            d |= (uint32_t)*lists->nibbles++ << (shift & 24);
+            raised |= (uint32_t)*lists->nibbles++ << (below - 4);
+        uint32_t x = b + class_lowered(word, raised, class_up(word, shift));
         if (word == 2)
-            lmci_store16(data + 2 * i, (uint16_t)(b + d));
+            lmci_store16(data + 2 * i, (uint16_t)x);
         else
-            lmci_store32(data + 4 * i, b + d);
+            lmci_store32(data + 4 * i, x);
     }
 }
 
@@ -113,18 +128,41 @@ static inline __m512i class_keys(unsigned word, const __m512i *base)
     return class_bytes(word, v, word - 1);
 }
 
-/* Words from bytes, extended by their sign or by zeros. */
-static inline void class_widen(unsigned word, __m512i bytes, bool sign, __m512i *v)
+/* Words from bytes: planes[0] has the lowest of each. */
+static inline void class_weave(unsigned word, const __m512i *planes, __m512i *v)
 {
-    const __m256i half[2] = {_mm512_castsi512_si256(bytes), _mm512_extracti64x4_epi64(bytes, 1)};
+    const __m512i bytes0 =
+        _mm512_set_epi8(95, 31, 94, 30, 93, 29, 92, 28, 91, 27, 90, 26, 89, 25, 88, 24, 87, 23, 86, 22, 85, 21, 84, 20,
+                        83, 19, 82, 18, 81, 17, 80, 16, 79, 15, 78, 14, 77, 13, 76, 12, 75, 11, 74, 10, 73, 9, 72, 8,
+                        71, 7, 70, 6, 69, 5, 68, 4, 67, 3, 66, 2, 65, 1, 64, 0);
+    const __m512i bytes1 = _mm512_add_epi8(bytes0, _mm512_set1_epi8(32));
+    __m512i low[2] = {_mm512_permutex2var_epi8(planes[0], bytes0, planes[1]),
+                      _mm512_permutex2var_epi8(planes[0], bytes1, planes[1])};
     if (word == 2) {
-        for (unsigned k = 0; k < 2; k++)
-            v[k] = sign ? _mm512_cvtepi8_epi16(half[k]) : _mm512_cvtepu8_epi16(half[k]);
+        v[0] = low[0];
+        v[1] = low[1];
         return;
     }
-    for (unsigned k = 0; k < 4; k++) {
-        __m128i part = k % 2 ? _mm256_extracti128_si256(half[k / 2], 1) : _mm256_castsi256_si128(half[k / 2]);
-        v[k] = sign ? _mm512_cvtepi8_epi32(part) : _mm512_cvtepu8_epi32(part);
+    const __m512i words0 = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                            37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i words1 = _mm512_add_epi16(words0, _mm512_set1_epi16(16));
+    for (unsigned k = 0; k < 2; k++) {
+        __m512i high = _mm512_permutex2var_epi8(planes[2], k ? bytes1 : bytes0, planes[3]);
+        v[2 * k] = _mm512_permutex2var_epi16(low[k], words0, high);
+        v[2 * k + 1] = _mm512_permutex2var_epi16(low[k], words1, high);
+    }
+}
+
+/* Each byte as a word. */
+static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
+{
+    const __m256i half[2] = {_mm512_castsi512_si256(bytes), _mm512_extracti64x4_epi64(bytes, 1)};
+    for (unsigned k = 0; k < word; k++) {
+        if (word == 2)
+            v[k] = _mm512_cvtepu8_epi16(half[k]);
+        else
+            v[k] = _mm512_cvtepu8_epi32(k % 2 ? _mm256_extracti128_si256(half[k / 2], 1)
+                                              : _mm256_castsi256_si128(half[k / 2]));
     }
 }
 
@@ -132,8 +170,8 @@ static inline void class_widen(unsigned word, __m512i bytes, bool sign, __m512i 
 struct class_vectors {
     __m512i before[LMCI_MAX_CLASSES]; /* the greatest key of the class before */
     __m512i shift[LMCI_MAX_CLASSES];
-    bool low[3]; /* whether any has such a byte */
-    bool nibble;
+    bool low[3];    /* whether any has such a byte */
+    bool nibble[3]; /* ... or half of it */
 };
 
 static void class_vectors(const struct lmci_classes *classes, struct class_vectors *v)
@@ -143,9 +181,10 @@ static void class_vectors(const struct lmci_classes *classes, struct class_vecto
         bool there = c < classes->count;
         v->before[c] = _mm512_set1_epi8((char)(there ? classes->first[c] - 1 : 255));
         v->shift[c] = _mm512_set1_epi8((char)(there ? classes->shift[c] : 0));
-        v->nibble = v->nibble || (there && classes->shift[c] % 8);
-        for (unsigned k = 0; k < 3; k++)
-            v->low[k] = v->low[k] || (there && classes->shift[c] >= 8 * k + 8);
+        for (unsigned k = 0; there && k < 3; k++) {
+            v->low[k] = v->low[k] || classes->shift[c] >= 8 * k + 8;
+            v->nibble[k] = v->nibble[k] || classes->shift[c] == 8 * k + 4;
+        }
     }
 }
 
@@ -174,9 +213,9 @@ static inline uint64_t class_has_low(__m512i shift, unsigned k)
     return _mm512_cmp_epu8_mask(shift, _mm512_set1_epi8((char)(8 * k + 8)), _MM_CMPINT_NLT);
 }
 
-static inline uint64_t class_has_nibble(__m512i shift)
+static inline uint64_t class_has_nibble(__m512i shift, unsigned k)
 {
-    return _mm512_test_epi8_mask(shift, _mm512_set1_epi8(4));
+    return _mm512_cmpeq_epi8_mask(shift, _mm512_set1_epi8((char)(8 * k + 4)));
 }
 
 static inline void class_put(uint64_t mask, __m512i bytes, unsigned char **list)
@@ -192,57 +231,58 @@ static inline __m512i class_take(__m512i into, uint64_t mask, unsigned char **li
     return bytes;
 }
 
-/* Those of 64 symbols that don't fit a byte. */
-static inline uint64_t class_too_large(unsigned word, const __m512i *symbols)
+/* By how much the differences are raised. */
+static inline void class_ups(unsigned word, __m512i shift, __m512i *up)
 {
-    uint64_t large = 0;
-    for (unsigned k = 0; k < word; k++) {
-        uint64_t some;
-        if (word == 2)
-            some =
-                _mm512_cmpge_epu16_mask(_mm512_add_epi16(symbols[k], _mm512_set1_epi16(128)), _mm512_set1_epi16(256));
-        else
-            some =
-                _mm512_cmpge_epu32_mask(_mm512_add_epi32(symbols[k], _mm512_set1_epi32(128)), _mm512_set1_epi32(256));
-        large |= some << (64 / word * k);
-    }
-    return large;
+    class_widen(word, _mm512_sub_epi8(_mm512_set1_epi8((char)(8 * word - 8)), shift), up);
 }
 
 static inline __attribute__((always_inline)) bool deal_64(unsigned word, unsigned count, const unsigned char *data,
                                                           const unsigned char *base, size_t at,
-                                                          const struct class_vectors *v, struct lmci_class_lists *lists,
-                                                          size_t *outliers)
+                                                          const struct class_vectors *v, struct lmci_class_lists *lists)
 {
-    __m512i b[4], d[4], wide[4];
+    __m512i b[4], up[4], raised[4];
     struct class_masks m;
+    uint64_t large = 0;
+    for (unsigned k = 0; k < word; k++)
+        b[k] = _mm512_loadu_si512(base + at * word + 64 * k);
+    class_masks(class_keys(word, b), v, count, &m);
+    class_ups(word, m.shift, up);
     for (unsigned k = 0; k < word; k++) {
         __m512i x = _mm512_loadu_si512(data + at * word + 64 * k);
-        b[k] = _mm512_loadu_si512(base + at * word + 64 * k);
-        d[k] = word == 2 ? _mm512_sub_epi16(x, b[k]) : _mm512_sub_epi32(x, b[k]);
+        if (word == 2) {
+            __m512i d = _mm512_sub_epi16(x, b[k]);
+            raised[k] = _mm512_sllv_epi16(d, up[k]);
+            large |= (uint64_t)_mm512_cmpneq_epi16_mask(d, _mm512_srav_epi16(raised[k], up[k])) << 32 * k;
+        } else {
+            __m512i d = _mm512_sub_epi32(x, b[k]);
+            raised[k] = _mm512_sllv_epi32(d, up[k]);
+            large |= (uint64_t)_mm512_cmpneq_epi32_mask(d, _mm512_srav_epi32(raised[k], up[k])) << 16 * k;
+        }
     }
-    class_masks(class_keys(word, b), v, count, &m);
-    for (unsigned k = 0; k < 3 && k + 1 < word; k++)
-        if (v->low[k])
-            class_put(class_has_low(m.shift, k), class_bytes(word, d, k), &lists->low[k]);
-    if (v->nibble) {
-        __m512i s[4];
-        class_widen(word, _mm512_and_si512(m.shift, _mm512_set1_epi8(24)), false, wide);
-        for (unsigned k = 0; k < word; k++)
-            s[k] = word == 2 ? _mm512_srlv_epi16(d[k], wide[k]) : _mm512_srlv_epi32(d[k], wide[k]);
-        __m512i nibbles = _mm512_and_si512(class_bytes(word, s, 0), _mm512_set1_epi8(15));
-        class_put(class_has_nibble(m.shift), nibbles, &lists->nibbles);
-    }
-    class_widen(word, m.shift, false, wide);
-    for (unsigned k = 0; k < word; k++)
-        d[k] = word == 2 ? _mm512_srav_epi16(d[k], wide[k]) : _mm512_srav_epi32(d[k], wide[k]);
-    __m512i symbols = class_bytes(word, d, 0);
+    __m512i symbols = class_bytes(word, raised, word - 1);
     for (unsigned c = 0; c < count; c++)
         class_put(m.of[c], symbols, &lists->symbols[c]);
-    for (uint64_t large = class_too_large(word, d); __builtin_expect(large != 0, 0); large &= large - 1) {
-        if (*outliers == lists->most_outliers)
+    __m512i nibbles = _mm512_setzero_si512();
+    uint64_t with_nibble = 0;
+    for (unsigned k = 0; k + 1 < word; k++) {
+        if (!v->low[k] && !v->nibble[k])
+            continue;
+        __m512i low = class_bytes(word, raised, word - 2 - k);
+        if (v->low[k])
+            class_put(class_has_low(m.shift, k), low, &lists->low[k]);
+        if (v->nibble[k]) {
+            uint64_t mask = class_has_nibble(m.shift, k);
+            nibbles = _mm512_mask_mov_epi8(nibbles, mask, low);
+            with_nibble |= mask;
+        }
+    }
+    if (v->nibble[0] || v->nibble[1] || v->nibble[2])
+        class_put(with_nibble, _mm512_and_si512(_mm512_srli_epi16(nibbles, 4), _mm512_set1_epi8(15)), &lists->nibbles);
+    for (; __builtin_expect(large != 0, 0); large &= large - 1) {
+        if (lists->outlier_count == lists->most_outliers)
             return false;
-        lists->outliers[(*outliers)++] = (uint32_t)(at + (size_t)__builtin_ctzll(large));
+        lists->outliers[lists->outlier_count++] = (uint32_t)(at + (size_t)__builtin_ctzll(large));
     }
     return true;
 }
@@ -251,7 +291,7 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
                                                           size_t at, const struct class_vectors *v,
                                                           struct lmci_class_lists *lists, unsigned char *data)
 {
-    __m512i b[4], d[4], part[4], wide[4];
+    __m512i b[4], up[4], raised[4], planes[4];
     struct class_masks m;
     for (unsigned k = 0; k < word; k++)
         b[k] = _mm512_loadu_si512(base + at * word + 64 * k);
@@ -259,37 +299,37 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
     __m512i symbols = _mm512_setzero_si512();
     for (unsigned c = 0; c < count; c++)
         symbols = class_take(symbols, m.of[c], &lists->symbols[c]);
-    class_widen(word, symbols, true, d);
-    class_widen(word, m.shift, false, wide);
-    for (unsigned k = 0; k < word; k++)
-        d[k] = word == 2 ? _mm512_sllv_epi16(d[k], wide[k]) : _mm512_sllv_epi32(d[k], wide[k]);
-    for (unsigned i = 0; i < 3 && i + 1 < word; i++) {
-        if (!v->low[i])
-            continue;
-        class_widen(word, class_take(_mm512_setzero_si512(), class_has_low(m.shift, i), &lists->low[i]), false, part);
-        for (unsigned k = 0; k < word; k++)
-            d[k] = _mm512_or_si512(d[k], word == 2 ? part[k] : _mm512_slli_epi32(part[k], 8 * i));
+    planes[word - 1] = symbols;
+    __m512i nibbles = _mm512_setzero_si512();
+    if (v->nibble[0] || v->nibble[1] || v->nibble[2]) {
+        uint64_t mask = _mm512_test_epi8_mask(m.shift, _mm512_set1_epi8(4));
+        nibbles = _mm512_slli_epi16(class_take(nibbles, mask, &lists->nibbles), 4);
     }
-    if (v->nibble) {
-        class_widen(word, class_take(_mm512_setzero_si512(), class_has_nibble(m.shift), &lists->nibbles), false, part);
-        class_widen(word, _mm512_and_si512(m.shift, _mm512_set1_epi8(24)), false, wide);
-        for (unsigned k = 0; k < word; k++)
-            d[k] = _mm512_or_si512(d[k], word == 2 ? _mm512_sllv_epi16(part[k], wide[k])
-                                                   : _mm512_sllv_epi32(part[k], wide[k]));
+    for (unsigned k = 0; k + 1 < word; k++) {
+        __m512i low = _mm512_setzero_si512();
+        if (v->low[k])
+            low = class_take(low, class_has_low(m.shift, k), &lists->low[k]);
+        if (v->nibble[k])
+            low = _mm512_mask_mov_epi8(low, class_has_nibble(m.shift, k), nibbles);
+        planes[word - 2 - k] = low;
     }
-    for (unsigned k = 0; k < word; k++)
-        _mm512_storeu_si512(data + at * word + 64 * k,
-                            word == 2 ? _mm512_add_epi16(b[k], d[k]) : _mm512_add_epi32(b[k], d[k]));
+    class_weave(word, planes, raised);
+    class_ups(word, m.shift, up);
+    for (unsigned k = 0; k < word; k++) {
+        __m512i x = word == 2 ? _mm512_add_epi16(b[k], _mm512_srav_epi16(raised[k], up[k]))
+                              : _mm512_add_epi32(b[k], _mm512_srav_epi32(raised[k], up[k]));
+        _mm512_storeu_si512(data + at * word + 64 * k, x);
+    }
 }
 
 /* All whole vectors; `word` and `count` are constants where this is called. */
 static inline __attribute__((always_inline)) bool deal_vectors(unsigned word, unsigned count, const unsigned char *data,
-                                                               const unsigned char *base, size_t n,
+                                                               const unsigned char *base, size_t from, size_t to,
                                                                const struct class_vectors *v,
-                                                               struct lmci_class_lists *lists, size_t *outliers)
+                                                               struct lmci_class_lists *lists)
 {
-    for (size_t at = 0; at + 64 <= n; at += 64)
-        if (!deal_64(word, count, data, base, at, v, lists, outliers))
+    for (size_t at = from; at < to; at += 64)
+        if (!deal_64(word, count, data, base, at, v, lists))
             return false;
     return true;
 }
@@ -302,21 +342,21 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         join_64(word, count, base, at, v, lists, data);
 }
 
-static bool deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists, size_t *outliers)
+static bool deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t from, size_t to,
+                       const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     struct class_vectors v;
     struct lmci_class_lists own = *lists;
     bool fine;
     class_vectors(classes, &v);
     if (word == 2)
-        fine = classes->count <= 4   ? deal_vectors(2, 4, data, base, n, &v, &own, outliers)
-               : classes->count <= 8 ? deal_vectors(2, 8, data, base, n, &v, &own, outliers)
-                                     : deal_vectors(2, 16, data, base, n, &v, &own, outliers);
+        fine = classes->count <= 4   ? deal_vectors(2, 4, data, base, from, to, &v, &own)
+               : classes->count <= 8 ? deal_vectors(2, 8, data, base, from, to, &v, &own)
+                                     : deal_vectors(2, 16, data, base, from, to, &v, &own);
     else
-        fine = classes->count <= 4   ? deal_vectors(4, 4, data, base, n, &v, &own, outliers)
-               : classes->count <= 8 ? deal_vectors(4, 8, data, base, n, &v, &own, outliers)
-                                     : deal_vectors(4, 16, data, base, n, &v, &own, outliers);
+        fine = classes->count <= 4   ? deal_vectors(4, 4, data, base, from, to, &v, &own)
+               : classes->count <= 8 ? deal_vectors(4, 8, data, base, from, to, &v, &own)
+                                     : deal_vectors(4, 16, data, base, from, to, &v, &own);
     *lists = own;
     return fine;
 }
@@ -344,19 +384,17 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
 
 #endif
 
-static size_t class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
-                         const struct lmci_classes *classes, struct lmci_class_lists *lists)
+static bool class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t n,
+                       const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
-    size_t outliers = 0;
-    size_t done = 0;
+    size_t done = first;
 #if defined(__AVX512VBMI2__)
-    done = n - n % 64;
-    if (!deal_whole(word, data, base, n, classes, lists, &outliers))
-        return SIZE_MAX;
+    done += n - n % 64;
+    if (!deal_whole(word, data, base, first, done, classes, lists))
+        return false;
 #endif
-    bool dealt = word == 2 ? deal_plain(2, data, base, done, n, classes, lists, &outliers)
-                           : deal_plain(4, data, base, done, n, classes, lists, &outliers);
-    return dealt ? outliers : SIZE_MAX;
+    return word == 2 ? deal_plain(2, data, base, done, first + n, classes, lists)
+                     : deal_plain(4, data, base, done, first + n, classes, lists);
 }
 
 static void class_join(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,

@@ -17,11 +17,10 @@ static enum lmc_status failed(enum lmc_status status, const char **message, cons
     return status;
 }
 
-static enum lmc_status check_decoded(const struct lmc_frame *frame, const struct lmc_block *block, const void *decoded,
-                                     size_t bytes, const char **message)
+static enum lmc_status check_decoded(const struct lmc_frame *frame, const struct lmc_block *block,
+                                     const struct lmc_hash *content, const char **message)
 {
-    struct lmc_hash hash = lmc_hash128(decoded, bytes);
-    if (hash.low == block->raw_hash.low && hash.high == block->raw_hash.high)
+    if (content->low == block->raw_hash.low && content->high == block->raw_hash.high)
         return LMC_OK;
     if (frame->base_count)
         return failed(LMC_DAMAGED, message, "a decoded block is not what was encoded: the base may be the wrong one");
@@ -46,8 +45,9 @@ enum lmc_status lmc_decode_block(const struct lmc_frame *frame, uint64_t index, 
     if (lmc_hash64(coded, coded_bytes, index) != block.coded_hash)
         return failed(LMC_DAMAGED, message, "the checksum of a coded block does not match");
     const unsigned char *base = frame->base_count ? bases[0] : NULL;
-    enum lmc_status status = lmci_block_decode(&shape, coded, coded_bytes, base, dst, message);
-    return status == LMC_OK ? check_decoded(frame, &block, dst, shape.bytes, message) : status;
+    struct lmc_hash content;
+    enum lmc_status status = lmci_block_decode(&shape, coded, coded_bytes, base, dst, &content, message);
+    return status == LMC_OK ? check_decoded(frame, &block, &content, message) : status;
 }
 
 /* Hashes lie in the table between other fields, so they are fed one by one, in the order that lmc_digest takes them. */

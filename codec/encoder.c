@@ -95,13 +95,13 @@ enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t ind
         return LMC_NO_SPACE;
     const unsigned char *data = (const unsigned char *)params->data + offset;
     const unsigned char *base = encoder->base_count ? (const unsigned char *)params->base + offset : NULL;
-    enum lmc_status status = lmci_block_encode(&shape, &encoder->scheme, data, base, dst, &coded_bytes);
+    enum lmc_status status =
+        lmci_block_encode(&shape, &encoder->scheme, data, base, dst, &coded_bytes, &block->raw_hash);
     if (status != LMC_OK)
         return status;
     block->coded_bytes = (uint32_t)coded_bytes;
     block->mode = 0;
     block->coded_hash = lmc_hash64(dst, coded_bytes, index);
-    block->raw_hash = lmc_hash128(data, shape.bytes);
     return LMC_OK;
 }
 

@@ -45,9 +45,9 @@ struct lmci_kernels {
     void (*pack_nibbles)(const unsigned char *nibbles, size_t count, unsigned char *packed);
     void (*unpack_nibbles)(const unsigned char *packed, size_t count, unsigned char *nibbles);
 
-    /* Deals `count` words to the lists; returns how many outliers there are, SIZE_MAX if too many. */
-    size_t (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
-                         const struct lmci_classes *classes, struct lmci_class_lists *lists);
+    /* Deals the words of a block from `first` on to the lists; false when there are too many outliers. */
+    bool (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t count,
+                       const struct lmci_classes *classes, struct lmci_class_lists *lists);
     /* The inverse, but for the outliers. Lists advance together by `count`, whatever the base; they all must be there. */
     void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
                        struct lmci_class_lists *lists, unsigned char *data);

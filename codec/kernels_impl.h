@@ -10,10 +10,11 @@
 #include "kernels.h"
 
 #include "checksum_impl.h"
-#include "classes_impl.h"
 #include "count_impl.h"
 #include "transform_impl.h"
 #include "tree_impl.h"
+
+#include "classes_impl.h"
 
 const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .name = LMCI_KERNELS_NAME,

@@ -114,7 +114,7 @@ LMC_API struct lmc_hash lmc_digest(uint32_t dtype, uint32_t ndim, const uint64_t
 
 enum lmc_level {
     LMC_LEVEL_DEFAULT = 0,
-    LMC_LEVEL_DENSE = 1 /* slower and smaller; today the same as the default */
+    LMC_LEVEL_DENSE = 1 /* slower and smaller */
 };
 
 struct lmc_params {

@@ -3,7 +3,9 @@
  * plan.c - chooses, from a sample, how a tensor is coded.
  *
  * Pieces from all over the tensor are transformed in each way that is possible; the sum of the planes' order-0
- * entropies decides. A delta costs a reader its base, so it must win by one part in 64. A sample costs about as much
+ * entropies decides. A delta costs a reader its base, so it must win by one part in 64. Deltas of floats may be dealt to
+ * classes by the base's exponent as well: neighbouring exponents are joined as long as the lengths of their differences
+ * are spread alike. A sample costs about as much
  * as encoding half a block; the choice holds for all blocks, each of which may still store planes raw.
  */
 #include "plan.h"
@@ -73,6 +75,7 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 
 #define LENGTHS       33u /* of a difference: bits of its absolute value, 0 to 32 */
 #define USUAL_CLASSES 8u
+#define DENSE_CLASSES LMCI_MAX_CLASSES
 #define GROUP_LEAST   200u /* a key of fewer than one in so many words joins the keys below it */
 #define OUTLIER_BITS  48u  /* what an outlier costs, about */
 #define CLASS_BITS    400u /* what a class costs each block, about: its table */
@@ -89,16 +92,25 @@ static uint32_t sample_word(const struct sample *sample, const unsigned char *fr
     return sample->word == 2 ? lmci_load16(from + 2 * i) : lmci_load32(from + 4 * i);
 }
 
+static unsigned sample_key(const struct sample *sample, uint32_t base)
+{
+    return (sample->word == 2 ? base >> 7 : base >> 23) & 255;
+}
+
+static int32_t sample_difference(const struct sample *sample, size_t i, uint32_t base)
+{
+    uint32_t d = sample_word(sample, sample->data, i) - base;
+    return sample->word == 2 ? (int16_t)(uint16_t)d : (int32_t)d;
+}
+
 static void count_lengths(const struct sample *sample, uint32_t counts[256][LENGTHS])
 {
     memset(counts, 0, 256 * sizeof *counts);
     for (size_t i = 0; i < sample->words; i++) {
         uint32_t b = sample_word(sample, sample->base, i);
-        uint32_t d = sample_word(sample, sample->data, i) - b;
-        int32_t difference = sample->word == 2 ? (int16_t)(uint16_t)d : (int32_t)d;
+        int32_t difference = sample_difference(sample, i, b);
         uint32_t size = difference < 0 ? 0 - (uint32_t)difference : (uint32_t)difference;
-        unsigned key = (sample->word == 2 ? b >> 7 : b >> 23) & 255;
-        counts[key][size ? 32 - (unsigned)__builtin_clz(size) : 0]++;
+        counts[sample_key(sample, b)][size ? 32 - (unsigned)__builtin_clz(size) : 0]++;
     }
 }
 
@@ -171,7 +183,7 @@ static uint64_t shifted_bits(const struct group *group, unsigned word, unsigned 
     return bits + lmci_entropy_bits(lengths, LENGTHS, group->words);
 }
 
-static uint64_t choose_shift(const struct group *group, unsigned word, uint8_t *shift)
+static void choose_shift(const struct group *group, unsigned word, uint8_t *shift)
 {
     uint64_t least = UINT64_MAX;
     for (unsigned s = 0; s <= 8 * word - 8; s += 4) {
@@ -181,30 +193,57 @@ static uint64_t choose_shift(const struct group *group, unsigned word, uint8_t *
             *shift = (uint8_t)s;
         }
     }
-    return least;
 }
 
-/* Classes for the sample, and the bits that it takes with them. */
-static uint64_t plan_classes(const struct sample *sample, struct lmci_classes *classes)
+/* Bits of the sample when it is dealt to classes: symbols at their entropies, what is below them, and outliers. */
+static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes)
 {
-    uint32_t counts[256][LENGTHS];
-    struct group groups[256];
+    uint32_t counts[LMCI_MAX_CLASSES][256] = {{0}};
+    uint8_t class_of[256];
     uint64_t bits = 0;
-    count_lengths(sample, counts);
-    unsigned n = reduce_groups(groups, make_groups(sample, counts, groups), USUAL_CLASSES);
-    classes->count = n;
-    for (unsigned c = 0; c < n; c++) {
-        classes->first[c] = (uint8_t)groups[c].first;
-        bits += choose_shift(&groups[c], sample->word, &classes->shift[c]);
+    for (unsigned key = 0, class = 0; key < 256; key++) {
+        class += class + 1 < classes->count && key >= classes->first[class + 1];
+        class_of[key] = (uint8_t) class;
+    }
+    for (size_t i = 0; i < sample->words; i++) {
+        uint32_t b = sample_word(sample, sample->base, i);
+        int32_t difference = sample_difference(sample, i, b);
+        unsigned class = class_of[sample_key(sample, b)];
+        int32_t symbol = difference >> classes->shift[class];
+        counts[class][symbol & 255]++;
+        bits += classes->shift[class] + (symbol == (int8_t)symbol ? 0 : OUTLIER_BITS);
+    }
+    for (unsigned c = 0; c < classes->count; c++) {
+        uint64_t words = 0;
+        for (unsigned s = 0; s < 256; s++)
+            words += counts[c][s];
+        bits += lmci_entropy_bits(counts[c], 256, words);
     }
     return bits;
 }
 
+/* Classes for the sample, and the bits that it takes with them. */
+static uint64_t plan_classes(const struct sample *sample, unsigned most, struct lmci_classes *classes)
+{
+    uint32_t counts[256][LENGTHS];
+    struct group groups[256];
+    count_lengths(sample, counts);
+    unsigned n = reduce_groups(groups, make_groups(sample, counts, groups), most);
+    classes->count = n;
+    for (unsigned c = 0; c < n; c++) {
+        classes->first[c] = (uint8_t)groups[c].first;
+        choose_shift(&groups[c], sample->word, &classes->shift[c]);
+    }
+    return dealt_bits(sample, classes);
+}
+
 /* ---- The choice ------------------------------------------------------------------------------------------------ */
 
-static void choose(const struct sample *sample, bool is_float, struct lmci_scheme *scheme)
+static void choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
+    const bool is_float = lmci_dtype_is_float(params->dtype);
+    const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : USUAL_CLASSES;
     uint64_t least = cost_bits(sample, LMCI_KEEP);
     uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
     *scheme = (struct lmci_scheme){.method = LMCI_METHOD_PLANES, .transform = LMCI_KEEP};
@@ -220,7 +259,8 @@ static void choose(const struct sample *sample, bool is_float, struct lmci_schem
             least = bits;
         }
     }
-    if (sample->base && is_float && lmci_has_classes(sample->word) && plan_classes(sample, &scheme->classes) < least)
+    if (sample->base && is_float && lmci_has_classes(sample->word) &&
+        plan_classes(sample, most, &scheme->classes) < least)
         scheme->method = LMCI_METHOD_CLASSES;
 }
 
@@ -235,7 +275,7 @@ enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *s
     gather(&sample, params->data, params->raw_bytes, sample.data);
     if (sample.base)
         gather(&sample, params->base, params->raw_bytes, sample.base);
-    choose(&sample, lmci_dtype_is_float(params->dtype), scheme);
+    choose(&sample, params, scheme);
     lmci_release(sample.memory);
     return LMC_OK;
 }

@@ -142,9 +142,12 @@ def decode_block(coded: bytes, raw: int, word: int, base: bytes | None) -> bytes
     """[5.1]"""
     reader = Reader(coded)
     method = reader.byte()
-    unsupported(method > 1, "method of a block")
+    unsupported(method > 2, "method of a block")
     if method == 0:
         block = reader.take(raw)
+    elif method == 2:
+        refuse(word not in (2, 4) or base is None, "classes without a base, or of words that have no exponent")
+        block = decode_classes(reader, raw // word, word, base or b"")
     else:
         transform = reader.byte()
         unsupported(transform > 4, "transform")
@@ -175,6 +178,64 @@ def join(planes: list[bytes], raw: int, word: int, transform: int, base: bytes |
             x = (y >> 1 if y % 2 == 0 else y >> 1 ^ mask) + b
         block[at : at + word] = (x & mask).to_bytes(word, "little")
     return bytes(block)
+
+
+def decode_list(reader: Reader, n: int) -> bytes:
+    """[5.6]"""
+    return decode_plane(reader, n, 0) if n else b""
+
+
+def decode_classes(reader: Reader, n: int, word: int, base: bytes) -> bytes:
+    """[5.6]"""
+    bits = 8 * word
+    count = reader.byte()
+    refuse(not 1 <= count <= 16, "number of classes")
+    least = [0, *reader.take(count - 1)]
+    refuse(any(a >= b for a, b in zip(least, least[1:], strict=False)), "classes are not ascending")
+    shifts = list(reader.take(count))
+    refuse(any(s % 4 or s > bits - 8 for s in shifts), "a shift")
+    sizes = [int.from_bytes(reader.take(3), "little") for _ in range(count)]
+    refuse(sum(sizes) != n, "classes with more or fewer words than the block")
+    words = [int.from_bytes(base[i : i + word], "little") for i in range(0, n * word, word)]
+    keys = [b >> (7 if word == 2 else 23) & 255 for b in words]
+    classes = [max(c for c in range(count) if key >= least[c]) for key in keys]
+    low = [
+        iter(decode_list(reader, sum(size for size, s in zip(sizes, shifts, strict=True) if s >= 8 * k + 8)))
+        for k in range(3)
+    ]
+    half_count = sum(size for size, s in zip(sizes, shifts, strict=True) if s % 8)
+    packed = decode_list(reader, (half_count + 1) // 2)
+    refuse(half_count % 2 == 1 and packed[-1] >> 4 != 0, "half a byte left over")
+    halves = iter([half for byte in packed for half in (byte & 15, byte >> 4)])
+    symbols = [iter(decode_list(reader, size)) for size in sizes]
+    outliers = decode_outliers(reader, n, word)
+    refuse([classes.count(c) for c in range(count)] != sizes, "another base")
+    content = bytearray()
+    for i, (b, c) in enumerate(zip(words, classes, strict=True)):
+        d = next(symbols[c])
+        for k in range(shifts[c] // 8):
+            d = d << 8 | next(low[k])
+        if shifts[c] % 8:
+            d = d << 4 | next(halves)
+        if d >> (shifts[c] + 7):
+            d -= 1 << (shifts[c] + 8)
+        content += outliers.get(i, (b + d & (1 << bits) - 1).to_bytes(word, "little"))
+    return bytes(content)
+
+
+def decode_outliers(reader: Reader, n: int, word: int) -> dict[int, bytes]:
+    """[5.6] Place and word of each."""
+    count = int.from_bytes(reader.take(4), "little")
+    refuse(count > n // 16, "too many outliers")
+    gaps = [decode_list(reader, count) for _ in range(3)]
+    planes = [decode_list(reader, count) for _ in range(word)]
+    outliers: dict[int, bytes] = {}
+    place = -1
+    for i in range(count):
+        place += 1 + int.from_bytes(bytes(gap[i] for gap in gaps), "little")
+        refuse(place >= n, "an outlier past the end")
+        outliers[place] = bytes(plane[i] for plane in planes)
+    return outliers
 
 
 def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
@@ -253,10 +314,10 @@ def decode_tree(reader: Reader, n: int) -> bytes:
     tree = make_tree(read_lengths(reader))
     log2 = reader.byte()
     refuse(not 10 <= log2 <= 20, "size of a segment")
-    return b"".join(decode_list(reader, tree, min(1 << log2, n - at)) for at in range(0, n, 1 << log2))
+    return b"".join(decode_node(reader, tree, min(1 << log2, n - at)) for at in range(0, n, 1 << log2))
 
 
-def decode_list(reader: Reader, tree: Tree, n: int) -> bytes:
+def decode_node(reader: Reader, tree: Tree, n: int) -> bytes:
     """[5.5]"""
     if n == 0:
         return b""
@@ -265,8 +326,8 @@ def decode_list(reader: Reader, tree: Tree, n: int) -> bytes:
     stored = reader.take((n + 7) // 8)
     bits = [stored[i // 8] >> i % 8 & 1 for i in range(8 * len(stored))]
     refuse(any(bits[n:]), "bits past a list's end")
-    left = iter(decode_list(reader, tree[0], n - sum(bits)))
-    right = iter(decode_list(reader, tree[1], sum(bits)))
+    left = iter(decode_node(reader, tree[0], n - sum(bits)))
+    right = iter(decode_node(reader, tree[1], sum(bits)))
     return bytes(next(right) if bit else next(left) for bit in bits[:n])
 
 

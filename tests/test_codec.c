@@ -143,6 +143,48 @@ static void test_block_edges(void **unused)
     free(base);
 }
 
+/* The method of a frame's first block. */
+static int first_method(const struct encoded *made)
+{
+    struct lmc_frame frame;
+    uint64_t at;
+    assert_int_equal(lmc_frame_parse(made->frame, made->frame_bytes, &frame, NULL), LMC_OK);
+    lmc_frame_block(&frame, 0, &at);
+    return made->frame[at];
+}
+
+/* Deltas that are dealt to classes by the base's exponent, with and without outliers, in all lengths of a vector. */
+static void test_steps_of_training(void **unused)
+{
+    (void)unused;
+    static const unsigned noises[] = {0, 1, 3, 40, 127};
+    static const unsigned flips[] = {0, 5000, 40, 2};
+    static const size_t words[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000, 20011, 70001};
+    unsigned char *before = malloc(2 * BLOCK + 100), *after = malloc(2 * BLOCK + 100);
+    for (size_t word = 2; word <= 4; word += 2) {
+        const uint32_t dtype = word == 2 ? LMC_BF16 : LMC_F32;
+        int by_classes = 0;
+        for (size_t k = 0; k < 5 * 4 * 13; k++) {
+            const size_t bytes = words[k / 20] * word;
+            take_step(word, k, noises[k % 5], flips[k / 5 % 4], before, after, bytes);
+            struct encoded made = encode(dtype, after, before, bytes);
+            assert_decodes(&made, after, before, bytes);
+            by_classes += first_method(&made) == 2;
+            free(made.frame);
+        }
+        assert_in_range(by_classes, 30, 200); /* so they were tried; others are smaller without */
+        take_step(word, 9, 3, 0, before, after, 2 * BLOCK + 100);
+        size_t frame_bytes = round_trip(dtype, after, before, 2 * BLOCK + 100);
+        assert_true(frame_bytes < (word == 2 ? 6 : 7) * (2 * BLOCK / word) / 8); /* log2(7) bits, and what shifts add */
+        memcpy(after, before, 2 * BLOCK + 100); /* values without an order: signs, infinities, NaNs */
+        fill(NANS, 1, before, 5000);
+        fill(NANS, 2, after + 3000, 5000);
+        round_trip(dtype, after, before, 2 * BLOCK + 100);
+    }
+    free(before);
+    free(after);
+}
+
 static void test_unaligned(void **unused)
 {
     (void)unused;
@@ -363,6 +405,13 @@ static struct lmc_hash fingerprint(void)
             free(delta.frame);
         }
     }
+    for (unsigned k = 0; k < 12; k++) {
+        const size_t word = k % 2 ? 2 : 4, bytes = (70000 + 1111 * k) * word;
+        take_step(word, k, 1 + 10 * k, k % 3 ? 300 : 0, base, data, bytes);
+        struct encoded delta = encode(k % 2 ? LMC_BF16 : LMC_F32, data, base, bytes);
+        lmc_hasher_update(&hasher, delta.frame, delta.frame_bytes);
+        free(delta.frame);
+    }
     return lmc_hasher_final(&hasher);
 }
 
@@ -400,6 +449,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_all_dtypes_and_patterns),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_block_edges),
+        cmocka_unit_test(test_steps_of_training),
         cmocka_unit_test(test_unaligned),
         cmocka_unit_test(test_identical_base_costs_next_to_nothing),
         cmocka_unit_test(test_near_base),

@@ -65,6 +65,35 @@ static inline void fill(enum pattern pattern, uint64_t seed, unsigned char *byte
     }
 }
 
+static inline void put_word(unsigned char *at, uint32_t word, size_t bytes)
+{
+    memcpy(at, &word, bytes);
+}
+
+/*
+ * Weights, and what a step of training makes of them: each moves by about `noise` units in the last place of the
+ * greatest, so by more of its own the smaller it is; `flips`: one in so many changes its sign, 0: none. bf16 or f32.
+ */
+static inline void take_step(size_t word, uint64_t seed, unsigned noise, unsigned flips, unsigned char *before,
+                             unsigned char *after, size_t count)
+{
+    uint64_t state = seed;
+    for (size_t i = 0; i + word <= count; i += word) {
+        uint64_t random = next_random(&state);
+        unsigned low = (unsigned)__builtin_ctzll(random | 1 << 12);
+        uint32_t b = (uint32_t)((122 - low) << 23 | (random >> 24 & 0x807fffff));
+        uint32_t d = (uint32_t)((random >> 56) % (2 * noise + 1) - noise) << low;
+        if (word == 2) {
+            uint16_t x = (uint16_t)((b >> 16) + d);
+            put_word(before + i, b >> 16, 2);
+            put_word(after + i, flips && (random >> 20) % flips == 0 ? x ^ 0x8000u : x, 2);
+        } else {
+            put_word(before + i, b, 4);
+            put_word(after + i, flips && (random >> 20) % flips == 0 ? (b + d) ^ 0x80000000u : b + d, 4);
+        }
+    }
+}
+
 struct encoded {
     unsigned char *frame;
     size_t frame_bytes;

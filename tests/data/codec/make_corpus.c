@@ -261,6 +261,57 @@ static void good_sparse(void)
     save("nested-sparse", content, NULL);
 }
 
+/*
+ * 20 words of f32 in two classes: keys below 120, with a shift of 20, and from 120 on, with none. Words 3 and 4 are of
+ * the first class. Their differences are 0x5612345 and -0x1000000, of which the symbols are 0x56 and 0xf0; word 7 is an
+ * outlier, and word 0 moved by -1.
+ */
+static uint32_t class_base[20], class_content[20];
+
+static void fill_classes(void)
+{
+    for (int i = 0; i < 20; i++)
+        class_base[i] = class_content[i] = (uint32_t)(i == 3 || i == 4 ? 0x3b000000 : 0x3d000000) + (uint32_t)i;
+    class_content[0] -= 1;
+    class_content[3] += 0x5612345;
+    class_content[4] -= 0x1000000;
+    class_content[7] = 0xdeadbeef;
+}
+
+/* Up to the lists: the number of classes, the first key of the second, shifts, and how many words each has. */
+static void begin_classes(int bases)
+{
+    fill_classes();
+    begin(LMC_F32, sizeof class_base, (unsigned)bases, 0);
+    put(11, 2, 2, 120, 20, 0, 2, 0, 0, 18, 0, 0);
+}
+
+/* Low bytes: 0x12 and 0, 0x34 and 0, none; half bytes: 5 and 0. Symbols of both classes. */
+static void put_class_lists(void)
+{
+    put(3, 0, 0x12, 0x00);
+    put(3, 0, 0x34, 0x00);
+    put(2, 0, 0x05);
+    put(3, 0, 0x56, 0xf0);
+    put(19, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
+/* One outlier: its place in three planes, and its word in four. */
+static void put_outlier(int place)
+{
+    put(4, 1, 0, 0, 0);
+    put(6, 1, place, 1, 0, 1, 0);
+    put(8, 1, 0xef, 1, 0xbe, 1, 0xad, 1, 0xde);
+}
+
+static void good_classes(void)
+{
+    begin_classes(1);
+    put_class_lists();
+    put_outlier(7);
+    save("classes", (const char *)class_content, (const char *)class_base);
+}
+
 /* Words 0x8103, 0x8102, 0x8100, 0x81ff after the transform, from bases 1, 0xffff, 0x8000, 0x0100. */
 static void good_transforms(void)
 {
@@ -286,6 +337,7 @@ static void good_by_hand(void)
 {
     good_codes();
     good_sparse();
+    good_classes();
     good_transforms();
     begin(LMC_U8, 4, 0, 16);
     put(5, 0, 'a', 'b', 'c', 'd');
@@ -462,6 +514,70 @@ static void bad_trees(void)
     save("lengths-cut", NULL, NULL);
 }
 
+static void save_bad_classes(const char *name)
+{
+    save(name, NULL, (const char *)class_base);
+}
+
+static void bad_classes(void)
+{
+    static const struct {
+        const char *name;
+        int at, value; /* a byte behind the method, and what it becomes */
+    } changes[] = {
+        {"classes-none", 0, 0},         {"classes-17", 0, 17},       {"classes-not-ascending", 1, 0},
+        {"classes-shift-18", 2, 18},    {"classes-shift-28", 2, 28}, {"classes-more-words", 4, 3},
+        {"classes-fewer-words", 7, 17},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        begin_classes(1);
+        put_class_lists();
+        put_outlier(7);
+        made.bytes[made.header_bytes + 1 + (size_t)changes[i].at] = (unsigned char)changes[i].value;
+        save_bad_classes(changes[i].name);
+    }
+    begin_classes(0);
+    put_class_lists();
+    put_outlier(7);
+    save_bad_classes("classes-without-base");
+    begin(LMC_I8, 8, 1, 0);
+    put(8, 2, 1, 0, 8, 0, 0, 1, 0);
+    save_bad_classes("classes-of-bytes");
+    begin_classes(1);
+    save_bad_classes("classes-lists-cut");
+    begin(LMC_F32, sizeof class_base, 1, 0);
+    put(4, 2, 2, 120, 20);
+    save_bad_classes("classes-cut");
+    begin_classes(1);
+    put_class_lists();
+    save_bad_classes("outliers-missing");
+    begin_classes(1);
+    put_class_lists();
+    put(4, 2, 0, 0, 0);
+    save_bad_classes("outliers-too-many");
+    begin_classes(1);
+    put_class_lists();
+    put_outlier(20);
+    save_bad_classes("outlier-past-end");
+    begin_classes(1);
+    put_class_lists();
+    put_outlier(7);
+    put(1, 0);
+    save_bad_classes("classes-bytes-left");
+    /* One word in the class with half bytes: the high half is left over. */
+    begin(LMC_F32, sizeof class_base, 1, 0);
+    put(11, 2, 2, 120, 20, 0, 1, 0, 0, 19, 0, 0);
+    put(8, 0, 0x12, 0, 0x34, 0, 0x15, 0, 0x56);
+    put(6, 1, 0, 0, 0, 0, 0);
+    save_bad_classes("classes-half-left");
+    /* Key 123 instead of 119: word 3 is in the other class. */
+    begin_classes(1);
+    put_class_lists();
+    put_outlier(7);
+    class_base[3] = 0x3d800000;
+    save_bad_classes("classes-wrong-base");
+}
+
 /* The right base is four zeros. */
 static void bad_bases(void)
 {
@@ -497,7 +613,7 @@ static void unsupported(void)
     plain();
     save_changed("block-mode", 71, 1, 1);
     begin(LMC_U8, 4, 0, 0);
-    put(2, 2, 0);
+    put(2, 3, 0);
     save("block-method", NULL, NULL);
     begin(LMC_U8, 4, 0, 0);
     put(4, 1, 5, 1, 9);
@@ -523,6 +639,7 @@ int main(int argc, char **argv)
     bad_lengths_of_frames();
     bad_blocks();
     bad_trees();
+    bad_classes();
     bad_bases();
     folder = "unsupported";
     unsupported();
