@@ -37,7 +37,9 @@ static void decode(const unsigned char *frame, size_t frame_bytes)
     }
     if (parsed.raw_bytes > MOST_RAW_BYTES)
         return;
-    unsigned char *base = calloc(1, (size_t)parsed.raw_bytes + 1);
+    unsigned char *base = allocate((size_t)parsed.raw_bytes);
+    for (size_t i = 0; i < parsed.raw_bytes; i++) /* exponents from all over */
+        base[i] = (unsigned char)(i % 3 ? 37 * i : 60 + i % 8);
     unsigned char *back = allocate((size_t)parsed.raw_bytes);
     const void *bases[LMC_MAX_BASES] = {base, base, base, base};
     status = lmc_decompress(frame, frame_bytes, bases, back, (size_t)parsed.raw_bytes, &message);
