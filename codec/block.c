@@ -32,6 +32,9 @@ static bool workspace_init(struct workspace *work, const struct lmci_block_shape
     return true;
 }
 
+/* Bytes of a plane from which on it pays not to copy it. */
+#define RAW_LEAST ((size_t)16 << 10)
+
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
 size_t lmc_block_bound(size_t raw_bytes)
@@ -46,8 +49,9 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
     return 1 + shape->bytes;
 }
 
-/* 0 when the planes don't fit the room of a raw block. */
-static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform,
+/* Method, transform, and the planes, of which the first `raw` stand where they belong. 0 when they don't fit the room of
+ * a raw block. */
+static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
     size_t room = 1 + shape->bytes;
@@ -56,7 +60,9 @@ static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_tran
         return 0;
     dst[0] = LMCI_METHOD_PLANES;
     dst[1] = (unsigned char)transform;
-    for (unsigned p = 0; p < shape->word; p++) {
+    for (unsigned p = 0; p < raw; p++, used += 1 + shape->bytes / shape->word)
+        dst[used] = LMCI_PLANE_RAW;
+    for (unsigned p = raw; p < shape->word; p++) {
         size_t written =
             lmci_plane_encode(work->planes[p], shape->bytes / shape->word, work->scratch, dst + used, room - used);
         if (!written)
@@ -81,15 +87,34 @@ static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
     }
 }
 
-static enum lmc_status encode_transformed(const struct lmci_block_shape *shape, enum lmci_transform transform,
+/* Planes that are stored raw are split to where they belong; if one of them is not noise, all are coded instead. */
+static unsigned split_in_place(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                               const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                               const struct workspace *work, unsigned char *dst)
+{
+    unsigned char *planes[LMCI_MAX_WORD];
+    size_t plane_bytes = shape->bytes / shape->word;
+    unsigned raw = scheme->noise < shape->word && plane_bytes >= RAW_LEAST ? scheme->noise : 0;
+    bool noise = true;
+    for (unsigned p = 0; p < shape->word; p++)
+        planes[p] = p < raw ? dst + 3 + p * (1 + plane_bytes) : work->planes[p];
+    split_pieces(shape, scheme->transform, data, base, hasher, planes);
+    for (unsigned p = 0; p < raw; p++)
+        noise = noise && lmci_plane_is_noise(planes[p], plane_bytes);
+    for (unsigned p = 0; !noise && p < raw; p++)
+        memcpy(work->planes[p], planes[p], plane_bytes);
+    return noise ? raw : 0;
+}
+
+static enum lmc_status encode_transformed(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                           const unsigned char *data, const unsigned char *base,
                                           struct lmc_hasher *hasher, unsigned char *dst, size_t *coded_bytes)
 {
     struct workspace work;
     if (!workspace_init(&work, shape))
         return LMC_NO_MEMORY;
-    split_pieces(shape, transform, data, base, hasher, work.planes);
-    *coded_bytes = encode_planes(shape, transform, &work, dst);
+    unsigned raw = split_in_place(shape, scheme, data, base, hasher, &work, dst);
+    *coded_bytes = encode_planes(shape, scheme->transform, raw, &work, dst);
     lmci_release(work.memory);
     return LMC_OK;
 }
@@ -117,8 +142,7 @@ enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const st
     if (by_classes)
         status = encode_classes(shape, &scheme->classes, data, base, &hasher, dst, coded_bytes);
     if (status == LMC_OK && *coded_bytes == 0)
-        status =
-            encode_transformed(shape, scheme->transform, data, base, by_classes ? NULL : &hasher, dst, coded_bytes);
+        status = encode_transformed(shape, scheme, data, base, by_classes ? NULL : &hasher, dst, coded_bytes);
     if (status == LMC_OK && *coded_bytes == 0)
         *coded_bytes = encode_raw(shape, data, dst);
     *content = lmc_hasher_final(&hasher);

@@ -4,7 +4,7 @@
 #define COUNT_CHUNK ((size_t)64)
 
 /* Four tables, for neighbouring symbols are often equal and would wait for each other's store. */
-static void count_some(const unsigned char *symbols, size_t count, uint32_t part[4][256])
+static inline void count_some(const unsigned char *symbols, size_t count, uint32_t part[4][256])
 {
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {

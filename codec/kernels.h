@@ -48,7 +48,7 @@ struct lmci_kernels {
     /* Deals the words of a block from `first` on to the lists; false when there are too many outliers. */
     bool (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t count,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists);
-    /* The inverse, but for the outliers. Lists advance together by `count`, whatever the base; they all must be there. */
+    /* The inverse, but for the outliers. Lists advance together by `count`, whatever the base. */
     void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
                        struct lmci_class_lists *lists, unsigned char *data);
 

@@ -3,9 +3,9 @@
  * plan.c - chooses, from a sample, how a tensor is coded.
  *
  * Pieces from all over the tensor are transformed in each way that is possible; the sum of the planes' order-0
- * entropies decides. A delta costs a reader its base, so it must win by one part in 64. Deltas of floats may be dealt to
- * classes by the base's exponent as well: neighbouring exponents are joined as long as the lengths of their differences
- * are spread alike. A sample costs about as much
+ * entropies decides. A delta costs a reader its base, so it must win by one part in 64. Deltas of floats may be dealt
+ * to classes by the base's exponent as well: neighbouring exponents are joined as long as the lengths of their
+ * differences are spread alike. A sample costs about as much
  * as encoding half a block; the choice holds for all blocks, each of which may still store planes raw.
  */
 #include "plan.h"
@@ -15,6 +15,7 @@
 #include "huffman.h"
 #include "kernels.h"
 #include "memory.h"
+#include "plane.h"
 
 #define PIECES       16
 #define PIECE_WORDS  ((size_t)1024)
@@ -264,6 +265,15 @@ static void choose(const struct sample *sample, const struct lmc_params *params,
         scheme->method = LMCI_METHOD_CLASSES;
 }
 
+static unsigned count_noise(const struct sample *sample, enum lmci_transform transform)
+{
+    unsigned noise = 0;
+    lmci_kernels()->split(transform, sample->word, sample->data, sample->base, sample->words, sample->planes);
+    while (noise < sample->word && lmci_plane_is_noise(sample->planes[noise], sample->words))
+        noise++;
+    return noise;
+}
+
 enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme)
 {
     struct sample sample;
@@ -276,6 +286,7 @@ enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *s
     if (sample.base)
         gather(&sample, params->base, params->raw_bytes, sample.base);
     choose(&sample, params, scheme);
+    scheme->noise = count_noise(&sample, scheme->transform);
     lmci_release(sample.memory);
     return LMC_OK;
 }

@@ -10,6 +10,7 @@
 struct lmci_scheme {
     enum lmci_method method;
     enum lmci_transform transform;
+    unsigned noise; /* so many planes, from the lowest on, are stored raw when they look like it in a block, too */
     struct lmci_classes classes;
 };
 

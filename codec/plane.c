@@ -3,8 +3,8 @@
  * plane.c - codes one plane of bytes.
  *
  * The encoder counts a sample of a long plane: mantissas are mostly noise, and noise is copied at the speed of memory.
- * Where more than half of a plane is zero, a Huffman code spends a whole bit on each zero, so flags with a code of their
- * own are tried. Sizes are estimated from counts; a plane that outgrows its estimate, and itself, is stored raw.
+ * Where more than half of a plane is zero, a Huffman code spends a whole bit on each zero, so flags with a code of
+ * their own are tried. Sizes are estimated from counts; a plane that outgrows its estimate, and itself, is stored raw.
  *
  * The decoder takes nothing from its input without asking how much is left; a plane's size comes from the block, and
  * the sizes inside a plane are checked against it.
@@ -45,8 +45,8 @@ struct tree_plan {
     size_t bytes; /* an estimate */
 };
 
-/* Symbols that are counted of a long plane: a code for more is no better, and counting all would take most of the time. */
-#define COUNTED ((size_t)8 << 10)
+/* Symbols that are counted of a long plane: a code for more is hardly better, and counting all takes long. */
+#define COUNTED ((size_t)6 << 10)
 
 /* Lists of a segment should stay in the first-level cache, but each node of each costs half a byte. */
 static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
@@ -148,15 +148,29 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
     return written ? written : put_raw(plane, bytes, dst, room);
 }
 
+/* Counts a sample, or all; returns how many that were. */
+static size_t count_sample(const unsigned char *plane, size_t bytes, unsigned depth, uint32_t counts[256])
+{
+    size_t every = bytes < 2 * COUNTED ? 1 : bytes / COUNTED / (depth > 0 ? 3 : 1); /* flags have many symbols */
+    size_t counted = 0;
+    lmci_kernels()->count(plane, bytes, every + (every == 0), counts);
+    for (int s = 0; s < 256; s++)
+        counted += counts[s];
+    return counted;
+}
+
+bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes)
+{
+    uint32_t counts[256];
+    size_t counted = count_sample(plane, bytes, 0, counts);
+    return is_noise(counts, counted);
+}
+
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth, unsigned char *scratch,
                               unsigned char *dst, size_t room)
 {
     uint32_t counts[256];
-    size_t every = depth > 0 || bytes < 4 * COUNTED ? 1 : bytes / COUNTED;
-    size_t counted = 0;
-    lmci_kernels()->count(plane, bytes, every, counts);
-    for (int s = 0; s < 256; s++)
-        counted += counts[s];
+    size_t counted = count_sample(plane, bytes, depth, counts);
     if (counts[plane[0]] == counted && memcmp(plane, plane + 1, bytes - 1) == 0)
         return put_constant(plane[0], dst, room);
     if (is_noise(counts, counted))

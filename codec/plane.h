@@ -30,6 +30,9 @@ static inline size_t lmci_plane_scratch(size_t bytes)
     return 2 * bytes + 8 * LMCI_PLANE_PAD + lmci_tree_scratch(bytes);
 }
 
+/* Whether a plane's bytes, by a sample, are not worth coding. */
+bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes);
+
 /* Codes a plane (at least one byte) into at most `room` bytes; the bytes written, or 0 if they don't suffice. */
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, unsigned char *scratch, unsigned char *dst,
                          size_t room);

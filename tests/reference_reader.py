@@ -191,7 +191,7 @@ def decode_classes(reader: Reader, n: int, word: int, base: bytes) -> bytes:
     count = reader.byte()
     refuse(not 1 <= count <= 16, "number of classes")
     least = [0, *reader.take(count - 1)]
-    refuse(any(a >= b for a, b in zip(least, least[1:], strict=False)), "classes are not ascending")
+    refuse(sorted(set(least)) != least, "classes are not ascending")
     shifts = list(reader.take(count))
     refuse(any(s % 4 or s > bits - 8 for s in shifts), "a shift")
     sizes = [int.from_bytes(reader.take(3), "little") for _ in range(count)]
