@@ -53,7 +53,8 @@ static inline bool deal_plain(unsigned word, const unsigned char *data, const un
                               size_t to, const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     uint8_t class_of[256];
-    class_table(classes, class_of);
+    if (from < to)
+        class_table(classes, class_of);
     for (size_t i = from; i < to; i++) {
         uint32_t x = class_word(word, data, i);
         uint32_t b = class_word(word, base, i);
@@ -80,7 +81,8 @@ static inline void join_plain(unsigned word, const unsigned char *base, size_t f
                               const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data)
 {
     uint8_t class_of[256];
-    class_table(classes, class_of);
+    if (from < to)
+        class_table(classes, class_of);
     for (size_t i = from; i < to; i++) {
         uint32_t b = class_word(word, base, i);
         unsigned class = class_of[class_key(word, b)];
