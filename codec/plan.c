@@ -3,10 +3,10 @@
  * plan.c - chooses, from a sample, how a tensor is coded.
  *
  * Pieces from all over the tensor are transformed in each way that is possible; the sum of the planes' order-0
- * entropies decides. A delta costs a reader its base, so it must win by one part in 64. Deltas of floats may be dealt
- * to classes by the base's exponent as well: neighbouring exponents are joined as long as the lengths of their
- * differences are spread alike. A sample costs about as much
- * as encoding half a block; the choice holds for all blocks, each of which may still store planes raw.
+ * entropies decides, and where it is a tie, what is faster to decode. A delta costs a reader its base, so it must win by
+ * one part in 64. Deltas of floats may be dealt to classes by the base's exponent as well: neighbouring exponents are
+ * joined as long as the lengths of their differences are spread alike. The choice holds for all blocks, each of which
+ * may still store planes raw.
  */
 #include "plan.h"
 
@@ -17,13 +17,19 @@
 #include "memory.h"
 #include "plane.h"
 
-#define PIECES       16
-#define PIECE_WORDS  ((size_t)1024)
-#define SAMPLE_WORDS (PIECES * PIECE_WORDS)
+#define PIECES        16
+#define SAMPLE_LEAST  ((size_t)2048) /* words, and all of a tensor that has no more */
+#define SAMPLE_MOST   ((size_t)16384)
+#define SAMPLE_ONE_IN 8 /* words, between these */
+
+/* Coding a plane takes time, so it must save a bit in so many words. */
+#define PLANE_COST       8
+#define PLANE_COST_DENSE 64
 
 struct sample {
     unsigned word;
-    size_t words; /* at most SAMPLE_WORDS */
+    size_t words;
+    size_t plane_cost;
     unsigned char *memory;
     unsigned char *data;
     unsigned char *base; /* NULL without one */
@@ -34,7 +40,10 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
 {
     uint64_t all = params->raw_bytes / lmci_dtype_word(params->dtype);
     sample->word = lmci_dtype_word(params->dtype);
-    sample->words = all < SAMPLE_WORDS ? (size_t)all : SAMPLE_WORDS;
+    sample->words = all / SAMPLE_ONE_IN < SAMPLE_MOST ? (size_t)all / SAMPLE_ONE_IN / PIECES * PIECES : SAMPLE_MOST;
+    if (sample->words < SAMPLE_LEAST)
+        sample->words = all < SAMPLE_LEAST ? (size_t)all : SAMPLE_LEAST;
+    sample->plane_cost = params->level == LMC_LEVEL_DENSE ? PLANE_COST_DENSE : PLANE_COST;
     size_t bytes = sample->words * sample->word;
     sample->memory = lmci_allocate(3 * bytes);
     if (!sample->memory)
@@ -49,8 +58,8 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
 /* Copies all of a small tensor, and PIECES pieces at even distances of a larger one. */
 static void gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
 {
-    size_t piece_bytes = PIECE_WORDS * sample->word;
-    if (sample->words < SAMPLE_WORDS) {
+    size_t piece_bytes = sample->words / PIECES * sample->word;
+    if (raw_bytes <= sample->words * sample->word) {
         memcpy(to, from, (size_t)raw_bytes);
         return;
     }
@@ -67,7 +76,9 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
     for (unsigned p = 0; p < sample->word; p++) {
         uint32_t counts[256];
         kernels->count(sample->planes[p], sample->words, 1, counts);
-        bits += lmci_entropy_bits(counts, 256, sample->words);
+        uint64_t raw = 8 * (uint64_t)sample->words;
+        uint64_t coded = lmci_entropy_bits(counts, 256, sample->words) + sample->words / sample->plane_cost;
+        bits += coded < raw ? coded : raw;
     }
     return bits;
 }
@@ -253,15 +264,17 @@ static void choose(const struct sample *sample, const struct lmc_params *params,
         least = rotated;
     }
     least -= least / 64;
-    for (size_t i = 0; sample->base && i < sizeof deltas / sizeof *deltas; i++) {
+    if (!sample->base)
+        return;
+    bool classes = is_float && lmci_has_classes(sample->word);
+    for (size_t i = 0; i < (classes ? 1 : sizeof deltas / sizeof *deltas); i++) {
         uint64_t bits = cost_bits(sample, deltas[i]);
         if (bits < least) {
             scheme->transform = deltas[i];
             least = bits;
         }
     }
-    if (sample->base && is_float && lmci_has_classes(sample->word) &&
-        plan_classes(sample, most, &scheme->classes) < least)
+    if (classes && plan_classes(sample, most, &scheme->classes) < least)
         scheme->method = LMCI_METHOD_CLASSES;
 }
 
