@@ -22,9 +22,19 @@ static inline void count_some(const unsigned char *symbols, size_t count, uint32
         part[0][symbols[i]]++;
 }
 
+/* So few that clearing and adding up four tables takes longer than waiting for stores. */
+#define COUNT_FEW ((size_t)1024)
+
 static void count_symbols(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256])
 {
-    uint32_t part[4][256] = {{0}};
+    uint32_t part[4][256];
+    if (count <= COUNT_FEW) {
+        memset(counts, 0, 256 * sizeof *counts);
+        for (size_t i = 0; i < count; i++)
+            counts[symbols[i]]++;
+        return;
+    }
+    memset(part, 0, sizeof part);
     if (every == 1)
         count_some(symbols, count, part);
     else

@@ -18,7 +18,7 @@
 #include "plane.h"
 
 #define PIECES        16
-#define SAMPLE_LEAST  ((size_t)2048) /* words, and all of a tensor that has no more */
+#define SAMPLE_LEAST  ((size_t)1024) /* words, and all of a tensor that has no more */
 #define SAMPLE_MOST   ((size_t)16384)
 #define SAMPLE_ONE_IN 8 /* words, between these */
 
@@ -30,6 +30,7 @@ struct sample {
     unsigned word;
     size_t words;
     size_t plane_cost;
+    size_t block_words; /* of a whole block, or of the tensor if that is smaller */
     unsigned char *memory;
     unsigned char *data;
     unsigned char *base; /* NULL without one */
@@ -43,6 +44,7 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     sample->words = all / SAMPLE_ONE_IN < SAMPLE_MOST ? (size_t)all / SAMPLE_ONE_IN / PIECES * PIECES : SAMPLE_MOST;
     if (sample->words < SAMPLE_LEAST)
         sample->words = all < SAMPLE_LEAST ? (size_t)all : SAMPLE_LEAST;
+    sample->block_words = all < LMC_BLOCK_BYTES / sample->word ? (size_t)all : LMC_BLOCK_BYTES / sample->word;
     sample->plane_cost = params->level == LMC_LEVEL_DENSE ? PLANE_COST_DENSE : PLANE_COST;
     size_t bytes = sample->words * sample->word;
     sample->memory = lmci_allocate(3 * bytes);
@@ -88,15 +90,17 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 #define LENGTHS       33u /* of a difference: bits of its absolute value, 0 to 32 */
 #define USUAL_CLASSES 8u
 #define DENSE_CLASSES LMCI_MAX_CLASSES
-#define GROUP_LEAST   200u /* a key of fewer than one in so many words joins the keys below it */
-#define OUTLIER_BITS  48u  /* what an outlier costs, about */
-#define CLASS_BITS    400u /* what a class costs each block, about: its table */
+#define GROUP_LEAST   200u  /* a key of fewer than one in so many words joins the keys below it */
+#define OUTLIER_BITS  48u   /* what an outlier costs, about */
+#define CLASS_BITS    2000u /* what a class has to save in each block, for its table and the time that it takes */
 
 /* Words whose keys are neighbours. */
 struct group {
     unsigned first;
     uint32_t words;
     uint32_t lengths[LENGTHS];
+    uint64_t entropy;
+    uint64_t loss; /* when it is joined to the group behind it */
 };
 
 static uint32_t sample_word(const struct sample *sample, const unsigned char *from, size_t i)
@@ -155,28 +159,38 @@ static unsigned make_groups(const struct sample *sample, uint32_t counts[256][LE
     return n;
 }
 
-/* Joins the two neighbours that lose least by it, until few enough are left and none can be joined for free. */
-static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most)
+/* What joining a group to the one behind it costs. */
+static void find_loss(struct group *groups, unsigned i)
 {
+    struct group both = groups[i];
+    join_groups(&both, &groups[i + 1]);
+    uint64_t together = group_entropy(&both);
+    uint64_t apart = groups[i].entropy + groups[i + 1].entropy;
+    groups[i].loss = together > apart ? together - apart : 0;
+}
+
+/* Joins the two neighbours that lose least by it, until few enough are left and none can be joined for next to nothing. */
+static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most, uint64_t class_bits)
+{
+    for (unsigned i = 0; i < n; i++)
+        groups[i].entropy = group_entropy(&groups[i]);
+    for (unsigned i = 0; i + 1 < n; i++)
+        find_loss(groups, i);
     while (n > 1) {
-        uint64_t least = UINT64_MAX;
         unsigned best = 0;
-        for (unsigned i = 0; i + 1 < n; i++) {
-            struct group both = groups[i];
-            join_groups(&both, &groups[i + 1]);
-            uint64_t together = group_entropy(&both);
-            uint64_t apart = group_entropy(&groups[i]) + group_entropy(&groups[i + 1]);
-            uint64_t loss = together > apart ? together - apart : 0;
-            if (loss < least) {
-                least = loss;
+        for (unsigned i = 1; i + 1 < n; i++)
+            if (groups[i].loss < groups[best].loss)
                 best = i;
-            }
-        }
-        if (n <= most && least > CLASS_BITS / 8)
+        if (n <= most && groups[best].loss > class_bits)
             break;
         join_groups(&groups[best], &groups[best + 1]);
+        groups[best].entropy = group_entropy(&groups[best]);
         memmove(&groups[best + 1], &groups[best + 2], (n - best - 2) * sizeof *groups);
         n--;
+        if (best > 0)
+            find_loss(groups, best - 1);
+        if (best + 1 < n)
+            find_loss(groups, best);
     }
     return n;
 }
@@ -240,7 +254,8 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
     uint32_t counts[256][LENGTHS];
     struct group groups[256];
     count_lengths(sample, counts);
-    unsigned n = reduce_groups(groups, make_groups(sample, counts, groups), most);
+    uint64_t class_bits = CLASS_BITS * (uint64_t)sample->words / sample->block_words;
+    unsigned n = reduce_groups(groups, make_groups(sample, counts, groups), most, class_bits);
     classes->count = n;
     for (unsigned c = 0; c < n; c++) {
         classes->first[c] = (uint8_t)groups[c].first;
