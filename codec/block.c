@@ -49,8 +49,8 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
     return 1 + shape->bytes;
 }
 
-/* Method, transform, and the planes, of which the first `raw` stand where they belong. 0 when they don't fit the room of
- * a raw block. */
+/* Method, transform, and the planes, of which the first `raw` stand where they belong. 0 when they don't fit the room
+ * of a raw block. */
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {

@@ -3,10 +3,10 @@
  * plan.c - chooses, from a sample, how a tensor is coded.
  *
  * Pieces from all over the tensor are transformed in each way that is possible; the sum of the planes' order-0
- * entropies decides, and where it is a tie, what is faster to decode. A delta costs a reader its base, so it must win by
- * one part in 64. Deltas of floats may be dealt to classes by the base's exponent as well: neighbouring exponents are
- * joined as long as the lengths of their differences are spread alike. The choice holds for all blocks, each of which
- * may still store planes raw.
+ * entropies decides, and where it is a tie, what is faster to decode. A delta costs a reader its base, so it must win
+ * by one part in 64. Deltas of floats may be dealt to classes by the base's exponent as well: neighbouring exponents
+ * are joined as long as the lengths of their differences are spread alike. The choice holds for all blocks, each of
+ * which may still store planes raw.
  */
 #include "plan.h"
 
@@ -20,7 +20,7 @@
 #define PIECES        16
 #define SAMPLE_LEAST  ((size_t)1024) /* words, and all of a tensor that has no more */
 #define SAMPLE_MOST   ((size_t)16384)
-#define SAMPLE_ONE_IN 8 /* words, between these */
+#define SAMPLE_ONE_IN 32 /* words, between these */
 
 /* Coding a plane takes time, so it must save a bit in so many words. */
 #define PLANE_COST       8
@@ -70,6 +70,16 @@ static void gather(const struct sample *sample, const unsigned char *from, uint6
         memcpy(to + piece * piece_bytes, from + piece * stride_words * sample->word, piece_bytes);
 }
 
+/* What symbols that were counted in a sample take in the whole: their entropy, and what a sample is wrong by (after
+ * Miller and Madow): it has too little entropy, and a code made from it fits the rest less well. */
+static uint64_t expected_bits(const uint32_t *counts, unsigned symbols, uint64_t total)
+{
+    unsigned seen = 0;
+    for (unsigned s = 0; s < symbols; s++)
+        seen += counts[s] != 0;
+    return lmci_entropy_bits(counts, symbols, total) + (seen ? (seen - 1) * 3 / 2 : 0);
+}
+
 static uint64_t cost_bits(const struct sample *sample, enum lmci_transform transform)
 {
     uint64_t bits = 0;
@@ -79,7 +89,7 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
         uint32_t counts[256];
         kernels->count(sample->planes[p], sample->words, 1, counts);
         uint64_t raw = 8 * (uint64_t)sample->words;
-        uint64_t coded = lmci_entropy_bits(counts, 256, sample->words) + sample->words / sample->plane_cost;
+        uint64_t coded = expected_bits(counts, 256, sample->words) + sample->words / sample->plane_cost;
         bits += coded < raw ? coded : raw;
     }
     return bits;
@@ -169,7 +179,7 @@ static void find_loss(struct group *groups, unsigned i)
     groups[i].loss = together > apart ? together - apart : 0;
 }
 
-/* Joins the two neighbours that lose least by it, until few enough are left and none can be joined for next to nothing. */
+/* Joins the two neighbours that lose least by it, until few enough are left and each is worth its cost. */
 static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most, uint64_t class_bits)
 {
     for (unsigned i = 0; i < n; i++)
@@ -243,7 +253,7 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
         uint64_t words = 0;
         for (unsigned s = 0; s < 256; s++)
             words += counts[c][s];
-        bits += lmci_entropy_bits(counts[c], 256, words);
+        bits += expected_bits(counts[c], 256, words);
     }
     return bits;
 }
