@@ -21,26 +21,36 @@ static inline unsigned class_key(unsigned word, uint32_t base)
     return (word == 2 ? base >> 7 : base >> 23) & 255;
 }
 
-static void class_table(const struct lmci_classes *classes, uint8_t class_of[256])
+/* What an element's key says of its difference, so that the loops below need not branch. */
+struct class_key {
+    uint8_t class;
+    uint8_t up;         /* by how much it is raised: its symbol is then the highest byte of a word */
+    uint8_t has_low[3]; /* 1 or 0 */
+    uint8_t has_nibble; /* 1 or 0 */
+    uint8_t nibble_at;  /* its place in the raised difference */
+};
+
+static void class_keys_of(unsigned word, const struct lmci_classes *classes, struct class_key keys[256])
 {
     unsigned class = 0;
     for (unsigned key = 0; key < 256; key++) {
         while (class + 1 < classes->count && key >= classes->first[class + 1])
             class ++;
-        class_of[key] = (uint8_t) class;
+        unsigned shift = classes->shift[class];
+        keys[key] = (struct class_key){
+            .class = (uint8_t) class,
+            .up = (uint8_t)(8 * word - 8 - shift),
+            .has_low = {shift >= 8, shift >= 16, shift >= 24},
+            .has_nibble = shift % 8 != 0,
+            .nibble_at = (uint8_t)(shift % 8 ? 8 * word - 12 - shift / 8 * 8 : 0),
+        };
     }
 }
 
-/* The difference with its symbol in the highest byte of a word, and the bits below it; `up`: see class_up. */
+/* The difference with its symbol in the highest byte of a word, and the bits below it. */
 static inline uint32_t class_raised(unsigned word, uint32_t x, uint32_t b, unsigned up)
 {
     return word == 2 ? (uint16_t)((x - b) << up) : (x - b) << up;
-}
-
-/* By how much a difference is raised. */
-static inline unsigned class_up(unsigned word, unsigned shift)
-{
-    return 8 * word - 8 - shift;
 }
 
 static inline uint32_t class_lowered(unsigned word, uint32_t raised, unsigned up)
@@ -48,57 +58,62 @@ static inline uint32_t class_lowered(unsigned word, uint32_t raised, unsigned up
     return word == 2 ? (uint16_t)((int16_t)raised >> up) : (uint32_t)((int32_t)raised >> up);
 }
 
-/* Elements `from` to `to` - 1, one by one; false when there are too many outliers. */
+/* Elements `from` to `to` - 1, one by one; false when there are too many outliers. Lists are written a byte past their
+ * ends. */
 static inline bool deal_plain(unsigned word, const unsigned char *data, const unsigned char *base, size_t from,
                               size_t to, const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
-    uint8_t class_of[256];
+    struct class_key keys[256];
+    struct lmci_class_lists own = *lists; /* which stores of bytes can't change */
+    bool fine = true;
     if (from < to)
-        class_table(classes, class_of);
-    for (size_t i = from; i < to; i++) {
+        class_keys_of(word, classes, keys);
+    for (size_t i = from; fine && i < to; i++) {
         uint32_t x = class_word(word, data, i);
         uint32_t b = class_word(word, base, i);
-        unsigned class = class_of[class_key(word, b)];
-        unsigned shift = classes->shift[class];
-        unsigned up = class_up(word, shift);
-        uint32_t raised = class_raised(word, x, b, up);
-        unsigned below = 8 * word - 8; /* place of the lowest bit that has been taken */
-        *lists->symbols[class]++ = (unsigned char)(raised >> below);
-        for (unsigned k = 0; k < 3 && 8 * k + 8 <= shift; k++)
-            *lists->low[k]++ = (unsigned char)(raised >> (below -= 8));
-        if (shift % 8)
-            *lists->nibbles++ = (unsigned char)(raised >> (below - 4) & 15);
-        if (class_lowered(word, raised, up) != class_raised(word, x, b, 0)) {
-            if (lists->outlier_count == lists->most_outliers)
-                return false;
-            lists->outliers[lists->outlier_count++] = (uint32_t)i;
+        const struct class_key *key = &keys[class_key(word, b)];
+        uint32_t raised = class_raised(word, x, b, key->up);
+        *own.symbols[key->class]++ = (unsigned char)(raised >> (8 * word - 8));
+        for (unsigned k = 0; k + 1 < word; k++) {
+            *own.low[k] = (unsigned char)(raised >> (8 * word - 16 - 8 * k));
+            own.low[k] += key->has_low[k];
+        }
+        *own.nibbles = (unsigned char)(raised >> key->nibble_at & 15);
+        own.nibbles += key->has_nibble;
+        if (class_lowered(word, raised, key->up) != class_raised(word, x, b, 0)) {
+            fine = own.outlier_count < own.most_outliers;
+            if (fine)
+                own.outliers[own.outlier_count++] = (uint32_t)i;
         }
     }
-    return true;
+    *lists = own;
+    return fine;
 }
 
 static inline void join_plain(unsigned word, const unsigned char *base, size_t from, size_t to,
                               const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data)
 {
-    uint8_t class_of[256];
+    struct class_key keys[256];
+    struct lmci_class_lists own = *lists;
     if (from < to)
-        class_table(classes, class_of);
+        class_keys_of(word, classes, keys);
     for (size_t i = from; i < to; i++) {
         uint32_t b = class_word(word, base, i);
-        unsigned class = class_of[class_key(word, b)];
-        unsigned shift = classes->shift[class];
-        unsigned below = 8 * word - 8;
-        uint32_t raised = (uint32_t)*lists->symbols[class]++ << below;
-        for (unsigned k = 0; k < 3 && 8 * k + 8 <= shift; k++)
-            raised |= (uint32_t)*lists->low[k]++ << (below -= 8);
-        if (shift % 8)
-            raised |= (uint32_t)*lists->nibbles++ << (below - 4);
-        uint32_t x = b + class_lowered(word, raised, class_up(word, shift));
+        const struct class_key *key = &keys[class_key(word, b)];
+        uint32_t raised = (uint32_t)*own.symbols[key->class]++ << (8 * word - 8);
+        for (unsigned k = 0; k + 1 < word; k++) {
+            raised |= (uint32_t)(*own.low[k] & (0u - key->has_low[k])) << (8 * word - 16 - 8 * k);
+            own.low[k] += key->has_low[k];
+        }
+        raised |= (uint32_t)(*own.nibbles & (0u - key->has_nibble)) << key->nibble_at;
+        own.nibbles += key->has_nibble;
+        uint32_t x = b + class_lowered(word, raised, key->up);
         if (word == 2)
             lmci_store16(data + 2 * i, (uint16_t)x);
         else
             lmci_store32(data + 4 * i, x);
     }
+    *lists = own;
 }
 
 #if defined(__AVX512VBMI2__)

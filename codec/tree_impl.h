@@ -157,11 +157,23 @@ static inline void merge_value(uint64_t bits, const unsigned char **list, unsign
 
 #else
 
+/* Bit i becomes byte i, all ones or all zeros. */
+static inline uint64_t spread(uint64_t bits)
+{
+    const uint64_t low7 = UINT64_C(0x7f7f7f7f7f7f7f7f);
+    uint64_t own = bits * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
+    return (((((own & low7) + low7) | own) & ~low7) >> 7) * 255;
+}
+
 static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
 {
     uint64_t bits = 0;
-    for (unsigned i = 0; i < 64; i++)
-        bits |= (uint64_t)(ranks[i] >= pivot) << i;
+    for (unsigned g = 0; g < 64; g += 8) {
+        unsigned some = 0;
+        for (unsigned i = 0; i < 8; i++)
+            some |= (unsigned)(ranks[g + i] >= pivot) << i;
+        bits |= (uint64_t)some << g;
+    }
     return bits;
 }
 
@@ -199,7 +211,7 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
     const unsigned char *o = *ones;
     for (unsigned i = 0; i < 64; i++) {
         unsigned one = bits >> i & 1;
-        out[i] = one ? *o : *z;
+        out[i] = (unsigned char)(*z ^ ((*z ^ *o) & (0 - one))); /* no branch: it would be guessed wrong too often */
         o += one;
         z += 1 - one;
     }
@@ -212,7 +224,7 @@ static inline void merge_value(uint64_t bits, const unsigned char **list, unsign
     const unsigned char *at = *list;
     for (unsigned i = 0; i < 64; i++) {
         unsigned one = bits >> i & 1;
-        out[i] = one ? *at : value;
+        out[i] = (unsigned char)(value ^ ((value ^ *at) & (0 - one)));
         at += one;
     }
     *list = at;
@@ -222,8 +234,10 @@ static inline void merge_value(uint64_t bits, const unsigned char **list, unsign
 
 static inline void merge_values(uint64_t bits, unsigned char zero, unsigned char one, unsigned char *out)
 {
-    for (unsigned i = 0; i < 64; i++)
-        out[i] = bits >> i & 1 ? one : zero;
+    const uint64_t zeros = zero * UINT64_C(0x0101010101010101);
+    const uint64_t both = (zero ^ one) * UINT64_C(0x0101010101010101);
+    for (unsigned g = 0; g < 64; g += 8)
+        lmci_store64(out + g, zeros ^ (both & spread(bits >> g & 255)));
 }
 
 static void rename_bytes(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
