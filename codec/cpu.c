@@ -3,9 +3,9 @@
  * cpu.c - chooses the kernels that this processor can run.
  *
  * The choice is made on first use and is the library's only global: threads that race to it store the same pointer.
- * LMC_KERNELS=portable|avx2|avx512 in the environment, read at that moment, names the most that may be used; tests run
- * everything once with each. Other values mean nothing. __builtin_cpu_supports also asks the system (XSAVE) whether it
- * keeps the wide registers.
+ * LMC_KERNELS=portable|neon|avx2|avx512 in the environment, read at that moment, names the most that may be used;
+ * tests run everything once with each. Other values mean nothing. __builtin_cpu_supports also asks the system (XSAVE)
+ * whether it keeps the wide registers.
  */
 #include "kernels.h"
 #include "lmc.h"
@@ -40,6 +40,11 @@ static const struct lmci_kernels *choose(void)
     if (avx2 && most >= AVX2)
         return &lmci_kernels_avx2;
     return &lmci_kernels_portable;
+}
+#elif defined(__aarch64__)
+static const struct lmci_kernels *choose(void)
+{
+    return most_allowed() == PORTABLE ? &lmci_kernels_portable : &lmci_kernels_neon;
 }
 #else
 static const struct lmci_kernels *choose(void)

@@ -71,6 +71,8 @@ extern const struct lmci_kernels lmci_kernels_portable;
 #if defined(__x86_64__)
 extern const struct lmci_kernels lmci_kernels_avx2;
 extern const struct lmci_kernels lmci_kernels_avx512;
+#elif defined(__aarch64__)
+extern const struct lmci_kernels lmci_kernels_neon;
 #endif
 
 /* The best table that this processor can run and that LMC_KERNELS in the environment doesn't mask. */

@@ -3,7 +3,8 @@
  * tree_impl.h - the lists of a tree-layout code: partition and merge by bits, 64 symbols at a time.
  *
  * With AVX-512 VBMI2 a partition is a compress for each side and a merge an expand. With BMI2 (in the AVX2 table) eight
- * symbols go through pext and pdep under a mask of whole bytes. The plain loops take a symbol at a time.
+ * symbols go through pext and pdep under a mask of whole bytes, with NEON through a table lookup. The plain loops take
+ * a symbol at a time.
  */
 #if defined(__AVX512VBMI2__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -154,6 +155,10 @@ static inline void merge_value(uint64_t bits, const unsigned char **list, unsign
         *list += __builtin_popcountll(some);
     }
 }
+
+#elif defined(LMCI_NEON)
+
+#include "tree_neon.h"
 
 #else
 
