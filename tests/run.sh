@@ -3,7 +3,7 @@
 #
 # Runs the tests. Each job is a function below; CI runs them all, in this order:
 #
-#   tests/run.sh [JOB...]        setup format lint release python asan tsan install quickstart bench
+#   tests/run.sh [JOB...]        setup format lint release python asan tsan arm install quickstart bench
 #   tests/run.sh fuzz            on request: FUZZ_SECONDS (60) for each fuzz target
 #   tests/run.sh tidy coverage   on request: clang-tidy; line coverage of codec/ and store/ by the C tests
 #
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
-all=(setup format lint release python asan tsan install quickstart bench)
+all=(setup format lint release python asan tsan arm install quickstart bench)
 
 passed=0
 failed=0
@@ -54,6 +54,8 @@ skip() {
 }
 
 have() { command -v "$1" >/dev/null; }
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
 # Prints a dot now and then, so that long work is never silent.
 cmake_build() {
@@ -230,6 +232,42 @@ C
 }
 
 install() { check "cmake --install, then a program built with it" bash_function install_and_use; }
+
+# The codec for arm64 under emulation: it must make the very frames of tests/data/codec, and take all of the corpus.
+arm_codec() {
+    local here=$top/build/arm cc=aarch64-linux-gnu-gcc kernels
+    mkdir -p "$here/include"
+    cp /usr/include/xxhash.h "$here/include"
+    cmake -S codec -B "$here/lib" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+        -DCMAKE_C_COMPILER=$cc -DCMAKE_C_FLAGS="-I$here/include" -DLMC_BUILD_TESTS=OFF -DLMC_WERROR=ON
+    cmake --build "$here/lib"
+    $cc -static -Icodec tests/data/codec/make_corpus.c "$here/lib/liblmc.a" -o "$here/make_corpus"
+    $cc -static -Icodec tests/fuzz/fuzz_frame.c tests/fuzz/replay.c "$here/lib/liblmc.a" -o "$here/replay"
+    for kernels in neon portable; do
+        rm -rf "$here/data"
+        cp -r tests/data/codec "$here/data"
+        LMC_KERNELS=$kernels qemu-aarch64 "$here/make_corpus" "$here/data"
+        diff -r tests/data/codec "$here/data"
+        LMC_KERNELS=$kernels qemu-aarch64 "$here/replay" tests/fuzz/corpus/frame/*
+    done
+}
+
+arm() {
+    local wanted=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) log=$logs/arm.log
+    if [ "$(uname -m)" != x86_64 ]; then
+        skip "the codec under emulation of arm64: this is $(uname -m)"
+        return
+    fi
+    if ! have aarch64-linux-gnu-gcc || ! have qemu-aarch64; then
+        printf 'installing %s ...\n' "${wanted[*]}"
+        if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${wanted[@]}" \
+            >"$log" 2>&1; then
+            skip "the codec under emulation of arm64: could not install ${wanted[*]} ($log)"
+            return
+        fi
+    fi
+    check "the codec under emulation of arm64" bash_function arm_codec
+}
 
 quickstart() {
     check "tools/quickstart.sh --quick" tools/quickstart.sh --no-setup --quick --dir "$top/build/quickstart"
