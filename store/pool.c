@@ -331,12 +331,12 @@ static enum lmcs_status fail_in_use(const char *path, struct lmcs_error *error)
 {
     int pid = lock_holder(path);
     if (pid <= 0)
-        return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by another process; end it, or open with mode r to read",
-                         path);
+        return lmcs_fail(error, LMCS_IN_USE, 0,
+                         "%s: in use by another process; end it, or open the pool for reading only", path);
     char name[128];
     process_name(pid, name, sizeof name);
-    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open with mode r to read", path,
-                     pid, name);
+    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open the pool for reading only",
+                     path, pid, name);
 }
 
 static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_error *error)

@@ -8,6 +8,7 @@
 #include "shelf.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,14 +77,38 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
     return status;
 }
 
+#define NAMES_TOLD 5u /* of those that there are, when one is asked for that isn't there */
+
+/* Appends a name to a sentence; `told`: how many are in it already. */
+static void tell_name(char *sentence, size_t room, const char *name, unsigned told)
+{
+    size_t used = strlen(sentence);
+    snprintf(sentence + used, room - used, "%s\"%.60s\"", told == 0 ? "" : ", ", name);
+}
+
+enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
+{
+    char others[400] = "";
+    uint64_t ids[2 * NAMES_TOLD];
+    struct lmcs_shelf shelf;
+    size_t count = 0;
+    unsigned told = 0;
+    if (lmcs_shelf_ids(txn, 0, ids, sizeof ids / sizeof *ids, &count, NULL) != LMCS_OK)
+        count = 0;
+    for (size_t i = 0; i < count && told < NAMES_TOLD; i++)
+        if (lmcs_shelf_load(txn, ids[i], &shelf, NULL) == LMCS_OK && (shelf.df.flags & LMCS_SHELF_STAGING) == 0)
+            tell_name(others, sizeof others, shelf.name, told++);
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no shelf \"%.200s\"%s%s%s", txn->pool->path, name,
+                     told > 0 ? "; there is " : "; there is none yet", others,
+                     txn->root.trees[LMCS_TREE_SHELVES].count > told ? ", and more" : "");
+}
+
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
                                 struct lmcs_error *error)
 {
     bool found;
     enum lmcs_status status = lmcs_shelf_find(txn, name, shelf, &found, error);
-    if (status == LMCS_OK && !found)
-        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no shelf \"%s\"", txn->pool->path, name);
-    return status;
+    return status == LMCS_OK && !found ? lmcs_fail_no_shelf(txn, name, error) : status;
 }
 
 static enum lmcs_status store_record(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, struct lmcs_error *error)
@@ -412,6 +437,32 @@ enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, ui
     return status;
 }
 
+/* All tags of a shelf, by hash, until `visit` says false. */
+static enum lmcs_status each_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_TAGS, lmcs_shelf_tree(shelf, LMCS_TREE_TAGS),
+                              (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
+        char tag[LMCS_MAX_NAME + 1];
+        size_t bytes;
+        const char *value = lmcs_cursor_value(cursor, &bytes);
+        size_t length = bytes > sizeof(struct lmcs_tag_df) ? bytes - sizeof(struct lmcs_tag_df) : 0;
+        length = length < LMCS_MAX_NAME ? length : LMCS_MAX_NAME;
+        memcpy(tag, value + sizeof(struct lmcs_tag_df), length);
+        tag[length] = '\0';
+        if (length > 0 && !visit(context, tag))
+            break;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
 /* ---- Addresses ---- */
 
 static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *which,
@@ -419,6 +470,38 @@ static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_she
 {
     return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%s%s", txn->pool->path, shelf->name, which,
                      why);
+}
+
+struct tags_told {
+    char sentence[400];
+    unsigned count;
+};
+
+static bool tell_tag(void *context, const char *tag)
+{
+    struct tags_told *told = context;
+    if (!lmcs_name_is_sound(tag))
+        return true;
+    tell_name(told->sentence, sizeof told->sentence, tag, told->count++);
+    return told->count < NAMES_TOLD;
+}
+
+/* Why there is no snapshot of a name: what names there are. */
+static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, bool is_number,
+                                  struct lmcs_error *error)
+{
+    struct tags_told told = {"", 0};
+    char why[500] = "";
+    uint64_t tags = lmcs_shelf_tree(shelf, LMCS_TREE_TAGS)->count;
+    if (shelf->df.latest == 0)
+        return fail_address(txn, shelf, which, ": the shelf is empty", error);
+    if (is_number)
+        snprintf(why, sizeof why, "; the newest is %llu", (unsigned long long)shelf->df.latest);
+    else if (each_tag(txn, shelf, tell_tag, &told, NULL) == LMCS_OK && told.count > 0)
+        snprintf(why, sizeof why, "; its tags are %s%s", told.sentence, tags > told.count ? ", and more" : "");
+    else
+        snprintf(why, sizeof why, "; it has no tags");
+    return fail_address(txn, shelf, which, why, error);
 }
 
 /* One that could not name a snapshot, whatever there is. */
@@ -490,7 +573,7 @@ enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *she
     if (status != LMCS_OK)
         return status;
     if (*number == 0)
-        return fail_address(txn, shelf, which, shelf->df.latest == 0 ? ": the shelf is empty" : "", error);
+        return fail_name(txn, shelf, which, all_digits(name), error);
     if (which[length] == '\0')
         return LMCS_OK;
     uint64_t back = *digits == '\0' ? 1 : strlen(digits) < 19 ? strtoull(digits, NULL, 10) : UINT64_MAX;

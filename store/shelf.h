@@ -15,7 +15,9 @@ struct lmcs_shelf {
 /* `found` false: there is no visible shelf of that name. */
 enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf, bool *found,
                                  struct lmcs_error *error);
-/* The same; LMCS_NOT_FOUND with a message when there is none. */
+/* LMCS_NOT_FOUND, with the shelves that there are. */
+enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
+/* The same as lmcs_shelf_find, but for that failure when there is none. */
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
                                 struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error);

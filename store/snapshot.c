@@ -623,8 +623,7 @@ static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, b
     status = lmcs_shelf_find(&txn, name == NULL ? "" : name, &shelf, &found, error);
     if (status == LMCS_OK && !found)
         status = make ? lmcs_shelf_make(&txn, name, 0, &shelf, error)
-                      : lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no shelf \"%.200s\"", pool->path,
-                                  name == NULL ? "" : name);
+                      : lmcs_fail_no_shelf(&txn, name == NULL ? "" : name, error);
     if (status == LMCS_OK)
         status = change(&txn, &shelf, context, error);
     if (status == LMCS_OK)

@@ -45,7 +45,10 @@ enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open
     options.limit_bytes = cli->options.size_bytes;
     options.wait_ms = cli->options.wait_ms;
     options.flags = LMCS_NO_BACKGROUND | (cli->options.force_network ? LMCS_FORCE_NETWORK : 0u);
-    return lmcs_pool_open(path, mode, &options, &cli->pool, &cli->error);
+    enum lmcs_status status = lmcs_pool_open(path, mode, &options, &cli->pool, &cli->error);
+    if (status == LMCS_NOT_FOUND)
+        return cli_fail(cli, status, 0, "%s: there is no such pool; 'lmc-store create' makes one", path);
+    return status;
 }
 
 enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode)

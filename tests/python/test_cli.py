@@ -217,6 +217,21 @@ def cli_code(command, path):
     return done.returncode
 
 
+def test_what_is_not_there_is_told_what_is(pool, tmp_path):
+    for kind in range(8):
+        cli("tag", pool, "run@3", f"a long tag of the kind {kind}")
+    assert error("ls", pool, "rum", status="not found").endswith('there is no shelf "rum"; there is "run"\n')
+    assert error("tag", pool, "rum@1", "x").endswith('there is no shelf "rum"; there is "run"\n')
+    told = error("ls", pool, "run@bets", status="not found")
+    assert "there is no snapshot run@bets; its tags are " in told and told.endswith(", and more\n")
+    assert error("ls", pool, "run@9").endswith("there is no snapshot run@9; the newest is 3\n")
+    assert "there are not so many before it" in error("ls", pool, "run@best~7")
+    assert "'lmc-store create' makes one" in error("import", tmp_path / "none.pool", "run", tmp_path / "1.safetensors")
+    empty = tmp_path / "empty.pool"
+    cli("create", empty)
+    assert error("ls", empty, "run").endswith('there is no shelf "run"; there is none yet\n')
+
+
 def test_info(pool):
     info = as_json("info", pool)
     assert info["pool"].endswith("run.pool")
