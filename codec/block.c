@@ -2,8 +2,8 @@
 /*
  * block.c - codes one block: its words transformed, their bytes grouped into planes, each plane coded by itself.
  *
- * Both ways take one allocation: room for the planes, which together are as long as the block, and scratch for the
- * longest of them. It is about 3 MiB for a block of bytes and less for wider words.
+ * Both ways take one allocation: room for the planes, which together are as long as the block, and scratch for coding
+ * one of them (lmci_plane_scratch), which is four times a plane: 5 MiB for a block of bytes, 2 MiB for one of fp32.
  */
 #include "block.h"
 
@@ -151,17 +151,11 @@ enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const st
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
 
-static enum lmc_status damaged(const char **message, const char *sentence)
-{
-    *message = sentence;
-    return LMC_DAMAGED;
-}
-
 static enum lmc_status decode_raw(const struct lmci_block_shape *shape, struct lmci_reader *in, unsigned char *dst,
                                   struct lmc_hasher *hasher, const char **message)
 {
     if (lmci_left(in) != shape->bytes)
-        return damaged(message, "a raw block is not as long as its content");
+        return lmci_damaged(message, "a raw block is not as long as its content");
     memcpy(dst, in->at, shape->bytes);
     lmc_hasher_update(hasher, dst, shape->bytes);
     return LMC_OK;
@@ -193,7 +187,7 @@ static enum lmc_status decode_planes(const struct lmci_block_shape *shape, unsig
             return status;
     }
     if (lmci_left(in))
-        return damaged(message, "bytes follow the last plane of a block");
+        return lmci_damaged(message, "bytes follow the last plane of a block");
     merge_pieces(shape, (enum lmci_transform)transform, planes, base, dst, hasher);
     return LMC_OK;
 }
@@ -205,13 +199,13 @@ static enum lmc_status decode_transformed(const struct lmci_block_shape *shape, 
     struct workspace work;
     const unsigned char *transform = lmci_take(in, 1);
     if (!transform)
-        return damaged(message, "a block has no transform");
+        return lmci_damaged(message, "a block has no transform");
     if (*transform >= LMCI_TRANSFORM_END) {
         *message = "a block has a transform that this version does not know";
         return LMC_UNSUPPORTED;
     }
     if (lmci_transform_needs_base(*transform) && !base)
-        return damaged(message, "a block needs a base, and the frame has none");
+        return lmci_damaged(message, "a block needs a base, and the frame has none");
     if (!workspace_init(&work, shape)) {
         *message = "no memory to decode a block";
         return LMC_NO_MEMORY;
@@ -226,12 +220,12 @@ static enum lmc_status decode_classes(const struct lmci_block_shape *shape, stru
                                       const char **message)
 {
     if (!lmci_has_classes(shape->word))
-        return damaged(message, "a block of words that have no exponent has classes");
+        return lmci_damaged(message, "a block of words that have no exponent has classes");
     if (!base)
-        return damaged(message, "a block needs a base, and the frame has none");
+        return lmci_damaged(message, "a block needs a base, and the frame has none");
     enum lmc_status status = lmci_classes_decode(shape, in, base, dst, hasher, message);
     if (status == LMC_OK && lmci_left(in))
-        return damaged(message, "bytes follow the last plane of a block");
+        return lmci_damaged(message, "bytes follow the last plane of a block");
     return status;
 }
 
@@ -260,7 +254,7 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
     struct lmc_hasher hasher;
     const unsigned char *method = lmci_take(&in, 1);
     if (!method)
-        return damaged(message, "a block is empty");
+        return lmci_damaged(message, "a block is empty");
     lmc_hasher_init(&hasher);
     enum lmc_status status = decode_method(*method, shape, &in, base, dst, &hasher, message);
     *content = lmc_hasher_final(&hasher);

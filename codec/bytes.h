@@ -8,6 +8,8 @@
 #ifndef LMC_BYTES_H
 #define LMC_BYTES_H
 
+#include "lmc.h"
+
 #include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,6 +54,13 @@ static inline void lmci_store32(void *to, uint32_t value)
 static inline void lmci_store64(void *to, uint64_t value)
 {
     memcpy(to, &value, sizeof value);
+}
+
+/* What a decoder that found damage returns; `sentence` is constant. */
+static inline enum lmc_status lmci_damaged(const char **message, const char *sentence)
+{
+    *message = sentence;
+    return LMC_DAMAGED;
 }
 
 /* Unread input: `at` never passes `end`. */

@@ -183,22 +183,16 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
 
-static enum lmc_status damaged(const char **message, const char *sentence)
-{
-    *message = sentence;
-    return LMC_DAMAGED;
-}
-
 static enum lmc_status get_classes(const struct lmci_block_shape *shape, struct lmci_reader *in,
                                    struct lmci_classes *classes, const char **message)
 {
     const unsigned char *count = lmci_take(in, 1);
     if (!count || *count == 0 || *count > LMCI_MAX_CLASSES)
-        return damaged(message, "a block has an impossible number of classes");
+        return lmci_damaged(message, "a block has an impossible number of classes");
     const unsigned char *first = lmci_take(in, *count - 1u);
     const unsigned char *shift = lmci_take(in, *count);
     if (!first || !shift)
-        return damaged(message, "a block ends inside its classes");
+        return lmci_damaged(message, "a block ends inside its classes");
     classes->count = *count;
     classes->first[0] = 0;
     memcpy(classes->first + 1, first, *count - 1u);
@@ -206,7 +200,7 @@ static enum lmc_status get_classes(const struct lmci_block_shape *shape, struct 
     for (unsigned c = 0; c < classes->count; c++)
         if ((c > 0 && classes->first[c] <= classes->first[c - 1]) || classes->shift[c] % 4 ||
             classes->shift[c] > 8 * shape->word - 8)
-            return damaged(message, "a block's classes are not well formed");
+            return lmci_damaged(message, "a block's classes are not well formed");
     return LMC_OK;
 }
 
@@ -218,12 +212,12 @@ static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_cla
     for (unsigned c = 0; c < classes->count; c++) {
         const unsigned char *bytes = lmci_take(in, 3);
         if (!bytes)
-            return damaged(message, "a block ends inside its classes");
+            return lmci_damaged(message, "a block ends inside its classes");
         amounts->symbols[c] = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16;
         all += amounts->symbols[c];
     }
     if (all != n)
-        return damaged(message, "a block's classes have more or fewer elements than it");
+        return lmci_damaged(message, "a block's classes have more or fewer elements than it");
     count_low(classes, amounts);
     return LMC_OK;
 }
@@ -258,7 +252,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
     if (status == LMC_OK)
         status = get_plane(in, packed_bytes, packed_bytes, room, &packed, message);
     if (status == LMC_OK && amounts->nibbles % 2 && packed[packed_bytes - 1] >> 4)
-        status = damaged(message, "half a byte that is left over is not zero");
+        status = lmci_damaged(message, "half a byte that is left over is not zero");
     if (status == LMC_OK)
         lmci_kernels()->unpack_nibbles(packed, amounts->nibbles, room->lists.nibbles);
     for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++) {
@@ -280,7 +274,7 @@ static enum lmc_status get_outliers(const struct lmci_block_shape *shape, struct
     size_t n = shape->bytes / shape->word;
     size_t count = said ? lmci_load32(said) : SIZE_MAX;
     if (count > room->lists.most_outliers)
-        return damaged(message, "a block has an impossible number of outliers");
+        return lmci_damaged(message, "a block has an impossible number of outliers");
     memset(place, 0, count * sizeof *place);
     for (unsigned k = 0; k < 3 + shape->word; k++) {
         unsigned char *plane = room->plane;
@@ -296,7 +290,7 @@ static enum lmc_status get_outliers(const struct lmci_block_shape *shape, struct
     }
     for (size_t i = 0, next = 0; i < count; i++) {
         if (place[i] >= n - next)
-            return damaged(message, "an outlier lies past the end of its block");
+            return lmci_damaged(message, "an outlier lies past the end of its block");
         place[i] += (uint32_t)next;
         next = place[i] + 1;
     }
@@ -322,7 +316,7 @@ static enum lmc_status join_pieces(const struct lmci_block_shape *shape, const s
     }
     for (unsigned c = 0; c < classes->count; c++)
         if (lists.symbols[c] != room->lists.symbols[c] + amounts->symbols[c])
-            return damaged(message, "a block was coded against another base");
+            return lmci_damaged(message, "a block was coded against another base");
     return LMC_OK;
 }
 

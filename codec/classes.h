@@ -36,6 +36,11 @@ struct lmci_class_lists {
     size_t most_outliers;
 };
 
+static inline unsigned lmci_class_key(unsigned word, uint32_t base)
+{
+    return (word == 2 ? base >> 7 : base >> 23) & 255;
+}
+
 static inline bool lmci_has_classes(unsigned word)
 {
     return word == 2 || word == 4;

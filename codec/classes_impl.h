@@ -16,11 +16,6 @@ static inline uint32_t class_word(unsigned word, const unsigned char *from, size
     return word == 2 ? lmci_load16(from + 2 * i) : lmci_load32(from + 4 * i);
 }
 
-static inline unsigned class_key(unsigned word, uint32_t base)
-{
-    return (word == 2 ? base >> 7 : base >> 23) & 255;
-}
-
 /* What an element's key says of its difference, so that the loops below need not branch. */
 struct class_key {
     uint8_t class;
@@ -71,7 +66,7 @@ static inline bool deal_plain(unsigned word, const unsigned char *data, const un
     for (size_t i = from; fine && i < to; i++) {
         uint32_t x = class_word(word, data, i);
         uint32_t b = class_word(word, base, i);
-        const struct class_key *key = &keys[class_key(word, b)];
+        const struct class_key *key = &keys[lmci_class_key(word, b)];
         uint32_t raised = class_raised(word, x, b, key->up);
         *own.symbols[key->class]++ = (unsigned char)(raised >> (8 * word - 8));
         for (unsigned k = 0; k + 1 < word; k++) {
@@ -99,7 +94,7 @@ static inline void join_plain(unsigned word, const unsigned char *base, size_t f
         class_keys_of(word, classes, keys);
     for (size_t i = from; i < to; i++) {
         uint32_t b = class_word(word, base, i);
-        const struct class_key *key = &keys[class_key(word, b)];
+        const struct class_key *key = &keys[lmci_class_key(word, b)];
         uint32_t raised = (uint32_t)*own.symbols[key->class]++ << (8 * word - 8);
         for (unsigned k = 0; k + 1 < word; k++) {
             raised |= (uint32_t)(*own.low[k] & (0u - key->has_low[k])) << (8 * word - 16 - 8 * k);

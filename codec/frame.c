@@ -13,12 +13,6 @@
 
 static const unsigned char magic[4] = {'L', 'M', 'C', 'F'};
 
-static enum lmc_status damaged(const char **message, const char *sentence)
-{
-    *message = sentence;
-    return LMC_DAMAGED;
-}
-
 static enum lmc_status unsupported(const char **message, const char *sentence)
 {
     *message = sentence;
@@ -88,13 +82,13 @@ void lmci_header_write(const struct lmci_header *header, unsigned char *dst)
 static enum lmc_status check_identity(const unsigned char *prefix, size_t prefix_bytes, const char **message)
 {
     if (prefix_bytes < LMC_FRAME_PREFIX_BYTES)
-        return damaged(message, "the frame is shorter than its prefix");
+        return lmci_damaged(message, "the frame is shorter than its prefix");
     if (memcmp(prefix + LMCI_AT_MAGIC, magic, sizeof magic) != 0)
-        return damaged(message, "this is not a frame: its magic is missing");
+        return lmci_damaged(message, "this is not a frame: its magic is missing");
     if (lmci_load64(prefix + LMCI_AT_CHECKSUM) != lmc_hash64(prefix, LMCI_AT_CHECKSUM, 0))
-        return damaged(message, "the checksum of the frame's prefix does not match");
+        return lmci_damaged(message, "the checksum of the frame's prefix does not match");
     if (lmci_load32(prefix + LMCI_AT_VERSION) == 0)
-        return damaged(message, "the frame has version 0");
+        return lmci_damaged(message, "the frame has version 0");
     if (lmci_load32(prefix + LMCI_AT_VERSION) > LMCI_VERSION)
         return unsupported(message, "the frame is of a newer version");
     if (lmci_load32(prefix + LMCI_AT_INCOMPATIBLE))
@@ -126,17 +120,17 @@ static enum lmc_status check_sizes(const unsigned char *prefix, struct lmc_frame
 {
     uint64_t extensions = lmci_load32(prefix + LMCI_AT_EXTENSIONS);
     if (frame->raw_bytes > LMCI_MAX_RAW_BYTES || frame->frame_bytes > LMCI_MAX_FRAME_BYTES)
-        return damaged(message, "the frame claims an impossible size");
+        return lmci_damaged(message, "the frame claims an impossible size");
     if (frame->raw_bytes % lmc_dtype_size(frame->dtype))
-        return damaged(message, "the content's size is not a multiple of its dtype's");
+        return lmci_damaged(message, "the content's size is not a multiple of its dtype's");
     if (extensions % 8)
-        return damaged(message, "the size of the extensions is not a multiple of 8");
+        return lmci_damaged(message, "the size of the extensions is not a multiple of 8");
     frame->block_count = lmc_block_count(frame->raw_bytes);
     frame->header_bytes = lmci_header_bytes(frame->base_count, frame->block_count) + extensions;
     if (frame->frame_bytes < frame->header_bytes + frame->block_count)
-        return damaged(message, "the frame is too short for its blocks");
+        return lmci_damaged(message, "the frame is too short for its blocks");
     if (frame->frame_bytes > frame->header_bytes + frame->raw_bytes + frame->block_count)
-        return damaged(message, "the frame is longer than its blocks can be");
+        return lmci_damaged(message, "the frame is longer than its blocks can be");
     return LMC_OK;
 }
 
@@ -157,9 +151,9 @@ static enum lmc_status read_prefix(const unsigned char *prefix, size_t prefix_by
     frame->base_count = prefix[LMCI_AT_BASE_COUNT];
     frame->output_count = prefix[LMCI_AT_OUTPUT_COUNT];
     if (prefix[LMCI_AT_RESERVED_8] || lmci_load32(prefix + LMCI_AT_RESERVED_32))
-        return damaged(message, "a reserved field of the frame is not zero");
+        return lmci_damaged(message, "a reserved field of the frame is not zero");
     if (frame->output_count == 0 || frame->dtype == 0)
-        return damaged(message, "the frame decodes to no tensor");
+        return lmci_damaged(message, "the frame decodes to no tensor");
     status = check_features(prefix, frame, message);
     return status == LMC_OK ? check_sizes(prefix, frame, message) : status;
 }
@@ -190,14 +184,14 @@ static uint64_t place_of(const struct lmc_frame *frame, uint64_t index)
 static enum lmc_status check_blocks(const struct lmc_frame *frame, const char **message)
 {
     if (place_of(frame, 0) != frame->header_bytes)
-        return damaged(message, "the blocks do not follow the header");
+        return lmci_damaged(message, "the blocks do not follow the header");
     for (uint64_t i = 0; i < frame->block_count; i++) {
         uint64_t begin = place_of(frame, i);
         uint64_t end = place_of(frame, i + 1);
         if (lmci_load64(entry_at(frame, i) + LMCI_AT_PLACE) >> 56)
             return unsupported(message, "a block has a mode that this version does not know");
         if (end <= begin || end - begin > lmc_block_bound(lmci_block_bytes(frame->raw_bytes, i)))
-            return damaged(message, "a block is shorter or longer than it can be");
+            return lmci_damaged(message, "a block is shorter or longer than it can be");
     }
     return LMC_OK;
 }
@@ -214,10 +208,10 @@ static enum lmc_status parse(const unsigned char *header, size_t header_bytes, s
     if (status != LMC_OK)
         return status;
     if (header_bytes < frame->header_bytes)
-        return damaged(message, "the frame's header is cut short");
+        return lmci_damaged(message, "the frame's header is cut short");
     size_t checked = (size_t)frame->header_bytes - sizeof(uint64_t);
     if (lmci_load64(header + checked) != lmc_hash64(header, checked, 0))
-        return damaged(message, "the checksum of the frame's header does not match");
+        return lmci_damaged(message, "the checksum of the frame's header does not match");
     frame->header = header;
     for (uint32_t i = 0; i < frame->base_count; i++)
         frame->base_digest[i] = read_hash(header + LMC_FRAME_PREFIX_BYTES + i * sizeof(struct lmc_hash));

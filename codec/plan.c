@@ -118,11 +118,6 @@ static uint32_t sample_word(const struct sample *sample, const unsigned char *fr
     return sample->word == 2 ? lmci_load16(from + 2 * i) : lmci_load32(from + 4 * i);
 }
 
-static unsigned sample_key(const struct sample *sample, uint32_t base)
-{
-    return (sample->word == 2 ? base >> 7 : base >> 23) & 255;
-}
-
 static int32_t sample_difference(const struct sample *sample, size_t i, uint32_t base)
 {
     uint32_t d = sample_word(sample, sample->data, i) - base;
@@ -136,7 +131,7 @@ static void count_lengths(const struct sample *sample, uint32_t counts[256][LENG
         uint32_t b = sample_word(sample, sample->base, i);
         int32_t difference = sample_difference(sample, i, b);
         uint32_t size = difference < 0 ? 0 - (uint32_t)difference : (uint32_t)difference;
-        counts[sample_key(sample, b)][size ? 32 - (unsigned)__builtin_clz(size) : 0]++;
+        counts[lmci_class_key(sample->word, b)][size ? 32 - (unsigned)__builtin_clz(size) : 0]++;
     }
 }
 
@@ -244,7 +239,7 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
     for (size_t i = 0; i < sample->words; i++) {
         uint32_t b = sample_word(sample, sample->base, i);
         int32_t difference = sample_difference(sample, i, b);
-        unsigned class = class_of[sample_key(sample, b)];
+        unsigned class = class_of[lmci_class_key(sample->word, b)];
         int32_t symbol = difference >> classes->shift[class];
         counts[class][symbol & 255]++;
         bits += classes->shift[class] + (symbol == (int8_t)symbol ? 0 : OUTLIER_BITS);

@@ -191,23 +191,17 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, unsigned char
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
 
-static enum lmc_status damaged(const char **message, const char *sentence)
-{
-    *message = sentence;
-    return LMC_DAMAGED;
-}
-
 static enum lmc_status get_raw(struct lmci_reader *in, size_t bytes, const unsigned char **plane, const char **message)
 {
     *plane = lmci_take(in, bytes);
-    return *plane ? LMC_OK : damaged(message, "a block ends inside a raw plane");
+    return *plane ? LMC_OK : lmci_damaged(message, "a block ends inside a raw plane");
 }
 
 static enum lmc_status get_constant(struct lmci_reader *in, size_t bytes, unsigned char *own, const char **message)
 {
     const unsigned char *value = lmci_take(in, 1);
     if (!value)
-        return damaged(message, "a block ends inside a constant plane");
+        return lmci_damaged(message, "a block ends inside a constant plane");
     memset(own, *value, bytes);
     return LMC_OK;
 }
@@ -218,15 +212,15 @@ static enum lmc_status get_tree(struct lmci_reader *in, size_t bytes, unsigned c
     uint8_t lengths[LMCI_SYMBOLS];
     struct lmci_tree tree;
     if (!lmci_huffman_get_lengths(in, lengths))
-        return damaged(message, "a table of code lengths is not well formed");
+        return lmci_damaged(message, "a table of code lengths is not well formed");
     const unsigned char *log2 = lmci_take(in, 1);
     if (!log2 || *log2 < LMCI_SEGMENT_LOG2_LEAST || *log2 > LMCI_SEGMENT_LOG2_MOST)
-        return damaged(message, "the segments of a tree plane have an impossible size");
+        return lmci_damaged(message, "the segments of a tree plane have an impossible size");
     lmci_tree_make(lengths, false, &tree);
     const size_t segment = (size_t)1 << *log2;
     for (size_t at = 0; at < bytes; at += segment)
         if (!lmci_tree_decode(&tree, in, bytes - at < segment ? bytes - at : segment, scratch, own + at))
-            return damaged(message, "the nodes of a tree plane are not well formed");
+            return lmci_damaged(message, "the nodes of a tree plane are not well formed");
     return LMC_OK;
 }
 
@@ -241,15 +235,15 @@ static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned
     size_t flag_bytes = (bytes + 7) / 8;
     unsigned char *room = scratch + flag_bytes + LMCI_PLANE_PAD;
     if (depth >= LMCI_MAX_SPARSE_DEPTH)
-        return damaged(message, "sparse planes are nested too deeply");
+        return lmci_damaged(message, "sparse planes are nested too deeply");
     enum lmc_status status = decode_at_depth(in, flag_bytes, depth + 1, room, scratch, &flags, message);
     if (status != LMC_OK)
         return status;
     if (bytes % 8 && flags[flag_bytes - 1] >> (bytes % 8))
-        return damaged(message, "a sparse plane has flags past its end");
+        return lmci_damaged(message, "a sparse plane has flags past its end");
     size_t kept = lmci_kernels()->tree_count(flags, bytes);
     if (kept == 0)
-        return damaged(message, "a sparse plane is empty");
+        return lmci_damaged(message, "a sparse plane is empty");
     status = decode_at_depth(in, kept, LMCI_MAX_SPARSE_DEPTH, room + kept + LMCI_PLANE_PAD, room, &nonzero, message);
     if (status != LMC_OK)
         return status;
@@ -266,7 +260,7 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
     const unsigned char *kind = lmci_take(in, 1);
     *plane = own;
     if (!kind)
-        return damaged(message, "a block ends before its last plane");
+        return lmci_damaged(message, "a block ends before its last plane");
     switch (*kind) {
     case LMCI_PLANE_RAW:
         return get_raw(in, bytes, plane, message);

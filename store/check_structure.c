@@ -433,7 +433,7 @@ static enum lmcs_status visit_free_page(struct checking *c, struct lmcs_key_df k
     if (bytes != sizeof pages)
         return fail_record(c, "free pages at offset", key.low);
     memcpy(&pages, value, sizeof pages);
-    if (pages == 0 || pages > LMCS_FREE_RUN_MOST)
+    if (pages == 0 || pages > LMCS_FREE_RANGE_MOST)
         return fail_record(c, "free pages at offset", key.low);
     if (key.high > c->txn.root.epoch)
         SAY(c, "the page at offset %llu is free since a commit that has not been", ULL(key.low));
@@ -1104,9 +1104,9 @@ static enum lmcs_status find_wanted(struct checking *c, const char *address)
     return status;
 }
 
-static void check_never_used(struct checking *c, const struct lmcs_run_df *run)
+static void check_never_used(struct checking *c, const struct lmcs_page_range_df *range)
 {
-    for (uint64_t at = run->next; at < run->end && find_object(c, at) != NULL; at += LMCS_PAGE_BYTES)
+    for (uint64_t at = range->next; at < range->end && find_object(c, at) != NULL; at += LMCS_PAGE_BYTES)
         use_page(c, at, PAGE_NEVER_USED);
 }
 

@@ -107,9 +107,9 @@ struct lmcs_key_df {
     uint64_t low;
 };
 
-#define LMCS_FREE_RUN_MOST 4096u /* free pages in one entry */
+#define LMCS_FREE_RANGE_MOST 4096u /* free pages in one entry */
 
-#define LMCS_ROOT_MAGIC    0x52434d4cu /* "LMCR" */
+#define LMCS_ROOT_MAGIC      0x52434d4cu /* "LMCR" */
 
 /* A tree. Keys from `tail_from` on are in its tail, a leaf that its pages do not refer to, when it has one. */
 struct lmcs_root_tree_df {
@@ -120,10 +120,10 @@ struct lmcs_root_tree_df {
 };
 static_assert(sizeof(struct lmcs_root_tree_df) == 56, "tree layout");
 
-#define LMCS_RUN_MOST ((uint64_t)1 << 30) /* bytes */
+#define LMCS_PAGE_RANGE_MOST ((uint64_t)1 << 30) /* bytes */
 
 /* Pages that lie side by side, from `next` to `end`. */
-struct lmcs_run_df {
+struct lmcs_page_range_df {
     uint64_t next;
     uint64_t end;
 };
@@ -138,15 +138,15 @@ struct lmcs_root_df {
     uint64_t next_shelf;
     uint64_t next_identity;
     uint64_t next_content;
-    struct lmcs_run_df fresh; /* pages of the newest slab that were never used */
-    uint64_t slab_bytes;      /* all slabs */
-    uint64_t extent_bytes;    /* all extents: space of the disk that they take */
-    uint64_t live_bytes;      /* of them, payloads that something refers to */
+    struct lmcs_page_range_df fresh; /* pages of the newest slab that were never used */
+    uint64_t slab_bytes;             /* all slabs */
+    uint64_t extent_bytes;           /* all extents: space of the disk that they take */
+    uint64_t live_bytes;             /* of them, payloads that something refers to */
     uint64_t limit_bytes;
     uint64_t snapshot_count;
     uint64_t last_snapshot_bytes;
-    uint64_t free_pages;      /* in the tree of them */
-    struct lmcs_run_df spare; /* pages that were never used, kept for removals */
+    uint64_t free_pages;             /* in the tree of them */
+    struct lmcs_page_range_df spare; /* pages that were never used, kept for removals */
     uint64_t reserved[61];
     uint64_t check; /* hash64 of the bytes before it, seed: its offset */
 };

@@ -32,7 +32,7 @@ struct lmcs_busy_shelf;
 struct lmcs_free_page {
     uint64_t epoch; /* from which on nothing reaches it */
     uint64_t offset;
-    uint64_t left; /* pages of its run, which is an entry of the tree of free pages, from this one on */
+    uint64_t left; /* pages of its range, which is an entry of the tree of free pages, from this one on */
 };
 
 struct lmcs_pool {

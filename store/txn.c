@@ -259,7 +259,7 @@ static bool push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count)
     return true;
 }
 
-/* Adds a run of free pages, one by one, to those at hand. */
+/* Adds a range of free pages, one by one, to those at hand. */
 static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key, const struct lmcs_cursor *cursor,
                                   struct lmcs_error *error)
 {
@@ -268,7 +268,7 @@ static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key
     const void *value = lmcs_cursor_value(cursor, &bytes);
     if (bytes == sizeof left)
         memcpy(&left, value, sizeof left);
-    if (bytes != sizeof left || left == 0 || left > LMCS_FREE_RUN_MOST)
+    if (bytes != sizeof left || left == 0 || left > LMCS_FREE_RANGE_MOST)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of free pages at offset %llu",
                          pool->path, (unsigned long long)key.low);
     size_t count = pool->avail_count;
@@ -311,13 +311,13 @@ static enum lmcs_status load_avail(struct lmcs_pool *pool, struct lmcs_error *er
     return status;
 }
 
-static uint64_t run_pages(const struct lmcs_run_df *run)
+static uint64_t range_pages(const struct lmcs_page_range_df *range)
 {
-    return (run->end - run->next) / LMCS_PAGE_BYTES;
+    return (range->end - range->next) / LMCS_PAGE_BYTES;
 }
 
-/* A slab of at least `least` bytes; `run` becomes its pages. */
-static enum lmcs_status new_slab(struct lmcs_txn *txn, uint64_t least, struct lmcs_run_df *run,
+/* A slab of at least `least` bytes; `range` becomes its pages. */
+static enum lmcs_status new_slab(struct lmcs_txn *txn, uint64_t least, struct lmcs_page_range_df *range,
                                  struct lmcs_error *error)
 {
     struct lmcs_txn_pages *pages = txn->pages;
@@ -336,14 +336,14 @@ static enum lmcs_status new_slab(struct lmcs_txn *txn, uint64_t least, struct lm
     pages->slabs[pages->slab_count][1] = got;
     pages->slabs[pages->slab_count++][2] = first;
     txn->root.slab_bytes += got;
-    /* What is left of the old run is not lost: those pages were never used, so they are free at once. */
-    for (uint64_t left = run_pages(run); left > 0; left = run_pages(run)) {
-        uint64_t count = left < LMCS_FREE_RUN_MOST ? left : LMCS_FREE_RUN_MOST;
-        if (!push_freed(txn, run->next, count))
+    /* What is left of the old range is not lost: those pages were never used, so they are free at once. */
+    for (uint64_t left = range_pages(range); left > 0; left = range_pages(range)) {
+        uint64_t count = left < LMCS_FREE_RANGE_MOST ? left : LMCS_FREE_RANGE_MOST;
+        if (!push_freed(txn, range->next, count))
             return lmcs_fail_memory(error);
-        run->next += count * LMCS_PAGE_BYTES;
+        range->next += count * LMCS_PAGE_BYTES;
     }
-    *run = (struct lmcs_run_df){first, end};
+    *range = (struct lmcs_page_range_df){first, end};
     return LMCS_OK;
 }
 
@@ -363,16 +363,16 @@ static enum lmcs_status take_page(struct lmcs_txn *txn, uint64_t *offset, struct
         *offset = txn->pool->avail[pages->avail_used++].offset;
         return LMCS_OK;
     }
-    struct lmcs_run_df *run = &txn->root.fresh;
-    if (run_pages(run) == 0 && !txn->spends && run_pages(&txn->root.spare) > 0)
-        run = &txn->root.spare;
-    if (run_pages(run) == 0) {
-        enum lmcs_status status = new_slab(txn, 0, run, error);
+    struct lmcs_page_range_df *range = &txn->root.fresh;
+    if (range_pages(range) == 0 && !txn->spends && range_pages(&txn->root.spare) > 0)
+        range = &txn->root.spare;
+    if (range_pages(range) == 0) {
+        enum lmcs_status status = new_slab(txn, 0, range, error);
         if (status != LMCS_OK)
             return status;
     }
-    *offset = run->next;
-    run->next += LMCS_PAGE_BYTES;
+    *offset = range->next;
+    range->next += LMCS_PAGE_BYTES;
     return LMCS_OK;
 }
 
@@ -510,10 +510,10 @@ static enum lmcs_status check_superblock(struct lmcs_pool *pool, const struct lm
     return LMCS_OK;
 }
 
-static bool run_is_sound(const struct lmcs_run_df *run)
+static bool range_is_sound(const struct lmcs_page_range_df *range)
 {
-    return run->next <= run->end && run->end - run->next <= LMCS_RUN_MOST && run->next % LMCS_PAGE_BYTES == 0 &&
-           run->end % LMCS_PAGE_BYTES == 0;
+    return range->next <= range->end && range->end - range->next <= LMCS_PAGE_RANGE_MOST &&
+           range->next % LMCS_PAGE_BYTES == 0 && range->end % LMCS_PAGE_BYTES == 0;
 }
 
 enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *root, struct lmcs_error *error)
@@ -538,7 +538,7 @@ enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *roo
     if (root->magic != LMCS_ROOT_MAGIC || root->self != offset ||
         root->check != lmc_hash64(root, offsetof(struct lmcs_root_df, check), offset))
         return fail_root(pool, "its root page is not what was written", error);
-    if (!run_is_sound(&root->fresh) || !run_is_sound(&root->spare))
+    if (!range_is_sound(&root->fresh) || !range_is_sound(&root->spare))
         return fail_root(pool, "its root page speaks of impossible pages", error);
     return LMCS_OK;
 }
@@ -651,27 +651,27 @@ static enum lmcs_status enter_slabs(struct lmcs_txn *txn, size_t *done, struct l
     return LMCS_OK;
 }
 
-static enum lmcs_status enter_run(struct lmcs_txn *txn, struct lmcs_free_page run, struct lmcs_error *error)
+static enum lmcs_status enter_range(struct lmcs_txn *txn, struct lmcs_free_page range, struct lmcs_error *error)
 {
-    txn->root.free_pages += run.left;
+    txn->root.free_pages += range.left;
     return lmcs_tree_put(txn, LMCS_TREE_FREE_PAGES, &txn->root.trees[LMCS_TREE_FREE_PAGES],
-                         (struct lmcs_key_df){run.epoch, run.offset}, &run.left, sizeof run.left, error);
+                         (struct lmcs_key_df){range.epoch, range.offset}, &range.left, sizeof range.left, error);
 }
 
-/* Takes the first *count pages of a run from the tree, or as many as it has. */
-static enum lmcs_status take_from_run(struct lmcs_txn *txn, struct lmcs_free_page run, size_t *count,
-                                      struct lmcs_error *error)
+/* Takes the first *count pages of a range from the tree, or as many as it has. */
+static enum lmcs_status take_from_range(struct lmcs_txn *txn, struct lmcs_free_page range, size_t *count,
+                                        struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_FREE_PAGES, &txn->root.trees[LMCS_TREE_FREE_PAGES],
-                                               (struct lmcs_key_df){run.epoch, run.offset}, NULL, error);
-    txn->root.free_pages -= run.left;
-    if (status != LMCS_OK || run.left <= *count) {
-        *count = (size_t)run.left;
+                                               (struct lmcs_key_df){range.epoch, range.offset}, NULL, error);
+    txn->root.free_pages -= range.left;
+    if (status != LMCS_OK || range.left <= *count) {
+        *count = (size_t)range.left;
         return status;
     }
-    run.left -= *count;
-    run.offset += *count * LMCS_PAGE_BYTES;
-    return enter_run(txn, run, error);
+    range.left -= *count;
+    range.offset += *count * LMCS_PAGE_BYTES;
+    return enter_range(txn, range, error);
 }
 
 /* Repeats until the tree of free pages says what this transaction, this very work included, took and freed. */
@@ -689,11 +689,11 @@ static enum lmcs_status settle_free_pages(struct lmcs_txn *txn, struct lmcs_erro
         status = enter_slabs(txn, &slabs, error);
         while (status == LMCS_OK && deleted < pages->avail_used) {
             size_t count = pages->avail_used - deleted;
-            status = take_from_run(txn, txn->pool->avail[deleted], &count, error);
+            status = take_from_range(txn, txn->pool->avail[deleted], &count, error);
             deleted += count;
         }
         for (; status == LMCS_OK && inserted < pages->freed_count; inserted++)
-            status = enter_run(txn, pages->freed[inserted], error);
+            status = enter_range(txn, pages->freed[inserted], error);
     }
     return status;
 }
@@ -734,7 +734,7 @@ static enum lmcs_status leave_reserve(struct lmcs_txn *txn, struct lmcs_error *e
     const struct lmcs_txn_pages *pages = txn->pages;
     struct lmcs_root_df *root = &txn->root;
     uint64_t free_pages = root->free_pages - pages->avail_used + pages->freed_pages + pages->recycled_count +
-                          run_pages(&root->fresh) + run_pages(&root->spare);
+                          range_pages(&root->fresh) + range_pages(&root->spare);
     uint64_t reserve = LEAST_RESERVE + root->slab_bytes / LMCS_PAGE_BYTES / 4;
     reserve = reserve < MOST_RESERVE ? reserve : MOST_RESERVE;
     return free_pages < reserve ? new_slab(txn, reserve * LMCS_PAGE_BYTES, &root->spare, error) : LMCS_OK;

@@ -444,6 +444,38 @@ static void root_and_superblock(void **state)
     free_subject(subject);
 }
 
+/* A root page with a right checksum that speaks of pages which can't be: a writer would hand them out. */
+static void impossible_ranges_of_pages(void **state)
+{
+    struct subject *subject = make_subject(*state);
+    struct lmcs_root_df root, forged;
+    file_read(subject->path, subject->root, &root, sizeof root);
+    const struct lmcs_page_range_df ranges[] = {{root.fresh.end, root.fresh.next - LMCS_PAGE_BYTES},
+                                                {0, UINT64_MAX - LMCS_PAGE_BYTES + 1},
+                                                {0, LMCS_PAGE_RANGE_MOST + LMCS_PAGE_BYTES},
+                                                {root.fresh.next + 1, root.fresh.end + 1},
+                                                {root.fresh.next, root.fresh.end - 8}};
+    for (size_t i = 0; i < 2 * sizeof ranges / sizeof ranges[0]; i++) {
+        struct lmcs_pool *pool;
+        forged = root;
+        *(i % 2 ? &forged.spare : &forged.fresh) = ranges[i / 2];
+        forged.check = lmc_hash64(&forged, offsetof(struct lmcs_root_df, check), subject->root);
+        file_write(subject->path, subject->root, &forged, sizeof forged);
+        FAILS(LMCS_DAMAGED, lmcs_pool_open(subject->path, LMCS_OPEN_READ, NULL, &pool, &err));
+        FAILS(LMCS_DAMAGED, lmcs_pool_open(subject->path, LMCS_OPEN_WRITE, NULL, &pool, &err));
+    }
+    file_write(subject->path, subject->root, &root, sizeof root);
+    struct found found = {.tensor = NULL};
+    assert_int_equal(verify_file(subject->path, NULL, &found), LMCS_OK);
+    /* What verify alone can tell: as many free pages as are recorded. */
+    forged = root;
+    forged.free_pages++;
+    forged.check = lmc_hash64(&forged, offsetof(struct lmcs_root_df, check), subject->root);
+    file_write(subject->path, subject->root, &forged, sizeof forged);
+    assert_int_equal(verify_file(subject->path, NULL, &found), LMCS_DAMAGED);
+    free_subject(subject);
+}
+
 /* A writer that meets damage fails, or does its work; what it leaves can be read or is an error. */
 static int write_to_damaged(void *argument)
 {
@@ -661,6 +693,7 @@ int main(void)
         IN_MEMORY(every_page),
         IN_MEMORY(swapped_pages),
         ON_BOTH(root_and_superblock),
+        ON_BOTH(impossible_ranges_of_pages),
         IN_MEMORY(writers_of_damaged_pools),
         ON_BOTH(parts_of_a_pool),
         ON_BOTH(none_beside_a_writer),
