@@ -185,6 +185,21 @@ static void test_steps_of_training(void **unused)
     free(after);
 }
 
+/* What a sample takes for noise may not be that everywhere: a block that the sample missed is still made smaller. */
+static void test_what_a_sample_misses(void **unused)
+{
+    (void)unused;
+    enum { BLOCKS = 30, ODD = 10 };
+    unsigned char *data = malloc(BLOCKS * BLOCK);
+    fill(FLOATS, 1, data, BLOCKS * BLOCK);
+    size_t noise = round_trip(LMC_F32, data, NULL, BLOCKS * BLOCK);
+    for (size_t i = ODD * BLOCK + (64 << 10); i < (ODD + 1) * BLOCK - (64 << 10); i++)
+        data[i] = i % 4 < 2 ? 0 : data[i];
+    size_t some = round_trip(LMC_F32, data, NULL, BLOCKS * BLOCK);
+    assert_in_range(noise - some, BLOCK / 3, BLOCK);
+    free(data);
+}
+
 static void test_unaligned(void **unused)
 {
     (void)unused;
@@ -450,6 +465,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_block_edges),
         cmocka_unit_test(test_steps_of_training),
+        cmocka_unit_test(test_what_a_sample_misses),
         cmocka_unit_test(test_unaligned),
         cmocka_unit_test(test_identical_base_costs_next_to_nothing),
         cmocka_unit_test(test_near_base),

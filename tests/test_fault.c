@@ -494,6 +494,65 @@ static void full_disks_are_errors(void **state)
     }
 }
 
+/*
+ * Snapshots that share all their tensors fill the disk with metadata. Removing them takes pages before it gives some
+ * back, so without a reserve nothing could be removed any more; and with the freed pages there is room for new ones.
+ */
+static int fill_disk_with_metadata(void *argument)
+{
+    struct volume *volume = argument;
+    struct rng rng = {7};
+    struct lmcs_pool *pool = open_pool(volume->pool, LMCS_OPEN_OR_CREATE, LMCS_NO_BACKGROUND);
+    struct state *state = state_weights(&rng, 12, 9000);
+    struct lmcs_capture *capture;
+    struct lmcs_commit_options options;
+    uint64_t taken = 0;
+    char meta[1101];
+    memset(meta, 'x', sizeof meta - 1);
+    memcpy(meta, "{\"note\":\"", 9);
+    memcpy(meta + sizeof meta - 3, "\"}", 3);
+    lmcs_commit_options_init(&options);
+    options.meta_json = meta;
+    for (enum lmcs_status status = LMCS_OK; status == LMCS_OK; taken += status == LMCS_OK) {
+        EXPECT(taken < 100000);
+        options.step = (int64_t)taken;
+        status = lmcs_capture_begin(pool, "run", &capture, &err);
+        if (status != LMCS_OK)
+            break;
+        put_state(capture, state);
+        status = lmcs_capture_commit(capture, &options, NULL, &err);
+    }
+    EXPECT(err.status == LMCS_FULL && taken > 100);
+    check_pool(pool);
+    for (uint64_t n = taken / 2; n < taken / 2 + 100; n++)
+        OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
+    check_pool(pool);
+    expect_snapshot(pool, "run", taken, state);
+    options.step = 0;
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    put_state(capture, state);
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    close_pool(pool);
+    state_free(state);
+    return 0;
+}
+
+static void metadata_that_fills_a_disk(void **state)
+{
+    static const char *const sizes[] = {"6m", "12m", "13m"};
+    struct place *place = *state;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        struct volume volume;
+        if (geteuid() != 0 || !mount_volume(place, sizes[i], &volume))
+            skip();
+        int status = run_child(fill_disk_with_metadata, &volume, 120);
+        umount2(volume.folder, MNT_DETACH);
+        rmdir(volume.folder);
+        if (status != 0)
+            fail_msg("on a disk of %s: status %x", sizes[i], (unsigned)status);
+    }
+}
+
 /* Somebody else takes all the space that is left while a trainer works. */
 static int work_while_disk_fills(void *argument)
 {
@@ -549,7 +608,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(failed_allocations_do_no_harm), ON_BOTH(killed_while_working),  ON_BOTH(killed_with_a_background),
-        ON_BOTH(killed_while_created),          ON_DISK(full_disks_are_errors), ON_DISK(disk_filled_by_others),
+        ON_BOTH(killed_while_created),          ON_DISK(full_disks_are_errors), ON_DISK(metadata_that_fills_a_disk),
+        ON_DISK(disk_filled_by_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
