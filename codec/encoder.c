@@ -40,6 +40,8 @@ static enum lmc_status check_params(const struct lmc_params *params, const char 
         return invalid(message, "there is no data");
     if (params->level != LMC_LEVEL_DEFAULT && params->level != LMC_LEVEL_DENSE)
         return invalid(message, "the level is none that is known");
+    if (params->flags & ~LMC_FRAME_CONTINUES)
+        return invalid(message, "a flag is none that is known");
     return LMC_OK;
 }
 
@@ -122,6 +124,7 @@ enum lmc_status lmc_encode_header(const struct lmc_encoder *encoder, const struc
             return LMC_INVALID;
     struct lmci_header header = {
         .dtype = params->dtype,
+        .flags = params->flags,
         .base_count = encoder->base_count,
         .raw_bytes = params->raw_bytes,
         .base_digest = params->base_digest,

@@ -47,6 +47,7 @@ enum lmci_entry_offset {
 /* What a header is written from. */
 struct lmci_header {
     uint32_t dtype;
+    uint32_t flags;
     uint32_t base_count; /* at most 1 */
     uint64_t raw_bytes;
     struct lmc_hash base_digest;

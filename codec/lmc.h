@@ -112,6 +112,9 @@ LMC_API struct lmc_hash lmc_digest(uint32_t dtype, uint32_t ndim, const uint64_t
 
 /* ---- Encoding ------------------------------------------------------------------------------------------------- */
 
+/* A flag of frames in a file of several: another one follows, so that a file that was cut short is told from a whole. */
+#define LMC_FRAME_CONTINUES 1u
+
 enum lmc_level {
     LMC_LEVEL_DEFAULT = 0,
     LMC_LEVEL_DENSE = 1 /* slower and smaller */
@@ -124,6 +127,7 @@ struct lmc_params {
     const void *data;            /* raw_bytes; sampled, to plan with */
     const void *base;            /* raw_bytes of the base, or NULL: no delta */
     struct lmc_hash base_digest; /* names the base in the frame; ignored without one */
+    uint32_t flags;              /* LMC_FRAME_CONTINUES or 0 */
 };
 
 /* A plan to encode one tensor; immutable once made, so that threads may encode its blocks at the same time. */
@@ -185,7 +189,7 @@ struct lmc_frame {
     struct lmc_hash base_digest[LMC_MAX_BASES];
     const unsigned char *header;
     uint32_t predictor;
-    uint32_t flags;
+    uint32_t flags; /* LMC_FRAME_CONTINUES, and what later versions add */
 };
 
 /*
