@@ -15,6 +15,7 @@
 
 struct workspace {
     unsigned char *memory;
+    unsigned char *piece; /* LMCI_OUT_BYTES */
     unsigned char *scratch;
     unsigned char *planes[LMCI_MAX_WORD];
 };
@@ -23,12 +24,13 @@ static bool workspace_init(struct workspace *work, const struct lmci_block_shape
 {
     size_t plane_bytes = shape->bytes / shape->word;
     size_t stride = plane_bytes + LMCI_PLANE_PAD;
-    work->memory = lmci_allocate(shape->word * stride + lmci_plane_scratch(plane_bytes));
+    work->memory = lmci_allocate(LMCI_OUT_BYTES + shape->word * stride + lmci_plane_scratch(plane_bytes));
     if (!work->memory)
         return false;
     for (unsigned p = 0; p < shape->word; p++)
-        work->planes[p] = work->memory + p * stride;
-    work->scratch = work->memory + shape->word * stride;
+        work->planes[p] = work->memory + LMCI_OUT_BYTES + p * stride;
+    work->piece = work->memory;
+    work->scratch = work->memory + LMCI_OUT_BYTES + shape->word * stride;
     return true;
 }
 
@@ -161,17 +163,28 @@ static enum lmc_status decode_raw(const struct lmci_block_shape *shape, struct l
     return LMC_OK;
 }
 
+/* Hashes a piece of decoded content and copies it to where it belongs. */
+static void deliver(const struct lmci_block_shape *shape, const unsigned char *piece, size_t bytes, unsigned char *dst,
+                    struct lmc_hasher *hasher)
+{
+    lmc_hasher_update(hasher, piece, bytes);
+    if (shape->stream)
+        lmci_kernels()->stream(dst, piece, bytes);
+    else
+        memcpy(dst, piece, bytes);
+}
+
 static void merge_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform,
-                         const unsigned char *const *planes, const unsigned char *base, unsigned char *dst,
-                         struct lmc_hasher *hasher)
+                         const unsigned char *const *planes, const unsigned char *base, unsigned char *piece,
+                         unsigned char *dst, struct lmc_hasher *hasher)
 {
     const unsigned char *at[LMCI_MAX_WORD];
-    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
-        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
+    for (size_t done = 0; done < shape->bytes; done += LMCI_OUT_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_OUT_BYTES ? shape->bytes - done : LMCI_OUT_BYTES;
         for (unsigned p = 0; p < shape->word; p++)
             at[p] = planes[p] + done / shape->word;
-        lmci_kernels()->merge(transform, shape->word, at, base ? base + done : NULL, bytes / shape->word, dst + done);
-        lmc_hasher_update(hasher, dst + done, bytes);
+        lmci_kernels()->merge(transform, shape->word, at, base ? base + done : NULL, bytes / shape->word, piece);
+        deliver(shape, piece, bytes, dst + done, hasher);
     }
 }
 
@@ -188,7 +201,7 @@ static enum lmc_status decode_planes(const struct lmci_block_shape *shape, unsig
     }
     if (lmci_left(in))
         return lmci_damaged(message, "bytes follow the last plane of a block");
-    merge_pieces(shape, (enum lmci_transform)transform, planes, base, dst, hasher);
+    merge_pieces(shape, (enum lmci_transform)transform, planes, base, work->piece, dst, hasher);
     return LMC_OK;
 }
 
@@ -257,6 +270,8 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
         return lmci_damaged(message, "a block is empty");
     lmc_hasher_init(&hasher);
     enum lmc_status status = decode_method(*method, shape, &in, base, dst, &hasher, message);
+    if (shape->stream)
+        lmci_kernels()->fence();
     *content = lmc_hasher_final(&hasher);
     return status;
 }

@@ -11,12 +11,15 @@
 #include "lmc.h"
 #include "transform.h"
 
+#include <stdbool.h>
+
 enum lmci_method { LMCI_METHOD_RAW = 0, LMCI_METHOD_PLANES = 1, LMCI_METHOD_CLASSES = 2 };
 
 /* A block's bytes and how they are seen. */
 struct lmci_block_shape {
     unsigned word; /* bytes of a word; divides `bytes` */
     size_t bytes;  /* 1 to LMC_BLOCK_BYTES */
+    bool stream;   /* decode past the caches: the tensor is larger than they are */
 };
 
 struct lmci_scheme;
@@ -30,7 +33,12 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
                                   const unsigned char *base, unsigned char *dst, struct lmc_hash *content,
                                   const char **message);
 
-/* Bytes of content that are transformed, or put together, and hashed at once. */
+/* Bytes of content that are transformed and hashed at once, on the way in: they stay in the second-level cache. */
 #define LMCI_PIECE_BYTES ((size_t)64 << 10)
+/* Bytes that are put together, hashed and copied to where they belong, on the way out: in the first-level cache. */
+#define LMCI_OUT_BYTES ((size_t)8 << 10)
+
+/* Content of so many bytes won't be in the caches when it is used, wherever it is written. */
+#define LMCI_STREAM_LEAST ((uint64_t)16 << 20)
 
 #endif

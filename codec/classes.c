@@ -3,8 +3,8 @@
  * classes.c - the coded form of a block whose differences were dealt to classes.
  *
  * How many elements each class has follows from the base, but it is stored, too: so the decoder need not go through the
- * base twice, and sees at once that it has the wrong one. It must not be trusted: each element advances one list of
- * each kind by one, so lists that have room for all elements, wherever they begin, are never left.
+ * base twice, and sees at once that it has the wrong one. It must not be trusted: each element advances a list of each
+ * kind by one at most, so lists that have room for all elements, wherever they begin, are never left.
  */
 #include "classes.h"
 
@@ -12,7 +12,7 @@
 #include "memory.h"
 #include "plane.h"
 
-#define OUTLIERS_ONE_IN 16 /* more than one outlier in so many elements: another way of coding is smaller */
+#define OUTLIERS_ONE_IN 8 /* more than one outlier in so many elements: another way of coding is smaller */
 
 /* Room for all lists of a block, for the packed nibbles, and for coding planes. */
 struct room {
@@ -21,15 +21,15 @@ struct room {
     unsigned char *symbols;
     unsigned char *packed;
     unsigned char *plane; /* of outliers */
-    unsigned char *words; /* of outliers */
     unsigned char *scratch;
 };
 
-/* How much is in the lists. */
+/* How much is in the lists: as many entries as a block has words, at most. */
 struct amounts {
     size_t symbols[LMCI_MAX_CLASSES];
     size_t low[3];
     size_t nibbles;
+    size_t outliers;
 };
 
 static size_t aligned(size_t bytes)
@@ -38,39 +38,23 @@ static size_t aligned(size_t bytes)
 }
 
 /* `symbol_lists`: how many lists of symbols there is to be room for. */
-static bool room_init(struct room *room, size_t n, size_t symbol_lists)
+static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_lists)
 {
-    size_t outliers = n / OUTLIERS_ONE_IN;
-    size_t bytes = aligned(4 * outliers) + (symbol_lists + 7) * aligned(n) + lmci_plane_scratch(n);
+    size_t bytes = aligned(word * n) + (symbol_lists + 6) * aligned(n) + lmci_plane_scratch(n);
     room->memory = lmci_allocate(bytes);
     if (!room->memory)
         return false;
     unsigned char *at = room->memory;
-    room->lists.outliers = (uint32_t *)(void *)at;
-    room->lists.most_outliers = outliers;
-    room->lists.outlier_count = 0;
-    room->symbols = at += aligned(4 * outliers);
+    room->lists.outliers = at;
+    room->symbols = at += aligned(word * n);
     at += symbol_lists * aligned(n);
     for (unsigned k = 0; k < 3; k++, at += aligned(n))
         room->lists.low[k] = at;
     room->lists.nibbles = at;
     room->packed = at + aligned(n);
     room->plane = at + 2 * aligned(n);
-    room->words = at + 3 * aligned(n);
-    room->scratch = at + 4 * aligned(n);
+    room->scratch = at + 3 * aligned(n);
     return true;
-}
-
-/* Bytes and half bytes below the symbols. */
-static void count_low(const struct lmci_classes *classes, struct amounts *amounts)
-{
-    memset(amounts->low, 0, sizeof amounts->low);
-    amounts->nibbles = 0;
-    for (unsigned c = 0; c < classes->count; c++) {
-        for (unsigned k = 0; k < 3 && 8 * k + 8 <= classes->shift[c]; k++)
-            amounts->low[k] += amounts->symbols[c];
-        amounts->nibbles += classes->shift[c] % 8 ? amounts->symbols[c] : 0;
-    }
 }
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
@@ -100,40 +84,51 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
-/* Gaps between places as planes of their three bytes, then the words as planes of theirs. */
-static void put_outliers(struct sink *out, const struct lmci_block_shape *shape, const unsigned char *data,
-                         struct room *room, size_t outliers)
+/* A float's sign leaves its exponent's byte. */
+static uint32_t rotated(unsigned word, const unsigned char *from)
 {
-    const uint32_t count = (uint32_t)outliers;
-    unsigned char *plane = room->plane;
-    put_bytes(out, &count, sizeof count);
-    for (unsigned k = 0; k < 3; k++) {
-        uint32_t next = 0;
-        for (size_t i = 0; i < outliers; i++) {
-            plane[i] = (unsigned char)((room->lists.outliers[i] - next) >> 8 * k);
-            next = room->lists.outliers[i] + 1;
-        }
-        put_plane(out, plane, outliers);
-    }
-    for (unsigned k = 0; k < shape->word; k++) {
+    uint32_t x = word == 2 ? lmci_load16(from) : lmci_load32(from);
+    return word == 2 ? (uint16_t)(x << 1 | x >> 15) : x << 1 | x >> 31;
+}
+
+/* The words of outliers, by the bytes of them rotated. */
+static void put_outliers(struct sink *out, unsigned word, const struct room *room, size_t outliers)
+{
+    for (unsigned k = 0; k < word; k++) {
         for (size_t i = 0; i < outliers; i++)
-            plane[i] = data[(size_t)room->lists.outliers[i] * shape->word + k];
-        put_plane(out, plane, outliers);
+            room->plane[i] = (unsigned char)(rotated(word, room->lists.outliers + i * word) >> 8 * k);
+        put_plane(out, room->plane, outliers);
     }
 }
 
-static bool deal_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+static void deal_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                         const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                         struct lmci_class_lists *lists)
 {
-    bool fine = true;
     for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
         lmc_hasher_update(hasher, data + done, bytes);
-        fine = fine && lmci_kernels()->class_deal(shape->word, data, base, done / shape->word, bytes / shape->word,
-                                                  classes, lists);
+        lmci_kernels()->class_deal(shape->word, data, base, done / shape->word, bytes / shape->word, classes, lists);
     }
-    return fine;
+}
+
+static void put_amount(struct sink *out, size_t amount)
+{
+    unsigned char bytes[4];
+    lmci_store32(bytes, (uint32_t)amount);
+    put_bytes(out, bytes, 3);
+}
+
+/* What was dealt: from where the lists began to where they end now. */
+static void put_amounts(struct sink *out, const struct lmci_classes *classes, const struct lmci_class_lists *begin,
+                        const struct lmci_class_lists *end, unsigned word, struct amounts *amounts)
+{
+    for (unsigned c = 0; c < classes->count; c++)
+        put_amount(out, amounts->symbols[c] = (size_t)(end->symbols[c] - begin->symbols[c]));
+    for (unsigned k = 0; k < 3; k++)
+        put_amount(out, amounts->low[k] = (size_t)(end->low[k] - begin->low[k]));
+    put_amount(out, amounts->nibbles = (size_t)(end->nibbles - begin->nibbles));
+    put_amount(out, amounts->outliers = (size_t)(end->outliers - begin->outliers) / word);
 }
 
 static void put_lists(struct sink *out, const struct lmci_block_shape *shape, const struct lmci_classes *classes,
@@ -141,23 +136,17 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
                       struct room *room)
 {
     struct lmci_class_lists lists = room->lists;
-    struct amounts amounts = {{0}, {0}, 0};
-    if (!deal_pieces(shape, classes, data, base, hasher, &lists)) {
-        out->full = true;
-        return;
-    }
-    for (unsigned c = 0; c < classes->count; c++) {
-        const uint32_t count = (uint32_t)(amounts.symbols[c] = (size_t)(lists.symbols[c] - room->lists.symbols[c]));
-        put_bytes(out, &count, 3);
-    }
-    count_low(classes, &amounts);
+    struct amounts amounts;
+    deal_pieces(shape, classes, data, base, hasher, &lists);
+    put_amounts(out, classes, &room->lists, &lists, shape->word, &amounts);
+    out->full = out->full || amounts.outliers > shape->bytes / shape->word / OUTLIERS_ONE_IN;
     for (unsigned k = 0; k < 3; k++)
         put_plane(out, room->lists.low[k], amounts.low[k]);
     lmci_kernels()->pack_nibbles(room->lists.nibbles, amounts.nibbles, room->packed);
     put_plane(out, room->packed, (amounts.nibbles + 1) / 2);
     for (unsigned c = 0; c < classes->count; c++)
         put_plane(out, room->lists.symbols[c], amounts.symbols[c]);
-    put_outliers(out, shape, data, room, lists.outlier_count);
+    put_outliers(out, shape->word, room, amounts.outliers);
 }
 
 enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
@@ -167,7 +156,7 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
     struct room room;
     unsigned char count = (unsigned char)classes->count;
     size_t n = shape->bytes / shape->word;
-    if (!room_init(&room, n, classes->count))
+    if (!room_init(&room, shape->word, n, classes->count))
         return LMC_NO_MEMORY;
     for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++)
         room.lists.symbols[c] = c < classes->count ? room.symbols + c * aligned(n) : room.scratch;
@@ -204,26 +193,38 @@ static enum lmc_status get_classes(const struct lmci_block_shape *shape, struct 
     return LMC_OK;
 }
 
-/* How many elements each class has, by what is stored: as many as the block in all. */
+static enum lmc_status get_amount(struct lmci_reader *in, size_t most, size_t *amount, const char **message)
+{
+    const unsigned char *bytes = lmci_take(in, 3);
+    if (!bytes)
+        return lmci_damaged(message, "a block ends inside its classes");
+    *amount = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16;
+    return *amount <= most ? LMC_OK : lmci_damaged(message, "a list of a block is longer than it can be");
+}
+
+/* What is stored: as many symbols as the block has elements. */
 static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_classes *classes, size_t n,
                                    struct amounts *amounts, const char **message)
 {
+    enum lmc_status status = LMC_OK;
     size_t all = 0;
-    for (unsigned c = 0; c < classes->count; c++) {
-        const unsigned char *bytes = lmci_take(in, 3);
-        if (!bytes)
-            return lmci_damaged(message, "a block ends inside its classes");
-        amounts->symbols[c] = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16;
-        all += amounts->symbols[c];
+    for (unsigned c = 0; status == LMC_OK && c < classes->count; c++) {
+        status = get_amount(in, n - all, &amounts->symbols[c], message);
+        all += status == LMC_OK ? amounts->symbols[c] : 0;
     }
-    if (all != n)
-        return lmci_damaged(message, "a block's classes have more or fewer elements than it");
-    count_low(classes, amounts);
-    return LMC_OK;
+    for (unsigned k = 0; status == LMC_OK && k < 3; k++)
+        status = get_amount(in, n, &amounts->low[k], message);
+    if (status == LMC_OK)
+        status = get_amount(in, n, &amounts->nibbles, message);
+    if (status == LMC_OK)
+        status = get_amount(in, n / OUTLIERS_ONE_IN, &amounts->outliers, message);
+    if (status == LMC_OK && all != n)
+        return lmci_damaged(message, "a block's classes have fewer elements than it");
+    return status;
 }
 
 /* A plane, left where it is in the input if `reach` bytes may be read from there on. */
-static enum lmc_status get_plane(struct lmci_reader *in, size_t count, size_t reach, struct room *room,
+static enum lmc_status get_plane(struct lmci_reader *in, size_t count, size_t reach, const struct room *room,
                                  unsigned char **own, const char **message)
 {
     const unsigned char *plane;
@@ -265,37 +266,40 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
     return status;
 }
 
-/* Places, and the words that belong there. */
-static enum lmc_status get_outliers(const struct lmci_block_shape *shape, struct lmci_reader *in, struct room *room,
+/* The words of outliers, in their order. */
+static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_t outliers, const struct room *room,
                                     const char **message)
 {
-    uint32_t *place = room->lists.outliers;
-    const unsigned char *said = lmci_take(in, 4);
-    size_t n = shape->bytes / shape->word;
-    size_t count = said ? lmci_load32(said) : SIZE_MAX;
-    if (count > room->lists.most_outliers)
-        return lmci_damaged(message, "a block has an impossible number of outliers");
-    memset(place, 0, count * sizeof *place);
-    for (unsigned k = 0; k < 3 + shape->word; k++) {
+    unsigned char *words = room->lists.outliers;
+    memset(words, 0, outliers * word);
+    for (unsigned k = 0; k < word; k++) {
         unsigned char *plane = room->plane;
-        enum lmc_status status = get_plane(in, count, count, room, &plane, message);
+        enum lmc_status status = get_plane(in, outliers, outliers, room, &plane, message);
         if (status != LMC_OK)
             return status;
-        for (size_t i = 0; i < count; i++) {
-            if (k < 3)
-                place[i] |= (uint32_t)plane[i] << 8 * k;
-            else
-                room->words[i * shape->word + k - 3] = plane[i];
-        }
+        for (size_t i = 0; i < outliers; i++)
+            words[i * word + k] = plane[i];
     }
-    for (size_t i = 0, next = 0; i < count; i++) {
-        if (place[i] >= n - next)
-            return lmci_damaged(message, "an outlier lies past the end of its block");
-        place[i] += (uint32_t)next;
-        next = place[i] + 1;
+    for (size_t i = 0; i < outliers; i++) {
+        if (word == 2)
+            lmci_store16(words + 2 * i, (uint16_t)(lmci_load16(words + 2 * i) >> 1 | lmci_load16(words + 2 * i) << 15));
+        else
+            lmci_store32(words + 4 * i, lmci_load32(words + 4 * i) >> 1 | lmci_load32(words + 4 * i) << 31);
     }
-    room->lists.outlier_count = count;
     return LMC_OK;
+}
+
+/* Whether the lists have come out even. */
+static bool all_used(unsigned word, const struct lmci_classes *classes, const struct amounts *amounts,
+                     const struct lmci_class_lists *begin, const struct lmci_class_lists *end)
+{
+    bool even = end->outliers == begin->outliers + amounts->outliers * word;
+    even = even && end->nibbles == begin->nibbles + amounts->nibbles;
+    for (unsigned c = 0; c < classes->count; c++)
+        even = even && end->symbols[c] == begin->symbols[c] + amounts->symbols[c];
+    for (unsigned k = 0; k < 3; k++)
+        even = even && end->low[k] == begin->low[k] + amounts->low[k];
+    return even;
 }
 
 /* Joins the lists, which must come out even: whether they do is up to the base. */
@@ -304,19 +308,13 @@ static enum lmc_status join_pieces(const struct lmci_block_shape *shape, const s
                                    unsigned char *dst, struct lmc_hasher *hasher, const char **message)
 {
     struct lmci_class_lists lists = room->lists;
-    size_t outlier = 0;
     for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
-        size_t end = (done + bytes) / shape->word;
-        lmci_kernels()->class_join(shape->word, base + done, bytes / shape->word, classes, &lists, dst + done);
-        for (; outlier < lists.outlier_count && lists.outliers[outlier] < end; outlier++)
-            memcpy(dst + (size_t)lists.outliers[outlier] * shape->word, room->words + outlier * shape->word,
-                   shape->word);
+        lmci_kernels()->class_join(shape->word, base, done / shape->word, bytes / shape->word, classes, &lists, dst);
         lmc_hasher_update(hasher, dst + done, bytes);
     }
-    for (unsigned c = 0; c < classes->count; c++)
-        if (lists.symbols[c] != room->lists.symbols[c] + amounts->symbols[c])
-            return lmci_damaged(message, "a block was coded against another base");
+    if (!all_used(shape->word, classes, amounts, &room->lists, &lists))
+        return lmci_damaged(message, "a block was coded against another base");
     return LMC_OK;
 }
 
@@ -333,13 +331,13 @@ enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct
         status = get_amounts(in, &classes, n, &amounts, message);
     if (status != LMC_OK)
         return status;
-    if (!room_init(&room, n, 2)) {
+    if (!room_init(&room, shape->word, n, 2)) {
         *message = "no memory to decode a block";
         return LMC_NO_MEMORY;
     }
     status = get_lists(in, &classes, &amounts, n, &room, message);
     if (status == LMC_OK)
-        status = get_outliers(shape, in, &room, message);
+        status = get_outliers(shape->word, in, amounts.outliers, &room, message);
     if (status == LMC_OK)
         status = join_pieces(shape, &classes, &amounts, &room, base, dst, hasher, message);
     lmci_release(room.memory);

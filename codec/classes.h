@@ -5,8 +5,9 @@
  * An update moves a weight by about as much whatever the weight, so the difference of two bit patterns is large where
  * the exponent is small. The decoder knows the base: elements fall into classes by its exponent, each with a shift that
  * brings its differences to one size. The difference shifted is a symbol of one byte, and each class has a code of its
- * own; the bits shifted out are stored beside it. The rare difference that is too large for its symbol is an outlier,
- * and its word is stored whole (FORMAT.md, 5.6).
+ * own; the bits shifted out are stored beside it. The rare difference that is too large for its symbol, a change of
+ * sign for one, is an outlier: a symbol that marks it stands in its class, and its word is stored whole (FORMAT.md,
+ * 5.6).
  */
 #ifndef LMC_CLASSES_H
 #define LMC_CLASSES_H
@@ -15,6 +16,7 @@
 #include "bytes.h"
 
 #define LMCI_MAX_CLASSES 16
+#define LMCI_MARK        128u /* the symbol of an outlier */
 
 /* Room past the end of every list here. */
 #define LMCI_CLASS_PAD ((size_t)64)
@@ -29,11 +31,9 @@ struct lmci_classes {
 /* What a block is dealt to, and put together from: the kernels advance the lists. */
 struct lmci_class_lists {
     unsigned char *symbols[LMCI_MAX_CLASSES];
-    unsigned char *low[3];  /* low[k]: the k-th byte below the symbol, of those whose shift is at least 8 * k + 8 */
-    unsigned char *nibbles; /* the last four bits of those whose shift is 4 more than whole bytes, one in a byte */
-    uint32_t *outliers;     /* their places in the block, ascending */
-    size_t outlier_count;
-    size_t most_outliers;
+    unsigned char *low[3];   /* low[k]: the k-th byte below the symbol, of those whose shift is at least 8 * k + 8 */
+    unsigned char *nibbles;  /* the last four bits of those whose shift is 4 more than whole bytes, one in a byte */
+    unsigned char *outliers; /* their words; they are not in the lists of low bits */
 };
 
 static inline unsigned lmci_class_key(unsigned word, uint32_t base)

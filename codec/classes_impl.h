@@ -7,13 +7,19 @@
  * at a time.
  */
 
-#if defined(__AVX512VBMI2__)
-#include <immintrin.h>
-#endif
+#include "vbmi2_impl.h"
 
 static inline uint32_t class_word(unsigned word, const unsigned char *from, size_t i)
 {
     return word == 2 ? lmci_load16(from + 2 * i) : lmci_load32(from + 4 * i);
+}
+
+static inline void class_store(unsigned word, unsigned char *to, size_t i, uint32_t x)
+{
+    if (word == 2)
+        lmci_store16(to + 2 * i, (uint16_t)x);
+    else
+        lmci_store32(to + 4 * i, x);
 }
 
 /* What an element's key says of its difference, so that the loops below need not branch. */
@@ -53,36 +59,32 @@ static inline uint32_t class_lowered(unsigned word, uint32_t raised, unsigned up
     return word == 2 ? (uint16_t)((int16_t)raised >> up) : (uint32_t)((int32_t)raised >> up);
 }
 
-/* Elements `from` to `to` - 1, one by one; false when there are too many outliers. Lists are written a byte past their
- * ends. */
-static inline bool deal_plain(unsigned word, const unsigned char *data, const unsigned char *base, size_t from,
+/* Elements `from` to `to` - 1, one by one. Lists are written an entry past their ends. */
+static inline void deal_plain(unsigned word, const unsigned char *data, const unsigned char *base, size_t from,
                               size_t to, const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     struct class_key keys[256];
     struct lmci_class_lists own = *lists; /* which stores of bytes can't change */
-    bool fine = true;
     if (from < to)
         class_keys_of(word, classes, keys);
-    for (size_t i = from; fine && i < to; i++) {
+    for (size_t i = from; i < to; i++) {
         uint32_t x = class_word(word, data, i);
         uint32_t b = class_word(word, base, i);
         const struct class_key *key = &keys[lmci_class_key(word, b)];
         uint32_t raised = class_raised(word, x, b, key->up);
-        *own.symbols[key->class]++ = (unsigned char)(raised >> (8 * word - 8));
+        unsigned symbol = raised >> (8 * word - 8);
+        unsigned usual = symbol != LMCI_MARK && class_lowered(word, raised, key->up) == class_raised(word, x, b, 0);
+        *own.symbols[key->class]++ = (unsigned char)(usual ? symbol : LMCI_MARK);
         for (unsigned k = 0; k + 1 < word; k++) {
             *own.low[k] = (unsigned char)(raised >> (8 * word - 16 - 8 * k));
-            own.low[k] += key->has_low[k];
+            own.low[k] += key->has_low[k] & usual;
         }
         *own.nibbles = (unsigned char)(raised >> key->nibble_at & 15);
-        own.nibbles += key->has_nibble;
-        if (class_lowered(word, raised, key->up) != class_raised(word, x, b, 0)) {
-            fine = own.outlier_count < own.most_outliers;
-            if (fine)
-                own.outliers[own.outlier_count++] = (uint32_t)i;
-        }
+        own.nibbles += key->has_nibble & usual;
+        class_store(word, own.outliers, 0, x);
+        own.outliers += usual ? 0 : word;
     }
     *lists = own;
-    return fine;
 }
 
 static inline void join_plain(unsigned word, const unsigned char *base, size_t from, size_t to,
@@ -95,18 +97,18 @@ static inline void join_plain(unsigned word, const unsigned char *base, size_t f
     for (size_t i = from; i < to; i++) {
         uint32_t b = class_word(word, base, i);
         const struct class_key *key = &keys[lmci_class_key(word, b)];
-        uint32_t raised = (uint32_t)*own.symbols[key->class]++ << (8 * word - 8);
+        unsigned symbol = *own.symbols[key->class]++;
+        unsigned usual = symbol != LMCI_MARK;
+        uint32_t raised = symbol << (8 * word - 8);
         for (unsigned k = 0; k + 1 < word; k++) {
             raised |= (uint32_t)(*own.low[k] & (0u - key->has_low[k])) << (8 * word - 16 - 8 * k);
-            own.low[k] += key->has_low[k];
+            own.low[k] += key->has_low[k] & usual;
         }
         raised |= (uint32_t)(*own.nibbles & (0u - key->has_nibble)) << key->nibble_at;
-        own.nibbles += key->has_nibble;
-        uint32_t x = b + class_lowered(word, raised, key->up);
-        if (word == 2)
-            lmci_store16(data + 2 * i, (uint16_t)x);
-        else
-            lmci_store32(data + 4 * i, x);
+        own.nibbles += key->has_nibble & usual;
+        uint32_t x = usual ? b + class_lowered(word, raised, key->up) : class_word(word, own.outliers, 0);
+        own.outliers += usual ? 0 : word;
+        class_store(word, data, i, x);
     }
     *lists = own;
 }
@@ -178,103 +180,121 @@ static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
     }
 }
 
-/* Classes as vectors, up to a number that the loops below are unrolled for; those too many never have an element. */
+/* What the loops below look up, by key and by class. */
 struct class_vectors {
-    __m512i before[LMCI_MAX_CLASSES]; /* the greatest key of the class before */
-    __m512i shift[LMCI_MAX_CLASSES];
-    bool low[3];    /* whether any has such a byte */
-    bool nibble[3]; /* ... or half of it */
+    __m512i class[4]; /* of each key */
+    __m512i up;       /* of each class: by how much its differences are raised; in every lane */
+    __m512i below;    /* of each class: flags of what is below its symbols */
+    bool low[3];      /* whether any has such a byte */
+    bool nibble[3];   /* ... or half of it */
 };
 
-static void class_vectors(const struct lmci_classes *classes, struct class_vectors *v)
+/* Flags of `below`: bit k for low byte k, and bit 4 + k for half of it. */
+#define CLASS_LOW(k)    (1u << (k))
+#define CLASS_NIBBLE(k) (16u << (k))
+
+static void class_vectors(unsigned word, const struct lmci_classes *classes, struct class_vectors *v)
 {
+    uint8_t class[256] = {0}, up[16] = {0}, below[16] = {0};
+    for (unsigned c = 1; c < classes->count; c++)
+        memset(class + classes->first[c], (int)c, 256u - classes->first[c]);
     memset(v, 0, sizeof *v);
-    for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++) {
-        bool there = c < classes->count;
-        v->before[c] = _mm512_set1_epi8((char)(there ? classes->first[c] - 1 : 255));
-        v->shift[c] = _mm512_set1_epi8((char)(there ? classes->shift[c] : 0));
-        for (unsigned k = 0; there && k < 3; k++) {
-            v->low[k] = v->low[k] || classes->shift[c] >= 8 * k + 8;
-            v->nibble[k] = v->nibble[k] || classes->shift[c] == 8 * k + 4;
+    for (unsigned c = 0; c < classes->count; c++) {
+        const unsigned shift = classes->shift[c];
+        up[c] = (uint8_t)(8 * word - 8 - shift);
+        for (unsigned k = 0; k < 3; k++) {
+            below[c] |= (uint8_t)(shift >= 8 * k + 8 ? CLASS_LOW(k) : shift == 8 * k + 4 ? CLASS_NIBBLE(k) : 0);
+            v->low[k] = v->low[k] || shift >= 8 * k + 8;
+            v->nibble[k] = v->nibble[k] || shift == 8 * k + 4;
         }
     }
+    for (unsigned k = 0; k < 4; k++)
+        v->class[k] = _mm512_loadu_si512(class + 64 * k);
+    v->up = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)up));
+    v->below = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)below));
 }
 
-/* The elements of each class, and all their shifts. */
-struct class_masks {
-    uint64_t of[LMCI_MAX_CLASSES];
-    __m512i shift;
-};
-
-static inline __attribute__((always_inline)) void class_masks(__m512i keys, const struct class_vectors *v,
-                                                              unsigned count, struct class_masks *m)
+static inline __m512i classes_of(__m512i keys, const struct class_vectors *v)
 {
-    uint64_t above = 0;
-    m->shift = v->shift[0];
-    for (unsigned c = count; c-- > 1;) {
-        uint64_t from = _mm512_cmp_epu8_mask(keys, v->before[c], _MM_CMPINT_NLE);
-        m->of[c] = from & ~above;
-        above = from;
-        m->shift = _mm512_mask_mov_epi8(m->shift, m->of[c], v->shift[c]);
-    }
-    m->of[0] = ~above;
+    __m512i low = _mm512_permutex2var_epi8(v->class[0], keys, v -> class[1]);
+    __m512i high = _mm512_permutex2var_epi8(v->class[2], keys, v -> class[3]);
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(keys), low, high);
 }
 
-static inline uint64_t class_has_low(__m512i shift, unsigned k)
+static inline uint64_t class_mask(__m512i classes, unsigned c)
 {
-    return _mm512_cmp_epu8_mask(shift, _mm512_set1_epi8((char)(8 * k + 8)), _MM_CMPINT_NLT);
+    return _mm512_cmpeq_epi8_mask(classes, _mm512_set1_epi8((char)c));
 }
 
-static inline uint64_t class_has_nibble(__m512i shift, unsigned k)
+static inline uint64_t class_has(__m512i below, unsigned flag)
 {
-    return _mm512_cmpeq_epi8_mask(shift, _mm512_set1_epi8((char)(8 * k + 4)));
+    return _mm512_test_epi8_mask(below, _mm512_set1_epi8((char)flag));
 }
 
 static inline void class_put(uint64_t mask, __m512i bytes, unsigned char **list)
 {
-    _mm512_storeu_si512(*list, _mm512_maskz_compress_epi8(mask, bytes));
+    _mm512_storeu_si512(*list, compress_bytes(mask, bytes));
     *list += __builtin_popcountll(mask);
 }
 
-static inline __m512i class_take(__m512i into, uint64_t mask, unsigned char **list)
+static inline __m512i class_take(uint64_t mask, unsigned char **list)
 {
-    __m512i bytes = _mm512_mask_expand_epi8(into, mask, _mm512_loadu_si512(*list));
+    __m512i bytes = expand_bytes(mask, _mm512_loadu_si512(*list));
     *list += __builtin_popcountll(mask);
     return bytes;
 }
 
-/* By how much the differences are raised. */
-static inline void class_ups(unsigned word, __m512i shift, __m512i *up)
+/* The words of outliers among 64, to their list and back. */
+static inline void class_put_outliers(unsigned word, uint64_t marked, const __m512i *x, struct lmci_class_lists *lists)
 {
-    class_widen(word, _mm512_sub_epi8(_mm512_set1_epi8((char)(8 * word - 8)), shift), up);
+    for (unsigned k = 0; k < word; k++) {
+        const uint64_t some = word == 2 ? marked >> 32 * k & 0xffffffff : marked >> 16 * k & 0xffff;
+        __m512i kept = word == 2 ? _mm512_maskz_compress_epi16((__mmask32)some, x[k])
+                                 : _mm512_maskz_compress_epi32((__mmask16)some, x[k]);
+        _mm512_storeu_si512(lists->outliers, kept);
+        lists->outliers += word * (size_t)__builtin_popcountll(some);
+    }
 }
 
-static inline __attribute__((always_inline)) bool deal_64(unsigned word, unsigned count, const unsigned char *data,
+static inline void class_take_outliers(unsigned word, uint64_t marked, __m512i *x, struct lmci_class_lists *lists)
+{
+    for (unsigned k = 0; k < word; k++) {
+        const uint64_t some = word == 2 ? marked >> 32 * k & 0xffffffff : marked >> 16 * k & 0xffff;
+        __m512i kept = _mm512_loadu_si512(lists->outliers);
+        x[k] = word == 2 ? _mm512_mask_expand_epi16(x[k], (__mmask32)some, kept)
+                         : _mm512_mask_expand_epi32(x[k], (__mmask16)some, kept);
+        lists->outliers += word * (size_t)__builtin_popcountll(some);
+    }
+}
+
+static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigned count, const unsigned char *data,
                                                           const unsigned char *base, size_t at,
                                                           const struct class_vectors *v, struct lmci_class_lists *lists)
 {
-    __m512i b[4], up[4], raised[4];
-    struct class_masks m;
+    __m512i x[4], b[4], up[4], raised[4];
     uint64_t large = 0;
     for (unsigned k = 0; k < word; k++)
         b[k] = _mm512_loadu_si512(base + at * word + 64 * k);
-    class_masks(class_keys(word, b), v, count, &m);
-    class_ups(word, m.shift, up);
+    const __m512i classes = classes_of(class_keys(word, b), v);
+    const __m512i below = _mm512_shuffle_epi8(v->below, classes);
+    class_widen(word, _mm512_shuffle_epi8(v->up, classes), up);
     for (unsigned k = 0; k < word; k++) {
-        __m512i x = _mm512_loadu_si512(data + at * word + 64 * k);
+        x[k] = _mm512_loadu_si512(data + at * word + 64 * k);
         if (word == 2) {
-            __m512i d = _mm512_sub_epi16(x, b[k]);
+            __m512i d = _mm512_sub_epi16(x[k], b[k]);
             raised[k] = _mm512_sllv_epi16(d, up[k]);
             large |= (uint64_t)_mm512_cmpneq_epi16_mask(d, _mm512_srav_epi16(raised[k], up[k])) << 32 * k;
         } else {
-            __m512i d = _mm512_sub_epi32(x, b[k]);
+            __m512i d = _mm512_sub_epi32(x[k], b[k]);
             raised[k] = _mm512_sllv_epi32(d, up[k]);
             large |= (uint64_t)_mm512_cmpneq_epi32_mask(d, _mm512_srav_epi32(raised[k], up[k])) << 16 * k;
         }
     }
     __m512i symbols = class_bytes(word, raised, word - 1);
+    large |= class_mask(symbols, LMCI_MARK);
+    symbols = _mm512_mask_mov_epi8(symbols, large, _mm512_set1_epi8((char)LMCI_MARK));
     for (unsigned c = 0; c < count; c++)
-        class_put(m.of[c], symbols, &lists->symbols[c]);
+        class_put(class_mask(classes, c), symbols, &lists->symbols[c]);
     __m512i nibbles = _mm512_setzero_si512();
     uint64_t with_nibble = 0;
     for (unsigned k = 0; k + 1 < word; k++) {
@@ -282,56 +302,55 @@ static inline __attribute__((always_inline)) bool deal_64(unsigned word, unsigne
             continue;
         __m512i low = class_bytes(word, raised, word - 2 - k);
         if (v->low[k])
-            class_put(class_has_low(m.shift, k), low, &lists->low[k]);
+            class_put(class_has(below, CLASS_LOW(k)) & ~large, low, &lists->low[k]);
         if (v->nibble[k]) {
-            uint64_t mask = class_has_nibble(m.shift, k);
+            uint64_t mask = class_has(below, CLASS_NIBBLE(k)) & ~large;
             nibbles = _mm512_mask_mov_epi8(nibbles, mask, low);
             with_nibble |= mask;
         }
     }
     if (v->nibble[0] || v->nibble[1] || v->nibble[2])
         class_put(with_nibble, _mm512_and_si512(_mm512_srli_epi16(nibbles, 4), _mm512_set1_epi8(15)), &lists->nibbles);
-    for (; __builtin_expect(large != 0, 0); large &= large - 1) {
-        if (lists->outlier_count == lists->most_outliers)
-            return false;
-        lists->outliers[lists->outlier_count++] = (uint32_t)(at + (size_t)__builtin_ctzll(large));
-    }
-    return true;
+    if (large)
+        class_put_outliers(word, large, x, lists);
 }
 
 static inline __attribute__((always_inline)) void join_64(unsigned word, unsigned count, const unsigned char *base,
                                                           size_t at, const struct class_vectors *v,
                                                           struct lmci_class_lists *lists, unsigned char *data)
 {
-    __m512i b[4], up[4], raised[4], planes[4];
-    struct class_masks m;
+    __m512i x[4], b[4], up[4], raised[4], planes[4];
     for (unsigned k = 0; k < word; k++)
         b[k] = _mm512_loadu_si512(base + at * word + 64 * k);
-    class_masks(class_keys(word, b), v, count, &m);
+    const __m512i classes = classes_of(class_keys(word, b), v);
+    const __m512i below = _mm512_shuffle_epi8(v->below, classes);
     __m512i symbols = _mm512_setzero_si512();
     for (unsigned c = 0; c < count; c++)
-        symbols = class_take(symbols, m.of[c], &lists->symbols[c]);
+        symbols = _mm512_or_si512(symbols, class_take(class_mask(classes, c), &lists->symbols[c]));
     planes[word - 1] = symbols;
+    const uint64_t marked = class_mask(symbols, LMCI_MARK);
     __m512i nibbles = _mm512_setzero_si512();
     if (v->nibble[0] || v->nibble[1] || v->nibble[2]) {
-        uint64_t mask = _mm512_test_epi8_mask(m.shift, _mm512_set1_epi8(4));
-        nibbles = _mm512_slli_epi16(class_take(nibbles, mask, &lists->nibbles), 4);
+        uint64_t mask = class_has(below, CLASS_NIBBLE(0) | CLASS_NIBBLE(1) | CLASS_NIBBLE(2)) & ~marked;
+        nibbles = _mm512_slli_epi16(class_take(mask, &lists->nibbles), 4);
     }
     for (unsigned k = 0; k + 1 < word; k++) {
         __m512i low = _mm512_setzero_si512();
         if (v->low[k])
-            low = class_take(low, class_has_low(m.shift, k), &lists->low[k]);
+            low = class_take(class_has(below, CLASS_LOW(k)) & ~marked, &lists->low[k]);
         if (v->nibble[k])
-            low = _mm512_mask_mov_epi8(low, class_has_nibble(m.shift, k), nibbles);
+            low = _mm512_mask_mov_epi8(low, class_has(below, CLASS_NIBBLE(k)), nibbles);
         planes[word - 2 - k] = low;
     }
     class_weave(word, planes, raised);
-    class_ups(word, m.shift, up);
-    for (unsigned k = 0; k < word; k++) {
-        __m512i x = word == 2 ? _mm512_add_epi16(b[k], _mm512_srav_epi16(raised[k], up[k]))
-                              : _mm512_add_epi32(b[k], _mm512_srav_epi32(raised[k], up[k]));
-        _mm512_storeu_si512(data + at * word + 64 * k, x);
-    }
+    class_widen(word, _mm512_shuffle_epi8(v->up, classes), up);
+    for (unsigned k = 0; k < word; k++)
+        x[k] = word == 2 ? _mm512_add_epi16(b[k], _mm512_srav_epi16(raised[k], up[k]))
+                         : _mm512_add_epi32(b[k], _mm512_srav_epi32(raised[k], up[k]));
+    if (marked)
+        class_take_outliers(word, marked, x, lists);
+    for (unsigned k = 0; k < word; k++)
+        _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
 }
 
 /* The hardware's own prefetching stops at the end of each page. Nothing is read, so it may be past the end. */
@@ -342,7 +361,7 @@ static inline void class_prefetch(unsigned word, const unsigned char *from, size
 }
 
 /* All whole vectors; `word` and `count` are constants where this is called. */
-static inline __attribute__((always_inline)) bool deal_vectors(unsigned word, unsigned count, const unsigned char *data,
+static inline __attribute__((always_inline)) void deal_vectors(unsigned word, unsigned count, const unsigned char *data,
                                                                const unsigned char *base, size_t from, size_t to,
                                                                const struct class_vectors *v,
                                                                struct lmci_class_lists *lists)
@@ -350,89 +369,105 @@ static inline __attribute__((always_inline)) bool deal_vectors(unsigned word, un
     for (size_t at = from; at < to; at += 64) {
         class_prefetch(word, data, at);
         class_prefetch(word, base, at);
-        if (!deal_64(word, count, data, base, at, v, lists))
-            return false;
+        deal_64(word, count, data, base, at, v, lists);
     }
-    return true;
 }
 
 static inline __attribute__((always_inline)) void join_vectors(unsigned word, unsigned count, const unsigned char *base,
-                                                               size_t n, const struct class_vectors *v,
+                                                               size_t from, size_t to, const struct class_vectors *v,
                                                                struct lmci_class_lists *lists, unsigned char *data)
 {
-    for (size_t at = 0; at + 64 <= n; at += 64) {
+    for (size_t at = from; at < to; at += 64) {
         class_prefetch(word, base, at);
         join_64(word, count, base, at, v, lists, data);
     }
 }
 
-static bool deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t from, size_t to,
+/* The loops are unrolled for each usual number of classes; those that are not there never have an element. */
+#define FOR_CLASSES(count, what) \
+    switch (count) {             \
+    case 1:                      \
+    case 2:                      \
+        what(2);                 \
+        break;                   \
+    case 3:                      \
+        what(3);                 \
+        break;                   \
+    case 4:                      \
+        what(4);                 \
+        break;                   \
+    case 5:                      \
+        what(5);                 \
+        break;                   \
+    case 6:                      \
+        what(6);                 \
+        break;                   \
+    case 7:                      \
+    case 8:                      \
+        what(8);                 \
+        break;                   \
+    default:                     \
+        what(16);                \
+    }
+
+static void deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t from, size_t to,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     struct class_vectors v;
     struct lmci_class_lists own = *lists;
-    bool fine;
-    class_vectors(classes, &v);
+    class_vectors(word, classes, &v);
+#define DEAL_2(n) deal_vectors(2, n, data, base, from, to, &v, &own)
+#define DEAL_4(n) deal_vectors(4, n, data, base, from, to, &v, &own)
     if (word == 2)
-        fine = classes->count <= 4   ? deal_vectors(2, 4, data, base, from, to, &v, &own)
-               : classes->count <= 8 ? deal_vectors(2, 8, data, base, from, to, &v, &own)
-                                     : deal_vectors(2, 16, data, base, from, to, &v, &own);
+        FOR_CLASSES(classes->count, DEAL_2)
     else
-        fine = classes->count <= 4   ? deal_vectors(4, 4, data, base, from, to, &v, &own)
-               : classes->count <= 8 ? deal_vectors(4, 8, data, base, from, to, &v, &own)
-                                     : deal_vectors(4, 16, data, base, from, to, &v, &own);
+        FOR_CLASSES(classes->count, DEAL_4)
     *lists = own;
-    return fine;
 }
 
-static void join_whole(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
-                       struct lmci_class_lists *lists, unsigned char *data)
+static void join_whole(unsigned word, const unsigned char *base, size_t from, size_t to,
+                       const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data)
 {
     struct class_vectors v;
     struct lmci_class_lists own = *lists;
-    class_vectors(classes, &v);
-    if (word == 2 && classes->count <= 4)
-        join_vectors(2, 4, base, n, &v, &own, data);
-    else if (word == 2 && classes->count <= 8)
-        join_vectors(2, 8, base, n, &v, &own, data);
-    else if (word == 2)
-        join_vectors(2, 16, base, n, &v, &own, data);
-    else if (classes->count <= 4)
-        join_vectors(4, 4, base, n, &v, &own, data);
-    else if (classes->count <= 8)
-        join_vectors(4, 8, base, n, &v, &own, data);
+    class_vectors(word, classes, &v);
+#define JOIN_2(n) join_vectors(2, n, base, from, to, &v, &own, data)
+#define JOIN_4(n) join_vectors(4, n, base, from, to, &v, &own, data)
+    if (word == 2)
+        FOR_CLASSES(classes->count, JOIN_2)
     else
-        join_vectors(4, 16, base, n, &v, &own, data);
+        FOR_CLASSES(classes->count, JOIN_4)
     *lists = own;
 }
 
 #endif
 
-static bool class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t n,
+static void class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t n,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     size_t done = first;
 #if defined(__AVX512VBMI2__)
     done += n - n % 64;
-    if (!deal_whole(word, data, base, first, done, classes, lists))
-        return false;
-#endif
-    return word == 2 ? deal_plain(2, data, base, done, first + n, classes, lists)
-                     : deal_plain(4, data, base, done, first + n, classes, lists);
-}
-
-static void class_join(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
-                       struct lmci_class_lists *lists, unsigned char *data)
-{
-    size_t done = 0;
-#if defined(__AVX512VBMI2__)
-    done = n - n % 64;
-    join_whole(word, base, n, classes, lists, data);
+    deal_whole(word, data, base, first, done, classes, lists);
 #endif
     if (word == 2)
-        join_plain(2, base, done, n, classes, lists, data);
+        deal_plain(2, data, base, done, first + n, classes, lists);
     else
-        join_plain(4, base, done, n, classes, lists, data);
+        deal_plain(4, data, base, done, first + n, classes, lists);
+}
+
+static void class_join(unsigned word, const unsigned char *base, size_t first, size_t n,
+                       const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data)
+{
+    size_t done = first;
+#if defined(__AVX512VBMI2__)
+    done += n - n % 64;
+    join_whole(word, base, first, done, classes, lists, data);
+#endif
+    if (word == 2)
+        join_plain(2, base, done, first + n, classes, lists, data);
+    else
+        join_plain(4, base, done, first + n, classes, lists, data);
 }
 
 /* ---- Half bytes ------------------------------------------------------------------------------------------------ */

@@ -3,8 +3,8 @@
 
 #define COUNT_CHUNK ((size_t)64)
 
-/* Four tables, for neighbouring symbols are often equal and would wait for each other's store. */
-static inline void count_some(const unsigned char *symbols, size_t count, uint32_t part[4][256])
+/* Eight tables, for neighbouring symbols are often equal and would wait for each other's store. */
+static inline void count_some(const unsigned char *symbols, size_t count, uint16_t part[8][256])
 {
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {
@@ -13,33 +13,48 @@ static inline void count_some(const unsigned char *symbols, size_t count, uint32
         part[1][x >> 8 & 255]++;
         part[2][x >> 16 & 255]++;
         part[3][x >> 24 & 255]++;
-        part[0][x >> 32 & 255]++;
-        part[1][x >> 40 & 255]++;
-        part[2][x >> 48 & 255]++;
-        part[3][x >> 56]++;
+        part[4][x >> 32 & 255]++;
+        part[5][x >> 40 & 255]++;
+        part[6][x >> 48 & 255]++;
+        part[7][x >> 56]++;
     }
     for (; i < count; i++)
         part[0][symbols[i]]++;
 }
 
-/* So few that clearing and adding up four tables takes longer than waiting for stores. */
-#define COUNT_FEW ((size_t)1024)
+static inline void add_counts(uint16_t part[8][256], uint32_t counts[256])
+{
+    for (size_t s = 0; s < 256; s++)
+        for (size_t k = 0; k < 8; k++)
+            counts[s] += part[k][s];
+}
+
+/* So few that clearing and adding up tables takes longer than waiting for stores. */
+#define COUNT_FEW ((size_t)512)
+/* So many that no table overflows. */
+#define COUNT_MANY ((size_t)1 << 15)
 
 static void count_symbols(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256])
 {
-    uint32_t part[4][256];
-    if (count <= COUNT_FEW) {
-        memset(counts, 0, 256 * sizeof *counts);
-        for (size_t i = 0; i < count; i++)
-            counts[symbols[i]]++;
-        return;
+    uint16_t part[8][256];
+    size_t ahead = 8 * every * COUNT_CHUNK;
+    memset(counts, 0, 256 * sizeof *counts);
+    for (size_t i = 0; count <= COUNT_FEW && i < count; i++)
+        counts[symbols[i]]++;
+    for (size_t i = 0; count > COUNT_FEW && i < count;) {
+        memset(part, 0, sizeof part);
+        if (every == 1) {
+            size_t some = count - i < COUNT_MANY ? count - i : COUNT_MANY;
+            count_some(symbols + i, some, part);
+            i += some;
+        } else {
+            for (size_t most = i + every * COUNT_MANY; i < count && i < most; i += every * COUNT_CHUNK) {
+                if (count - i > ahead)
+                    __builtin_prefetch(symbols + i + ahead);
+                if (count - i >= COUNT_CHUNK)
+                    count_some(symbols + i, COUNT_CHUNK, part);
+            }
+        }
+        add_counts(part, counts);
     }
-    memset(part, 0, sizeof part);
-    if (every == 1)
-        count_some(symbols, count, part);
-    else
-        for (size_t i = 0; i + COUNT_CHUNK <= count; i += every * COUNT_CHUNK)
-            count_some(symbols + i, COUNT_CHUNK, part);
-    for (size_t i = 0; i < 256; i++)
-        counts[i] = part[0][i] + part[1][i] + part[2][i] + part[3][i];
 }

@@ -30,19 +30,31 @@ uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t to
 
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
 
+/* Counts up to 63 have buckets of their own, greater ones are told by their length and the three bits below the first. */
+#define BUCKETS (64 + 8 * 26)
+
+static inline unsigned bucket_of(uint32_t count)
+{
+    if (count < 64)
+        return count;
+    unsigned length = 31 - (unsigned)__builtin_clz(count);
+    return 64 + 8 * (length - 6) + (count >> (length - 3) & 7);
+}
+
 /* Symbols that occur as count << 9 | symbol, ascending; returns how many. Counts are below 2^23. */
 static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
 {
-    unsigned start[34] = {0}; /* first by the length of the counts, for most are short */
+    uint16_t start[BUCKETS + 1] = {0}; /* few counts share a bucket */
+    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++)
+        start[bucket_of(counts[s]) + 1]++;
+    const unsigned none = start[1];
+    start[1] = 0;
+    for (unsigned i = 1; i < BUCKETS; i++)
+        start[i + 1] = (uint16_t)(start[i + 1] + start[i]);
     for (uint32_t s = 0; s < LMCI_SYMBOLS; s++)
         if (counts[s])
-            start[33 - (unsigned)__builtin_clz(counts[s])]++;
-    for (unsigned i = 1; i < 34; i++)
-        start[i] += start[i - 1];
-    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++)
-        if (counts[s])
-            keys[start[32 - (unsigned)__builtin_clz(counts[s])]++] = counts[s] << 9 | s;
-    unsigned n = start[32];
+            keys[start[bucket_of(counts[s])]++] = counts[s] << 9 | s;
+    const unsigned n = LMCI_SYMBOLS - none;
     for (unsigned i = 1; i < n; i++) {
         uint32_t key = keys[i];
         unsigned at = i;

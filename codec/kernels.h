@@ -30,6 +30,10 @@ struct lmci_kernels {
     uint64_t (*hash64)(const void *data, size_t bytes, uint64_t seed);
     void (*hash_update)(void *state, const void *data, size_t bytes);
 
+    /* Copies past the caches, where a processor can. lmci_kernels()->fence() before anyone else may look. */
+    void (*stream)(unsigned char *dst, const unsigned char *from, size_t bytes);
+    void (*fence)(void);
+
     /* Transforms `count` words of `word` bytes and groups their bytes: planes[0] has the lowest bytes. */
     void (*split)(enum lmci_transform transform, unsigned word, const unsigned char *data, const unsigned char *base,
                   size_t count, unsigned char *const *planes);
@@ -45,12 +49,15 @@ struct lmci_kernels {
     void (*pack_nibbles)(const unsigned char *nibbles, size_t count, unsigned char *packed);
     void (*unpack_nibbles)(const unsigned char *packed, size_t count, unsigned char *nibbles);
 
-    /* Deals the words of a block from `first` on to the lists; false when there are too many outliers. */
-    bool (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t count,
+    /* Deals the words of a block from `first` on to the lists. */
+    void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t count,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists);
-    /* The inverse, but for the outliers. Lists advance together by `count`, whatever the base. */
-    void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
-                       struct lmci_class_lists *lists, unsigned char *data);
+    /*
+     * The inverse. The lists of symbols advance together by `count` entries, each other list by at most as many,
+     * whatever they and the base hold.
+     */
+    void (*class_join)(unsigned word, const unsigned char *base, size_t first, size_t count,
+                       const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data);
 
     /*
      * Lists of tree.c, of at least one symbol: memory up to 64 bytes past their end is read, and written in what is
@@ -58,10 +65,11 @@ struct lmci_kernels {
      */
     /* Sets the bit of each rank that is at least `pivot`, clears what is left of the last byte; returns how many. */
     size_t (*tree_bits)(const unsigned char *ranks, size_t count, unsigned char pivot, unsigned char *bits);
-    /* Moves the symbols whose bit is set to `ones`, and the others together. */
-    void (*tree_split)(const unsigned char *bits, size_t count, unsigned char *list, unsigned char *ones);
-    /* Keeps the symbols whose bit is set, or those whose bit is clear, and moves them together. */
-    void (*tree_keep)(const unsigned char *bits, size_t count, bool ones, unsigned char *list);
+    /* So does this; it moves the symbols whose bit is set to `ones`, and the others together. */
+    size_t (*tree_split)(unsigned char *list, size_t count, unsigned char pivot, unsigned char *bits,
+                         unsigned char *ones);
+    /* And this; it keeps the symbols whose bit is set, or those whose bit is clear, and moves them together. */
+    size_t (*tree_keep)(unsigned char *list, size_t count, unsigned char pivot, bool ones, unsigned char *bits);
     size_t (*tree_count)(const unsigned char *bits, size_t count);
     /* The inverse of a split: sides[0] has a symbol for each clear bit, sides[1] for each that is set. */
     void (*tree_merge)(const unsigned char *bits, size_t count, const struct lmci_side sides[2], unsigned char *out);

@@ -11,6 +11,7 @@
 
 #include "checksum_impl.h"
 #include "count_impl.h"
+#include "stream_impl.h"
 #include "transform_impl.h"
 #include "tree_impl.h"
 
@@ -21,6 +22,8 @@ const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .hash128 = hash128,
     .hash64 = hash64,
     .hash_update = hash_update,
+    .stream = stream,
+    .fence = fence,
     .split = split,
     .merge = merge,
     .count = count_symbols,

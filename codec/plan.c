@@ -97,12 +97,14 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 
 /* ---- Classes --------------------------------------------------------------------------------------------------- */
 
-#define LENGTHS       33u /* of a difference: bits of its absolute value, 0 to 32 */
-#define USUAL_CLASSES 8u
-#define DENSE_CLASSES LMCI_MAX_CLASSES
-#define GROUP_LEAST   200u  /* a key of fewer than one in so many words joins the keys below it */
-#define OUTLIER_BITS  48u   /* what an outlier costs, about */
-#define CLASS_BITS    2000u /* what a class has to save in each block, for its table and the time that it takes */
+#define LENGTHS         33u /* of a difference: bits of its absolute value, 0 to 32 */
+#define USUAL_CLASSES_2 6u  /* for words of 2 bytes: more cost time and save little */
+#define USUAL_CLASSES_4 8u
+#define DENSE_CLASSES   LMCI_MAX_CLASSES
+#define GROUP_LEAST     200u  /* a key of fewer than one in so many words joins the keys below it */
+#define OUTLIER_SAVES   4u    /* bits: an outlier's word takes a few less than it has ... */
+#define OUTLIER_MARK    6u    /* ... and its mark some */
+#define CLASS_BITS      2000u /* what a class has to save in each block, for its table and the time that it takes */
 
 /* Words whose keys are neighbours. */
 struct group {
@@ -204,12 +206,13 @@ static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned mos
 static uint64_t shifted_bits(const struct group *group, unsigned word, unsigned shift)
 {
     uint32_t lengths[LENGTHS] = {0};
-    uint64_t bits = (uint64_t)group->words * shift;
+    uint64_t bits = 0;
     for (unsigned k = 0; k < LENGTHS; k++) {
         unsigned length = k > shift ? k - shift : 0;
         lengths[length] += group->lengths[k];
         unsigned below = (length ? length - 1 : 0) + (k > 0 || shift > 0);
-        bits += (uint64_t)group->lengths[k] * (below + (length > 7 && shift < 8 * word - 8 ? OUTLIER_BITS : 0));
+        bool outlier = length > 7 && shift < 8 * word - 8;
+        bits += (uint64_t)group->lengths[k] * (outlier ? 8 * word + OUTLIER_MARK - OUTLIER_SAVES : below + shift);
     }
     return bits + lmci_entropy_bits(lengths, LENGTHS, group->words);
 }
@@ -241,8 +244,9 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
         int32_t difference = sample_difference(sample, i, b);
         unsigned class = class_of[lmci_class_key(sample->word, b)];
         int32_t symbol = difference >> classes->shift[class];
-        counts[class][symbol & 255]++;
-        bits += classes->shift[class] + (symbol == (int8_t)symbol ? 0 : OUTLIER_BITS);
+        bool outlier = symbol != (int8_t)symbol || symbol == (int8_t)LMCI_MARK;
+        counts[class][outlier ? LMCI_MARK : symbol & 255]++;
+        bits += outlier ? 8 * sample->word - OUTLIER_SAVES : classes->shift[class];
     }
     for (unsigned c = 0; c < classes->count; c++) {
         uint64_t words = 0;
@@ -275,7 +279,8 @@ static void choose(const struct sample *sample, const struct lmc_params *params,
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
     const bool is_float = lmci_dtype_is_float(params->dtype);
-    const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : USUAL_CLASSES;
+    const unsigned usual = sample->word == 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
+    const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
     uint64_t least = cost_bits(sample, LMCI_KEEP);
     uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
     *scheme = (struct lmci_scheme){.method = LMCI_METHOD_PLANES, .transform = LMCI_KEEP};

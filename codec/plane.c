@@ -46,7 +46,7 @@ struct tree_plan {
 };
 
 /* Symbols that are counted of a long plane: a code for more is hardly better, and counting all takes long. */
-#define COUNTED ((size_t)6 << 10)
+#define COUNTED ((size_t)4 << 10)
 
 /* Lists of a segment should stay in the first-level cache, but each node of each costs half a byte. */
 static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
@@ -122,8 +122,7 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
     unsigned char *flags = nonzero + bytes + LMCI_PLANE_PAD;
     unsigned char *deeper = flags + flag_bytes + LMCI_PLANE_PAD;
     memcpy(nonzero, plane, bytes);
-    size_t kept = lmci_kernels()->tree_bits(nonzero, bytes, 1, flags);
-    lmci_kernels()->tree_keep(flags, bytes, true, nonzero);
+    size_t kept = lmci_kernels()->tree_keep(nonzero, bytes, 1, true, flags);
     if (room < 1 || kept == 0)
         return 0;
     dst[0] = LMCI_PLANE_SPARSE;

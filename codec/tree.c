@@ -124,14 +124,12 @@ static bool write_list(struct writer *out, int child, unsigned char *list, size_
     size_t bit_bytes = (count + 7) / 8;
     if ((size_t)(out->end - out->at) < bit_bytes)
         return false;
-    size_t ones = out->kernels->tree_bits(list, count, node->pivot, bits);
     out->at += bit_bytes;
     bool left = has_list(out->tree, node->child[0]);
     bool right = has_list(out->tree, node->child[1]);
-    if (left && right)
-        out->kernels->tree_split(bits, count, list, stack);
-    else if (left || right)
-        out->kernels->tree_keep(bits, count, right, list);
+    size_t ones = left && right   ? out->kernels->tree_split(list, count, node->pivot, bits, stack)
+                  : left || right ? out->kernels->tree_keep(list, count, node->pivot, right, bits)
+                                  : out->kernels->tree_bits(list, count, node->pivot, bits);
     if (left && !write_list(out, node->child[0], list, count - ones, right ? stack + ones + LMCI_TREE_PAD : stack))
         return false;
     if (!right)

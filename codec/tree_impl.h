@@ -6,18 +6,47 @@
  * symbols go through pext and pdep under a mask of whole bytes, with NEON through a table lookup. The plain loops take
  * a symbol at a time.
  */
-#if defined(__AVX512VBMI2__) || defined(__AVX2__)
+#include "vbmi2_impl.h"
+
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
+
+/* At most 8 bytes, which need not be a number that the compiler knows. */
+static inline uint64_t load_some(const unsigned char *from, size_t bytes)
+{
+#if defined(__AVX512VBMI2__)
+    return (uint64_t)_mm_cvtsi128_si64(_mm_maskz_loadu_epi8((__mmask16)((1u << bytes) - 1), from));
+#else
+    uint64_t some = 0;
+    for (size_t i = 0; i < bytes; i++)
+        some |= (uint64_t)from[i] << 8 * i;
+    return some;
+#endif
+}
+
+static inline void store_some(unsigned char *to, uint64_t value, size_t bytes)
+{
+#if defined(__AVX512VBMI2__)
+    _mm_mask_storeu_epi8(to, (__mmask16)((1u << bytes) - 1), _mm_cvtsi64_si128((long long)value));
+#else
+    for (size_t i = 0; i < bytes; i++)
+        to[i] = (unsigned char)(value >> 8 * i);
+#endif
+}
 
 /* The bits of symbols i and on, at most 64; `n` - `i` of them are there. */
 static inline uint64_t load_bits(const unsigned char *bits, size_t i, size_t n)
 {
+    return n - i >= 64 ? lmci_load64(bits + i / 8) : load_some(bits + i / 8, (n - i + 7) / 8);
+}
+
+static inline void store_bits(unsigned char *bits, uint64_t some, size_t i, size_t n)
+{
     if (n - i >= 64)
-        return lmci_load64(bits + i / 8);
-    uint64_t some = 0;
-    memcpy(&some, bits + i / 8, (n - i + 7) / 8);
-    return some;
+        lmci_store64(bits + i / 8, some);
+    else
+        store_some(bits + i / 8, some, (n - i + 7) / 8);
 }
 
 static inline uint64_t valid_bits(size_t i, size_t n)
@@ -35,7 +64,7 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
 /* Those of the 64 bytes whose bit is set, to dst; writes 64 bytes. */
 static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
 {
-    _mm512_storeu_si512(dst, _mm512_maskz_compress_epi8(bits, _mm512_loadu_si512(from)));
+    _mm512_storeu_si512(dst, compress_bytes(bits, _mm512_loadu_si512(from)));
     return (size_t)__builtin_popcountll(bits);
 }
 
@@ -44,8 +73,8 @@ static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t 
                              unsigned char **ones)
 {
     __m512i x = _mm512_loadu_si512(from);
-    _mm512_storeu_si512(*ones, _mm512_maskz_compress_epi8(bits, x));
-    _mm512_storeu_si512(*zeros, _mm512_maskz_compress_epi8(~bits & valid, x));
+    _mm512_storeu_si512(*ones, compress_bytes(bits, x));
+    _mm512_storeu_si512(*zeros, compress_bytes(~bits & valid, x));
     *ones += __builtin_popcountll(bits);
     *zeros += __builtin_popcountll(~bits & valid);
 }
@@ -53,8 +82,8 @@ static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t 
 static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const unsigned char **ones,
                                unsigned char *out)
 {
-    __m512i x = _mm512_maskz_expand_epi8(~bits, _mm512_loadu_si512(*zeros));
-    _mm512_storeu_si512(out, _mm512_mask_expand_epi8(x, bits, _mm512_loadu_si512(*ones)));
+    __m512i x = expand_bytes(~bits, _mm512_loadu_si512(*zeros));
+    _mm512_storeu_si512(out, _mm512_or_si512(x, expand_bytes(bits, _mm512_loadu_si512(*ones))));
     *ones += __builtin_popcountll(bits);
     *zeros += 64 - __builtin_popcountll(bits);
 }
@@ -256,40 +285,47 @@ static void rename_bytes(const uint8_t lut[256], const unsigned char *from, size
 static size_t tree_bits(const unsigned char *ranks, size_t n, unsigned char pivot, unsigned char *bits)
 {
     size_t ones = 0;
-    size_t i = 0;
-    for (; i + 64 <= n; i += 64) {
-        uint64_t some = at_least(ranks + i, pivot);
-        lmci_store64(bits + i / 8, some);
-        ones += (size_t)__builtin_popcountll(some);
-    }
-    if (i < n) {
+    for (size_t i = 0; i < n; i += 64) {
         uint64_t some = at_least(ranks + i, pivot) & valid_bits(i, n);
-        memcpy(bits + i / 8, &some, (n - i + 7) / 8);
+        store_bits(bits, some, i, n);
         ones += (size_t)__builtin_popcountll(some);
     }
     return ones;
 }
 
-static void tree_split(const unsigned char *bits, size_t n, unsigned char *list, unsigned char *ones)
+static size_t tree_split(unsigned char *list, size_t n, unsigned char pivot, unsigned char *bits, unsigned char *ones)
 {
-    unsigned char *zeros = list;
-    for (size_t i = 0; i < n; i += 64)
-        deal_bits(list + i, load_bits(bits, i, n), valid_bits(i, n), &zeros, &ones);
+    unsigned char *zero = list;
+    unsigned char *one = ones;
+    for (size_t i = 0; i < n; i += 64) {
+        uint64_t valid = valid_bits(i, n);
+        uint64_t some = at_least(list + i, pivot) & valid;
+        store_bits(bits, some, i, n);
+        deal_bits(list + i, some, valid, &zero, &one);
+    }
+    return (size_t)(one - ones);
 }
 
-static void tree_keep(const unsigned char *bits, size_t n, bool ones, unsigned char *list)
+static size_t tree_keep(unsigned char *list, size_t n, unsigned char pivot, bool ones, unsigned char *bits)
 {
     unsigned char *kept = list;
     for (size_t i = 0; i < n; i += 64) {
-        uint64_t some = load_bits(bits, i, n);
-        kept += pick(list + i, ones ? some : ~some & valid_bits(i, n), kept);
+        uint64_t valid = valid_bits(i, n);
+        uint64_t some = at_least(list + i, pivot) & valid;
+        store_bits(bits, some, i, n);
+        kept += pick(list + i, ones ? some : ~some & valid, kept);
     }
+    return ones ? (size_t)(kept - list) : n - (size_t)(kept - list);
 }
 
 static size_t tree_count(const unsigned char *bits, size_t n)
 {
     size_t ones = 0;
-    for (size_t i = 0; i < n; i += 64)
+    size_t i = 0;
+    for (; i + 256 <= n; i += 256)
+        for (size_t k = 0; k < 32; k += 8)
+            ones += (size_t)__builtin_popcountll(lmci_load64(bits + i / 8 + k));
+    for (; i < n; i += 64)
         ones += (size_t)__builtin_popcountll(load_bits(bits, i, n));
     return ones;
 }
@@ -298,16 +334,25 @@ static void tree_merge(const unsigned char *bits, size_t n, const struct lmci_si
 {
     const unsigned char *zeros = sides[0].list;
     const unsigned char *ones = sides[1].list;
-    if (zeros && ones)
-        for (size_t i = 0; i < n; i += 64)
+    const size_t whole = n & ~(size_t)63;
+    size_t i = 0;
+    if (zeros && ones) {
+        for (; i < whole; i += 64)
+            merge_lists(lmci_load64(bits + i / 8), &zeros, &ones, out + i);
+        if (i < n)
             merge_lists(load_bits(bits, i, n), &zeros, &ones, out + i);
-    else if (ones)
-        for (size_t i = 0; i < n; i += 64)
+    } else if (ones) {
+        for (; i < whole; i += 64)
+            merge_value(lmci_load64(bits + i / 8), &ones, sides[0].value, out + i);
+        if (i < n)
             merge_value(load_bits(bits, i, n), &ones, sides[0].value, out + i);
-    else if (zeros)
-        for (size_t i = 0; i < n; i += 64)
+    } else if (zeros) {
+        for (; i < whole; i += 64)
+            merge_value(~lmci_load64(bits + i / 8), &zeros, sides[1].value, out + i);
+        if (i < n)
             merge_value(~load_bits(bits, i, n), &zeros, sides[1].value, out + i);
-    else
-        for (size_t i = 0; i < n; i += 64)
+    } else {
+        for (; i < n; i += 64)
             merge_values(load_bits(bits, i, n), sides[0].value, sides[1].value, out + i);
+    }
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 try:
@@ -199,43 +200,49 @@ def decode_classes(reader: Reader, n: int, word: int, base: bytes) -> bytes:
     words = [int.from_bytes(base[i : i + word], "little") for i in range(0, n * word, word)]
     keys = [b >> (7 if word == 2 else 23) & 255 for b in words]
     classes = [max(c for c in range(count) if key >= least[c]) for key in keys]
-    low = [
-        iter(decode_list(reader, sum(size for size, s in zip(sizes, shifts, strict=True) if s >= 8 * k + 8)))
-        for k in range(3)
-    ]
-    half_count = sum(size for size, s in zip(sizes, shifts, strict=True) if s % 8)
+    amounts = [int.from_bytes(reader.take(3), "little") for _ in range(5)]
+    refuse(max(amounts) > n or amounts[4] > n // 8, "a list with more entries than it can have")
+    *low_counts, half_count, outlier_count = amounts
+    low = [Entries(decode_list(reader, count)) for count in low_counts]
     packed = decode_list(reader, (half_count + 1) // 2)
     refuse(half_count % 2 == 1 and packed[-1] >> 4 != 0, "half a byte left over")
-    halves = iter([half for byte in packed for half in (byte & 15, byte >> 4)])
-    symbols = [iter(decode_list(reader, size)) for size in sizes]
-    outliers = decode_outliers(reader, n, word)
-    refuse([classes.count(c) for c in range(count)] != sizes, "another base")
+    halves = Entries([half for byte in packed for half in (byte & 15, byte >> 4)][:half_count])
+    symbols = [Entries(decode_list(reader, size)) for size in sizes]
+    planes = [decode_list(reader, outlier_count) for _ in range(word)]
+    outliers = Entries([int.from_bytes(bytes(column), "little") for column in zip(*planes, strict=True)])
     content = bytearray()
-    for i, (b, c) in enumerate(zip(words, classes, strict=True)):
-        d = next(symbols[c])
+    for b, c in zip(words, classes, strict=True):
+        d = symbols[c].next()
+        if d == 128:
+            y = outliers.next()
+            content += (y >> 1 | (y & 1) << bits - 1).to_bytes(word, "little")
+            continue
         for k in range(shifts[c] // 8):
-            d = d << 8 | next(low[k])
+            d = d << 8 | low[k].next()
         if shifts[c] % 8:
-            d = d << 4 | next(halves)
+            d = d << 4 | halves.next()
         if d >> (shifts[c] + 7):
             d -= 1 << (shifts[c] + 8)
-        content += outliers.get(i, (b + d & (1 << bits) - 1).to_bytes(word, "little"))
+        content += (b + d & (1 << bits) - 1).to_bytes(word, "little")
+    for entries in (*low, halves, *symbols, outliers):
+        entries.end()
     return bytes(content)
 
 
-def decode_outliers(reader: Reader, n: int, word: int) -> dict[int, bytes]:
-    """[5.6] Place and word of each."""
-    count = int.from_bytes(reader.take(4), "little")
-    refuse(count > n // 16, "too many outliers")
-    gaps = [decode_list(reader, count) for _ in range(3)]
-    planes = [decode_list(reader, count) for _ in range(word)]
-    outliers: dict[int, bytes] = {}
-    place = -1
-    for i in range(count):
-        place += 1 + int.from_bytes(bytes(gap[i] for gap in gaps), "little")
-        refuse(place >= n, "an outlier past the end")
-        outliers[place] = bytes(plane[i] for plane in planes)
-    return outliers
+class Entries:
+    """[5.6] A list of a block that was dealt to classes, which must come out even."""
+
+    def __init__(self, entries: Sequence[int]) -> None:
+        self.entries = entries
+        self.used = 0
+
+    def next(self) -> int:
+        refuse(self.used == len(self.entries), "another base")
+        self.used += 1
+        return self.entries[self.used - 1]
+
+    def end(self) -> None:
+        refuse(self.used != len(self.entries), "another base")
 
 
 def decode_plane(reader: Reader, n: int, depth: int) -> bytes:

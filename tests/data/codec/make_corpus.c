@@ -284,6 +284,7 @@ static void begin_classes(int bases)
     fill_classes();
     begin(LMC_F32, sizeof class_base, (unsigned)bases, 0);
     put(11, 2, 2, 120, 20, 0, 2, 0, 0, 18, 0, 0);
+    put(15, 2, 0, 0, 2, 0, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0);
 }
 
 /* Low bytes: 0x12 and 0, 0x34 and 0, none; half bytes: 5 and 0. Symbols of both classes. */
@@ -293,22 +294,20 @@ static void put_class_lists(void)
     put(3, 0, 0x34, 0x00);
     put(2, 0, 0x05);
     put(3, 0, 0x56, 0xf0);
-    put(19, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put(19, 0, 0xff, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
-/* One outlier: its place in three planes, and its word in four. */
-static void put_outlier(int place)
+/* One outlier, 0xdeadbeef, in four planes of the word rotated. */
+static void put_outlier(void)
 {
-    put(4, 1, 0, 0, 0);
-    put(6, 1, place, 1, 0, 1, 0);
-    put(8, 1, 0xef, 1, 0xbe, 1, 0xad, 1, 0xde);
+    put(8, 1, 0xdf, 1, 0x7d, 1, 0x5b, 1, 0xbd);
 }
 
 static void good_classes(void)
 {
     begin_classes(1);
     put_class_lists();
-    put_outlier(7);
+    put_outlier();
     save("classes", (const char *)class_content, (const char *)class_base);
 }
 
@@ -519,26 +518,59 @@ static void save_bad_classes(const char *name)
     save(name, NULL, (const char *)class_base);
 }
 
+static void bad_list_lengths(void)
+{
+    begin_classes(1);
+    put_class_lists();
+    made.bytes[made.count - 13] = 0;
+    put_outlier();
+    save_bad_classes("outliers-unmarked");
+    fill_classes();
+    begin(LMC_F32, sizeof class_base, 1, 0);
+    put(11, 2, 2, 120, 20, 0, 2, 0, 0, 18, 0, 0);
+    put(15, 3, 0, 0, 2, 0, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0);
+    put(4, 0, 0x12, 0x00, 0x00);
+    put(3, 0, 0x34, 0x00);
+    put(2, 0, 0x05);
+    put(3, 0, 0x56, 0xf0);
+    put(19, 0, 0xff, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put_outlier();
+    save_bad_classes("classes-low-left");
+    fill_classes();
+    begin(LMC_F32, sizeof class_base, 1, 0);
+    put(11, 2, 2, 120, 20, 0, 2, 0, 0, 18, 0, 0);
+    put(15, 2, 0, 0, 2, 0, 0, 0, 0, 0, 3, 0, 0, 1, 0, 0);
+    put(3, 0, 0x12, 0x00);
+    put(3, 0, 0x34, 0x00);
+    put(3, 0, 0x05, 0x00);
+    put(3, 0, 0x56, 0xf0);
+    put(19, 0, 0xff, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put_outlier();
+    save_bad_classes("classes-halves-left");
+}
+
 static void bad_classes(void)
 {
     static const struct {
         const char *name;
         int at, value; /* a byte behind the method, and what it becomes */
     } changes[] = {
-        {"classes-none", 0, 0},         {"classes-17", 0, 17},       {"classes-not-ascending", 1, 0},
-        {"classes-shift-18", 2, 18},    {"classes-shift-28", 2, 28}, {"classes-more-words", 4, 3},
-        {"classes-fewer-words", 7, 17},
+        {"classes-none", 0, 0},           {"classes-17", 0, 17},
+        {"classes-not-ascending", 1, 0},  {"classes-shift-18", 2, 18},
+        {"classes-shift-28", 2, 28},      {"classes-more-words", 4, 3},
+        {"classes-fewer-words", 7, 17},   {"outliers-too-many", 22, 3},
+        {"classes-low-too-many", 10, 21}, {"classes-halves-too-many", 19, 21},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         begin_classes(1);
         put_class_lists();
-        put_outlier(7);
+        put_outlier();
         made.bytes[made.header_bytes + 1 + (size_t)changes[i].at] = (unsigned char)changes[i].value;
         save_bad_classes(changes[i].name);
     }
     begin_classes(0);
     put_class_lists();
-    put_outlier(7);
+    put_outlier();
     save_bad_classes("classes-without-base");
     begin(LMC_I8, 8, 1, 0);
     put(8, 2, 1, 0, 8, 0, 0, 1, 0);
@@ -553,29 +585,24 @@ static void bad_classes(void)
     save_bad_classes("outliers-missing");
     begin_classes(1);
     put_class_lists();
-    put(4, 2, 0, 0, 0);
-    save_bad_classes("outliers-too-many");
-    begin_classes(1);
-    put_class_lists();
-    put_outlier(20);
-    save_bad_classes("outlier-past-end");
-    begin_classes(1);
-    put_class_lists();
-    put_outlier(7);
+    put_outlier();
     put(1, 0);
     save_bad_classes("classes-bytes-left");
     /* One word in the class with half bytes: the high half is left over. */
     begin(LMC_F32, sizeof class_base, 1, 0);
     put(11, 2, 2, 120, 20, 0, 1, 0, 0, 19, 0, 0);
+    put(15, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0);
     put(8, 0, 0x12, 0, 0x34, 0, 0x15, 0, 0x56);
-    put(6, 1, 0, 0, 0, 0, 0);
+    put(2, 1, 0);
     save_bad_classes("classes-half-left");
     /* Key 123 instead of 119: word 3 is in the other class. */
     begin_classes(1);
     put_class_lists();
-    put_outlier(7);
+    put_outlier();
     class_base[3] = 0x3d800000;
     save_bad_classes("classes-wrong-base");
+    /* Lists that don't come out even, though the classes do: a mark less, a low byte more, a half byte more. */
+    bad_list_lengths();
 }
 
 /* The right base is four zeros. */
