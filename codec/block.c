@@ -56,6 +56,7 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
+    const struct lmci_plane_coder coder = {work->scratch, shape->dense};
     size_t room = 1 + shape->bytes;
     size_t used = 2;
     if (room < used)
@@ -66,7 +67,7 @@ static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_tran
         dst[used] = LMCI_PLANE_RAW;
     for (unsigned p = raw; p < shape->word; p++) {
         size_t written =
-            lmci_plane_encode(work->planes[p], shape->bytes / shape->word, work->scratch, dst + used, room - used);
+            lmci_plane_encode(work->planes[p], shape->bytes / shape->word, &coder, dst + used, room - used);
         if (!written)
             return 0;
         used += written;

@@ -19,6 +19,7 @@ enum lmci_method { LMCI_METHOD_RAW = 0, LMCI_METHOD_PLANES = 1, LMCI_METHOD_CLAS
 struct lmci_block_shape {
     unsigned word; /* bytes of a word; divides `bytes` */
     size_t bytes;  /* 1 to LMC_BLOCK_BYTES */
+    bool dense;    /* encode to the smallest, whatever time it takes */
     bool stream;   /* decode past the caches: the tensor is larger than they are */
 };
 

@@ -62,7 +62,7 @@ static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_
 struct sink {
     unsigned char *at;
     unsigned char *end;
-    unsigned char *scratch;
+    struct lmci_plane_coder coder;
     bool full;
 };
 
@@ -79,7 +79,7 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
 {
     if (out->full || count == 0)
         return;
-    size_t written = lmci_plane_encode(plane, count, out->scratch, out->at, (size_t)(out->end - out->at));
+    size_t written = lmci_plane_encode(plane, count, &out->coder, out->at, (size_t)(out->end - out->at));
     out->full = written == 0;
     out->at += written;
 }
@@ -160,7 +160,7 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
         return LMC_NO_MEMORY;
     for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++)
         room.lists.symbols[c] = c < classes->count ? room.symbols + c * aligned(n) : room.scratch;
-    struct sink out = {dst, dst + capacity, room.scratch, false};
+    struct sink out = {dst, dst + capacity, {room.scratch, shape->dense}, false};
     put_bytes(&out, &count, 1);
     put_bytes(&out, classes->first + 1, classes->count - 1);
     put_bytes(&out, classes->shift, classes->count);

@@ -38,7 +38,7 @@ enum lmc_status lmc_decode_block(const struct lmc_frame *frame, uint64_t index, 
         return failed(LMC_INVALID, message, "the frame needs a base and none was given");
     struct lmc_block block = lmc_frame_block(frame, index, NULL);
     struct lmci_block_shape shape = {lmci_dtype_word(frame->dtype), lmci_block_bytes(frame->raw_bytes, index),
-                                     frame->raw_bytes >= LMCI_STREAM_LEAST};
+                                     .stream = frame->raw_bytes >= LMCI_STREAM_LEAST};
     if (coded_bytes != block.coded_bytes)
         return failed(LMC_INVALID, message, "the coded bytes are not as many as the header says");
     if (dst_bytes < shape.bytes)

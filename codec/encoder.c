@@ -92,7 +92,8 @@ enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t ind
     if (index >= encoder->block_count)
         return LMC_INVALID;
     size_t offset = (size_t)index * LMC_BLOCK_BYTES;
-    struct lmci_block_shape shape = {lmci_dtype_word(params->dtype), lmci_block_bytes(params->raw_bytes, index), false};
+    struct lmci_block_shape shape = {lmci_dtype_word(params->dtype), lmci_block_bytes(params->raw_bytes, index),
+                                     .dense = params->level == LMC_LEVEL_DENSE};
     if (dst_bytes < lmc_block_bound(shape.bytes))
         return LMC_NO_SPACE;
     const unsigned char *data = (const unsigned char *)params->data + offset;

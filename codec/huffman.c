@@ -28,9 +28,17 @@ uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t to
     return whole > parts ? (whole - parts) >> 16 : 0;
 }
 
+uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total)
+{
+    unsigned seen = 0;
+    for (unsigned s = 0; s < 256; s++)
+        seen += counts[s] != 0;
+    return lmci_entropy_bits(counts, 256, total) + (seen ? (seen - 1) * 3 / 2 : 0);
+}
+
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
 
-/* Counts up to 63 have buckets of their own, greater ones are told by their length and the three bits below the first. */
+/* Counts up to 63 have buckets of their own, greater ones go by their length and the three bits below the first. */
 #define BUCKETS (64 + 8 * 26)
 
 static inline unsigned bucket_of(uint32_t count)

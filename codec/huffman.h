@@ -24,6 +24,10 @@
  * 0.02 bits a symbol. */
 uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total);
 
+/* The same for 256 symbols that were counted in a sample and stand for more: a sample has too little entropy (Miller
+ * and Madow), and a code that was made from it fits the rest less well. */
+uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total);
+
 /* Code lengths of at most LMCI_ENCODER_BITS for counts of which at least two aren't zero; 0 for absent symbols. */
 void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS]);
 

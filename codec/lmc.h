@@ -112,7 +112,7 @@ LMC_API struct lmc_hash lmc_digest(uint32_t dtype, uint32_t ndim, const uint64_t
 
 /* ---- Encoding ------------------------------------------------------------------------------------------------- */
 
-/* A flag of frames in a file of several: another one follows, so that a file that was cut short is told from a whole. */
+/* A flag of frames in a file of several: another one follows. It tells a file that was cut short from a whole one. */
 #define LMC_FRAME_CONTINUES 1u
 
 enum lmc_level {

@@ -70,16 +70,6 @@ static void gather(const struct sample *sample, const unsigned char *from, uint6
         memcpy(to + piece * piece_bytes, from + piece * stride_words * sample->word, piece_bytes);
 }
 
-/* What symbols that were counted in a sample take in the whole: their entropy, and what a sample is wrong by (after
- * Miller and Madow): it has too little entropy, and a code made from it fits the rest less well. */
-static uint64_t expected_bits(const uint32_t *counts, unsigned symbols, uint64_t total)
-{
-    unsigned seen = 0;
-    for (unsigned s = 0; s < symbols; s++)
-        seen += counts[s] != 0;
-    return lmci_entropy_bits(counts, symbols, total) + (seen ? (seen - 1) * 3 / 2 : 0);
-}
-
 static uint64_t cost_bits(const struct sample *sample, enum lmci_transform transform)
 {
     uint64_t bits = 0;
@@ -89,7 +79,7 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
         uint32_t counts[256];
         kernels->count(sample->planes[p], sample->words, 1, counts);
         uint64_t raw = 8 * (uint64_t)sample->words;
-        uint64_t coded = expected_bits(counts, 256, sample->words) + sample->words / sample->plane_cost;
+        uint64_t coded = lmci_expected_bits(counts, sample->words) + sample->words / sample->plane_cost;
         bits += coded < raw ? coded : raw;
     }
     return bits;
@@ -252,7 +242,7 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
         uint64_t words = 0;
         for (unsigned s = 0; s < 256; s++)
             words += counts[c][s];
-        bits += expected_bits(counts[c], 256, words);
+        bits += lmci_expected_bits(counts[c], words);
     }
     return bits;
 }

@@ -46,7 +46,9 @@ struct tree_plan {
 };
 
 /* Symbols that are counted of a long plane: a code for more is hardly better, and counting all takes long. */
-#define COUNTED ((size_t)4 << 10)
+#define COUNTED       ((size_t)4 << 10)
+#define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to see whether they differ */
+#define DENSE_ONE_IN  4                 /* at the dense level, unless that is less */
 
 /* Lists of a segment should stay in the first-level cache, but each node of each costs half a byte. */
 static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
@@ -64,13 +66,21 @@ static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, 
     unsigned char written[LMCI_LENGTHS_BOUND];
     uint64_t bits = 0;
     unsigned leaves = 0;
+    uint32_t rare = 0;
     memcpy(all, counts, 256 * sizeof *counts);
-    for (int s = 0; s < 256; s++)
-        leaves += counts[s] != 0;
-    all[LMCI_ESCAPE] = (counted < bytes && leaves < 256) || leaves < 2;
+    for (int s = 0; s < 256; s++) {
+        if ((uint64_t)counts[s] << (LMCI_ENCODER_BITS + 1) <=
+            counted) { /* a code would be too long: it isn't worth one */
+            rare += counts[s];
+            all[s] = 0;
+        }
+        leaves += all[s] != 0;
+    }
+    all[LMCI_ESCAPE] = rare + ((counted < bytes && leaves < 256) || leaves < 2);
     lmci_huffman_lengths(all, plan->lengths);
     for (int s = 0; s < LMCI_SYMBOLS; s++)
         bits += (uint64_t)all[s] * plan->lengths[s];
+    bits += 8 * (uint64_t)rare;
     size_t coded = (size_t)(bits * bytes / counted / 8);
     plan->segment_log2 = segment_log2(bytes, coded, leaves);
     plan->bytes =
@@ -110,52 +120,63 @@ static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t
     return (size_t)(bits * bytes / counted / 8) + 200;
 }
 
-static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth, unsigned char *scratch,
-                              unsigned char *dst, size_t room);
+static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
+                              const struct lmci_plane_coder *coder, unsigned char *dst, size_t room);
 
-/* Kind, then the flags and the nonzero bytes as planes. `scratch` holds both; deeper planes use what is behind. */
-static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned depth, unsigned char *scratch,
+/* Kind, then the flags and the nonzero bytes as planes. Scratch holds both; deeper planes use what is behind. */
+static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned depth, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room)
 {
     size_t flag_bytes = (bytes + 7) / 8;
-    unsigned char *nonzero = scratch;
+    unsigned char *nonzero = coder->scratch;
     unsigned char *flags = nonzero + bytes + LMCI_PLANE_PAD;
-    unsigned char *deeper = flags + flag_bytes + LMCI_PLANE_PAD;
+    const struct lmci_plane_coder deeper = {flags + flag_bytes + LMCI_PLANE_PAD, coder->dense};
     memcpy(nonzero, plane, bytes);
     size_t kept = lmci_kernels()->tree_keep(nonzero, bytes, 1, true, flags);
     if (room < 1 || kept == 0)
         return 0;
     dst[0] = LMCI_PLANE_SPARSE;
-    size_t first = encode_at_depth(flags, flag_bytes, depth + 1, deeper, dst + 1, room - 1);
+    size_t first = encode_at_depth(flags, flag_bytes, depth + 1, &deeper, dst + 1, room - 1);
     if (!first)
         return 0;
-    size_t second = encode_at_depth(nonzero, kept, LMCI_MAX_SPARSE_DEPTH, deeper, dst + 1 + first, room - 1 - first);
+    size_t second = encode_at_depth(nonzero, kept, LMCI_MAX_SPARSE_DEPTH, &deeper, dst + 1 + first, room - 1 - first);
     return second ? 1 + first + second : 0;
 }
 
 static size_t encode_counted(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted,
-                             unsigned depth, unsigned char *scratch, unsigned char *dst, size_t room)
+                             unsigned depth, const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
     struct tree_plan plan;
     plan_tree(counts, counted, bytes, &plan);
     size_t most = plan.bytes < 1 + bytes ? plan.bytes : 1 + bytes;
     size_t written = 0;
     if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2 && sparse_estimate(counts, counted, bytes) < most)
-        written = put_sparse(plane, bytes, depth, scratch, dst, room);
+        written = put_sparse(plane, bytes, depth, coder, dst, room);
     if (!written && plan.bytes < 1 + bytes)
-        written = put_tree(&plan, plane, bytes, scratch, dst, room < bytes ? room : bytes);
+        written = put_tree(&plan, plane, bytes, coder->scratch, dst, room < bytes ? room : bytes);
     return written ? written : put_raw(plane, bytes, dst, room);
 }
 
-/* Counts a sample, or all; returns how many that were. */
-static size_t count_sample(const unsigned char *plane, size_t bytes, unsigned depth, uint32_t counts[256])
+/* Counts about `most` symbols; returns how many those were. */
+static size_t count_about(const unsigned char *plane, size_t bytes, size_t most, uint32_t counts[256])
 {
-    size_t every = bytes < 2 * COUNTED ? 1 : bytes / COUNTED / (depth > 0 ? 3 : 1); /* flags have many symbols */
     size_t counted = 0;
-    lmci_kernels()->count(plane, bytes, every + (every == 0), counts);
+    lmci_kernels()->count(plane, bytes, bytes < 2 * most ? 1 : bytes / most, counts);
     for (int s = 0; s < 256; s++)
         counted += counts[s];
     return counted;
+}
+
+/* How many of so many symbols to count, when usually it is `usual`. */
+static size_t counted_of(size_t symbols, bool dense, size_t usual)
+{
+    return dense && symbols / DENSE_ONE_IN > usual ? symbols / DENSE_ONE_IN : usual;
+}
+
+/* Flags have many symbols. */
+static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned depth, bool dense, uint32_t counts[256])
+{
+    return count_about(plane, bytes, counted_of(bytes, dense, depth > 0 ? 3 * COUNTED : COUNTED), counts);
 }
 
 #define NOISE_COUNTED ((size_t)2 << 10) /* enough to tell noise */
@@ -163,29 +184,102 @@ static size_t count_sample(const unsigned char *plane, size_t bytes, unsigned de
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes)
 {
     uint32_t counts[256];
-    size_t counted = 0;
-    lmci_kernels()->count(plane, bytes, bytes < 2 * NOISE_COUNTED ? 1 : bytes / NOISE_COUNTED, counts);
-    for (int s = 0; s < 256; s++)
-        counted += counts[s];
-    return is_noise(counts, counted);
+    return is_noise(counts, count_about(plane, bytes, NOISE_COUNTED, counts));
 }
 
-static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth, unsigned char *scratch,
-                              unsigned char *dst, size_t room)
+static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
+                              const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
     uint32_t counts[256];
-    size_t counted = count_sample(plane, bytes, depth, counts);
+    size_t counted = count_plane(plane, bytes, depth, coder->dense, counts);
     if (counts[plane[0]] == counted && memcmp(plane, plane + 1, bytes - 1) == 0)
         return put_constant(plane[0], dst, room);
     if (is_noise(counts, counted))
         return put_raw(plane, bytes, dst, room);
-    return encode_counted(plane, bytes, counts, counted, depth, scratch, dst, room);
+    return encode_counted(plane, bytes, counts, counted, depth, coder, dst, room);
 }
 
-size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, unsigned char *scratch, unsigned char *dst,
-                         size_t room)
+/* ---- Pieces ---------------------------------------------------------------------------------------------------- */
+
+#define MOST_PIECES      16
+#define PIECES_SAVE      256 /* one part in so many, or else one code serves all */
+#define SYMBOL_BITS      6   /* what a symbol of a code takes in its table, about ... */
+#define SYMBOL_NODE_BITS 4   /* ... and in the last bytes of nodes */
+
+/* The bits of pieces `from` to `to` - 1 with one code. */
+static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_t bytes)
 {
-    return encode_at_depth(plane, bytes, 0, scratch, dst, room);
+    uint32_t all[256] = {0};
+    uint64_t counted = 0;
+    uint64_t seen = 0;
+    for (size_t i = from; i < to; i++)
+        for (unsigned s = 0; s < 256; s++)
+            all[s] += counts[i][s];
+    for (unsigned s = 0; s < 256; s++) {
+        counted += all[s];
+        seen += all[s] != 0;
+    }
+    return lmci_expected_bits(all, counted) * bytes / counted + seen * (SYMBOL_BITS + SYMBOL_NODE_BITS);
+}
+
+/* The size of pieces, as a power of two, with which a plane is smallest: its own, or more, if one code is best. */
+static unsigned choose_pieces(const unsigned char *plane, size_t bytes, bool dense)
+{
+    uint32_t counts[MOST_PIECES][256];
+    const size_t piece = (size_t)1 << LMCI_PIECE_LOG2_LEAST;
+    const size_t pieces = (bytes + piece - 1) / piece;
+    uint64_t least = 0;
+    unsigned best = LMCI_PIECE_LOG2_MOST;
+    for (size_t i = 0; i < pieces; i++) {
+        size_t some = bytes - i * piece < piece ? bytes - i * piece : piece;
+        count_about(plane + i * piece, some, counted_of(some, dense, PIECE_COUNTED), counts[i]);
+    }
+    for (unsigned log2 = LMCI_PIECE_LOG2_MOST; log2 >= LMCI_PIECE_LOG2_LEAST; log2--) {
+        const size_t group = (size_t)1 << (log2 - LMCI_PIECE_LOG2_LEAST);
+        uint64_t bits = 0;
+        for (size_t i = 0; i < pieces; i += group) {
+            size_t end = i + group < pieces ? i + group : pieces;
+            size_t last = end * piece < bytes ? end * piece : bytes;
+            bits += joint_bits(counts, i, end, last - i * piece);
+        }
+        if (log2 == LMCI_PIECE_LOG2_MOST) {
+            least = dense ? bits : bits - bits / PIECES_SAVE;
+        } else if (bits < least) {
+            least = bits;
+            best = log2;
+        }
+    }
+    return best;
+}
+
+static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2, const struct lmci_plane_coder *coder,
+                         unsigned char *dst, size_t room)
+{
+    const size_t piece = (size_t)1 << log2;
+    size_t used = 2;
+    if (room < used)
+        return 0;
+    dst[0] = LMCI_PLANE_PIECES;
+    dst[1] = (unsigned char)log2;
+    for (size_t at = 0; at < bytes; at += piece) {
+        size_t some = bytes - at < piece ? bytes - at : piece;
+        size_t written = encode_at_depth(plane + at, some, 0, coder, dst + used, room - used);
+        if (!written)
+            return 0;
+        used += written;
+    }
+    return used;
+}
+
+size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
+                         unsigned char *dst, size_t room)
+{
+    if (bytes >= (size_t)2 << LMCI_PIECE_LOG2_LEAST) {
+        unsigned log2 = choose_pieces(plane, bytes, coder->dense);
+        if ((size_t)1 << log2 < bytes)
+            return put_pieces(plane, bytes, log2, coder, dst, room);
+    }
+    return encode_at_depth(plane, bytes, 0, coder, dst, room);
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
@@ -253,6 +347,26 @@ static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned
     return LMC_OK;
 }
 
+/* Planes one behind the other, each of which is no plane of pieces. */
+static enum lmc_status get_pieces(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
+                                  const char **message)
+{
+    const unsigned char *log2 = lmci_take(in, 1);
+    if (!log2 || *log2 < LMCI_PIECE_LOG2_LEAST || *log2 > LMCI_PIECE_LOG2_MOST)
+        return lmci_damaged(message, "the pieces of a plane have an impossible size");
+    const size_t piece = (size_t)1 << *log2;
+    for (size_t at = 0; at < bytes; at += piece) {
+        const unsigned char *plane;
+        size_t some = bytes - at < piece ? bytes - at : piece;
+        enum lmc_status status = decode_at_depth(in, some, 0, scratch, own + at, &plane, message);
+        if (status != LMC_OK)
+            return status;
+        if (plane != own + at)
+            memcpy(own + at, plane, some);
+    }
+    return LMC_OK;
+}
+
 static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, unsigned depth, unsigned char *scratch,
                                        unsigned char *own, const unsigned char **plane, const char **message)
 {
@@ -278,5 +392,9 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
 enum lmc_status lmci_plane_decode(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                   const unsigned char **plane, const char **message)
 {
-    return decode_at_depth(in, bytes, 0, scratch, own, plane, message);
+    if (lmci_left(in) == 0 || *in->at != LMCI_PLANE_PIECES)
+        return decode_at_depth(in, bytes, 0, scratch, own, plane, message);
+    *plane = own;
+    (void)lmci_take(in, 1);
+    return get_pieces(in, bytes, scratch, own, message);
 }

@@ -2,8 +2,9 @@
 /*
  * plane.h - codes one plane: the bytes at one position of all words of a block.
  *
- * A plane is raw, constant, tree-coded, or sparse: flags of what isn't zero, then those bytes, each a plane again
- * (FORMAT.md, 5.3). The kinds' values are part of the format.
+ * A plane is raw, constant, tree-coded, or sparse: flags of what isn't zero, then those bytes, each a plane again.
+ * Where its bytes change from place to place it is cut into pieces, each such a plane (FORMAT.md, 5.3). The kinds'
+ * values are part of the format.
  */
 #ifndef LMC_PLANE_H
 #define LMC_PLANE_H
@@ -11,12 +12,22 @@
 #include "bytes.h"
 #include "tree.h"
 
-enum lmci_plane_kind { LMCI_PLANE_RAW = 0, LMCI_PLANE_CONSTANT = 1, LMCI_PLANE_TREE = 2, LMCI_PLANE_SPARSE = 3 };
+enum lmci_plane_kind {
+    LMCI_PLANE_RAW = 0,
+    LMCI_PLANE_CONSTANT = 1,
+    LMCI_PLANE_TREE = 2,
+    LMCI_PLANE_SPARSE = 3,
+    LMCI_PLANE_PIECES = 4
+};
 
 /* A tree plane is cut into segments of 2^n symbols. */
 #define LMCI_SEGMENT_LOG2_LEAST 10
 #define LMCI_SEGMENT_LOG2_USUAL 15
 #define LMCI_SEGMENT_LOG2_MOST  20
+
+/* A plane is cut into pieces of 2^n bytes. */
+#define LMCI_PIECE_LOG2_LEAST 16
+#define LMCI_PIECE_LOG2_MOST  20
 
 /* A sparse plane's flags may be sparse again, and no deeper. */
 #define LMCI_MAX_SPARSE_DEPTH 2
@@ -33,9 +44,15 @@ static inline size_t lmci_plane_scratch(size_t bytes)
 /* Whether a plane's bytes, by a sample, are not worth coding. */
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes);
 
+/* What coding planes takes. */
+struct lmci_plane_coder {
+    unsigned char *scratch; /* lmci_plane_scratch bytes for the longest plane */
+    bool dense;             /* count all symbols, take the smallest whatever it costs in time */
+};
+
 /* Codes a plane (at least one byte) into at most `room` bytes; the bytes written, or 0 if they don't suffice. */
-size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, unsigned char *scratch, unsigned char *dst,
-                         size_t room);
+size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
+                         unsigned char *dst, size_t room);
 
 /*
  * Decodes a plane of `bytes` bytes. `plane` becomes its address: `own`, which has room for it and LMCI_PLANE_PAD more,

@@ -153,7 +153,7 @@ def decode_block(coded: bytes, raw: int, word: int, base: bytes | None) -> bytes
         transform = reader.byte()
         unsupported(transform > 4, "transform")
         refuse(transform >= 2 and base is None, "a transform that needs a base")
-        planes = [decode_plane(reader, raw // word, 0) for _ in range(word)]
+        planes = [decode_list(reader, raw // word) for _ in range(word)]
         block = join(planes, raw, word, transform, base)
     refuse(reader.at != len(coded), "bytes left over in a block")
     return block
@@ -182,8 +182,13 @@ def join(planes: list[bytes], raw: int, word: int, transform: int, base: bytes |
 
 
 def decode_list(reader: Reader, n: int) -> bytes:
-    """[5.6]"""
-    return decode_plane(reader, n, 0) if n else b""
+    """[5.3, 5.6] A plane, which may be one of pieces; nothing for no bytes."""
+    if n == 0 or reader.data[reader.at : reader.at + 1] != b"\4":
+        return decode_plane(reader, n, 0) if n else b""
+    reader.byte()
+    log2 = reader.byte()
+    refuse(not 16 <= log2 <= 20, "size of pieces")
+    return b"".join(decode_plane(reader, min(1 << log2, n - at), 0) for at in range(0, n, 1 << log2))
 
 
 def decode_classes(reader: Reader, n: int, word: int, base: bytes) -> bytes:

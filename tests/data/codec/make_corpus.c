@@ -303,6 +303,19 @@ static void put_outlier(void)
     put(8, 1, 0xdf, 1, 0x7d, 1, 0x5b, 1, 0xbd);
 }
 
+/* A piece of 7, and one of 5 bytes as they are. */
+static void good_pieces(void)
+{
+    static char content[(1 << 16) + 5];
+    memset(content, 7, sizeof content);
+    memcpy(content + (1 << 16), "12345", 5);
+    begin(LMC_U8, sizeof content, 0, 0);
+    put(6, 1, 0, 4, 16, 1, 7);
+    put(6, 0, '1', '2', '3', '4', '5');
+    end(content);
+    write_file("pieces", "lmc", made.bytes, made.count);
+}
+
 static void good_classes(void)
 {
     begin_classes(1);
@@ -336,6 +349,7 @@ static void good_by_hand(void)
 {
     good_codes();
     good_sparse();
+    good_pieces();
     good_classes();
     good_transforms();
     begin(LMC_U8, 4, 0, 16);
@@ -453,6 +467,22 @@ static void bad_blocks(void)
     begin(LMC_U8, 9, 0, 0);
     put(10, 1, 0, 3, 0, 0x01, 0x00, 3, 1, 1, 5);
     save("sparse-second-plane-sparse", NULL, NULL);
+}
+
+static void bad_pieces(void)
+{
+    static const char *const names[] = {"pieces-15", "pieces-21"};
+    for (int i = 0; i < 2; i++) {
+        begin(LMC_U8, 40, 0, 0);
+        put(6, 1, 0, 4, i ? 21 : 15, 1, 9);
+        save(names[i], NULL, NULL);
+    }
+    begin(LMC_U8, (1 << 16) + 1, 0, 0);
+    put(6, 1, 0, 4, 16, 1, 9);
+    save("pieces-cut", NULL, NULL);
+    begin(LMC_U8, 4, 0, 0);
+    put(3, 1, 0, 4);
+    save("pieces-without-size", NULL, NULL);
 }
 
 static void bad_trees(void)
@@ -646,8 +676,14 @@ static void unsupported(void)
     put(4, 1, 5, 1, 9);
     save("block-transform", NULL, NULL);
     begin(LMC_U8, 4, 0, 0);
-    put(4, 1, 0, 4, 9);
+    put(4, 1, 0, 5, 9);
     save("plane-kind", NULL, NULL);
+    begin(LMC_U8, 40, 0, 0);
+    put(8, 1, 0, 4, 16, 4, 16, 1, 9);
+    save("pieces-of-pieces", NULL, NULL);
+    begin(LMC_U8, 9, 0, 0);
+    put(10, 1, 0, 3, 0, 0x01, 0x00, 4, 16, 1, 5);
+    save("sparse-second-plane-pieces", NULL, NULL);
 }
 
 int main(int argc, char **argv)
@@ -665,6 +701,7 @@ int main(int argc, char **argv)
     bad_checksums();
     bad_lengths_of_frames();
     bad_blocks();
+    bad_pieces();
     bad_trees();
     bad_classes();
     bad_bases();
