@@ -57,6 +57,12 @@ enum lmcs_status lmcs_st_read(int fd, const char *path, uint64_t offset, void *b
                               struct lmcs_error *error);
 /* Reads and checks all of the header. `path` is for messages. On failure `header` holds nothing. */
 enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_header *header, struct lmcs_error *error);
+/*
+ * The same for a file in memory, of any version of the format: a tensor that this library can't hold (its dtype, its
+ * name, too many dimensions, half bytes) is there with dtype 0 and without a shape.
+ */
+enum lmcs_status lmcs_st_header_parse(const void *file, uint64_t file_bytes, const char *path,
+                                      struct lmcs_st_header *header, struct lmcs_error *error);
 void lmcs_st_header_free(struct lmcs_st_header *header);
 
 /* ---- safetensors_file.c: a file that appears whole or not at all ------------------------------------------------ */

@@ -35,6 +35,7 @@ struct parse {
     const char *end;
     struct lmcs_st_header *header;
     struct lmcs_error *error;
+    bool takes_any; /* what the library can't hold becomes a tensor of dtype 0 */
 };
 
 static enum lmcs_status damaged(struct parse *parse, const char *at, const char *what)
@@ -306,24 +307,41 @@ static struct lmcs_st_tensor *tensor_new(const char *name, size_t ndim)
     return tensor;
 }
 
-static enum lmcs_status add_tensor(struct parse *parse, const char *name, const json_t *json)
+/* Offsets come first: they are all that there is of a tensor that the library can't hold. */
+static enum lmcs_status describe(struct parse *parse, const json_t *json, const json_t *shape,
+                                 struct lmcs_st_tensor *tensor)
 {
-    enum lmcs_status status = check_name(parse, name);
+    enum lmcs_status status = tensor_offsets(parse, json, tensor);
     if (status != LMCS_OK)
         return status;
+    status = check_name(parse, tensor->name);
+    if (status == LMCS_OK && json_array_size(shape) > LMCS_MAX_DIMS)
+        status = bad_tensor(parse, LMCS_UNSUPPORTED, tensor->name, "has more than 32 dimensions");
+    if (status == LMCS_OK)
+        status = tensor_dtype(parse, json, tensor);
+    if (status == LMCS_OK)
+        status = tensor_shape(parse, shape, tensor);
+    if (status != LMCS_UNSUPPORTED || !parse->takes_any)
+        return status;
+    tensor->dtype = 0;
+    tensor->ndim = 0;
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_tensor(struct parse *parse, const char *name, const json_t *json)
+{
     const json_t *shape = json_object_get(json, "shape");
+    size_t ndim = json_array_size(shape);
     if (!json_is_array(shape))
         return bad_tensor(parse, LMCS_DAMAGED, name, "has no valid shape");
-    if (json_array_size(shape) > LMCS_MAX_DIMS)
-        return bad_tensor(parse, LMCS_UNSUPPORTED, name, "has more than 32 dimensions");
-    struct lmcs_st_tensor *tensor = tensor_new(name, json_array_size(shape));
+    struct lmcs_st_tensor *tensor = tensor_new(name, ndim > LMCS_MAX_DIMS ? 0 : ndim);
     if (!tensor)
         return lmcs_fail_memory(parse->error);
-    if ((status = tensor_dtype(parse, json, tensor)) == LMCS_OK &&
-        (status = tensor_offsets(parse, json, tensor)) == LMCS_OK &&
-        (status = tensor_shape(parse, shape, tensor)) == LMCS_OK && (status = append(parse, tensor)) == LMCS_OK)
-        return LMCS_OK;
-    free(tensor);
+    enum lmcs_status status = describe(parse, json, shape, tensor);
+    if (status == LMCS_OK)
+        status = append(parse, tensor);
+    if (status != LMCS_OK)
+        free(tensor);
     return status;
 }
 
@@ -427,7 +445,31 @@ enum lmcs_status lmcs_st_read(int fd, const char *path, uint64_t offset, void *b
     return LMCS_OK;
 }
 
+static enum lmcs_status too_short(const char *path, uint64_t file_bytes, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s is not a safetensors file: it has %" PRIu64 " bytes", path,
+                     file_bytes);
+}
+
 /* Where header and data lie, from the file's size and its first 8 bytes. */
+static enum lmcs_status find_sections(const unsigned char size[8], uint64_t file_bytes, const char *path,
+                                      struct lmcs_st_header *header, size_t *header_bytes, struct lmcs_error *error)
+{
+    uint64_t bytes = 0;
+    for (int i = 7; i >= 0; i--)
+        bytes = bytes << 8 | size[i];
+    if (bytes > LMCS_ST_MAX_HEADER_BYTES)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s is not a safetensors file: its header would be larger than 100 MB",
+                         path);
+    if (bytes > file_bytes - 8)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s is truncated: its header has %" PRIu64 " bytes, the file %" PRIu64,
+                         path, bytes, file_bytes);
+    header->data_at = bytes + 8;
+    header->data_bytes = file_bytes - header->data_at;
+    *header_bytes = (size_t)bytes;
+    return LMCS_OK;
+}
+
 static enum lmcs_status read_sizes(int fd, const char *path, struct lmcs_st_header *header, size_t *header_bytes,
                                    struct lmcs_error *error)
 {
@@ -435,25 +477,23 @@ static enum lmcs_status read_sizes(int fd, const char *path, struct lmcs_st_head
     if (fstat(fd, &info))
         return lmcs_fail_errno(error, errno, "%s can't be read", path);
     if (info.st_size < 8)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s is not a safetensors file: it has %jd bytes", path,
-                         (intmax_t)info.st_size);
+        return too_short(path, (uint64_t)info.st_size, error);
     unsigned char size[8];
     enum lmcs_status status = lmcs_st_read(fd, path, 0, size, sizeof size, error);
     if (status != LMCS_OK)
         return status;
-    uint64_t bytes = 0;
-    for (int i = 7; i >= 0; i--)
-        bytes = bytes << 8 | size[i];
-    if (bytes > LMCS_ST_MAX_HEADER_BYTES)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s is not a safetensors file: its header would be larger than 100 MB",
-                         path);
-    if (bytes > (uint64_t)info.st_size - 8)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s is truncated: its header has %" PRIu64 " bytes, the file %jd",
-                         path, bytes, (intmax_t)info.st_size);
-    header->data_at = bytes + 8;
-    header->data_bytes = (uint64_t)info.st_size - header->data_at;
-    *header_bytes = (size_t)bytes;
-    return LMCS_OK;
+    return find_sections(size, (uint64_t)info.st_size, path, header, header_bytes, error);
+}
+
+static enum lmcs_status parse_text(struct parse *parse)
+{
+    struct span all = {parse->text, (size_t)(parse->end - parse->text)};
+    enum lmcs_status status = check_text(parse);
+    if (status == LMCS_OK)
+        status = scan_members(parse, all, header_member);
+    if (status == LMCS_OK)
+        status = check_names(parse);
+    return status == LMCS_OK ? check_coverage(parse) : status;
 }
 
 enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_header *header, struct lmcs_error *error)
@@ -470,17 +510,28 @@ enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_he
         goto out;
     }
     status = lmcs_st_read(fd, path, 8, text, bytes, error);
-    struct parse parse = {path, text, text + bytes, header, error};
+    struct parse parse = {path, text, text + bytes, header, error, false};
     if (status == LMCS_OK)
-        status = check_text(&parse);
-    if (status == LMCS_OK)
-        status = scan_members(&parse, (struct span){text, bytes}, header_member);
-    if (status == LMCS_OK)
-        status = check_names(&parse);
-    if (status == LMCS_OK)
-        status = check_coverage(&parse);
+        status = parse_text(&parse);
 out:
     free(text);
+    if (status != LMCS_OK)
+        lmcs_st_header_free(header);
+    return status;
+}
+
+enum lmcs_status lmcs_st_header_parse(const void *file, uint64_t file_bytes, const char *path,
+                                      struct lmcs_st_header *header, struct lmcs_error *error)
+{
+    size_t bytes = 0;
+    memset(header, 0, sizeof *header);
+    if (file_bytes < 8)
+        return too_short(path, file_bytes, error);
+    enum lmcs_status status = find_sections(file, file_bytes, path, header, &bytes, error);
+    const char *text = (const char *)file + 8;
+    struct parse parse = {path, text, text + bytes, header, error, true};
+    if (status == LMCS_OK)
+        status = parse_text(&parse);
     if (status != LMCS_OK)
         lmcs_st_header_free(header);
     return status;

@@ -9,6 +9,7 @@
 #ifndef CLI_H
 #define CLI_H
 
+#include "lmc.h"
 #include "lmcstore.h"
 
 #include <jansson.h>
@@ -19,6 +20,7 @@ enum cli_exit { CLI_DONE = 0, CLI_FAILED = 1, CLI_WRONG_USE = 2, CLI_SIGNAL = 12
 
 #define CLI_MAX_ARGUMENTS 3
 #define CLI_MAX_TAGS      16
+#define CLI_MAX_THREADS   256
 
 struct cli;
 
@@ -48,6 +50,10 @@ struct cli_options {
     size_t tag_count;
     const char *output;
     const char *part;
+    const char *base;
+    uint32_t dtype; /* 0: not given */
+    enum lmc_level level;
+    uint32_t threads; /* 0: not given */
 };
 
 struct cli_progress {
@@ -68,7 +74,7 @@ struct cli {
 };
 
 extern const struct cli_command cmd_create, cmd_info, cmd_ls, cmd_import, cmd_export, cmd_verify, cmd_compact, cmd_tag,
-    cmd_rm, cmd_dump, cmd_restore;
+    cmd_rm, cmd_dump, cmd_restore, cmd_compress, cmd_decompress;
 
 /* ---- options.c: the command line ------------------------------------------------------------------------------ */
 
@@ -140,8 +146,11 @@ struct cli_output {
 };
 /* Whether -o, or its absence, means standard output. */
 bool cli_output_is_stdout(const struct cli *cli);
-/* Refuses a terminal, --json beside output on standard output, and the pool itself. `what`: "an archive". */
-enum lmcs_status cli_output_check(struct cli *cli, const char *what);
+/*
+ * Refuses a terminal, --json beside output on standard output, and to write over an input. `what`: "an archive";
+ * `input_is`: "the pool".
+ */
+enum lmcs_status cli_output_check(struct cli *cli, const char *what, const char *input, const char *input_is);
 /* NULL or "-": standard output. A new file has mode 0600. */
 enum lmcs_status cli_output_open(struct cli *cli, const char *path, struct cli_output *output);
 enum lmcs_status cli_output_commit(struct cli *cli, struct cli_output *output);

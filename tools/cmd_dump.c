@@ -40,7 +40,7 @@ static enum lmcs_status dump(struct cli *cli, struct cli_output *output)
 static enum lmcs_status run(struct cli *cli)
 {
     struct cli_output output = {.fd = -1};
-    enum lmcs_status status = cli_output_check(cli, "an archive");
+    enum lmcs_status status = cli_output_check(cli, "an archive", cli->options.arguments[0], "the pool");
     if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)

@@ -48,7 +48,7 @@ static enum lmcs_status run(struct cli *cli)
     struct lmcs_transfer_report report;
     if (!cli->options.output)
         return cli_wrong_use(cli, "export: -o FILE is missing");
-    enum lmcs_status status = cli_output_check(cli, "a safetensors file");
+    enum lmcs_status status = cli_output_check(cli, "a safetensors file", cli->options.arguments[0], "the pool");
     if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)

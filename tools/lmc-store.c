@@ -12,11 +12,11 @@
 #include <signal.h>
 #include <string.h>
 
-enum { COMMAND_COUNT = 11 };
+enum { COMMAND_COUNT = 13 };
 
 static const struct cli_command *const commands[COMMAND_COUNT] = {
-    &cmd_create,  &cmd_info, &cmd_ls, &cmd_import, &cmd_export,  &cmd_verify,
-    &cmd_compact, &cmd_tag,  &cmd_rm, &cmd_dump,   &cmd_restore,
+    &cmd_create, &cmd_info, &cmd_ls,   &cmd_import,  &cmd_export,   &cmd_verify,     &cmd_compact,
+    &cmd_tag,    &cmd_rm,   &cmd_dump, &cmd_restore, &cmd_compress, &cmd_decompress,
 };
 
 /* What people type who know other tools. */
@@ -30,7 +30,7 @@ static void print_usage(FILE *out)
     fprintf(out, "usage: lmc-store COMMAND ... | --help | --version\n\n"
                  "A versioned tensor store in persistent memory.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
-        fprintf(out, "  %-8s %-51s %s\n", commands[i]->name, commands[i]->synopsis, commands[i]->summary);
+        fprintf(out, "  %-10s %-55s %s\n", commands[i]->name, commands[i]->synopsis, commands[i]->summary);
     fprintf(out,
             "\n"
             "POOL is a file, a poolset or a devdax device. ADDRESS names a snapshot: run@7 (its number), run@best\n"

@@ -26,6 +26,10 @@ static const struct option_spec specs[] = {
     {'t', false, "tag", "NAME", "put a tag on the snapshot; may be given again"},
     {'o', true, "output", "FILE", "write to FILE, which appears whole or not at all; -: standard output"},
     {'p', false, "part", "PREFIX", "only tensors under this dotted prefix, which is stripped from their names"},
+    {'b', false, "base", "FILE", "the file that FILE is compressed, or was compressed, against"},
+    {'y', false, "dtype", "NAME", "take FILE for a raw array of bf16, f32, ... and not for a safetensors file"},
+    {'l', false, "level", "LEVEL", "default, or dense: slower and smaller"},
+    {'T', false, "threads", "N", "use this many threads; without it as many as there are processors"},
     {'d', false, "delete", NULL, "take the tag off instead"},
     {'D', false, "dry-run", NULL, "change nothing, say what would be freed"},
     {'w', false, "wait", "SECONDS", "wait this long for another writer of the pool (10)"},
@@ -164,6 +168,43 @@ static enum lmcs_status add_tag(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
+/* Lists the names when it is none of them. */
+static enum lmcs_status set_dtype(struct cli *cli, const char *text)
+{
+    char names[512] = "";
+    size_t used = 0;
+    cli->options.dtype = lmc_dtype_from_name(text);
+    if (cli->options.dtype)
+        return LMCS_OK;
+    for (uint32_t dtype = 1; dtype < LMC_DTYPE_END && used < sizeof names; dtype++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", lmc_dtype_name(dtype));
+    return cli_wrong_use(cli, "--dtype: '%.100s' is none of %s", text, names);
+}
+
+static enum lmcs_status set_level(struct cli *cli, const char *text)
+{
+    bool is_dense = strcmp(text, "dense") == 0;
+    if (!is_dense && strcmp(text, "default") != 0)
+        return cli_wrong_use(cli, "--level: '%s' is neither default nor dense", text);
+    cli->options.level = is_dense ? LMC_LEVEL_DENSE : LMC_LEVEL_DEFAULT;
+    return LMCS_OK;
+}
+
+static enum lmcs_status set_threads(struct cli *cli, const char *text)
+{
+    int64_t threads = 0;
+    if (!parse_integer(text, 1, CLI_MAX_THREADS, &threads))
+        return cli_wrong_use(cli, "--threads: '%s' is not a number from 1 to %d", text, CLI_MAX_THREADS);
+    cli->options.threads = (uint32_t)threads;
+    return LMCS_OK;
+}
+
+static enum lmcs_status set_base(struct cli *cli, const char *text)
+{
+    cli->options.base = text;
+    return *text ? LMCS_OK : cli_wrong_use(cli, "--base: the name of the file is empty");
+}
+
 /* ---- Parsing -------------------------------------------------------------------------------------------------- */
 
 static enum lmcs_status apply(struct cli *cli, int id, const char *value)
@@ -180,6 +221,14 @@ static enum lmcs_status apply(struct cli *cli, int id, const char *value)
         return add_tag(cli, value);
     case 'w':
         return set_wait(cli, value);
+    case 'b':
+        return set_base(cli, value);
+    case 'y':
+        return set_dtype(cli, value);
+    case 'l':
+        return set_level(cli, value);
+    case 'T':
+        return set_threads(cli, value);
     case 'o':
         options->output = value;
         break;

@@ -19,7 +19,7 @@ bool cli_output_is_stdout(const struct cli *cli)
     return !cli->options.output || strcmp(cli->options.output, "-") == 0;
 }
 
-/* An export over its own pool would replace it. */
+/* An export over its own pool would replace it; a base that is replaced can't be found again. */
 static bool is_same_file(const char *left, const char *right)
 {
     struct stat l;
@@ -27,12 +27,12 @@ static bool is_same_file(const char *left, const char *right)
     return stat(left, &l) == 0 && stat(right, &r) == 0 && l.st_dev == r.st_dev && l.st_ino == r.st_ino;
 }
 
-enum lmcs_status cli_output_check(struct cli *cli, const char *what)
+enum lmcs_status cli_output_check(struct cli *cli, const char *what, const char *input, const char *input_is)
 {
     const char *command = cli->command->name;
     if (!cli_output_is_stdout(cli)) {
-        if (is_same_file(cli->options.output, cli->options.arguments[0]))
-            return cli_wrong_use(cli, "%s: -o %s is the pool itself", command, cli->options.output);
+        if (is_same_file(cli->options.output, input))
+            return cli_wrong_use(cli, "%s: -o %s is %s itself", command, cli->options.output, input_is);
         return LMCS_OK;
     }
     if (isatty(STDOUT_FILENO))

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_compress.c - lmc-store compress: codes a file of tensors as a file of frames (codec/FORMAT.md, 9).
+ */
+#include "frames.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A frame of its own takes 104 bytes; what is smaller than this goes along with its neighbours, as bytes. */
+#define LEAST_FRAME_BYTES 512
+
+struct compression {
+    struct cli *cli;
+    struct frames_work work;
+    struct frames_source file;
+    struct frames_source base;
+    struct frames_plan plan;
+    struct frames_memory image;
+    struct frames_report report;
+};
+
+/* Adds to the message of an error. */
+static enum lmcs_status with_advice(struct cli *cli, enum lmcs_status status, const char *advice)
+{
+    size_t length = strlen(cli->error.message);
+    if (status == LMCS_DAMAGED)
+        snprintf(cli->error.message + length, sizeof cli->error.message - length, "; %s", advice);
+    return status;
+}
+
+/* ---- What becomes a frame ------------------------------------------------------------------------------------- */
+
+static enum lmcs_status add_piece(struct compression *c, const struct frames_tensor *tensor)
+{
+    struct frames_plan *plan = &c->plan;
+    if (plan->count == plan->capacity) {
+        size_t capacity = plan->capacity ? 2 * plan->capacity : 64;
+        struct frames_piece *pieces = realloc(plan->pieces, capacity * sizeof *pieces);
+        if (!pieces)
+            return cli_fail(c->cli, LMCS_NO_MEMORY, 0, "out of memory");
+        plan->pieces = pieces;
+        plan->capacity = capacity;
+    }
+    plan->pieces[plan->count++] = (struct frames_piece){.data = tensor->data,
+                                                        .bytes = tensor->bytes,
+                                                        .dtype = tensor->dtype ? tensor->dtype : LMC_U8,
+                                                        .base = tensor->bytes ? tensor->base : NULL};
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_bytes(struct compression *c, uint64_t from, uint64_t to)
+{
+    struct frames_tensor bytes = {.data = c->file.memory.data + from, .bytes = to - from, .dtype = LMC_U8};
+    return from == to ? LMCS_OK : add_piece(c, &bytes);
+}
+
+/* The tensors cover the file without gaps, so that small ones have their neighbours beside them. */
+static enum lmcs_status cut_tensors(struct compression *c)
+{
+    const struct frames_source *file = &c->file;
+    uint64_t small_from = 0;
+    uint64_t at = file->header.data_at;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < file->count; i++) {
+        const struct frames_tensor *tensor = &file->tensors[i];
+        if (tensor->bytes >= LEAST_FRAME_BYTES) {
+            status = add_bytes(c, small_from, at);
+            if (status == LMCS_OK)
+                status = add_piece(c, tensor);
+            small_from = at + tensor->bytes;
+        }
+        at += tensor->bytes;
+    }
+    return status == LMCS_OK ? add_bytes(c, small_from, at) : status;
+}
+
+/* What is left over behind the last element makes a frame of bytes. */
+static enum lmcs_status cut_array(struct compression *c)
+{
+    const struct frames_tensor *array = &c->file.tensors[0];
+    enum lmcs_status status = array->bytes || !c->file.memory.bytes ? add_piece(c, array) : LMCS_OK;
+    return status == LMCS_OK ? add_bytes(c, array->bytes, c->file.memory.bytes) : status;
+}
+
+/* ---- Files ---------------------------------------------------------------------------------------------------- */
+
+static enum lmcs_status parse_file(struct compression *c)
+{
+    uint32_t dtype = c->cli->options.dtype;
+    double start = frames_now();
+    enum lmcs_status status =
+        dtype ? frames_source_add_array(c->cli, &c->file, dtype)
+              : with_advice(c->cli, frames_source_parse(c->cli, &c->file), "for a raw array give its --dtype");
+    c->report.seconds += frames_now() - start;
+    c->report.tensor_count = c->file.count;
+    return status;
+}
+
+static enum lmcs_status match_array(struct compression *c)
+{
+    if (c->base.memory.bytes != c->file.memory.bytes)
+        return cli_fail(c->cli, LMCS_INVALID, 0,
+                        "%s has %zu bytes, and %s has %zu; the base of a raw array is one of the same size",
+                        frames_shown(c->base.path), c->base.memory.bytes, frames_shown(c->file.path),
+                        c->file.memory.bytes);
+    enum lmcs_status status = frames_source_add_array(c->cli, &c->base, c->cli->options.dtype);
+    if (status != LMCS_OK)
+        return status;
+    c->base.tensors[0].is_wanted = true;
+    c->file.tensors[0].base = &c->base.tensors[0];
+    return LMCS_OK;
+}
+
+static enum lmcs_status match_tensors(struct compression *c)
+{
+    enum lmcs_status status =
+        with_advice(c->cli, frames_source_parse(c->cli, &c->base), "the base of a safetensors file is another one");
+    return status == LMCS_OK ? frames_source_match(c->cli, &c->file, &c->base, LEAST_FRAME_BYTES) : status;
+}
+
+static enum lmcs_status prepare_base(struct compression *c)
+{
+    if (!c->base.path)
+        return LMCS_OK;
+    enum lmcs_status status = frames_read(c->cli, c->base.path, &c->base.memory);
+    if (status != LMCS_OK)
+        return status;
+    double start = frames_now();
+    status = c->cli->options.dtype ? match_array(c) : match_tensors(c);
+    if (status == LMCS_OK)
+        status = frames_digests(&c->work, &c->base);
+    c->report.base_seconds = frames_now() - start;
+    return status;
+}
+
+/* ---- The command ---------------------------------------------------------------------------------------------- */
+
+static enum lmcs_status encode(struct compression *c)
+{
+    double start = frames_now();
+    enum lmcs_status status = c->cli->options.dtype ? cut_array(c) : cut_tensors(c);
+    c->report.seconds += frames_now() - start;
+    if (status == LMCS_OK)
+        status = frames_memory_new(c->cli, "the result", frames_image_bound(&c->plan), &c->image);
+    if (status == LMCS_OK && !frames_work_touch(&c->work, &c->image))
+        status = frames_work_error(&c->work, "");
+    if (status == LMCS_OK)
+        status = frames_encode(&c->work, &c->plan, &c->image, &c->report);
+    c->report.raw_bytes = c->file.memory.bytes;
+    c->report.stored_bytes = c->image.bytes;
+    c->report.frame_count = c->plan.count;
+    c->report.threads = c->work.workers ? lmcs_workers_count(c->work.workers) : 0;
+    return status;
+}
+
+static void report_done(struct compression *c)
+{
+    struct cli *cli = c->cli;
+    size_t matched = 0;
+    for (size_t i = 0; i < c->file.count; i++)
+        matched += c->file.tensors[i].base != NULL;
+    if (cli->options.json) {
+        cli->json = frames_report_json(cli, &c->report);
+        cli_json_set(cli->json, "level", json_string(c->plan.level == LMC_LEVEL_DENSE ? "dense" : "default"));
+        cli_json_set(cli->json, "tensors", cli_json_u64(c->report.tensor_count));
+        cli_json_set(cli->json, "tensors_in_base", cli_json_u64(matched));
+    } else if (!cli_output_is_stdout(cli)) {
+        frames_report_print(cli, &c->report, "tensor", c->report.tensor_count, c->report.raw_bytes,
+                            c->report.stored_bytes);
+    }
+}
+
+static enum lmcs_status compress(struct compression *c, struct cli_output *output)
+{
+    enum lmcs_status status = frames_work_init(c->cli, &c->work);
+    if (status == LMCS_OK)
+        status = frames_read(c->cli, c->file.path, &c->file.memory);
+    if (status == LMCS_OK)
+        status = parse_file(c);
+    if (status == LMCS_OK)
+        status = prepare_base(c);
+    if (status == LMCS_OK)
+        status = encode(c);
+    if (status == LMCS_OK)
+        status = frames_write(c->cli, &c->work.progress, output, c->image.data, c->image.bytes);
+    if (status == LMCS_OK)
+        status = cli_output_commit(c->cli, output);
+    cli_progress_wipe(&c->cli->progress);
+    return status;
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    struct cli_output output = {.fd = -1};
+    struct compression c = {.cli = cli, .plan.level = cli->options.level};
+    c.file.path = cli->options.arguments[0];
+    c.base.path = cli->options.base;
+    enum lmcs_status status = frames_check(cli, "a file of frames");
+    if (status == LMCS_OK)
+        status = cli_output_open(cli, cli->options.output, &output);
+    if (status == LMCS_OK)
+        status = compress(&c, &output);
+    if (status == LMCS_OK)
+        report_done(&c);
+    cli_output_close(&output);
+    frames_work_free(&c.work);
+    frames_source_free(&c.file);
+    frames_source_free(&c.base);
+    frames_memory_free(&c.image);
+    free(c.plan.pieces);
+    return status;
+}
+
+const struct cli_command cmd_compress = {
+    .name = "compress",
+    .synopsis = "FILE -o OUT [--base B] [--dtype D] [--level L] [--json]",
+    .summary = "Compresses a safetensors file, or a raw array",
+    .help =
+        "Without loss: 'lmc-store decompress' gives back the identical file. FILE is a safetensors file; with --dtype\n"
+        "it is a raw array of that dtype, little-endian, whatever it looks like. -: standard input.\n"
+        "\n"
+        "With --base the differences to another file are stored where that takes less: a safetensors file, whose\n"
+        "tensors are matched by name, dtype and shape, or a raw array of the same size. To decompress it is needed\n"
+        "again. OUT has mode 0600 and appears whole, or not at all; -: standard output. It is the same whatever the\n"
+        "number of threads. Both files, and the result, are held in memory. GB/s are 10^9 bytes of FILE per second,\n"
+        "from memory to memory, checksums included, and without the digests that name the base.",
+    .options = "obylTj",
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * frames_decode.c - from an image of the file back to its content.
+ *
+ * The image is no one's to trust: a frame is looked at only as far as there are bytes of it, and what its header
+ * claims bounds nothing but the memory that is asked for, which the machine may refuse. Blocks are decoded straight
+ * to where they belong, each by any thread.
+ */
+#include "frames.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Frames --------------------------------------------------------------------------------------------------- */
+
+static enum lmcs_status bad_frame(struct cli *cli, const struct frames_image *image, uint64_t at,
+                                  enum lmc_status status, const char *message)
+{
+    return cli_fail(cli, status == LMC_UNSUPPORTED ? LMCS_UNSUPPORTED : LMCS_DAMAGED, 0,
+                    "%s: frame %zu, at byte %" PRIu64 ": %s", frames_shown(image->path), image->count + 1, at, message);
+}
+
+static enum lmcs_status cut_short(struct cli *cli, const struct frames_image *image, uint64_t at, uint64_t bytes)
+{
+    return cli_fail(cli, LMCS_DAMAGED, 0,
+                    "%s is cut short: frame %zu, at byte %" PRIu64 ", needs %" PRIu64 " bytes of the %" PRIu64
+                    " that are left",
+                    frames_shown(image->path), image->count + 1, at, bytes, image->memory.bytes - at);
+}
+
+static enum lmcs_status parse_frame(struct cli *cli, const struct frames_image *image, uint64_t at,
+                                    struct lmc_frame *frame)
+{
+    const unsigned char *bytes = image->memory.data + at;
+    uint64_t left = image->memory.bytes - at;
+    uint64_t header_bytes = 0;
+    const char *message = NULL;
+    enum lmc_status status = lmc_frame_header_bytes(
+        bytes, left < LMC_FRAME_PREFIX_BYTES ? (size_t)left : LMC_FRAME_PREFIX_BYTES, &header_bytes, &message);
+    if (status != LMC_OK)
+        return bad_frame(cli, image, at, status, message);
+    if (header_bytes > left)
+        return cut_short(cli, image, at, header_bytes);
+    status = lmc_frame_parse(bytes, (size_t)header_bytes, frame, &message);
+    if (status != LMC_OK)
+        return bad_frame(cli, image, at, status, message);
+    if (frame->frame_bytes > left)
+        return cut_short(cli, image, at, frame->frame_bytes);
+    return LMCS_OK;
+}
+
+/* Nothing is decoded, and no base needed, where there is nothing. */
+static bool needs_base(const struct lmc_frame *frame)
+{
+    return frame->base_count && frame->raw_bytes;
+}
+
+static bool append(struct frames_image *image, const struct lmc_frame *frame, uint64_t at)
+{
+    if (image->count == image->capacity) {
+        size_t capacity = image->capacity ? 2 * image->capacity : 64;
+        struct frames_frame *frames = realloc(image->frames, capacity * sizeof *frames);
+        if (!frames)
+            return false;
+        image->frames = frames;
+        image->capacity = capacity;
+    }
+    image->frames[image->count++] = (struct frames_frame){
+        .frame = *frame, .at = at, .first_block = image->block_count, .content_at = image->content_bytes};
+    image->block_count += frame->block_count;
+    image->base_count += needs_base(frame);
+    return true;
+}
+
+static enum lmcs_status add_frame(struct cli *cli, struct frames_image *image, uint64_t at)
+{
+    struct lmc_frame frame;
+    uint64_t content_bytes = 0;
+    enum lmcs_status status = parse_frame(cli, image, at, &frame);
+    if (status != LMCS_OK)
+        return status;
+    if (__builtin_add_overflow(image->content_bytes, frame.raw_bytes, &content_bytes))
+        return bad_frame(cli, image, at, LMC_DAMAGED, "the file claims an impossible size");
+    if (!append(image, &frame, at))
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    image->content_bytes = content_bytes;
+    return LMCS_OK;
+}
+
+enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image)
+{
+    const char *shown = frames_shown(image->path);
+    bool continues = true;
+    uint64_t at = 0;
+    if (image->memory.bytes < 4 || memcmp(image->memory.data, "LMCF", 4) != 0)
+        return cli_fail(cli, LMCS_DAMAGED, 0, "%s is not a file that 'lmc-store compress' makes", shown);
+    while (continues && at < image->memory.bytes) {
+        enum lmcs_status status = add_frame(cli, image, at);
+        if (status != LMCS_OK)
+            return status;
+        const struct lmc_frame *frame = &image->frames[image->count - 1].frame;
+        continues = frame->flags & LMC_FRAME_CONTINUES;
+        at += frame->frame_bytes;
+    }
+    if (continues)
+        return cli_fail(cli, LMCS_DAMAGED, 0, "%s is cut short: another frame should follow its %zu", shown,
+                        image->count);
+    if (at < image->memory.bytes)
+        return cli_fail(cli, LMCS_DAMAGED, 0, "%s has %" PRIu64 " bytes behind its last frame, which ends at %" PRIu64,
+                        shown, image->memory.bytes - at, at);
+    return LMCS_OK;
+}
+
+void frames_image_free(struct frames_image *image)
+{
+    frames_memory_free(&image->memory);
+    free(image->frames);
+}
+
+/* ---- Bases ---------------------------------------------------------------------------------------------------- */
+
+/* What to look for: a frame needs a tensor of its dtype and size. */
+static int by_size(const void *left, const void *right)
+{
+    const struct frames_frame *l = *(const struct frames_frame *const *)left;
+    const struct frames_frame *r = *(const struct frames_frame *const *)right;
+    if (l->frame.dtype != r->frame.dtype)
+        return l->frame.dtype < r->frame.dtype ? -1 : 1;
+    return (l->frame.raw_bytes > r->frame.raw_bytes) - (l->frame.raw_bytes < r->frame.raw_bytes);
+}
+
+static int by_digest(const void *left, const void *right)
+{
+    const struct frames_tensor *l = *(const struct frames_tensor *const *)left;
+    const struct frames_tensor *r = *(const struct frames_tensor *const *)right;
+    if (l->digest.high != r->digest.high)
+        return l->digest.high < r->digest.high ? -1 : 1;
+    return (l->digest.low > r->digest.low) - (l->digest.low < r->digest.low);
+}
+
+/* The frames that need a base, by dtype and size. NULL without memory. */
+static struct frames_frame **needy_frames(struct frames_image *image)
+{
+    struct frames_frame **needy = malloc((image->base_count + 1) * sizeof(void *));
+    size_t count = 0;
+    for (size_t i = 0; needy && i < image->count; i++)
+        if (needs_base(&image->frames[i].frame))
+            needy[count++] = &image->frames[i];
+    if (needy)
+        qsort(needy, count, sizeof(void *), by_size);
+    return needy;
+}
+
+/* The base as one array, for each dtype that a frame of that size has. */
+static enum lmcs_status add_arrays(struct cli *cli, struct frames_source *base, struct frames_frame *const *needy,
+                                   size_t count)
+{
+    uint32_t added = 0;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        const struct lmc_frame *frame = &needy[i]->frame;
+        size_t element = lmc_dtype_size(frame->dtype);
+        if (frame->dtype == added || frame->raw_bytes != base->memory.bytes / element * element)
+            continue;
+        added = frame->dtype;
+        status = frames_source_add_array(cli, base, frame->dtype);
+    }
+    return status;
+}
+
+/* Marks the tensors that a frame may need. */
+static void want_some(struct frames_source *base, struct frames_frame *const *needy, size_t count)
+{
+    for (size_t i = 0; i < base->count; i++) {
+        struct frames_tensor *tensor = &base->tensors[i];
+        struct frames_frame like = {.frame = {.dtype = tensor->dtype, .raw_bytes = tensor->bytes}};
+        const struct frames_frame *key = &like;
+        tensor->is_wanted = tensor->dtype && bsearch(&key, needy, count, sizeof(void *), by_size);
+    }
+}
+
+/* The tensors that have a digest, by digest. */
+static struct frames_tensor **digested_tensors(struct frames_source *base, size_t *count)
+{
+    struct frames_tensor **digested = malloc((base->count + 1) * sizeof(void *));
+    *count = 0;
+    for (size_t i = 0; digested && i < base->count; i++)
+        if (base->tensors[i].is_wanted)
+            digested[(*count)++] = &base->tensors[i];
+    if (digested)
+        qsort(digested, *count, sizeof(void *), by_digest);
+    return digested;
+}
+
+static enum lmcs_status no_base(struct cli *cli, const struct frames_image *image, const struct frames_source *base,
+                                const struct frames_frame *frame)
+{
+    return cli_fail(cli, LMCS_NOT_FOUND, 0,
+                    "%s is not the base that %s was compressed against: frame %zu needs a tensor (%s, %s) with the"
+                    " digest %016" PRIx64 "%016" PRIx64 ", which is not there",
+                    base->path, frames_shown(image->path), (size_t)(frame - image->frames) + 1,
+                    lmc_dtype_name(frame->frame.dtype), cli_bytes(frame->frame.raw_bytes).text,
+                    frame->frame.base_digest[0].high, frame->frame.base_digest[0].low);
+}
+
+static enum lmcs_status assign(struct cli *cli, struct frames_image *image, const struct frames_source *base,
+                               struct frames_tensor *const *digested, size_t count)
+{
+    for (size_t i = 0; i < image->count; i++) {
+        struct frames_frame *frame = &image->frames[i];
+        if (!needs_base(&frame->frame))
+            continue;
+        const struct frames_tensor like = {.digest = frame->frame.base_digest[0]};
+        const struct frames_tensor *key = &like;
+        struct frames_tensor *const *found = bsearch(&key, digested, count, sizeof(void *), by_digest);
+        if (!found || (*found)->bytes != frame->frame.raw_bytes)
+            return no_base(cli, image, base, frame);
+        frame->base = (*found)->data;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status frames_image_match(struct frames_work *work, struct frames_image *image, struct frames_source *base)
+{
+    struct cli *cli = work->cli;
+    size_t count = 0;
+    struct frames_tensor **digested = NULL;
+    struct frames_frame **needy = needy_frames(image);
+    enum lmcs_status status = LMCS_OK;
+    if (!needy)
+        return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    status = add_arrays(cli, base, needy, image->base_count);
+    want_some(base, needy, image->base_count);
+    free(needy);
+    if (status == LMCS_OK)
+        status = frames_digests(work, base);
+    if (status == LMCS_OK && !(digested = digested_tensors(base, &count)))
+        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status == LMCS_OK)
+        status = assign(cli, image, base, digested, count);
+    free(digested);
+    return status;
+}
+
+/* ---- Blocks --------------------------------------------------------------------------------------------------- */
+
+struct decoding {
+    const struct frames_image *image;
+    unsigned char *content;
+};
+
+static const struct frames_frame *frame_of(const struct frames_image *image, uint64_t block)
+{
+    size_t low = 0;
+    size_t high = image->count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (image->frames[middle].first_block <= block)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &image->frames[low];
+}
+
+static enum lmc_status decode_block(void *context, uint64_t i, uint64_t *bytes, const char **message)
+{
+    const struct decoding *decoding = context;
+    const struct frames_frame *frame = frame_of(decoding->image, i);
+    uint64_t index = i - frame->first_block;
+    uint64_t at = index * LMC_BLOCK_BYTES;
+    uint64_t left = frame->frame.raw_bytes - at;
+    uint64_t offset = 0;
+    struct lmc_block block = lmc_frame_block(&frame->frame, index, &offset);
+    const void *bases[LMC_MAX_BASES] = {frame->base ? frame->base + at : NULL};
+    *bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
+    return lmc_decode_block(&frame->frame, index, decoding->image->memory.data + frame->at + offset, block.coded_bytes,
+                            bases, decoding->content + frame->content_at + at, (size_t)*bytes, message);
+}
+
+static enum lmcs_status bad_block(const struct frames_work *work, const struct frames_image *image)
+{
+    char about[512];
+    if (work->failed_at == UINT64_MAX)
+        return frames_work_error(work, "");
+    const struct frames_frame *frame = frame_of(image, work->failed_at);
+    snprintf(about, sizeof about, "%.400s: frame %zu, block %" PRIu64, frames_shown(image->path),
+             (size_t)(frame - image->frames) + 1, work->failed_at - frame->first_block + 1);
+    return frames_work_error(work, about);
+}
+
+enum lmcs_status frames_decode(struct frames_work *work, const struct frames_image *image,
+                               struct frames_memory *content, struct frames_report *report)
+{
+    struct decoding decoding = {image, content->data};
+    double start = frames_now();
+    bool is_done =
+        frames_work_run(work, "decompressing", image->content_bytes, decode_block, &decoding, image->block_count);
+    report->seconds += frames_now() - start;
+    return is_done ? LMCS_OK : bad_block(work, image);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * frames_memory.c - large pieces of memory, and files as a whole.
+ *
+ * Memory is asked for only as far as the machine says that it has some: the kernel would promise more, and kill the
+ * process, or another one, when that is used.
+ */
+#include "frames.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HUGE_PAGE    ((size_t)2 << 20)
+#define PIECE_BYTES  ((size_t)4 << 20)  /* read or written between two looks at signals */
+#define STREAM_BYTES ((size_t)64 << 20) /* what a pipe is given at first */
+
+/* ---- Memory --------------------------------------------------------------------------------------------------- */
+
+/* The first number behind `key` in a small file; false: there is none. */
+static bool read_number(const char *path, const char *key, uint64_t *value)
+{
+    char text[4096];
+    FILE *file = fopen(path, "re");
+    size_t bytes = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file)
+        fclose(file);
+    text[bytes] = '\0';
+    const char *at = strstr(text, key);
+    return at && sscanf(at + strlen(key), "%" SCNu64, value) == 1;
+}
+
+/* What can be had without pushing anything out to disk. */
+static uint64_t available_bytes(void)
+{
+    uint64_t kib = 0;
+    uint64_t limit = 0;
+    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (read_number("/proc/meminfo", "MemAvailable:", &kib) && kib < bytes / 1024)
+        bytes = kib * 1024;
+    if (read_number("/sys/fs/cgroup/memory.max", "", &limit) && limit < bytes)
+        bytes = limit;
+    return bytes;
+}
+
+static enum lmcs_status no_memory(struct cli *cli, const char *what, uint64_t bytes, uint64_t available)
+{
+    return cli_fail(cli, LMCS_NO_MEMORY, 0, "%s takes %s of memory, and there are %s; use a machine with more", what,
+                    cli_bytes(bytes).text, cli_bytes(available).text);
+}
+
+/* Maps whole huge pages, and cuts off what comes before the first boundary of one and after the last. */
+static unsigned char *map_aligned(size_t bytes)
+{
+    unsigned char *at = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return NULL;
+    size_t before = (HUGE_PAGE - (uintptr_t)at % HUGE_PAGE) % HUGE_PAGE;
+    if (before)
+        munmap(at, before);
+    munmap(at + before + bytes, HUGE_PAGE - before);
+    madvise(at + before, bytes, MADV_HUGEPAGE);
+    return at + before;
+}
+
+enum lmcs_status frames_memory_new(struct cli *cli, const char *what, uint64_t bytes, struct frames_memory *memory)
+{
+    uint64_t available = available_bytes();
+    *memory = (struct frames_memory){0};
+    if (bytes > available || bytes > PTRDIFF_MAX - 2 * HUGE_PAGE)
+        return no_memory(cli, what, bytes, available);
+    size_t mapped_bytes = (bytes / HUGE_PAGE + 1) * HUGE_PAGE;
+    unsigned char *data = map_aligned(mapped_bytes);
+    if (!data)
+        return no_memory(cli, what, bytes, available);
+    *memory = (struct frames_memory){data, (size_t)bytes, mapped_bytes};
+    return LMCS_OK;
+}
+
+/* Twice as much, with what is there. */
+static enum lmcs_status grow(struct cli *cli, const char *what, struct frames_memory *memory)
+{
+    size_t wanted = 2 * memory->mapped_bytes;
+    uint64_t available = available_bytes();
+    void *data = memory->mapped_bytes <= available ? mremap(memory->data, memory->mapped_bytes, wanted, MREMAP_MAYMOVE)
+                                                   : MAP_FAILED;
+    if (data == MAP_FAILED)
+        return no_memory(cli, what, wanted, memory->mapped_bytes + available);
+    madvise(data, wanted, MADV_HUGEPAGE);
+    memory->data = data;
+    memory->mapped_bytes = wanted;
+    return LMCS_OK;
+}
+
+void frames_memory_free(struct frames_memory *memory)
+{
+    if (memory->mapped_bytes)
+        munmap(memory->data, memory->mapped_bytes);
+    *memory = (struct frames_memory){0};
+}
+
+/* ---- Files ---------------------------------------------------------------------------------------------------- */
+
+const char *frames_shown(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
+enum lmcs_status frames_check(struct cli *cli, const char *what)
+{
+    const char *command = cli->command->name;
+    const char *base = cli->options.base;
+    if (!cli->options.output)
+        return cli_wrong_use(cli, "%s: -o FILE is missing", command);
+    if (base && strcmp(base, "-") == 0 && strcmp(cli->options.arguments[0], "-") == 0)
+        return cli_wrong_use(cli, "%s: file and base can't both come from standard input", command);
+    enum lmcs_status status = cli_output_check(cli, what, cli->options.arguments[0], "the file to read");
+    return status == LMCS_OK && base ? cli_output_check(cli, what, base, "the base") : status;
+}
+
+static enum lmcs_status interrupted(struct cli *cli)
+{
+    return cli_fail(cli, LMCS_CANCELLED, 0, "%s was cancelled; nothing was changed", cli->command->name);
+}
+
+/* Some bytes, fewer only at the end. */
+static enum lmcs_status read_some(struct cli *cli, int fd, const char *shown, void *buffer, size_t bytes, size_t *got)
+{
+    *got = 0;
+    while (*got < bytes) {
+        size_t piece = bytes - *got < PIECE_BYTES ? bytes - *got : PIECE_BYTES;
+        if (cli_signal())
+            return interrupted(cli);
+        ssize_t n = read(fd, (char *)buffer + *got, piece);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return cli_fail(cli, LMCS_IO, errno, "%s can't be read", shown);
+        if (n == 0)
+            break;
+        *got += (size_t)n;
+    }
+    return LMCS_OK;
+}
+
+static enum lmcs_status read_file(struct cli *cli, int fd, const char *shown, uint64_t bytes,
+                                  struct frames_memory *memory)
+{
+    size_t got = 0;
+    enum lmcs_status status = frames_memory_new(cli, shown, bytes, memory);
+    if (status == LMCS_OK)
+        status = read_some(cli, fd, shown, memory->data, memory->bytes, &got);
+    if (status == LMCS_OK && got < memory->bytes)
+        status = cli_fail(cli, LMCS_IO, 0, "%s was shortened while it was read; try again", shown);
+    return status;
+}
+
+static enum lmcs_status read_stream(struct cli *cli, int fd, const char *shown, struct frames_memory *memory)
+{
+    size_t got = 0;
+    enum lmcs_status status = frames_memory_new(cli, shown, STREAM_BYTES, memory);
+    for (memory->bytes = 0; status == LMCS_OK; memory->bytes += got) {
+        if (memory->bytes == memory->mapped_bytes && (status = grow(cli, shown, memory)) != LMCS_OK)
+            break;
+        size_t room = memory->mapped_bytes - memory->bytes;
+        status = read_some(cli, fd, shown, memory->data + memory->bytes, room, &got);
+        if (status == LMCS_OK && got == 0)
+            break;
+    }
+    return status;
+}
+
+static enum lmcs_status open_file(struct cli *cli, const char *path, int *fd)
+{
+    if (strcmp(path, "-") == 0) {
+        *fd = STDIN_FILENO;
+        if (isatty(STDIN_FILENO))
+            return cli_wrong_use(cli, "%s: not reading from a terminal; give a file or a pipe", cli->command->name);
+        return LMCS_OK;
+    }
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (*fd < 0)
+        return cli_fail(cli, errno == ENOENT ? LMCS_NOT_FOUND : LMCS_IO, errno, "%s can't be opened", path);
+    return LMCS_OK;
+}
+
+enum lmcs_status frames_read(struct cli *cli, const char *path, struct frames_memory *memory)
+{
+    int fd = -1;
+    struct stat info;
+    const char *shown = frames_shown(path);
+    enum lmcs_status status = open_file(cli, path, &fd);
+    *memory = (struct frames_memory){0};
+    if (status != LMCS_OK)
+        return status;
+    if (fstat(fd, &info))
+        status = cli_fail(cli, LMCS_IO, errno, "%s can't be read", shown);
+    else if (S_ISDIR(info.st_mode))
+        status = cli_fail(cli, LMCS_INVALID, 0, "%s is a directory", shown);
+    else if (S_ISREG(info.st_mode) && fd != STDIN_FILENO)
+        status = read_file(cli, fd, shown, (uint64_t)info.st_size, memory);
+    else
+        status = read_stream(cli, fd, shown, memory);
+    if (fd != STDIN_FILENO)
+        close(fd);
+    return status;
+}
+
+enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progress, const struct cli_output *output,
+                              const unsigned char *data, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        if (!progress->call(progress->context, "writing", done, bytes))
+            return interrupted(cli);
+        ssize_t n = write(output->fd, data + done, bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return cli_fail(cli, errno == ENOSPC ? LMCS_FULL : LMCS_IO, errno, "%s can't be written",
+                            cli_output_is_stdout(cli) ? "standard output" : cli->options.output);
+        done += (size_t)n;
+    }
+    return LMCS_OK;
+}
