@@ -6,12 +6,17 @@ It is for checking the C library and the document against each other, so it is s
 are checked where the package ``xxhash`` is installed; all else is checked always.
 
     reference_reader.py FRAME [--base BASE] [--output FILE]     decode a frame
+    reference_reader.py --file FRAMES [--base BASE] [--output FILE]
+                                                                decode a file of frames; BASE: a safetensors file, or
+                                                                one array
     reference_reader.py --corpus DIRECTORY                      check good, bad and unsupported frames
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import struct
 import sys
 from collections.abc import Sequence
@@ -83,8 +88,8 @@ class Frame:
     def read_prefix(self) -> None:
         data = self.data
         refuse(len(data) < 64, "no prefix")
-        (magic, version, incompatible, _, self.raw_bytes, self.frame_bytes, self.dtype, predictor, self.base_count,
-         outputs, block_log2, reserved_8, constants, tables, extensions, reserved_32,
+        (magic, version, incompatible, self.compatible, self.raw_bytes, self.frame_bytes, self.dtype, predictor,
+         self.base_count, outputs, block_log2, reserved_8, constants, tables, extensions, reserved_32,
          checksum) = struct.unpack("<4sIIIQQHHBBBBIIIIQ", data[:64])  # fmt: skip
         refuse(magic != b"LMCF", "magic")
         check64(data[:56], 0, checksum, "the prefix")
@@ -120,6 +125,10 @@ class Frame:
             raw = min(BLOCK_BYTES, self.raw_bytes - i * BLOCK_BYTES)
             refuse(not 1 <= places[i + 1] - places[i] <= raw + 1, "size of a block")
             self.blocks.append((places[i], places[i + 1], coded_hash, low, high, raw))
+
+    def base_digest(self) -> bytes | None:
+        """[4.1, 6.2]"""
+        return self.data[64:80] if self.base_count else None
 
     def decode(self, base: bytes | None = None) -> bytes:
         """The content [2]."""
@@ -343,6 +352,78 @@ def decode_node(reader: Reader, tree: Tree, n: int) -> bytes:
     return bytes(next(right) if bit else next(left) for bit in bits[:n])
 
 
+SAFETENSORS = {"BOOL": 1, "U8": 2, "U16": 3, "U32": 4, "U64": 5, "I8": 6, "I16": 7, "I32": 8, "I64": 9, "F16": 10,
+               "BF16": 11, "F32": 12, "F64": 13, "C64": 15, "F8_E4M3": 17, "F8_E4M3FNUZ": 18, "F8_E5M2": 19,
+               "F8_E5M2FNUZ": 20, "F8_E8M0": 21, "F4": 22}  # fmt: skip
+
+
+def digest(dtype: int, shape: list[int], content: bytes) -> bytes:
+    """[6.1]"""
+    head = struct.pack("<4sIII", b"LMCD", dtype, len(shape), 0) + struct.pack(f"<{len(shape)}Q", *shape)
+    hashes = [hash128(content[at : at + BLOCK_BYTES]) for at in range(0, len(content), BLOCK_BYTES)]
+    return hash128(head + b"".join(hashes))
+
+
+def hash128(data: bytes) -> bytes:
+    """[1.2] As it is stored: its low u64, then its high one, both little-endian."""
+    if xxhash is None:
+        raise RuntimeError("to find a base the package xxhash is needed")
+    return int(xxhash.xxh3_128_intdigest(data)).to_bytes(16, "little")
+
+
+def tensors_of(file: bytes) -> list[tuple[int, list[int], bytes]]:
+    """The tensors of a safetensors file: dtype, shape and content. Shapes count bytes where two elements are in one."""
+    size = int.from_bytes(file[:8], "little")
+    found = []
+    for name, entry in json.loads(file[8 : 8 + size]).items():
+        dtype = 0 if name == "__metadata__" else SAFETENSORS.get(entry["dtype"], 0)
+        if not dtype:
+            continue
+        begin, end = entry["data_offsets"]
+        shape = list(entry["shape"])
+        if dtype == 22 and shape:
+            shape[-1] //= 2
+        if math.prod(shape) * ELEMENT_BYTES[dtype] == end - begin:
+            found.append((dtype, shape, file[8 + size + begin : 8 + size + end]))
+    return found
+
+
+def find_base(frame: Frame, file: bytes) -> bytes:
+    """[9.2]"""
+    count = len(file) // ELEMENT_BYTES[frame.dtype]
+    candidates = [(frame.dtype, [count], file[: count * ELEMENT_BYTES[frame.dtype]])]
+    try:
+        candidates += tensors_of(file)
+    except ValueError:  # no JSON: an array
+        pass
+    for dtype, shape, content in candidates:
+        fits = dtype == frame.dtype and len(content) == frame.raw_bytes
+        if fits and digest(dtype, shape, content) == frame.base_digest():
+            return content
+    raise ValueError("the base is not in the file that was given")
+
+
+def decode_file(data: bytes, base_file: bytes | None) -> bytes:
+    """A file of frames [9.1]."""
+    content = bytearray()
+    at = 0
+    continues = True
+    while continues:
+        refuse(len(data) - at < 64, "another frame should follow")
+        (frame_bytes,) = struct.unpack_from("<Q", data, at + 24)
+        frame = Frame(data[at : at + frame_bytes])
+        base = None
+        if frame.base_count:
+            if base_file is None:
+                raise ValueError("a frame needs a base")
+            base = find_base(frame, base_file)
+        content += frame.decode(base)
+        at += frame_bytes
+        continues = frame.compatible & 1 != 0
+    refuse(at != len(data), "something follows the last frame")
+    return bytes(content)
+
+
 def verdict(path: Path, base: bytes | None) -> str:
     try:
         Frame(path.read_bytes()).decode(base)
@@ -384,20 +465,29 @@ def main() -> int:
     parser.add_argument("--base", type=Path)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--file", action="store_true", help="a file of frames")
     arguments = parser.parse_args()
     if arguments.corpus:
         return check_corpus(arguments.corpus)
     if not arguments.frame:
         parser.error("give a frame or --corpus")
+    data = arguments.frame.read_bytes()
+    base = arguments.base.read_bytes() if arguments.base else None
     try:
-        frame = Frame(arguments.frame.read_bytes())
-        content = frame.decode(arguments.base.read_bytes() if arguments.base else None)
+        if arguments.file:
+            content = decode_file(data, base)
+            summary = f"{len(content)} bytes"
+        else:
+            frame = Frame(data)
+            content = frame.decode(base)
+            summary = f"dtype {frame.dtype}, {len(content)} bytes in {frame.block_count} blocks, "
+            summary += f"{frame.base_count} bases"
     except (Damaged, Unsupported) as error:
         print(f"{arguments.frame}: {type(error).__name__.lower()}: {error}", file=sys.stderr)
         return 1
     if arguments.output:
         arguments.output.write_bytes(content)
-    print(f"dtype {frame.dtype}, {len(content)} bytes in {frame.block_count} blocks, {frame.base_count} bases")
+    print(summary)
     return 0
 
 
