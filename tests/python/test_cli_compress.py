@@ -194,17 +194,18 @@ def test_against_a_base(tmp_path: Path) -> None:
 
 def test_a_base_of_which_only_a_part_fits(tmp_path: Path) -> None:
     """Another shape, dtype or name, and tensors that only one of them has."""
-    old = model()
+    old = {**model(), "old": weights(6, 2048)}
     base = save(tmp_path / "base.safetensors", {**old, "gone": weights(7, 900)})
     new = {k: nudge(v) for k, v in old.items()}
     new["h.0.weight"] = new["h.0.weight"].reshape(256, 128).contiguous()
     new["h.1.weight"] = new["h.1.weight"].view(torch.float16)
-    new["normal"] = new.pop("norm")
+    new["norm"] = new["norm"].reshape(2048, 1)
+    new["new"] = new.pop("old")
     new["more"] = weights(8, 900)
     now = save(tmp_path / "now.safetensors", new)
     round_trip(now, base=base)
     report = as_json("compress", now, "-o", tmp_path / "o", "--base", base)
-    assert (report["tensors"], report["tensors_in_base"], report["deltas"]) == (7, 1, 1)
+    assert (report["tensors"], report["tensors_in_base"], report["deltas"]) == (8, 1, 1)
 
 
 def test_a_base_that_does_not_help(tmp_path: Path) -> None:
@@ -265,6 +266,31 @@ def test_what_liblmc_does_not_know(tmp_path: Path) -> None:
 def test_no_tensors(tmp_path: Path) -> None:
     for path in (raw_file(tmp_path / "a", {}, b""), raw_file(tmp_path / "b", {"__metadata__": {"a": "b"}}, b"")):
         assert len(frames(round_trip(path))) == 1
+
+
+def test_more_threads_than_processors(tmp_path: Path) -> None:
+    """Slow blocks beside fast ones, so that threads wait for each other: whoever wins, the bytes are the same."""
+    generator = np.random.default_rng(3)
+    slow = (generator.standard_normal(BLOCK // 4) * 0.02).astype(np.float32).tobytes()
+    path = tmp_path / "a"
+    path.write_bytes(b"".join(slow if generator.random() < 0.4 else bytes(BLOCK) for _ in range(150)) + b"end")
+    images = [
+        cli("compress", path, "--dtype", "f32", "--threads", threads, "-o", "-").stdout
+        for threads in (1, 2, 3, 16, 16, 16, 256)
+    ]
+    assert len(set(images)) == 1
+    (tmp_path / "o").write_bytes(images[0])
+    assert cli("decompress", tmp_path / "o", "--threads", 16, "-o", "-").stdout == path.read_bytes()
+
+
+def test_levels_differ(tmp_path: Path) -> None:
+    """Where a delta profits from more classes than the default has."""
+    generator = np.random.default_rng(1)
+    old = np.ldexp(generator.uniform(1, 2, 700_000), generator.integers(-16, 0, 700_000)).astype(np.float32)
+    old.tofile(tmp_path / "old")
+    (old + generator.normal(0, 1e-6, 700_000).astype(np.float32)).tofile(tmp_path / "new")
+    command = ["compress", tmp_path / "new", "--base", tmp_path / "old", "--dtype", "f32", "-o", "-", "--level"]
+    assert len(cli(*command, "dense").stdout) < len(cli(*command, "default").stdout)
 
 
 def test_an_empty_array(tmp_path: Path) -> None:
@@ -499,6 +525,27 @@ def test_forged_headers(image: bytes, tmp_path: Path) -> None:
             refused(reseal(image, at, bases=("<B", 36, bases)), tmp_path)
         refused(reseal(image, at, dtype=("<H", 32, 99)), tmp_path)
         refused(reseal(image, at, version=("<I", 4, 2)), tmp_path)
+
+
+def test_a_header_larger_than_the_file(tmp_path: Path) -> None:
+    """Its size is right by all that it says itself."""
+    blocks = 1 << 18
+    image = constant_frame(BLOCK)
+    bytes_ = 72 + 36 * blocks
+    forged = reseal(image, 0, raw=("<Q", 16, blocks * BLOCK), frame=("<Q", 24, bytes_))
+    assert f"needs {72 + 32 * blocks} bytes of the {len(image)} that are left" in refused(forged, tmp_path)
+
+
+def test_digests_that_were_swapped(tmp_path: Path) -> None:
+    """A base of another size than the frame is none."""
+    old = {"a": weights(1, 2000, 800), "b": weights(2, 200)}
+    base = save(tmp_path / "base", old)
+    now = save(tmp_path / "now", {k: nudge(v) for k, v in old.items()})
+    image = cli("compress", now, "--base", base, "-o", "-").stdout
+    large, small = (frame for frame in frames(image) if frame["bases"])
+    forged = bytearray(image)
+    forged[large["at"] + 64 : large["at"] + 80] = image[small["at"] + 64 : small["at"] + 80]
+    assert "is not the base" in refused(reseal(bytes(forged), large["at"]), tmp_path, "--base", base)
 
 
 def constant_frame(raw_bytes: int) -> bytes:
