@@ -274,13 +274,24 @@ def test_more_threads_than_processors(tmp_path: Path) -> None:
     slow = (generator.standard_normal(BLOCK // 4) * 0.02).astype(np.float32).tobytes()
     path = tmp_path / "a"
     path.write_bytes(b"".join(slow if generator.random() < 0.4 else bytes(BLOCK) for _ in range(150)) + b"end")
+    check_threads(path, "--dtype", "f32")
+
+
+def test_threads_and_many_small_frames(tmp_path: Path) -> None:
+    """Hundreds of them are coded while a thread is busy with a large one."""
+    tensors = {f"{i:04}": weights(i, 500_000 if i % 1000 == 0 else 150) for i in range(4000)}
+    check_threads(save(tmp_path / "a", tensors))
+
+
+def check_threads(path: Path, *options: str) -> None:
     images = [
-        cli("compress", path, "--dtype", "f32", "--threads", threads, "-o", "-").stdout
+        cli("compress", path, *options, "--threads", threads, "-o", "-").stdout
         for threads in (1, 2, 3, 16, 16, 16, 256)
     ]
     assert len(set(images)) == 1
-    (tmp_path / "o").write_bytes(images[0])
-    assert cli("decompress", tmp_path / "o", "--threads", 16, "-o", "-").stdout == path.read_bytes()
+    copy = path.with_suffix(".lmc")
+    copy.write_bytes(images[0])
+    assert cli("decompress", copy, "--threads", 16, "-o", "-").stdout == path.read_bytes()
 
 
 def test_levels_differ(tmp_path: Path) -> None:
