@@ -23,7 +23,8 @@ import safetensors.numpy
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 BIN = os.environ.get("LMC_STORE_BIN", str(TOP / "build/release/bin/lmc-store"))
-COMMANDS = ["create", "info", "ls", "import", "export", "verify", "compact", "tag", "rm", "dump", "restore"]
+COMMANDS = ["create", "info", "ls", "import", "export", "verify", "compact", "tag", "rm", "dump", "restore", "compress"]
+COMMANDS += ["decompress"]
 
 pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
 
