@@ -14,6 +14,8 @@ A pool is a file. It holds shelves, and a shelf has a history of snapshots::
         train_one_step()
         shelf.snapshot({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=step)
 
+The codec that makes old snapshots small is there by itself: `lmcstore.codec`.
+
 When `Shelf.snapshot` has returned, the snapshot is durable. Messages go to the logger "lmcstore". Neither torch nor
 NumPy is imported before it is needed.
 """
@@ -26,6 +28,7 @@ except ImportError as error:
         "and run Python outside the directory python/"
     ) from error
 
+from . import codec
 from .errors import (
     CancelledError,
     DamagedError,
@@ -64,5 +67,6 @@ __all__ = [
     "Store",
     "UnsupportedError",
     "__version__",
+    "codec",
     "open",
 ]

@@ -79,14 +79,13 @@ def describe(array: Any, path: str) -> Described:
     special = None
     swapped = not dtype.isnative
     native = dtype.newbyteorder("=") if swapped else dtype
-    if native.char in _DTYPES and native.names is None:
-        stored = _DTYPES[native.char]
-    elif native.char in _ALIASES:
-        stored, special = _ALIASES[native.char], native.char
-    elif _is_ml_dtype(native):
-        stored, special = _ML_DTYPES[native.name], native.name
-    else:
+    stored = dtype_name(native)
+    if stored is None:
         raise UnsupportedError(f"{path}: a NumPy array of dtype {dtype} can't be stored")
+    if native.char in _ALIASES:
+        special = native.char
+    elif native.char not in _DTYPES:
+        special = native.name
     shape, strides = array.shape, None if array.flags.c_contiguous else array.strides
     number = _core.DTYPES[stored]
     if swapped:
@@ -96,6 +95,15 @@ def describe(array: Any, path: str) -> Described:
     if len(shape) > _core.MAX_DIMS:
         raise UnsupportedError(f"{path}: an array of {array.ndim} dimensions can't be stored")
     return Described(number, shape, strides, array.__array_interface__["data"][0], special)
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """Give the store's name of a NumPy dtype in native order, or None: it has none."""
+    if dtype.names is None and dtype.char in _DTYPES:
+        return _DTYPES[dtype.char]
+    if dtype.char in _ALIASES:
+        return _ALIASES[dtype.char]
+    return _ML_DTYPES[dtype.name] if _is_ml_dtype(dtype) else None
 
 
 def _is_ml_dtype(dtype: Any) -> bool:

@@ -125,6 +125,11 @@ class Torch:
         byte_strides = None if must_copy or is_dense else tuple(stride * item for stride in strides)
         return Described(dtype, shape, byte_strides, start + offset * item, must_copy, tie)
 
+    def dtype_name(self, dtype: Any) -> str | None:
+        """Give the store's name of a torch dtype, or None: it has none."""
+        number = self.number_of.get(dtype)
+        return None if number is None else _dtype_name(number)
+
     def dense_copy(self, tensor: Any, path: str) -> Any:
         """Copy a tensor into the processor's memory, row-major, its lazy conjugation or negation carried out."""
         try:

@@ -136,6 +136,15 @@ PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, 
 /* Ends a snapshot's handle because its pool is being closed. */
 void core_snapshot_end(struct snapshot_object *snapshot);
 
+/* ---- codec_functions.c ---- */
+
+PyObject *core_codec_compress(PyObject *module, PyObject *args);
+PyObject *core_codec_decompress(PyObject *module, PyObject *args);
+PyObject *core_codec_info(PyObject *module, PyObject *owner);
+PyObject *core_codec_digest(PyObject *module, PyObject *args);
+/* A Buffer over memory that an object keeps in place; it is the caller's business that it does. */
+PyObject *core_memory(PyObject *module, PyObject *args);
+
 /* ---- view_type.c ---- */
 
 extern PyType_Spec view_spec;

@@ -56,6 +56,11 @@ static PyObject *dtype_info(PyObject *module, PyObject *arg)
 static PyMethodDef methods[] = {
     {"open", (PyCFunction)(void (*)(void))core_open, METH_VARARGS | METH_KEYWORDS,
      "open(path, mode, limit_bytes=0, wait_ms=10000, threads=0, flags=0)\n--\n\nOpens a pool."},
+    {"codec_compress", core_codec_compress, METH_VARARGS, "A frame: (data, base, dtype, dense, threads)."},
+    {"codec_decompress", core_codec_decompress, METH_VARARGS, "A frame's content: (frame, base, out, threads)."},
+    {"codec_info", core_codec_info, METH_O, "What a frame's header says."},
+    {"codec_digest", core_codec_digest, METH_VARARGS, "A digest as text: (data, dtype, threads)."},
+    {"memory", core_memory, METH_VARARGS, "A Buffer over memory: (owner, address, size_bytes)."},
     {"dtype_info", dtype_info, METH_O, "dtype_info(dtype)\n--\n\nName and size in bytes of a dtype, or None."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The LMC codec by itself: lossless compression of tensors, alone or as their difference to another tensor.
+
+>>> from array import array
+>>> from lmcstore import codec
+>>> before = array("f", (i / 1000 for i in range(100_000)))
+>>> after = array("f", (value * 1.0001 for value in before))
+>>> frame = codec.compress(after)
+>>> codec.decompress(frame) == after.tobytes()
+True
+>>> delta = codec.compress(after, base=before)
+>>> len(delta) < len(frame) < 400_000
+True
+>>> codec.decompress(delta, base=before) == after.tobytes()
+True
+
+What is compressed, and what is a base, may be
+
+- anything with a buffer: bytes, bytearray, memoryview, mmap, array.array,
+- a NumPy array, or
+- a torch tensor.
+
+It is its bytes that count, in row-major (C) order: contiguous memory of the processor is read in place, without a copy;
+all else (strided, transposed, Fortran-ordered, on a GPU) is copied first. Shapes are not kept. Nothing may be written
+to it meanwhile: a frame made of changing bytes is damaged. (It crashes nothing, unless memory is freed or resized, as a
+torch storage or a mapped file can be.)
+
+The result is one frame (codec/FORMAT.md), the same bytes for any number of threads. A file of several frames is read
+frame by frame: `info` says where each ends, and whether another follows.
+
+Neither torch nor NumPy is imported here; other threads run while this module codes.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from . import _core, _numpy, _torch
+from ._scalars import loaded
+from .errors import DamagedError, Error, InvalidError, UnsupportedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["FrameInfo", "compress", "decompress", "digest", "info"]
+
+_LEVELS = {"default": 0, "dense": 1}
+_MAX_THREADS = 1024
+_FORMATS = {**dict.fromkeys("BHILQN", "u"), **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("efd", "f")}
+"""Kinds of numbers by the format of a memoryview; how large they are its itemsize says."""
+
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameInfo:
+    """What the header of a frame says.
+
+    Attributes
+    ----------
+    dtype : str
+        Of the elements: "bf16", "f32", "u8", ...
+    raw_bytes : int
+        How many bytes the frame decodes to.
+    frame_bytes : int
+        How many bytes the frame has.
+    blocks : int
+        How many pieces it is coded in; so many threads can share the work.
+    base_digest : str or None
+        The `digest` of the base that is needed, or None: the frame stands alone.
+    version : int
+        Of the format.
+    continues : bool
+        Another frame follows in the file that this one is from.
+    """
+
+    dtype: str
+    raw_bytes: int
+    frame_bytes: int
+    blocks: int
+    base_digest: str | None
+    version: int
+    continues: bool
+
+
+def compress(data: Any, base: Any = None, dtype: Any = None, level: str = "default", threads: int = 1) -> bytes:
+    r"""Compress a tensor into a frame, without loss.
+
+    Parameters
+    ----------
+    data : bytes-like, numpy.ndarray or torch.Tensor
+        What to compress.
+    base : bytes-like, numpy.ndarray or torch.Tensor, optional
+        A similar tensor of as many bytes, such as the same one some steps earlier: the difference to it is compressed,
+        and it is needed again to decompress. Its bytes are taken to be of the dtype of `data`, whatever it is itself.
+        If it doesn't help, the frame stands alone: then ``info(frame).base_digest`` is None.
+    dtype : str, numpy.dtype or torch.dtype, optional
+        What the bytes of `data` are, by name ("bf16", "f32", ...) or as a dtype of NumPy or torch. Without it, what the
+        array or tensor says; of other buffers, what their format says, and "u8" for bytes. It decides only how well
+        they are compressed, and stands in the frame.
+    level : {"default", "dense"}
+        "dense" is slower and smaller.
+    threads : int
+        How many threads share the work, at least 1. Each has 1 MiB or more to do, so small tensors need but one.
+
+    Returns
+    -------
+    bytes
+        The frame, hardly larger than `data` at worst.
+
+    Raises
+    ------
+    InvalidError
+        An argument is out of range; sizes don't fit (a ValueError).
+    UnsupportedError
+        Something is of a type or a dtype that can't be compressed (a TypeError).
+
+    Examples
+    --------
+    >>> frame = compress(b"\0\1" * 5000, dtype="bf16")
+    >>> len(frame) < 200
+    True
+    """
+    if level not in _LEVELS:
+        raise InvalidError(f"level must be 'default' or 'dense', not {level!r}")
+    count = _thread_count(threads)
+    given = None if dtype is None else _dtype_name(dtype)
+    source = _Source(data, "data", given)
+    against = None if base is None else _Source(base, "base", "u8")
+    if against is not None and against.size != source.size:
+        raise InvalidError(f"base has {against.size} bytes and data {source.size}: they must have as many")
+    base_buffer = None if against is None else against.buffer
+    return _core.codec_compress(source.buffer, base_buffer, source.dtype, _LEVELS[level], count)
+
+
+@overload
+def decompress(frame: Any, base: Any = ..., threads: int = ..., *, out: None = ...) -> bytes: ...
+@overload
+def decompress(frame: Any, base: Any = ..., threads: int = ..., *, out: _Out) -> _Out: ...
+def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = None) -> Any:
+    """Give the bytes that a frame was made from.
+
+    All of them are checked: the block hashes of a frame tell damage, and a base that is not the one.
+
+    Parameters
+    ----------
+    frame : bytes-like, numpy.ndarray or torch.Tensor
+        One whole frame. Bytes are read in place; of what can change, a piece at a time is copied.
+    base : bytes-like, numpy.ndarray or torch.Tensor, optional
+        What it was compressed against; ignored if the frame stands alone. Any tensor with the same bytes will do.
+    threads : int
+        How many threads share the work, at least 1.
+    out : writable buffer, numpy.ndarray or torch.Tensor, optional
+        Where to put them: contiguous, of just their size, and no memory of `frame` or `base`. After an error it holds
+        nothing of value.
+
+    Returns
+    -------
+    bytes
+        Or `out`, if it was given.
+
+    Raises
+    ------
+    DamagedError
+        The frame is damaged or cut short, or the base is another one.
+    InvalidError
+        A base is needed and there is none, or a size is wrong (a ValueError).
+    UnsupportedError
+        The frame is of a newer version (a TypeError).
+    OutOfMemoryError
+        There is no memory for as many bytes as the frame has. Look at `info` first if a frame comes from a stranger:
+        a small one may hold terabytes of zeros.
+
+    Examples
+    --------
+    >>> frame = compress(bytes(1000))
+    >>> room = bytearray(1000)
+    >>> decompress(frame, out=room) is room
+    True
+    """
+    count = _thread_count(threads)
+    coded = _Source(frame, "frame", "u8").buffer
+    against = None if base is None else _Source(base, "base", "u8").buffer
+    try:
+        made = _core.codec_decompress(coded, against, None if out is None else _room(out), count)
+    except DamagedError as error:
+        about_base = "" if against is None else _about_base(coded, against, count)
+        raise DamagedError(f"{error}{about_base}") from None
+    return made if out is None else out
+
+
+def info(frame: Any) -> FrameInfo:
+    """Say what the header of a frame says.
+
+    Parameters
+    ----------
+    frame : bytes-like, numpy.ndarray or torch.Tensor
+        A frame, or what begins with the whole header of one.
+
+    Raises
+    ------
+    DamagedError
+        It is no frame, or its header is damaged or cut short.
+    UnsupportedError
+        The frame is of a newer version (a TypeError).
+
+    Examples
+    --------
+    >>> info(compress(bytes(3_000_000), dtype="f32"))  # doctest: +ELLIPSIS
+    FrameInfo(dtype='f32', raw_bytes=3000000, frame_bytes=..., blocks=3, base_digest=None, version=1, continues=False)
+    """
+    coded = _Source(frame, "frame", "u8").buffer
+    dtype, version, raw_bytes, frame_bytes, blocks, base_digest, continues = _core.codec_info(coded)
+    return FrameInfo(_name(dtype), raw_bytes, frame_bytes, blocks, base_digest, version, bool(continues))
+
+
+def digest(data: Any, dtype: Any = None, threads: int = 1) -> str:
+    """Give the digest by which a frame names its base: that of an array of one dimension.
+
+    A frame whose ``info(frame).base_digest`` is ``digest(base, dtype=info(frame).dtype)`` was made against that base.
+    (``lmc-store ls --json`` says the digests of tensors, which depend on their shapes: they are the same for tensors of
+    one dimension.)
+
+    Parameters
+    ----------
+    data : bytes-like, numpy.ndarray or torch.Tensor
+        As for `compress`.
+    dtype : str, numpy.dtype or torch.dtype, optional
+        As for `compress`.
+    threads : int
+        How many threads share the work, at least 1.
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits.
+
+    Examples
+    --------
+    >>> digest(b"")
+    'c40041f38e4fe5b8ddcf69f10a0d5850'
+    """
+    count = _thread_count(threads)
+    source = _Source(data, "data", None if dtype is None else _dtype_name(dtype))
+    return _core.codec_digest(source.buffer, source.dtype, count)
+
+
+# ---- What users pass, as buffers
+
+
+def _is_a(value: Any, module: ModuleType, name: str) -> bool:
+    """Tell whether a value is of a class of a module, which may be half imported or a fake."""
+    return isinstance(value, getattr(module, name, ()))
+
+
+class _Source:
+    """Bytes to read, where they are if they can be."""
+
+    __slots__ = ("buffer", "dtype", "size")
+
+    def __init__(self, value: Any, what: str, dtype: str | None) -> None:
+        """Look at a value that is called `what`; its own dtype counts, and must be one, where `dtype` is None."""
+        torch, numpy = loaded("torch"), loaded("numpy")
+        own: str | None
+        if torch is not None and _is_a(value, torch, "Tensor"):
+            self.buffer, self.size, own = _torch_source(torch, value, what)
+        elif numpy is not None and _is_a(value, numpy, "ndarray"):
+            self.buffer, self.size, own = _numpy_source(numpy, value, what)
+        else:
+            self.buffer, self.size, own = _buffer_source(value, what)
+        name = dtype or own
+        if name is None:
+            kind = f"of dtype {value.dtype}" if hasattr(value, "dtype") else f"of format {memoryview(value).format!r}"
+            raise UnsupportedError(
+                f"{what} is {kind}, which has no name here; convert it, or give dtype='u8' for its bytes as they are"
+            )
+        self.dtype = _core.DTYPES[name]
+        size = _size(self.dtype)
+        if self.size % size:
+            raise InvalidError(f"{what} has {self.size} bytes, which is no multiple of {name}'s {size}")
+
+
+def _buffer_source(value: Any, what: str) -> tuple[Buffer, int, str | None]:
+    if type(value) is bytes:
+        return value, len(value), "u8"
+    try:
+        view = memoryview(value)
+    except (TypeError, ValueError, BufferError) as error:
+        if isinstance(value, memoryview):
+            raise InvalidError(f"{what}: {error}") from None
+        raise UnsupportedError(
+            f"{what} must be bytes-like, a NumPy array or a torch tensor, not a {type(value).__qualname__}"
+        ) from None
+    if "O" in view.format or "P" in view.format:
+        raise UnsupportedError(f"{what} is of format {view.format!r}: it has addresses, not numbers")
+    return (view if view.c_contiguous else view.tobytes()), view.nbytes, _format_name(view)
+
+
+def _format_name(view: memoryview) -> str | None:
+    form = view.format.lstrip("@=<")
+    if view.itemsize == 1 and form in {"B", "c", "s", ">B", "!B"}:
+        return "u8"
+    if form == "?":
+        return "bool"
+    if form in {"Zf", "Zd"}:
+        return f"c{8 * view.itemsize}"
+    kind = _FORMATS.get(form)
+    name = None if kind is None else f"{kind}{8 * view.itemsize}"
+    return name if name in _core.DTYPES else None
+
+
+def _numpy_source(numpy: ModuleType, value: Any, what: str) -> tuple[Buffer, int, str | None]:
+    if value.dtype.hasobject:
+        raise UnsupportedError(f"{what} is a NumPy array of dtype {value.dtype}: it has addresses, not numbers")
+    if hasattr(value, "mask"):
+        raise UnsupportedError(f"{what} is a masked array; compress its data and its mask by themselves")
+    array = numpy.ascontiguousarray(numpy.asarray(value))
+    name = _numpy.dtype_name(array.dtype) if array.dtype.isnative else None
+    return array.reshape(-1).view(numpy.uint8), array.nbytes, name
+
+
+@functools.cache
+def _torch_module(torch: ModuleType) -> _torch.Torch:
+    return _torch.Torch(torch)
+
+
+def _torch_source(torch: ModuleType, value: Any, what: str) -> tuple[Buffer, int, str | None]:
+    module = _torch_module(torch)
+    if type(value) not in module.types:
+        raise UnsupportedError(f"{what} is a {type(value).__qualname__}; only torch.Tensor itself has plain memory")
+    described = module.describe(value, what)
+    if described.must_copy or described.strides is not None:
+        value = module.dense_copy(value, what)
+        described = module.describe(value, what)
+    return _torch_memory(value, described)
+
+
+def _torch_memory(tensor: Any, described: _torch.Described) -> tuple[Buffer, int, str]:
+    size = tensor.numel() * tensor.element_size()
+    return _core.memory(tensor, described.address, size) if size else b"", size, _name(described.dtype)
+
+
+def _room(out: Any) -> Any:
+    """Check what is to be written to, and give its buffer."""
+    torch, numpy = loaded("torch"), loaded("numpy")
+    if torch is not None and _is_a(out, torch, "Tensor"):
+        module = _torch_module(torch)
+        if type(out) not in module.types:
+            raise UnsupportedError(f"out is a {type(out).__qualname__}; only torch.Tensor itself has plain memory")
+        described = module.describe(out, "out")
+        if described.must_copy or described.strides is not None:
+            raise InvalidError("out must be a contiguous tensor on the CPU")
+        return _torch_memory(out, described)[0] if out.numel() else bytearray()
+    if numpy is not None and _is_a(out, numpy, "ndarray"):
+        if out.dtype.hasobject:
+            raise UnsupportedError(f"out is a NumPy array of dtype {out.dtype}: it has addresses, not numbers")
+        if not out.flags.c_contiguous or not out.flags.writeable:
+            raise InvalidError("out must be a writable array in row-major order")
+        return numpy.asarray(out).reshape(-1).view(numpy.uint8)
+    try:
+        view = memoryview(out)
+    except (TypeError, ValueError, BufferError):
+        raise UnsupportedError(
+            f"out must be a writable buffer, a NumPy array or a torch tensor, not a {type(out).__qualname__}"
+        ) from None
+    if view.readonly or not view.c_contiguous or "O" in view.format or "P" in view.format:
+        raise InvalidError(f"out must be a writable buffer of numbers in row-major order; this {type(out)} isn't")
+    return view
+
+
+# ---- Other arguments
+
+
+def _dtype_name(dtype: Any) -> str:
+    if isinstance(dtype, str) and dtype in _core.DTYPES:
+        return dtype
+    torch, numpy = loaded("torch"), loaded("numpy")
+    name = None
+    if torch is not None and _is_a(dtype, torch, "dtype"):
+        name = _torch_module(torch).dtype_name(dtype)
+    elif numpy is not None and hasattr(numpy, "dtype") and _is_numpy_dtype(numpy, dtype):
+        found = numpy.dtype(dtype)
+        name = _numpy.dtype_name(found) if found.isnative else None
+    if name is None:
+        raise InvalidError(f"dtype can't be {dtype!r}; it is one of {', '.join(_core.DTYPES)}, or of NumPy or torch")
+    return name
+
+
+def _is_numpy_dtype(numpy: ModuleType, dtype: Any) -> bool:
+    return isinstance(dtype, numpy.dtype) or (isinstance(dtype, type) and issubclass(dtype, numpy.generic))
+
+
+def _thread_count(threads: Any) -> int:
+    try:
+        count = operator.index(threads)
+    except TypeError:
+        raise UnsupportedError(f"threads must be an int, not a {type(threads).__qualname__}") from None
+    if count < 1:
+        raise InvalidError(f"threads can't be {count}: give 1 or more")
+    return min(count, _MAX_THREADS)
+
+
+def _name(dtype: int) -> str:
+    known = _core.dtype_info(dtype)
+    return known[0] if known is not None else f"dtype {dtype}"
+
+
+def _size(dtype: int) -> int:
+    known = _core.dtype_info(dtype)
+    assert known is not None
+    return known[1]
+
+
+def _about_base(coded: Buffer, base: Buffer, threads: int) -> str:
+    """Tell whether the base is the one that a frame names, after decoding has failed."""
+    try:
+        dtype, _, _, _, _, wanted, _ = _core.codec_info(coded)
+        found = _core.codec_digest(base, dtype, threads)
+    except Error:
+        return ""
+    if wanted is None:
+        return ""
+    if found == wanted:
+        return "; the base is the one that the frame names"
+    return f"; the frame names the base {wanted}, and this one has the digest {found}"
