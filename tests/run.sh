@@ -231,7 +231,45 @@ C
     "$where/usr/bin/lmc-store" info "$where/two.pool" >/dev/null
 }
 
-install() { check "cmake --install, then a program built with it" bash_function install_and_use; }
+# The codec by itself, and the example of its README: linked statically and dynamically, by pkg-config and by CMake.
+codec_install_and_use() {
+    local where flags
+    where=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$where'" RETURN
+    cmake -S codec -B "$where/lmc" -DLMC_BUILD_TESTS=OFF -DLMC_WERROR=ON >"$logs/install-codec.log"
+    cmake --build "$where/lmc" -j "$jobs" >>"$logs/install-codec.log"
+    cmake --install "$where/lmc" --prefix "$where/usr" >>"$logs/install-codec.log"
+    awk '/^```c$/ { if (!seen++) { inside = 1; next } } /^```$/ { inside = 0 } inside' codec/README.md >"$where/main.c"
+    cat >"$where/CMakeLists.txt" <<'C'
+cmake_minimum_required(VERSION 3.25)
+project(user C)
+find_package(lmc 0.1 REQUIRED)
+foreach(library lmc lmc_shared)
+  add_executable(with_${library} main.c)
+  target_link_libraries(with_${library} lmc::${library})
+endforeach()
+C
+    PKG_CONFIG_PATH=$(dirname "$(find "$where/usr" -name lmc.pc)")
+    export PKG_CONFIG_PATH
+    read -r -a flags < <(pkg-config --cflags --libs lmc)
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir lmc)
+    export LD_LIBRARY_PATH
+    cc -std=c11 -Wall -Wextra -Werror "$where/main.c" -o "$where/shared" "${flags[@]}"
+    ldd "$where/shared" | grep -q 'liblmc\.so\.0 => /'
+    cc -std=c11 "$where/main.c" -o "$where/static" -I"$where/usr/include" "$LD_LIBRARY_PATH/liblmc.a"
+    cmake -S "$where" -B "$where/build" -DCMAKE_PREFIX_PATH="$where/usr" >>"$logs/install-codec.log"
+    cmake --build "$where/build" >>"$logs/install-codec.log"
+    for program in shared static build/with_lmc build/with_lmc_shared; do
+        "$where/$program" | grep 'bytes in .*, back without loss'
+    done
+    echo '#include <lmc.h>' | c++ -std=c++11 -Wall -Wextra -Werror -I"$where/usr/include" -fsyntax-only -x c++ -
+}
+
+install() {
+    check "cmake --install, then a program built with it" bash_function install_and_use
+    check "the codec by itself, and its README's example" bash_function codec_install_and_use
+}
 
 # The codec for arm64 under emulation: it must make the very frames of tests/data/codec, and take all of the corpus.
 arm_codec() {
