@@ -110,7 +110,7 @@ def compress(data: Any, base: Any = None, dtype: Any = None, level: str = "defau
     Returns
     -------
     bytes
-        The frame, hardly larger than `data` at worst.
+        The frame, hardly larger than `data` at worst. Making it takes about as much memory as `data` meanwhile.
 
     Raises
     ------
