@@ -87,13 +87,13 @@ static struct input input_new(char **words)
 {
     struct input input = {.dtype = lmc_dtype_from_name(words[0]), .huge = strcmp(words[4], "huge") == 0};
     size_t width = lmc_dtype_size(input.dtype);
-    size_t wanted = strtoull(words[3], NULL, 10);
+    input.wanted = strtoull(words[3], NULL, 10);
     if (width == 0)
         die("no dtype %s", words[0]);
     input.once = file_bytes(words[1]) / width * width;
     if (input.once == 0)
         die("%s is empty", words[1]);
-    size_t times = input.once >= wanted ? 1 : (wanted + input.once - 1) / input.once;
+    size_t times = input.once >= input.wanted ? 1 : (input.wanted + input.once - 1) / input.once;
     input.bytes = input.once * times;
     input.data = load(words[1], input.once, input.bytes, input.huge);
     if (strcmp(words[2], "-") != 0)

@@ -18,6 +18,7 @@
 struct input {
     uint32_t dtype;
     size_t once;         /* bytes of the tensor; sizes are measured on these */
+    size_t wanted;       /* bytes that were asked for */
     size_t bytes;        /* the same, repeated until there is enough to measure speed on */
     unsigned char *data; /* `bytes` each */
     unsigned char *base; /* NULL: none */

@@ -239,6 +239,8 @@ static double decode_pieces(const struct input *input, const struct pieces *piec
 
 void small_start(struct input *input)
 {
+    if (input->wanted != 0 && input->bytes > input->wanted)
+        input->bytes = input->wanted;
     struct pieces pieces = pieces_of(input, SMALL);
     if (pieces.count * pieces.room > input->frame_room) {
         input->frame_room = pieces.count * pieces.room;
