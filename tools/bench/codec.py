@@ -61,8 +61,8 @@ class PeersOn:
     """The peers on one tensor. One that ends its process fails alone."""
 
     def __init__(self, peers: Peers, source: Source, wanted: int):
-        self.start = lambda: peers.start(source, wanted)
-        self.program: Program = self.start()
+        self.load = lambda: peers.load(source, wanted)
+        self.program = self.load()
         self.found: dict[str, dict[str, Any]] = {}
         self.rounds: dict[str, list[dict[str, float]]] = {}
 
@@ -71,7 +71,7 @@ class PeersOn:
         try:
             return self.program.ask({what: peer})
         except RuntimeError as error:
-            self.program = self.start()
+            self.program = self.load()
             return {"error": str(error)}
 
     def sizes(self, names: tuple[str, ...]) -> None:
@@ -117,7 +117,6 @@ def measure_row(setting: Setting, source: Source) -> Row:
         peers = None
         if setting.peers and source.dtype in ("bf16", "f16", "f32"):
             peers = PeersOn(setting.peers, source, setting.of(64 * MIB, 16 * MIB, 2 * MIB))
-            stack.callback(lambda: peers.program.close())
             peers.sizes((*FAST, *(SLOW if setting.size == "full" else ())))
         program.ask()  # to warm up
         turns = []
@@ -166,7 +165,7 @@ def rows(setting: Setting) -> list[Section]:
 def several(setting: Setting, programs: dict[str, Program]) -> dict[str, dict[str, float]]:
     """Run programs round by round in turn; the medians of each."""
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
-    for turn in range(setting.of(9, 5, 2) + 1):
+    for turn in range(setting.of(9, 3, 2) + 1):
         for name, program in programs.items():
             answer = program.ask()
             if turn:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The codecs that liblmc is measured beside, in a process of their own: one tensor, one thread.
+"""The codecs that liblmc is measured beside, in a process of their own: one thread.
 
-Usage: codec_peers.py DTYPE DATA BASE BYTES PACKAGES, run by the Python that has them; BASE "-" for none. PACKAGES is
-a folder to find in it what that Python lacks (torch, which ZipNN imports). It reads lines of JSON and answers each in
-kind: {"size": PEER} for one pass over the tensor as it is, checked, {"round": PEER} for one over the tensor repeated to
-BYTES. What a peer can't do itself (XOR with the base, differences, grouping by bytes) is done before, and not timed.
+Usage: codec_peers.py PACKAGES, run by the Python that has them. PACKAGES is a folder to find in it what that Python
+lacks (torch, which ZipNN imports). It reads lines of JSON and answers each in kind: {"load": [DTYPE, DATA, BASE or
+null, BYTES]}, then {"size": PEER} for one pass over the tensor as it is, checked, {"round": PEER} for one over the
+tensor repeated to BYTES. What a peer can't do itself (XOR with the base, differences, grouping by bytes) is done
+before, and not timed.
 """
 
 import bz2
@@ -262,11 +263,11 @@ def measure(way: Way, prepared: Any, checked: bool) -> dict[str, Any]:
 class Tensor:
     """The tensor, its base, and what is being measured on them."""
 
-    def __init__(self, dtype: str, data: str, base: str, wanted: int):
+    def __init__(self, dtype: str, data: str, base: str | None, wanted: int):
         self.dtype, self.wanted = dtype, wanted
         kind = KINDS[WIDTHS.get(dtype, 1)]
         self.data = np.fromfile(data, kind)
-        self.base = None if base == "-" else np.fromfile(base, kind)
+        self.base = np.fromfile(base, kind) if base else None
         self.repeats = -(-wanted // self.data.nbytes) if self.data.nbytes < wanted else 1
         self.best = cache(self._best)
         self.prepared: tuple[str, Any] = ("", None)
@@ -315,14 +316,17 @@ def versions() -> dict[str, str]:
 
 def main() -> None:
     """Answer until there is nothing more to read."""
-    dtype, data, base, wanted, packages = sys.argv[1:]
-    sys.path.append(packages)
-    tensor = Tensor(dtype, data, base, int(wanted))
+    sys.path.append(sys.argv[1])
+    tensor = None
     print(json.dumps(versions()), flush=True)
     for line in sys.stdin:
-        (what, peer), *_ = json.loads(line).items()
+        ((what, with_what),) = json.loads(line).items()
         try:
-            answer = tensor.size(peer) if what == "size" else tensor.round(peer)
+            if what == "load":
+                tensor = None  # frees the memory of the one before
+                tensor, answer = Tensor(*with_what), {}
+            elif tensor:
+                answer = tensor.size(with_what) if what == "size" else tensor.round(with_what)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
         print(json.dumps(answer), flush=True)

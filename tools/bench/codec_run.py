@@ -96,6 +96,7 @@ class Peers:
         if install:
             self._install(folder)
         self.here = self.python.exists()
+        self.program: Program | None = None
 
     def _install(self, folder: Path) -> None:
         done = folder / "installed.json"
@@ -115,9 +116,13 @@ class Peers:
                 self.skipped.append(f"{pin}: could not be installed ({old[pin]})")
         done.write_text(json.dumps(old))
 
-    def start(self, source: Source, wanted: int) -> Program:
-        """Start the peers on a tensor."""
-        script = TOP / "tools/bench/codec_peers.py"
-        packages = sysconfig.get_paths()["purelib"]
-        words = [self.python, script, source.dtype, source.data, source.base or "-", wanted, packages]
-        return Program(words, PEER_ENVIRONMENT)
+    def load(self, source: Source, wanted: int) -> Program:
+        """Put the peers to a tensor, in the process that there is or in a new one."""
+        if self.program is None or self.program.process.poll() is not None:
+            script = TOP / "tools/bench/codec_peers.py"
+            self.program = Program([self.python, script, sysconfig.get_paths()["purelib"]], PEER_ENVIRONMENT)
+        base = str(source.base) if source.base else None
+        answer = self.program.ask({"load": [source.dtype, str(source.data), base, wanted]})
+        if "error" in answer:
+            raise RuntimeError(f"the peers can't load {source.name}: {answer['error']}")
+        return self.program
