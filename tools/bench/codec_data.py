@@ -92,7 +92,7 @@ def train(folder: Path, recipe: Recipe) -> None:
         loss.backward()
         optimizer.step()
         scheduler.step()
-        if step % 50 == 0:
+        if step % 25 == 0:
             progress(f"training a GPT for snapshots: step {step} of {last}, loss {loss.item():.2f}")
         if step - recipe.first in STEPS_ON:
             save(folder, step, model, optimizer)
