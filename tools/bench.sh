@@ -15,6 +15,7 @@
 # Wants what tools/setup.sh makes. Progress goes to standard error.
 set -euo pipefail
 
+export BENCH_FROM=$PWD # files on the command line are named from there
 cd "$(dirname "$0")/.."
 case ${1:-} in
     store | codec) suite=$1; shift ;;

@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -142,7 +143,7 @@ def rows(setting: Setting) -> list[Section]:
         "given the base's exponent (fp32: of its length, and its bits raw). Sizes: frames with all headers and tables, "
         f"of the tensor as it is. Speed: of the tensor repeated to at least {setting.wanted >> 20} MiB, medians of "
         f"{setting.of(9, 5, 2)} rounds; memcpy of as many bytes between the same buffers, in the same rounds. Pages of "
-        "4 KiB, all touched before."
+        "4 KiB, touched before."
     )
     tables = peer_tables(done)
     if setting.peers:
@@ -154,7 +155,8 @@ def rows(setting: Setting) -> list[Section]:
         tables[-1].notes.append(
             "XOR, difference and grouping by bytes that a peer doesn't do itself are left out of its time. Peers run "
             "from Python, in a process that keeps freed memory, so that buffers are not faulted in anew each time; "
-            f"medians of {setting.of(3, 1, 1)} rounds after a warm-up, between ours, but {', '.join(SLOW)}: one pass."
+            f"median of {setting.of(3, 1, 1)} after a warm-up, between our "
+            f"rounds; {', '.join(SLOW)}: one pass. Pages as ours."
         )
     return [own, *tables, goals_table(done)]
 
@@ -271,11 +273,9 @@ SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (rows, threads, small
 # ---- Running --------------------------------------------------------------------------------------------------------
 
 
-def sources_of(options: argparse.Namespace, size: str, folder: Path) -> tuple[list[Source], list[str]]:
+def sources_of(options: argparse.Namespace, size: str, folder: Path, scratch: Path) -> tuple[list[Source], list[str]]:
     """Choose the tensors to measure, and say what is left out and why."""
-    folder.mkdir(parents=True, exist_ok=True)
     if options.files or options.pair:
-        scratch = Path(tempfile.mkdtemp(prefix="files-", dir=folder))
         pairs = [*((path, None) for path in options.files), *options.pair]
         return [row for number, (new, old) in enumerate(pairs) for row in file_rows(scratch, number, new, old)], []
     found = trained(folder, size)
@@ -302,15 +302,21 @@ def arguments() -> argparse.Namespace:
     names = [section.__name__ for section in SECTIONS]
     parser.add_argument("--only", action="append", choices=names, help="this section")
     options = parser.parse_args()
+    here = Path(os.environ.get("BENCH_FROM", "."))
+    options.files = [here / path for path in options.files]
+    options.pair = [(here / new, here / base) for new, base in options.pair]
+    for path in (*options.files, *(path for pair in options.pair for path in pair)):
+        if not path.is_file():
+            parser.error(f"{path}: no such file")
     if options.files or options.pair:
         options.only = options.only or ["rows"]
     return options
 
 
-def make_setting(options: argparse.Namespace) -> Setting:
+def make_setting(options: argparse.Namespace, folder: Path, scratch: Path) -> Setting:
     """Make the data, and find or install the peers."""
     size = "smoke" if options.smoke else "quick" if options.quick else "full"
-    sources, notes = sources_of(options, size, options.dir.resolve() / "codec-data")
+    sources, notes = sources_of(options, size, folder, scratch)
     if options.row:
         sources = [source for source in sources if any(text in source.name for text in options.row)]
     peers = None
@@ -323,11 +329,8 @@ def make_setting(options: argparse.Namespace) -> Setting:
     return Setting(size, peers, sources, notes)
 
 
-def main() -> None:
-    """Measure what was asked for; exit 1 when a section could not run."""
-    options = arguments()
-    torch.set_num_threads(1)  # sums are the same then on every machine, and nothing waits for a busy processor
-    setting = make_setting(options)
+def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
+    """Measure and print; the names of sections that could not run."""
     memory = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     huge = memory.read_text().strip() if memory.exists() else "none"
     report: dict[str, Any] = {"machine": f"{processor()}, huge pages: {huge}; {setting.size} run."}
@@ -362,6 +365,17 @@ def main() -> None:
     else:
         for note in setting.notes:
             print(f"Left out: {note}")
+    return failures
+
+
+def main() -> None:
+    """Measure what was asked for; exit 1 when a section could not run."""
+    options = arguments()
+    torch.set_num_threads(1)  # sums are the same then on every machine, and nothing waits for a busy processor
+    folder = options.dir.resolve() / "codec-data"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="files-", dir=folder) as scratch:
+        failures = measure(options, make_setting(options, folder, Path(scratch)))
     if failures:
         progress(f"could not be measured: {', '.join(failures)}")
         raise SystemExit(1)
