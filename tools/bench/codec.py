@@ -62,7 +62,7 @@ class PeersOn:
     """The peers on one tensor. One that ends its process fails alone."""
 
     def __init__(self, peers: Peers, source: Source, wanted: int):
-        self.load = lambda: peers.load(source, wanted)
+        self.load: Callable[[], Program] = lambda: peers.load(source, wanted)
         self.program = self.load()
         self.found: dict[str, dict[str, Any]] = {}
         self.rounds: dict[str, list[dict[str, float]]] = {}
@@ -79,6 +79,8 @@ class PeersOn:
         """One checked pass of each; its seconds count where there are no rounds."""
         for name in names:
             if name in self.program.first:
+                if name in SLOW:
+                    progress(f"    {name} ...")
                 answer = self.found[name] = self.ask("size", name)
                 answer["timed_bytes"] = answer.get("raw_bytes", 0)
 

@@ -183,7 +183,7 @@ def by_dtype(path: Path) -> dict[torch.dtype, dict[str, torch.Tensor]]:
 
 def file_rows(folder: Path, number: int, new: Path, old: Path | None) -> list[Source]:
     """Make a row for each type in a safetensors file: its tensors joined; with a base, those that both have."""
-    rows = []
+    rows: list[Source] = []
     bases = by_dtype(old) if old else {}
     for dtype, tensors in by_dtype(new).items():
         if old:

@@ -25,7 +25,8 @@ def plane_bits(words: Words) -> float:
 
 def rotate(words: Words) -> Words:
     """Move the sign to the lowest bit, so that the exponent is a byte of its own (of bf16 and fp32)."""
-    return (words << words.dtype.type(1)) | (words >> words.dtype.type(8 * words.itemsize - 1))
+    turned: Words = (words << words.dtype.type(1)) | (words >> words.dtype.type(8 * words.itemsize - 1))
+    return turned
 
 
 def zigzag(words: Words) -> Words:

@@ -102,7 +102,7 @@ def ways_z4ai(dtype: str, delta: bool, effort: str | None = None) -> list[Way]:
         return [
             Way(
                 "its delta",
-                lambda x, b: (x.tobytes(), b.tobytes()),
+                lambda x, b: (x.tobytes(), b.tobytes() if b is not None else b""),
                 lambda both: z4ai.compress_delta(*both, dtype=name, threads=1),
                 lambda blob, both: z4ai.decompress_delta(blob, both[1]),
             )
@@ -133,7 +133,7 @@ def openzl_graphs(dtype: str, delta: bool) -> dict[str, Callable[[Any], Any]]:
         entropy = graphs.Entropy()(compressor)
         return nodes.ConvertNumToStructLE()(compressor, nodes.TransposeSplit()(compressor, entropy))
 
-    found = {"planes": by_planes}
+    found: dict[str, Callable[[Any], Any]] = {"planes": by_planes}
     if not delta:
         whole = {"bf16": nodes.BFloat16Deconstruct, "f16": nodes.Float16Deconstruct, "f32": nodes.Float32Deconstruct}
         part = whole[dtype]()
@@ -150,7 +150,7 @@ def openzl_way(name: str, prepare: Callable[[Words, Words | None], Any], graph: 
     compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
     compressor.select_starting_graph(graph(compressor))
 
-    def encode(words: Words) -> bytes:
+    def encode(words: Words) -> Any:
         context = zl.CCtx()
         context.ref_compressor(compressor)
         return context.compress([zl.Input(zl.Type.Numeric, words)])

@@ -24,16 +24,16 @@ class Row:
     @property
     def elements(self) -> float:
         """How many there are."""
-        return self.head["once"] / self.head["width"]
+        return float(self.head["once"] / self.head["width"])
 
     def bits(self, what: str) -> float:
         """Bits an element: of "default", "dense", "published" or a peer."""
         count = self.peers[what]["bytes"] if what in self.peers else self.head[f"{what}_bytes"]
-        return 8 * count / self.elements
+        return float(8 * count / self.elements)
 
     def speed(self, level: str, way: str) -> float:
         """GB/s "in" or "out"."""
-        return self.head["bytes"] / self.seconds[f"{level}_{way}_s"] / 1e9
+        return float(self.head["bytes"] / self.seconds[f"{level}_{way}_s"] / 1e9)
 
     def share(self, level: str, way: str) -> float:
         """Speed over memcpy's."""
@@ -51,7 +51,7 @@ class Row:
     def peer_speed(self, peer: str, way: str) -> float:
         """GB/s of a peer."""
         found = self.peers[peer]
-        return found["timed_bytes"] / found[f"{way}_s"] / 1e9
+        return float(found["timed_bytes"] / found[f"{way}_s"] / 1e9)
 
     def numbers(self) -> dict[str, Any]:
         """For scripts."""

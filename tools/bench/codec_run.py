@@ -56,7 +56,8 @@ class Program:
         line = self.process.stdout.readline() if self.process.stdout else ""
         if not line:
             raise RuntimeError(f"{self.name} ended with {self.process.wait()}")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def ask(self, question: dict[str, Any] | None = None) -> dict[str, Any]:
         """Put a question, or ask for one more round."""
@@ -101,7 +102,7 @@ class Peers:
     def _install(self, folder: Path) -> None:
         done = folder / "installed.json"
         old = json.loads(done.read_text()) if done.exists() else {}
-        pip = [self.python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
+        pip = [str(self.python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
         for pin, bare in PINS:
             if old.get(pin) == "installed":
                 continue
