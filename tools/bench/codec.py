@@ -142,10 +142,10 @@ def rows(setting: Setting) -> list[Section]:
     own.notes.append(
         "H: the smallest order-0 entropy, without tables, of the tensor alone (planes of bytes, the sign moved to the "
         "lowest bit), of the XOR with its base, of the difference (planes, or whole words), and of the difference "
-        "given the base's exponent (fp32: of its length, and its bits raw). Sizes: frames with all headers and tables, "
-        f"of the tensor as it is. Speed: of the tensor repeated to at least {setting.wanted >> 20} MiB, medians of "
-        f"{setting.of(9, 5, 2)} rounds; memcpy of as many bytes between the same buffers, in the same rounds. Pages of "
-        "4 KiB, touched before."
+        "given the base's exponent (fp32: of its sign and length; its other bits raw). Sizes: frames with all headers "
+        f"and tables, of the tensor as it is. Speed: of the tensor repeated to at least {setting.wanted >> 20} MiB, "
+        f"medians of {setting.of(9, 5, 2)} rounds; memcpy of as many bytes between the same buffers, in the same "
+        "rounds. Pages of 4 KiB, touched before."
     )
     tables = peer_tables(done)
     if setting.peers:

@@ -42,11 +42,10 @@ def given(symbols: Words, context: Words, bits: int) -> float:
 
 
 def length_bits(difference: Words, exponent: Words) -> float:
-    """Bits of a difference coded as the length of its magnitude given the exponent, then raw bits and a sign."""
-    magnitude = np.abs(difference.view(f"i{difference.itemsize}").astype(np.int64))
-    length = np.frexp(magnitude.astype(np.float64))[1].astype(np.int64)
-    raw = np.maximum(length - 1, 0) + (length > 0)
-    return given(length, exponent, 7) + float(raw.mean())
+    """Bits of a difference coded as its sign and the length of its magnitude given the exponent, then raw bits."""
+    signed = difference.view(f"i{difference.itemsize}").astype(np.int64)
+    length = np.frexp(np.abs(signed).astype(np.float64))[1].astype(np.int64)
+    return given((length << 1) | (signed < 0), exponent, 8) + float(np.maximum(length - 1, 0).mean())
 
 
 def least(data: Words, base: Words | None, dtype: str) -> tuple[float, str]:
