@@ -95,7 +95,10 @@ class Peers:
         self.python = folder / "bin/python"
         self.skipped: list[str] = []
         if install:
-            self._install(folder)
+            try:
+                self._install(folder)
+            except (OSError, subprocess.CalledProcessError) as error:
+                self.skipped.append(f"peers: no Python of their own could be made ({type(error).__name__})")
         self.here = self.python.exists()
         self.program: Program | None = None
 
@@ -107,7 +110,7 @@ class Peers:
             if old.get(pin) == "installed":
                 continue
             if not self.python.exists():
-                subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+                subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=subprocess.DEVNULL)
             progress(f"installing {pin} for the comparison, into {folder} ...")
             words = [*pip, *(["--no-deps"] if bare else []), pin]
             result = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
