@@ -24,11 +24,21 @@ void die(const char *format, ...)
     exit(1);
 }
 
-double now_s(void)
+static double clock_s(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double now_s(void)
+{
+    return clock_s(CLOCK_MONOTONIC);
+}
+
+double cpu_s(void)
+{
+    return clock_s(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 unsigned char *pages_new(size_t bytes, bool huge)

@@ -32,6 +32,7 @@ struct input {
 
 _Noreturn __attribute__((format(printf, 1, 2))) void die(const char *format, ...);
 double now_s(void);
+double cpu_s(void); /* that this process has had */
 /* Memory of its own, touched. */
 unsigned char *pages_new(size_t bytes, bool huge);
 struct lmc_params params_of(const struct input *input, size_t bytes, enum lmc_level level);

@@ -117,11 +117,13 @@ static void frame_join(const struct input *input, struct share *shares, unsigned
         die("no header");
 }
 
-static double encode_by(const struct input *input, struct share *shares, unsigned threads, struct lmc_block *blocks)
+static double encode_by(const struct input *input, struct share *shares, unsigned threads, struct lmc_block *blocks,
+                        double *cpu)
 {
     const char *message = "";
     struct lmc_encoder *encoder = NULL;
     struct lmc_params params = params_of(input, input->bytes, LMC_LEVEL_DEFAULT);
+    *cpu -= cpu_s();
     double begin = now_s();
     if (lmc_encoder_new(&params, &encoder, &message) != LMC_OK)
         die("planning: %s", message);
@@ -131,16 +133,18 @@ static double encode_by(const struct input *input, struct share *shares, unsigne
     }
     together(encode_share, shares, threads);
     double seconds = now_s() - begin;
+    *cpu += cpu_s();
     frame_join(input, shares, threads, encoder, blocks);
     lmc_encoder_free(encoder);
     return seconds;
 }
 
-static double decode_by(const struct input *input, struct share *shares, unsigned threads)
+static double decode_by(const struct input *input, struct share *shares, unsigned threads, double *cpu)
 {
     const char *message = "";
     struct lmc_frame frame;
     uint64_t header = 0;
+    *cpu -= cpu_s();
     double begin = now_s();
     if (lmc_frame_header_bytes(input->frame, LMC_FRAME_PREFIX_BYTES, &header, &message) != LMC_OK ||
         lmc_frame_parse(input->frame, header, &frame, &message) != LMC_OK)
@@ -148,7 +152,9 @@ static double decode_by(const struct input *input, struct share *shares, unsigne
     for (unsigned i = 0; i < threads; ++i)
         shares[i].frame = &frame;
     together(decode_share, shares, threads);
-    return now_s() - begin;
+    double seconds = now_s() - begin;
+    *cpu += cpu_s();
+    return seconds;
 }
 
 void threads_start(struct input *input)
@@ -172,8 +178,10 @@ void threads_round(struct input *input)
         together(copy_share, shares, threads);
         printf("%s\"memcpy_%u_s\": %.9f", comma, threads, now_s() - begin);
         check_and_clear(input, input->bytes);
-        printf(", \"in_%u_s\": %.9f", threads, encode_by(input, shares, threads, blocks));
-        printf(", \"out_%u_s\": %.9f", threads, decode_by(input, shares, threads));
+        double cpu = 0;
+        printf(", \"in_%u_s\": %.9f", threads, encode_by(input, shares, threads, blocks, &cpu));
+        printf(", \"out_%u_s\": %.9f", threads, decode_by(input, shares, threads, &cpu));
+        printf(", \"cpu_%u_s\": %.9f", threads, cpu);
         check_and_clear(input, input->bytes);
         comma = ", ";
     }

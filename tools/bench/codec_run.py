@@ -120,6 +120,12 @@ class Peers:
                 self.skipped.append(f"{pin}: could not be installed ({old[pin]})")
         done.write_text(json.dumps(old))
 
+    def stop(self) -> None:
+        """End the process, and so give back the memory that it keeps: after many tensors that is gigabytes."""
+        if self.program:
+            self.program.close()
+            self.program = None
+
     def load(self, source: Source, wanted: int) -> Program:
         """Put the peers to a tensor, in the process that there is or in a new one."""
         if self.program is None or self.program.process.poll() is not None:
