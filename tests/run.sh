@@ -311,7 +311,12 @@ quickstart() {
     check "tools/quickstart.sh --quick" tools/quickstart.sh --no-setup --quick --dir "$top/build/quickstart"
 }
 
-bench() { check "tools/bench.sh store --smoke" tools/bench.sh store --smoke; }
+bench() {
+    local status=0
+    check "tools/bench.sh store --smoke" tools/bench.sh store --smoke || status=1
+    check "tools/bench.sh codec --smoke" tools/bench.sh codec --smoke || status=1
+    return "$status"
+}
 
 fuzz() {
     local status=0 target what

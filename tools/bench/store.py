@@ -4,7 +4,6 @@
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import statistics
@@ -14,7 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ sys.path.insert(0, str(TOP / "tools/quickstart"))
 import torch  # noqa: E402
 from model import CONTEXT, GPT  # noqa: E402
 from peers import FILE_SAVERS, read_all, save_lmcstore, start_dcp, stop_dcp, tensors_of  # noqa: E402
+from tables import Section, gbs, markdown, met, ms, processor, progress  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 BENCH = TOP / "build/release/bin/bench_store"
@@ -41,42 +41,6 @@ class Setting:
     def of(self, full: int, quick: int, smoke: int) -> int:
         """Choose a number by the size of the run."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
-
-
-@dataclass
-class Section:
-    """What one section found: tables to print, goals to compare with, numbers for scripts."""
-
-    title: str
-    head: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
-    goals: list[tuple[str, float, str, float]] = field(default_factory=list)  # what, measured, "<=" or ">=", bound
-    notes: list[str] = field(default_factory=list)
-    numbers: dict[str, Any] = field(default_factory=dict)
-
-    def goal(self, what: str, measured: float, relation: str, bound: float) -> None:
-        """Note a goal of the issue, and what was measured."""
-        self.goals.append((what, measured, relation, bound))
-
-
-def met(measured: float, relation: str, bound: float) -> bool:
-    """Tell whether a goal is met."""
-    return measured <= bound if relation == "<=" else measured >= bound
-
-
-def progress(text: str) -> None:
-    """Say on standard error what is going on."""
-    print(f"bench: {text}", file=sys.stderr, flush=True)
-
-
-def ms(seconds: float) -> str:
-    """Write seconds as milliseconds."""
-    return f"{seconds * 1e3:.1f}" if seconds < 1 else f"{seconds * 1e3:.0f}"
-
-
-def gbs(count: float, seconds: float) -> str:
-    """Write bytes in seconds as GB/s."""
-    return f"{count / seconds / 1e9:.2f}"
 
 
 def bench_store(section: str, folder: Path, size: int, rounds: int, cgroup: Path | None = None) -> dict[str, Any]:
@@ -455,33 +419,12 @@ SECTIONS = (capture, commit, memory, durable, many, view, load, start, churn, lo
 
 def machine(setting: Setting) -> str:
     """Describe what this was measured on."""
-    cpu = platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            cpu = line.split(":", 1)[1].strip()
-            break
     words = ["findmnt", "-no", "FSTYPE", "-T", str(setting.disk)]
     kind = subprocess.run(words, stdout=subprocess.PIPE, text=True).stdout.strip()
     return (
-        f"{cpu}, {len(os.sched_getaffinity(0))} processors, Linux {platform.release()}, file system {kind}, "
+        f"{processor()}, file system {kind}, "
         f"torch {torch.__version__}; {setting.size} run. Neither this file system nor /dev/shm is persistent memory."
     )
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Write a Markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
-def markdown(section: Section) -> str:
-    """Write a section for the README."""
-    parts = [f"### {section.title}", "", table(section.head, section.rows), *("\n" + note for note in section.notes)]
-    for what, measured, relation, bound in section.goals:
-        word = "met" if met(measured, relation, bound) else "MISSED"
-        limit = "at most" if relation == "<=" else "at least"
-        parts.append(f"- {word}: {what}: {measured:.3g}, goal {limit} {bound:g}")
-    return "\n".join(parts) + "\n"
 
 
 def main() -> None:

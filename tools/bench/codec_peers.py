@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The codecs that liblmc is measured beside, in a process of their own: one thread.
+
+Usage: codec_peers.py PACKAGES, run by the Python that has them. PACKAGES is a folder to find in it what that Python
+lacks (torch, which ZipNN imports). It reads lines of JSON and answers each in kind: {"load": [DTYPE, DATA, BASE or
+null, BYTES]}, then {"size": PEER} for one pass over the tensor as it is, checked, {"round": PEER} for one over the
+tensor repeated to BYTES. What a peer can't do itself (XOR with the base, differences, grouping by bytes) is done
+before, and not timed.
+"""
+
+import bz2
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+from codec_entropy import KINDS, Words, zigzag
+
+SAMPLE_BYTES = 2 << 20  # that a peer's ways are tried on
+WIDTHS = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2}
+
+
+@dataclass
+class Way:
+    """One way to use a peer: what it is handed, and its two calls."""
+
+    name: str
+    prepare: Callable[[Words, Words | None], Any]
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any, Any], Any]  # of a blob; and what was prepared, for a base
+    spoils: bool = False  # its input, which is therefore copied for it
+
+
+def octets(value: Any) -> Words:
+    """View anything that holds bytes as bytes."""
+    return np.frombuffer(value, np.uint8) if isinstance(value, bytes | bytearray) else value.reshape(-1).view(np.uint8)
+
+
+def planes(words: Words) -> bytes:
+    """Group by bytes: first of each element, second of each."""
+    return np.ascontiguousarray(words.view(np.uint8).reshape(-1, words.itemsize).T).tobytes()
+
+
+def handed(delta: bool, form: Callable[[Words], Any]) -> list[tuple[str, Callable[[Words, Words | None], Any]]]:
+    """Say what to hand to a codec without deltas: a tensor, or its difference and its XOR with the base."""
+    if not delta:
+        return [("alone", lambda x, b: form(x))]
+    return [("difference", lambda x, b: form(zigzag(x - b))), ("XOR", lambda x, b: form(x ^ b))]
+
+
+# ---- The peers: each gives the ways in which it can be used, the best of which is measured --------------------------
+
+
+def ways_zipnn(dtype: str, delta: bool) -> list[Way]:
+    """ZipNN, which has no deltas of its own."""
+    from zipnn import ZipNN
+
+    name = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[dtype]
+    codec = ZipNN(bytearray_dtype=name, threads=1, input_format="byte")
+    return [
+        Way(way, prepare, codec.compress, lambda blob, _: codec.decompress(blob), spoils=True)
+        for way, prepare in handed(delta, lambda x: x.tobytes())
+    ]
+
+
+def ways_pcodec(dtype: str, delta: bool) -> list[Way]:
+    """Pcodec at its default level: as numbers of each type that it has."""
+    from pcodec import ChunkConfig, standalone
+
+    width = WIDTHS[dtype]
+    if delta:
+        views = {f"difference as i{8 * width}": lambda x, b: (x - b).view(f"i{width}"), "XOR": lambda x, b: x ^ b}
+    else:
+        views = {f"as u{8 * width}": lambda x, b: x, f"as f{8 * width}": lambda x, b: x.view(f"f{width}")}
+    return [
+        Way(
+            way,
+            prepare,
+            lambda x: standalone.simple_compress(x, ChunkConfig()),
+            lambda blob, _: standalone.simple_decompress(blob),
+        )
+        for way, prepare in views.items()
+    ]
+
+
+def z4ai_dtype(dtype: str) -> str:
+    """Name a type as z4ai does."""
+    return {"f16": "fp16", "f32": "fp32"}.get(dtype, dtype)
+
+
+def ways_z4ai(dtype: str, delta: bool, effort: str | None = None) -> list[Way]:
+    """z4ai; its default effort has deltas."""
+    import z4ai
+
+    name = z4ai_dtype(dtype)
+    if delta and effort is None:
+        return [
+            Way(
+                "its delta",
+                lambda x, b: (x.tobytes(), b.tobytes() if b is not None else b""),
+                lambda both: z4ai.compress_delta(*both, dtype=name, threads=1),
+                lambda blob, both: z4ai.decompress_delta(blob, both[1]),
+            )
+        ]
+    return [
+        Way(
+            way,
+            prepare,
+            lambda x: z4ai.compress(x, dtype=name, threads=1, effort=effort),
+            lambda blob, _: z4ai.decompress(blob),
+        )
+        for way, prepare in handed(delta, lambda x: x.tobytes())
+    ]
+
+
+def ways_z4ai_max(dtype: str, delta: bool) -> list[Way]:
+    """z4ai's other effort, made to be small."""
+    return ways_z4ai(dtype, delta, "max")
+
+
+def openzl_graphs(dtype: str, delta: bool) -> dict[str, Callable[[Any], Any]]:
+    """Graphs of OpenZL for such numbers: its parts for floats, and planes of bytes."""
+    import openzl.ext as zl
+
+    graphs, nodes = zl.graphs, zl.nodes
+
+    def by_planes(compressor: Any) -> Any:
+        entropy = graphs.Entropy()(compressor)
+        return nodes.ConvertNumToStructLE()(compressor, nodes.TransposeSplit()(compressor, entropy))
+
+    found: dict[str, Callable[[Any], Any]] = {"planes": by_planes}
+    if not delta:
+        whole = {"bf16": nodes.BFloat16Deconstruct, "f16": nodes.Float16Deconstruct, "f32": nodes.Float32Deconstruct}
+        part = whole[dtype]()
+        found["float"] = lambda c: part(c, nodes.TransposeSplit()(c, graphs.Entropy()(c)), graphs.Entropy()(c))
+        found["float, raw fractions"] = lambda c: part(c, graphs.Store()(c), graphs.Fse()(c))
+    return found
+
+
+def openzl_way(name: str, prepare: Callable[[Words, Words | None], Any], graph: Callable[[Any], Any]) -> Way:
+    """Use OpenZL by a graph."""
+    import openzl.ext as zl
+
+    compressor = zl.Compressor()
+    compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
+    compressor.select_starting_graph(graph(compressor))
+
+    def encode(words: Words) -> Any:
+        context = zl.CCtx()
+        context.ref_compressor(compressor)
+        return context.compress([zl.Input(zl.Type.Numeric, words)])
+
+    return Way(name, prepare, encode, lambda blob, _: zl.DCtx().decompress(blob)[0].content.as_nparray())
+
+
+def ways_openzl(dtype: str, delta: bool) -> list[Way]:
+    """OpenZL: each graph on each thing to hand to it."""
+    return [
+        openzl_way(f"{way}, {name}", prepare, graph)
+        for way, prepare in handed(delta, lambda x: x)
+        for name, graph in openzl_graphs(dtype, delta).items()
+    ]
+
+
+def zstd_ways(delta: bool, level: int) -> list[Way]:
+    """Zstandard, of planes."""
+    import zstandard
+
+    encoder, decoder = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
+    return [
+        Way(f"{way}, planes", prepare, encoder.compress, lambda blob, _: decoder.decompress(blob))
+        for way, prepare in handed(delta, planes)
+    ]
+
+
+def ways_zstd_3(dtype: str, delta: bool) -> list[Way]:
+    """Zstandard at its default level."""
+    return zstd_ways(delta, 3)
+
+
+def ways_zstd_19(dtype: str, delta: bool) -> list[Way]:
+    """Zstandard at its highest level of ordinary memory."""
+    return zstd_ways(delta, 19)
+
+
+def ways_bzip2(dtype: str, delta: bool) -> list[Way]:
+    """bzip2, of planes."""
+    return [
+        Way(f"{way}, planes", prepare, lambda x: bz2.compress(x, 9), lambda blob, _: bz2.decompress(blob))
+        for way, prepare in handed(delta, planes)
+    ]
+
+
+def blosc2_ways(delta: bool, codec: str) -> list[Way]:
+    """Blosc2: bits grouped, then a codec."""
+    import blosc2
+
+    parameters = {"codec": blosc2.Codec[codec], "filters": [blosc2.Filter.BITSHUFFLE], "clevel": 5, "nthreads": 1}
+    return [
+        Way(
+            f"{way}, bits",
+            prepare,
+            lambda x: blosc2.compress2(x, typesize=x.itemsize, **parameters),
+            lambda blob, _: blosc2.decompress2(blob, nthreads=1),
+        )
+        for way, prepare in handed(delta, lambda x: x)
+    ]
+
+
+def ways_blosc2_zstd(dtype: str, delta: bool) -> list[Way]:
+    """Blosc2 with Zstandard."""
+    return blosc2_ways(delta, "ZSTD")
+
+
+def ways_blosc2_lz4(dtype: str, delta: bool) -> list[Way]:
+    """Blosc2 with LZ4."""
+    return blosc2_ways(delta, "LZ4")
+
+
+PEERS: dict[str, tuple[str | None, Callable[[str, bool], list[Way]]]] = {  # the package that each needs
+    "ZipNN": ("zipnn", ways_zipnn),
+    "pcodec": ("pcodec", ways_pcodec),
+    "OpenZL": ("openzl", ways_openzl),
+    "zstd -3": ("zstandard", ways_zstd_3),
+    "blosc2 zstd": ("blosc2", ways_blosc2_zstd),
+    "blosc2 lz4": ("blosc2", ways_blosc2_lz4),
+    "z4ai": ("z4ai", ways_z4ai),
+    "z4ai max": ("z4ai", ways_z4ai_max),
+    "zstd -19": ("zstandard", ways_zstd_19),
+    "bzip2 -9": (None, ways_bzip2),
+}
+
+# ---- The process ----------------------------------------------------------------------------------------------------
+
+
+def check(way: Way, prepared: Any, decoded: Any) -> None:
+    """See that what was decoded is what was encoded."""
+    wanted = prepared[0] if isinstance(prepared, tuple) else prepared
+    if not np.array_equal(octets(wanted), octets(decoded)):
+        raise ValueError("what it decoded differs from what it encoded")
+
+
+def measure(way: Way, prepared: Any, checked: bool) -> dict[str, Any]:
+    """Encode and decode once."""
+    handed_over = bytes(bytearray(prepared)) if way.spoils else prepared
+    begin = time.perf_counter()
+    blob = way.encode(handed_over)
+    encoded = time.perf_counter()
+    decoded = way.decode(blob, prepared)
+    end = time.perf_counter()
+    if checked:
+        check(way, prepared, decoded)
+    raw = len(octets(prepared[0] if isinstance(prepared, tuple) else prepared))
+    times = {"in_s": encoded - begin, "out_s": end - encoded}
+    return {"bytes": len(blob), "raw_bytes": raw, "way": way.name} | times
+
+
+class Tensor:
+    """The tensor, its base, and what is being measured on them."""
+
+    def __init__(self, dtype: str, data: str, base: str | None, wanted: int):
+        self.dtype, self.wanted = dtype, wanted
+        kind = KINDS[WIDTHS.get(dtype, 1)]
+        self.data = np.fromfile(data, kind)
+        self.base = np.fromfile(base, kind) if base else None
+        self.repeats = -(-wanted // self.data.nbytes) if self.data.nbytes < wanted else 1
+        self.best = cache(self._best)
+        self.prepared: tuple[str, Any] = ("", None)
+        self.copy = np.ones((2, self.data.nbytes * self.repeats), np.uint8)
+
+    def _best(self, peer: str) -> Way:
+        """Choose the way that makes a sample from the middle smallest; all of it is encoded and decoded later."""
+        ways = PEERS[peer][1](self.dtype, self.base is not None)
+        if len(ways) == 1:
+            return ways[0]
+        count = min(len(self.data), SAMPLE_BYTES // self.data.itemsize)
+        part = slice((len(self.data) - count) // 2, (len(self.data) + count) // 2)
+        base = None if self.base is None else self.base[part]
+        sizes = [measure(way, way.prepare(self.data[part], base), False)["bytes"] for way in ways]
+        return ways[sizes.index(min(sizes))]
+
+    def size(self, peer: str) -> dict[str, Any]:
+        """One checked pass over the tensor as it is."""
+        way = self.best(peer)
+        return measure(way, way.prepare(self.data, self.base), True)
+
+    def round(self, peer: str) -> dict[str, Any]:
+        """One pass over the tensor repeated, and a memcpy of as many bytes."""
+        way = self.best(peer)
+        if self.prepared[0] != peer:
+            base = None if self.base is None else np.tile(self.base, self.repeats)
+            self.prepared = (peer, way.prepare(np.tile(self.data, self.repeats), base))
+            measure(way, self.prepared[1], False)  # to warm up: memory is touched, and kept
+        found = measure(way, self.prepared[1], False)
+        begin = time.perf_counter()
+        np.copyto(self.copy[0], self.copy[1])
+        found["memcpy_s"] = time.perf_counter() - begin
+        return found
+
+
+def versions() -> dict[str, str]:
+    """Name the peers that are here."""
+    found = {}
+    for name, (package, _) in PEERS.items():
+        try:
+            found[name] = metadata.version(package) if package else "of Python"
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> None:
+    """Answer until there is nothing more to read."""
+    sys.path.append(sys.argv[1])
+    tensor = None
+    print(json.dumps(versions()), flush=True)
+    for line in sys.stdin:
+        ((what, with_what),) = json.loads(line).items()
+        try:
+            if what == "load":
+                tensor = None  # frees the memory of the one before
+                tensor, answer = Tensor(*with_what), {}
+            elif tensor:
+                answer = tensor.size(with_what) if what == "size" else tensor.round(with_what)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs that answer in lines of JSON, whose rounds take turns: ours, and the peers in a Python of their own."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from codec_data import TOP, Source
+from tables import progress
+
+BENCH = TOP / "build/release/bin/bench_codec"
+# Peers and their versions, as they were when this was written. The second: without its dependencies, for they are in
+# .venv (torch, safetensors); the others' are small.
+PINS = (
+    ("zipnn==0.5.4", True),
+    ("pcodec==1.1.0", False),
+    ("openzl==0.3.0", False),
+    ("zstandard==0.25.0", False),
+    ("blosc2==4.14.1", False),
+    ("z4ai==0.2.0", False),
+)
+# Memory that was freed is kept, so that a call doesn't pay for the page faults of its buffers each time; small pages
+# for NumPy's arrays as for ours; one thread.
+PEER_ENVIRONMENT = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "BLOSC_NTHREADS": "1",
+}
+
+
+class Program:
+    """A running program: what it said first, and its answers."""
+
+    def __init__(self, words: list[Any], environment: dict[str, str]):
+        self.name = Path(words[0]).name
+        self.process = subprocess.Popen(
+            [str(word) for word in words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if "LMC_BENCH_DEBUG" in os.environ else subprocess.DEVNULL,
+            text=True,
+            env=os.environ | environment,
+        )
+        self.first = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        if not line:
+            raise RuntimeError(f"{self.name} ended with {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, question: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Put a question, or ask for one more round."""
+        assert self.process.stdin
+        try:
+            self.process.stdin.write((json.dumps(question) if question else "") + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it ended; reading tells
+        return self._read()
+
+    def close(self) -> None:
+        """Let it end."""
+        if self.process.stdin:
+            self.process.stdin.close()
+        self.process.wait()
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def ours(mode: str, source: Source, wanted: int, kernels: str | None = None, pages: str = "small") -> Program:
+    """Start bench_codec on a tensor."""
+    words = [BENCH, mode, source.dtype, source.data, source.base or "-", wanted, pages]
+    return Program(words, {"LMC_KERNELS": kernels} if kernels else {})
+
+
+class Peers:
+    """The peers' Python, and those of them that it has."""
+
+    def __init__(self, folder: Path, install: bool):
+        self.python = folder / "bin/python"
+        self.skipped: list[str] = []
+        if install:
+            try:
+                self._install(folder)
+            except (OSError, subprocess.CalledProcessError) as error:
+                self.skipped.append(f"peers: no Python of their own could be made ({type(error).__name__})")
+        self.here = self.python.exists()
+        self.program: Program | None = None
+
+    def _install(self, folder: Path) -> None:
+        done = folder / "installed.json"
+        old = json.loads(done.read_text()) if done.exists() else {}
+        pip = [str(self.python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
+        for pin, bare in PINS:
+            if old.get(pin) == "installed":
+                continue
+            if not self.python.exists():
+                subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=subprocess.DEVNULL)
+            progress(f"installing {pin} for the comparison, into {folder} ...")
+            words = [*pip, *(["--no-deps"] if bare else []), pin]
+            result = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR:")]
+            old[pin] = "installed" if result.returncode == 0 else (errors or ["ERROR: pip failed"])[-1][7:107]
+            if result.returncode != 0:
+                self.skipped.append(f"{pin}: could not be installed ({old[pin]})")
+        done.write_text(json.dumps(old))
+
+    def stop(self) -> None:
+        """End the process, and so give back the memory that it keeps: after many tensors that is gigabytes."""
+        if self.program:
+            self.program.close()
+            self.program = None
+
+    def load(self, source: Source, wanted: int) -> Program:
+        """Put the peers to a tensor, in the process that there is or in a new one."""
+        if self.program is None or self.program.process.poll() is not None:
+            script = TOP / "tools/bench/codec_peers.py"
+            self.program = Program([self.python, script, sysconfig.get_paths()["purelib"]], PEER_ENVIRONMENT)
+        base = str(source.base) if source.base else None
+        answer = self.program.ask({"load": [source.dtype, str(source.data), base, wanted]})
+        if "error" in answer:
+            raise RuntimeError(f"the peers can't load {source.name}: {answer['error']}")
+        return self.program

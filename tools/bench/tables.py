@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the suites of tools/bench.sh share: sections with their goals, and how they are printed."""
+
+import os
+import platform
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Section:
+    """What one section found: tables to print, goals to compare with, numbers for scripts."""
+
+    title: str
+    head: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    goals: list[tuple[str, float, str, float]] = field(default_factory=list)  # what, measured, "<=" or ">=", bound
+    notes: list[str] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    listed: bool = True  # print each goal; otherwise the table has them
+
+    def goal(self, what: str, measured: float, relation: str, bound: float) -> None:
+        """Note a goal of the issue, and what was measured."""
+        self.goals.append((what, measured, relation, bound))
+
+
+def met(measured: float, relation: str, bound: float) -> bool:
+    """Tell whether a goal is met."""
+    return measured <= bound if relation == "<=" else measured >= bound
+
+
+def progress(text: str) -> None:
+    """Say on standard error what is going on."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def processor() -> str:
+    """Describe the processors and the kernel that this was measured on."""
+    name = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            name = line.split(":", 1)[1].strip()
+            break
+    return f"{name}, {len(os.sched_getaffinity(0))} processors, Linux {platform.release()}"
+
+
+def ms(seconds: float) -> str:
+    """Write seconds as milliseconds."""
+    return f"{seconds * 1e3:.1f}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+
+
+def gbs(count: float, seconds: float) -> str:
+    """Write bytes in seconds as GB/s."""
+    return f"{count / seconds / 1e9:.2f}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Write a Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def markdown(section: Section) -> str:
+    """Write a section for the README."""
+    parts = [f"### {section.title}", "", table(section.head, section.rows), *("\n" + note for note in section.notes)]
+    for what, measured, relation, bound in section.goals if section.listed else ():
+        word = "met" if met(measured, relation, bound) else "MISSED"
+        limit = "at most" if relation == "<=" else "at least"
+        parts.append(f"- {word}: {what}: {measured:.3g}, goal {limit} {bound:g}")
+    return "\n".join(parts) + "\n"
