@@ -56,7 +56,7 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
-    const struct lmci_plane_coder coder = {work->scratch, shape->dense};
+    const struct lmci_plane_coder coder = {work->scratch, shape->dense, true};
     size_t room = 1 + shape->bytes;
     size_t used = 2;
     if (room < used)
@@ -126,7 +126,7 @@ static enum lmc_status encode_classes(const struct lmci_block_shape *shape, cons
                                       const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                                       unsigned char *dst, size_t *coded_bytes)
 {
-    dst[0] = LMCI_METHOD_CLASSES;
+    dst[0] = base ? LMCI_METHOD_CLASSES : LMCI_METHOD_VALUES;
     enum lmc_status status =
         lmci_classes_encode(shape, classes, data, base, hasher, dst + 1, shape->bytes, coded_bytes);
     *coded_bytes += *coded_bytes ? 1 : 0;
@@ -138,12 +138,13 @@ enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const st
                                   size_t *coded_bytes, struct lmc_hash *content)
 {
     struct lmc_hasher hasher;
-    bool by_classes = scheme->method == LMCI_METHOD_CLASSES;
+    bool by_classes = scheme->method == LMCI_METHOD_CLASSES || scheme->method == LMCI_METHOD_VALUES;
     enum lmc_status status = LMC_OK;
     lmc_hasher_init(&hasher);
     *coded_bytes = 0;
     if (by_classes)
-        status = encode_classes(shape, &scheme->classes, data, base, &hasher, dst, coded_bytes);
+        status = encode_classes(shape, &scheme->classes, data, scheme->method == LMCI_METHOD_CLASSES ? base : NULL,
+                                &hasher, dst, coded_bytes);
     if (status == LMC_OK && *coded_bytes == 0)
         status = encode_transformed(shape, scheme, data, base, by_classes ? NULL : &hasher, dst, coded_bytes);
     if (status == LMC_OK && *coded_bytes == 0)
@@ -235,8 +236,6 @@ static enum lmc_status decode_classes(const struct lmci_block_shape *shape, stru
 {
     if (!lmci_has_classes(shape->word))
         return lmci_damaged(message, "a block of words that have no exponent has classes");
-    if (!base)
-        return lmci_damaged(message, "a block needs a base, and the frame has none");
     enum lmc_status status = lmci_classes_decode(shape, in, base, dst, hasher, message);
     if (status == LMC_OK && lmci_left(in))
         return lmci_damaged(message, "bytes follow the last plane of a block");
@@ -253,7 +252,11 @@ static enum lmc_status decode_method(unsigned method, const struct lmci_block_sh
     case LMCI_METHOD_PLANES:
         return decode_transformed(shape, in, base, dst, hasher, message);
     case LMCI_METHOD_CLASSES:
+        if (!base)
+            return lmci_damaged(message, "a block needs a base, and the frame has none");
         return decode_classes(shape, in, base, dst, hasher, message);
+    case LMCI_METHOD_VALUES:
+        return decode_classes(shape, in, NULL, dst, hasher, message);
     default:
         *message = "a block has a method that this version does not know";
         return LMC_UNSUPPORTED;

@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-enum lmci_method { LMCI_METHOD_RAW = 0, LMCI_METHOD_PLANES = 1, LMCI_METHOD_CLASSES = 2 };
+enum lmci_method { LMCI_METHOD_RAW = 0, LMCI_METHOD_PLANES = 1, LMCI_METHOD_CLASSES = 2, LMCI_METHOD_VALUES = 3 };
 
 /* A block's bytes and how they are seen. */
 struct lmci_block_shape {

@@ -21,6 +21,7 @@ struct room {
     unsigned char *symbols;
     unsigned char *packed;
     unsigned char *plane; /* of outliers */
+    unsigned char *piece; /* of words rotated, LMCI_OUT_BYTES; and behind it as many bytes of words all alike */
     unsigned char *scratch;
 };
 
@@ -40,7 +41,7 @@ static size_t aligned(size_t bytes)
 /* `symbol_lists`: how many lists of symbols there is to be room for. */
 static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_lists)
 {
-    size_t bytes = aligned(word * n) + (symbol_lists + 6) * aligned(n) + lmci_plane_scratch(n);
+    size_t bytes = aligned(word * n) + (symbol_lists + 6) * aligned(n) + 2 * LMCI_OUT_BYTES + lmci_plane_scratch(n);
     room->memory = lmci_allocate(bytes);
     if (!room->memory)
         return false;
@@ -53,7 +54,8 @@ static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_
     room->lists.nibbles = at;
     room->packed = at + aligned(n);
     room->plane = at + 2 * aligned(n);
-    room->scratch = at + 3 * aligned(n);
+    room->piece = at + 3 * aligned(n);
+    room->scratch = room->piece + 2 * LMCI_OUT_BYTES;
     return true;
 }
 
@@ -84,20 +86,25 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
-/* A float's sign leaves its exponent's byte. */
-static uint32_t rotated(unsigned word, const unsigned char *from)
-{
-    uint32_t x = word == 2 ? lmci_load16(from) : lmci_load32(from);
-    return word == 2 ? (uint16_t)(x << 1 | x >> 15) : x << 1 | x >> 31;
-}
-
-/* The words of outliers, by the bytes of them rotated. */
+/* The words of outliers, by the bytes of them rotated: a float's sign leaves its exponent's byte. */
 static void put_outliers(struct sink *out, unsigned word, const struct room *room, size_t outliers)
 {
+    unsigned char *words = room->lists.outliers;
+    lmci_kernels()->class_rotate(word, true, words, outliers, words);
     for (unsigned k = 0; k < word; k++) {
         for (size_t i = 0; i < outliers; i++)
-            room->plane[i] = (unsigned char)(rotated(word, room->lists.outliers + i * word) >> 8 * k);
+            room->plane[i] = words[i * word + k];
         put_plane(out, room->plane, outliers);
+    }
+}
+
+static void fill_base(unsigned word, uint32_t center, unsigned char *base)
+{
+    for (size_t i = 0; i < LMCI_OUT_BYTES; i += word) {
+        if (word == 2)
+            lmci_store16(base + i, (uint16_t)center);
+        else
+            lmci_store32(base + i, center);
     }
 }
 
@@ -108,7 +115,25 @@ static void deal_pieces(const struct lmci_block_shape *shape, const struct lmci_
     for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
         lmc_hasher_update(hasher, data + done, bytes);
-        lmci_kernels()->class_deal(shape->word, data, base, done / shape->word, bytes / shape->word, classes, lists);
+        lmci_kernels()->class_deal(shape->word, data + done, base + done, bytes / shape->word, classes, lists);
+    }
+}
+
+static void deal_alone(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                       const unsigned char *data, const struct room *room, struct lmc_hasher *hasher,
+                       struct lmci_class_lists *lists)
+{
+    unsigned char *base = room->piece + LMCI_OUT_BYTES;
+    fill_base(shape->word, classes->center, base);
+    for (size_t done = 0; done < shape->bytes; done += LMCI_OUT_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_OUT_BYTES ? shape->bytes - done : LMCI_OUT_BYTES;
+        const unsigned char *words = data + done;
+        lmc_hasher_update(hasher, words, bytes);
+        if (classes->rotate) {
+            lmci_kernels()->class_rotate(shape->word, true, words, bytes / shape->word, room->piece);
+            words = room->piece;
+        }
+        lmci_kernels()->class_deal(shape->word, words, base, bytes / shape->word, classes, lists);
     }
 }
 
@@ -137,7 +162,10 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
 {
     struct lmci_class_lists lists = room->lists;
     struct amounts amounts;
-    deal_pieces(shape, classes, data, base, hasher, &lists);
+    if (base)
+        deal_pieces(shape, classes, data, base, hasher, &lists);
+    else
+        deal_alone(shape, classes, data, room, hasher, &lists);
     put_amounts(out, classes, &room->lists, &lists, shape->word, &amounts);
     out->full = out->full || amounts.outliers > shape->bytes / shape->word / OUTLIERS_ONE_IN;
     for (unsigned k = 0; k < 3; k++)
@@ -154,13 +182,16 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
                                     unsigned char *dst, size_t capacity, size_t *written)
 {
     struct room room;
+    unsigned char head[6] = {classes->rotate};
     unsigned char count = (unsigned char)classes->count;
     size_t n = shape->bytes / shape->word;
     if (!room_init(&room, shape->word, n, classes->count))
         return LMC_NO_MEMORY;
     for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++)
         room.lists.symbols[c] = c < classes->count ? room.symbols + c * aligned(n) : room.scratch;
-    struct sink out = {dst, dst + capacity, {room.scratch, shape->dense}, false};
+    struct sink out = {dst, dst + capacity, {room.scratch, shape->dense, base == NULL}, false};
+    lmci_store32(head + 1, classes->center);
+    put_bytes(&out, head, base ? 0 : 1 + shape->word);
     put_bytes(&out, &count, 1);
     put_bytes(&out, classes->first + 1, classes->count - 1);
     put_bytes(&out, classes->shift, classes->count);
@@ -171,6 +202,23 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
+
+/* How a block is coded that has no base: whether its words are rotated, and the word that they are coded against. */
+static enum lmc_status get_center(unsigned word, struct lmci_reader *in, struct lmci_classes *classes,
+                                  const char **message)
+{
+    const unsigned char *rotate = lmci_take(in, 1);
+    const unsigned char *center = lmci_take(in, word);
+    if (!rotate || !center)
+        return lmci_damaged(message, "a block ends inside its classes");
+    if (*rotate > 1) {
+        *message = "a block has a transform that this version does not know";
+        return LMC_UNSUPPORTED;
+    }
+    classes->rotate = *rotate;
+    classes->center = word == 2 ? lmci_load16(center) : lmci_load32(center);
+    return LMC_OK;
+}
 
 static enum lmc_status get_classes(const struct lmci_block_shape *shape, struct lmci_reader *in,
                                    struct lmci_classes *classes, const char **message)
@@ -280,12 +328,7 @@ static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_
         for (size_t i = 0; i < outliers; i++)
             words[i * word + k] = plane[i];
     }
-    for (size_t i = 0; i < outliers; i++) {
-        if (word == 2)
-            lmci_store16(words + 2 * i, (uint16_t)(lmci_load16(words + 2 * i) >> 1 | lmci_load16(words + 2 * i) << 15));
-        else
-            lmci_store32(words + 4 * i, lmci_load32(words + 4 * i) >> 1 | lmci_load32(words + 4 * i) << 31);
-    }
+    lmci_kernels()->class_rotate(word, false, words, outliers, words);
     return LMC_OK;
 }
 
@@ -302,20 +345,47 @@ static bool all_used(unsigned word, const struct lmci_classes *classes, const st
     return even;
 }
 
-/* Joins the lists, which must come out even: whether they do is up to the base. */
-static enum lmc_status join_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
-                                   const struct amounts *amounts, const struct room *room, const unsigned char *base,
-                                   unsigned char *dst, struct lmc_hasher *hasher, const char **message)
+static void join_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                        const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                        struct lmci_class_lists *lists)
 {
-    struct lmci_class_lists lists = room->lists;
     for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
-        lmci_kernels()->class_join(shape->word, base, done / shape->word, bytes / shape->word, classes, &lists, dst);
+        lmci_kernels()->class_join(shape->word, base + done, bytes / shape->word, classes, lists, dst + done);
         lmc_hasher_update(hasher, dst + done, bytes);
     }
-    if (!all_used(shape->word, classes, amounts, &room->lists, &lists))
-        return lmci_damaged(message, "a block was coded against another base");
-    return LMC_OK;
+}
+
+static void join_alone(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                       const struct room *room, unsigned char *dst, struct lmc_hasher *hasher,
+                       struct lmci_class_lists *lists)
+{
+    unsigned char *base = room->piece + LMCI_OUT_BYTES;
+    fill_base(shape->word, classes->center, base);
+    for (size_t done = 0; done < shape->bytes; done += LMCI_OUT_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_OUT_BYTES ? shape->bytes - done : LMCI_OUT_BYTES;
+        lmci_kernels()->class_join(shape->word, base, bytes / shape->word, classes, lists, room->piece);
+        if (classes->rotate)
+            lmci_kernels()->class_rotate(shape->word, false, room->piece, bytes / shape->word, room->piece);
+        memcpy(dst + done, room->piece, bytes);
+        lmc_hasher_update(hasher, dst + done, bytes);
+    }
+}
+
+/* Joins the lists, which must come out even: whether they do is up to the base. */
+static enum lmc_status join_lists(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                                  const struct amounts *amounts, const struct room *room, const unsigned char *base,
+                                  unsigned char *dst, struct lmc_hasher *hasher, const char **message)
+{
+    struct lmci_class_lists lists = room->lists;
+    if (base)
+        join_pieces(shape, classes, base, dst, hasher, &lists);
+    else
+        join_alone(shape, classes, room, dst, hasher, &lists);
+    if (all_used(shape->word, classes, amounts, &room->lists, &lists))
+        return LMC_OK;
+    return lmci_damaged(message,
+                        base ? "a block was coded against another base" : "a block's lists do not come out even");
 }
 
 enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,
@@ -326,7 +396,9 @@ enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct
     struct amounts amounts;
     struct room room;
     size_t n = shape->bytes / shape->word;
-    enum lmc_status status = get_classes(shape, in, &classes, message);
+    enum lmc_status status = base ? LMC_OK : get_center(shape->word, in, &classes, message);
+    if (status == LMC_OK)
+        status = get_classes(shape, in, &classes, message);
     if (status == LMC_OK)
         status = get_amounts(in, &classes, n, &amounts, message);
     if (status != LMC_OK)
@@ -339,7 +411,7 @@ enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct
     if (status == LMC_OK)
         status = get_outliers(shape->word, in, amounts.outliers, &room, message);
     if (status == LMC_OK)
-        status = join_pieces(shape, &classes, &amounts, &room, base, dst, hasher, message);
+        status = join_lists(shape, &classes, &amounts, &room, base, dst, hasher, message);
     lmci_release(room.memory);
     return status;
 }

@@ -26,6 +26,8 @@ struct lmci_classes {
     unsigned count;                  /* 1 to LMCI_MAX_CLASSES */
     uint8_t first[LMCI_MAX_CLASSES]; /* ascending; first[0] is 0 */
     uint8_t shift[LMCI_MAX_CLASSES]; /* bits; multiples of 4, at most 8 * word - 8 */
+    uint32_t center;                 /* what stands for each word of a base where there is none ... */
+    bool rotate;                     /* ... and whether the words are rotated to the left then */
 };
 
 /* What a block is dealt to, and put together from: the kernels advance the lists. */
@@ -46,6 +48,10 @@ static inline bool lmci_has_classes(unsigned word)
     return word == 2 || word == 4;
 }
 
+/*
+ * `base` is NULL for a block that is coded alone: by its distances from `center`, of which there is one class, so that
+ * a symbol has the exponent and the first bits behind it.
+ */
 /* The coded block behind its method byte; the bytes written, or 0: they don't fit, or there are too many outliers. */
 enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                     const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,

@@ -362,11 +362,11 @@ static inline void class_prefetch(unsigned word, const unsigned char *from, size
 
 /* All whole vectors; `word` and `count` are constants where this is called. */
 static inline __attribute__((always_inline)) void deal_vectors(unsigned word, unsigned count, const unsigned char *data,
-                                                               const unsigned char *base, size_t from, size_t to,
+                                                               const unsigned char *base, size_t n,
                                                                const struct class_vectors *v,
                                                                struct lmci_class_lists *lists)
 {
-    for (size_t at = from; at < to; at += 64) {
+    for (size_t at = 0; at < n; at += 64) {
         class_prefetch(word, data, at);
         class_prefetch(word, base, at);
         deal_64(word, count, data, base, at, v, lists);
@@ -374,50 +374,50 @@ static inline __attribute__((always_inline)) void deal_vectors(unsigned word, un
 }
 
 static inline __attribute__((always_inline)) void join_vectors(unsigned word, unsigned count, const unsigned char *base,
-                                                               size_t from, size_t to, const struct class_vectors *v,
+                                                               size_t n, const struct class_vectors *v,
                                                                struct lmci_class_lists *lists, unsigned char *data)
 {
-    for (size_t at = from; at < to; at += 64) {
+    for (size_t at = 0; at < n; at += 64) {
         class_prefetch(word, base, at);
         join_64(word, count, base, at, v, lists, data);
     }
 }
 
 /* The loops are unrolled for each usual number of classes; those that are not there never have an element. */
-#define FOR_CLASSES(count, what) \
-    switch (count) {             \
-    case 1:                      \
-    case 2:                      \
-        what(2);                 \
-        break;                   \
-    case 3:                      \
-        what(3);                 \
-        break;                   \
-    case 4:                      \
-        what(4);                 \
-        break;                   \
-    case 5:                      \
-        what(5);                 \
-        break;                   \
-    case 6:                      \
-        what(6);                 \
-        break;                   \
-    case 7:                      \
-    case 8:                      \
-        what(8);                 \
-        break;                   \
-    default:                     \
-        what(16);                \
+#define FOR_CLASSES(how_many, what) \
+    switch (how_many) {             \
+    case 1:                         \
+    case 2:                         \
+        what(2);                    \
+        break;                      \
+    case 3:                         \
+        what(3);                    \
+        break;                      \
+    case 4:                         \
+        what(4);                    \
+        break;                      \
+    case 5:                         \
+        what(5);                    \
+        break;                      \
+    case 6:                         \
+        what(6);                    \
+        break;                      \
+    case 7:                         \
+    case 8:                         \
+        what(8);                    \
+        break;                      \
+    default:                        \
+        what(16);                   \
     }
 
-static void deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t from, size_t to,
+static void deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     struct class_vectors v;
     struct lmci_class_lists own = *lists;
     class_vectors(word, classes, &v);
-#define DEAL_2(n) deal_vectors(2, n, data, base, from, to, &v, &own)
-#define DEAL_4(n) deal_vectors(4, n, data, base, from, to, &v, &own)
+#define DEAL_2(count) deal_vectors(2, count, data, base, n, &v, &own)
+#define DEAL_4(count) deal_vectors(4, count, data, base, n, &v, &own)
     if (word == 2)
         FOR_CLASSES(classes->count, DEAL_2)
     else
@@ -425,14 +425,14 @@ static void deal_whole(unsigned word, const unsigned char *data, const unsigned 
     *lists = own;
 }
 
-static void join_whole(unsigned word, const unsigned char *base, size_t from, size_t to,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data)
+static void join_whole(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
+                       struct lmci_class_lists *lists, unsigned char *data)
 {
     struct class_vectors v;
     struct lmci_class_lists own = *lists;
     class_vectors(word, classes, &v);
-#define JOIN_2(n) join_vectors(2, n, base, from, to, &v, &own, data)
-#define JOIN_4(n) join_vectors(4, n, base, from, to, &v, &own, data)
+#define JOIN_2(count) join_vectors(2, count, base, n, &v, &own, data)
+#define JOIN_4(count) join_vectors(4, count, base, n, &v, &own, data)
     if (word == 2)
         FOR_CLASSES(classes->count, JOIN_2)
     else
@@ -442,32 +442,49 @@ static void join_whole(unsigned word, const unsigned char *base, size_t from, si
 
 #endif
 
-static void class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t n,
+static void class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
-    size_t done = first;
+    size_t done = 0;
 #if defined(__AVX512VBMI2__)
-    done += n - n % 64;
-    deal_whole(word, data, base, first, done, classes, lists);
+    done = n - n % 64;
+    deal_whole(word, data, base, done, classes, lists);
 #endif
     if (word == 2)
-        deal_plain(2, data, base, done, first + n, classes, lists);
+        deal_plain(2, data, base, done, n, classes, lists);
     else
-        deal_plain(4, data, base, done, first + n, classes, lists);
+        deal_plain(4, data, base, done, n, classes, lists);
 }
 
-static void class_join(unsigned word, const unsigned char *base, size_t first, size_t n,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data)
+static void class_join(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
+                       struct lmci_class_lists *lists, unsigned char *data)
 {
-    size_t done = first;
+    size_t done = 0;
 #if defined(__AVX512VBMI2__)
-    done += n - n % 64;
-    join_whole(word, base, first, done, classes, lists, data);
+    done = n - n % 64;
+    join_whole(word, base, done, classes, lists, data);
 #endif
     if (word == 2)
-        join_plain(2, base, done, first + n, classes, lists, data);
+        join_plain(2, base, done, n, classes, lists, data);
     else
-        join_plain(4, base, done, first + n, classes, lists, data);
+        join_plain(4, base, done, n, classes, lists, data);
+}
+
+/* ---- Words without a base -------------------------------------------------------------------------------------- */
+
+/* Words rotated by one bit: to the left, so that a float's sign leaves the byte of its exponent, or back. */
+static void class_rotate(unsigned word, bool left, const unsigned char *from, size_t n, unsigned char *to)
+{
+    const unsigned by16 = left ? 1 : 15;
+    const unsigned by32 = left ? 1 : 31;
+    for (size_t i = 0; word == 2 && i < n; i++) {
+        uint32_t x = lmci_load16(from + 2 * i);
+        lmci_store16(to + 2 * i, (uint16_t)(x << by16 | x >> (16 - by16)));
+    }
+    for (size_t i = 0; word == 4 && i < n; i++) {
+        uint32_t x = lmci_load32(from + 4 * i);
+        lmci_store32(to + 4 * i, x << by32 | x >> (32 - by32));
+    }
 }
 
 /* ---- Half bytes ------------------------------------------------------------------------------------------------ */

@@ -49,15 +49,34 @@ struct lmci_kernels {
     void (*pack_nibbles)(const unsigned char *nibbles, size_t count, unsigned char *packed);
     void (*unpack_nibbles)(const unsigned char *packed, size_t count, unsigned char *nibbles);
 
-    /* Deals the words of a block from `first` on to the lists. */
-    void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t first, size_t count,
+    /* The bits that are not the same in all of at least one byte. */
+    unsigned (*bits_varying)(const unsigned char *bytes, size_t count);
+    /* Those bits (1 to 7, of `mask`) of each byte, side by side: (count * bits + 7) / 8 bytes. */
+    void (*bits_pack)(unsigned mask, const unsigned char *bytes, size_t count, unsigned char *packed);
+    /* The inverse, with the others from `value`; up to 7 bytes past the end of `bytes` are written. */
+    void (*bits_unpack)(unsigned mask, unsigned value, const unsigned char *packed, size_t count, unsigned char *bytes);
+
+    /*
+     * The class of a byte is that of the byte `distance`, at least 64, before it, or of 0 where there is none. Puts the
+     * bytes of one class side by side and returns how many those are; up to 64 bytes past their end are written.
+     */
+    size_t (*context_pick)(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t count,
+                           size_t distance, unsigned char *list);
+    /* The inverse. `lists`, of which there are `class_count`, advance together by `count`, whatever they hold. */
+    void (*context_join)(const uint8_t classes[256], unsigned class_count, size_t count, size_t distance,
+                         const unsigned char **lists, unsigned char *bytes);
+
+    /* Deals words to the lists. */
+    void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists);
     /*
      * The inverse. The lists of symbols advance together by `count` entries, each other list by at most as many,
      * whatever they and the base hold.
      */
-    void (*class_join)(unsigned word, const unsigned char *base, size_t first, size_t count,
-                       const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data);
+    void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
+                       struct lmci_class_lists *lists, unsigned char *data);
+    /* Rotates words by one bit, to the left or back; `from` may be `to`. */
+    void (*class_rotate)(unsigned word, bool left, const unsigned char *from, size_t count, unsigned char *to);
 
     /*
      * Lists of tree.c, of at least one symbol: memory up to 64 bytes past their end is read, and written in what is

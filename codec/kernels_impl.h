@@ -15,7 +15,9 @@
 #include "transform_impl.h"
 #include "tree_impl.h"
 
+#include "bits_impl.h"
 #include "classes_impl.h"
+#include "context_impl.h"
 
 const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .name = LMCI_KERNELS_NAME,
@@ -30,8 +32,14 @@ const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .rename = rename_bytes,
     .pack_nibbles = pack_nibbles,
     .unpack_nibbles = unpack_nibbles,
+    .bits_varying = bits_varying,
+    .bits_pack = bits_pack,
+    .bits_unpack = bits_unpack,
+    .context_pick = context_pick,
+    .context_join = context_join,
     .class_deal = class_deal,
     .class_join = class_join,
+    .class_rotate = class_rotate,
     .tree_bits = tree_bits,
     .tree_split = tree_split,
     .tree_keep = tree_keep,

@@ -4,9 +4,9 @@
  *
  * Pieces from all over the tensor are transformed in each way that is possible; the sum of the planes' order-0
  * entropies decides, and where it is a tie, what is faster to decode. A delta costs a reader its base, so it must win
- * by one part in 64. Deltas of floats may be dealt to classes by the base's exponent as well: neighbouring exponents
- * are joined as long as the lengths of their differences are spread alike. The choice holds for all blocks, each of
- * which may still store planes raw.
+ * by one part in 64. Deltas of floats of 2 or 4 bytes are dealt to classes by the base's exponent: neighbouring
+ * exponents are joined as long as the lengths of their differences are spread alike. The choice holds for all blocks,
+ * each of which may still store planes raw, or be coded alone where it has too many outliers.
  */
 #include "plan.h"
 
@@ -78,7 +78,8 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
     for (unsigned p = 0; p < sample->word; p++) {
         uint32_t counts[256];
         kernels->count(sample->planes[p], sample->words, 1, counts);
-        uint64_t raw = 8 * (uint64_t)sample->words;
+        const unsigned mask = lmci_plane_bits(counts, sample->words);
+        uint64_t raw = (mask ? (unsigned)__builtin_popcount(mask) : 8) * (uint64_t)sample->words;
         uint64_t coded = lmci_expected_bits(counts, sample->words) + sample->words / sample->plane_cost;
         bits += coded < raw ? coded : raw;
     }
@@ -94,7 +95,7 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 #define GROUP_LEAST     200u  /* a key of fewer than one in so many words joins the keys below it */
 #define OUTLIER_SAVES   4u    /* bits: an outlier's word takes a few less than it has ... */
 #define OUTLIER_MARK    6u    /* ... and its mark some */
-#define CLASS_BITS      2000u /* what a class has to save in each block, for its table and the time that it takes */
+#define CLASS_BITS      4000u /* what a class has to save in each block, for its table and the time that it takes */
 
 /* Words whose keys are neighbours. */
 struct group {
@@ -116,9 +117,11 @@ static int32_t sample_difference(const struct sample *sample, size_t i, uint32_t
     return sample->word == 2 ? (int16_t)(uint16_t)d : (int32_t)d;
 }
 
-static void count_lengths(const struct sample *sample, uint32_t counts[256][LENGTHS])
+/* Of the differences for each key; only those from `first` to `last` are counted, or cleared. */
+static void count_lengths(const struct sample *sample, unsigned first, unsigned last, uint32_t counts[256][LENGTHS])
 {
-    memset(counts, 0, 256 * sizeof *counts);
+    for (unsigned key = first; key <= last; key++)
+        memset(counts[key], 0, sizeof counts[key]);
     for (size_t i = 0; i < sample->words; i++) {
         uint32_t b = sample_word(sample, sample->base, i);
         int32_t difference = sample_difference(sample, i, b);
@@ -139,11 +142,26 @@ static uint64_t group_entropy(const struct group *group)
     return lmci_entropy_bits(group->lengths, LENGTHS, group->words);
 }
 
-/* One group for each key that occurs often enough. */
-static unsigned make_groups(const struct sample *sample, uint32_t counts[256][LENGTHS], struct group groups[256])
+static void find_keys(const struct sample *sample, unsigned *first, unsigned *last)
 {
+    *first = 255;
+    *last = 0;
+    for (size_t i = 0; i < sample->words; i++) {
+        unsigned key = lmci_class_key(sample->word, sample_word(sample, sample->base, i));
+        *first = key < *first ? key : *first;
+        *last = key > *last ? key : *last;
+    }
+}
+
+/* One group for each key that occurs often enough. */
+static unsigned make_groups(const struct sample *sample, struct group groups[256])
+{
+    uint32_t counts[256][LENGTHS];
+    unsigned first, last;
     unsigned n = 0;
-    for (unsigned key = 0; key < 256; key++) {
+    find_keys(sample, &first, &last);
+    count_lengths(sample, first, last, counts);
+    for (unsigned key = first; key <= last; key++) {
         struct group group = {.first = key};
         memcpy(group.lengths, counts[key], sizeof group.lengths);
         for (unsigned k = 0; k < LENGTHS; k++)
@@ -222,9 +240,10 @@ static void choose_shift(const struct group *group, unsigned word, uint8_t *shif
 /* Bits of the sample when it is dealt to classes: symbols at their entropies, what is below them, and outliers. */
 static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes)
 {
-    uint32_t counts[LMCI_MAX_CLASSES][256] = {{0}};
+    uint32_t counts[LMCI_MAX_CLASSES][256];
     uint8_t class_of[256];
     uint64_t bits = 0;
+    memset(counts, 0, classes->count * sizeof *counts);
     for (unsigned key = 0, class = 0; key < 256; key++) {
         class += class + 1 < classes->count && key >= classes->first[class + 1];
         class_of[key] = (uint8_t) class;
@@ -250,12 +269,11 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
 /* Classes for the sample, and the bits that it takes with them. */
 static uint64_t plan_classes(const struct sample *sample, unsigned most, struct lmci_classes *classes)
 {
-    uint32_t counts[256][LENGTHS];
     struct group groups[256];
-    count_lengths(sample, counts);
     uint64_t class_bits = CLASS_BITS * (uint64_t)sample->words / sample->block_words;
-    unsigned n = reduce_groups(groups, make_groups(sample, counts, groups), most, class_bits);
+    unsigned n = reduce_groups(groups, make_groups(sample, groups), most, class_bits);
     classes->count = n;
+    groups[0].first = 0;
     for (unsigned c = 0; c < n; c++) {
         classes->first[c] = (uint8_t)groups[c].first;
         choose_shift(&groups[c], sample->word, &classes->shift[c]);
@@ -263,34 +281,77 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
     return dealt_bits(sample, classes);
 }
 
+/* ---- Values ---------------------------------------------------------------------------------------------------- */
+
+#define VALUE_BITS 12 /* of a word, which a symbol and the half byte below it have in a plane of bytes */
+
+/* The first bits of word i of the sample. */
+static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
+{
+    const unsigned bits = 8 * sample->word;
+    uint32_t x = sample_word(sample, sample->data, i);
+    if (rotate)
+        x = sample->word == 2 ? (uint16_t)(x << 1 | x >> 15) : x << 1 | x >> 31;
+    return x >> (bits - VALUE_BITS);
+}
+
+/* Where a window of 255 first bits has the most words: its middle. */
+static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
+{
+    uint32_t inside = 0, most = 0;
+    unsigned center = 127;
+    for (unsigned end = 0; end < 1 << VALUE_BITS; end++) {
+        inside += counts[end] - (end >= 255 ? counts[end - 255] : 0);
+        if (inside > most && end >= 254) {
+            most = inside;
+            center = end - 127;
+        }
+    }
+    return center;
+}
+
+/* One class around the most frequent values, and the bits that the sample takes by it. */
+static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmci_classes *classes)
+{
+    uint32_t counts[1 << VALUE_BITS] = {0};
+    uint32_t symbols[256] = {0};
+    const unsigned shift = 8 * sample->word - VALUE_BITS;
+    uint64_t bits = 0;
+    for (size_t i = 0; i < sample->words; i++)
+        counts[first_bits(sample, rotate, i)]++;
+    const unsigned center = find_center(counts);
+    for (unsigned v = 0; v < 1 << VALUE_BITS; v++) {
+        bool outlier = v + 127 < center || v > center + 127;
+        symbols[outlier ? LMCI_MARK : (v - center) & 255] += counts[v];
+        bits += counts[v] * (uint64_t)(outlier ? 8 * sample->word - OUTLIER_SAVES : shift);
+    }
+    *classes = (struct lmci_classes){
+        .count = 1, .shift = {(uint8_t)shift}, .center = (uint32_t)center << shift, .rotate = rotate};
+    return bits + lmci_expected_bits(symbols, sample->words);
+}
+
 /* ---- The choice ------------------------------------------------------------------------------------------------ */
 
-static void choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
+/* The better of the two ways to code a tensor alone. */
+static uint64_t choose_alone(const struct sample *sample, bool is_float, struct lmci_scheme *scheme)
 {
-    static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
-    const bool is_float = lmci_dtype_is_float(params->dtype);
-    const unsigned usual = sample->word == 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
-    const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
     uint64_t least = cost_bits(sample, LMCI_KEEP);
     uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
-    *scheme = (struct lmci_scheme){.method = LMCI_METHOD_PLANES, .transform = LMCI_KEEP};
-    if (rotated < least) {
-        scheme->transform = LMCI_ROTATE;
-        least = rotated;
-    }
-    least -= least / 64;
-    if (!sample->base)
-        return;
-    bool classes = is_float && lmci_has_classes(sample->word);
-    for (size_t i = 0; i < (classes ? 1 : sizeof deltas / sizeof *deltas); i++) {
+    scheme->transform = rotated < least ? LMCI_ROTATE : LMCI_KEEP;
+    return rotated < least ? rotated : least;
+}
+
+/* Takes a delta by planes if it is smaller than `least`. */
+static void choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
+{
+    static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
+    for (size_t i = 0; i < sizeof deltas / sizeof *deltas; i++) {
         uint64_t bits = cost_bits(sample, deltas[i]);
         if (bits < least) {
             scheme->transform = deltas[i];
             least = bits;
         }
     }
-    if (classes && plan_classes(sample, most, &scheme->classes) < least)
-        scheme->method = LMCI_METHOD_CLASSES;
 }
 
 static unsigned count_noise(const struct sample *sample, enum lmci_transform transform)
@@ -300,6 +361,35 @@ static unsigned count_noise(const struct sample *sample, enum lmci_transform tra
     while (noise < sample->word && lmci_plane_is_noise(sample->planes[noise], sample->words))
         noise++;
     return noise;
+}
+
+/* Takes values alone if that saves one part in 1024: it takes twice the time. */
+static void choose_values(const struct sample *sample, bool possible, uint64_t alone, struct lmci_scheme *scheme)
+{
+    struct lmci_classes values;
+    bool tried = possible && scheme->method == LMCI_METHOD_PLANES && lmci_has_classes(sample->word);
+    if (!tried || plan_values(sample, scheme->transform == LMCI_ROTATE, &values) >= alone - alone / 1024)
+        return;
+    scheme->method = LMCI_METHOD_VALUES;
+    scheme->classes = values;
+}
+
+static void choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
+{
+    const bool is_float = lmci_dtype_is_float(params->dtype);
+    const unsigned usual = sample->word == 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
+    const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
+    const uint64_t alone = choose_alone(sample, is_float, scheme);
+    const uint64_t least = alone - alone / 64;
+    if (sample->base && is_float && lmci_has_classes(sample->word)) {
+        if (plan_classes(sample, most, &scheme->classes) < least)
+            scheme->method = LMCI_METHOD_CLASSES;
+    } else if (sample->base) {
+        choose_delta(sample, least, scheme);
+    }
+    choose_values(sample, params->level == LMC_LEVEL_DENSE && is_float, alone, scheme);
+    if (scheme->method == LMCI_METHOD_PLANES)
+        scheme->noise = count_noise(sample, scheme->transform);
 }
 
 enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme)
@@ -314,7 +404,6 @@ enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *s
     if (sample.base)
         gather(&sample, params->base, params->raw_bytes, sample.base);
     choose(&sample, params, scheme);
-    scheme->noise = count_noise(&sample, scheme->transform);
     lmci_release(sample.memory);
     return LMC_OK;
 }

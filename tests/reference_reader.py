@@ -152,12 +152,15 @@ def decode_block(coded: bytes, raw: int, word: int, base: bytes | None) -> bytes
     """[5.1]"""
     reader = Reader(coded)
     method = reader.byte()
-    unsupported(method > 2, "method of a block")
+    unsupported(method > 3, "method of a block")
     if method == 0:
         block = reader.take(raw)
     elif method == 2:
         refuse(word not in (2, 4) or base is None, "classes without a base, or of words that have no exponent")
         block = decode_classes(reader, raw // word, word, base or b"")
+    elif method == 3:
+        refuse(word not in (2, 4), "values of words that have no exponent")
+        block = decode_values(reader, raw // word, word)
     else:
         transform = reader.byte()
         unsupported(transform > 4, "transform")
@@ -192,12 +195,55 @@ def join(planes: list[bytes], raw: int, word: int, transform: int, base: bytes |
 
 def decode_list(reader: Reader, n: int) -> bytes:
     """[5.3, 5.6] A plane, which may be one of pieces; nothing for no bytes."""
-    if n == 0 or reader.data[reader.at : reader.at + 1] != b"\4":
-        return decode_plane(reader, n, 0) if n else b""
+    if n == 0:
+        return b""
+    if reader.data[reader.at : reader.at + 1] == b"\6":
+        return decode_contexts(reader, n)
+    return decode_pieces(reader, n)
+
+
+def decode_pieces(reader: Reader, n: int) -> bytes:
+    """[5.3]"""
+    if reader.data[reader.at : reader.at + 1] != b"\4":
+        return decode_plane(reader, n, 0)
     reader.byte()
     log2 = reader.byte()
-    refuse(not 16 <= log2 <= 20, "size of pieces")
+    refuse(not 14 <= log2 <= 20, "size of pieces")
     return b"".join(decode_plane(reader, min(1 << log2, n - at), 0) for at in range(0, n, 1 << log2))
+
+
+def decode_contexts(reader: Reader, n: int) -> bytes:
+    """[5.3]"""
+    reader.byte()
+    distance = int.from_bytes(reader.take(2), "little")
+    count = reader.byte()
+    refuse(distance < 64 or not 1 <= count <= 16, "contexts")
+    first = [0, *reader.take(count - 1)]
+    refuse(sorted(set(first)) != first, "contexts do not ascend")
+    sizes = [int.from_bytes(reader.take(3), "little") for _ in range(count)]
+    refuse(sum(sizes) != n, "contexts with more or fewer bytes than the plane")
+    lists = [Entries(decode_pieces(reader, size) if size else b"") for size in sizes]
+    plane = bytearray()
+    for i in range(n):
+        before = plane[i - distance] if i >= distance else 0
+        plane.append(lists[max(c for c in range(count) if before >= first[c])].next())
+    for entries in lists:
+        entries.end()
+    return bytes(plane)
+
+
+def decode_bits(reader: Reader, n: int) -> bytes:
+    """[5.3]"""
+    value, mask = reader.take(2)
+    refuse(mask in (0, 255) or value & mask != 0, "a plane of bits")
+    own = [bit for bit in range(8) if mask >> bit & 1]
+    packed = int.from_bytes(reader.take((n * len(own) + 7) // 8), "little")
+    refuse(packed >> n * len(own) != 0, "bits past the end")
+    plane = bytearray()
+    for _ in range(n):
+        plane.append(value | sum((packed >> k & 1) << bit for k, bit in enumerate(own)))
+        packed >>= len(own)
+    return bytes(plane)
 
 
 def decode_classes(reader: Reader, n: int, word: int, base: bytes) -> bytes:
@@ -243,6 +289,18 @@ def decode_classes(reader: Reader, n: int, word: int, base: bytes) -> bytes:
     return bytes(content)
 
 
+def decode_values(reader: Reader, n: int, word: int) -> bytes:
+    """[5.7]"""
+    rotate = reader.byte()
+    unsupported(rotate > 1, "transform")
+    center = reader.take(word)
+    block = decode_classes(reader, n, word, center * n)
+    if not rotate:
+        return block
+    words = [int.from_bytes(block[at : at + word], "little") for at in range(0, len(block), word)]
+    return b"".join((y >> 1 | (y & 1) << 8 * word - 1).to_bytes(word, "little") for y in words)
+
+
 class Entries:
     """[5.6] A list of a block that was dealt to classes, which must come out even."""
 
@@ -262,13 +320,15 @@ class Entries:
 def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
     """[5.3] depth: how many sparse planes this one is the flags of; 2 where it may not be sparse."""
     kind = reader.byte()
-    unsupported(kind > 3, "kind of a plane")
+    unsupported(kind > 3 and kind != 5, "kind of a plane")
     if kind == 0:
         return reader.take(n)
     if kind == 1:
         return reader.take(1) * n
     if kind == 2:
         return decode_tree(reader, n)
+    if kind == 5:
+        return decode_bits(reader, n)
     refuse(depth == 2, "sparse planes nested too deeply")
     flag_bytes = decode_plane(reader, (n + 7) // 8, depth + 1)
     flags = [flag_bytes[i // 8] >> i % 8 & 1 for i in range(8 * len(flag_bytes))]

@@ -316,6 +316,66 @@ static void good_pieces(void)
     write_file("pieces", "lmc", made.bytes, made.count);
 }
 
+/* 11 bytes that are 0x40 but for bits 0 and 5; the bits of byte i are those of i % 4. */
+static void good_bits(void)
+{
+    char content[11];
+    for (int i = 0; i < 11; i++)
+        content[i] = (char)(0x40 | (i & 1) | (i & 2) << 4);
+    begin(LMC_U8, sizeof content, 0, 0);
+    put(8, 1, 0, 5, 0x40, 0x21, 0xe4, 0xe4, 0x24);
+    save("bits", content, NULL);
+}
+
+/* 70 bytes, 0 but for 3 at place 2, so that '!' at place 66 is of class 1, which begins with 1, and 7 at the end. */
+static void begin_contexts(int distance, int classes, int first)
+{
+    begin(LMC_U8, 70, 0, 0);
+    put(7, 1, 0, 6, distance, 0, classes, first);
+}
+
+static void put_contexts(int of_class_0, int of_class_1)
+{
+    put(6, of_class_0, 0, 0, of_class_1, 0, 0);
+    put(14, 3, 0, 0x04, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 3, 7);
+    put(2, 0, '!');
+}
+
+static void good_contexts(void)
+{
+    char content[70] = {0};
+    content[2] = 3;
+    content[66] = '!';
+    content[69] = 7;
+    begin_contexts(64, 2, 1);
+    put_contexts(69, 1);
+    save("contexts", content, NULL);
+}
+
+/* 40 bf16 around 1.0, which is 0x7f00 when rotated, by 8 + 4 bits: 1.05, -1.0, one that is marked, 0.5, and ones. */
+static void begin_values(void)
+{
+    begin(LMC_BF16, 80, 0, 0);
+    put(6, 3, 1, 0x00, 0x7f, 1, 4);
+    put(18, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 39, 0, 0, 1, 0, 0);
+    put(7, 3, 0, 0x01, 0, 0, 0, 0x1e);
+    put(9, 3, 0, 0x0c, 0, 0, 0, 0, 0, 0x80);
+    put(5, 0xf0, 1, 0xbe, 1, 0xfb);
+}
+
+static void good_values(void)
+{
+    uint16_t content[40];
+    for (int i = 0; i < 40; i++)
+        content[i] = 0x3f80;
+    content[0] = 0x3f87;
+    content[1] = 0xbf80;
+    content[2] = 0xbeef;
+    content[3] = 0x3f00;
+    begin_values();
+    save("values", (const char *)content, NULL);
+}
+
 static void good_classes(void)
 {
     begin_classes(1);
@@ -350,6 +410,9 @@ static void good_by_hand(void)
     good_codes();
     good_sparse();
     good_pieces();
+    good_bits();
+    good_contexts();
+    good_values();
     good_classes();
     good_transforms();
     begin(LMC_U8, 4, 0, 16);
@@ -471,10 +534,10 @@ static void bad_blocks(void)
 
 static void bad_pieces(void)
 {
-    static const char *const names[] = {"pieces-15", "pieces-21"};
+    static const char *const names[] = {"pieces-13", "pieces-21"};
     for (int i = 0; i < 2; i++) {
         begin(LMC_U8, 40, 0, 0);
-        put(6, 1, 0, 4, i ? 21 : 15, 1, 9);
+        put(6, 1, 0, 4, i ? 21 : 13, 1, 9);
         save(names[i], NULL, NULL);
     }
     begin(LMC_U8, (1 << 16) + 1, 0, 0);
@@ -483,6 +546,69 @@ static void bad_pieces(void)
     begin(LMC_U8, 4, 0, 0);
     put(3, 1, 0, 4);
     save("pieces-without-size", NULL, NULL);
+}
+
+static void bad_bits(void)
+{
+    static const struct {
+        const char *name;
+        int value, mask, packed;
+    } cases[] = {
+        {"bits-mask-0", 0x40, 0, 0},
+        {"bits-mask-255", 0, 255, 0},
+        {"bits-twice", 0x41, 1, 0},
+        {"bits-past-end", 0, 1, 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(LMC_U8, 13, 0, 0);
+        put(7, 1, 0, 5, cases[i].value, cases[i].mask, 0, cases[i].packed << 4);
+        save(cases[i].name, NULL, NULL);
+    }
+}
+
+static void bad_contexts(void)
+{
+    begin_contexts(63, 2, 1);
+    put_contexts(69, 1);
+    save("contexts-distance-63", NULL, NULL);
+    begin_contexts(64, 0, 1);
+    put_contexts(69, 1);
+    save("contexts-none", NULL, NULL);
+    begin_contexts(64, 17, 1);
+    put_contexts(69, 1);
+    save("contexts-17", NULL, NULL);
+    begin_contexts(64, 2, 0);
+    put_contexts(69, 1);
+    save("contexts-not-ascending", NULL, NULL);
+    begin_contexts(64, 2, 1);
+    put_contexts(70, 1);
+    save("contexts-more-bytes", NULL, NULL);
+    begin_contexts(64, 2, 1);
+    put_contexts(68, 1);
+    save("contexts-fewer-bytes", NULL, NULL);
+    /* Class 1 begins with 4, so that '!' is of class 0: the lists do not come out even. */
+    begin_contexts(64, 2, 4);
+    put_contexts(69, 1);
+    save("contexts-uneven", NULL, NULL);
+    begin_contexts(64, 2, 1);
+    put(3, 69, 0, 0);
+    save("contexts-cut", NULL, NULL);
+    begin_contexts(64, 2, 1);
+    put(6, 69, 0, 0, 1, 0, 0);
+    save("contexts-lists-cut", NULL, NULL);
+}
+
+static void bad_values(void)
+{
+    begin(LMC_U8, 80, 0, 0);
+    put(4, 3, 0, 0, 1);
+    save("values-of-bytes", NULL, NULL);
+    begin(LMC_BF16, 80, 0, 0);
+    put(3, 3, 1, 0);
+    save("values-cut", NULL, NULL);
+    begin_values();
+    made.bytes[made.count - 6] = 0; /* the outlier is not marked */
+    save("values-unmarked", NULL, NULL);
 }
 
 static void bad_trees(void)
@@ -670,17 +796,27 @@ static void unsupported(void)
     plain();
     save_changed("block-mode", 71, 1, 1);
     begin(LMC_U8, 4, 0, 0);
-    put(2, 3, 0);
+    put(2, 4, 0);
     save("block-method", NULL, NULL);
     begin(LMC_U8, 4, 0, 0);
     put(4, 1, 5, 1, 9);
     save("block-transform", NULL, NULL);
     begin(LMC_U8, 4, 0, 0);
-    put(4, 1, 0, 5, 9);
+    put(4, 1, 0, 7, 9);
     save("plane-kind", NULL, NULL);
     begin(LMC_U8, 40, 0, 0);
     put(8, 1, 0, 4, 16, 4, 16, 1, 9);
     save("pieces-of-pieces", NULL, NULL);
+    begin_contexts(64, 1, 6);
+    made.bytes[made.count - 1] = 70;
+    put(4, 0, 0, 6, 64);
+    save("contexts-of-contexts", NULL, NULL);
+    begin(LMC_U8, 40, 0, 0);
+    put(8, 1, 0, 4, 16, 6, 64, 0, 1);
+    save("pieces-of-contexts", NULL, NULL);
+    begin(LMC_BF16, 80, 0, 0);
+    put(4, 3, 2, 0, 0);
+    save("values-transform", NULL, NULL);
     begin(LMC_U8, 9, 0, 0);
     put(10, 1, 0, 3, 0, 0x01, 0x00, 4, 16, 1, 5);
     save("sparse-second-plane-pieces", NULL, NULL);
@@ -702,6 +838,9 @@ int main(int argc, char **argv)
     bad_lengths_of_frames();
     bad_blocks();
     bad_pieces();
+    bad_bits();
+    bad_contexts();
+    bad_values();
     bad_trees();
     bad_classes();
     bad_bases();
