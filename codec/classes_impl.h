@@ -115,56 +115,13 @@ static inline void join_plain(unsigned word, const unsigned char *base, size_t f
 
 #if defined(__AVX512VBMI2__)
 
-/* Byte `which` of each of the 64 words in v. */
-static inline __m512i class_bytes(unsigned word, const __m512i *v, unsigned which)
-{
-    const __m512i count =
-        _mm512_set_epi8(63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42, 41, 40,
-                        39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16,
-                        15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    if (word == 2) {
-        const __m512i index = _mm512_add_epi8(_mm512_add_epi8(count, count), _mm512_set1_epi8((char)which));
-        return _mm512_permutex2var_epi8(v[0], index, v[1]);
-    }
-    const __m512i twice = _mm512_add_epi8(count, count);
-    const __m512i index = _mm512_add_epi8(_mm512_add_epi8(twice, twice), _mm512_set1_epi8((char)which));
-    __m512i low = _mm512_permutex2var_epi8(v[0], index, v[1]);
-    __m512i high = _mm512_permutex2var_epi8(v[2], index, v[3]);
-    return _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
-}
-
 /* The keys of 64 words. */
 static inline __m512i class_keys(unsigned word, const __m512i *base)
 {
     __m512i v[4];
     for (unsigned k = 0; k < word; k++)
         v[k] = word == 2 ? _mm512_slli_epi16(base[k], 1) : _mm512_slli_epi32(base[k], 1);
-    return class_bytes(word, v, word - 1);
-}
-
-/* Words from bytes: planes[0] has the lowest of each. */
-static inline void class_weave(unsigned word, const __m512i *planes, __m512i *v)
-{
-    const __m512i bytes0 =
-        _mm512_set_epi8(95, 31, 94, 30, 93, 29, 92, 28, 91, 27, 90, 26, 89, 25, 88, 24, 87, 23, 86, 22, 85, 21, 84, 20,
-                        83, 19, 82, 18, 81, 17, 80, 16, 79, 15, 78, 14, 77, 13, 76, 12, 75, 11, 74, 10, 73, 9, 72, 8,
-                        71, 7, 70, 6, 69, 5, 68, 4, 67, 3, 66, 2, 65, 1, 64, 0);
-    const __m512i bytes1 = _mm512_add_epi8(bytes0, _mm512_set1_epi8(32));
-    __m512i low[2] = {_mm512_permutex2var_epi8(planes[0], bytes0, planes[1]),
-                      _mm512_permutex2var_epi8(planes[0], bytes1, planes[1])};
-    if (word == 2) {
-        v[0] = low[0];
-        v[1] = low[1];
-        return;
-    }
-    const __m512i words0 = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
-                                            37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    const __m512i words1 = _mm512_add_epi16(words0, _mm512_set1_epi16(16));
-    for (unsigned k = 0; k < 2; k++) {
-        __m512i high = _mm512_permutex2var_epi8(planes[2], k ? bytes1 : bytes0, planes[3]);
-        v[2 * k] = _mm512_permutex2var_epi16(low[k], words0, high);
-        v[2 * k + 1] = _mm512_permutex2var_epi16(low[k], words1, high);
-    }
+    return word_bytes(word, v, word - 1);
 }
 
 /* Each byte as a word. */
@@ -290,7 +247,7 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigne
             large |= (uint64_t)_mm512_cmpneq_epi32_mask(d, _mm512_srav_epi32(raised[k], up[k])) << 16 * k;
         }
     }
-    __m512i symbols = class_bytes(word, raised, word - 1);
+    __m512i symbols = word_bytes(word, raised, word - 1);
     large |= class_mask(symbols, LMCI_MARK);
     symbols = _mm512_mask_mov_epi8(symbols, large, _mm512_set1_epi8((char)LMCI_MARK));
     for (unsigned c = 0; c < count; c++)
@@ -300,7 +257,7 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigne
     for (unsigned k = 0; k + 1 < word; k++) {
         if (!v->low[k] && !v->nibble[k])
             continue;
-        __m512i low = class_bytes(word, raised, word - 2 - k);
+        __m512i low = word_bytes(word, raised, word - 2 - k);
         if (v->low[k])
             class_put(class_has(below, CLASS_LOW(k)) & ~large, low, &lists->low[k]);
         if (v->nibble[k]) {
@@ -342,7 +299,7 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
             low = _mm512_mask_mov_epi8(low, class_has(below, CLASS_NIBBLE(k)), nibbles);
         planes[word - 2 - k] = low;
     }
-    class_weave(word, planes, raised);
+    word_weave(word, planes, raised);
     class_widen(word, _mm512_shuffle_epi8(v->up, classes), up);
     for (unsigned k = 0; k < word; k++)
         x[k] = word == 2 ? _mm512_add_epi16(b[k], _mm512_srav_epi16(raised[k], up[k]))

@@ -3,8 +3,11 @@
  * transform_impl.h - transforms words and groups their bytes into planes, and back.
  *
  * A block goes through in chunks that stay in the first-level cache: transform a chunk into a small buffer, then
- * deal its bytes out. Both loops are simple enough for the compiler to vectorize at every width.
+ * deal its bytes out. Both loops are simple enough for the compiler to vectorize at every width. With AVX-512 VBMI,
+ * words of 2 and 4 bytes don't leave their registers in between.
  */
+#include "vbmi2_impl.h"
+
 #define CHUNK 1024 /* words; 8 KiB at the widest */
 
 /* forwardN: data (and base) to transformed words; backwardN: the inverse. Neither pointer need be aligned. */
@@ -167,10 +170,144 @@ static void merge_chunk(enum lmci_transform transform, unsigned word, const unsi
     }
 }
 
+#if defined(__AVX512VBMI2__)
+
+static inline __attribute__((always_inline)) __m512i forward_512(enum lmci_transform transform, unsigned word,
+                                                                 __m512i x, const unsigned char *b)
+{
+    if (transform == LMCI_KEEP)
+        return x;
+    if (transform == LMCI_ROTATE)
+        return word == 2 ? _mm512_shldi_epi16(x, x, 1) : _mm512_rol_epi32(x, 1);
+    const __m512i base = _mm512_loadu_si512(b);
+    if (transform == LMCI_XOR)
+        return _mm512_xor_si512(x, base);
+    const __m512i d = word == 2 ? _mm512_sub_epi16(x, base) : _mm512_sub_epi32(x, base);
+    if (transform == LMCI_SUBTRACT)
+        return d;
+    return word == 2 ? _mm512_xor_si512(_mm512_slli_epi16(d, 1), _mm512_srai_epi16(d, 15))
+                     : _mm512_xor_si512(_mm512_slli_epi32(d, 1), _mm512_srai_epi32(d, 31));
+}
+
+static inline __attribute__((always_inline)) __m512i backward_512(enum lmci_transform transform, unsigned word,
+                                                                  __m512i y, const unsigned char *b)
+{
+    if (transform == LMCI_KEEP)
+        return y;
+    if (transform == LMCI_ROTATE)
+        return word == 2 ? _mm512_shldi_epi16(y, y, 15) : _mm512_ror_epi32(y, 1);
+    const __m512i base = _mm512_loadu_si512(b);
+    if (transform == LMCI_XOR)
+        return _mm512_xor_si512(y, base);
+    if (transform == LMCI_SUBTRACT)
+        return word == 2 ? _mm512_add_epi16(y, base) : _mm512_add_epi32(y, base);
+    const __m512i zero = _mm512_setzero_si512();
+    const __m512i one = word == 2 ? _mm512_set1_epi16(1) : _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_si512(y, one);
+    return word == 2 ? _mm512_add_epi16(base, _mm512_xor_si512(_mm512_srli_epi16(y, 1), _mm512_sub_epi16(zero, odd)))
+                     : _mm512_add_epi32(base, _mm512_xor_si512(_mm512_srli_epi32(y, 1), _mm512_sub_epi32(zero, odd)));
+}
+
+/* All whole vectors; `transform` and `word` are constants where this is called. */
+static inline __attribute__((always_inline)) void split_whole(enum lmci_transform transform, unsigned word,
+                                                              const unsigned char *data, const unsigned char *base,
+                                                              size_t count, unsigned char *const *planes)
+{
+    for (size_t at = 0; at < count; at += 64) {
+        __m512i y[4];
+        for (unsigned k = 0; k < word; k++) {
+            const size_t from = at * word + 64 * k;
+            y[k] = forward_512(transform, word, _mm512_loadu_si512(data + from), base ? base + from : NULL);
+        }
+        for (unsigned p = 0; p < word; p++)
+            _mm512_storeu_si512(planes[p] + at, word_bytes(word, y, p));
+    }
+}
+
+static inline __attribute__((always_inline)) void merge_whole(enum lmci_transform transform, unsigned word,
+                                                              const unsigned char *const *planes,
+                                                              const unsigned char *base, size_t count,
+                                                              unsigned char *data)
+{
+    for (size_t at = 0; at < count; at += 64) {
+        __m512i bytes[4], y[4];
+        for (unsigned p = 0; p < word; p++)
+            bytes[p] = _mm512_loadu_si512(planes[p] + at);
+        word_weave(word, bytes, y);
+        for (unsigned k = 0; k < word; k++) {
+            const size_t to = at * word + 64 * k;
+            _mm512_storeu_si512(data + to, backward_512(transform, word, y[k], base ? base + to : NULL));
+        }
+    }
+}
+
+#define FOR_TRANSFORMS(transform, what) \
+    switch (transform) {                \
+    case LMCI_KEEP:                     \
+        what(LMCI_KEEP);                \
+        break;                          \
+    case LMCI_ROTATE:                   \
+        what(LMCI_ROTATE);              \
+        break;                          \
+    case LMCI_XOR:                      \
+        what(LMCI_XOR);                 \
+        break;                          \
+    case LMCI_SUBTRACT:                 \
+        what(LMCI_SUBTRACT);            \
+        break;                          \
+    default:                            \
+        what(LMCI_ZIGZAG);              \
+    }
+
+/* Words of 2 and 4 bytes, as many as fill vectors; returns how many. */
+static size_t split_vectors(enum lmci_transform transform, unsigned word, const unsigned char *data,
+                            const unsigned char *base, size_t count, unsigned char *const *planes)
+{
+    const size_t whole = word == 2 || word == 4 ? count - count % 64 : 0;
+#define SPLIT_2(t) split_whole(t, 2, data, base, whole, planes)
+#define SPLIT_4(t) split_whole(t, 4, data, base, whole, planes)
+    if (word == 2)
+        FOR_TRANSFORMS(transform, SPLIT_2)
+    else if (word == 4)
+        FOR_TRANSFORMS(transform, SPLIT_4)
+    return whole;
+}
+
+static size_t merge_vectors(enum lmci_transform transform, unsigned word, const unsigned char *const *planes,
+                            const unsigned char *base, size_t count, unsigned char *data)
+{
+    const size_t whole = word == 2 || word == 4 ? count - count % 64 : 0;
+#define MERGE_2(t) merge_whole(t, 2, planes, base, whole, data)
+#define MERGE_4(t) merge_whole(t, 4, planes, base, whole, data)
+    if (word == 2)
+        FOR_TRANSFORMS(transform, MERGE_2)
+    else if (word == 4)
+        FOR_TRANSFORMS(transform, MERGE_4)
+    return whole;
+}
+
+#else
+
+static size_t split_vectors(enum lmci_transform transform, unsigned word, const unsigned char *data,
+                            const unsigned char *base, size_t count, unsigned char *const *planes)
+{
+    (void)transform, (void)word, (void)data, (void)base, (void)count, (void)planes;
+    return 0;
+}
+
+static size_t merge_vectors(enum lmci_transform transform, unsigned word, const unsigned char *const *planes,
+                            const unsigned char *base, size_t count, unsigned char *data)
+{
+    (void)transform, (void)word, (void)planes, (void)base, (void)count, (void)data;
+    return 0;
+}
+
+#endif
+
 static void split(enum lmci_transform transform, unsigned word, const unsigned char *data, const unsigned char *base,
                   size_t count, unsigned char *const *planes)
 {
-    for (size_t at = 0; at < count; at += CHUNK) {
+    for (size_t at = split_vectors(transform, word, data, base, count, planes); at < count; at += CHUNK) {
         size_t n = count - at < CHUNK ? count - at : CHUNK;
         split_chunk(transform, word, data + at * word, base ? base + at * word : NULL, n, planes, at);
     }
@@ -179,7 +316,7 @@ static void split(enum lmci_transform transform, unsigned word, const unsigned c
 static void merge(enum lmci_transform transform, unsigned word, const unsigned char *const *planes,
                   const unsigned char *base, size_t count, unsigned char *data)
 {
-    for (size_t at = 0; at < count; at += CHUNK) {
+    for (size_t at = merge_vectors(transform, word, planes, base, count, data); at < count; at += CHUNK) {
         size_t n = count - at < CHUNK ? count - at : CHUNK;
         merge_chunk(transform, word, planes, at, base ? base + at * word : NULL, n, data + at * word);
     }
