@@ -80,8 +80,8 @@ static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
                          const unsigned char *base, struct lmc_hasher *hasher, unsigned char *const *planes)
 {
     unsigned char *at[LMCI_MAX_WORD];
-    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
-        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
+    for (size_t done = 0; done < shape->bytes; done += LMCI_SPLIT_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_SPLIT_BYTES ? shape->bytes - done : LMCI_SPLIT_BYTES;
         if (hasher)
             lmc_hasher_update(hasher, data + done, bytes);
         for (unsigned p = 0; p < shape->word; p++)

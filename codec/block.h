@@ -34,7 +34,9 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
                                   const unsigned char *base, unsigned char *dst, struct lmc_hash *content,
                                   const char **message);
 
-/* Bytes of content that are transformed and hashed at once, on the way in: they stay in the second-level cache. */
+/* Bytes of content that are hashed and split into planes at once: in the first-level cache. */
+#define LMCI_SPLIT_BYTES ((size_t)4 << 10)
+/* Bytes that are dealt to classes, or joined, at once, for which there is more to prepare: in the second-level cache. */
 #define LMCI_PIECE_BYTES ((size_t)64 << 10)
 /* Bytes that are put together, hashed and copied to where they belong, on the way out: in the first-level cache. */
 #define LMCI_OUT_BYTES ((size_t)8 << 10)
