@@ -229,7 +229,8 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigne
                                                           const struct class_vectors *v, struct lmci_class_lists *lists)
 {
     __m512i x[4], b[4], up[4], raised[4];
-    uint64_t large = 0;
+    const __m512i mark =
+        word == 2 ? _mm512_set1_epi16((short)(LMCI_MARK << 8)) : _mm512_set1_epi32((int)(LMCI_MARK << 24));
     for (unsigned k = 0; k < word; k++)
         b[k] = _mm512_loadu_si512(base + at * word + 64 * k);
     const __m512i classes = classes_of(class_keys(word, b), v);
@@ -240,16 +241,17 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigne
         if (word == 2) {
             __m512i d = _mm512_sub_epi16(x[k], b[k]);
             raised[k] = _mm512_sllv_epi16(d, up[k]);
-            large |= (uint64_t)_mm512_cmpneq_epi16_mask(d, _mm512_srav_epi16(raised[k], up[k])) << 32 * k;
+            __mmask32 large = _mm512_cmpneq_epi16_mask(d, _mm512_srav_epi16(raised[k], up[k]));
+            raised[k] = _mm512_mask_mov_epi16(raised[k], large, mark);
         } else {
             __m512i d = _mm512_sub_epi32(x[k], b[k]);
             raised[k] = _mm512_sllv_epi32(d, up[k]);
-            large |= (uint64_t)_mm512_cmpneq_epi32_mask(d, _mm512_srav_epi32(raised[k], up[k])) << 16 * k;
+            __mmask16 large = _mm512_cmpneq_epi32_mask(d, _mm512_srav_epi32(raised[k], up[k]));
+            raised[k] = _mm512_mask_mov_epi32(raised[k], large, mark);
         }
     }
-    __m512i symbols = word_bytes(word, raised, word - 1);
-    large |= class_mask(symbols, LMCI_MARK);
-    symbols = _mm512_mask_mov_epi8(symbols, large, _mm512_set1_epi8((char)LMCI_MARK));
+    const __m512i symbols = word_bytes(word, raised, word - 1);
+    const uint64_t marked = class_mask(symbols, LMCI_MARK);
     for (unsigned c = 0; c < count; c++)
         class_put(class_mask(classes, c), symbols, &lists->symbols[c]);
     __m512i nibbles = _mm512_setzero_si512();
@@ -259,17 +261,17 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigne
             continue;
         __m512i low = word_bytes(word, raised, word - 2 - k);
         if (v->low[k])
-            class_put(class_has(below, CLASS_LOW(k)) & ~large, low, &lists->low[k]);
+            class_put(class_has(below, CLASS_LOW(k)) & ~marked, low, &lists->low[k]);
         if (v->nibble[k]) {
-            uint64_t mask = class_has(below, CLASS_NIBBLE(k)) & ~large;
+            uint64_t mask = class_has(below, CLASS_NIBBLE(k)) & ~marked;
             nibbles = _mm512_mask_mov_epi8(nibbles, mask, low);
             with_nibble |= mask;
         }
     }
     if (v->nibble[0] || v->nibble[1] || v->nibble[2])
         class_put(with_nibble, _mm512_and_si512(_mm512_srli_epi16(nibbles, 4), _mm512_set1_epi8(15)), &lists->nibbles);
-    if (large)
-        class_put_outliers(word, large, x, lists);
+    if (marked)
+        class_put_outliers(word, marked, x, lists);
 }
 
 static inline __attribute__((always_inline)) void join_64(unsigned word, unsigned count, const unsigned char *base,
