@@ -165,9 +165,8 @@ static enum lmc_status decode_raw(const struct lmci_block_shape *shape, struct l
     return LMC_OK;
 }
 
-/* Hashes a piece of decoded content and copies it to where it belongs. */
-static void deliver(const struct lmci_block_shape *shape, const unsigned char *piece, size_t bytes, unsigned char *dst,
-                    struct lmc_hasher *hasher)
+void lmci_deliver(const struct lmci_block_shape *shape, const unsigned char *piece, size_t bytes, unsigned char *dst,
+                  struct lmc_hasher *hasher)
 {
     lmc_hasher_update(hasher, piece, bytes);
     if (shape->stream)
@@ -186,7 +185,7 @@ static void merge_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
         for (unsigned p = 0; p < shape->word; p++)
             at[p] = planes[p] + done / shape->word;
         lmci_kernels()->merge(transform, shape->word, at, base ? base + done : NULL, bytes / shape->word, piece);
-        deliver(shape, piece, bytes, dst + done, hasher);
+        lmci_deliver(shape, piece, bytes, dst + done, hasher);
     }
 }
 

@@ -44,4 +44,8 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
 /* Content of so many bytes won't be in the caches when it is used, wherever it is written. */
 #define LMCI_STREAM_LEAST ((uint64_t)16 << 20)
 
+/* Hashes a piece of decoded content and copies it to where it belongs. */
+void lmci_deliver(const struct lmci_block_shape *shape, const unsigned char *piece, size_t bytes, unsigned char *dst,
+                  struct lmc_hasher *hasher);
+
 #endif

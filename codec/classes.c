@@ -367,8 +367,7 @@ static void join_alone(const struct lmci_block_shape *shape, const struct lmci_c
         lmci_kernels()->class_join(shape->word, base, bytes / shape->word, classes, lists, room->piece);
         if (classes->rotate)
             lmci_kernels()->class_rotate(shape->word, false, room->piece, bytes / shape->word, room->piece);
-        memcpy(dst + done, room->piece, bytes);
-        lmc_hasher_update(hasher, dst + done, bytes);
+        lmci_deliver(shape, room->piece, bytes, dst + done, hasher);
     }
 }
 
