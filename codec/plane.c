@@ -455,6 +455,8 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
                          unsigned char *dst, size_t room)
 {
     struct context context;
+    if (bytes >= CONTEXT_LEAST && lmci_plane_is_noise(plane, bytes))
+        return put_raw(plane, bytes, dst, room);
     const struct pieces pieces = choose_pieces(plane, bytes, coder);
     if (coder->contexts && bytes >= CONTEXT_LEAST && choose_context(plane, bytes, pieces.bits, coder->dense, &context))
         return put_context(plane, bytes, &context, coder, dst, room);
