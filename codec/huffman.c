@@ -102,14 +102,14 @@ static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
 /* Cuts lengths (of symbols by ascending count) to the limit and makes them complete again. */
 static void limit_depths(uint8_t *depths, unsigned n)
 {
-    const uint32_t one = 1u << LMCI_ENCODER_BITS;
+    const uint32_t one = 1u << LMCI_MAX_BITS;
     uint32_t sum = 0;
     for (unsigned i = 0; i < n; i++) {
-        depths[i] = depths[i] > LMCI_ENCODER_BITS ? LMCI_ENCODER_BITS : depths[i];
+        depths[i] = depths[i] > LMCI_MAX_BITS ? LMCI_MAX_BITS : depths[i];
         sum += one >> depths[i];
     }
     for (unsigned i = 0; sum > one && i < n; i++) {
-        while (sum > one && depths[i] < LMCI_ENCODER_BITS) {
+        while (sum > one && depths[i] < LMCI_MAX_BITS) {
             depths[i]++;
             sum -= one >> depths[i];
         }

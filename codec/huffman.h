@@ -11,11 +11,10 @@
 
 #include "bytes.h"
 
-#define LMCI_SYMBOLS      257
-#define LMCI_ESCAPE       256
+#define LMCI_SYMBOLS  257
+#define LMCI_ESCAPE   256
 
-#define LMCI_MAX_BITS     12 /* longest code that the format allows */
-#define LMCI_ENCODER_BITS 11 /* longest code that our encoder makes */
+#define LMCI_MAX_BITS 12 /* longest code that the format allows */
 
 /* Most bytes that a table of code lengths takes when written. */
 #define LMCI_LENGTHS_BOUND 129
@@ -28,7 +27,7 @@ uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t to
  * and Madow), and a code that was made from it fits the rest less well. */
 uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total);
 
-/* Code lengths of at most LMCI_ENCODER_BITS for counts of which at least two aren't zero; 0 for absent symbols. */
+/* Code lengths of at most LMCI_MAX_BITS for counts of which at least two aren't zero; 0 for absent symbols. */
 void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS]);
 
 /* Writes lengths into dst (LMCI_LENGTHS_BOUND bytes of room); returns the bytes written. */

@@ -96,7 +96,7 @@ static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, 
     uint32_t rare = 0;
     memcpy(all, counts, 256 * sizeof *counts);
     for (int s = 0; s < 256; s++) {
-        if ((uint64_t)counts[s] << (LMCI_ENCODER_BITS + 1) <= counted) { /* its code would be too long */
+        if ((uint64_t)counts[s] << (LMCI_MAX_BITS + 1) <= counted) { /* its code would be too long */
             rare += counts[s];
             all[s] = 0;
         }
@@ -221,10 +221,11 @@ static size_t counted_of(size_t symbols, bool dense, size_t usual)
     return dense && symbols / DENSE_ONE_IN > usual ? symbols / DENSE_ONE_IN : usual;
 }
 
-/* Flags have many symbols. */
+/* Flags have many symbols, and a long plane time to count more. */
 static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned depth, bool dense, uint32_t counts[256])
 {
-    return count_about(plane, bytes, counted_of(bytes, dense, depth > 0 ? 3 * COUNTED : COUNTED), counts);
+    const size_t usual = depth > 0 ? 3 * COUNTED : bytes / 32 > COUNTED ? bytes / 32 : COUNTED;
+    return count_about(plane, bytes, counted_of(bytes, dense, usual), counts);
 }
 
 #define NOISE_COUNTED ((size_t)2 << 10) /* enough to tell noise */
