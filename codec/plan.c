@@ -28,6 +28,7 @@
 
 struct sample {
     unsigned word;
+    bool dense;
     size_t words;
     size_t plane_cost;
     size_t block_words; /* of a whole block, or of the tensor if that is smaller */
@@ -45,7 +46,8 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     if (sample->words < SAMPLE_LEAST)
         sample->words = all < SAMPLE_LEAST ? (size_t)all : SAMPLE_LEAST;
     sample->block_words = all < LMC_BLOCK_BYTES / sample->word ? (size_t)all : LMC_BLOCK_BYTES / sample->word;
-    sample->plane_cost = params->level == LMC_LEVEL_DENSE ? PLANE_COST_DENSE : PLANE_COST;
+    sample->dense = params->level == LMC_LEVEL_DENSE;
+    sample->plane_cost = sample->dense ? PLANE_COST_DENSE : PLANE_COST;
     size_t bytes = sample->words * sample->word;
     sample->memory = lmci_allocate(3 * bytes);
     if (!sample->memory)
@@ -238,11 +240,12 @@ static void choose_shift(const struct group *group, unsigned word, uint8_t *shif
 }
 
 /* Bits of the sample when it is dealt to classes: symbols at their entropies, what is below them, and outliers. */
-static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes)
+static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes, size_t *outliers)
 {
     uint32_t counts[LMCI_MAX_CLASSES][256];
     uint8_t class_of[256];
     uint64_t bits = 0;
+    *outliers = 0;
     memset(counts, 0, classes->count * sizeof *counts);
     for (unsigned key = 0, class = 0; key < 256; key++) {
         class += class + 1 < classes->count && key >= classes->first[class + 1];
@@ -256,12 +259,33 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
         bool outlier = symbol != (int8_t)symbol || symbol == (int8_t)LMCI_MARK;
         counts[class][outlier ? LMCI_MARK : symbol & 255]++;
         bits += outlier ? 8 * sample->word - OUTLIER_SAVES : classes->shift[class];
+        *outliers += outlier;
     }
     for (unsigned c = 0; c < classes->count; c++) {
         uint64_t words = 0;
         for (unsigned s = 0; s < 256; s++)
             words += counts[c][s];
         bits += lmci_expected_bits(counts[c], words);
+    }
+    return bits;
+}
+
+#define MORE_OUTLIERS 256u /* one word in so many may become one by a smaller shift: elsewhere it may be many more */
+
+/* A shift takes the bits below a symbol as evenly spread. Where they are not, a smaller one saves; it takes time. */
+static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t outliers, struct lmci_classes *classes)
+{
+    for (unsigned c = 0; c < classes->count; c++) {
+        while (classes->shift[c] >= 4) {
+            struct lmci_classes finer = *classes;
+            size_t finer_outliers;
+            finer.shift[c] = (uint8_t)(finer.shift[c] - 4);
+            uint64_t finer_bits = dealt_bits(sample, &finer, &finer_outliers);
+            if (finer_bits >= bits || finer_outliers > outliers + sample->words / MORE_OUTLIERS)
+                break;
+            bits = finer_bits;
+            *classes = finer;
+        }
     }
     return bits;
 }
@@ -278,7 +302,9 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
         classes->first[c] = (uint8_t)groups[c].first;
         choose_shift(&groups[c], sample->word, &classes->shift[c]);
     }
-    return dealt_bits(sample, classes);
+    size_t outliers;
+    const uint64_t bits = dealt_bits(sample, classes, &outliers);
+    return sample->dense ? refine_shifts(sample, bits, outliers, classes) : bits;
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
