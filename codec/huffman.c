@@ -18,13 +18,22 @@ static uint64_t log2_q16(uint64_t x)
     return ((uint64_t)top << 16) + fraction + (((fraction * (65536 - fraction)) >> 16) * 22517 >> 16);
 }
 
+/* The same for x below 2^24, by the bits of a float, so that compilers vectorize it; anything for 0. */
+static inline uint32_t log2_of_count(uint32_t x)
+{
+    const float exact = (float)(int32_t)x;
+    uint32_t bits;
+    memcpy(&bits, &exact, sizeof bits);
+    const uint32_t fraction = bits >> 7 & 65535;
+    return ((bits >> 23) - 127) * 65536 + fraction + (((fraction * (65536 - fraction)) >> 16) * 22517 >> 16);
+}
+
 uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total)
 {
     uint64_t whole = total ? total * log2_q16(total) : 0;
     uint64_t parts = 0;
     for (unsigned s = 0; s < symbols; s++)
-        if (counts[s])
-            parts += counts[s] * log2_q16(counts[s]);
+        parts += counts[s] * (uint64_t)log2_of_count(counts[s]);
     return whole > parts ? (whole - parts) >> 16 : 0;
 }
 
