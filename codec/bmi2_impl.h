@@ -28,44 +28,48 @@ static inline __m256i vector_32(const struct bytes_32 *bytes)
                              (long long)bytes->part[0]);
 }
 
+static inline uint32_t mask_bits(const struct bytes_32 *mask)
+{
+    return (uint32_t)_mm256_movemask_epi8(_mm256_loadu_si256((const __m256i *)(const void *)mask->part));
+}
+
 /* How many of the first 8 * k bytes a mask has. */
 static inline unsigned mask_rank(uint32_t bits, unsigned k)
 {
-    return (unsigned)__builtin_popcount(k < 4 ? bits & ((1u << 8 * k) - 1) : bits);
+    return k ? (unsigned)__builtin_popcount(bits << (32 - 8 * k)) : 0;
 }
 
 /* The bytes that a mask has, to the end of a list; up to 32 bytes past that are written. */
-static inline void put_32(__m256i mask, const struct bytes_32 *bytes, unsigned char **list)
+static inline void put_32(const struct bytes_32 *mask, const struct bytes_32 *bytes, unsigned char **list)
 {
-    const struct bytes_32 masks = bytes_32(mask);
-    const uint32_t bits = (uint32_t)_mm256_movemask_epi8(mask);
+    const uint32_t bits = mask_bits(mask);
     unsigned char *at = *list;
     for (unsigned k = 0; k < 4; k++)
-        lmci_store64(at + mask_rank(bits, k), _pext_u64(bytes->part[k], masks.part[k]));
+        lmci_store64(at + mask_rank(bits, k), _pext_u64(bytes->part[k], mask->part[k]));
     *list = at + mask_rank(bits, 4);
 }
 
 /* The inverse: a list's next bytes, added to bytes that are zero where the mask is set. */
-static inline void take_32(__m256i mask, unsigned char **list, struct bytes_32 *bytes)
+static inline void take_32(const struct bytes_32 *mask, unsigned char **list, struct bytes_32 *bytes)
 {
-    const struct bytes_32 masks = bytes_32(mask);
-    const uint32_t bits = (uint32_t)_mm256_movemask_epi8(mask);
+    const uint32_t bits = mask_bits(mask);
     unsigned char *at = *list;
     for (unsigned k = 0; k < 4; k++)
-        bytes->part[k] |= _pdep_u64(lmci_load64(at + mask_rank(bits, k)), masks.part[k]);
+        bytes->part[k] |= _pdep_u64(lmci_load64(at + mask_rank(bits, k)), mask->part[k]);
     *list = at + mask_rank(bits, 4);
 }
 
 static inline void put_masked(__m256i mask, __m256i v, unsigned char **list)
 {
-    const struct bytes_32 bytes = bytes_32(v);
-    put_32(mask, &bytes, list);
+    const struct bytes_32 bytes = bytes_32(v), masks = bytes_32(mask);
+    put_32(&masks, &bytes, list);
 }
 
 static inline __m256i take_masked(__m256i mask, unsigned char **list)
 {
     struct bytes_32 bytes = {{0, 0, 0, 0}};
-    take_32(mask, list, &bytes);
+    const struct bytes_32 masks = bytes_32(mask);
+    take_32(&masks, list, &bytes);
     return vector_32(&bytes);
 }
 

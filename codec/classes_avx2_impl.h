@@ -131,22 +131,27 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
 
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
-/* What is known of 32 elements by their base: reach[c] has those whose class is at least c. */
-struct class_lanes {
-    __m256i reach[LMCI_MAX_CLASSES + 1];
-    __m256i class;
+#define CLASS_CHUNK 16 /* vectors of 32 elements: what is in between stays in the first cache */
+
+struct class_chunk {
+    struct bytes_32 masks[LMCI_MAX_CLASSES][CLASS_CHUNK]; /* for each class: which elements are of it */
+    struct bytes_32 symbols[CLASS_CHUNK];
+    __m256i class[CLASS_CHUNK]; /* of each element */
 };
 
-static inline void class_lanes(__m256i keys, const struct class_vectors *v, struct class_lanes *lanes)
+/* What the base says of the 32 elements of vector i. */
+static inline __m256i chunk_classes(__m256i keys, const struct class_vectors *v, struct class_chunk *chunk, size_t i)
 {
     __m256i class = _mm256_setzero_si256();
-    lanes->reach[0] = _mm256_set1_epi8(-1);
+    __m256i reach = _mm256_set1_epi8(-1); /* the class at least */
     for (unsigned c = 1; c < v->count; c++) {
-        lanes->reach[c] = _mm256_cmpgt_epi8(keys, v->last[c]);
-        class = _mm256_sub_epi8(class, lanes->reach[c]);
+        __m256i next = _mm256_cmpgt_epi8(keys, v->last[c]);
+        chunk->masks[c - 1][i] = bytes_32(_mm256_andnot_si256(next, reach));
+        class = _mm256_sub_epi8(class, next);
+        reach = next;
     }
-    lanes->reach[v->count] = _mm256_setzero_si256();
-    lanes->class = class;
+    chunk->masks[v->count - 1][i] = bytes_32(reach);
+    return class;
 }
 
 /* Two bytes as a word, of 32 elements. */
@@ -223,22 +228,35 @@ static inline void deal_low(unsigned word, const __m256i *planes, __m256i usual,
 
 static inline __attribute__((always_inline)) void deal_32(unsigned word, const unsigned char *data,
                                                           const unsigned char *base, const struct class_vectors *v,
+                                                          struct class_chunk *chunk, size_t i,
                                                           struct lmci_class_lists *lists)
 {
     __m256i x[4], b[4], planes[4];
-    struct class_lanes lanes;
     lane_load(word, data, x);
     lane_load(word, base, b);
-    class_lanes(lane_keys(word, b), v, &lanes);
-    const __m256i usual = word == 2 ? symbols_2(x, b, v, lanes.class, planes) : symbols_4(x, b, v, lanes.class, planes);
+    const __m256i class = chunk_classes(lane_keys(word, b), v, chunk, i);
+    const __m256i usual = word == 2 ? symbols_2(x, b, v, class, planes) : symbols_4(x, b, v, class, planes);
     const __m256i mark = _mm256_set1_epi8((char)LMCI_MARK);
-    const struct bytes_32 symbols = bytes_32(_mm256_blendv_epi8(mark, planes[word - 1], usual));
-    for (unsigned c = 0; c < v->count; c++)
-        put_32(_mm256_andnot_si256(lanes.reach[c + 1], lanes.reach[c]), &symbols, &lists->symbols[c]);
-    deal_low(word, planes, usual, v, lanes.class, lists);
+    chunk->symbols[i] = bytes_32(_mm256_blendv_epi8(mark, planes[word - 1], usual));
+    deal_low(word, planes, usual, v, class, lists);
     for (uint32_t large = ~(uint32_t)_mm256_movemask_epi8(usual); large; large &= large - 1) {
         class_store(word, lists->outliers, 0, class_word(word, data, (size_t)__builtin_ctz(large)));
         lists->outliers += word;
+    }
+}
+
+static inline __attribute__((always_inline)) void deal_chunk(unsigned word, const unsigned char *data,
+                                                             const unsigned char *base, size_t vectors,
+                                                             const struct class_vectors *v, struct class_chunk *chunk,
+                                                             struct lmci_class_lists *lists)
+{
+    for (size_t i = 0; i < vectors; i++)
+        deal_32(word, data + 32 * word * i, base + 32 * word * i, v, chunk, i, lists);
+    for (unsigned c = 0; c < v->count; c++) {
+        unsigned char *list = lists->symbols[c];
+        for (size_t i = 0; i < vectors; i++)
+            put_32(&chunk->masks[c][i], &chunk->symbols[i], &list);
+        lists->symbols[c] = list;
     }
 }
 
@@ -299,23 +317,20 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
 }
 
 static inline __attribute__((always_inline)) void join_32(unsigned word, const unsigned char *base,
-                                                          const struct class_vectors *v, struct lmci_class_lists *lists,
-                                                          unsigned char *data)
+                                                          const struct class_vectors *v,
+                                                          const struct class_chunk *chunk, size_t i,
+                                                          struct lmci_class_lists *lists, unsigned char *data)
 {
     __m256i x[4], b[4], planes[4];
-    struct class_lanes lanes;
-    struct bytes_32 symbols = {{0, 0, 0, 0}};
+    const __m256i class = chunk->class[i];
     lane_load(word, base, b);
-    class_lanes(lane_keys(word, b), v, &lanes);
-    for (unsigned c = 0; c < v->count; c++)
-        take_32(_mm256_andnot_si256(lanes.reach[c + 1], lanes.reach[c]), &lists->symbols[c], &symbols);
-    planes[word - 1] = vector_32(&symbols);
+    planes[word - 1] = vector_32(&chunk->symbols[i]);
     const __m256i marked = _mm256_cmpeq_epi8(planes[word - 1], _mm256_set1_epi8((char)LMCI_MARK));
-    join_low(word, planes, _mm256_xor_si256(marked, _mm256_set1_epi8(-1)), v, lanes.class, lists);
+    join_low(word, planes, _mm256_xor_si256(marked, _mm256_set1_epi8(-1)), v, class, lists);
     if (word == 2)
-        sums_2(planes, b, v, lanes.class, x);
+        sums_2(planes, b, v, class, x);
     else
-        sums_4(planes, b, v, lanes.class, x);
+        sums_4(planes, b, v, class, x);
     lane_store(word, data, x);
     for (uint32_t large = (uint32_t)_mm256_movemask_epi8(marked); large; large &= large - 1) {
         class_store(word, data, (size_t)__builtin_ctz(large), class_word(word, lists->outliers, 0));
@@ -323,20 +338,60 @@ static inline __attribute__((always_inline)) void join_32(unsigned word, const u
     }
 }
 
+/* The symbols of two classes at a time. */
+static inline void join_symbols(size_t vectors, unsigned count, struct class_chunk *chunk,
+                                struct lmci_class_lists *lists)
+{
+    for (unsigned c = 0; c < count; c += 2) {
+        const bool second = c + 1 < count;
+        unsigned char *list[2] = {lists->symbols[c], lists->symbols[c + second]};
+        for (size_t i = 0; i < vectors; i++) {
+            struct bytes_32 bytes = c > 0 ? chunk->symbols[i] : (struct bytes_32){{0, 0, 0, 0}};
+            take_32(&chunk->masks[c][i], &list[0], &bytes);
+            if (second)
+                take_32(&chunk->masks[c + 1][i], &list[1], &bytes);
+            chunk->symbols[i] = bytes;
+        }
+        lists->symbols[c] = list[0];
+        if (second)
+            lists->symbols[c + 1] = list[1];
+    }
+}
+
+static inline __attribute__((always_inline)) void join_chunk(unsigned word, const unsigned char *base, size_t vectors,
+                                                             const struct class_vectors *v, struct class_chunk *chunk,
+                                                             struct lmci_class_lists *lists, unsigned char *data)
+{
+    for (size_t i = 0; i < vectors; i++) {
+        __m256i b[4];
+        lane_load(word, base + 32 * word * i, b);
+        chunk->class[i] = chunk_classes(lane_keys(word, b), v, chunk, i);
+    }
+    join_symbols(vectors, v->count, chunk, lists);
+    for (size_t i = 0; i < vectors; i++)
+        join_32(word, base + 32 * word * i, v, chunk, i, lists, data + 32 * word * i);
+}
+
 /* ---- All whole vectors ----------------------------------------------------------------------------------------- */
 
 #define CLASS_VECTOR 32
+
+static inline size_t chunk_vectors(size_t at, size_t n)
+{
+    return n - at < 32 * CLASS_CHUNK ? (n - at) / 32 : CLASS_CHUNK;
+}
 
 static void deal_whole(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     struct class_vectors v;
+    struct class_chunk chunk;
     struct lmci_class_lists own = *lists;
     class_vectors(word, classes, &v);
-    for (size_t at = 0; word == 2 && at < n; at += CLASS_VECTOR)
-        deal_32(2, data + 2 * at, base + 2 * at, &v, &own);
-    for (size_t at = 0; word == 4 && at < n; at += CLASS_VECTOR)
-        deal_32(4, data + 4 * at, base + 4 * at, &v, &own);
+    for (size_t at = 0; word == 2 && at < n; at += 32 * CLASS_CHUNK)
+        deal_chunk(2, data + 2 * at, base + 2 * at, chunk_vectors(at, n), &v, &chunk, &own);
+    for (size_t at = 0; word == 4 && at < n; at += 32 * CLASS_CHUNK)
+        deal_chunk(4, data + 4 * at, base + 4 * at, chunk_vectors(at, n), &v, &chunk, &own);
     *lists = own;
 }
 
@@ -344,11 +399,12 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
                        struct lmci_class_lists *lists, unsigned char *data)
 {
     struct class_vectors v;
+    struct class_chunk chunk;
     struct lmci_class_lists own = *lists;
     class_vectors(word, classes, &v);
-    for (size_t at = 0; word == 2 && at < n; at += CLASS_VECTOR)
-        join_32(2, base + 2 * at, &v, &own, data + 2 * at);
-    for (size_t at = 0; word == 4 && at < n; at += CLASS_VECTOR)
-        join_32(4, base + 4 * at, &v, &own, data + 4 * at);
+    for (size_t at = 0; word == 2 && at < n; at += 32 * CLASS_CHUNK)
+        join_chunk(2, base + 2 * at, chunk_vectors(at, n), &v, &chunk, &own, data + 2 * at);
+    for (size_t at = 0; word == 4 && at < n; at += 32 * CLASS_CHUNK)
+        join_chunk(4, base + 4 * at, chunk_vectors(at, n), &v, &chunk, &own, data + 4 * at);
     *lists = own;
 }
