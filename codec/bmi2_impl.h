@@ -28,6 +28,15 @@ static inline __m256i vector_32(const struct bytes_32 *bytes)
                              (long long)bytes->part[0]);
 }
 
+/* Bit i becomes byte i, all ones or all zeros. */
+static inline struct bytes_32 spread_32(uint32_t bits)
+{
+    const __m256i of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i own = _mm256_set1_epi64x((long long)UINT64_C(0x8040201008040201));
+    __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), of);
+    return bytes_32(_mm256_cmpeq_epi8(_mm256_and_si256(v, own), own));
+}
+
 static inline uint32_t mask_bits(const struct bytes_32 *mask)
 {
     return (uint32_t)_mm256_movemask_epi8(_mm256_loadu_si256((const __m256i *)(const void *)mask->part));

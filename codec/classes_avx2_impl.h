@@ -245,6 +245,25 @@ static inline __attribute__((always_inline)) void deal_32(unsigned word, const u
     }
 }
 
+/* The symbols of two classes at a time. */
+static inline void deal_symbols(size_t vectors, unsigned count, const struct class_chunk *chunk,
+                                struct lmci_class_lists *lists)
+{
+    unsigned c = 0;
+    for (; c + 1 < count; c += 2) {
+        unsigned char *first = lists->symbols[c], *second = lists->symbols[c + 1];
+        for (size_t i = 0; i < vectors; i++) {
+            const struct bytes_32 symbols = chunk->symbols[i];
+            put_32(&chunk->masks[c][i], &symbols, &first);
+            put_32(&chunk->masks[c + 1][i], &symbols, &second);
+        }
+        lists->symbols[c] = first;
+        lists->symbols[c + 1] = second;
+    }
+    for (size_t i = 0; c < count && i < vectors; i++)
+        put_32(&chunk->masks[c][i], &chunk->symbols[i], &lists->symbols[c]);
+}
+
 static inline __attribute__((always_inline)) void deal_chunk(unsigned word, const unsigned char *data,
                                                              const unsigned char *base, size_t vectors,
                                                              const struct class_vectors *v, struct class_chunk *chunk,
@@ -252,12 +271,7 @@ static inline __attribute__((always_inline)) void deal_chunk(unsigned word, cons
 {
     for (size_t i = 0; i < vectors; i++)
         deal_32(word, data + 32 * word * i, base + 32 * word * i, v, chunk, i, lists);
-    for (unsigned c = 0; c < v->count; c++) {
-        unsigned char *list = lists->symbols[c];
-        for (size_t i = 0; i < vectors; i++)
-            put_32(&chunk->masks[c][i], &chunk->symbols[i], &list);
-        lists->symbols[c] = list;
-    }
+    deal_symbols(vectors, v->count, chunk, lists);
 }
 
 /* ---- Joining --------------------------------------------------------------------------------------------------- */
@@ -338,23 +352,17 @@ static inline __attribute__((always_inline)) void join_32(unsigned word, const u
     }
 }
 
-/* The symbols of two classes at a time. */
 static inline void join_symbols(size_t vectors, unsigned count, struct class_chunk *chunk,
                                 struct lmci_class_lists *lists)
 {
-    for (unsigned c = 0; c < count; c += 2) {
-        const bool second = c + 1 < count;
-        unsigned char *list[2] = {lists->symbols[c], lists->symbols[c + second]};
+    for (unsigned c = 0; c < count; c++) {
+        unsigned char *list = lists->symbols[c];
         for (size_t i = 0; i < vectors; i++) {
-            struct bytes_32 bytes = c > 0 ? chunk->symbols[i] : (struct bytes_32){{0, 0, 0, 0}};
-            take_32(&chunk->masks[c][i], &list[0], &bytes);
-            if (second)
-                take_32(&chunk->masks[c + 1][i], &list[1], &bytes);
-            chunk->symbols[i] = bytes;
+            struct bytes_32 symbols = c > 0 ? chunk->symbols[i] : (struct bytes_32){{0, 0, 0, 0}};
+            take_32(&chunk->masks[c][i], &list, &symbols);
+            chunk->symbols[i] = symbols;
         }
-        lists->symbols[c] = list[0];
-        if (second)
-            lists->symbols[c + 1] = list[1];
+        lists->symbols[c] = list;
     }
 }
 
