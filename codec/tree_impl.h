@@ -288,9 +288,72 @@ static inline void merge_values(uint64_t bits, unsigned char zero, unsigned char
         lmci_store64(out + g, zeros ^ (both & spread(bits >> g & 255)));
 }
 
+#if defined(__BMI2__)
+
+/* Of 16 bytes: those that don't all get the usual name. */
+struct rename_rows {
+    unsigned count;
+    uint8_t usual;
+    __m256i row[16];   /* the high half of its bytes */
+    __m256i names[16]; /* and in which bits their names aren't the usual one */
+};
+
+static void rename_rows(const uint8_t lut[256], struct rename_rows *rows)
+{
+    unsigned most = 0;
+    for (unsigned r = 0; r < 16; r++) {
+        unsigned same = 0;
+        for (unsigned i = 0; i < 256; i++)
+            same += lut[i] == lut[16 * r];
+        rows->usual = same > most ? lut[16 * r] : rows->usual;
+        most = same > most ? same : most;
+    }
+    rows->count = 0;
+    for (unsigned r = 0; r < 16; r++) {
+        uint8_t names[16], any = 0;
+        for (unsigned i = 0; i < 16; i++)
+            any |= names[i] = lut[16 * r + i] ^ rows->usual;
+        if (!any)
+            continue;
+        rows->row[rows->count] = _mm256_set1_epi8((char)(16 * r));
+        rows->names[rows->count++] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)names));
+    }
+}
+
+/* Whole vectors; returns how many bytes that were. */
+static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
+{
+    struct rename_rows rows = {.usual = lut[0]};
+    size_t i = 0;
+    if (n < 1024)
+        return 0;
+    rename_rows(lut, &rows);
+    for (; i + 32 <= n; i += 32) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(from + i));
+        __m256i all = _mm256_set1_epi8((char)rows.usual);
+        for (unsigned r = 0; r < rows.count; r++) {
+            /* At least 128, so that it finds zero, where the byte is not of the row. */
+            __m256i at = _mm256_adds_epu8(_mm256_xor_si256(x, rows.row[r]), _mm256_set1_epi8(112));
+            all = _mm256_xor_si256(all, _mm256_shuffle_epi8(rows.names[r], at));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(to + i), all);
+    }
+    return i;
+}
+
+#else
+
+static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
+{
+    (void)lut, (void)from, (void)n, (void)to;
+    return 0;
+}
+
+#endif
+
 static void rename_bytes(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
 {
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = rename_whole(lut, from, n, to); i < n; i++)
         to[i] = lut[from[i]];
 }
 
