@@ -399,14 +399,20 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
     *lists = own;
 }
 
+#define CLASS_VECTOR 64
+
+#elif defined(__AVX2__) && defined(__BMI2__)
+
+#include "classes_avx2_impl.h"
+
 #endif
 
 static void class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists)
 {
     size_t done = 0;
-#if defined(__AVX512VBMI2__)
-    done = n - n % 64;
+#if defined(CLASS_VECTOR)
+    done = n - n % CLASS_VECTOR;
     deal_whole(word, data, base, done, classes, lists);
 #endif
     if (word == 2)
@@ -419,8 +425,8 @@ static void class_join(unsigned word, const unsigned char *base, size_t n, const
                        struct lmci_class_lists *lists, unsigned char *data)
 {
     size_t done = 0;
-#if defined(__AVX512VBMI2__)
-    done = n - n % 64;
+#if defined(CLASS_VECTOR)
+    done = n - n % CLASS_VECTOR;
     join_whole(word, base, done, classes, lists, data);
 #endif
     if (word == 2)

@@ -8,8 +8,8 @@
  */
 #include "vbmi2_impl.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
+#if defined(__BMI2__)
+#include "bmi2_impl.h"
 #endif
 
 /* At most 8 bytes, which need not be a number that the compiler knows. */
@@ -137,51 +137,65 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
     return (uint64_t)b << 32 | a;
 }
 
-static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
+/* 32 symbols under the bits of a mask, which has both forms. */
+static inline void pick_32(const unsigned char *from, uint32_t bits, const struct bytes_32 *mask, unsigned char *dst)
 {
-    unsigned char *at = dst;
-    for (unsigned g = 0; g < 64; g += 8) {
-        uint64_t some = bits >> g & 255;
-        lmci_store64(at, _pext_u64(lmci_load64(from + g), spread(some)));
-        at += __builtin_popcountll(some);
-    }
-    return (size_t)(at - dst);
+    for (unsigned k = 0; k < 4; k++)
+        lmci_store64(dst + mask_rank(bits, k), _pext_u64(lmci_load64(from + 8 * k), mask->part[k]));
 }
 
+static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
+{
+    const struct bytes_32 low = spread_32((uint32_t)bits), high = spread_32((uint32_t)(bits >> 32));
+    pick_32(from, (uint32_t)bits, &low, dst);
+    pick_32(from + 32, (uint32_t)(bits >> 32), &high, dst + __builtin_popcount((uint32_t)bits));
+    return (size_t)__builtin_popcountll(bits);
+}
+
+/* `zeros` may begin at `from`: nothing is written that is still to be read. */
 static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t valid, unsigned char **zeros,
                              unsigned char **ones)
 {
-    for (unsigned g = 0; g < 64; g += 8) {
-        uint64_t some = bits >> g & 255;
-        uint64_t other = ~some & valid >> g & 255;
-        uint64_t x = lmci_load64(from + g);
-        lmci_store64(*ones, _pext_u64(x, spread(some)));
-        lmci_store64(*zeros, _pext_u64(x, spread(other)));
-        *ones += __builtin_popcountll(some);
-        *zeros += __builtin_popcountll(other);
+    for (unsigned half = 0; half < 64; half += 32) {
+        const uint32_t some = (uint32_t)(bits >> half), others = (uint32_t)((~bits & valid) >> half);
+        const struct bytes_32 one = spread_32(some), zero = spread_32(others);
+        for (unsigned k = 0; k < 4; k++) {
+            uint64_t x = lmci_load64(from + half + 8 * k);
+            lmci_store64(*ones + mask_rank(some, k), _pext_u64(x, one.part[k]));
+            lmci_store64(*zeros + mask_rank(others, k), _pext_u64(x, zero.part[k]));
+        }
+        *ones += __builtin_popcount(some);
+        *zeros += __builtin_popcount(others);
     }
 }
 
 static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const unsigned char **ones,
                                unsigned char *out)
 {
-    for (unsigned g = 0; g < 64; g += 8) {
-        uint64_t some = bits >> g & 255;
-        uint64_t mask = spread(some);
-        lmci_store64(out + g, _pdep_u64(lmci_load64(*ones), mask) | _pdep_u64(lmci_load64(*zeros), ~mask));
-        *ones += __builtin_popcountll(some);
-        *zeros += 8 - __builtin_popcountll(some);
+    for (unsigned half = 0; half < 64; half += 32) {
+        const uint32_t some = (uint32_t)(bits >> half);
+        const struct bytes_32 one = spread_32(some), zero = spread_32(~some);
+        for (unsigned k = 0; k < 4; k++) {
+            const unsigned rank = mask_rank(some, k);
+            lmci_store64(out + half + 8 * k, _pdep_u64(lmci_load64(*ones + rank), one.part[k]) |
+                                                 _pdep_u64(lmci_load64(*zeros + 8 * k - rank), zero.part[k]));
+        }
+        *ones += __builtin_popcount(some);
+        *zeros += 32 - __builtin_popcount(some);
     }
 }
 
 static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
 {
     const uint64_t values = value * UINT64_C(0x0101010101010101);
-    for (unsigned g = 0; g < 64; g += 8) {
-        uint64_t some = bits >> g & 255;
-        uint64_t mask = spread(some);
-        lmci_store64(out + g, _pdep_u64(lmci_load64(*list), mask) | (values & ~mask));
-        *list += __builtin_popcountll(some);
+    for (unsigned half = 0; half < 64; half += 32) {
+        const uint32_t some = (uint32_t)(bits >> half);
+        const struct bytes_32 mask = spread_32(some);
+        for (unsigned k = 0; k < 4; k++) {
+            uint64_t own = _pdep_u64(lmci_load64(*list + mask_rank(some, k)), mask.part[k]);
+            lmci_store64(out + half + 8 * k, own | (values & ~mask.part[k]));
+        }
+        *list += __builtin_popcount(some);
     }
 }
 
@@ -274,9 +288,72 @@ static inline void merge_values(uint64_t bits, unsigned char zero, unsigned char
         lmci_store64(out + g, zeros ^ (both & spread(bits >> g & 255)));
 }
 
+#if defined(__BMI2__)
+
+/* Of 16 bytes: those that don't all get the usual name. */
+struct rename_rows {
+    unsigned count;
+    uint8_t usual;
+    __m256i row[16];   /* the high half of its bytes */
+    __m256i names[16]; /* and in which bits their names aren't the usual one */
+};
+
+static void rename_rows(const uint8_t lut[256], struct rename_rows *rows)
+{
+    unsigned most = 0;
+    for (unsigned r = 0; r < 16; r++) {
+        unsigned same = 0;
+        for (unsigned i = 0; i < 256; i++)
+            same += lut[i] == lut[16 * r];
+        rows->usual = same > most ? lut[16 * r] : rows->usual;
+        most = same > most ? same : most;
+    }
+    rows->count = 0;
+    for (unsigned r = 0; r < 16; r++) {
+        uint8_t names[16], any = 0;
+        for (unsigned i = 0; i < 16; i++)
+            any |= names[i] = lut[16 * r + i] ^ rows->usual;
+        if (!any)
+            continue;
+        rows->row[rows->count] = _mm256_set1_epi8((char)(16 * r));
+        rows->names[rows->count++] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)names));
+    }
+}
+
+/* Whole vectors; returns how many bytes that were. */
+static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
+{
+    struct rename_rows rows = {.usual = lut[0]};
+    size_t i = 0;
+    if (n < 1024)
+        return 0;
+    rename_rows(lut, &rows);
+    for (; i + 32 <= n; i += 32) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(from + i));
+        __m256i all = _mm256_set1_epi8((char)rows.usual);
+        for (unsigned r = 0; r < rows.count; r++) {
+            /* At least 128, so that it finds zero, where the byte is not of the row. */
+            __m256i at = _mm256_adds_epu8(_mm256_xor_si256(x, rows.row[r]), _mm256_set1_epi8(112));
+            all = _mm256_xor_si256(all, _mm256_shuffle_epi8(rows.names[r], at));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(to + i), all);
+    }
+    return i;
+}
+
+#else
+
+static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
+{
+    (void)lut, (void)from, (void)n, (void)to;
+    return 0;
+}
+
+#endif
+
 static void rename_bytes(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
 {
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = rename_whole(lut, from, n, to); i < n; i++)
         to[i] = lut[from[i]];
 }
 
