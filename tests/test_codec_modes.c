@@ -189,6 +189,42 @@ static void test_any_bits_of_a_byte(void **unused)
     }
 }
 
+/* A plane as long as a block, which pieces can be no longer than, is no plane of pieces. */
+static void test_bits_of_a_whole_block(void **unused)
+{
+    (void)unused;
+    unsigned char *data = malloc(BLOCK);
+    fill(RANDOM, 1, data, BLOCK);
+    for (size_t i = 0; i < BLOCK; i++)
+        data[i] &= 0x3c;
+    struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, BLOCK);
+    assert_int_equal(plane_kind(&made, 0, BLOCK), BITS);
+    assert_int_equal(made.frame_bytes, 64 + 32 + 8 + 2 + 3 + BLOCK / 2);
+    free(made.frame);
+    free(data);
+}
+
+/* Where a code is for few symbols, none is kept for others that might come: three take 1.67 bits, and four took 2. */
+static void test_few_symbols(void **unused)
+{
+    (void)unused;
+    static const unsigned expected[] = {0, 0, 0, 1667, 0, 2400, 2667, 2858, 0, 3223}; /* bits of 1000 symbols */
+    const size_t n = 600000;
+    unsigned char *data = malloc(n);
+    for (unsigned symbols = 3; symbols < 10; symbols++) {
+        fill(RANDOM, symbols, data, n);
+        for (size_t i = 0; i < n; i++)
+            data[i] = (unsigned char)(data[i] % symbols * 28 + 1);
+        if (expected[symbols] == 0)
+            continue; /* a power of 2 */
+        const size_t usual = usual_size(LMC_U8, data, n);
+        assert_in_range(usual, 0, n / 8 * expected[symbols] / 1000 + n / 800);
+        data[n - 12345] = 2; /* one that no sample sees is kept all the same */
+        assert_in_range(usual_size(LMC_U8, data, n), 0, n / 8 * (expected[symbols] + 600) / 1000);
+    }
+    free(data);
+}
+
 /* A bit that varies once in a plane is not missed, wherever it is. */
 static void test_bits_that_vary_rarely(void **unused)
 {
@@ -267,6 +303,11 @@ static void test_scales_by_column(void **unused)
     assert_int_equal(plane_kind(&made, 0, n), CONTEXTS);
     assert_in_range(made.frame_bytes, n * 2 / 8, n * 13 / 20);
     free(made.frame);
+    for (size_t some = 64 * KIB - 1; some <= 64 * KIB; some++) { /* from where on it is tried */
+        made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, some);
+        assert_int_equal(plane_kind(&made, 0, some) == CONTEXTS, some == 64 * KIB);
+        free(made.frame);
+    }
     free(data);
 }
 
@@ -656,6 +697,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels_can_be_chosen),
         cmocka_unit_test(test_any_bits_of_a_byte),
+        cmocka_unit_test(test_bits_of_a_whole_block),
+        cmocka_unit_test(test_few_symbols),
         cmocka_unit_test(test_bits_that_vary_rarely),
         cmocka_unit_test(test_short_mantissas),
         cmocka_unit_test(test_signs),
