@@ -105,4 +105,8 @@ extern const struct lmci_kernels lmci_kernels_neon;
 /* The best table that this processor can run and that LMC_KERNELS in the environment doesn't mask. */
 const struct lmci_kernels *lmci_kernels(void);
 
+/* For tests: from now on the table of that name, whatever LMC_KERNELS says, or (NULL) the best again. False, and
+ * nothing changes, when there is none or this processor can't run it. No other thread may be coding. */
+bool lmci_kernels_use(const char *name);
+
 #endif

@@ -333,11 +333,17 @@ static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2
     return used;
 }
 
+/* Estimates of pieces and of contexts know nothing of sparse planes: at the dense level the smaller is taken. */
 static size_t encode_pieces(const unsigned char *plane, size_t bytes, const struct pieces *pieces,
                             const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
-    return (size_t)1 << pieces->log2 < bytes ? put_pieces(plane, bytes, pieces->log2, coder, dst, room)
-                                             : encode_at_depth(plane, bytes, 0, coder, dst, room);
+    size_t by_pieces = 0;
+    if ((size_t)1 << pieces->log2 < bytes)
+        by_pieces = put_pieces(plane, bytes, pieces->log2, coder, dst, room);
+    if (by_pieces && !coder->dense)
+        return by_pieces;
+    size_t whole = encode_at_depth(plane, bytes, 0, coder, dst, by_pieces ? by_pieces - 1 : room);
+    return whole || !by_pieces ? whole : put_pieces(plane, bytes, pieces->log2, coder, dst, room);
 }
 
 /* ---- Contexts -------------------------------------------------------------------------------------------------- */
@@ -459,9 +465,13 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
     if (bytes >= CONTEXT_LEAST && lmci_plane_is_noise(plane, bytes))
         return put_raw(plane, bytes, dst, room);
     const struct pieces pieces = choose_pieces(plane, bytes, coder);
-    if (coder->contexts && bytes >= CONTEXT_LEAST && choose_context(plane, bytes, pieces.bits, coder->dense, &context))
-        return put_context(plane, bytes, &context, coder, dst, room);
-    return encode_pieces(plane, bytes, &pieces, coder, dst, room);
+    if (!coder->contexts || bytes < CONTEXT_LEAST || !choose_context(plane, bytes, pieces.bits, coder->dense, &context))
+        return encode_pieces(plane, bytes, &pieces, coder, dst, room);
+    size_t by_context = put_context(plane, bytes, &context, coder, dst, room);
+    if (!coder->dense)
+        return by_context;
+    size_t without = encode_pieces(plane, bytes, &pieces, coder, dst, by_context ? by_context - 1 : room);
+    return without || !by_context ? without : put_context(plane, bytes, &context, coder, dst, room);
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */

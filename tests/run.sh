@@ -281,6 +281,8 @@ arm_codec() {
     cmake --build "$here/lib"
     $cc -static -Icodec tests/data/codec/make_corpus.c "$here/lib/liblmc.a" -o "$here/make_corpus"
     $cc -static -Icodec tests/fuzz/fuzz_frame.c tests/fuzz/replay.c "$here/lib/liblmc.a" -o "$here/replay"
+    $cc -static -Icodec tests/fuzz/fuzz_kernels.c tests/fuzz/replay.c "$here/lib/liblmc.a" -o "$here/kernels"
+    qemu-aarch64 "$here/kernels" tests/fuzz/corpus/kernels/*
     for kernels in neon portable; do
         rm -rf "$here/data"
         cp -r tests/data/codec "$here/data"

@@ -226,6 +226,109 @@ static void test_swapped_blocks(void **unused)
     free(data);
 }
 
+/* ---- Lists that don't come out even ---------------------------------------------------------------------------- */
+
+enum { WORDS = 30, DELTA_HEADER = 64 + 16 + 32 + 8 };
+
+/* A frame of one block that is coded by hand, in memory of exactly its size. Its content is its base. */
+static enum lmc_status decode_delta(uint32_t dtype, const unsigned char *coded, size_t coded_bytes,
+                                    const unsigned char *base, size_t bytes, const char **message)
+{
+    unsigned char *frame = calloc(1, DELTA_HEADER + coded_bytes), back[4 * WORDS];
+    const void *bases[1] = {base};
+    const struct lmc_hash content = lmc_hash128(base, bytes);
+    memcpy(frame, "LMCF", 4);
+    seal_put(frame + 4, 1, 4);
+    seal_put(frame + 16, bytes, 8);
+    seal_put(frame + 24, DELTA_HEADER + coded_bytes, 8);
+    seal_put(frame + 32, dtype, 2);
+    frame[36] = frame[37] = 1;
+    frame[38] = 20;
+    seal_put(frame + 80, DELTA_HEADER, 8);
+    memcpy(frame + 96, &content, sizeof content);
+    memcpy(frame + DELTA_HEADER, coded, coded_bytes);
+    seal_frame(frame, DELTA_HEADER + coded_bytes);
+    enum lmc_status status = lmc_decompress(frame, DELTA_HEADER + coded_bytes, bases, back, bytes, message);
+    free(frame);
+    return status;
+}
+
+static void put_words(size_t word, uint32_t x, unsigned char *base, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++)
+        put_word(base + i * word, x, word);
+}
+
+/* All symbols are 0, so that a word that is dealt to the wrong class does not show in the content. */
+static void test_classes_that_dont_come_out_even(void **unused)
+{
+    (void)unused;
+    static const unsigned char amounts[][3] = {{10, 10, 10}, {11, 9, 10}, {10, 11, 9}, {9, 10, 11}, {10, 9, 11}};
+    unsigned char base[2 * WORDS];
+    for (unsigned c = 0; c < 3; c++)
+        put_words(2, (30 * c + 30) << 7, base, 10 * c, 10 * c + 10);
+    for (size_t k = 0; k < sizeof amounts / sizeof *amounts; k++) {
+        unsigned char coded[31 + 3 * 2] = {2, 3, 50, 80};
+        const char *message = "";
+        for (size_t c = 0; c < 3; c++) {
+            coded[7 + 3 * c] = amounts[k][c];
+            coded[31 + 2 * c] = 1; /* a constant plane */
+        }
+        assert_int_equal(decode_delta(LMC_BF16, coded, sizeof coded, base, sizeof base, &message),
+                         k ? LMC_DAMAGED : LMC_OK);
+        assert_true(k == 0 || strstr(message, "another base"));
+    }
+}
+
+/* One class with each shift; each of the lists below the symbols is one entry too short, or is there for nothing. */
+static void test_lists_that_dont_come_out_even(void **unused)
+{
+    (void)unused;
+    unsigned char base[4 * WORDS];
+    put_words(4, 0x3f800000, base, 0, WORDS);
+    for (unsigned shift = 0; shift <= 24; shift += 4) {
+        for (unsigned wrong = 0; wrong <= 4; wrong++) {
+            unsigned char coded[21 + 5 * 2] = {2, 1, (unsigned char)shift, WORDS};
+            size_t used = 21;
+            const char *message = "";
+            for (unsigned list = 0; list < 4; list++) { /* three of low bytes, and the half bytes */
+                unsigned entries = (list < 3 ? shift / 8 > list : shift % 8 != 0) ? WORDS : 0;
+                entries = list != wrong ? entries : entries ? entries - 1 : 1;
+                coded[6 + 3 * list] = (unsigned char)entries;
+                coded[used] = 1;
+                used += entries ? 2 : 0;
+            }
+            coded[used] = 1;
+            assert_int_equal(decode_delta(LMC_F32, coded, used + 2, base, sizeof base, &message),
+                             wrong < 4 ? LMC_DAMAGED : LMC_OK);
+            assert_true(wrong == 4 || strstr(message, "another base"));
+        }
+    }
+}
+
+/* All words ask for a list that has one entry, raw, just before the frame's end: nothing behind that may be read. */
+static void test_lists_shorter_than_what_is_asked(void **unused)
+{
+    (void)unused;
+    unsigned char base[4 * WORDS];
+    const char *message = "";
+    put_words(4, 0x3f800000, base, 0, WORDS);
+    const unsigned char symbols[26 + 2 * 2] = {2, 2, 200, [5] = 1, [8] = WORDS - 1, [28] = 1}; /* raw, and constant */
+    assert_int_equal(decode_delta(LMC_F32, symbols, sizeof symbols, base, sizeof base, &message), LMC_DAMAGED);
+    assert_non_null(strstr(message, "another base"));
+    for (unsigned k = 0; k < 3; k++) {
+        unsigned char low[21 + 5 * 2] = {2, 1, 24, WORDS};
+        size_t used = 21;
+        for (unsigned list = 0; list < 3; list++, used += 2) {
+            low[6 + 3 * list] = list == k ? 1 : WORDS;
+            low[used] = list != k; /* raw, or constant */
+        }
+        low[used] = 1;
+        assert_int_equal(decode_delta(LMC_F32, low, used + 2, base, sizeof base, &message), LMC_DAMAGED);
+        assert_non_null(strstr(message, "another base"));
+    }
+}
+
 /* ---- Hostile headers ------------------------------------------------------------------------------------------- */
 
 /* All fields of the prefix at their extremes, in pairs: sizes must not wrap into something that is believed. */
@@ -415,6 +518,9 @@ int main(void)
         cmocka_unit_test(test_every_block_length),
         cmocka_unit_test(test_wrong_base),
         cmocka_unit_test(test_swapped_blocks),
+        cmocka_unit_test(test_classes_that_dont_come_out_even),
+        cmocka_unit_test(test_lists_that_dont_come_out_even),
+        cmocka_unit_test(test_lists_shorter_than_what_is_asked),
         cmocka_unit_test(test_extreme_prefixes),
         cmocka_unit_test(test_huge_claims),
         cmocka_unit_test(test_good_corpus),

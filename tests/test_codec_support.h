@@ -9,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -101,9 +102,11 @@ struct encoded {
 };
 
 /* Encodes, checks the promises about size, and leaves the frame in memory of exactly its size (for sanitizers). */
-static inline struct encoded encode(uint32_t dtype, const void *data, const void *base, size_t bytes)
+static inline struct encoded encode_at(enum lmc_level level, uint32_t dtype, const void *data, const void *base,
+                                       size_t bytes)
 {
-    struct lmc_params params = {.dtype = dtype, .raw_bytes = bytes, .data = data, .base = base, .base_digest = {1, 2}};
+    struct lmc_params params = {
+        .dtype = dtype, .level = level, .raw_bytes = bytes, .data = data, .base = base, .base_digest = {1, 2}};
     struct encoded made = {NULL, 0, (size_t)lmc_frame_bound(bytes)};
     const char *message = "";
     made.frame = malloc(made.capacity);
@@ -113,6 +116,11 @@ static inline struct encoded encode(uint32_t dtype, const void *data, const void
     made.frame = realloc(made.frame, made.frame_bytes);
     assert_non_null(made.frame);
     return made;
+}
+
+static inline struct encoded encode(uint32_t dtype, const void *data, const void *base, size_t bytes)
+{
+    return encode_at(LMC_LEVEL_DEFAULT, dtype, data, base, bytes);
 }
 
 static inline void assert_decodes(const struct encoded *made, const void *data, const void *base, size_t bytes)
@@ -133,6 +141,15 @@ static inline size_t round_trip(uint32_t dtype, const void *data, const void *ba
     assert_decodes(&made, data, base, bytes);
     free(made.frame);
     return made.frame_bytes;
+}
+
+/* Of codec/kernels.h; not there when the library is shared. */
+bool lmci_kernels_use(const char *name) __attribute__((weak));
+
+/* From now on the kernels of that name; false if there are none or this processor can't run them. */
+static inline bool use_kernels(const char *name)
+{
+    return lmci_kernels_use && lmci_kernels_use(name);
 }
 
 /* Runs this program again with fewer kernels; 0 when that passes. */

@@ -4,26 +4,15 @@
  *
  * The first byte chooses. Even: the rest is a frame; it is tried as it is, and with its checksums made right, as no
  * fuzzer guesses those. Then its first block's coding is exercised by itself too: the rest becomes the one coded block
- * of a frame that we make, so that every input reaches the decoder. Odd: the second byte gives the dtype and the third
- * the way to a base; the rest is encoded, decoded and compared.
+ * of a frame that we make, so that every input reaches the decoder. Odd: the rest is a tensor, which is encoded, decoded
+ * and compared; above 127, it describes one (tensor.h).
  */
-#include "lmc.h"
-
-#include "../data/codec/seal.h"
-
-#include <stdlib.h>
+#include "tensor.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
-#define MOST_RAW_BYTES ((uint64_t)4 << 20)
-
-static void *allocate(size_t bytes)
-{
-    void *memory = malloc(bytes + 1); /* a size of 0 is fine */
-    if (!memory)
-        abort();
-    return memory;
-}
+#define MOST_RAW_BYTES    ((uint64_t)4 << 20)
+#define MOST_TENSOR_BYTES ((size_t)80 << 10)
 
 static void decode(const unsigned char *frame, size_t frame_bytes)
 {
@@ -59,34 +48,12 @@ static void try_frame(const uint8_t *bytes, size_t count)
     free(copy);
 }
 
-/* bytes: dtype, base or none, the content's size less what the block surely needs (u16), then the coded block. */
 static void try_block(const uint8_t *bytes, size_t count)
 {
-    if (count < 5)
-        return;
-    size_t coded_bytes = count - 4;
-    uint32_t dtype = 1 + bytes[0] % (LMC_DTYPE_END - 1);
-    uint64_t raw_bytes = coded_bytes + seal_get(bytes + 2, 2) % 8192;
-    raw_bytes += lmc_dtype_size(dtype) - raw_bytes % lmc_dtype_size(dtype);
-    size_t bases = bytes[1] & 1;
-    size_t header_bytes = 64 + 16 * bases + 32 + 8;
-    if (raw_bytes > LMC_BLOCK_BYTES)
-        return;
-    unsigned char *frame = calloc(1, header_bytes + coded_bytes);
-    if (!frame)
-        abort();
-    memcpy(frame, "LMCF", 4);
-    seal_put(frame + 4, 1, 4);
-    seal_put(frame + 16, raw_bytes, 8);
-    seal_put(frame + 24, header_bytes + coded_bytes, 8);
-    frame[32] = (unsigned char)dtype;
-    frame[36] = (unsigned char)bases;
-    frame[37] = 1;
-    frame[38] = 20;
-    seal_put(frame + header_bytes - 40, header_bytes, 8);
-    memcpy(frame + header_bytes, bytes + 4, coded_bytes);
-    seal_frame(frame, header_bytes + coded_bytes);
-    decode(frame, header_bytes + coded_bytes);
+    size_t frame_bytes;
+    unsigned char *frame = frame_of_input(bytes, count, &frame_bytes);
+    if (frame)
+        decode(frame, frame_bytes);
     free(frame);
 }
 
@@ -101,42 +68,59 @@ static unsigned char *make_base(const uint8_t *data, size_t bytes, unsigned kind
     return base;
 }
 
+static void try_params(const struct lmc_params *params)
+{
+    const size_t raw_bytes = (size_t)params->raw_bytes, bound = (size_t)lmc_frame_bound(raw_bytes);
+    unsigned char *frame = allocate(bound);
+    unsigned char *back = allocate(raw_bytes);
+    size_t frame_bytes = 0;
+    if (lmc_compress(params, frame, bound, &frame_bytes, NULL) != LMC_OK || frame_bytes > bound)
+        abort();
+    if (lmc_decompress(frame, frame_bytes, &params->base, back, raw_bytes, NULL) != LMC_OK)
+        abort();
+    if (raw_bytes && memcmp(back, params->data, raw_bytes) != 0)
+        abort();
+    free(frame);
+    free(back);
+}
+
+/* A dtype, the way to a base, and how often the rest is repeated (four bits) and the level (one). */
 static void try_round_trip(const uint8_t *bytes, size_t count)
 {
     if (count < 3)
         return;
-    uint32_t dtype = 1 + bytes[0] % (LMC_DTYPE_END - 1);
     unsigned times = bytes[2] % 16 ? 1 + bytes[2] % 4 : 40; /* longer than what a fuzzer likes to make */
     size_t piece = count - 3;
-    size_t raw_bytes = piece * times;
-    raw_bytes -= raw_bytes % lmc_dtype_size(dtype);
+    struct lmc_params params = {.dtype = 1 + bytes[0] % (LMC_DTYPE_END - 1)};
+    params.raw_bytes = piece * times - piece * times % lmc_dtype_size(params.dtype);
+    params.level = bytes[2] & 16 ? LMC_LEVEL_DENSE : LMC_LEVEL_DEFAULT;
     unsigned char *data = allocate(piece * times);
     for (unsigned i = 0; i < times; i++)
         memcpy(data + i * piece, bytes + 3, piece);
-    unsigned char *base = bytes[1] & 1 ? make_base(data, raw_bytes, bytes[1] >> 1) : NULL;
-    size_t bound = (size_t)lmc_frame_bound(raw_bytes);
-    unsigned char *frame = allocate(bound);
-    unsigned char *back = allocate(raw_bytes);
-    struct lmc_params params = {.dtype = dtype, .raw_bytes = raw_bytes, .data = data, .base = base};
-    const void *bases[1] = {base};
-    size_t frame_bytes = 0;
-    if (lmc_compress(&params, frame, bound, &frame_bytes, NULL) != LMC_OK || frame_bytes > bound)
-        abort();
-    if (lmc_decompress(frame, frame_bytes, bases, back, raw_bytes, NULL) != LMC_OK)
-        abort();
-    if (raw_bytes && memcmp(back, data, raw_bytes) != 0)
-        abort();
+    unsigned char *base = bytes[1] & 1 ? make_base(data, (size_t)params.raw_bytes, bytes[1] >> 1) : NULL;
+    params.data = data;
+    params.base = base;
+    try_params(&params);
     free(data);
     free(base);
-    free(frame);
-    free(back);
+}
+
+static void try_tensor(const uint8_t *bytes, size_t count)
+{
+    struct source from = {bytes, count};
+    const struct tensor tensor = cook_params(&from, MOST_TENSOR_BYTES);
+    try_params(&tensor.params);
+    free(tensor.data);
+    free(tensor.base);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     if (count == 0)
         return 0;
-    if (bytes[0] % 2) {
+    if (bytes[0] % 2 && bytes[0] > 127) {
+        try_tensor(bytes + 1, count - 1);
+    } else if (bytes[0] % 2) {
         try_round_trip(bytes + 1, count - 1);
     } else {
         try_frame(bytes + 1, count - 1);

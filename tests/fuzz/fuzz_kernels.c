@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * fuzz_kernels.c - fuzz target: all tables of kernels that this processor can run do the same.
+ *
+ * The first byte chooses. Even: the rest describes a tensor (tensor.h), whose frame must be the same with each table,
+ * and come back with each; then the frame is damaged as the last bytes say. Odd: the rest is a coded block. A damaged
+ * frame must be so with each table, for the same reason; and where its planes fit together, but the content is not what
+ * it should be, that content must be the same with each, too.
+ */
+#include "tensor.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
+bool lmci_kernels_use(const char *name);
+
+#define REQUIRE(condition)                                                                             \
+    do {                                                                                               \
+        if (!(condition)) {                                                                            \
+            fprintf(stderr, "line %d, kernels %s: not so: %s\n", __LINE__, lmc_kernels(), #condition); \
+            abort();                                                                                   \
+        }                                                                                              \
+    } while (0)
+
+#define MOST_TENSOR_BYTES ((size_t)320 << 10)
+#define MOST_DAMAGES      4
+
+/* The first is what others are compared with. */
+static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+struct decoded {
+    enum lmc_status status;
+    const char *message;
+    unsigned char *content;
+};
+
+static struct decoded decode(const unsigned char *frame, size_t frame_bytes, const void *base, size_t raw_bytes)
+{
+    struct decoded decoded = {.message = "", .content = allocate(raw_bytes)};
+    memset(decoded.content, 0x5a, raw_bytes);
+    decoded.status = lmc_decompress(frame, frame_bytes, &base, decoded.content, raw_bytes, &decoded.message);
+    return decoded;
+}
+
+/* What a damaged frame decodes to is the same if all of it was decoded. */
+static bool is_whole(const struct decoded *decoded)
+{
+    return decoded->status == LMC_OK || strncmp(decoded->message, "a decoded block is not", 22) == 0;
+}
+
+static void decode_by_all(const unsigned char *frame, size_t frame_bytes, const void *base, size_t raw_bytes)
+{
+    REQUIRE(lmci_kernels_use(tables[0]));
+    struct decoded first = decode(frame, frame_bytes, base, raw_bytes);
+    for (unsigned k = 1; k < TABLES; k++) {
+        if (!lmci_kernels_use(tables[k]))
+            continue;
+        struct decoded other = decode(frame, frame_bytes, base, raw_bytes);
+        REQUIRE(other.status == first.status);
+        REQUIRE(strcmp(other.message, first.message) == 0);
+        REQUIRE(!is_whole(&first) || memcmp(other.content, first.content, raw_bytes) == 0);
+        free(other.content);
+    }
+    free(first.content);
+}
+
+/* With each table in turn. Returns the frame, which is the same with all. */
+static unsigned char *encode_by_all(const struct tensor *tensor, size_t *frame_bytes)
+{
+    const size_t raw_bytes = (size_t)tensor->params.raw_bytes, bound = (size_t)lmc_frame_bound(raw_bytes);
+    unsigned char *first = allocate(bound);
+    REQUIRE(lmci_kernels_use(tables[0]));
+    REQUIRE(lmc_compress(&tensor->params, first, bound, frame_bytes, NULL) == LMC_OK);
+    for (unsigned k = 1; k < TABLES; k++) {
+        if (!lmci_kernels_use(tables[k]))
+            continue;
+        unsigned char *other = allocate(bound);
+        size_t bytes = 0;
+        REQUIRE(lmc_compress(&tensor->params, other, bound, &bytes, NULL) == LMC_OK);
+        REQUIRE(bytes == *frame_bytes && memcmp(other, first, bytes) == 0);
+        free(other);
+    }
+    for (unsigned k = 0; k < TABLES; k++) {
+        if (!lmci_kernels_use(tables[k]))
+            continue;
+        struct decoded back = decode(first, *frame_bytes, tensor->base, raw_bytes);
+        REQUIRE(back.status == LMC_OK);
+        REQUIRE(memcmp(back.content, tensor->data, raw_bytes) == 0);
+        free(back.content);
+    }
+    return first;
+}
+
+/* The input's last bytes, three for each damage: where, counted from the header's end, and what. */
+static void try_damages(unsigned char *frame, size_t frame_bytes, const struct tensor *tensor, struct source end)
+{
+    uint64_t header_bytes;
+    REQUIRE(lmc_frame_header_bytes(frame, frame_bytes, &header_bytes, NULL) == LMC_OK);
+    for (unsigned i = 0; i < MOST_DAMAGES && end.left >= 3 && frame_bytes > header_bytes; i++, end.left -= 3) {
+        const uint8_t *damage = end.at + end.left - 3;
+        const size_t room = frame_bytes - (size_t)header_bytes;
+        /* The first bytes of a block mean more than others. */
+        const size_t where = damage[0] & 1 ? damage[1] : (size_t)damage[0] << 7 | damage[1];
+        frame[header_bytes + where % room] ^= damage[2];
+    }
+    seal_frame(frame, frame_bytes);
+    decode_by_all(frame, frame_bytes, tensor->base, (size_t)tensor->params.raw_bytes);
+}
+
+static void try_tensor(const uint8_t *bytes, size_t count)
+{
+    struct source from = {bytes, count};
+    const struct tensor tensor = cook_params(&from, MOST_TENSOR_BYTES);
+    size_t frame_bytes;
+    unsigned char *frame = encode_by_all(&tensor, &frame_bytes);
+    try_damages(frame, frame_bytes, &tensor, from);
+    free(frame);
+    free(tensor.data);
+    free(tensor.base);
+}
+
+static void try_block(const uint8_t *bytes, size_t count)
+{
+    size_t frame_bytes;
+    unsigned char *frame = frame_of_input(bytes, count, &frame_bytes);
+    if (!frame)
+        return;
+    const size_t raw_bytes = (size_t)seal_get(frame + 16, 8);
+    unsigned char *base = allocate(raw_bytes);
+    for (size_t i = 0; i < raw_bytes; i++) /* exponents from all over */
+        base[i] = (unsigned char)(i % 3 ? 37 * i : 60 + i % 8);
+    decode_by_all(frame, frame_bytes, base, raw_bytes);
+    free(base);
+    free(frame);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
+{
+    if (count == 0)
+        return 0;
+    if (bytes[0] % 2)
+        try_block(bytes + 1, count - 1);
+    else
+        try_tensor(bytes + 1, count - 1);
+    lmci_kernels_use(NULL);
+    return 0;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * tensor.h - tensors that a few bytes describe, for fuzz targets: a fuzzer makes small inputs, and much of the codec is
+ * only reached by large ones. And frames around one coded block.
+ *
+ * A tensor is cut into sections, and in each the bytes at one position of the words follow a recipe of four bytes: what
+ * kind, and three that say more. What is left of the input comes as it is, wherever a recipe asks for it.
+ */
+#ifndef LMC_FUZZ_TENSOR_H
+#define LMC_FUZZ_TENSOR_H
+
+#include "lmc.h"
+
+#include "../data/codec/seal.h"
+
+#include <stdlib.h>
+
+static inline void *allocate(size_t bytes)
+{
+    void *memory = malloc(bytes + 1); /* a size of 0 is fine */
+    if (!memory)
+        abort();
+    return memory;
+}
+
+/* The input, taken bit by bit; zeros when it ends. */
+struct source {
+    const uint8_t *at;
+    size_t left;
+};
+
+static inline uint8_t take_byte(struct source *from)
+{
+    if (from->left == 0)
+        return 0;
+    from->left--;
+    return *from->at++;
+}
+
+struct recipe {
+    uint8_t kind, a, b, c;
+};
+
+enum {
+    NOISE,
+    SAME,
+    SOME_BITS,
+    OF_BEFORE,
+    SCALED,
+    RARE,
+    GEOMETRIC,
+    LITERAL,
+    RUNS,
+    FEW_OF_MANY,
+    STEPS,
+    OF_BELOW,
+    RECIPES
+};
+
+static inline uint64_t tensor_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+/* Byte i of a plane; `before`: the one 64 before it, or 0; `below`: the one below it in its word. */
+static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uint8_t below, uint64_t random,
+                           const struct source *in)
+{
+    const uint8_t low = (uint8_t)(random >> 24);
+    const unsigned zeros = (unsigned)__builtin_ctzll(random >> 16 | UINT64_C(1) << 40);
+    switch (r->kind % RECIPES) {
+    case SAME:
+        return r->a;
+    case SOME_BITS:
+        return (uint8_t)((low & r->a) | (r->b & ~r->a));
+    case OF_BEFORE:
+        return (uint8_t)((before > r->a ? r->b : r->b ^ 0x5a) + low % (1 + r->c % 64) + before / 8);
+    case SCALED: /* by where in its row of `b` it stands */
+        return (uint8_t)(r->a + low % (1 + (i % (1 + r->b)) * r->c / 64));
+    case RARE:
+        return random >> 32 & (((uint64_t)1 << r->a % 16) - 1) ? r->b : low;
+    case GEOMETRIC:
+        return (uint8_t)(r->a + zeros * (1 + r->b % 8));
+    case LITERAL:
+        return in->left ? in->at[(i + r->a) % in->left] : r->b;
+    case RUNS:
+        return (uint8_t)((i >> r->a % 16) * (r->b | 1));
+    case FEW_OF_MANY: /* all bytes, some of them much less frequent */
+        return (uint8_t)(low % (random & 63 ? 1 + r->a : 256));
+    case STEPS:
+        return (uint8_t)(i * r->a + (i >> 8) * r->b);
+    case OF_BELOW: /* as a float's exponent hangs together with its mantissa; with signs, or without */
+        return (uint8_t)(r->a + zeros + (below > r->b ? r->c : 0)) ^ (uint8_t)(random >> 56 & r->kind & 0x80);
+    default:
+        return low;
+    }
+}
+
+/* Words from recipes that `from` gives, one for each byte of a word and each of `sections` sections. */
+static inline void cook_tensor(struct source *from, size_t word, unsigned sections, unsigned char *data, size_t bytes)
+{
+    struct recipe recipes[4][16];
+    const size_t words = bytes / word;
+    uint64_t state = UINT64_C(0x9e3779b97f4a7c15);
+    for (unsigned s = 0; s < sections; s++)
+        for (size_t p = 0; p < word; p++)
+            recipes[s][p] = (struct recipe){take_byte(from), take_byte(from), take_byte(from), take_byte(from)};
+    for (size_t i = 0; i < words; i++) {
+        uint64_t random = tensor_random(&state);
+        for (size_t p = 0; p < word; p++, random = random * 0x9e3779b97f4a7c15 ^ random >> 29) {
+            const uint8_t before = i < 64 ? 0 : data[(i - 64) * word + p];
+            const uint8_t below = p > 0 ? data[i * word + p - 1] : 0;
+            data[i * word + p] = cook(&recipes[i * sections / words][p], i, before, below, random, from);
+        }
+    }
+}
+
+/* Another tensor of the same words, as `kind` says: alike, a few units away in some, signs turned, or not alike. */
+static inline unsigned char *cook_base(const unsigned char *data, size_t word, size_t bytes, unsigned kind)
+{
+    unsigned char *base = allocate(bytes);
+    uint64_t state = kind + 1;
+    memcpy(base, data, bytes);
+    for (size_t i = 0; i + word <= bytes; i += word) {
+        const uint64_t random = tensor_random(&state);
+        uint64_t x = seal_get(data + i, word < 8 ? word : 8);
+        if (kind & 1 && random % 3 == 0)
+            x += (random >> 8) % (2u << kind / 8 % 16) - ((uint64_t)1 << kind / 8 % 16);
+        if (kind & 2 && random >> 20 & 0x3f)
+            x = x * 5 + i;
+        if (kind & 4 && (random >> 30) % (kind & 8 ? 9 : 400) == 0)
+            x ^= (uint64_t)1 << (word < 8 ? 8 * word - 1 : 63);
+        seal_put(base + i, x, word < 8 ? word : 8);
+    }
+    return base;
+}
+
+struct tensor {
+    struct lmc_params params;
+    unsigned char *data;
+    unsigned char *base; /* NULL: none */
+};
+
+/* Eight bytes, the recipes, and what they take from the rest. At most `most` bytes of a tensor. */
+static inline struct tensor cook_params(struct source *from, size_t most)
+{
+    struct tensor tensor = {.params = {.dtype = 1 + take_byte(from) % (LMC_DTYPE_END - 1u)}};
+    const unsigned flags = take_byte(from), base_kind = take_byte(from), sections = 1 + take_byte(from) % 4;
+    const size_t element = (size_t)lmc_dtype_size(tensor.params.dtype);
+    size_t bytes = take_byte(from);
+    bytes = (bytes | (size_t)take_byte(from) << 8) * (1 + flags / 4 % 8) + take_byte(from);
+    bytes = bytes > most ? most : bytes;
+    bytes -= bytes % element;
+    (void)take_byte(from); /* room for later */
+    tensor.data = allocate(bytes);
+    cook_tensor(from, element, sections, tensor.data, bytes);
+    tensor.base = flags & 2 ? cook_base(tensor.data, element, bytes, base_kind) : NULL;
+    tensor.params.level = flags & 1 ? LMC_LEVEL_DENSE : LMC_LEVEL_DEFAULT;
+    tensor.params.raw_bytes = bytes;
+    tensor.params.data = tensor.data;
+    tensor.params.base = tensor.base;
+    return tensor;
+}
+
+/* A frame of `raw_bytes` bytes, at most one block's, whose one coded block these bytes are. */
+static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64_t raw_bytes, const uint8_t *coded,
+                                            size_t coded_bytes, size_t *frame_bytes)
+{
+    const size_t header_bytes = 64 + 16 * bases + 32 + 8;
+    unsigned char *frame = calloc(1, header_bytes + coded_bytes);
+    if (!frame)
+        abort();
+    *frame_bytes = header_bytes + coded_bytes;
+    memcpy(frame, "LMCF", 4);
+    seal_put(frame + 4, 1, 4);
+    seal_put(frame + 16, raw_bytes, 8);
+    seal_put(frame + 24, *frame_bytes, 8);
+    frame[32] = (unsigned char)dtype;
+    frame[36] = (unsigned char)bases;
+    frame[37] = 1;
+    frame[38] = 20;
+    seal_put(frame + header_bytes - 40, header_bytes, 8);
+    memcpy(frame + header_bytes, coded, coded_bytes);
+    seal_frame(frame, *frame_bytes);
+    return frame;
+}
+
+/*
+ * A coded block's dtype, whether it has a base, the content's size less what the block surely needs (u16), and the
+ * block. Three bits of the second byte make the size greater. Returns NULL if it can't be.
+ */
+static inline unsigned char *frame_of_input(const uint8_t *bytes, size_t count, size_t *frame_bytes)
+{
+    if (count < 5)
+        return NULL;
+    const uint32_t dtype = 1 + bytes[0] % (LMC_DTYPE_END - 1);
+    const size_t coded_bytes = count - 4;
+    uint64_t raw_bytes = coded_bytes + (seal_get(bytes + 2, 2) % 8192 << (bytes[1] >> 1 & 7));
+    raw_bytes += lmc_dtype_size(dtype) - raw_bytes % lmc_dtype_size(dtype);
+    if (raw_bytes > LMC_BLOCK_BYTES)
+        return NULL;
+    return frame_of_block(dtype, bytes[1] & 1, raw_bytes, bytes + 4, coded_bytes, frame_bytes);
+}
+
+#endif
