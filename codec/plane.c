@@ -333,14 +333,22 @@ static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2
     return used;
 }
 
-/* Estimates of pieces and of contexts know nothing of sparse planes: at the dense level the smaller is taken. */
+/* Estimates of pieces and of contexts know nothing of sparse planes: at the dense level, where a symbol takes so few
+ * bits, the smaller is taken. */
+#define SPARSE_BITS 2
+
+static bool is_uncertain(const struct pieces *pieces, size_t bytes, const struct lmci_plane_coder *coder)
+{
+    return coder->dense && pieces->bits < SPARSE_BITS * (uint64_t)bytes;
+}
+
 static size_t encode_pieces(const unsigned char *plane, size_t bytes, const struct pieces *pieces,
                             const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
     size_t by_pieces = 0;
     if ((size_t)1 << pieces->log2 < bytes)
         by_pieces = put_pieces(plane, bytes, pieces->log2, coder, dst, room);
-    if (by_pieces && !coder->dense)
+    if (by_pieces && !is_uncertain(pieces, bytes, coder))
         return by_pieces;
     size_t whole = encode_at_depth(plane, bytes, 0, coder, dst, by_pieces ? by_pieces - 1 : room);
     return whole || !by_pieces ? whole : put_pieces(plane, bytes, pieces->log2, coder, dst, room);
@@ -468,7 +476,7 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
     if (!coder->contexts || bytes < CONTEXT_LEAST || !choose_context(plane, bytes, pieces.bits, coder->dense, &context))
         return encode_pieces(plane, bytes, &pieces, coder, dst, room);
     size_t by_context = put_context(plane, bytes, &context, coder, dst, room);
-    if (!coder->dense)
+    if (!is_uncertain(&pieces, bytes, coder))
         return by_context;
     size_t without = encode_pieces(plane, bytes, &pieces, coder, dst, by_context ? by_context - 1 : room);
     return without || !by_context ? without : put_context(plane, bytes, &context, coder, dst, room);
