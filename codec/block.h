@@ -36,7 +36,7 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
 
 /* Bytes of content that are hashed and split into planes at once: in the first-level cache. */
 #define LMCI_SPLIT_BYTES ((size_t)4 << 10)
-/* Bytes that are dealt to classes, or joined, at once, for which there is more to prepare: in the second-level cache. */
+/* Bytes that are dealt to classes, or joined, at once; there is more to prepare: in the second-level cache. */
 #define LMCI_PIECE_BYTES ((size_t)64 << 10)
 /* Bytes that are put together, hashed and copied to where they belong, on the way out: in the first-level cache. */
 #define LMCI_OUT_BYTES ((size_t)8 << 10)

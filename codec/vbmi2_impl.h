@@ -2,9 +2,9 @@
 /*
  * vbmi2_impl.h - compress and expand of 64 bytes; the bytes of 64 words and back.
  *
- * On Zen 4 compress and expand wait for the last value of the register that they write, even when they are told to zero it, so that
- * one after the other they take five cycles where they could take two. A register that was just zeroed makes none wait;
- * the empty statement keeps the compiler from making the zeroing form of it.
+ * On Zen 4 compress and expand wait for the last value of the register that they write, even when they are told to
+ * zero it, so that one after the other they take five cycles where they could take two. A register that was just zeroed
+ * makes none wait; the empty statement keeps the compiler from making the zeroing form of it.
  */
 #ifndef LMC_VBMI2_IMPL_H
 #define LMC_VBMI2_IMPL_H

@@ -4,8 +4,8 @@
  *
  * The first byte chooses. Even: the rest is a frame; it is tried as it is, and with its checksums made right, as no
  * fuzzer guesses those. Then its first block's coding is exercised by itself too: the rest becomes the one coded block
- * of a frame that we make, so that every input reaches the decoder. Odd: the rest is a tensor, which is encoded, decoded
- * and compared; above 127, it describes one (tensor.h).
+ * of a frame that we make, so that every input reaches the decoder. Odd: the rest is a tensor, which is encoded,
+ * decoded and compared; above 127, it describes one (tensor.h).
  */
 #include "tensor.h"
 
