@@ -405,7 +405,7 @@ static void test_dense_is_hardly_ever_larger(void **unused)
     free(data);
 }
 
-/* For what tensors are made of. (Estimates decide, so it may be a little larger where contexts or values pay anyway.) */
+/* For what tensors are made of. Estimates decide, so it may be a little larger where contexts or values pay anyway. */
 static void test_dense_is_not_larger(void **unused)
 {
     (void)unused;
