@@ -22,95 +22,168 @@ static inline void class_store(unsigned word, unsigned char *to, size_t i, uint3
         lmci_store32(to + 4 * i, x);
 }
 
-/* What an element's key says of its difference, so that the loops below need not branch. */
+/* What an element's key says of its difference, so that the loops below need not branch for it. */
 struct class_key {
+    uint32_t least, span; /* no outlier: a difference that is at least -`least`, and less than `span` above that */
+    uint32_t keep;        /* the bits of a raised difference that are in whole bytes */
+    uint32_t nibble;      /* 1 at the place of its half byte in there, or 0 without one */
     uint8_t class;
     uint8_t up;         /* by how much it is raised: its symbol is then the highest byte of a word */
-    uint8_t has_low[3]; /* 1 or 0 */
+    uint8_t nibble_at;  /* the place of its half byte */
     uint8_t has_nibble; /* 1 or 0 */
-    uint8_t nibble_at;  /* its place in the raised difference */
+    uint8_t has_low[3]; /* 1 or 0 */
 };
 
-static void class_keys_of(unsigned word, const struct lmci_classes *classes, struct class_key keys[256])
+/* What any element has. */
+struct class_kinds {
+    unsigned lows;
+    bool nibbles;
+};
+
+static struct class_kinds class_keys_of(unsigned word, const struct lmci_classes *classes, struct class_key keys[256])
 {
+    struct class_kinds kinds = {0, false};
     unsigned class = 0;
     for (unsigned key = 0; key < 256; key++) {
         while (class + 1 < classes->count && key >= classes->first[class + 1])
             class ++;
-        unsigned shift = classes->shift[class];
+        const unsigned shift = classes->shift[class];
+        const bool half = shift % 8 != 0;
+        const unsigned at = half ? 8 * word - 12 - shift / 8 * 8 : 0;
         keys[key] = (struct class_key){
+            .least = UINT32_C(127) << shift,
+            .span = UINT32_C(255) << shift,
+            .keep = 0u - (UINT32_C(1) << (8 * word - 8 - shift / 8 * 8)),
+            .nibble = half ? UINT32_C(1) << at : 0,
             .class = (uint8_t) class,
             .up = (uint8_t)(8 * word - 8 - shift),
+            .nibble_at = (uint8_t)at,
+            .has_nibble = half,
             .has_low = {shift >= 8, shift >= 16, shift >= 24},
-            .has_nibble = shift % 8 != 0,
-            .nibble_at = (uint8_t)(shift % 8 ? 8 * word - 12 - shift / 8 * 8 : 0),
         };
+        kinds.lows = shift / 8 > kinds.lows ? shift / 8 : kinds.lows;
+        kinds.nibbles = kinds.nibbles || half;
     }
-}
-
-/* The difference with its symbol in the highest byte of a word, and the bits below it. */
-static inline uint32_t class_raised(unsigned word, uint32_t x, uint32_t b, unsigned up)
-{
-    return word == 2 ? (uint16_t)((x - b) << up) : (x - b) << up;
+    return kinds;
 }
 
 static inline uint32_t class_lowered(unsigned word, uint32_t raised, unsigned up)
 {
-    return word == 2 ? (uint16_t)((int16_t)raised >> up) : (uint32_t)((int32_t)raised >> up);
+    return word == 2 ? (uint32_t)((int16_t)raised >> up) : (uint32_t)((int32_t)raised >> up);
 }
 
-/* Elements `from` to `to` - 1, one by one. Lists are written an entry past their ends. */
-static inline void deal_plain(unsigned word, const unsigned char *data, const unsigned char *base, size_t from,
-                              size_t to, const struct lmci_classes *classes, struct lmci_class_lists *lists)
+/*
+ * Elements one by one. Lists are written an entry past their ends. `word` and `kinds` are constants where this is
+ * called: what no element has takes no time.
+ */
+static inline __attribute__((always_inline)) void deal_kinds(unsigned word, struct class_kinds kinds,
+                                                             const unsigned char *data, const unsigned char *base,
+                                                             size_t n, const struct class_key keys[256],
+                                                             struct lmci_class_lists *lists)
 {
-    struct class_key keys[256];
     struct lmci_class_lists own = *lists; /* which stores of bytes can't change */
-    if (from < to)
-        class_keys_of(word, classes, keys);
-    for (size_t i = from; i < to; i++) {
-        uint32_t x = class_word(word, data, i);
-        uint32_t b = class_word(word, base, i);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t x = class_word(word, data, i), b = class_word(word, base, i);
         const struct class_key *key = &keys[lmci_class_key(word, b)];
-        uint32_t raised = class_raised(word, x, b, key->up);
-        unsigned symbol = raised >> (8 * word - 8);
-        unsigned usual = symbol != LMCI_MARK && class_lowered(word, raised, key->up) == class_raised(word, x, b, 0);
-        *own.symbols[key->class]++ = (unsigned char)(usual ? symbol : LMCI_MARK);
-        for (unsigned k = 0; k + 1 < word; k++) {
-            *own.low[k] = (unsigned char)(raised >> (8 * word - 16 - 8 * k));
-            own.low[k] += key->has_low[k] & usual;
+        const uint32_t above = x - b + key->least;
+        unsigned char *symbol = own.symbols[key->class]++;
+        if ((word == 2 ? (uint16_t)above : above) >= key->span) {
+            *symbol = LMCI_MARK;
+            class_store(word, own.outliers, 0, x);
+            own.outliers += word;
+            continue;
         }
-        *own.nibbles = (unsigned char)(raised >> key->nibble_at & 15);
-        own.nibbles += key->has_nibble & usual;
-        class_store(word, own.outliers, 0, x);
-        own.outliers += usual ? 0 : word;
+        const uint32_t raised = (x - b) << key->up;
+        *symbol = (unsigned char)(raised >> (8 * word - 8));
+        for (unsigned k = 0; k < kinds.lows; k++) {
+            *own.low[k] = (unsigned char)(raised >> (8 * word - 16 - 8 * k));
+            own.low[k] += key->has_low[k];
+        }
+        if (kinds.nibbles) {
+            *own.nibbles = (unsigned char)(raised >> key->nibble_at & 15);
+            own.nibbles += key->has_nibble;
+        }
     }
     *lists = own;
 }
 
-static inline void join_plain(unsigned word, const unsigned char *base, size_t from, size_t to,
-                              const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data)
+static inline __attribute__((always_inline)) void join_kinds(unsigned word, struct class_kinds kinds,
+                                                             const unsigned char *base, size_t n,
+                                                             const struct class_key keys[256],
+                                                             struct lmci_class_lists *lists, unsigned char *data)
 {
-    struct class_key keys[256];
     struct lmci_class_lists own = *lists;
-    if (from < to)
-        class_keys_of(word, classes, keys);
-    for (size_t i = from; i < to; i++) {
-        uint32_t b = class_word(word, base, i);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t b = class_word(word, base, i);
         const struct class_key *key = &keys[lmci_class_key(word, b)];
-        unsigned symbol = *own.symbols[key->class]++;
-        unsigned usual = symbol != LMCI_MARK;
-        uint32_t raised = symbol << (8 * word - 8);
-        for (unsigned k = 0; k + 1 < word; k++) {
-            raised |= (uint32_t)(*own.low[k] & (0u - key->has_low[k])) << (8 * word - 16 - 8 * k);
-            own.low[k] += key->has_low[k] & usual;
+        const unsigned symbol = *own.symbols[key->class]++;
+        if (symbol == LMCI_MARK) {
+            class_store(word, data, i, class_word(word, own.outliers, 0));
+            own.outliers += word;
+            continue;
         }
-        raised |= (uint32_t)(*own.nibbles & (0u - key->has_nibble)) << key->nibble_at;
-        own.nibbles += key->has_nibble & usual;
-        uint32_t x = usual ? b + class_lowered(word, raised, key->up) : class_word(word, own.outliers, 0);
-        own.outliers += usual ? 0 : word;
-        class_store(word, data, i, x);
+        uint32_t raised = symbol << (8 * word - 8);
+        for (unsigned k = 0; k < kinds.lows; k++) {
+            raised |= (uint32_t)*own.low[k] << (8 * word - 16 - 8 * k);
+            own.low[k] += key->has_low[k];
+        }
+        raised &= key->keep;
+        if (kinds.nibbles) {
+            raised |= *own.nibbles * key->nibble;
+            own.nibbles += key->has_nibble;
+        }
+        class_store(word, data, i, b + class_lowered(word, raised, key->up));
     }
     *lists = own;
+}
+
+/* Elements `from` to `to` - 1. */
+static void deal_plain(unsigned word, const unsigned char *data, const unsigned char *base, size_t from, size_t to,
+                       const struct lmci_classes *classes, struct lmci_class_lists *lists)
+{
+    struct class_key keys[256];
+    if (from == to)
+        return;
+    const struct class_kinds kinds = class_keys_of(word, classes, keys);
+    data += from * word;
+    base += from * word;
+    to -= from;
+#define DEAL(size, ...) deal_kinds(size, (struct class_kinds){__VA_ARGS__}, data, base, to, keys, lists)
+    if (word == 4 && kinds.lows < 2)
+        DEAL(4, 1, true);
+    else if (word == 4)
+        DEAL(4, 3, true);
+    else if (kinds.lows)
+        DEAL(2, 1, true);
+    else if (kinds.nibbles)
+        DEAL(2, 0, true);
+    else
+        DEAL(2, 0, false);
+#undef DEAL
+}
+
+static void join_plain(unsigned word, const unsigned char *base, size_t from, size_t to,
+                       const struct lmci_classes *classes, struct lmci_class_lists *lists, unsigned char *data)
+{
+    struct class_key keys[256];
+    if (from == to)
+        return;
+    const struct class_kinds kinds = class_keys_of(word, classes, keys);
+    base += from * word;
+    data += from * word;
+    to -= from;
+#define JOIN(size, ...) join_kinds(size, (struct class_kinds){__VA_ARGS__}, base, to, keys, lists, data)
+    if (word == 4 && kinds.lows < 2)
+        JOIN(4, 1, true);
+    else if (word == 4)
+        JOIN(4, 3, true);
+    else if (kinds.lows)
+        JOIN(2, 1, true);
+    else if (kinds.nibbles)
+        JOIN(2, 0, true);
+    else
+        JOIN(2, 0, false);
+#undef JOIN
 }
 
 #if defined(__AVX512VBMI2__)
@@ -415,10 +488,7 @@ static void class_deal(unsigned word, const unsigned char *data, const unsigned 
     done = n - n % CLASS_VECTOR;
     deal_whole(word, data, base, done, classes, lists);
 #endif
-    if (word == 2)
-        deal_plain(2, data, base, done, n, classes, lists);
-    else
-        deal_plain(4, data, base, done, n, classes, lists);
+    deal_plain(word, data, base, done, n, classes, lists);
 }
 
 static void class_join(unsigned word, const unsigned char *base, size_t n, const struct lmci_classes *classes,
@@ -429,10 +499,7 @@ static void class_join(unsigned word, const unsigned char *base, size_t n, const
     done = n - n % CLASS_VECTOR;
     join_whole(word, base, done, classes, lists, data);
 #endif
-    if (word == 2)
-        join_plain(2, base, done, n, classes, lists, data);
-    else
-        join_plain(4, base, done, n, classes, lists, data);
+    join_plain(word, base, done, n, classes, lists, data);
 }
 
 /* ---- Words without a base -------------------------------------------------------------------------------------- */
