@@ -11,7 +11,7 @@
 /* What the loops below look up by class. */
 struct class_vectors {
     unsigned count;
-    __m256i last[LMCI_MAX_CLASSES]; /* the key before each class's first one, as lane_keys() has them */
+    __m256i last[LMCI_MAX_CLASSES + 1]; /* the last key before each class, as lane_keys() has them; and of all */
     __m256i up;                     /* by how much its differences are raised */
     __m256i low[3];                 /* whether it has such a byte: all bits or none */
     __m256i nibble[3];              /* ... or half of it */
@@ -44,6 +44,7 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
             v->any_nibble[k] = v->any_nibble[k] || nibble[k][c];
         }
     }
+    v->last[classes->count] = _mm256_set1_epi8(127);
     v->up = class_table(up);
     v->half = class_table(half);
     for (unsigned k = 0; k < 3; k++) {
@@ -330,15 +331,34 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-static inline __attribute__((always_inline)) void join_32(unsigned word, const unsigned char *base,
-                                                          const struct class_vectors *v,
-                                                          const struct class_chunk *chunk, size_t i,
-                                                          struct lmci_class_lists *lists, unsigned char *data)
+/* The symbols of all classes, two at a time, and the class of each element. */
+static inline __m256i join_symbols(__m256i keys, const struct class_vectors *v, struct lmci_class_lists *lists,
+                                   __m256i *class)
 {
-    __m256i x[4], b[4], planes[4];
-    const __m256i class = chunk->class[i];
+    __m256i symbols = _mm256_setzero_si256();
+    __m256i reach = _mm256_set1_epi8(-1); /* the class at least */
+    unsigned c = 0;
+    *class = symbols;
+    for (; c + 1 < v->count; c += 2) {
+        const __m256i second = _mm256_cmpgt_epi8(keys, v->last[c + 1]), third = _mm256_cmpgt_epi8(keys, v->last[c + 2]);
+        symbols = _mm256_or_si256(
+            symbols, take_either(_mm256_andnot_si256(second, reach), _mm256_andnot_si256(third, second),
+                                 &lists->symbols[c], &lists->symbols[c + 1]));
+        *class = _mm256_sub_epi8(_mm256_sub_epi8(*class, second), third);
+        reach = third;
+    }
+    if (c < v->count)
+        symbols = _mm256_or_si256(symbols, take_masked(reach, &lists->symbols[c]));
+    return symbols;
+}
+
+static inline __attribute__((always_inline)) void join_32(unsigned word, const unsigned char *base,
+                                                          const struct class_vectors *v, struct lmci_class_lists *lists,
+                                                          unsigned char *data)
+{
+    __m256i x[4], b[4], planes[4], class;
     lane_load(word, base, b);
-    planes[word - 1] = vector_32(&chunk->symbols[i]);
+    planes[word - 1] = join_symbols(lane_keys(word, b), v, lists, &class);
     const __m256i marked = _mm256_cmpeq_epi8(planes[word - 1], _mm256_set1_epi8((char)LMCI_MARK));
     join_low(word, planes, _mm256_xor_si256(marked, _mm256_set1_epi8(-1)), v, class, lists);
     if (word == 2)
@@ -350,34 +370,6 @@ static inline __attribute__((always_inline)) void join_32(unsigned word, const u
         class_store(word, data, (size_t)__builtin_ctz(large), class_word(word, lists->outliers, 0));
         lists->outliers += word;
     }
-}
-
-static inline void join_symbols(size_t vectors, unsigned count, struct class_chunk *chunk,
-                                struct lmci_class_lists *lists)
-{
-    for (unsigned c = 0; c < count; c++) {
-        unsigned char *list = lists->symbols[c];
-        for (size_t i = 0; i < vectors; i++) {
-            struct bytes_32 symbols = c > 0 ? chunk->symbols[i] : (struct bytes_32){{0, 0, 0, 0}};
-            take_32(&chunk->masks[c][i], &list, &symbols);
-            chunk->symbols[i] = symbols;
-        }
-        lists->symbols[c] = list;
-    }
-}
-
-static inline __attribute__((always_inline)) void join_chunk(unsigned word, const unsigned char *base, size_t vectors,
-                                                             const struct class_vectors *v, struct class_chunk *chunk,
-                                                             struct lmci_class_lists *lists, unsigned char *data)
-{
-    for (size_t i = 0; i < vectors; i++) {
-        __m256i b[4];
-        lane_load(word, base + 32 * word * i, b);
-        chunk->class[i] = chunk_classes(lane_keys(word, b), v, chunk, i);
-    }
-    join_symbols(vectors, v->count, chunk, lists);
-    for (size_t i = 0; i < vectors; i++)
-        join_32(word, base + 32 * word * i, v, chunk, i, lists, data + 32 * word * i);
 }
 
 /* ---- All whole vectors ----------------------------------------------------------------------------------------- */
@@ -407,12 +399,11 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
                        struct lmci_class_lists *lists, unsigned char *data)
 {
     struct class_vectors v;
-    struct class_chunk chunk;
     struct lmci_class_lists own = *lists;
     class_vectors(word, classes, &v);
-    for (size_t at = 0; word == 2 && at < n; at += 32 * CLASS_CHUNK)
-        join_chunk(2, base + 2 * at, chunk_vectors(at, n), &v, &chunk, &own, data + 2 * at);
-    for (size_t at = 0; word == 4 && at < n; at += 32 * CLASS_CHUNK)
-        join_chunk(4, base + 4 * at, chunk_vectors(at, n), &v, &chunk, &own, data + 4 * at);
+    for (size_t at = 0; word == 2 && at < n; at += 32)
+        join_32(2, base + 2 * at, &v, &own, data + 2 * at);
+    for (size_t at = 0; word == 4 && at < n; at += 32)
+        join_32(4, base + 4 * at, &v, &own, data + 4 * at);
     *lists = own;
 }
