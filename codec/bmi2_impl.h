@@ -103,8 +103,8 @@ static inline __m256i take_either(__m256i mask0, __m256i mask1, unsigned char **
 {
     const uint32_t bits0 = (uint32_t)_mm256_movemask_epi8(mask0), bits1 = (uint32_t)_mm256_movemask_epi8(mask1);
     const __m256i ones = _mm256_set1_epi8(-1), low = _mm256_set1_epi8(15);
-    const __m256i own = _mm256_or_si256(_mm256_and_si256(mask0, _mm256_set1_epi8(1)),
-                                        _mm256_and_si256(mask1, _mm256_set1_epi8(16)));
+    const __m256i own =
+        _mm256_or_si256(_mm256_and_si256(mask0, _mm256_set1_epi8(1)), _mm256_and_si256(mask1, _mm256_set1_epi8(16)));
     const __m256i before = _mm256_sub_epi8(sums_so_far(own), own);
     const __m256i index0 = _mm256_blendv_epi8(ones, _mm256_and_si256(before, low), mask0);
     const __m256i index1 = _mm256_blendv_epi8(ones, _mm256_and_si256(_mm256_srli_epi16(before, 4), low), mask1);

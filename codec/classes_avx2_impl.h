@@ -12,10 +12,10 @@
 struct class_vectors {
     unsigned count;
     __m256i last[LMCI_MAX_CLASSES + 1]; /* the last key before each class, as lane_keys() has them; and of all */
-    __m256i up;                     /* by how much its differences are raised */
-    __m256i low[3];                 /* whether it has such a byte: all bits or none */
-    __m256i nibble[3];              /* ... or half of it */
-    __m256i half;                   /* any of these three */
+    __m256i up;                         /* by how much its differences are raised */
+    __m256i low[3];                     /* whether it has such a byte: all bits or none */
+    __m256i nibble[3];                  /* ... or half of it */
+    __m256i half;                       /* any of these three */
     bool any_low[3], any_nibble[3], any_half;
     bool all_low[3], all_half; /* whether all of them have it */
 };
@@ -128,6 +128,13 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
 {
     const __m256i planes[4] = {bytes, _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
     lane_weave(planes, v);
+}
+
+/* The hardware's own prefetching stops at the end of each page. Nothing is read, so it may be past the end. */
+static inline void class_prefetch(unsigned word, const unsigned char *from)
+{
+    for (unsigned k = 0; k < word; k += 2)
+        _mm_prefetch((const char *)((uintptr_t)from + 32 * k + 2048), _MM_HINT_T0);
 }
 
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
@@ -270,8 +277,11 @@ static inline __attribute__((always_inline)) void deal_chunk(unsigned word, cons
                                                              const struct class_vectors *v, struct class_chunk *chunk,
                                                              struct lmci_class_lists *lists)
 {
-    for (size_t i = 0; i < vectors; i++)
+    for (size_t i = 0; i < vectors; i++) {
+        class_prefetch(word, data + 32 * word * i);
+        class_prefetch(word, base + 32 * word * i);
         deal_32(word, data + 32 * word * i, base + 32 * word * i, v, chunk, i, lists);
+    }
     deal_symbols(vectors, v->count, chunk, lists);
 }
 
@@ -341,9 +351,9 @@ static inline __m256i join_symbols(__m256i keys, const struct class_vectors *v, 
     *class = symbols;
     for (; c + 1 < v->count; c += 2) {
         const __m256i second = _mm256_cmpgt_epi8(keys, v->last[c + 1]), third = _mm256_cmpgt_epi8(keys, v->last[c + 2]);
-        symbols = _mm256_or_si256(
-            symbols, take_either(_mm256_andnot_si256(second, reach), _mm256_andnot_si256(third, second),
-                                 &lists->symbols[c], &lists->symbols[c + 1]));
+        symbols =
+            _mm256_or_si256(symbols, take_either(_mm256_andnot_si256(second, reach), _mm256_andnot_si256(third, second),
+                                                 &lists->symbols[c], &lists->symbols[c + 1]));
         *class = _mm256_sub_epi8(_mm256_sub_epi8(*class, second), third);
         reach = third;
     }
