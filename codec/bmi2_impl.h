@@ -22,12 +22,6 @@ static inline struct bytes_32 bytes_32(__m256i v)
     return bytes;
 }
 
-static inline __m256i vector_32(const struct bytes_32 *bytes)
-{
-    return _mm256_set_epi64x((long long)bytes->part[3], (long long)bytes->part[2], (long long)bytes->part[1],
-                             (long long)bytes->part[0]);
-}
-
 /* Bit i becomes byte i, all ones or all zeros. */
 static inline __m256i spread_vector(uint32_t bits)
 {

@@ -144,7 +144,6 @@ static inline void class_prefetch(unsigned word, const unsigned char *from)
 struct class_chunk {
     struct bytes_32 masks[LMCI_MAX_CLASSES][CLASS_CHUNK]; /* for each class: which elements are of it */
     struct bytes_32 symbols[CLASS_CHUNK];
-    __m256i class[CLASS_CHUNK]; /* of each element */
 };
 
 /* What the base says of the 32 elements of vector i. */
@@ -226,7 +225,7 @@ static inline void deal_low(unsigned word, const __m256i *planes, __m256i usual,
     }
     if (!v->any_half)
         return;
-    /* The two-byte difference was not raised. */
+    /* Differences of two bytes were not raised. */
     nibbles = _mm256_and_si256(word == 2 ? nibbles : _mm256_srli_epi16(nibbles, 4), _mm256_set1_epi8(15));
     if (whole && v->all_half)
         put_all(nibbles, &lists->nibbles);
@@ -341,24 +340,26 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-/* The symbols of all classes, two at a time, and the class of each element. */
-static inline __m256i join_symbols(__m256i keys, const struct class_vectors *v, struct lmci_class_lists *lists,
+/*
+ * The symbols of all classes, two at a time, and the class of each element. Signed bytes: a class has the keys above
+ * last[it], but not those above last[it + 1].
+ */
+static inline __m256i join_symbols(__m256i keys, unsigned count, const __m256i *last, unsigned char **lists,
                                    __m256i *class)
 {
     __m256i symbols = _mm256_setzero_si256();
     __m256i reach = _mm256_set1_epi8(-1); /* the class at least */
     unsigned c = 0;
     *class = symbols;
-    for (; c + 1 < v->count; c += 2) {
-        const __m256i second = _mm256_cmpgt_epi8(keys, v->last[c + 1]), third = _mm256_cmpgt_epi8(keys, v->last[c + 2]);
-        symbols =
-            _mm256_or_si256(symbols, take_either(_mm256_andnot_si256(second, reach), _mm256_andnot_si256(third, second),
-                                                 &lists->symbols[c], &lists->symbols[c + 1]));
+    for (; c + 1 < count; c += 2) {
+        const __m256i second = _mm256_cmpgt_epi8(keys, last[c + 1]), third = _mm256_cmpgt_epi8(keys, last[c + 2]);
+        symbols = _mm256_or_si256(symbols, take_either(_mm256_andnot_si256(second, reach),
+                                                       _mm256_andnot_si256(third, second), &lists[c], &lists[c + 1]));
         *class = _mm256_sub_epi8(_mm256_sub_epi8(*class, second), third);
         reach = third;
     }
-    if (c < v->count)
-        symbols = _mm256_or_si256(symbols, take_masked(reach, &lists->symbols[c]));
+    if (c < count)
+        symbols = _mm256_or_si256(symbols, take_masked(reach, &lists[c]));
     return symbols;
 }
 
@@ -368,7 +369,7 @@ static inline __attribute__((always_inline)) void join_32(unsigned word, const u
 {
     __m256i x[4], b[4], planes[4], class;
     lane_load(word, base, b);
-    planes[word - 1] = join_symbols(lane_keys(word, b), v, lists, &class);
+    planes[word - 1] = join_symbols(lane_keys(word, b), v->count, v->last, lists->symbols, &class);
     const __m256i marked = _mm256_cmpeq_epi8(planes[word - 1], _mm256_set1_epi8((char)LMCI_MARK));
     join_low(word, planes, _mm256_xor_si256(marked, _mm256_set1_epi8(-1)), v, class, lists);
     if (word == 2)
