@@ -11,11 +11,11 @@
 /* What the loops below look up by class. */
 struct class_vectors {
     unsigned count;
-    __m256i last[LMCI_MAX_CLASSES]; /* the key before each class's first one, as lane_keys() has them */
-    __m256i up;                     /* by how much its differences are raised */
-    __m256i low[3];                 /* whether it has such a byte: all bits or none */
-    __m256i nibble[3];              /* ... or half of it */
-    __m256i half;                   /* any of these three */
+    __m256i last[LMCI_MAX_CLASSES + 1]; /* the last key before each class, as lane_keys() has them; and of all */
+    __m256i up;                         /* by how much its differences are raised */
+    __m256i low[3];                     /* whether it has such a byte: all bits or none */
+    __m256i nibble[3];                  /* ... or half of it */
+    __m256i half;                       /* any of these three */
     bool any_low[3], any_nibble[3], any_half;
     bool all_low[3], all_half; /* whether all of them have it */
 };
@@ -44,6 +44,7 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
             v->any_nibble[k] = v->any_nibble[k] || nibble[k][c];
         }
     }
+    v->last[classes->count] = _mm256_set1_epi8(127);
     v->up = class_table(up);
     v->half = class_table(half);
     for (unsigned k = 0; k < 3; k++) {
@@ -129,6 +130,13 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
     lane_weave(planes, v);
 }
 
+/* The hardware's own prefetching stops at the end of each page. Nothing is read, so it may be past the end. */
+static inline void class_prefetch(unsigned word, const unsigned char *from)
+{
+    for (unsigned k = 0; k < word; k += 2)
+        _mm_prefetch((const char *)((uintptr_t)from + 32 * k + 2048), _MM_HINT_T0);
+}
+
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
 #define CLASS_CHUNK 16 /* vectors of 32 elements: what is in between stays in the first cache */
@@ -136,7 +144,6 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
 struct class_chunk {
     struct bytes_32 masks[LMCI_MAX_CLASSES][CLASS_CHUNK]; /* for each class: which elements are of it */
     struct bytes_32 symbols[CLASS_CHUNK];
-    __m256i class[CLASS_CHUNK]; /* of each element */
 };
 
 /* What the base says of the 32 elements of vector i. */
@@ -218,7 +225,7 @@ static inline void deal_low(unsigned word, const __m256i *planes, __m256i usual,
     }
     if (!v->any_half)
         return;
-    /* The two-byte difference was not raised. */
+    /* Differences of two bytes were not raised. */
     nibbles = _mm256_and_si256(word == 2 ? nibbles : _mm256_srli_epi16(nibbles, 4), _mm256_set1_epi8(15));
     if (whole && v->all_half)
         put_all(nibbles, &lists->nibbles);
@@ -269,8 +276,11 @@ static inline __attribute__((always_inline)) void deal_chunk(unsigned word, cons
                                                              const struct class_vectors *v, struct class_chunk *chunk,
                                                              struct lmci_class_lists *lists)
 {
-    for (size_t i = 0; i < vectors; i++)
+    for (size_t i = 0; i < vectors; i++) {
+        class_prefetch(word, data + 32 * word * i);
+        class_prefetch(word, base + 32 * word * i);
         deal_32(word, data + 32 * word * i, base + 32 * word * i, v, chunk, i, lists);
+    }
     deal_symbols(vectors, v->count, chunk, lists);
 }
 
@@ -330,15 +340,36 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-static inline __attribute__((always_inline)) void join_32(unsigned word, const unsigned char *base,
-                                                          const struct class_vectors *v,
-                                                          const struct class_chunk *chunk, size_t i,
-                                                          struct lmci_class_lists *lists, unsigned char *data)
+/*
+ * The symbols of all classes, two at a time, and the class of each element. Signed bytes: a class has the keys above
+ * last[it], but not those above last[it + 1].
+ */
+static inline __m256i join_symbols(__m256i keys, unsigned count, const __m256i *last, unsigned char **lists,
+                                   __m256i *class)
 {
-    __m256i x[4], b[4], planes[4];
-    const __m256i class = chunk->class[i];
+    __m256i symbols = _mm256_setzero_si256();
+    __m256i reach = _mm256_set1_epi8(-1); /* the class at least */
+    unsigned c = 0;
+    *class = symbols;
+    for (; c + 1 < count; c += 2) {
+        const __m256i second = _mm256_cmpgt_epi8(keys, last[c + 1]), third = _mm256_cmpgt_epi8(keys, last[c + 2]);
+        symbols = _mm256_or_si256(symbols, take_either(_mm256_andnot_si256(second, reach),
+                                                       _mm256_andnot_si256(third, second), &lists[c], &lists[c + 1]));
+        *class = _mm256_sub_epi8(_mm256_sub_epi8(*class, second), third);
+        reach = third;
+    }
+    if (c < count)
+        symbols = _mm256_or_si256(symbols, take_masked(reach, &lists[c]));
+    return symbols;
+}
+
+static inline __attribute__((always_inline)) void join_32(unsigned word, const unsigned char *base,
+                                                          const struct class_vectors *v, struct lmci_class_lists *lists,
+                                                          unsigned char *data)
+{
+    __m256i x[4], b[4], planes[4], class;
     lane_load(word, base, b);
-    planes[word - 1] = vector_32(&chunk->symbols[i]);
+    planes[word - 1] = join_symbols(lane_keys(word, b), v->count, v->last, lists->symbols, &class);
     const __m256i marked = _mm256_cmpeq_epi8(planes[word - 1], _mm256_set1_epi8((char)LMCI_MARK));
     join_low(word, planes, _mm256_xor_si256(marked, _mm256_set1_epi8(-1)), v, class, lists);
     if (word == 2)
@@ -350,34 +381,6 @@ static inline __attribute__((always_inline)) void join_32(unsigned word, const u
         class_store(word, data, (size_t)__builtin_ctz(large), class_word(word, lists->outliers, 0));
         lists->outliers += word;
     }
-}
-
-static inline void join_symbols(size_t vectors, unsigned count, struct class_chunk *chunk,
-                                struct lmci_class_lists *lists)
-{
-    for (unsigned c = 0; c < count; c++) {
-        unsigned char *list = lists->symbols[c];
-        for (size_t i = 0; i < vectors; i++) {
-            struct bytes_32 symbols = c > 0 ? chunk->symbols[i] : (struct bytes_32){{0, 0, 0, 0}};
-            take_32(&chunk->masks[c][i], &list, &symbols);
-            chunk->symbols[i] = symbols;
-        }
-        lists->symbols[c] = list;
-    }
-}
-
-static inline __attribute__((always_inline)) void join_chunk(unsigned word, const unsigned char *base, size_t vectors,
-                                                             const struct class_vectors *v, struct class_chunk *chunk,
-                                                             struct lmci_class_lists *lists, unsigned char *data)
-{
-    for (size_t i = 0; i < vectors; i++) {
-        __m256i b[4];
-        lane_load(word, base + 32 * word * i, b);
-        chunk->class[i] = chunk_classes(lane_keys(word, b), v, chunk, i);
-    }
-    join_symbols(vectors, v->count, chunk, lists);
-    for (size_t i = 0; i < vectors; i++)
-        join_32(word, base + 32 * word * i, v, chunk, i, lists, data + 32 * word * i);
 }
 
 /* ---- All whole vectors ----------------------------------------------------------------------------------------- */
@@ -407,12 +410,11 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
                        struct lmci_class_lists *lists, unsigned char *data)
 {
     struct class_vectors v;
-    struct class_chunk chunk;
     struct lmci_class_lists own = *lists;
     class_vectors(word, classes, &v);
-    for (size_t at = 0; word == 2 && at < n; at += 32 * CLASS_CHUNK)
-        join_chunk(2, base + 2 * at, chunk_vectors(at, n), &v, &chunk, &own, data + 2 * at);
-    for (size_t at = 0; word == 4 && at < n; at += 32 * CLASS_CHUNK)
-        join_chunk(4, base + 4 * at, chunk_vectors(at, n), &v, &chunk, &own, data + 4 * at);
+    for (size_t at = 0; word == 2 && at < n; at += 32)
+        join_32(2, base + 2 * at, &v, &own, data + 2 * at);
+    for (size_t at = 0; word == 4 && at < n; at += 32)
+        join_32(4, base + 4 * at, &v, &own, data + 4 * at);
     *lists = own;
 }

@@ -62,6 +62,68 @@ static size_t context_join_whole(const uint8_t classes[256], unsigned count, siz
     return i;
 }
 
+#elif defined(__AVX2__) && defined(__BMI2__)
+
+/* Where classes ascend, as they do: the last byte before each, less 128. False: they don't. */
+static bool context_bounds(const uint8_t classes[256], unsigned count, __m256i last[LMCI_MAX_CLASSES + 1])
+{
+    unsigned class = 0;
+    if (classes[0] != 0 || count > LMCI_MAX_CLASSES)
+        return false;
+    for (unsigned k = 1; k < 256; k++) {
+        const bool next = classes[k] != class;
+        if (next && (classes[k] != class + 1 || class + 1 == count))
+            return false;
+        if (next)
+            last[++class] = _mm256_set1_epi8((char)(uint8_t)(k - 129));
+    }
+    last[class + 1] = _mm256_set1_epi8(127);
+    return class + 1 == count;
+}
+
+static inline __m256i context_keys(const unsigned char *before)
+{
+    __m256i keys = _mm256_loadu_si256((const __m256i *)(const void *)before);
+    return _mm256_xor_si256(keys, _mm256_set1_epi8(-128));
+}
+
+static size_t context_pick_whole(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,
+                                 size_t distance, size_t i, unsigned char **list)
+{
+    __m256i last[LMCI_MAX_CLASSES + 1];
+    const unsigned count = classes[255] + 1u;
+    if (class >= count || !context_bounds(classes, count, last))
+        return i;
+    const __m256i first = class > 0 ? last[class] : _mm256_setzero_si256(), all = _mm256_set1_epi8(class > 0 ? 0 : -1);
+    unsigned char *at = *list;
+    for (; i + 32 <= n; i += 32) {
+        const __m256i keys = context_keys(bytes + i - distance);
+        const __m256i reach = _mm256_or_si256(all, _mm256_cmpgt_epi8(keys, first));
+        put_masked(_mm256_andnot_si256(_mm256_cmpgt_epi8(keys, last[class + 1]), reach),
+                   _mm256_loadu_si256((const __m256i *)(const void *)(bytes + i)), &at);
+    }
+    *list = at;
+    return i;
+}
+
+static size_t context_join_whole(const uint8_t classes[256], unsigned count, size_t n, size_t distance, size_t i,
+                                 const unsigned char **lists, unsigned char *bytes)
+{
+    __m256i last[LMCI_MAX_CLASSES + 1], class;
+    unsigned char *own[LMCI_MAX_CLASSES];
+    if (!context_bounds(classes, count, last))
+        return i;
+    for (unsigned c = 0; c < count; c++)
+        own[c] = (unsigned char *)(uintptr_t)lists[c]; /* only read */
+    for (; i + 32 <= n; i += 32) {
+        __m256i v = join_symbols(context_keys(bytes + i - distance), count, last, own, &class);
+        _mm256_storeu_si256((__m256i *)(void *)(bytes + i), v);
+    }
+    for (unsigned c = 0; c < count; c++)
+        lists[c] = own[c];
+    return i;
+}
+
 #else
 
 static size_t context_pick_whole(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,

@@ -172,14 +172,15 @@ static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t 
 static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const unsigned char **ones,
                                unsigned char *out)
 {
+    const __m256i places = _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6,
+                                            7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (unsigned half = 0; half < 64; half += 32) {
         const uint32_t some = (uint32_t)(bits >> half);
-        const struct bytes_32 one = spread_32(some), zero = spread_32(~some);
-        for (unsigned k = 0; k < 4; k++) {
-            const unsigned rank = mask_rank(some, k);
-            lmci_store64(out + half + 8 * k, _pdep_u64(lmci_load64(*ones + rank), one.part[k]) |
-                                                 _pdep_u64(lmci_load64(*zeros + 8 * k - rank), zero.part[k]));
-        }
+        const __m256i mask = spread_vector(some);
+        const __m256i sums = sums_so_far(mask); /* of minus ones */
+        const __m256i one = _mm256_shuffle_epi8(halves_at(some, *ones), _mm256_sub_epi8(mask, sums));
+        const __m256i zero = _mm256_shuffle_epi8(halves_at(~some, *zeros), _mm256_add_epi8(places, sums));
+        _mm256_storeu_si256((__m256i *)(void *)(out + half), _mm256_blendv_epi8(zero, one, mask));
         *ones += __builtin_popcount(some);
         *zeros += 32 - __builtin_popcount(some);
     }
@@ -187,14 +188,13 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
 
 static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
 {
-    const uint64_t values = value * UINT64_C(0x0101010101010101);
     for (unsigned half = 0; half < 64; half += 32) {
         const uint32_t some = (uint32_t)(bits >> half);
-        const struct bytes_32 mask = spread_32(some);
-        for (unsigned k = 0; k < 4; k++) {
-            uint64_t own = _pdep_u64(lmci_load64(*list + mask_rank(some, k)), mask.part[k]);
-            lmci_store64(out + half + 8 * k, own | (values & ~mask.part[k]));
-        }
+        const __m256i mask = spread_vector(some);
+        const __m256i index = _mm256_sub_epi8(mask, sums_so_far(mask));
+        const __m256i own = _mm256_shuffle_epi8(halves_at(some, *list), index);
+        const __m256i all = _mm256_blendv_epi8(_mm256_set1_epi8((char)value), own, mask);
+        _mm256_storeu_si256((__m256i *)(void *)(out + half), all);
         *list += __builtin_popcount(some);
     }
 }
