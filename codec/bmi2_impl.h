@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bmi2_impl.h - compress and expand of 32 bytes, eight by eight with pext and pdep.
+ * bmi2_impl.h - compress and expand of 32 bytes with AVX2 and BMI2, under masks of whole bytes.
  *
- * Masks are of whole bytes. They go through memory: as operands there they cost nothing.
+ * Compressing is a pext for each eight bytes; the masks lie in memory, where as operands they cost nothing. Expanding
+ * takes half as long by a shuffle: how many bytes of the mask there were before one is the place that it comes from.
  */
 #ifndef LMC_BMI2_IMPL_H
 #define LMC_BMI2_IMPL_H

@@ -2,9 +2,9 @@
 /*
  * classes_avx2_impl.h - classes with AVX2 and BMI2, 32 elements at a time.
  *
- * Vectors find classes, symbols and the bytes below them; then for each list a pext, or a pdep, for every eight
- * elements, under a mask of whole bytes. The two halves of a vector of words are 16 elements apart, so that packing
- * them to bytes leaves these in their order.
+ * Vectors find classes, symbols and the bytes below them, which are compressed to their lists, or expanded from them
+ * (bmi2_impl.h). The two halves of a vector of words are 16 elements apart, so that packing them to bytes leaves these
+ * in their order.
  */
 #include "bmi2_impl.h"
 

@@ -3,8 +3,8 @@
  * classes_impl.h - deals the differences of a block to classes by the base's exponent, and puts them together again.
  *
  * With AVX-512 VBMI2, 64 elements at a time: a compress, or an expand, for each class under the mask of its elements.
- * Lists are written 64 bytes at a time, so they have that much room past their ends. The plain loops take an element
- * at a time.
+ * Lists are written 64 bytes at a time, so they have that much room past their ends. With AVX2 and BMI2, 32 elements at
+ * a time. The plain loops take an element at a time.
  */
 
 #include "vbmi2_impl.h"

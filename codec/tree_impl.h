@@ -2,9 +2,9 @@
 /*
  * tree_impl.h - the lists of a tree-layout code: partition and merge by bits, 64 symbols at a time.
  *
- * With AVX-512 VBMI2 a partition is a compress for each side and a merge an expand. With BMI2 (in the AVX2 table) eight
- * symbols go through pext and pdep under a mask of whole bytes, with NEON through a table lookup. The plain loops take
- * a symbol at a time.
+ * With AVX-512 VBMI2 a partition is a compress for each side and a merge an expand. In the AVX2 table a partition is a
+ * pext for each eight symbols, a merge a shuffle of each 32 (bmi2_impl.h). With NEON eight go through a table lookup.
+ * The plain loops take a symbol at a time.
  */
 #include "vbmi2_impl.h"
 
