@@ -126,9 +126,11 @@ static enum lmc_status encode_classes(const struct lmci_block_shape *shape, cons
                                       const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                                       unsigned char *dst, size_t *coded_bytes)
 {
+    struct lmci_classes own = *classes;
     dst[0] = base ? LMCI_METHOD_CLASSES : LMCI_METHOD_VALUES;
-    enum lmc_status status =
-        lmci_classes_encode(shape, classes, data, base, hasher, dst + 1, shape->bytes, coded_bytes);
+    if (base)
+        lmci_plan_shifts(shape->word, data, base, shape->bytes, &own);
+    enum lmc_status status = lmci_classes_encode(shape, &own, data, base, hasher, dst + 1, shape->bytes, coded_bytes);
     *coded_bytes += *coded_bytes ? 1 : 0;
     return status;
 }

@@ -26,6 +26,7 @@ struct lmci_classes {
     unsigned count;                  /* 1 to LMCI_MAX_CLASSES */
     uint8_t first[LMCI_MAX_CLASSES]; /* ascending; first[0] is 0 */
     uint8_t shift[LMCI_MAX_CLASSES]; /* bits; multiples of 4, at most 8 * word - 8 */
+    uint8_t finer[LMCI_MAX_CLASSES]; /* by how much the shift is smaller than what the lengths of differences ask for */
     uint32_t center;                 /* what stands for each word of a base where there is none ... */
     bool rotate;                     /* ... and whether the words are rotated to the left then */
 };

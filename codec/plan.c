@@ -17,7 +17,7 @@
 #include "memory.h"
 #include "plane.h"
 
-#define PIECES        16
+#define PIECES        64
 #define SAMPLE_LEAST  ((size_t)1024) /* words, and all of a tensor that has no more */
 #define SAMPLE_MOST   ((size_t)16384)
 #define SAMPLE_ONE_IN 32 /* words, between these */
@@ -119,6 +119,12 @@ static int32_t sample_difference(const struct sample *sample, size_t i, uint32_t
     return sample->word == 2 ? (int16_t)(uint16_t)d : (int32_t)d;
 }
 
+static unsigned length_of(int32_t difference)
+{
+    uint32_t size = difference < 0 ? 0 - (uint32_t)difference : (uint32_t)difference;
+    return size ? 32 - (unsigned)__builtin_clz(size) : 0;
+}
+
 /* Of the differences for each key; only those from `first` to `last` are counted, or cleared. */
 static void count_lengths(const struct sample *sample, unsigned first, unsigned last, uint32_t counts[256][LENGTHS])
 {
@@ -126,9 +132,7 @@ static void count_lengths(const struct sample *sample, unsigned first, unsigned 
         memset(counts[key], 0, sizeof counts[key]);
     for (size_t i = 0; i < sample->words; i++) {
         uint32_t b = sample_word(sample, sample->base, i);
-        int32_t difference = sample_difference(sample, i, b);
-        uint32_t size = difference < 0 ? 0 - (uint32_t)difference : (uint32_t)difference;
-        counts[lmci_class_key(sample->word, b)][size ? 32 - (unsigned)__builtin_clz(size) : 0]++;
+        counts[lmci_class_key(sample->word, b)][length_of(sample_difference(sample, i, b))]++;
     }
 }
 
@@ -239,6 +243,52 @@ static void choose_shift(const struct group *group, unsigned word, uint8_t *shif
     }
 }
 
+#define FEW_OUTLIERS 64u /* one word in so many of a block */
+
+/* Whether a shift that is smaller by 4 leaves few outliers. */
+static bool few_outliers(const struct group *group, unsigned shift)
+{
+    uint32_t outliers = 0;
+    for (unsigned k = shift + 4; k < LENGTHS; k++)
+        outliers += group->lengths[k];
+    return shift >= 4 && outliers <= group->words / FEW_OUTLIERS;
+}
+
+#define BLOCK_SAMPLE ((size_t)2048) /* words of a block, by chunks of 64 */
+
+/* Scale changes from place to place: the shifts of a block follow from a sample of its own. */
+void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
+                      struct lmci_classes *classes)
+{
+    struct group groups[LMCI_MAX_CLASSES];
+    uint8_t class_of[256];
+    const size_t words = bytes / word;
+    const size_t stride = words > BLOCK_SAMPLE ? words / (BLOCK_SAMPLE / 64) : 64;
+    memset(groups, 0, classes->count * sizeof *groups);
+    memset(class_of, 0, sizeof class_of);
+    for (unsigned c = 1; c < classes->count; c++)
+        memset(class_of + classes->first[c], (int)c, 256u - classes->first[c]);
+    for (size_t at = 0; at < words; at += stride) {
+        struct sample chunk = {.word = word};
+        chunk.words = words - at < 64 ? words - at : 64;
+        chunk.data = (unsigned char *)(uintptr_t)data + at * word; /* only read */
+        chunk.base = (unsigned char *)(uintptr_t)base + at * word;
+        for (size_t i = 0; i < chunk.words; i++) {
+            const uint32_t b = sample_word(&chunk, chunk.base, i);
+            struct group *group = &groups[class_of[lmci_class_key(word, b)]];
+            group->lengths[length_of(sample_difference(&chunk, i, b))]++;
+            group->words++;
+        }
+    }
+    for (unsigned c = 0; c < classes->count; c++) {
+        if (groups[c].words < BLOCK_SAMPLE / 64)
+            continue;
+        choose_shift(&groups[c], word, &classes->shift[c]);
+        for (unsigned finer = 4; finer <= classes->finer[c] && few_outliers(&groups[c], classes->shift[c]); finer += 4)
+            classes->shift[c] = (uint8_t)(classes->shift[c] - 4);
+    }
+}
+
 /* Bits of the sample when it is dealt to classes: symbols at their entropies, what is below them, and outliers. */
 static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes, size_t *outliers)
 {
@@ -280,6 +330,7 @@ static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t
             struct lmci_classes finer = *classes;
             size_t finer_outliers;
             finer.shift[c] = (uint8_t)(finer.shift[c] - 4);
+            finer.finer[c] = (uint8_t)(finer.finer[c] + 4);
             uint64_t finer_bits = dealt_bits(sample, &finer, &finer_outliers);
             if (finer_bits >= bits || finer_outliers > outliers + sample->words / MORE_OUTLIERS)
                 break;
@@ -299,6 +350,7 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
     classes->count = n;
     groups[0].first = 0;
     for (unsigned c = 0; c < n; c++) {
+        classes->finer[c] = 0;
         classes->first[c] = (uint8_t)groups[c].first;
         choose_shift(&groups[c], sample->word, &classes->shift[c]);
     }

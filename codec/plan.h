@@ -17,4 +17,8 @@ struct lmci_scheme {
 /* The scheme that makes the sampled words smallest; one without a base when that is as good. */
 enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme);
 
+/* Chooses the shifts of one block again, from a sample of it. */
+void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
+                      struct lmci_classes *classes);
+
 #endif
