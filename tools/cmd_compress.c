@@ -174,7 +174,9 @@ static void report_done(struct compression *c)
 
 static enum lmcs_status compress(struct compression *c, struct cli_output *output)
 {
-    enum lmcs_status status = frames_work_init(c->cli, &c->work);
+    enum lmcs_status status = frames_check_memory(c->cli);
+    if (status == LMCS_OK)
+        status = frames_work_init(c->cli, &c->work);
     if (status == LMCS_OK)
         status = frames_read(c->cli, c->file.path, &c->file.memory);
     if (status == LMCS_OK)

@@ -26,6 +26,8 @@ struct frames_memory {
 /* LMCS_NO_MEMORY, with a message that says `what` it was for, when the machine has not so much to give. */
 enum lmcs_status frames_memory_new(struct cli *cli, const char *what, uint64_t bytes, struct frames_memory *memory);
 void frames_memory_free(struct frames_memory *memory);
+/* Whether there is memory to compress a file, as far as the sizes of files tell: before they are read. */
+enum lmcs_status frames_check_memory(struct cli *cli);
 /* Reads all of a file, a pipe, or standard input ("-"). */
 enum lmcs_status frames_read(struct cli *cli, const char *path, struct frames_memory *memory);
 enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progress, const struct cli_output *output,

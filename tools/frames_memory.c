@@ -37,13 +37,15 @@ static bool read_number(const char *path, const char *key, uint64_t *value)
 /* What can be had without pushing anything out to disk. */
 static uint64_t available_bytes(void)
 {
+    static const char *const cgroups[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
     uint64_t kib = 0;
     uint64_t limit = 0;
     uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     if (read_number("/proc/meminfo", "MemAvailable:", &kib) && kib < bytes / 1024)
         bytes = kib * 1024;
-    if (read_number("/sys/fs/cgroup/memory.max", "", &limit) && limit < bytes)
-        bytes = limit;
+    for (size_t i = 0; i < sizeof cgroups / sizeof *cgroups; i++)
+        if (read_number(cgroups[i], "", &limit) && limit < bytes)
+            bytes = limit;
     return bytes;
 }
 
@@ -76,9 +78,24 @@ enum lmcs_status frames_memory_new(struct cli *cli, const char *what, uint64_t b
     size_t mapped_bytes = (bytes / HUGE_PAGE + 1) * HUGE_PAGE;
     unsigned char *data = map_aligned(mapped_bytes);
     if (!data)
-        return no_memory(cli, what, bytes, available);
+        return cli_fail(cli, LMCS_NO_MEMORY, errno, "the %s of memory that %s takes are refused; see ulimit -v",
+                        cli_bytes(bytes).text, what);
     *memory = (struct frames_memory){data, (size_t)bytes, mapped_bytes};
     return LMCS_OK;
+}
+
+static uint64_t file_bytes(const char *path)
+{
+    struct stat info;
+    bool known = path && stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
+    return known ? (uint64_t)info.st_size : 0;
+}
+
+enum lmcs_status frames_check_memory(struct cli *cli)
+{
+    uint64_t available = available_bytes();
+    uint64_t bytes = 2 * file_bytes(cli->options.arguments[0]) + file_bytes(cli->options.base);
+    return bytes <= available ? LMCS_OK : no_memory(cli, "holding the file, its base and the result", bytes, available);
 }
 
 /* Twice as much, with what is there. */

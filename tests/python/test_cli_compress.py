@@ -574,6 +574,17 @@ def constant_frame(raw_bytes: int) -> bytes:
     return bytes(header) + struct.pack("<Q", xxhash.xxh3_64_intdigest(bytes(header), 0)) + coded * blocks
 
 
+def test_more_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A file that fits where the result doesn't: nothing is read, nothing written."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as file:
+        file.truncate(pages // 8 * 5)
+    message = error("compress", "--dtype", "u8", sparse, "-o", tmp_path / "out", status="no memory")
+    assert "holding the file, its base and the result takes" in message
+    assert not (tmp_path / "out").exists()
+
+
 def test_more_than_there_is_memory(tmp_path: Path) -> None:
     """A few MB that stand for a TiB, by the book."""
     small = constant_frame(5 * BLOCK)
