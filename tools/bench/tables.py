@@ -22,7 +22,7 @@ class Section:
     listed: bool = True  # print each goal; otherwise the table has them
 
     def goal(self, what: str, measured: float, relation: str, bound: float) -> None:
-        """Note a goal of the issue, and what was measured."""
+        """Note a goal, and what was measured."""
         self.goals.append((what, measured, relation, bound))
 
 
