@@ -256,12 +256,14 @@ C
     LD_LIBRARY_PATH=$(pkg-config --variable=libdir lmc)
     export LD_LIBRARY_PATH
     cc -std=c11 -Wall -Wextra -Werror "$where/main.c" -o "$where/shared" "${flags[@]}"
-    ldd "$where/shared" | grep -q 'liblmc\.so\.0 => /'
+    # No pipe: a grep that has seen enough would end ldd with a broken one.
+    [[ $(ldd "$where/shared") == *'liblmc.so.0 => /'* ]] || { echo "not linked with liblmc.so.0"; return 1; }
     cc -std=c11 "$where/main.c" -o "$where/static" -I"$where/usr/include" "$LD_LIBRARY_PATH/liblmc.a"
     cmake -S "$where" -B "$where/build" -DCMAKE_PREFIX_PATH="$where/usr" >>"$logs/install-codec.log"
     cmake --build "$where/build" >>"$logs/install-codec.log"
     for program in shared static build/with_lmc build/with_lmc_shared; do
-        "$where/$program" | grep 'bytes in .*, back without loss'
+        "$where/$program" | tee "$where/said"
+        grep -q 'bytes in .*, back without loss' "$where/said"
     done
     echo '#include <lmc.h>' | c++ -std=c++11 -Wall -Wextra -Werror -I"$where/usr/include" -fsyntax-only -x c++ -
 }
@@ -345,11 +347,11 @@ coverage() {
     .venv/bin/python -m gcovr --root . --filter codec/ --filter store/ build/coverage
 }
 
-# Functions run in a shell of their own where an error ends them.
+# Functions run in a shell of their own where an error ends them, and says which command it was.
 bash_function() {
     export top logs jobs
     export -f "${1?}"
-    bash -euo pipefail -c "$1"
+    bash -Eeuo pipefail -c 'trap '\''echo "status $?: $BASH_COMMAND" >&2'\'' ERR'"; $1"
 }
 
 # ---- All of it -----------------------------------------------------------------------------------------------------
