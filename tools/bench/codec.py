@@ -19,7 +19,7 @@ from codec_data import TOP, Source, file_rows, pretrained, trained
 from codec_entropy import KINDS, least
 from codec_rows import Row, goals_table, own_table, peer_tables
 from codec_run import Peers, Program, ours
-from tables import Section, gbs, markdown, met, processor, progress
+from tables import Section, gbs, processor, progress, run_sections
 
 MIB = 1 << 20
 FAST = ("ZipNN", "pcodec", "OpenZL", "zstd -3", "blosc2 zstd", "blosc2 lz4")  # measured in several rounds
@@ -345,29 +345,7 @@ def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
     }
     if not options.json:
         print(f"{report['machine']}\n", flush=True)
-    failures = []
-    for section in SECTIONS:
-        name = section.__name__
-        if options.only and name not in options.only:
-            continue
-        begin = time.monotonic()
-        progress(f"{name} ...")
-        try:
-            found = section(setting)
-        except Exception as error:
-            failures.append(name)
-            progress(f"{name} FAILED: {type(error).__name__}: {error}")
-            report[name] = {"error": str(error)}
-            continue
-        progress(f"{name}: {time.monotonic() - begin:.0f} s")
-        goals = [
-            {"what": w, "measured": m, "relation": r, "bound": b, "met": met(m, r, b)}
-            for part in found
-            for w, m, r, b in part.goals
-        ]
-        report[name] = {"numbers": {k: v for part in found for k, v in part.numbers.items()}, "goals": goals}
-        if not options.json:
-            print("\n".join(markdown(part) for part in found), flush=True)
+    failures = run_sections(SECTIONS, setting, options.only, report, options.json)
     report["left out"] = setting.notes
     if options.json:
         print(json.dumps(report, indent=2))

@@ -23,7 +23,7 @@ sys.path.insert(0, str(TOP / "tools/quickstart"))
 import torch  # noqa: E402
 from model import CONTEXT, GPT  # noqa: E402
 from peers import FILE_SAVERS, read_all, save_lmcstore, start_dcp, stop_dcp, tensors_of  # noqa: E402
-from tables import Section, gbs, markdown, met, ms, processor, progress  # noqa: E402
+from tables import Section, gbs, ms, processor, progress, run_sections  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 BENCH = TOP / "build/release/bin/bench_store"
@@ -443,7 +443,6 @@ def main() -> None:
     torch.set_num_threads(THREADS)
 
     options.dir.mkdir(parents=True, exist_ok=True)
-    failures = []
     report: dict[str, Any] = {}
     with (
         tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as disk,
@@ -454,26 +453,7 @@ def main() -> None:
         report["machine"] = machine(setting)
         if not options.json:
             print(f"{report['machine']}\n", flush=True)
-        for section in SECTIONS:
-            name = section.__name__
-            if options.only and name not in options.only:
-                continue
-            begin = time.monotonic()
-            progress(f"{name} ...")
-            try:
-                found = section(setting)
-            except Exception as error:
-                failures.append(name)
-                progress(f"{name} FAILED: {error}")
-                report[name] = {"error": str(error)}
-                continue
-            progress(f"{name}: {time.monotonic() - begin:.0f} s")
-            goals = [
-                {"what": w, "measured": m, "relation": r, "bound": b, "met": met(m, r, b)} for w, m, r, b in found.goals
-            ]
-            report[name] = {"numbers": found.numbers, "goals": goals}
-            if not options.json:
-                print(markdown(found), flush=True)
+        failures = run_sections(SECTIONS, setting, options.only, report, options.json)
     if options.json:
         print(json.dumps(report, indent=2))
     if failures:

@@ -4,6 +4,8 @@
 import os
 import platform
 import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,3 +72,38 @@ def markdown(section: Section) -> str:
         limit = "at most" if relation == "<=" else "at least"
         parts.append(f"- {word}: {what}: {measured:.3g}, goal {limit} {bound:g}")
     return "\n".join(parts) + "\n"
+
+
+def run_sections(
+    sections: Sequence[Callable[[Any], Section | list[Section]]],
+    setting: Any,
+    only: list[str] | None,
+    report: dict[str, Any],
+    as_json: bool,
+) -> list[str]:
+    """Measure the sections that are wanted, print them or put them into the report; the names of those that failed."""
+    failures = []
+    for section in sections:
+        name = section.__name__
+        if only and name not in only:
+            continue
+        begin = time.monotonic()
+        progress(f"{name} ...")
+        try:
+            found = section(setting)
+        except Exception as error:
+            failures.append(name)
+            progress(f"{name} FAILED: {type(error).__name__}: {error}")
+            report[name] = {"error": str(error)}
+            continue
+        progress(f"{name}: {time.monotonic() - begin:.0f} s")
+        parts = found if isinstance(found, list) else [found]
+        goals = [
+            {"what": w, "measured": m, "relation": r, "bound": b, "met": met(m, r, b)}
+            for part in parts
+            for w, m, r, b in part.goals
+        ]
+        report[name] = {"numbers": {k: v for part in parts for k, v in part.numbers.items()}, "goals": goals}
+        if not as_json:
+            print("\n".join(markdown(part) for part in parts), flush=True)
+    return failures
