@@ -8,7 +8,9 @@
 #include "block.h"
 
 #include "bytes.h"
+#include "copies.h"
 #include "kernels.h"
+#include "keyed.h"
 #include "memory.h"
 #include "plan.h"
 #include "plane.h"
@@ -135,22 +137,84 @@ static enum lmc_status encode_classes(const struct lmci_block_shape *shape, cons
     return status;
 }
 
+static enum lmc_status encode_keyed(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                    const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                    unsigned char *dst, size_t *coded_bytes)
+{
+    dst[0] = LMCI_METHOD_KEYED;
+    lmc_hasher_update(hasher, data, shape->bytes);
+    enum lmc_status status =
+        lmci_keyed_encode(shape, &scheme->classes, scheme->low, data, base, dst + 1, shape->bytes, coded_bytes);
+    *coded_bytes += *coded_bytes ? 1 : 0;
+    return status;
+}
+
+static enum lmc_status encode_lines(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                    const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                    unsigned char *dst, size_t *coded_bytes)
+{
+    bool by_classes = scheme->method != LMCI_METHOD_PLANES;
+    enum lmc_status status = LMC_OK;
+    *coded_bytes = 0;
+    if (scheme->method == LMCI_METHOD_KEYED)
+        status = encode_keyed(shape, scheme, data, base, hasher, dst, coded_bytes);
+    else if (by_classes)
+        status = encode_classes(shape, &scheme->classes, data, scheme->method == LMCI_METHOD_CLASSES ? base : NULL,
+                                hasher, dst, coded_bytes);
+    if (status == LMC_OK && *coded_bytes == 0)
+        status = encode_transformed(shape, scheme, data, base, by_classes ? NULL : hasher, dst, coded_bytes);
+    if (status == LMC_OK && *coded_bytes == 0)
+        *coded_bytes = encode_raw(shape, data, dst);
+    return status;
+}
+
+#define COPIES_SAVE 2 /* times what the runs take */
+
+/* The runs and the rest of a block. Nothing is written if by the rest's measure the runs save less than they take. */
+static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                   const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes)
+{
+    struct lmc_hasher unused;
+    struct lmci_block_shape rest = *shape;
+    const size_t head = 1 + lmci_copies_bytes(copies);
+    size_t written;
+    rest.bytes = copies->rest_bytes;
+    lmc_hasher_init(&unused);
+    dst[0] = LMCI_METHOD_COPIES;
+    lmci_copies_put(copies, dst + 1);
+    enum lmc_status status = encode_lines(&rest, scheme, copies->rest, copies->base, &unused, dst + head, &written);
+    const uint64_t saved = (uint64_t)(shape->bytes - rest.bytes) * written / rest.bytes;
+    if (status == LMC_OK && saved > COPIES_SAVE * lmci_copies_bytes(copies))
+        *coded_bytes = head + written;
+    return status;
+}
+
+static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                     const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                     size_t *coded_bytes)
+{
+    struct lmci_copies copies;
+    enum lmc_status status = lmci_copies_take(data, base, shape->bytes, &copies);
+    if (status == LMC_OK && copies.count > 0)
+        status = encode_rest(shape, scheme, &copies, dst, coded_bytes);
+    lmci_release(copies.memory);
+    return status;
+}
+
 enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                   const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                   size_t *coded_bytes, struct lmc_hash *content)
 {
     struct lmc_hasher hasher;
-    bool by_classes = scheme->method == LMCI_METHOD_CLASSES || scheme->method == LMCI_METHOD_VALUES;
     enum lmc_status status = LMC_OK;
     lmc_hasher_init(&hasher);
     *coded_bytes = 0;
-    if (by_classes)
-        status = encode_classes(shape, &scheme->classes, data, scheme->method == LMCI_METHOD_CLASSES ? base : NULL,
-                                &hasher, dst, coded_bytes);
-    if (status == LMC_OK && *coded_bytes == 0)
-        status = encode_transformed(shape, scheme, data, base, by_classes ? NULL : &hasher, dst, coded_bytes);
-    if (status == LMC_OK && *coded_bytes == 0)
-        *coded_bytes = encode_raw(shape, data, dst);
+    if (scheme->copies && lmci_copies_likely(data, base, shape->bytes))
+        status = encode_copies(shape, scheme, data, base, dst, coded_bytes);
+    if (status == LMC_OK && *coded_bytes)
+        lmc_hasher_update(&hasher, data, shape->bytes);
+    else if (status == LMC_OK)
+        status = encode_lines(shape, scheme, data, base, &hasher, dst, coded_bytes);
     *content = lmc_hasher_final(&hasher);
     return status;
 }
@@ -243,6 +307,20 @@ static enum lmc_status decode_classes(const struct lmci_block_shape *shape, stru
     return status;
 }
 
+static enum lmc_status decode_keyed(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                    const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                    const char **message)
+{
+    if (!lmci_has_keys(shape->word))
+        return lmci_damaged(message, "a block of words that have classes, or no exponent, has keys");
+    enum lmc_status status = lmci_keyed_decode(shape, in, base, dst, message);
+    if (status == LMC_OK && lmci_left(in))
+        return lmci_damaged(message, "bytes follow the last plane of a block");
+    if (status == LMC_OK)
+        lmc_hasher_update(hasher, dst, shape->bytes);
+    return status;
+}
+
 static enum lmc_status decode_method(unsigned method, const struct lmci_block_shape *shape, struct lmci_reader *in,
                                      const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
                                      const char **message)
@@ -258,10 +336,41 @@ static enum lmc_status decode_method(unsigned method, const struct lmci_block_sh
         return decode_classes(shape, in, base, dst, hasher, message);
     case LMCI_METHOD_VALUES:
         return decode_classes(shape, in, NULL, dst, hasher, message);
+    case LMCI_METHOD_KEYED:
+        if (!base)
+            return lmci_damaged(message, "a block needs a base, and the frame has none");
+        return decode_keyed(shape, in, base, dst, hasher, message);
     default:
         *message = "a block has a method that this version does not know";
         return LMC_UNSUPPORTED;
     }
+}
+
+/* The rest of a block, and with the runs all of it. */
+static enum lmc_status decode_copies(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                     const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                     const char **message)
+{
+    struct lmci_copies copies;
+    struct lmc_hasher unused;
+    struct lmci_block_shape rest = *shape;
+    enum lmc_status status = lmci_copies_get(in, base, shape->bytes, &copies, message);
+    if (status != LMC_OK)
+        return status;
+    rest.bytes = copies.rest_bytes;
+    rest.stream = false;
+    lmc_hasher_init(&unused);
+    const unsigned char *method = lmci_take(in, 1);
+    if (!method || *method == LMCI_METHOD_COPIES)
+        status = lmci_damaged(message, "a block's copies are not well formed");
+    else
+        status = decode_method(*method, &rest, in, copies.base, copies.rest, &unused, message);
+    if (status == LMC_OK) {
+        lmci_copies_fill(&copies, dst, shape->bytes);
+        lmc_hasher_update(hasher, dst, shape->bytes);
+    }
+    lmci_release(copies.memory);
+    return status;
 }
 
 enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const unsigned char *coded, size_t coded_bytes,
@@ -274,7 +383,11 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
     if (!method)
         return lmci_damaged(message, "a block is empty");
     lmc_hasher_init(&hasher);
-    enum lmc_status status = decode_method(*method, shape, &in, base, dst, &hasher, message);
+    enum lmc_status status;
+    if (*method == LMCI_METHOD_COPIES)
+        status = decode_copies(shape, &in, base, dst, &hasher, message);
+    else
+        status = decode_method(*method, shape, &in, base, dst, &hasher, message);
     if (shape->stream)
         lmci_kernels()->fence();
     *content = lmc_hasher_final(&hasher);

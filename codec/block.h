@@ -13,7 +13,14 @@
 
 #include <stdbool.h>
 
-enum lmci_method { LMCI_METHOD_RAW = 0, LMCI_METHOD_PLANES = 1, LMCI_METHOD_CLASSES = 2, LMCI_METHOD_VALUES = 3 };
+enum lmci_method {
+    LMCI_METHOD_RAW = 0,
+    LMCI_METHOD_PLANES = 1,
+    LMCI_METHOD_CLASSES = 2,
+    LMCI_METHOD_VALUES = 3,
+    LMCI_METHOD_KEYED = 4,
+    LMCI_METHOD_COPIES = 5
+};
 
 /* A block's bytes and how they are seen. */
 struct lmci_block_shape {

@@ -114,7 +114,8 @@ static void deal_pieces(const struct lmci_block_shape *shape, const struct lmci_
 {
     for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
-        lmc_hasher_update(hasher, data + done, bytes);
+        if (hasher)
+            lmc_hasher_update(hasher, data + done, bytes);
         lmci_kernels()->class_deal(shape->word, data + done, base + done, bytes / shape->word, classes, lists);
     }
 }
@@ -352,7 +353,8 @@ static void join_pieces(const struct lmci_block_shape *shape, const struct lmci_
     for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
         lmci_kernels()->class_join(shape->word, base + done, bytes / shape->word, classes, lists, dst + done);
-        lmc_hasher_update(hasher, dst + done, bytes);
+        if (hasher)
+            lmc_hasher_update(hasher, dst + done, bytes);
     }
 }
 

@@ -51,7 +51,7 @@ static inline bool lmci_has_classes(unsigned word)
 
 /*
  * `base` is NULL for a block that is coded alone: by its distances from `center`, of which there is one class, so that
- * a symbol has the exponent and the first bits behind it.
+ * a symbol has the exponent and the first bits behind it. `hasher` may be NULL with a base.
  */
 /* The coded block behind its method byte; the bytes written, or 0: they don't fit, or there are too many outliers. */
 enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,

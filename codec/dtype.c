@@ -79,3 +79,8 @@ bool lmci_dtype_is_float(uint32_t dtype)
     const struct dtype *found = find(dtype);
     return found && found->is_float;
 }
+
+bool lmci_dtype_has_exponent(uint32_t dtype)
+{
+    return lmci_dtype_is_float(dtype) || (dtype >= LMC_F8_E4M3FN && dtype <= LMC_F8_E5M2FNUZ);
+}

@@ -10,5 +10,7 @@
 unsigned lmci_dtype_word(uint32_t dtype);
 /* Whether the words are floats of 16 bits or more. */
 bool lmci_dtype_is_float(uint32_t dtype);
+/* Whether the words are floats, of 8 bits too, whose differences depend on their exponents. */
+bool lmci_dtype_has_exponent(uint32_t dtype);
 
 #endif

@@ -61,8 +61,7 @@ enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_enco
         lmci_release(made);
         return status;
     }
-    bool needs_base = scheme.method == LMCI_METHOD_CLASSES || lmci_transform_needs_base(scheme.transform);
-    uint32_t base_count = needs_base ? 1 : 0;
+    uint32_t base_count = lmci_scheme_needs_base(&scheme) ? 1 : 0;
     uint64_t block_count = lmc_block_count(params->raw_bytes);
     *made = (struct lmc_encoder){*params, scheme, base_count, block_count, lmci_header_bytes(base_count, block_count)};
     *encoder = made;

@@ -78,6 +78,15 @@ struct lmci_kernels {
     /* Rotates words by one bit, to the left or back; `from` may be `to`. */
     void (*class_rotate)(unsigned word, bool left, const unsigned char *from, size_t count, unsigned char *to);
 
+    /* The words that stand for those of a base, of 1 or of 8 bytes (keyed.h). */
+    void (*keyed_base)(unsigned word, const unsigned char *base, size_t count, unsigned char *to);
+    /* Those that stand for the data's, `against` what stands for its base; and the planes beside, for words of 8. */
+    void (*keyed_split)(unsigned word, unsigned low, const unsigned char *data, const unsigned char *base,
+                        const unsigned char *against, size_t count, unsigned char *const *planes, unsigned char *to);
+    /* The inverse. */
+    void (*keyed_join)(unsigned word, unsigned low, const unsigned char *const *planes, const unsigned char *from,
+                       const unsigned char *against, const unsigned char *base, size_t count, unsigned char *data);
+
     /*
      * Lists of tree.c, of at least one symbol: memory up to 64 bytes past their end is read, and written in what is
      * an output. Bits: one a symbol, lowest first; they are never read past (count + 7) / 8 bytes.

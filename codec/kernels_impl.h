@@ -18,6 +18,7 @@
 #include "bits_impl.h"
 #include "classes_impl.h"
 #include "context_impl.h"
+#include "keyed_impl.h"
 
 const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .name = LMCI_KERNELS_NAME,
@@ -40,6 +41,9 @@ const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .class_deal = class_deal,
     .class_join = class_join,
     .class_rotate = class_rotate,
+    .keyed_base = keyed_base,
+    .keyed_split = keyed_split,
+    .keyed_join = keyed_join,
     .tree_bits = tree_bits,
     .tree_split = tree_split,
     .tree_keep = tree_keep,

@@ -4,16 +4,21 @@
  *
  * Pieces from all over the tensor are transformed in each way that is possible; the sum of the planes' order-0
  * entropies decides, and where it is a tie, what is faster to decode. A delta costs a reader its base, so it must win
- * by one part in 64. Deltas of floats of 2 or 4 bytes are dealt to classes by the base's exponent: neighbouring
+ * by one part in 64. Deltas of floats are dealt to classes by the base's exponent: neighbouring
  * exponents are joined as long as the lengths of their differences are spread alike. The choice holds for all blocks,
  * each of which may still store planes raw, or be coded alone where it has too many outliers.
+ *
+ * Floats of 1 and 8 bytes are dealt to classes by way of words that stand for them (keyed.h). Whether lines repeat is
+ * asked of a second sample, of whole lines.
  */
 #include "plan.h"
 
 #include "bytes.h"
+#include "copies.h"
 #include "dtype.h"
 #include "huffman.h"
 #include "kernels.h"
+#include "keyed.h"
 #include "memory.h"
 #include "plane.h"
 
@@ -59,32 +64,51 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     return true;
 }
 
-/* Copies all of a small tensor, and PIECES pieces at even distances of a larger one. */
-static void gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
+/* Copies all of a small tensor, and PIECES pieces at even distances of a larger one; returns how many bytes. */
+static size_t gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
 {
     size_t piece_bytes = sample->words / PIECES * sample->word;
     if (raw_bytes <= sample->words * sample->word) {
         memcpy(to, from, (size_t)raw_bytes);
-        return;
+        return (size_t)raw_bytes;
     }
     uint64_t stride_words = (raw_bytes - piece_bytes) / sample->word / (PIECES - 1);
     for (uint64_t piece = 0; piece < PIECES; piece++)
         memcpy(to + piece * piece_bytes, from + piece * stride_words * sample->word, piece_bytes);
+    return PIECES * piece_bytes;
+}
+
+/* So does this, by whole lines, in which rows that repeat look so, but which are of fewer of a matrix's columns. */
+static size_t gather_lines(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes,
+                           unsigned char *to)
+{
+    const size_t piece_lines = sample->words * sample->word / PIECES / LMCI_LINE;
+    const uint64_t lines = raw_bytes / LMCI_LINE;
+    if (raw_bytes <= sample->words * sample->word || piece_lines == 0)
+        return gather(sample, from, raw_bytes, to);
+    const uint64_t stride = ((lines - piece_lines) / (PIECES - 1) - 1) | 1; /* odd: not always the same ones of a row */
+    for (uint64_t piece = 0; piece < PIECES; piece++)
+        memcpy(to + piece * piece_lines * LMCI_LINE, from + piece * stride * LMCI_LINE, piece_lines * LMCI_LINE);
+    return PIECES * piece_lines * LMCI_LINE;
+}
+
+/* Of a plane of the sample. */
+static uint64_t plane_bits(const struct sample *sample, const unsigned char *plane)
+{
+    uint32_t counts[256];
+    lmci_kernels()->count(plane, sample->words, 1, counts);
+    const unsigned mask = lmci_plane_bits(counts, sample->words);
+    uint64_t raw = (mask ? (unsigned)__builtin_popcount(mask) : 8) * (uint64_t)sample->words;
+    uint64_t coded = lmci_expected_bits(counts, sample->words) + sample->words / sample->plane_cost;
+    return coded < raw ? coded : raw;
 }
 
 static uint64_t cost_bits(const struct sample *sample, enum lmci_transform transform)
 {
     uint64_t bits = 0;
-    const struct lmci_kernels *kernels = lmci_kernels();
-    kernels->split(transform, sample->word, sample->data, sample->base, sample->words, sample->planes);
-    for (unsigned p = 0; p < sample->word; p++) {
-        uint32_t counts[256];
-        kernels->count(sample->planes[p], sample->words, 1, counts);
-        const unsigned mask = lmci_plane_bits(counts, sample->words);
-        uint64_t raw = (mask ? (unsigned)__builtin_popcount(mask) : 8) * (uint64_t)sample->words;
-        uint64_t coded = lmci_expected_bits(counts, sample->words) + sample->words / sample->plane_cost;
-        bits += coded < raw ? coded : raw;
-    }
+    lmci_kernels()->split(transform, sample->word, sample->data, sample->base, sample->words, sample->planes);
+    for (unsigned p = 0; p < sample->word; p++)
+        bits += plane_bits(sample, sample->planes[p]);
     return bits;
 }
 
@@ -95,6 +119,7 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 #define USUAL_CLASSES_4 8u
 #define DENSE_CLASSES   LMCI_MAX_CLASSES
 #define GROUP_LEAST     200u  /* a key of fewer than one in so many words joins the keys below it */
+#define FEW_OUTLIERS    64u   /* one word in so many */
 #define OUTLIER_SAVES   4u    /* bits: an outlier's word takes a few less than it has ... */
 #define OUTLIER_MARK    6u    /* ... and its mark some */
 #define CLASS_BITS      4000u /* what a class has to save in each block, for its table and the time that it takes */
@@ -242,8 +267,6 @@ static void choose_shift(const struct group *group, unsigned word, uint8_t *shif
         }
     }
 }
-
-#define FEW_OUTLIERS 64u /* one word in so many of a block */
 
 /* Whether a shift that is smaller by 4 leaves few outliers. */
 static bool few_outliers(const struct group *group, unsigned shift)
@@ -408,6 +431,54 @@ static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmc
     return bits + lmci_expected_bits(symbols, sample->words);
 }
 
+/* ---- Keys ------------------------------------------------------------------------------------------------------ */
+
+/* How many bytes of the differences of f64 are below the four that are dealt to classes: as few as leave only a few
+ * with more above these. */
+static unsigned choose_low(const struct sample *sample)
+{
+    size_t above[LMCI_KEYED_LOW_MOST] = {0};
+    unsigned low = 0;
+    for (size_t i = 0; i < sample->words; i++) {
+        const uint64_t d = lmci_load64(sample->data + 8 * i) - lmci_load64(sample->base + 8 * i);
+        const uint64_t size = d >> 63 ? 0 - d : d;
+        for (unsigned k = 0; k < LMCI_KEYED_LOW_MOST; k++)
+            above[k] += size >> (8 * k + 31) != 0;
+    }
+    while (low < LMCI_KEYED_LOW_MOST && above[low] > sample->words / FEW_OUTLIERS)
+        low++;
+    return low;
+}
+
+/* Takes differences by the base's keys if the sample is smaller than `least` with them. */
+static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, uint64_t least,
+                                    struct lmci_scheme *scheme)
+{
+    struct sample stands = *sample;
+    struct lmci_classes classes = {0};
+    const unsigned low = sample->word == 8 ? choose_low(sample) : 0;
+    uint64_t bits = 0;
+    stands.word = lmci_keyed_word(sample->word);
+    stands.memory = lmci_allocate(2 * stands.word * sample->words);
+    if (!stands.memory)
+        return LMC_NO_MEMORY;
+    stands.data = stands.memory;
+    stands.base = stands.memory + stands.word * sample->words;
+    lmci_kernels()->keyed_base(sample->word, sample->base, sample->words, stands.base);
+    lmci_kernels()->keyed_split(sample->word, low, sample->data, sample->base, stands.base, sample->words,
+                                sample->planes, stands.data);
+    for (unsigned p = 0; sample->word == 8 && p < LMCI_KEYED_PLANES; p++)
+        bits += plane_bits(sample, sample->planes[p]);
+    bits += plan_classes(&stands, most, &classes);
+    lmci_release(stands.memory);
+    if (bits >= least)
+        return LMC_OK;
+    scheme->method = LMCI_METHOD_KEYED;
+    scheme->classes = classes;
+    scheme->low = low;
+    return LMC_OK;
+}
+
 /* ---- The choice ------------------------------------------------------------------------------------------------ */
 
 /* The better of the two ways to code a tensor alone. */
@@ -419,8 +490,8 @@ static uint64_t choose_alone(const struct sample *sample, bool is_float, struct 
     return rotated < least ? rotated : least;
 }
 
-/* Takes a delta by planes if it is smaller than `least`. */
-static void choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
+/* Takes a delta by planes if it is smaller than `least`. Returns the bits of what is smallest. */
+static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
     for (size_t i = 0; i < sizeof deltas / sizeof *deltas; i++) {
@@ -430,6 +501,7 @@ static void choose_delta(const struct sample *sample, uint64_t least, struct lmc
             least = bits;
         }
     }
+    return least;
 }
 
 static unsigned count_noise(const struct sample *sample, enum lmci_transform transform)
@@ -452,10 +524,11 @@ static void choose_values(const struct sample *sample, bool possible, uint64_t a
     scheme->classes = values;
 }
 
-static void choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
+static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
 {
+    enum lmc_status status = LMC_OK;
     const bool is_float = lmci_dtype_is_float(params->dtype);
-    const unsigned usual = sample->word == 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
+    const unsigned usual = sample->word <= 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
     const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
     const uint64_t alone = choose_alone(sample, is_float, scheme);
     const uint64_t least = alone - alone / 64;
@@ -463,11 +536,23 @@ static void choose(const struct sample *sample, const struct lmc_params *params,
         if (plan_classes(sample, most, &scheme->classes) < least)
             scheme->method = LMCI_METHOD_CLASSES;
     } else if (sample->base) {
-        choose_delta(sample, least, scheme);
+        const uint64_t smallest = choose_delta(sample, least, scheme);
+        if (lmci_dtype_has_exponent(params->dtype))
+            status = choose_keyed(sample, most, smallest, scheme);
     }
     choose_values(sample, params->level == LMC_LEVEL_DENSE && is_float, alone, scheme);
     if (scheme->method == LMCI_METHOD_PLANES)
         scheme->noise = count_noise(sample, scheme->transform);
+    return status;
+}
+
+/* Whether rows seem to repeat. The sample is another then. */
+static bool repeats(const struct sample *sample, const struct lmc_params *params, bool needs_base)
+{
+    const size_t bytes = gather_lines(sample, params->data, params->raw_bytes, sample->data);
+    if (needs_base)
+        gather_lines(sample, params->base, params->raw_bytes, sample->base);
+    return lmci_copies_likely(sample->data, needs_base ? sample->base : NULL, bytes);
 }
 
 enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme)
@@ -481,7 +566,8 @@ enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *s
     gather(&sample, params->data, params->raw_bytes, sample.data);
     if (sample.base)
         gather(&sample, params->base, params->raw_bytes, sample.base);
-    choose(&sample, params, scheme);
+    enum lmc_status status = choose(&sample, params, scheme);
+    scheme->copies = repeats(&sample, params, lmci_scheme_needs_base(scheme));
     lmci_release(sample.memory);
-    return LMC_OK;
+    return status;
 }

@@ -152,23 +152,32 @@ def decode_block(coded: bytes, raw: int, word: int, base: bytes | None) -> bytes
     """[5.1]"""
     reader = Reader(coded)
     method = reader.byte()
-    unsupported(method > 3, "method of a block")
-    if method == 0:
-        block = reader.take(raw)
-    elif method == 2:
-        refuse(word not in (2, 4) or base is None, "classes without a base, or of words that have no exponent")
-        block = decode_classes(reader, raw // word, word, base or b"")
-    elif method == 3:
-        refuse(word not in (2, 4), "values of words that have no exponent")
-        block = decode_values(reader, raw // word, word)
-    else:
-        transform = reader.byte()
-        unsupported(transform > 4, "transform")
-        refuse(transform >= 2 and base is None, "a transform that needs a base")
-        planes = [decode_list(reader, raw // word) for _ in range(word)]
-        block = join(planes, raw, word, transform, base)
+    decode = decode_copies if method == 5 else decode_method
+    block = decode(reader, method, raw, word, base)
     refuse(reader.at != len(coded), "bytes left over in a block")
     return block
+
+
+def decode_method(reader: Reader, method: int, raw: int, word: int, base: bytes | None) -> bytes:
+    """[5.1]"""
+    unsupported(method > 5, "method of a block")
+    refuse(method == 5, "copies of copies")
+    if method == 0:
+        return reader.take(raw)
+    if method == 2:
+        refuse(word not in (2, 4) or base is None, "classes without a base, or of words that have no exponent")
+        return decode_classes(reader, raw // word, word, base or b"")
+    if method == 3:
+        refuse(word not in (2, 4), "values of words that have no exponent")
+        return decode_values(reader, raw // word, word)
+    if method == 4:
+        refuse(word not in (1, 8) or base is None, "keys without a base, or of words that have classes")
+        return decode_keyed(reader, raw // word, word, base or b"")
+    transform = reader.byte()
+    unsupported(transform > 4, "transform")
+    refuse(transform >= 2 and base is None, "a transform that needs a base")
+    planes = [decode_list(reader, raw // word) for _ in range(word)]
+    return join(planes, raw, word, transform, base)
 
 
 def join(planes: list[bytes], raw: int, word: int, transform: int, base: bytes | None) -> bytes:
@@ -299,6 +308,54 @@ def decode_values(reader: Reader, n: int, word: int) -> bytes:
         return block
     words = [int.from_bytes(block[at : at + word], "little") for at in range(0, len(block), word)]
     return b"".join((y >> 1 | (y & 1) << 8 * word - 1).to_bytes(word, "little") for y in words)
+
+
+def decode_keyed(reader: Reader, n: int, word: int, base: bytes) -> bytes:
+    """[5.8]"""
+    low = reader.byte()
+    refuse(low > (4 if word == 8 else 0), "planes below the differences")
+    if word == 1:
+        stands = b"".join(((b & 127) << 7).to_bytes(2, "little") for b in base)
+        words = decode_classes(reader, n, 2, stands)
+        return bytes(b + words[2 * i] - stands[2 * i] & 255 for i, b in enumerate(base))
+    planes = [decode_list(reader, n) for _ in range(4)]
+    bases = [int.from_bytes(base[at : at + 8], "little") for at in range(0, 8 * n, 8)]
+    keys = [min(max((b >> 52 & 2047) - 831, 0), 255) for b in bases]
+    middles = decode_classes(reader, n, 4, b"".join((key << 23).to_bytes(4, "little") for key in keys))
+    content = bytearray()
+    for i, (b, key) in enumerate(zip(bases, keys, strict=True)):
+        middle = int.from_bytes(middles[4 * i : 4 * i + 4], "little") - (key << 23) & 0xFFFFFFFF
+        d = (middle - (1 << 32) if middle >> 31 else middle) << 8 * low
+        places = [p for p in range(8) if not low <= p < low + 4]
+        d += sum(plane[i] << 8 * p for plane, p in zip(planes, places, strict=True))
+        content += (b + d & (1 << 64) - 1).to_bytes(8, "little")
+    return bytes(content)
+
+
+def decode_copies(reader: Reader, _method: int, raw: int, word: int, base: bytes | None) -> bytes:
+    """[5.9]"""
+    count = int.from_bytes(reader.take(2), "little")
+    runs = [struct.unpack("<HHH", reader.take(6)) for _ in range(count)]
+    refuse(not runs, "no copies")
+    source_of: dict[int, int] = {}
+    end = 0
+    for first, lines, source in runs:
+        refuse(first < end or lines == 0 or source >= first or first + lines > raw // 64, "a copy")
+        source_of.update((first + k, source + k) for k in range(lines))
+        end = first + lines
+    own = [(at, min(at + 64, raw)) for at in range(0, raw, 64) if at // 64 not in source_of]
+    base_rest = None if base is None else b"".join(base[at:stop] for at, stop in own)
+    rest = decode_method(reader, reader.byte(), raw - 64 * len(source_of), word, base_rest)
+    block = bytearray()
+    used = 0
+    for line in range((raw + 63) // 64):
+        if line in source_of:
+            block += block[64 * source_of[line] : 64 * source_of[line] + 64]
+        else:
+            size = min(64, raw - 64 * line)
+            block += rest[used : used + size]
+            used += size
+    return bytes(block)
 
 
 class Entries:

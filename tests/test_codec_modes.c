@@ -339,11 +339,17 @@ static void test_pieces_unlike(void **unused)
     fill(SPARSE, 2, data + 3 * n, n);
     for (size_t i = 4 * n; i < 5 * n; i++)
         data[i] = (unsigned char)(data[i] % 16);
-    struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, 5 * n + 12345);
-    assert_int_equal(plane_kind(&made, 0, 5 * n), PIECES);
+    const size_t words = 5 * n + 12345;
+    unsigned char *beside = malloc(2 * words); /* noise beside each byte, so that no line repeats */
+    fill(RANDOM, 3, beside, 2 * words);
+    for (size_t i = 0; i < words; i++)
+        beside[2 * i] = data[i];
+    struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U16, beside, NULL, 2 * words);
+    assert_int_equal(plane_kind(&made, 0, words), PIECES);
     /* 8 bits + 2 + 0.1 or so + 4, and the last piece 8 */
-    assert_in_range(made.frame_bytes, n * 14 / 8 + 12345, n * 29 / 16 + 12345);
+    assert_in_range(made.frame_bytes - words, n * 14 / 8 + 12345, n * 29 / 16 + 12345);
     free(made.frame);
+    free(beside);
     free(data);
 }
 
@@ -384,6 +390,166 @@ static void test_signs_that_turn(void **unused)
     }
     free(before);
     free(after);
+}
+
+/* ---- Floats of 1 and of 8 bytes, given the base's exponent ----------------------------------------------------- */
+
+/* Noise to the last bit. */
+static double next_double(uint64_t *state)
+{
+    const double x = (double)next_normal(state);
+    return x + x * (double)(next_random(state) >> 11) / 18014398509481984.0 / 16777216.0;
+}
+
+/* Words of f64 that moved by about 2^-`less` of 1 each, whatever their size. */
+static void put_doubles(unsigned less, uint64_t *base, uint64_t *data, size_t n)
+{
+    uint64_t state = less + 1;
+    for (size_t i = 0; i < n; i++) {
+        const double x = next_double(&state), moved = x + next_double(&state) / (double)((uint64_t)1 << less);
+        memcpy(&base[i], &x, 8);
+        memcpy(&data[i], &moved, 8);
+    }
+}
+
+static void test_doubles_by_keys(void **unused)
+{
+    (void)unused;
+    const size_t n = 200000;
+    uint64_t *base = malloc(8 * n), *data = malloc(8 * n);
+    for (unsigned less = 0; less <= 50; less += 10) {
+        put_doubles(less, base, data, n);
+        for (enum lmc_level level = LMC_LEVEL_DEFAULT; level <= LMC_LEVEL_DENSE; level++) {
+            struct encoded by_keys = encode_by_all(level, LMC_F64, data, base, 8 * n);
+            const size_t as_integers = round_trip_by_all(level, LMC_U64, data, base, 8 * n);
+            if (less >= 10)
+                assert_int_equal(coded_block(&by_keys, 0)[0], 4);
+            /* An eighth of a bit of each and more, wherever differences end, where planes are counted less. */
+            const size_t saves = level == LMC_LEVEL_DEFAULT ? n / 64 : 0;
+            assert_in_range(by_keys.frame_bytes, 0,
+                            less >= 10 ? as_integers * 1001 / 1000 - saves : as_integers * 101 / 100);
+            free(by_keys.frame);
+        }
+    }
+    /* Signs that turn, numbers far away, NaNs and zeros of both signs come back too. */
+    for (size_t i = 0; i < n; i += 97)
+        data[i] = i % 3 ? data[i] ^ UINT64_C(1) << 63 : i * UINT64_C(0x9e3779b97f4a7c15);
+    data[5] = UINT64_C(0x7ff8000000000001), base[6] = UINT64_C(0xfff0000000000000), data[7] = UINT64_C(1) << 63;
+    const size_t odd = round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_F64, data, base, 8 * n);
+    assert_in_range(odd, 0, round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_U64, data, base, 8 * n));
+    round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_C128, data, base, 8 * n);
+    free(data);
+    free(base);
+}
+
+/* f8 whose chance to move by one doubles with each exponent less. */
+static void test_bytes_by_keys(void **unused)
+{
+    (void)unused;
+    const size_t n = 500000;
+    unsigned char *base = malloc(n), *data = malloc(n);
+    uint64_t state = 11;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t random = next_random(&state);
+        const unsigned less = (unsigned)__builtin_ctzll(random >> 40 | 1 << 9);
+        base[i] = (unsigned char)((random & 0x80) | (14 - less) << 3 | (random & 7));
+        data[i] = (unsigned char)(base[i] + (random >> 8 & ((1u << (less > 6 ? 0 : 6 - less)) - 1) ? 0
+                                             : random >> 62 & 1                                    ? 1
+                                                                                                   : -1));
+    }
+    for (uint32_t dtype = LMC_F8_E4M3FN; dtype <= LMC_F8_E5M2FNUZ; dtype++) {
+        struct encoded by_keys = encode_by_all(LMC_LEVEL_DEFAULT, dtype, data, base, n);
+        assert_int_equal(coded_block(&by_keys, 0)[0], 4);
+        const size_t as_integers = round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, base, n);
+        assert_in_range(by_keys.frame_bytes, 0, as_integers * 9 / 10);
+        free(by_keys.frame);
+    }
+    for (size_t i = 0; i < n; i++) /* every byte against every other */
+        base[i] = (unsigned char)i, data[i] = (unsigned char)(i >> 8);
+    round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_F8_E5M2, data, base, n);
+    free(data);
+    free(base);
+}
+
+/* ---- Rows that repeat ------------------------------------------------------------------------------------------ */
+
+/* Of rows of `row` bytes, of which there are so many, `same` in 16 are as one of the first four. */
+static void repeat_rows(unsigned char *data, size_t rows, size_t row, unsigned same)
+{
+    uint64_t state = 17;
+    for (size_t i = 4; i < rows; i++) {
+        const uint64_t random = next_random(&state);
+        if (random % 16 < same)
+            memcpy(data + i * row, data + (random >> 8) % 4 * row, row);
+    }
+}
+
+static void test_rows(void **unused)
+{
+    (void)unused;
+    static const size_t widths[] = {256, 768, 1024, 1536, 3072};
+    const size_t bytes = BLOCK + 100 * KIB + 6;
+    unsigned char *data = malloc(bytes), *base = malloc(bytes);
+    for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
+        fill(RANDOM, k, data, bytes);
+        fill(RANDOM, k + 100, base, bytes);
+        repeat_rows(data, BLOCK / widths[k], widths[k], 8);
+        for (uint32_t dtype = LMC_BF16; dtype <= LMC_F32; dtype++) {
+            struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, dtype, data, NULL, bytes - bytes % 4);
+            assert_int_equal(coded_block(&made, 0)[0], 5);
+            assert_in_range(made.frame_bytes, 0, bytes * 5 / 8); /* half of the rows of the first block, and more */
+            free(made.frame);
+            round_trip_by_all(LMC_LEVEL_DENSE, dtype, data, base, bytes - bytes % 4);
+        }
+    }
+    /* Rows that both have, and that moved alike: coded once. */
+    fill(RANDOM, 1, base, bytes);
+    repeat_rows(base, BLOCK / 1024, 1024, 12);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)(base[i] + (i % 1024 * 7 % 5 == 0));
+    struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, base, bytes);
+    assert_int_equal(coded_block(&made, 0)[0], 5);
+    free(made.frame);
+    free(data);
+    free(base);
+}
+
+/* Moments of an embedding: rows of tokens that were not seen are zero. */
+static void test_rows_of_zeros(void **unused)
+{
+    (void)unused;
+    const size_t n = 256 * KIB, row = 384;
+    unsigned char *data = malloc(4 * n);
+    uint64_t state = 7;
+    size_t zeros = 0;
+    put_weights(LMC_F32, data, n, no_scale);
+    const size_t all = usual_size(LMC_F32, data, 4 * n);
+    for (size_t i = 0; i + row <= n; i += row) {
+        if (next_random(&state) % 4 == 0)
+            continue;
+        memset(data + 4 * i, 0, 4 * row);
+        zeros += row;
+    }
+    assert_in_range(usual_size(LMC_F32, data, 4 * n), 0, all - all / n * zeros + n / 64);
+    free(data);
+}
+
+/* Where nothing repeats but short pieces, or by chance, nothing is lost. */
+static void test_rows_that_do_not_repeat(void **unused)
+{
+    (void)unused;
+    const size_t bytes = 512 * KIB;
+    unsigned char *data = malloc(bytes);
+    fill(RANDOM, 1, data, bytes);
+    for (size_t i = 0; i + 512 <= bytes; i += 512) /* one line of eight */
+        memcpy(data + i, data, 64);
+    assert_in_range(usual_size(LMC_U8, data, bytes), 0, bytes + 64 + 32 + 8 + 1);
+    memset(data, 0, bytes); /* a bit in 500 bytes: what a sparse plane is for */
+    uint64_t state = 3;
+    for (size_t i = 0; i < bytes; i += 1 + next_random(&state) % 1000)
+        data[i] = 1;
+    assert_in_range(usual_size(LMC_U8, data, bytes), 0, bytes / 500 * 2 + 200);
+    free(data);
 }
 
 /* ---- The dense level ------------------------------------------------------------------------------------------- */
@@ -723,6 +889,11 @@ int main(void)
         cmocka_unit_test(test_scales_by_quarter),
         cmocka_unit_test(test_pieces_unlike),
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_doubles_by_keys),
+        cmocka_unit_test(test_bytes_by_keys),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_rows_of_zeros),
+        cmocka_unit_test(test_rows_that_do_not_repeat),
         cmocka_unit_test(test_signs_that_turn),
         cmocka_unit_test(test_dense_is_hardly_ever_larger),
         cmocka_unit_test(test_dense_is_not_larger),

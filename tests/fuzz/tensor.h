@@ -118,6 +118,18 @@ static inline void cook_tensor(struct source *from, size_t word, unsigned sectio
     }
 }
 
+/* Some rows, of 64 to 1024 bytes, become as one before them. */
+static inline void repeat_rows(unsigned kind, unsigned char *data, size_t bytes)
+{
+    const size_t row = (size_t)64 << kind % 5;
+    uint64_t state = kind;
+    for (size_t at = row; at + row <= bytes; at += row) {
+        const uint64_t random = tensor_random(&state);
+        if (random % 64 < kind / 4)
+            memcpy(data + at, data + (random >> 8) % (at / row) * row, row);
+    }
+}
+
 /* Another tensor of the same words, as `kind` says: alike, a few units away in some, signs turned, or not alike. */
 static inline unsigned char *cook_base(const unsigned char *data, size_t word, size_t bytes, unsigned kind)
 {
@@ -154,9 +166,11 @@ static inline struct tensor cook_params(struct source *from, size_t most)
     bytes = (bytes | (size_t)take_byte(from) << 8) * (1 + flags / 4 % 8) + take_byte(from);
     bytes = bytes > most ? most : bytes;
     bytes -= bytes % element;
-    (void)take_byte(from); /* room for later */
+    const unsigned repeats = take_byte(from);
     tensor.data = allocate(bytes);
     cook_tensor(from, element, sections, tensor.data, bytes);
+    if (repeats)
+        repeat_rows(repeats, tensor.data, bytes);
     tensor.base = flags & 2 ? cook_base(tensor.data, element, bytes, base_kind) : NULL;
     tensor.params.level = flags & 1 ? LMC_LEVEL_DENSE : LMC_LEVEL_DEFAULT;
     tensor.params.raw_bytes = bytes;

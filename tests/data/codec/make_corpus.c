@@ -106,6 +106,33 @@ static void good_from_encoder(void)
     compressed("three-blocks", LMC_F64, zeros, NULL, sizeof zeros, 0);
 }
 
+/* What methods 4 and 5 are for: floats of 8 bytes and of 1 that moved, and rows that repeat. */
+static void good_keyed_and_rows(void)
+{
+    static double wide[N], moved[N];
+    static uint8_t small[N], stepped[N];
+    static uint16_t rows[64][128], next[64][128];
+    for (int i = 0; i < N; i++) {
+        volatile double step = 1e-6 * (double)bell();
+        wide[i] = (double)bell() * 1.00000001;
+        moved[i] = wide[i] + step;
+        const uint64_t random = random64();
+        const int exponent = 15 - __builtin_ctz((unsigned)(random >> 48) | 1 << 14);
+        small[i] = (uint8_t)((random & 0x80) | (unsigned)exponent << 3 | (random >> 8 & 7));
+        stepped[i] = (uint8_t)(small[i] + (random >> 20 & ((1u << exponent / 2) - 1) ? 0 : 1));
+    }
+    for (size_t i = 0; i < 64; i++)
+        for (size_t k = 0; k < 128; k++) {
+            const int repeats = i % 3 != 0 && i > 4;
+            rows[i][k] = repeats ? rows[i % 2][k] : (uint16_t)(0x3c00 + random64() % 300);
+            next[i][k] = repeats ? next[i % 2][k] : (uint16_t)(rows[i][k] + random64() % 3);
+        }
+    compressed("f64-delta", LMC_F64, moved, wide, sizeof moved, 1);
+    compressed("f8-delta", LMC_F8_E4M3FN, stepped, small, sizeof stepped, 1);
+    compressed("rows", LMC_F16, rows, NULL, sizeof rows, 1);
+    compressed("rows-delta", LMC_F16, next, rows, sizeof next, 1);
+}
+
 /* ---- Frames by hand -------------------------------------------------------------------------------------------- */
 
 /* A frame of one block that is being put together. */
@@ -301,6 +328,109 @@ static void put_class_lists(void)
 static void put_outlier(void)
 {
     put(8, 1, 0xdf, 1, 0x7d, 1, 0x5b, 1, 0xbd);
+}
+
+/*
+ * 20 words of f64 with a byte below those that are dealt to classes: differences of i * 256 + i, but word 5 moved by
+ * 2^50, of which only a plane above knows, and word 9 by 1000 * 256, an outlier.
+ */
+static uint64_t keyed_base[20], keyed_content[20];
+
+static void begin_keyed(int low, int bases)
+{
+    for (unsigned i = 0; i < 20; i++) {
+        const uint64_t moved = i == 5 ? (uint64_t)1 << 50 : i == 9 ? 1000 * 256 : i * 257;
+        keyed_base[i] = 0x3f80000000000000 + i * 0x0001000000000000;
+        keyed_content[i] = keyed_base[i] + moved;
+    }
+    begin(LMC_F64, sizeof keyed_base, (unsigned)bases, 0);
+    put(2, 4, low);
+}
+
+static void put_keyed_planes(void)
+{
+    put(1, 0);
+    for (int i = 0; i < 20; i++)
+        put(1, i == 5 || i == 9 ? 0 : i);
+    put(3, 1, 0, 0);
+    for (int i = 0; i < 20; i++)
+        put(1, i == 5 ? 4 : 0);
+    put(2, 1, 0);
+}
+
+/* One class without a shift. Key of word 9: 0x3f8 + 9 / 16 - 831, in a word of four bytes moved by 1000, rotated. */
+static void put_keyed_classes(void)
+{
+    const uint32_t outlier = (0x3f8u - 831) * 0x800000 + 1000;
+    put(17, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put(4, 1, 0, 0, 0);
+    for (int i = 0; i < 20; i++)
+        put(1, i == 9 ? 128 : i == 5 ? 0 : i);
+    for (int k = 0; k < 4; k++)
+        put(2, 1, (int)((outlier << 1 | outlier >> 31) >> 8 * k & 255));
+}
+
+static void save_keyed(const char *name)
+{
+    save(name, NULL, NULL);
+    write_file(name, "base", keyed_base, sizeof keyed_base);
+}
+
+static void good_keyed(void)
+{
+    begin_keyed(1, 1);
+    put_keyed_planes();
+    put_keyed_classes();
+    save("keyed-f64", (const char *)keyed_content, (const char *)keyed_base);
+
+    /* 80 words of f8 in two classes, keys of 0x38 and more in the second: +2 there, and -1 in the first, but word 3,
+     * in the first, moved by -128: its key in a word of 2 bytes, less 128, rotated. */
+    char base[80], content[80];
+    for (int i = 0; i < 80; i++) {
+        base[i] = (char)(i % 2 ? 0xb0 : 0x39);
+        content[i] = (char)(base[i] + (i == 3 ? -128 : i % 2 ? -1 : 2));
+    }
+    const unsigned outlier = (0x30 << 7) - 128;
+    begin(LMC_F8_E5M2, sizeof base, 1, 0);
+    put(2, 4, 0);
+    put(11, 2, 0x38, 0, 0, 40, 0, 0, 40, 0, 0, 0);
+    put(11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put(3, 1, 0, 0);
+    put(5, 0, 0xff, 128, 0xff, 0xff);
+    for (int i = 4; i < 40; i++)
+        put(1, 0xff);
+    put(2, 1, 2);
+    put(4, 1, (int)(outlier << 1 & 255), 1, (int)(outlier >> 7 & 255));
+    save("keyed-f8", content, base);
+}
+
+/* Six lines and ten bytes: lines 2 and 3 are as 1, the second by way of the first, and 4 as 0. */
+static char copied[6 * 64 + 10];
+
+static void begin_copies(void)
+{
+    for (size_t i = 0; i < sizeof copied; i++)
+        copied[i] = (char)(i * 7 + i / 64 * 3);
+    memcpy(copied + 128, copied + 64, 64);
+    memcpy(copied + 192, copied + 64, 64);
+    memcpy(copied + 256, copied, 64);
+    begin(LMC_U8, sizeof copied, 0, 0);
+    put(15, 5, 2, 0, 2, 0, 2, 0, 1, 0, 4, 0, 1, 0, 0, 0);
+}
+
+static void put_rest(int method)
+{
+    put(1, method);
+    for (size_t i = 0; i < sizeof copied; i++)
+        if (i < 128 || i >= 320)
+            put(1, copied[i]);
+}
+
+static void good_copies(void)
+{
+    begin_copies();
+    put_rest(0);
+    save("copies", copied, NULL);
 }
 
 /* A piece of 7, and one of 5 bytes as they are. */
@@ -761,6 +891,62 @@ static void bad_classes(void)
     bad_list_lengths();
 }
 
+static void bad_keyed(void)
+{
+    begin_keyed(5, 1);
+    put_keyed_planes();
+    put_keyed_classes();
+    save_keyed("keyed-low-5");
+    begin_keyed(1, 0);
+    put_keyed_planes();
+    put_keyed_classes();
+    save("keyed-without-base", NULL, NULL);
+    begin_keyed(1, 1);
+    put(1, 0);
+    save_keyed("keyed-planes-cut");
+    begin_keyed(1, 1);
+    put_keyed_planes();
+    save_keyed("keyed-classes-cut");
+    begin_keyed(1, 1);
+    put_keyed_planes();
+    put_keyed_classes();
+    put(1, 0);
+    save_keyed("keyed-bytes-left");
+    begin(LMC_U8, 80, 1, 0);
+    put(2, 4, 1);
+    save("keyed-bytes-low-1", NULL, NULL);
+    write_file("keyed-bytes-low-1", "base", copied, 80);
+    begin(LMC_F32, 80, 1, 0);
+    put(2, 4, 0);
+    save("keyed-f32", NULL, NULL);
+    write_file("keyed-f32", "base", copied, 80);
+}
+
+static void bad_copies(void)
+{
+    static const struct {
+        const char *name;
+        int at, value; /* a byte behind the method, and what it becomes */
+    } changes[] = {{"copies-none", 0, 0},      {"copies-more", 1, 1},       {"copies-no-lines", 4, 0},
+                   {"copies-of-itself", 6, 2}, {"copies-of-later", 12, 5},  {"copies-overlap", 8, 3},
+                   {"copies-past-end", 10, 3}, {"copies-rest-short", 4, 1}, {"copies-of-copies", 14, 5}};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        begin_copies();
+        put_rest(0);
+        made.bytes[made.header_bytes + 1 + (size_t)changes[i].at] = (unsigned char)changes[i].value;
+        save(changes[i].name, NULL, NULL);
+    }
+    begin_copies();
+    made.count = made.header_bytes + 2;
+    save("copies-cut", NULL, NULL);
+    begin_copies();
+    save("copies-without-rest", NULL, NULL);
+    begin_copies();
+    put_rest(0);
+    put(1, 0);
+    save("copies-bytes-left", NULL, NULL);
+}
+
 /* The right base is four zeros. */
 static void bad_bases(void)
 {
@@ -796,7 +982,7 @@ static void unsupported(void)
     plain();
     save_changed("block-mode", 71, 1, 1);
     begin(LMC_U8, 4, 0, 0);
-    put(2, 4, 0);
+    put(2, 6, 0);
     save("block-method", NULL, NULL);
     begin(LMC_U8, 4, 0, 0);
     put(4, 1, 5, 1, 9);
@@ -832,6 +1018,9 @@ int main(int argc, char **argv)
     folder = "good";
     good_from_encoder();
     good_by_hand();
+    good_keyed();
+    good_copies();
+    good_keyed_and_rows(); /* last: what is random in the others does not change */
     folder = "bad";
     bad_headers();
     bad_checksums();
@@ -843,6 +1032,8 @@ int main(int argc, char **argv)
     bad_values();
     bad_trees();
     bad_classes();
+    bad_keyed();
+    bad_copies();
     bad_bases();
     folder = "unsupported";
     unsupported();
