@@ -383,6 +383,20 @@ static void good_keyed(void)
     put_keyed_classes();
     save("keyed-f64", (const char *)keyed_content, (const char *)keyed_base);
 
+    /* Three classes, keys 0, 1 to 254, and 255, at whose ends exponents are cut: each class moves by its own. */
+    static const unsigned exponents[20] = {0, 831, 832, 1085, 1086, 2047};
+    for (unsigned i = 0; i < 20; i++) {
+        keyed_base[i] = (uint64_t)(i < 6 ? exponents[i] : 1016) << 52 | i;
+        keyed_content[i] = keyed_base[i] + (i < 2 ? 1 : i == 4 || i == 5 ? 3 : 2);
+    }
+    begin(LMC_F64, sizeof keyed_base, 1, 0);
+    put(10, 4, 0, 1, 0, 1, 0, 1, 0, 1, 0);
+    put(6, 3, 1, 255, 0, 0, 0);
+    put(9, 2, 0, 0, 16, 0, 0, 2, 0, 0);
+    put(15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put(6, 1, 1, 1, 2, 1, 3);
+    save("keyed-f64-keys", (const char *)keyed_content, (const char *)keyed_base);
+
     /* 80 words of f8 in two classes, keys of 0x38 and more in the second: +2 there, and -1 in the first, but word 3,
      * in the first, moved by -128: its key in a word of 2 bytes, less 128, rotated. */
     char base[80], content[80];
