@@ -168,11 +168,13 @@ static enum lmc_status encode_lines(const struct lmci_block_shape *shape, const 
     return status;
 }
 
-#define COPIES_SAVE 2 /* times what the runs take */
+#define COPIES_SAVE 2 /* times what the runs take, by the measure of the rest */
+#define SPARSE_BITS 2 /* of a byte: where the rest takes no more, nor would the copies, which may be zeros */
 
-/* The runs and the rest of a block. Nothing is written if by the rest's measure the runs save less than they take. */
+/* The runs and the rest of a block; *uncertain: it may be smaller without runs. Nothing is written if it surely is. */
 static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
-                                   const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes)
+                                   const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes,
+                                   bool *uncertain)
 {
     struct lmc_hasher unused;
     struct lmci_block_shape rest = *shape;
@@ -186,18 +188,45 @@ static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const s
     const uint64_t saved = (uint64_t)(shape->bytes - rest.bytes) * written / rest.bytes;
     if (status == LMC_OK && saved > COPIES_SAVE * lmci_copies_bytes(copies))
         *coded_bytes = head + written;
+    *uncertain = 8 * written < SPARSE_BITS * rest.bytes;
     return status;
 }
 
+/* The smaller of what is in `dst` and of the block as it is. */
+static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                      size_t *coded_bytes)
+{
+    struct lmc_hasher unused;
+    size_t written;
+    unsigned char *other = lmci_allocate(lmc_block_bound(shape->bytes));
+    if (!other)
+        return LMC_NO_MEMORY;
+    lmc_hasher_init(&unused);
+    enum lmc_status status = encode_lines(shape, scheme, data, base, &unused, other, &written);
+    if (status == LMC_OK && written < *coded_bytes) {
+        memcpy(dst, other, written);
+        *coded_bytes = written;
+    }
+    lmci_release(other);
+    return status;
+}
+
+/* *coded_bytes stays 0 where no lines repeat, or too few. */
 static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                      size_t *coded_bytes)
 {
     struct lmci_copies copies;
+    bool uncertain = false;
+    if (!lmci_copies_likely(data, base, shape->bytes))
+        return LMC_OK;
     enum lmc_status status = lmci_copies_take(data, base, shape->bytes, &copies);
     if (status == LMC_OK && copies.count > 0)
-        status = encode_rest(shape, scheme, &copies, dst, coded_bytes);
+        status = encode_rest(shape, scheme, &copies, dst, coded_bytes, &uncertain);
     lmci_release(copies.memory);
+    if (status == LMC_OK && *coded_bytes && uncertain)
+        status = encode_smaller(shape, scheme, data, base, dst, coded_bytes);
     return status;
 }
 
@@ -209,7 +238,7 @@ enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const st
     enum lmc_status status = LMC_OK;
     lmc_hasher_init(&hasher);
     *coded_bytes = 0;
-    if (scheme->copies && lmci_copies_likely(data, base, shape->bytes))
+    if (scheme->copies)
         status = encode_copies(shape, scheme, data, base, dst, coded_bytes);
     if (status == LMC_OK && *coded_bytes)
         lmc_hasher_update(&hasher, data, shape->bytes);

@@ -144,7 +144,7 @@ static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t
     memcpy(rest, counts, sizeof rest);
     rest[0] = 0;
     uint64_t bits = lmci_entropy_bits(flags, 2, counted) + lmci_entropy_bits(rest, 256, flags[1]);
-    return (size_t)(bits * bytes / counted / 8) + 200;
+    return (size_t)(bits * bytes / counted / 8) + 100;
 }
 
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,

@@ -37,7 +37,7 @@ enum lmci_plane_kind {
 #define LMCI_CONTEXT_DISTANCE 64 /* the least */
 
 /* A sparse plane's flags may be sparse again, and no deeper. */
-#define LMCI_MAX_SPARSE_DEPTH 2
+#define LMCI_MAX_SPARSE_DEPTH 4
 
 /* Room past the end of a decoded plane. */
 #define LMCI_PLANE_PAD LMCI_TREE_PAD

@@ -375,7 +375,7 @@ class Entries:
 
 
 def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
-    """[5.3] depth: how many sparse planes this one is the flags of; 2 where it may not be sparse."""
+    """[5.3] depth: how many sparse planes this one is the flags of; 4 where it may not be sparse."""
     kind = reader.byte()
     unsupported(kind > 3 and kind != 5, "kind of a plane")
     if kind == 0:
@@ -386,12 +386,12 @@ def decode_plane(reader: Reader, n: int, depth: int) -> bytes:
         return decode_tree(reader, n)
     if kind == 5:
         return decode_bits(reader, n)
-    refuse(depth == 2, "sparse planes nested too deeply")
+    refuse(depth == 4, "sparse planes nested too deeply")
     flag_bytes = decode_plane(reader, (n + 7) // 8, depth + 1)
     flags = [flag_bytes[i // 8] >> i % 8 & 1 for i in range(8 * len(flag_bytes))]
     refuse(any(flags[n:]), "flags past the end")
     refuse(not any(flags), "a sparse plane without a flag")
-    rest = iter(decode_plane(reader, sum(flags), 2))
+    rest = iter(decode_plane(reader, sum(flags), 4))
     return bytes(next(rest) if flag else 0 for flag in flags[:n])
 
 

@@ -286,6 +286,14 @@ static void good_sparse(void)
     put(10, 1, 0, 3, 3, 0, 0x01, 0x10, 0, 0x02, 0x08);
     put(3, 0, 5, 6);
     save("nested-sparse", content, NULL);
+
+    /* 20000 bytes, of which one isn't zero; so is a byte of each of 2500, 313, 40 and 5 bytes of flags. */
+    static char many[20000];
+    many[12345] = 7;
+    begin(LMC_U8, sizeof many, 0, 0);
+    put(12, 1, 0, 3, 3, 3, 3, 0, 0, 0, 0, 1, 0);
+    put(8, 1, 1 << 12345 / 64 % 8, 1, 1 << 12345 / 8 % 8, 1, 1 << 12345 % 8, 1, 7);
+    save("deepest-sparse", many, NULL);
 }
 
 /*
@@ -660,7 +668,7 @@ static void bad_blocks(void)
     put(3, 1, 0, 1);
     save("constant-without-value", NULL, NULL);
     begin(LMC_U8, 40, 0, 0);
-    put(9, 1, 0, 3, 3, 3, 0, 1, 0, 1);
+    put(13, 1, 0, 3, 3, 3, 3, 3, 0, 1, 0, 1, 0, 1);
     save("sparse-too-deep", NULL, NULL);
     begin(LMC_U8, 9, 0, 0);
     put(9, 1, 0, 3, 0, 0x01, 0x02, 0, 5, 6);
