@@ -333,13 +333,14 @@ static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2
     return used;
 }
 
-/* Estimates of pieces and of contexts know nothing of sparse planes: at the dense level, where a symbol takes so few
- * bits, the smaller is taken. */
-#define SPARSE_BITS 2
+/* Estimates of pieces and of contexts know nothing of sparse planes: where a symbol takes so few bits, the smaller is
+ * taken, at the dense level where it takes more. */
+#define SPARSE_BITS_DENSE 2
+#define SPARSE_ONE_IN     16 /* bits */
 
 static bool is_uncertain(const struct pieces *pieces, size_t bytes, const struct lmci_plane_coder *coder)
 {
-    return coder->dense && pieces->bits < SPARSE_BITS * (uint64_t)bytes;
+    return pieces->bits < (coder->dense ? SPARSE_BITS_DENSE * (uint64_t)bytes : bytes / SPARSE_ONE_IN);
 }
 
 static size_t encode_pieces(const unsigned char *plane, size_t bytes, const struct pieces *pieces,
