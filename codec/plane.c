@@ -363,6 +363,7 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
 #define CONTEXT_SAVES   32                /* one part in so many of the plane; at the dense level 256 */
 
 struct context {
+    size_t distance;
     unsigned count;
     uint8_t first[LMCI_CONTEXT_CLASSES]; /* the least byte of each class, ascending from 0 */
 };
@@ -392,6 +393,39 @@ static void even_classes(const uint32_t counts[256], unsigned most, struct conte
     }
 }
 
+#define DISTANCE_PLACES 16u
+#define DISTANCE_MOST   4096u /* bytes: wide enough for rows of most matrices ... */
+#define DISTANCE_STEP   64u   /* ... which are multiples of this */
+#define DISTANCE_CLOSER 32u   /* one part in so many, than the average */
+
+static uint32_t sum_of_differences(const unsigned char *restrict a, const unsigned char *restrict b)
+{
+    uint32_t sum = 0;
+    for (unsigned i = 0; i < 64; i++)
+        sum += (uint32_t)(a[i] > b[i] ? a[i] - b[i] : b[i] - a[i]);
+    return sum;
+}
+
+/* The distance at which bytes are most alike: that of rows, where columns differ in scale, or the least. */
+static size_t choose_distance(const unsigned char *plane, size_t bytes)
+{
+    const size_t stride = (bytes - DISTANCE_MOST - 64) / DISTANCE_PLACES;
+    uint32_t sums[DISTANCE_MOST / DISTANCE_STEP] = {0};
+    uint64_t all = 0;
+    size_t best = 0;
+    for (size_t place = 0; place < DISTANCE_PLACES; place++) {
+        const unsigned char *at = plane + DISTANCE_MOST + place * stride;
+        for (size_t k = 0; k < DISTANCE_MOST / DISTANCE_STEP; k++)
+            sums[k] += sum_of_differences(at, at - (k + 1) * DISTANCE_STEP);
+    }
+    for (size_t k = 0; k < DISTANCE_MOST / DISTANCE_STEP; k++) {
+        all += sums[k];
+        best = sums[k] < sums[best] ? k : best;
+    }
+    const uint64_t average = all / (DISTANCE_MOST / DISTANCE_STEP);
+    return sums[best] < average - average / DISTANCE_CLOSER ? (best + 1) * DISTANCE_STEP : LMCI_CONTEXT_DISTANCE;
+}
+
 /* The bits that a plane takes by contexts, and those that it takes without, from the same sample. */
 static uint64_t context_bits(const unsigned char *plane, size_t bytes, const struct context *context, bool dense,
                              uint64_t *without)
@@ -405,9 +439,9 @@ static uint64_t context_bits(const unsigned char *plane, size_t bytes, const str
     const size_t every = (bytes + sample - 1) / sample * 64;
     map_classes(context, classes);
     memset(counts, 0, context->count * sizeof *counts);
-    for (size_t at = LMCI_CONTEXT_DISTANCE; at + 64 <= bytes; at += every)
+    for (size_t at = context->distance; at + 64 <= bytes; at += every)
         for (size_t i = at; i < at + 64; i++, counted++)
-            counts[classes[plane[i - LMCI_CONTEXT_DISTANCE]]][plane[i]]++;
+            counts[classes[plane[i - context->distance]]][plane[i]]++;
     for (unsigned c = 0; c < context->count; c++) {
         uint64_t words = 0;
         for (unsigned s = 0; s < 256; s++) {
@@ -430,6 +464,7 @@ static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pi
     even_classes(counts, dense ? 2 * CONTEXT_CLASSES : CONTEXT_CLASSES, context);
     if (context->count < 2 || is_noise(counts, counted))
         return false;
+    context->distance = choose_distance(plane, bytes);
     uint64_t with = context_bits(plane, bytes, context, dense, &without);
     without = pieces && pieces < without ? pieces : without;
     return with < without - without / (dense ? 8 * CONTEXT_SAVES : CONTEXT_SAVES);
@@ -449,11 +484,11 @@ static size_t put_context(const unsigned char *plane, size_t bytes, const struct
         return 0;
     map_classes(context, classes);
     dst[0] = LMCI_PLANE_CONTEXT;
-    lmci_store16(dst + 1, LMCI_CONTEXT_DISTANCE);
+    lmci_store16(dst + 1, (uint16_t)context->distance);
     dst[3] = (unsigned char)context->count;
     memcpy(dst + 4, context->first + 1, context->count - 1);
     for (unsigned c = 0; c < context->count; c++) {
-        size_t count = lmci_kernels()->context_pick(classes, c, plane, bytes, LMCI_CONTEXT_DISTANCE, list);
+        size_t count = lmci_kernels()->context_pick(classes, c, plane, bytes, context->distance, list);
         for (unsigned k = 0; k < 3; k++)
             dst[amounts + 3 * c + k] = (unsigned char)(count >> 8 * k);
         if (count == 0)

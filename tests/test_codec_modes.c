@@ -506,7 +506,7 @@ static void test_rows(void **unused)
     fill(RANDOM, 1, base, bytes);
     repeat_rows(base, BLOCK / 1024, 1024, 12);
     for (size_t i = 0; i < bytes; i++)
-        data[i] = (unsigned char)(base[i] + (i % 1024 * 7 % 5 == 0));
+        data[i] = (unsigned char)(base[i] + base[i ^ 1] % 5);
     struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, base, bytes);
     assert_int_equal(coded_block(&made, 0)[0], 5);
     free(made.frame);
@@ -539,6 +539,28 @@ static void test_rows_of_zeros(void **unused)
         zeros += row;
     }
     assert_in_range(usual_size(LMC_F32, data, 4 * n), 0, all - all / n * zeros + n / 64);
+    free(data);
+}
+
+/* Columns of different scales: the byte a row before says more than the one 64 before. */
+static void test_scales_by_column_of_wide_rows(void **unused)
+{
+    (void)unused;
+    static const size_t widths[] = {192, 384, 1536, 4096};
+    const size_t n = 512 * KIB;
+    unsigned char *data = malloc(n);
+    for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
+        uint64_t state = k + 1;
+        unsigned char scales[4096];
+        fill(RANDOM, k + 50, scales, sizeof scales);
+        for (size_t i = 0; i < n; i++) /* of 8 bits, six are a column's */
+            data[i] = (unsigned char)((scales[i % widths[k]] & 0xfc) + next_random(&state) % 4);
+        struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, n);
+        assert_int_equal(plane_kind(&made, 0, n), CONTEXTS);
+        assert_int_equal((coded_block(&made, 0)[3] | (size_t)coded_block(&made, 0)[4] << 8) % widths[k], 0);
+        assert_in_range(made.frame_bytes, n * 2 / 8, n * 6 / 8);
+        free(made.frame);
+    }
     free(data);
 }
 
@@ -905,6 +927,7 @@ int main(void)
         cmocka_unit_test(test_bytes_by_keys),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_rows_of_zeros),
+        cmocka_unit_test(test_scales_by_column_of_wide_rows),
         cmocka_unit_test(test_rows_that_do_not_repeat),
         cmocka_unit_test(test_signs_that_turn),
         cmocka_unit_test(test_dense_is_hardly_ever_larger),
