@@ -12,9 +12,9 @@
 #define CLASS_VECTOR 64
 #define CLASS_PAIRS  (LMCI_MAX_CLASSES / 2)
 
-/* The bytes of class c: 1 or 16, whichever of its pair it is; others have none. */
+/* What counts the elements of two classes in the halves of one byte; for each pair, by class. */
 struct class_pairs {
-    uint8x16_t one[CLASS_PAIRS];  /* 1 for the first class of a pair, 16 for the second, 0 for others; by class */
+    uint8x16_t one[CLASS_PAIRS];  /* 1 for the first of the pair, 16 for the second, 0 for other classes */
     uint8x16_t half[CLASS_PAIRS]; /* all ones in that half of the byte */
 };
 
@@ -225,13 +225,16 @@ static inline uint8x16_t sums_from(uint8x16_t v)
     return vreinterpretq_u8_u64(vsraq_n_u64(sums, sums, 32));
 }
 
-/* Where an entry of list c is that is the next after those that are counted in `before`. */
+/* The next entry of list c behind those that `before` counts, a byte for each class. */
 static inline const unsigned char *list_at(unsigned char *const *lists, unsigned c, const uint64_t before[2])
 {
     return lists[c] + (before[c / 8] >> c % 8 * 8 & 255);
 }
 
-/* The symbols of 16 elements from so many pairs of lists, which are counted. */
+/*
+ * The symbols of 16 elements from so many pairs of lists, which are counted. Four bits hold what they must: a sum over
+ * half a vector is 8 at most, and a place 15, the sum of the first half included.
+ */
 static inline __attribute__((always_inline)) uint8x16_t join_16(uint8x16_t class, unsigned pairs,
                                                                 const struct class_pairs *v,
                                                                 unsigned char *const *lists, uint64_t before[2])

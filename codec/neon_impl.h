@@ -13,6 +13,13 @@
 
 #include <arm_neon.h>
 
+/* A short loop that is to have no branch. gcc unrolls it by itself, clang does not. */
+#if defined(__clang__)
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 8")
+#endif
+
 #define BIT(m, i) ((m) >> (i)&1)
 
 /* How many bits below i are set. */
@@ -122,6 +129,7 @@ static inline void put_bytes(uint64_t bits, const uint8x16_t bytes[4], unsigned 
         *list += 64;
         return;
     }
+    UNROLLED
     for (unsigned k = 0; k < 8; k++) {
         const uint8x16_t own = k % 2 ? vcombine_u8(vget_high_u8(bytes[k / 2]), vdup_n_u8(0)) : bytes[k / 2];
         vst1_u8(*list + rank_at(ends, k), vqtbl1_u8(own, vld1_u8(ones_rows[mask_byte(bits, k)])));
@@ -139,6 +147,7 @@ static inline void take_bytes(uint64_t bits, unsigned char **list, uint8x16_t by
         *list += 64;
         return;
     }
+    UNROLLED
     for (unsigned k = 0; k < 8; k++) {
         /* The row of the inverted mask takes what is set from the first half of the table. */
         const uint8x8_t row = vld1_u8(merge_rows[mask_byte(~bits, k)]);

@@ -22,6 +22,7 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
 static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
 {
     const uint64_t ends = rank_ends(bits);
+    UNROLLED
     for (unsigned k = 0; k < 8; k++) {
         const uint8x8_t row = vld1_u8(ones_rows[mask_byte(bits, k)]);
         vst1_u8(dst + rank_at(ends, k), vqtbl1_u8(eight_bytes(from + 8 * k), row));
@@ -33,6 +34,7 @@ static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t 
                              unsigned char **ones)
 {
     const uint64_t ends = rank_ends(bits);
+    UNROLLED
     for (unsigned k = 0; k < 8; k++) {
         const uint8x16_t both = vqtbl1q_u8(eight_bytes(from + 8 * k), vld1q_u8(deal_rows[mask_byte(bits, k)]));
         vst1_u8(*ones + rank_at(ends, k), vget_low_u8(both));
@@ -46,6 +48,7 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
                                unsigned char *out)
 {
     const uint64_t ends = rank_ends(bits);
+    UNROLLED
     for (unsigned k = 0; k < 8; k++) {
         const unsigned char *zero = *zeros + 8 * k - rank_at(ends, k), *one = *ones + rank_at(ends, k);
         uint8x16_t both = vcombine_u8(vld1_u8(zero), vld1_u8(one));
@@ -59,6 +62,7 @@ static inline void merge_value(uint64_t bits, const unsigned char **list, unsign
 {
     const uint64_t ends = rank_ends(bits);
     const uint8x8_t values = vdup_n_u8(value);
+    UNROLLED
     for (unsigned k = 0; k < 8; k++) {
         uint8x16_t both = vcombine_u8(values, vld1_u8(*list + rank_at(ends, k)));
         vst1_u8(out + 8 * k, vqtbl1_u8(both, vld1_u8(merge_rows[mask_byte(bits, k)])));
