@@ -9,6 +9,7 @@
 #include "bytes.h"
 #include "classes.h"
 #include "kernels.h"
+#include "keyed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -297,6 +298,12 @@ static void try_bytes(struct wishes *wishes, struct made *made)
     const unsigned char *bytes = filled(DATA, n, few, wishes), *names = filled(BASE, 256, few, wishes);
     unsigned char *out = slot(OUT, n, wishes);
     uint32_t counts[256];
+    const struct lmc_hash hash = lmci_kernels()->hash128(bytes, n);
+    made_bytes(made, &hash, sizeof hash);
+    made_number(made, lmci_kernels()->hash64(bytes, n, few));
+    lmci_kernels()->stream(out, bytes, n);
+    lmci_kernels()->fence();
+    REQUIRE(memcmp(out, bytes, n) == 0);
     lmci_kernels()->rename(names, bytes, n, out);
     made_bytes(made, out, n);
     lmci_kernels()->count(bytes, n, every, counts);
@@ -337,12 +344,33 @@ static void try_words(struct wishes *wishes, struct made *made)
     REQUIRE(n == 0 || memcmp(out, data, word * n) == 0);
 }
 
+/* Words of 1 and 8 bytes, by those that stand for them. */
+static void try_keyed(struct wishes *wishes, struct made *made)
+{
+    const unsigned word = wish(wishes) & 1 ? 8 : 1, own = lmci_keyed_word(word);
+    const unsigned low = wish(wishes) % (LMCI_KEYED_LOW_MOST + 1);
+    const size_t n = wishes->n;
+    const unsigned char *data = filled(DATA, word * n, 0, wishes), *base = filled(BASE, word * n, 0, wishes);
+    unsigned char *against = slot(LOW, own * n, wishes), *to = slot(LOW + 1, own * n, wishes);
+    unsigned char *planes[LMCI_KEYED_PLANES], *out = slot(OUT, word * n, wishes);
+    for (unsigned p = 0; p < LMCI_KEYED_PLANES; p++)
+        planes[p] = filled(LIST + p, n, 0, wishes);
+    lmci_kernels()->keyed_base(word, base, n, against);
+    lmci_kernels()->keyed_split(word, low, data, base, against, n, planes, to);
+    made_bytes(made, against, own * n);
+    made_bytes(made, to, own * n);
+    for (unsigned p = 0; p < LMCI_KEYED_PLANES; p++)
+        made_bytes(made, planes[p], n);
+    lmci_kernels()->keyed_join(word, low, (const unsigned char *const *)planes, to, against, base, n, out);
+    REQUIRE(n == 0 || memcmp(out, data, word * n) == 0);
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 static struct made try_input(const uint8_t *bytes, size_t count)
 {
-    static void (*const tries[])(struct wishes *, struct made *) = {try_classes, try_contexts, try_tree, try_bytes,
-                                                                    try_words};
+    static void (*const tries[])(struct wishes *, struct made *) = {try_classes, try_contexts, try_tree,
+                                                                    try_bytes,   try_words,    try_keyed};
     struct wishes wishes = {.at = bytes, .left = count, .random = 88172645463325252u};
     struct made made = {NULL, 0};
     const unsigned which = wish(&wishes);
