@@ -35,6 +35,10 @@ static inline uint64_t bits_apart(const struct bits_map *map, uint64_t bits)
     return _pdep_u64(bits, map->mask);
 }
 
+#elif defined(LMCI_NEON)
+
+#include "bits_neon.h"
+
 #else
 
 struct bits_map {

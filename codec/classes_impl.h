@@ -478,6 +478,10 @@ static void join_whole(unsigned word, const unsigned char *base, size_t n, const
 
 #include "classes_avx2_impl.h"
 
+#elif defined(LMCI_NEON)
+
+#include "classes_neon.h"
+
 #endif
 
 static void class_deal(unsigned word, const unsigned char *data, const unsigned char *base, size_t n,

@@ -124,6 +124,10 @@ static size_t context_join_whole(const uint8_t classes[256], unsigned count, siz
     return i;
 }
 
+#elif defined(LMCI_NEON)
+
+#include "context_neon.h"
+
 #else
 
 static size_t context_pick_whole(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,

@@ -3,8 +3,8 @@
  * transform_impl.h - transforms words and groups their bytes into planes, and back.
  *
  * A block goes through in chunks that stay in the first-level cache: transform a chunk into a small buffer, then
- * deal its bytes out. Both loops are simple enough for the compiler to vectorize at every width. With AVX-512 VBMI,
- * words of 2 and 4 bytes don't leave their registers in between.
+ * deal its bytes out. Both loops are simple enough for the compiler to vectorize at every width. With AVX-512 VBMI
+ * and with NEON, words of 2 and 4 bytes don't leave their registers in between.
  */
 #include "vbmi2_impl.h"
 
@@ -240,6 +240,14 @@ static inline __attribute__((always_inline)) void merge_whole(enum lmci_transfor
         }
     }
 }
+
+#elif defined(LMCI_NEON)
+
+#include "transform_neon.h"
+
+#endif
+
+#if defined(__AVX512VBMI2__) || defined(LMCI_NEON)
 
 #define FOR_TRANSFORMS(transform, what) \
     switch (transform) {                \

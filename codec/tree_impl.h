@@ -341,7 +341,7 @@ static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, si
     return i;
 }
 
-#else
+#elif !defined(LMCI_NEON)
 
 static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
 {

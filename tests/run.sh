@@ -6,6 +6,7 @@
 #   tests/run.sh [JOB...]        setup format lint release python asan tsan arm install quickstart bench
 #   tests/run.sh fuzz            on request: FUZZ_SECONDS (60) for each fuzz target
 #   tests/run.sh tidy coverage   on request: clang-tidy; line coverage of codec/ and store/ by the C tests
+#   tests/run.sh instructions    on request: how many instructions the codec's kernels take on arm64
 #
 # What is built goes to build/<preset>/, full logs to build/logs/. The closing line counts the cases of cmocka, pytest
 # and fuzz corpora, and one for each check of the other jobs; the exit status is 0 when none failed.
@@ -273,42 +274,84 @@ install() {
     check "the codec by itself, and its README's example" bash_function codec_install_and_use
 }
 
-# The codec for arm64 under emulation: it must make the very frames of tests/data/codec, and take all of the corpus.
-arm_codec() {
-    local here=$top/build/arm cc=aarch64-linux-gnu-gcc kernels
+# The codec for arm64, in build/arm.
+arm_library() {
+    local here=$top/build/arm
     mkdir -p "$here/include"
     cp /usr/include/xxhash.h "$here/include"
     cmake -S codec -B "$here/lib" -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-        -DCMAKE_C_COMPILER=$cc -DCMAKE_C_FLAGS="-I$here/include" -DLMC_BUILD_TESTS=OFF -DLMC_WERROR=ON
+        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_C_FLAGS="-I$here/include" -DLMC_BUILD_TESTS=OFF -DLMC_WERROR=ON
     cmake --build "$here/lib"
+}
+export -f arm_library
+
+# Under emulation it must make the very frames of tests/data/codec, take all of the corpora, and keep to its buffers.
+arm_codec() {
+    local here=$top/build/arm cc=aarch64-linux-gnu-gcc kernels what
+    arm_library
     $cc -static -Icodec tests/data/codec/make_corpus.c "$here/lib/liblmc.a" -o "$here/make_corpus"
-    $cc -static -Icodec tests/fuzz/fuzz_frame.c tests/fuzz/replay.c "$here/lib/liblmc.a" -o "$here/replay"
-    $cc -static -Icodec tests/fuzz/fuzz_kernels.c tests/fuzz/replay.c "$here/lib/liblmc.a" -o "$here/kernels"
+    for what in frame kernels each; do
+        $cc -static -Icodec "tests/fuzz/fuzz_$what.c" tests/fuzz/replay.c "$here/lib/liblmc.a" -o "$here/$what"
+    done
     qemu-aarch64 "$here/kernels" tests/fuzz/corpus/kernels/*
+    qemu-aarch64 "$here/each" tests/fuzz/corpus/each/*
     for kernels in neon portable; do
         rm -rf "$here/data"
         cp -r tests/data/codec "$here/data"
         LMC_KERNELS=$kernels qemu-aarch64 "$here/make_corpus" "$here/data"
         diff -r tests/data/codec "$here/data"
-        LMC_KERNELS=$kernels qemu-aarch64 "$here/replay" tests/fuzz/corpus/frame/*
+        LMC_KERNELS=$kernels qemu-aarch64 "$here/frame" tests/fuzz/corpus/frame/*
     done
 }
 
-arm() {
-    local wanted=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) log=$logs/arm.log
+# Instructions for 64 elements, by the emulator's log: which were in each piece of code, and how often it was run.
+arm_instructions() {
+    local here=$top/build/arm kernel elements table mode
+    local -A took
+    arm_library >"$logs/instructions.log"
+    aarch64-linux-gnu-gcc -static -Icodec tests/count_instructions.c "$here/lib/liblmc.a" -o "$here/count_instructions"
+    printf '%-20s %10s %10s\n' "for 64 elements" portable neon
+    qemu-aarch64 "$here/count_instructions" | while read -r kernel elements; do
+        for table in portable neon; do
+            for mode in run skip; do
+                took[$mode]=$(LMC_KERNELS=$table qemu-aarch64 -d in_asm,exec,nochain -D /dev/stdout \
+                    "$here/count_instructions" "$kernel" "$mode" </dev/null | awk '
+                        /^IN:/ { at = "" }
+                        /^0x/ { if (at == "") { at = $1; gsub(/^0x0*|:/, "", at); long[at] = 0 } long[at]++ }
+                        /^Trace/ { split($0, part, "/"); sub(/^0*/, "", part[2]); all += long[part[2]] }
+                        END { print all }')
+            done
+            took[$table]=$(((took[run] - took[skip]) * 64 / elements))
+        done
+        printf '%-20s %10d %10d\n' "$kernel" "${took[portable]}" "${took[neon]}"
+    done
+}
+
+# What it takes to build for arm64 and to run that; says so where it can't be had.
+have_arm() {
+    local wanted=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) log=$logs/arm-install.log
     if [ "$(uname -m)" != x86_64 ]; then
         skip "the codec under emulation of arm64: this is $(uname -m)"
-        return
+        return 1
     fi
     if ! have aarch64-linux-gnu-gcc || ! have qemu-aarch64; then
         printf 'installing %s ...\n' "${wanted[*]}"
         if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${wanted[@]}" \
             >"$log" 2>&1; then
             skip "the codec under emulation of arm64: could not install ${wanted[*]} ($log)"
-            return
+            return 1
         fi
     fi
+}
+
+arm() {
+    have_arm || return 0
     check "the codec under emulation of arm64" bash_function arm_codec
+}
+
+instructions() {
+    have_arm || return 0
+    check "instructions of the kernels on arm64" bash_function arm_instructions
 }
 
 quickstart() {
@@ -359,9 +402,9 @@ bash_function() {
 mkdir -p "$logs"
 (($#)) || set -- "${all[@]}"
 for job in "$@"; do
-    case " ${all[*]} fuzz tidy coverage " in
+    case " ${all[*]} fuzz tidy coverage instructions " in
         *" $job "*) ;;
-        *) echo "tests/run.sh: no job '$job'; there are ${all[*]} fuzz tidy coverage" >&2; exit 2 ;;
+        *) echo "tests/run.sh: no job '$job'; there are ${all[*]} fuzz tidy coverage instructions" >&2; exit 2 ;;
     esac
 done
 # What tools/setup.sh could only get from the Python registry (CMake on Ubuntu 22.04) is found there.
