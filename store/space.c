@@ -872,7 +872,7 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
     bool odd = whole && extent->now.bytes > 2 * standard_extent(space, 0);
     pthread_mutex_unlock(&space->lock);
     if (odd && lmcs_txn_room(trim->txn) > 0) {
-        status = lmcs_txn_free(trim->txn, extent->offset, error);
+        status = lmcs_txn_free(trim->txn, extent->offset, extent->now.bytes, error);
         extent->going = status == LMCS_OK;
     }
     return status;
