@@ -247,132 +247,7 @@ static void failed_allocations_do_no_harm(void **state)
     state_free(a.weights);
 }
 
-/* ---- Killed at any moment ---- */
-
-struct log {
-    _Atomic uint64_t acknowledged; /* snapshots that were committed, numbered from 1 */
-    _Atomic uint64_t removed;      /* those up to this one are gone, or going */
-};
-
-struct killing {
-    const char *path;
-    struct log *log;
-    bool background;
-};
-
-/* What snapshot n of the endless run is: anybody can compute it. */
-static struct state *nth_state(uint64_t n)
-{
-    struct rng start = {42};
-    struct state *state = state_weights(&start, 4, 9000);
-    for (size_t i = 0; i < 3; i++) {
-        struct held *held = &state->tensors[i];
-        if (i == 2 && n % 3 != 0)
-            n -= n % 3; /* changes every third time only */
-        for (size_t k = 0; k < held->bytes; k += 4) {
-            float value;
-            memcpy(&value, held->data + k, sizeof value);
-            value += (float)(n % 97) * 0.0001f * (float)(k % 11);
-            memcpy(held->data + k, &value, sizeof value);
-        }
-        memcpy(held->data, &n, sizeof n);
-    }
-    return state;
-}
-
-static int write_until_killed(void *argument)
-{
-    struct killing *killing = argument;
-    struct log *log = killing->log;
-    struct lmcs_pool *pool =
-        open_pool(killing->path, LMCS_OPEN_OR_CREATE, killing->background ? 0 : LMCS_NO_BACKGROUND);
-    for (;;) {
-        uint64_t next = shelf_info(pool, "run").latest + 1;
-        struct state *now = nth_state(next);
-        EXPECT(take_snapshot(pool, "run", now, (int64_t)next) == next);
-        log->acknowledged = next;
-        state_free(now);
-        if (next % 4 == 0 && !killing->background)
-            OK(lmcs_compact(pool, NULL, &err));
-        if (next > 12 && log->removed < next - 12) {
-            log->removed = next - 12;
-            struct lmcs_shelf_info info = shelf_info(pool, "run");
-            uint64_t numbers[64];
-            size_t count;
-            OK(lmcs_snapshot_numbers(pool, "run", 1, numbers, 64, &count, &err));
-            for (size_t i = 0; i < count && numbers[i] <= log->removed && info.snapshot_count > 4; i++)
-                OK(lmcs_snapshot_remove(pool, "run", numbers[i], false, NULL, &err));
-        }
-    }
-    return 0;
-}
-
-static void expect_survivors(const char *path, const struct log *log, bool thoroughly)
-{
-    struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
-    uint64_t numbers[64];
-    size_t count;
-    check_pool(pool);
-    OK(lmcs_snapshot_numbers(pool, "run", 1, numbers, 64, &count, &err));
-    uint64_t acknowledged = log->acknowledged, latest = count > 0 ? numbers[count - 1] : 0;
-    assert_true(latest == acknowledged || latest == acknowledged + 1);
-    for (uint64_t n = log->removed + 1; n <= latest; n++) {
-        bool there = false;
-        for (size_t i = 0; i < count; i++)
-            there |= numbers[i] == n;
-        if (!there)
-            fail_msg("snapshot %llu is lost", (unsigned long long)n);
-    }
-    for (size_t i = 0; i < count; i++) {
-        struct state *expected = nth_state(numbers[i]);
-        expect_snapshot(pool, "run", numbers[i], expected);
-        state_free(expected);
-    }
-    if (thoroughly)
-        verify_pool(pool);
-    close_pool(pool);
-}
-
-static void kill_loop(struct place *place, bool background)
-{
-    struct rng rng = {background ? 3u : 2u};
-    struct killing killing = {.path = place->pool, .background = background};
-    killing.log = mmap(NULL, sizeof *killing.log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(killing.log != MAP_FAILED);
-    struct lmcs_pool *pool = open_quiet(place->pool);
-    OK(lmcs_shelf_set_keep_raw(pool, "run", 2, &err));
-    close_pool(pool);
-    uint64_t rounds = scaled("LMCS_TEST_KILLS", 40);
-    for (uint64_t round = 0; round < rounds; round++) {
-        uint64_t before = killing.log->acknowledged;
-        pid_t child = start_child(write_until_killed, &killing);
-        for (int i = 0; i < 5000 && killing.log->acknowledged == before; i++)
-            usleep(1000); /* it has begun */
-        usleep((useconds_t)rng_below(&rng, 60000));
-        kill(child, SIGKILL);
-        int status;
-        assert_int_equal(waitpid(child, &status, 0), child);
-        if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
-            fail_msg("the writer ended by itself (status %x)", (unsigned)status);
-        expect_survivors(place->pool, killing.log, round % 10 == 9);
-        if (killing.log->acknowledged < shelf_info(pool = open_quiet(place->pool), "run").latest)
-            killing.log->acknowledged++;
-        close_pool(pool);
-    }
-    uint64_t used = disk_bytes(place->pool);
-    if (used > (uint64_t)64 << 20)
-        fail_msg("the pool has grown to %llu bytes", (unsigned long long)used);
-    munmap(killing.log, sizeof *killing.log);
-}
-
-static void killed_while_working(void **state)
-{
-    kill_loop(*state, false);
-}
-static void killed_with_a_background(void **state)
-{
-    kill_loop(*state, true);
-}
+/* ---- Killed ---- */
 
 /* Killed while the pool is made: it is there as a whole, or it is not there. */
 static int make_pool(void *argument)
@@ -607,9 +482,8 @@ static void disk_filled_by_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(failed_allocations_do_no_harm), ON_BOTH(killed_while_working),  ON_BOTH(killed_with_a_background),
-        ON_BOTH(killed_while_created),          ON_DISK(full_disks_are_errors), ON_DISK(metadata_that_fills_a_disk),
-        ON_DISK(disk_filled_by_others),
+        ON_BOTH(failed_allocations_do_no_harm), ON_BOTH(killed_while_created),  ON_DISK(full_disks_are_errors),
+        ON_DISK(metadata_that_fills_a_disk),    ON_DISK(disk_filled_by_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
