@@ -2,7 +2,7 @@
 /*
  * check.c - lmcs_verify: the structure first, then the bytes of every content.
  *
- * A whole pool that nobody writes to is also looked at as a writer would before it opens it, libpmemobj's part included.
+ * A whole pool that nobody writes to is also looked at as a writer would, libpmemobj's part included.
  * The check of the structure gives the contents that are wanted, and a snapshot to name each by. They are read one
  * after the other by all of the pool's threads, each pinned within a short transaction, so that captures and the
  * compactor go on meanwhile; what is removed before its turn comes is left out.

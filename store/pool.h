@@ -38,7 +38,7 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
 typedef enum lmcs_status lmcs_heap_look(void *context, struct lmcs_error *error);
 enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *context, bool *busy,
                                       struct lmcs_error *error);
-/* Opens an existing one, waiting up to wait_ms for another writer to go. libpmemobj sees it only if the look is well. */
+/* Opens an existing one, waiting up to wait_ms for another writer to go. libpmemobj sees it if the look is well. */
 enum lmcs_status lmcs_heap_open(const char *path, int lock_fd, uint32_t wait_ms, lmcs_heap_look *look, void *context,
                                 struct lmcs_heap **heap, struct lmcs_error *error);
 /* Ends it; a pool that was created and never shown is removed. */

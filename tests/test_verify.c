@@ -2,7 +2,7 @@
 /*
  * test_verify.c - damage is found, and named; where there is none, none is found, also while a writer writes.
  *
- * What verify is asked for, and what it says beside a writer. That it finds every damage is for damage/damage.c to show.
+ * What verify is asked for, and what it says beside a writer. That it finds every damage, damage/damage.c shows.
  */
 /* ctest: timeout=600 labels=no-tsan */
 #include "subject.h"
