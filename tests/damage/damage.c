@@ -845,13 +845,23 @@ struct wishes {
     bool verbose;
 };
 
+static volatile sig_atomic_t asked_to_stop;
+
+static void stop(int number)
+{
+    (void)number;
+    asked_to_stop = 1;
+}
+
 static uint64_t run_cases(struct bench *bench, const struct wishes *wishes)
 {
     static uint64_t counts[KINDS][OUTCOMES];
     uint64_t findings = 0, done = 0;
     time_t start = time(NULL), shown = start;
     uint64_t first = wishes->only == UINT64_MAX ? 0 : wishes->only;
-    for (uint64_t n = first; done < wishes->count; n++) {
+    signal(SIGTERM, stop); /* then with the table so far */
+    signal(SIGINT, stop);
+    for (uint64_t n = first; done < wishes->count && !asked_to_stop; n++) {
         uint64_t turn;
         size_t kind = kind_of(n, &turn);
         if (wishes->kind != NULL && strstr(kinds[kind].name, wishes->kind) == NULL)
