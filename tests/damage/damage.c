@@ -17,6 +17,7 @@
  *
  * A table says for each kind of damage what came of it. The status is 0 when all is as it must be.
  */
+/* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>

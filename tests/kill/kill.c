@@ -17,6 +17,7 @@
  * In /dev/shm the pool is treated as persistent memory: the program runs itself with PMEM_IS_PMEM_FORCE=1. A finding
  * says how to do it again (the same calls; not the same moment), and leaves the folder as it is.
  */
+/* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <pthread.h>
