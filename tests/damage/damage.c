@@ -170,11 +170,12 @@ static void flip_payload(struct damage *damage, const char *path)
              payload->is_raw ? "raw" : "a frame", ULL(payload->bytes));
 }
 
-/* Puts zeros, or anything, in a range; LMCS_PAGE_BYTES at most. */
+/* Puts zeros, or anything, in a range, LMCS_PAGE_BYTES at most, so that it is not what it was. */
 static void overwrite(struct damage *damage, const char *path, uint64_t at, uint64_t bytes)
 {
-    unsigned char page[LMCS_PAGE_BYTES] = {0};
-    if (rng_below(&damage->rng, 3) == 0)
+    unsigned char page[LMCS_PAGE_BYTES] = {0}, before[LMCS_PAGE_BYTES];
+    file_read(path, at, before, bytes);
+    if (rng_below(&damage->rng, 3) == 0 || memcmp(page, before, bytes) == 0)
         rng_fill(&damage->rng, page, bytes);
     file_write(path, at, page, bytes);
 }
