@@ -581,10 +581,11 @@ enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_e
 static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < shelf->skipped_count; i += REMOVALS) {
-        size_t count = shelf->skipped_count - i < REMOVALS ? shelf->skipped_count - i : REMOVALS;
+    while (status == LMCS_OK && shelf->dropped < shelf->skipped_count) {
+        size_t left = shelf->skipped_count - shelf->dropped, count = left < REMOVALS ? left : REMOVALS;
         bool done;
-        status = remove_some(stage->pool, shelf->id, shelf->skipped + i, count, &done, error);
+        status = remove_some(stage->pool, shelf->id, shelf->skipped + shelf->dropped, count, &done, error);
+        shelf->dropped += status == LMCS_OK ? count : 0;
     }
     return status;
 }
@@ -700,15 +701,19 @@ static enum lmcs_status show_all(struct lmcs_stage *stage, struct lmcs_error *er
     return status;
 }
 
-enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error)
+static enum lmcs_status drop_and_show(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
         status = drop_skipped(stage, &stage->shelves[i], error);
-    if (status == LMCS_OK)
-        status = show_all(stage, error);
+    return status == LMCS_OK ? show_all(stage, error) : status;
+}
+
+enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = drop_and_show(stage, error);
     if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool))
-        status = show_all(stage, error);
+        status = drop_and_show(stage, error); /* from where it stopped */
     if (status == LMCS_OK)
         lmcs_compactor_notify(stage->pool);
     return status;

@@ -59,6 +59,7 @@ struct lmcs_stage_shelf {
     uint64_t *skipped;            /* numbers that the shelf has already, ascending */
     size_t skipped_count;
     size_t skipped_capacity;
+    size_t dropped; /* of them, those whose copies have gone */
     struct lmcs_stage_tag *tags;
     size_t tag_count;
     size_t tag_capacity;

@@ -328,6 +328,8 @@ static enum lmcs_status look_up(struct lmcs_capture *capture, struct lmcs_txn *t
             continue;
         status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){entry->identity, 0}, &old,
                                sizeof old, sizeof old, NULL, &entry->in_base, error);
+        if (!entry->in_base)
+            entry->identity = 0; /* nothing of this shelf holds it: it may be gone before the commit */
         if (status != LMCS_OK || !entry->in_base)
             continue;
         status = lmcs_content_get(txn, old.content, &contents[i], error);

@@ -2,6 +2,7 @@
 /*
  * check.c - lmcs_verify: the structure first, then the bytes of every content.
  *
+ * A whole pool that nobody writes to is also looked at as a writer would, libpmemobj's part included.
  * The check of the structure gives the contents that are wanted, and a snapshot to name each by. They are read one
  * after the other by all of the pool's threads, each pinned within a short transaction, so that captures and the
  * compactor go on meanwhile; what is removed before its turn comes is left out.
@@ -127,6 +128,21 @@ static enum lmcs_status read_contents(struct verifying *v, struct lmcs_error *er
     return status;
 }
 
+/* What of libpmemobj's would keep a writer out. A damaged page of ours has been told already. */
+static enum lmcs_status look_as_a_writer(struct verifying *v, struct lmcs_error *error)
+{
+    if (v->pool->heap != NULL || v->structure->damages > 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_pool_look(v->pool->path, error);
+    if (status != LMCS_DAMAGED)
+        return status;
+    struct lmcs_damage damage = {.what = error->message, .shelf = "", .tensor = ""};
+    v->report->damages++;
+    if (v->visit != NULL)
+        v->visit(v->context, &damage);
+    return LMCS_OK;
+}
+
 enum lmcs_status lmcs_verify(struct lmcs_pool *pool, const char *address,
                              void (*visit)(void *context, const struct lmcs_damage *damage), void *context,
                              const struct lmcs_progress *progress, struct lmcs_verify_report *report,
@@ -147,6 +163,8 @@ enum lmcs_status lmcs_verify(struct lmcs_pool *pool, const char *address,
                           .context = context,
                           .progress = progress,
                           .report = &counts};
+    if (status == LMCS_OK && address == NULL)
+        status = look_as_a_writer(&v, &local);
     if (status == LMCS_OK)
         status = read_contents(&v, &local);
     if (status == LMCS_OK && counts.damages > 0)

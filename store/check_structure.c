@@ -217,9 +217,12 @@ static bool use_page(struct checking *c, uint64_t offset, enum page_use use)
     return true;
 }
 
-/* Reads a page from the media itself. *node is NULL when it is damaged, which has been told. */
-static enum lmcs_status read_page(struct checking *c, uint8_t kind, struct lmcs_ref_df ref, int level, void *buffer,
-                                  const struct lmcs_node_df **node)
+/*
+ * Reads a page, of a manifest of snapshot `number` or of none (0), from the media itself. *node is NULL when it is
+ * damaged, which has been told.
+ */
+static enum lmcs_status read_page(struct checking *c, uint8_t kind, struct lmcs_ref_df ref, uint64_t number, int level,
+                                  void *buffer, const struct lmcs_node_df **node)
 {
     *node = NULL;
     enum lmcs_status status = lmcs_media_read(c->pool->media, ref.offset, buffer, LMCS_PAGE_BYTES, c->error);
@@ -234,7 +237,7 @@ static enum lmcs_status read_page(struct checking *c, uint8_t kind, struct lmcs_
                            "the metadata page at offset %llu is damaged (its level is wrong)", ULL(ref.offset));
     if (status == LMCS_OK)
         *node = found;
-    return absorb(c, status, c->shelf != NULL ? c->shelf->name : "", 0);
+    return absorb(c, status, c->shelf != NULL ? c->shelf->name : "", number);
 }
 
 /* ---- Trees, but for manifests ---- */
@@ -308,7 +311,7 @@ static enum lmcs_status walk_page(struct tree_walk *walk, struct lmcs_ref_df ref
     struct checking *c = walk->c;
     if (!use_page(c, ref.offset, PAGE_REACHED))
         return LMCS_OK;
-    enum lmcs_status status = read_page(c, walk->kind, ref, level, buffer, &node);
+    enum lmcs_status status = read_page(c, walk->kind, ref, 0, level, buffer, &node);
     if (status != LMCS_OK || node == NULL)
         return status;
     if (node->epoch > c->txn.root.epoch)
@@ -853,7 +856,7 @@ static enum lmcs_status walk_manifest(struct manifest_walk *walk, struct lmcs_re
     *sum = (struct summary){.offset = ref.offset, .check = ref.check, .shelf = c->shelf->df.id};
     if (!use_page(c, ref.offset, PAGE_REACHED))
         return LMCS_OK;
-    enum lmcs_status status = read_page(c, LMCS_TREE_MANIFEST, ref, level, buffer, &node);
+    enum lmcs_status status = read_page(c, LMCS_TREE_MANIFEST, ref, walk->of->number, level, buffer, &node);
     if (status != LMCS_OK || node == NULL)
         return status;
     sum->level = node->level;

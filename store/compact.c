@@ -202,9 +202,10 @@ static enum lmcs_status collect_snapshot(struct round *round, uint64_t shelf_id,
     struct lmcs_shelf shelf;
     struct lmcs_record record, newer;
     bool found, has_newer;
-    enum lmcs_status status = lmcs_shelf_load(round->txn, shelf_id, &shelf, error);
+    enum lmcs_status status = lmcs_shelf_load_if(round->txn, shelf_id, &shelf, &found, error);
     *number = 0;
-    if (status != LMCS_OK || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
+    /* One that a restore made and dropped may be gone since the shelves were listed. */
+    if (status != LMCS_OK || !found || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
         return status;
     status = next_snapshot(round->txn, &shelf, number, error);
     if (status != LMCS_OK || *number == 0)
@@ -321,11 +322,12 @@ static enum lmcs_status move_watermark(struct round *round, uint64_t shelf_id, u
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
+    bool found = false;
     enum lmcs_status status = lmcs_txn_write(round->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_load(&txn, shelf_id, &shelf, error);
-    if (status == LMCS_OK && shelf.df.compacted < number) {
+    status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
+    if (status == LMCS_OK && found && shelf.df.compacted < number) {
         shelf.df.compacted = number;
         status = lmcs_shelf_save(&txn, &shelf, error);
     }

@@ -21,18 +21,14 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "heap_layout.h"
 #include "layout.h"
+#include "redo.h"
 
-#define MAX_SEGMENTS 1024
-/* libpmemobj's header: a page for all pool types, then the descriptor of an object pool. */
-#define POOL_SIGNATURE    "PMEMOBJ"
-#define HEADER_BYTES      4096u
-#define DESCRIPTOR_LAYOUT 4096u
-#define DESCRIPTOR_LANES  (4096u + 1024u)
-#define DESCRIPTOR_HEAP   (4096u + 1024u + 16u)
-#define DESCRIPTOR_ROOT   (4096u + 2048u)
-#define DESCRIPTOR_END    (4096u + 4096u)
-#define PART_ALIGN        ((uint64_t)2 << 20)
+#define MAX_SEGMENTS   1024
+#define POOL_SIGNATURE "PMEMOBJ"
+#define HEADER_BYTES   4096u /* of a part */
+#define PART_ALIGN     ((uint64_t)2 << 20)
 
 struct segment {
     int fd;
@@ -53,6 +49,7 @@ struct lmcs_media {
     uint64_t superblock;
     uint64_t heap;
     void *map; /* of the whole pool, read-only */
+    const struct lmcs_redo *foreseen;
 };
 
 static uint64_t device_bytes(const struct stat *st)
@@ -172,7 +169,7 @@ static enum lmcs_status map_all(struct lmcs_media *media, struct lmcs_error *err
 /* The few words of libpmemobj's own header that we follow; its checksums are libpmemobj's business. */
 static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error *error)
 {
-    unsigned char page[DESCRIPTOR_END];
+    unsigned char page[LMCS_POBJ_END];
     if (media->bytes < sizeof page)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool: only %llu bytes long", media->path,
                          (unsigned long long)media->bytes);
@@ -180,72 +177,18 @@ static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error 
     if (status != LMCS_OK)
         return status;
     if (memcmp(page, POOL_SIGNATURE, sizeof POOL_SIGNATURE) != 0 ||
-        strncmp((const char *)page + DESCRIPTOR_LAYOUT, LMCS_LAYOUT_NAME, 1024) != 0)
+        strncmp((const char *)page + LMCS_POBJ_LAYOUT_NAME, LMCS_LAYOUT_NAME, 1024) != 0)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool of lmc-store (the header is another's, or damaged)",
                          media->path);
-    memcpy(&media->superblock, page + DESCRIPTOR_ROOT, 8);
-    memcpy(&media->heap, page + DESCRIPTOR_HEAP, 8);
+    memcpy(&media->superblock, page + LMCS_POBJ_ROOT, 8);
+    memcpy(&media->heap, page + LMCS_POBJ_HEAP, 8);
     if (media->superblock == 0)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: its creation was cut short; remove the file and start again",
                          media->path);
     if (media->superblock % 8 != 0 || media->superblock > media->bytes - LMCS_SUPERBLOCK_BYTES ||
-        media->heap < DESCRIPTOR_END || media->heap >= media->bytes)
+        media->heap < LMCS_POBJ_END || media->heap >= media->bytes)
         return lmcs_fail(error, LMCS_DAMAGED, 0,
                          "%s: damaged: the header points outside the file, or the file was cut short", media->path);
-    return LMCS_OK;
-}
-
-/* ---- libpmemobj's log ---- */
-
-/*
- * A lane is three logs, each a header of 64 bytes (checksum, next, capacity, ...) and its room. A process that was
- * killed leaves any of them half written, which libpmemobj finds by the checksum; looked for is only what would lead
- * it astray before: a capacity or a successor that no log ever has.
- */
-#define LANE_BYTES    3072u
-#define LANE_LOGS     3u
-#define MOST_CAPACITY ((uint64_t)1 << 20)
-static const uint64_t lane_logs[LANE_LOGS] = {0, 256, 960};
-
-static bool lane_is_sound(const struct lmcs_media *media, const unsigned char *lane)
-{
-    for (size_t i = 0; i < LANE_LOGS; i++) {
-        uint64_t next, capacity;
-        memcpy(&next, lane + lane_logs[i] + 8, sizeof next);
-        memcpy(&capacity, lane + lane_logs[i] + 16, sizeof capacity);
-        if (capacity > MOST_CAPACITY || next % 8 != 0 || (next != 0 && (next < media->heap || next >= media->bytes)))
-            return false;
-    }
-    return true;
-}
-
-enum lmcs_status lmcs_media_check_log(const struct lmcs_media *media, struct lmcs_error *error)
-{
-    /* The parts of a poolset have locks of their own: somebody may be writing. */
-    if (media->is_poolset)
-        return LMCS_OK;
-    uint64_t lanes[2]; /* where, how many */
-    enum lmcs_status status = lmcs_media_read(media, DESCRIPTOR_LANES, lanes, sizeof lanes, error);
-    if (status != LMCS_OK)
-        return status;
-    if (lanes[0] >= media->heap || lanes[1] == 0 || lanes[1] > (media->heap - lanes[0]) / LANE_BYTES)
-        return lmcs_fail(error, LMCS_DAMAGED, 0,
-                         "%s: damaged: libpmemobj's log is not where it should be; mode r may "
-                         "read it",
-                         media->path);
-    if (lanes[1] != (media->heap - lanes[0]) / LANE_BYTES)
-        return LMCS_OK; /* made by a libpmemobj with other lanes */
-    for (uint64_t i = 0; i < lanes[1]; i++) {
-        unsigned char lane[LANE_BYTES];
-        status = lmcs_media_read(media, lanes[0] + i * LANE_BYTES, lane, sizeof lane, error);
-        if (status != LMCS_OK)
-            return status;
-        if (!lane_is_sound(media, lane))
-            return lmcs_fail(error, LMCS_DAMAGED, 0,
-                             "%s: libpmemobj's log is damaged, so that nothing can be written; "
-                             "mode r reads what is there: dump it, and restore it into a new pool",
-                             media->path);
-    }
     return LMCS_OK;
 }
 
@@ -325,6 +268,10 @@ int lmcs_media_fd(const struct lmcs_media *media)
 {
     return media->fd;
 }
+int lmcs_media_lock_fd(const struct lmcs_media *media)
+{
+    return media->segments[0].fd;
+}
 bool lmcs_media_is_device(const struct lmcs_media *media)
 {
     return media->is_device;
@@ -381,12 +328,9 @@ static enum lmcs_status read_segment(const struct lmcs_media *media, const struc
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
-                                 struct lmcs_error *error)
+static enum lmcs_status read_segments(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
+                                      struct lmcs_error *error)
 {
-    if (!inside(media, offset, bytes))
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a reference points outside the pool (offset %llu)", media->path,
-                         (unsigned long long)offset);
     if (media->is_device) {
         memcpy(buffer, (const char *)media->map + offset, bytes);
         return LMCS_OK;
@@ -404,6 +348,23 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
         bytes -= n;
     }
     return LMCS_OK;
+}
+
+enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
+                                 struct lmcs_error *error)
+{
+    if (!inside(media, offset, bytes))
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a reference points outside the pool (offset %llu)", media->path,
+                         (unsigned long long)offset);
+    enum lmcs_status status = read_segments(media, offset, buffer, bytes, error);
+    if (status == LMCS_OK && media->foreseen != NULL)
+        lmcs_redo_apply(media->foreseen, offset, buffer, bytes);
+    return status;
+}
+
+void lmcs_media_foresee(struct lmcs_media *media, const struct lmcs_redo *redo)
+{
+    media->foreseen = redo;
 }
 
 const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint64_t bytes)

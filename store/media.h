@@ -11,6 +11,7 @@
 #include "error.h"
 
 struct lmcs_media;
+struct lmcs_redo;
 
 /* Opens for reading and refuses what is no pool of ours. Shared by reference count. */
 enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error);
@@ -20,6 +21,8 @@ void lmcs_media_release(struct lmcs_media *media);
 const char *lmcs_media_path(const struct lmcs_media *media);
 /* A descriptor of the file at the path (for locks and questions to the file system). */
 int lmcs_media_fd(const struct lmcs_media *media);
+/* A descriptor of the file whose flock is libpmemobj's: of a poolset, its first part. */
+int lmcs_media_lock_fd(const struct lmcs_media *media);
 bool lmcs_media_is_device(const struct lmcs_media *media);
 bool lmcs_media_is_poolset(const struct lmcs_media *media);
 uint64_t lmcs_media_bytes(const struct lmcs_media *media);
@@ -27,12 +30,11 @@ uint64_t lmcs_media_bytes(const struct lmcs_media *media);
 uint64_t lmcs_media_superblock(const struct lmcs_media *media);
 uint64_t lmcs_media_heap(const struct lmcs_media *media);
 
-/* LMCS_DAMAGED when libpmemobj's log, which it trusts when it opens a pool, can't be its own. */
-enum lmcs_status lmcs_media_check_log(const struct lmcs_media *media, struct lmcs_error *error);
-
 /* Copies bytes out; LMCS_DAMAGED when they are not inside the pool. Never raises SIGBUS on a file. */
 enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
                                  struct lmcs_error *error);
+/* From now on lmcs_media_read shows what the pool will be when libpmemobj has applied `redo`; NULL: what it is. */
+void lmcs_media_foresee(struct lmcs_media *media, const struct lmcs_redo *redo);
 /* Address of bytes in a read-only shared mapping of the whole pool; NULL when they are not inside. */
 const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint64_t bytes);
 /*

@@ -30,16 +30,10 @@
 #include <unistd.h>
 
 #include "behind.h"
+#include "heap_layout.h"
 #include "layout.h"
 
-#define CHUNK_BYTES          ((uint64_t)256 << 10)
-#define OBJECT_HEADER_BYTES  16u
-#define ZONE_CHUNKS          65528u
-#define ZONE_META_BYTES      ((uint64_t)512 << 10)
-#define ZONE_BYTES           (ZONE_META_BYTES + ZONE_CHUNKS * CHUNK_BYTES)
-#define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
-#define HEAP_HEADER_BYTES    1024u
-#define OBJECT_TYPE          1u
+#define HEAP_OFFSET_EXPECTED ((uint64_t)3153920)  /* of libpmemobj 1.x with its 1024 lanes */
 #define HEADROOM_BYTES       ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated first */
 #define RETRY_NS             20000000L
 
@@ -128,8 +122,8 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
 {
     const unsigned char *base = (const unsigned char *)heap->pool;
     uint64_t heap_offset;
-    memcpy(&heap_offset, base + LMCS_PAGE_BYTES + 1024 + 16, 8);
-    heap->zones_start = heap_offset + HEAP_HEADER_BYTES;
+    memcpy(&heap_offset, base + LMCS_POBJ_HEAP, sizeof heap_offset);
+    heap->zones_start = heap_offset + LMCS_HEAP_HEADER_BYTES;
     heap->fd = -1;
     atomic_init(&heap->can_punch, false);
     if (!is_device(heap->path) && !is_poolset(heap->path)) {
@@ -170,9 +164,10 @@ static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, ui
 /* What libpmemobj touches while it makes a pool: its header, its lanes, the start of each zone. */
 static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
 {
-    uint64_t first_zone = HEAP_OFFSET_EXPECTED + HEAP_HEADER_BYTES;
-    enum lmcs_status status = back_range(fd, path, 0, first_zone + ZONE_META_BYTES + CHUNK_BYTES, error);
-    for (uint64_t at = first_zone + ZONE_BYTES; status == LMCS_OK && at + LMCS_PAGE_BYTES * 2 < bytes; at += ZONE_BYTES)
+    uint64_t first_zone = HEAP_OFFSET_EXPECTED + LMCS_HEAP_HEADER_BYTES;
+    enum lmcs_status status = back_range(fd, path, 0, first_zone + LMCS_ZONE_META_BYTES + LMCS_CHUNK_BYTES, error);
+    for (uint64_t at = first_zone + LMCS_ZONE_BYTES; status == LMCS_OK && at + LMCS_PAGE_BYTES * 2 < bytes;
+         at += LMCS_ZONE_BYTES)
         status = back_range(fd, path, at & ~(uint64_t)(LMCS_PAGE_BYTES - 1), 2 * LMCS_PAGE_BYTES, error);
     return status;
 }
@@ -357,20 +352,18 @@ static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_err
                      said);
 }
 
-/* Looks at the pool while nobody writes to it: with the lock that libpmemobj takes. *busy: somebody has it. */
-static enum lmcs_status look_first(const char *path, lmcs_heap_look *look, void *context, bool *busy,
-                                   struct lmcs_error *error)
+enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *context, bool *busy,
+                                      struct lmcs_error *error)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return lmcs_fail_errno(error, errno, "%s: can't open", path);
-    *busy = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    enum lmcs_status status = *busy ? LMCS_OK : look(context, error);
-    close(fd);
+    *busy = flock(lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (*busy)
+        return LMCS_OK;
+    enum lmcs_status status = look(context, error);
+    flock(lock_fd, LOCK_UN);
     return status;
 }
 
-enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, lmcs_heap_look *look, void *context,
+enum lmcs_status lmcs_heap_open(const char *path, int lock_fd, uint32_t wait_ms, lmcs_heap_look *look, void *context,
                                 struct lmcs_heap **heap, struct lmcs_error *error)
 {
     configure_library();
@@ -380,7 +373,7 @@ enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, lmcs_heap_lo
     int failure = EAGAIN;
     for (;;) {
         bool busy;
-        enum lmcs_status status = look_first(path, look, context, &busy, error);
+        enum lmcs_status status = lmcs_heap_look_first(lock_fd, look, context, &busy, error);
         if (status != LMCS_OK)
             return status;
         if (!busy) {
@@ -489,13 +482,13 @@ void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset)
 static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_error *error)
 {
     uint64_t used = heap->highest > heap->zones_start ? heap->highest - heap->zones_start : 0;
-    uint64_t zones = used / ZONE_BYTES + 1;
-    if (bytes > (uint64_t)1 << 20 || used % ZONE_BYTES > ZONE_BYTES / 2)
+    uint64_t zones = used / LMCS_ZONE_BYTES + 1;
+    if (bytes > (uint64_t)1 << 20 || used % LMCS_ZONE_BYTES > LMCS_ZONE_BYTES / 2)
         zones++;
     while (heap->fd >= 0 && heap->zones_backed < zones) {
-        uint64_t at = heap->zones_start + heap->zones_backed * ZONE_BYTES;
-        if (at + ZONE_META_BYTES < heap->bytes) {
-            enum lmcs_status status = back_range(heap->fd, heap->path, at, ZONE_META_BYTES, error);
+        uint64_t at = heap->zones_start + heap->zones_backed * LMCS_ZONE_BYTES;
+        if (at + LMCS_ZONE_META_BYTES < heap->bytes) {
+            enum lmcs_status status = back_range(heap->fd, heap->path, at, LMCS_ZONE_META_BYTES, error);
             if (status != LMCS_OK)
                 return status;
         }
@@ -507,8 +500,8 @@ static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struc
 enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action, uint64_t *offset,
                                    uint64_t *got, struct lmcs_error *error)
 {
-    uint64_t chunks = (bytes + OBJECT_HEADER_BYTES + CHUNK_BYTES - 1) / CHUNK_BYTES;
-    if (chunks > ZONE_CHUNKS)
+    uint64_t chunks = (bytes + LMCS_OBJECT_HEADER_BYTES + LMCS_CHUNK_BYTES - 1) / LMCS_CHUNK_BYTES;
+    if (chunks > LMCS_ZONE_CHUNKS)
         return lmcs_fail(error, LMCS_INVALID, 0, "%s: no object is as large as %llu bytes", heap->path,
                          (unsigned long long)bytes);
     enum lmcs_status status = back_zones(heap, bytes, error);
@@ -519,7 +512,7 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     if (left < HEADROOM_BYTES)
         return lmcs_fail_full(error, bytes, left, ENOSPC, "%s: the disk is full", heap->path);
     PMEMoid object = pmemobj_reserve(heap->pool, (struct pobj_action *)action,
-                                     chunks * CHUNK_BYTES - OBJECT_HEADER_BYTES, OBJECT_TYPE);
+                                     chunks * LMCS_CHUNK_BYTES - LMCS_OBJECT_HEADER_BYTES, LMCS_OBJECT_TYPE);
     if (OID_IS_NULL(object)) {
         if (errno == ENOMEM || errno == ENOSPC)
             return lmcs_fail_full(error, bytes, 0, 0, "%s: the pool's address space is used up: no room for %llu bytes",
@@ -533,8 +526,21 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     return LMCS_OK;
 }
 
-void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, struct lmcs_action *action)
+/*
+ * libpmemobj takes from an object's own header how much it frees, and nothing vouches for that header. But what it says
+ * is known, and the chunk's header was checked: so a damaged one is mended.
+ */
+static void mend_header(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 {
+    const struct lmcs_object_header_df right = {bytes + LMCS_OBJECT_HEADER_BYTES, LMCS_OBJECT_TYPE};
+    void *header = lmcs_heap_at(heap, offset - LMCS_OBJECT_HEADER_BYTES);
+    if (memcmp(header, &right, sizeof right) != 0)
+        pmemobj_memcpy_persist(heap->pool, header, &right, sizeof right);
+}
+
+void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_action *action)
+{
+    mend_header(heap, offset, bytes);
     PMEMoid object = pmemobj_oid(lmcs_heap_at(heap, offset));
     pmemobj_defer_free(heap->pool, object, (struct pobj_action *)action);
 }

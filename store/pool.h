@@ -32,11 +32,14 @@ enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, stru
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error);
 /*
- * Opens an existing one, waiting up to wait_ms for another writer to go. Before libpmemobj sees it, `look` is called,
- * while nobody writes, and what it fails with is returned.
+ * Calls `look` while nobody writes, and gives what it gives; *busy: somebody has libpmemobj's lock, and it was not
+ * called. `lock_fd`: of the file whose flock that is.
  */
 typedef enum lmcs_status lmcs_heap_look(void *context, struct lmcs_error *error);
-enum lmcs_status lmcs_heap_open(const char *path, uint32_t wait_ms, lmcs_heap_look *look, void *context,
+enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *context, bool *busy,
+                                      struct lmcs_error *error);
+/* Opens an existing one, waiting up to wait_ms for another writer to go. libpmemobj sees it if the look is well. */
+enum lmcs_status lmcs_heap_open(const char *path, int lock_fd, uint32_t wait_ms, lmcs_heap_look *look, void *context,
                                 struct lmcs_heap **heap, struct lmcs_error *error);
 /* Ends it; a pool that was created and never shown is removed. */
 void lmcs_heap_close(struct lmcs_heap *heap);
@@ -58,7 +61,8 @@ void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset);
 /* Reserves an object of about `bytes` (exactly what fills whole chunks: see *got); nothing is durable until publish. */
 enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_action *action, uint64_t *offset,
                                    uint64_t *got, struct lmcs_error *error);
-void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, struct lmcs_action *action);
+/* `bytes`: what reserve gave as *got. */
+void lmcs_heap_free(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_action *action);
 void lmcs_heap_cancel(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count);
 /* All the actions and *(u64 at word_offset) = word, atomically and durably. At most LMCS_MAX_ACTIONS actions. */
 enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *actions, size_t count,

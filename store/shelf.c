@@ -34,23 +34,35 @@ struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind
 
 /* ---- Shelves ---- */
 
-enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error)
+static enum lmcs_status fail_shelf(struct lmcs_txn *txn, uint64_t id, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of shelf %llu", txn->pool->path,
+                     (unsigned long long)id);
+}
+
+enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, bool *found,
+                                    struct lmcs_error *error)
 {
     struct shelf_record record;
     size_t bytes;
-    bool found;
     enum lmcs_status status =
         lmcs_tree_get(txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES], (struct lmcs_key_df){id, 0}, &record,
-                      sizeof record.df, sizeof record, &bytes, &found, error);
-    if (status != LMCS_OK)
+                      sizeof record.df, sizeof record, &bytes, found, error);
+    if (status != LMCS_OK || !*found)
         return status;
-    if (!found || bytes != sizeof record.df + record.df.name_bytes || record.df.id != id)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of shelf %llu", txn->pool->path,
-                         (unsigned long long)id);
+    if (bytes != sizeof record.df + record.df.name_bytes || record.df.id != id)
+        return fail_shelf(txn, id, error);
     shelf->df = record.df;
     memcpy(shelf->name, record.name, record.df.name_bytes);
     shelf->name[record.df.name_bytes] = '\0';
     return LMCS_OK;
+}
+
+enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error)
+{
+    bool found;
+    enum lmcs_status status = lmcs_shelf_load_if(txn, id, shelf, &found, error);
+    return status == LMCS_OK && !found ? fail_shelf(txn, id, error) : status;
 }
 
 enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf, bool *found,

@@ -21,6 +21,9 @@ enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, stru
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
                                 struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error);
+/* The same where it may be gone since its id was learnt in another transaction. */
+enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, bool *found,
+                                    struct lmcs_error *error);
 /* Makes one; a staging one is not found by its name. */
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error);

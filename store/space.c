@@ -868,14 +868,44 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
         extent->now.backed = extent->next.backed = whole ? extent->now.first : end;
     extent->now.punched_bytes = extent->next.punched_bytes = total;
     space->used += extent_used(&extent->now);
-    /* One of an unusual size will hardly be wanted again: back to libpmemobj. */
-    bool odd = whole && extent->now.bytes > 2 * standard_extent(space, 0);
     pthread_mutex_unlock(&space->lock);
-    if (odd && lmcs_txn_room(trim->txn) > 0) {
-        status = lmcs_txn_free(trim->txn, extent->offset, error);
-        extent->going = status == LMCS_OK;
+    return LMCS_OK;
+}
+
+/* One of an unusual size will hardly be wanted again. */
+static bool is_odd(struct lmcs_space *space, const struct lmcs_extent *extent)
+{
+    return extent->now.live_bytes == 0 && extent->now.retired_bytes == 0 && extent->now.backed == extent->now.first &&
+           extent->now.bytes > 2 * standard_extent(space, 0);
+}
+
+/*
+ * Gives extents of unusual sizes, of those that have been trimmed, back to libpmemobj. Only now that their space has
+ * been punched: once the commit is done, libpmemobj may give their room to another extent, and that be filled.
+ */
+static enum lmcs_status free_odd(struct lmcs_pool *pool, struct trim *trim, struct lmcs_error *error)
+{
+    struct lmcs_space *space = pool->space;
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    size_t freed = 0;
+    for (size_t i = 0; status == LMCS_OK && i < trim->extent_count && lmcs_txn_room(&txn) > 0; i++) {
+        struct lmcs_extent *extent = trim->extents[i];
+        pthread_mutex_lock(&space->lock);
+        extent->going = is_odd(space, extent);
+        pthread_mutex_unlock(&space->lock);
+        if (!extent->going)
+            continue;
+        status = lmcs_txn_free(&txn, extent->offset, extent->now.bytes, error);
+        freed++;
     }
-    return status;
+    if (status == LMCS_OK && freed > 0)
+        status = lmcs_txn_commit(&txn, error);
+    else
+        lmcs_txn_end(&txn);
+    return status == LMCS_FULL ? LMCS_OK : status; /* they only keep addresses */
 }
 
 /* One transaction's worth. The commit comes before the punching: what is recorded as backed must be. */
@@ -906,6 +936,8 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *m
         lmcs_txn_end(&txn);
     for (size_t i = 0; status == LMCS_OK && i < trim.hole_count; i++)
         lmcs_heap_punch(pool->heap, trim.holes[i].offset, trim.holes[i].bytes);
+    if (status == LMCS_OK && trim.extent_count > 0)
+        status = free_odd(pool, &trim, error);
     pthread_mutex_lock(&space->lock);
     for (size_t i = 0; i < trim.extent_count; i++) {
         struct lmcs_extent *extent = find_extent(space, offsets[i]); /* some are gone */

@@ -21,6 +21,7 @@
 #include "capture.h"
 #include "check.h"
 #include "compact.h"
+#include "redo.h"
 #include "space.h"
 #include "topology.h"
 
@@ -130,18 +131,14 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
     return pool;
 }
 
-/* What reading needs: the bytes, leases, a cache, threads, a root that is sound. */
-static enum lmcs_status attach(struct lmcs_pool *pool, const char *path, int node, struct lmcs_error *error)
+/* What reading metadata needs: the bytes, leases, a cache. */
+static enum lmcs_status attach(struct lmcs_pool *pool, const char *path, struct lmcs_error *error)
 {
-    enum lmcs_status status = LMCS_OK;
-    if (pool->media == NULL)
-        status = lmcs_media_open(path, &pool->media, error);
+    enum lmcs_status status = lmcs_media_open(path, &pool->media, error);
     if (status == LMCS_OK)
         status = lmcs_lease_new(pool->media, &pool->lease, error);
     if (status == LMCS_OK)
         status = lmcs_page_cache_new(&pool->cache, error);
-    if (status == LMCS_OK)
-        status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
     return status;
 }
 
@@ -193,7 +190,7 @@ static enum lmcs_status write_first_root(struct lmcs_pool *pool, uint64_t limit,
     if (status == LMCS_OK)
         status = lmcs_heap_sync(pool->heap, error);
     if (status == LMCS_OK)
-        status = attach(pool, lmcs_heap_path(pool->heap), -1, error);
+        status = attach(pool, lmcs_heap_path(pool->heap), error);
     return status == LMCS_OK ? lmcs_root_create(pool, limit, error) : status;
 }
 
@@ -231,7 +228,9 @@ static enum lmcs_status check_place(const char *path, uint32_t flags, int *node,
 static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
-    enum lmcs_status status = attach(pool, pool->path, node, error);
+    enum lmcs_status status = attach(pool, pool->path, error);
+    if (status == LMCS_OK)
+        status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
     if (status == LMCS_OK)
         status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
@@ -241,23 +240,33 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     return LMCS_OK;
 }
 
-/* libpmemobj is told of nothing that is not a pool of ours. */
+/* libpmemobj is told of nothing that is not a pool of ours, nor of one that would lead it astray. */
 static enum lmcs_status look_before_opening(void *context, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = context;
     struct lmcs_root_df root;
+    struct lmcs_redo *redo = NULL;
     enum lmcs_status status = lmcs_root_read(pool, &root, error);
+    if (status == LMCS_OK)
+        status = lmcs_redo_load(pool->media, &redo, error);
+    if (status == LMCS_OK) {
+        lmcs_media_foresee(pool->media, redo);
+        status = lmcs_check_heap(pool, error);
+        lmcs_media_foresee(pool->media, NULL);
+        lmcs_redo_free(redo);
+    }
     pool->superblock.check = 0;
-    return status == LMCS_OK ? lmcs_media_check_log(pool->media, error) : status;
+    return status;
 }
 
 static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint32_t wait_ms, struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_media_open(pool->path, &pool->media, error);
+    enum lmcs_status status = attach(pool, pool->path, error);
     if (status == LMCS_OK)
-        status = lmcs_heap_open(pool->path, wait_ms, look_before_opening, pool, &pool->heap, error);
+        status = lmcs_heap_open(pool->path, lmcs_media_lock_fd(pool->media), wait_ms, look_before_opening, pool,
+                                &pool->heap, error);
     if (status == LMCS_OK)
-        status = attach(pool, pool->path, node, error);
+        status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
     if (status == LMCS_OK)
         status = lmcs_root_read(pool, &pool->root, error);
     if (status == LMCS_OK)
@@ -269,6 +278,21 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
     if (status == LMCS_OK)
         status = lmcs_compactor_new(pool, error);
     pool->writable = status == LMCS_OK;
+    return status;
+}
+
+enum lmcs_status lmcs_pool_look(const char *path, struct lmcs_error *error)
+{
+    struct lmcs_open_options options;
+    bool busy;
+    lmcs_open_options_init(&options);
+    struct lmcs_pool *pool = new_pool(path, &options, error);
+    if (pool == NULL)
+        return LMCS_NO_MEMORY;
+    enum lmcs_status status = attach(pool, path, error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_look_first(lmcs_media_lock_fd(pool->media), look_before_opening, pool, &busy, error);
+    free_pool(pool);
     return status;
 }
 

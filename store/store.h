@@ -70,6 +70,8 @@ struct lmcs_pool {
 
 /* Fails in a forked child, whose pool is its parent's. */
 enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
+/* Whether a writer that opened the pool now would be let in; LMCS_OK also while somebody else writes. */
+enum lmcs_status lmcs_pool_look(const char *path, struct lmcs_error *error);
 
 uint64_t lmcs_now_ns(void);
 

@@ -470,12 +470,12 @@ enum lmcs_status lmcs_txn_reserve(struct lmcs_txn *txn, uint64_t bytes, uint64_t
     return status;
 }
 
-enum lmcs_status lmcs_txn_free(struct lmcs_txn *txn, uint64_t offset, struct lmcs_error *error)
+enum lmcs_status lmcs_txn_free(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_txn_pages *pages = txn->pages;
     if (pages->action_count == LMCS_MAX_ACTIONS)
         return lmcs_fail(error, LMCS_INVALID, 0, "%s: one commit can't free so many objects", txn->pool->path);
-    lmcs_heap_free(txn->pool->heap, offset, &pages->actions[pages->action_count++]);
+    lmcs_heap_free(txn->pool->heap, offset, bytes, &pages->actions[pages->action_count++]);
     return LMCS_OK;
 }
 

@@ -53,7 +53,7 @@ bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref);
 /* An object that this transaction reserves or frees through libpmemobj. */
 enum lmcs_status lmcs_txn_reserve(struct lmcs_txn *txn, uint64_t bytes, uint64_t *offset, uint64_t *got,
                                   struct lmcs_error *error);
-enum lmcs_status lmcs_txn_free(struct lmcs_txn *txn, uint64_t offset, struct lmcs_error *error);
+enum lmcs_status lmcs_txn_free(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 /* How many more objects this transaction can take. */
 size_t lmcs_txn_room(const struct lmcs_txn *txn);
 

@@ -536,6 +536,26 @@ static void unchanged_tensors_are_shared(void **state)
     state_free(weights);
 }
 
+/* What another shelf knew when a tensor was put, and has forgotten by the commit. */
+static void names_that_go_meanwhile(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {16};
+    struct state *weights = state_weights(&rng, 2, 5000), *more = state_weights(&rng, 3, 6000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "run", weights, 1);
+    take_snapshot(pool, "other", more, 1);
+    struct lmcs_capture *capture = begin(pool, "run");
+    put_state(capture, more);
+    OK(lmcs_snapshot_remove(pool, "other", 1, false, NULL, &err));
+    commit(capture);
+    check_pool(pool);
+    expect_state(pool, "run", "latest", more);
+    close_pool(pool);
+    state_free(weights);
+    state_free(more);
+}
+
 /* Names come and go, bytes change and change back, snapshots go: counts stay right. */
 static void random_histories_add_up(void **state)
 {
@@ -791,6 +811,7 @@ int main(void)
         ON_DISK(empty_snapshot),
         ON_BOTH(reserved_and_filled),
         ON_DISK(two_names_of_one_content),
+        ON_BOTH(names_that_go_meanwhile),
         ON_BOTH(unchanged_tensors_are_shared),
         IN_MEMORY(random_histories_add_up),
         ON_BOTH(many_tensors_cost_what_changed),

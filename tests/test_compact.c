@@ -6,7 +6,10 @@
 /* ctest: timeout=600 */
 #include "support.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define SNAPSHOTS 24
@@ -371,6 +374,57 @@ static void space_is_given_back(void **state)
     free_history(states, 16);
 }
 
+/* This program's own stands in front of the C library's: a kernel that is slow to give space back. */
+static atomic_bool slow_punches;
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+    if ((mode & FALLOC_FL_PUNCH_HOLE) != 0 && atomic_load(&slow_punches))
+        usleep(3000);
+    return (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
+}
+
+struct pruning {
+    struct lmcs_pool *pool;
+    atomic_bool done;
+};
+
+static void *keep_compacting(void *argument)
+{
+    struct pruning *pruning = argument;
+    while (!atomic_load(&pruning->done))
+        OK(lmcs_compact(pruning->pool, NULL, &err));
+    return NULL;
+}
+
+/* Space that is given back may be taken again at once: by then it must have been given back. */
+static void space_is_taken_while_it_is_given_back(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {15};
+    struct pruning pruning = {.pool = open_quiet(place->pool)};
+    pthread_t thread;
+    atomic_init(&pruning.done, false);
+    atomic_store(&slow_punches, true);
+    assert_int_equal(pthread_create(&thread, NULL, keep_compacting, &pruning), 0);
+    for (uint64_t i = 1; i <= scaled("LMCS_TEST_ROUNDS", 60); i++) {
+        struct state *large = calloc(1, sizeof *large);
+        struct held *held = state_add(large, "large", LMC_U8, 1, &(uint64_t){1500000 + i % 5 * 700000});
+        rng_fill(&rng, held->data, held->bytes);
+        EXPECT(take_snapshot(pruning.pool, "run", large, (int64_t)i) == i);
+        usleep(2000);
+        expect_snapshot(pruning.pool, "run", i, large);
+        if (i > 1)
+            OK(lmcs_snapshot_remove(pruning.pool, "run", i - 1, false, NULL, &err));
+        state_free(large);
+    }
+    atomic_store(&pruning.done, true);
+    pthread_join(thread, NULL);
+    atomic_store(&slow_punches, false);
+    verify_pool(pruning.pool);
+    close_pool(pruning.pool);
+}
+
 /* Sizes from 100 bytes to 1 MiB, snapshot, prune to the newest few, compact now and then: for long. */
 static void long_pruned_run_does_not_grow(void **state)
 {
@@ -486,6 +540,7 @@ int main(void)
         ON_DISK(request_works_while_paused),
         ON_DISK(cancelled),
         ON_BOTH(space_is_given_back),
+        ON_BOTH(space_is_taken_while_it_is_given_back),
         IN_MEMORY(long_pruned_run_does_not_grow),
         IN_MEMORY(random_removals_keep_chains_short),
     };

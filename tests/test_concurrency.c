@@ -10,6 +10,7 @@
 /* ctest: timeout=600 */
 #include "support.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -414,6 +415,56 @@ static void captures_while_their_space_is_freed(void **state)
     close_pool(stage.pool);
 }
 
+/* ---- Shelves that restores make and drop ---- */
+
+static void *keep_restoring(void *argument)
+{
+    struct stage *stage = argument;
+    int fd = open(stage->path, O_RDONLY | O_CLOEXEC);
+    EXPECT(fd >= 0);
+    for (uint64_t i = 0; i < stage->snapshots; i++) {
+        EXPECT(lseek(fd, 0, SEEK_SET) == 0);
+        OK(lmcs_restore(stage->pool, fd, NULL, NULL, &err));
+        OK(lmcs_snapshot_remove(stage->pool, "left", 1 + i % 2, false, NULL, &err));
+    }
+    close(fd);
+    stage->capturing--;
+    return NULL;
+}
+
+static void *compact_at_once(void *argument)
+{
+    struct stage *stage = argument;
+    while (going_on(stage))
+        OK(lmcs_compact(stage->pool, NULL, &err));
+    return NULL;
+}
+
+static void restores_beside_the_compactor(void **state)
+{
+    static void *(*const work[])(void *) = {keep_restoring, compact_at_once, compact_at_once};
+    struct place *place = *state;
+    struct rng rng = {3};
+    struct state *weights = state_weights(&rng, 3, 1000);
+    char archive[512];
+    place_path(place, "an.archive", archive);
+    struct stage stage = {.path = archive, .snapshots = scaled("LMCS_TEST_SNAPSHOTS", 250)};
+    stage.pool = open_quiet(place->pool);
+    for (int64_t step = 0; step < 2; step++) {
+        take_snapshot(stage.pool, "left", weights, step);
+        state_step(weights, &rng, 0, 3);
+    }
+    int fd = open(archive, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    OK(lmcs_dump(stage.pool, "left", fd, NULL, NULL, &err));
+    close(fd);
+    atomic_init(&stage.capturing, 1);
+    run_threads(work, sizeof work / sizeof work[0], &stage);
+    verify_pool(stage.pool);
+    close_pool(stage.pool);
+    state_free(weights);
+}
+
 /* ---- One shelf from several threads ---- */
 
 static void *capture_same_shelf(void *argument)
@@ -532,6 +583,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ON_BOTH(everything_at_once),
         ON_BOTH(captures_while_their_space_is_freed),
+        ON_BOTH(restores_beside_the_compactor),
         ON_BOTH(one_shelf_of_many_threads),
         ON_BOTH(opened_and_closed_from_everywhere),
     };

@@ -1,0 +1,937 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * damage.c - damages a pool, a poolset and an archive in thousands of ways, and looks at what is said and done.
+ *
+ *   damage [--count N] [--seed S] [--only CASE] [--kind KIND] [--verbose]
+ *
+ * Each case is numbered; what it damages follows from the seed and its number, so `--seed S --only CASE` does it again.
+ * It runs in a forked child with a time limit: first a reader verifies the damaged pool and reads all that can be read,
+ * then, in a copy, a writer opens it, takes and removes snapshots, compacts, and all is read again. What must be:
+ *
+ *   - nothing crashes and nothing hangs;
+ *   - what is read is right, or an error;
+ *   - damage to bytes that are the store's own is refused with a message, or reported by verify with the name of the
+ *     tensor that it hits;
+ *   - damage to libpmemobj's metadata is refused when a writer opens the pool, or everything that was there before is
+ *     there afterwards, bit for bit.
+ *
+ * A table says for each kind of damage what came of it. The status is 0 when all is as it must be.
+ */
+/* ctest: timeout=600 labels=no-asan,no-tsan */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "heap_layout.h"
+#include "subject.h"
+
+#define LINE            64u
+#define SECONDS_A_CASE  30u
+#define ARCHIVE_MOST    ((size_t)64 << 20)
+#define RUN_BITMAP_END  128u /* of a run, what stands before its units */
+#define LINES_OF_CHUNKS 64u  /* of chunk headers: those in use and some behind */
+
+enum outcome {
+    REFUSED,  /* it could not be opened, or restored, and a sentence says why */
+    REPORTED, /* it was opened, and verify or a read told of the damage */
+    UNSEEN,   /* nobody said anything, and everything is right */
+    WRONG,    /* something is not right, without a word or for ever */
+    UNNAMED,  /* reported, but not by the name of what it hits; or refused without a sentence */
+    CRASHED,
+    HUNG,
+    OUTCOMES
+};
+static const char *const outcome_names[OUTCOMES] = {"refused", "reported", "unseen", "WRONG",
+                                                    "UNNAMED", "CRASHED",  "HUNG"};
+
+/* What all cases share, and the one under way; children see it by fork. */
+struct bench {
+    struct subject *subject;
+    char folder[300];
+    char whole[400]; /* the pool as it was made */
+    char work[400];  /* the copy that a writer gets */
+    char set[400];   /* a poolset of two parts, and its parts as they were made */
+    char parts[2][400];
+    char whole_parts[2][420];
+    struct state *set_state;
+    char pending[400]; /* the pool, killed between the log of its last commit and what that does */
+    uint64_t pending_log, pending_log_bytes, pending_epoch;
+    unsigned char *archive;
+    size_t archive_bytes;
+    char restored[400]; /* a pool to restore into */
+    uint64_t seed;
+    bool verbose;
+    struct shared *shared;
+};
+
+/* Between a case's child and us. */
+struct shared {
+    enum outcome outcome;
+    char what[512]; /* what was damaged, and what was said */
+};
+
+struct damage {
+    struct bench *bench;
+    struct rng rng;
+    uint64_t turn;       /* of its kind */
+    const char *tensor;  /* that it hits, if it is known; NULL */
+    const char *tensor2; /* or this one */
+    bool has_byte;       /* the damage that is told must cover ... */
+    uint64_t byte;       /* ... this byte of the tensor */
+    uint8_t tree;        /* enum lmcs_tree_kind of the page that it hits; 0: of the pool, or none */
+};
+
+/* ---- Damaging ---- */
+
+static void describe(struct damage *damage, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void describe(struct damage *damage, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(damage->bench->shared->what, sizeof damage->bench->shared->what, format, arguments);
+    va_end(arguments);
+}
+
+#define ULL(n) ((unsigned long long)(n))
+
+/* Turn after turn another line, in an order that is the same for each seed; with enough turns, every one. */
+static uint64_t spread(const struct damage *damage, uint64_t count)
+{
+    struct rng rng = {damage->bench->seed ^ damage->turn / count};
+    uint64_t step = 1 + rng_below(&rng, count);
+    while (true) {
+        uint64_t a = step, b = count;
+        while (b != 0) {
+            uint64_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        if (a == 1)
+            break;
+        step++;
+    }
+    return (rng_below(&rng, count) + damage->turn % count * step) % count;
+}
+
+static void flip_in_line(struct damage *damage, const char *path, uint64_t line_at, const char *of)
+{
+    uint64_t at = line_at + rng_below(&damage->rng, LINE);
+    unsigned bit = (unsigned)rng_below(&damage->rng, 8);
+    file_flip(path, at, bit);
+    describe(damage, "bit %u of byte %llu, in %s", bit, ULL(at), of);
+}
+
+static void flip_superblock(struct damage *damage, const char *path)
+{
+    uint64_t at = damage->bench->subject->superblock + spread(damage, sizeof(struct lmcs_superblock_df));
+    file_flip(path, at, (unsigned)rng_next(&damage->rng));
+    describe(damage, "a bit of byte %llu, in the superblock", ULL(at));
+}
+
+static void flip_root(struct damage *damage, const char *path)
+{
+    uint64_t line = spread(damage, (sizeof(struct lmcs_root_df) + LINE - 1) / LINE);
+    flip_in_line(damage, path, damage->bench->subject->root + line * LINE, "the root page");
+}
+
+static void flip_tree(struct damage *damage, const char *path)
+{
+    const struct subject *subject = damage->bench->subject;
+    uint64_t line = spread(damage, subject->page_count * (LMCS_PAGE_BYTES / LINE));
+    char of[64];
+    damage->tree = subject->kinds[line / (LMCS_PAGE_BYTES / LINE)];
+    snprintf(of, sizeof of, "a page of tree %u", damage->tree);
+    flip_in_line(damage, path, subject->pages[line / (LMCS_PAGE_BYTES / LINE)] + line % (LMCS_PAGE_BYTES / LINE) * LINE,
+                 of);
+}
+
+static const struct payload *some_payload(struct damage *damage)
+{
+    const struct subject *subject = damage->bench->subject;
+    const struct payload *payload = &subject->payloads[spread(damage, subject->payload_count)];
+    damage->tensor = payload->tensor;
+    return payload;
+}
+
+static void flip_payload(struct damage *damage, const char *path)
+{
+    const struct payload *payload = some_payload(damage);
+    uint64_t places[3] = {0, payload->bytes - 1, rng_below(&damage->rng, payload->bytes)};
+    uint64_t at = places[rng_below(&damage->rng, 8) % 3];
+    file_flip(path, payload->offset + at, (unsigned)rng_next(&damage->rng));
+    damage->byte = payload->at + at;
+    damage->has_byte = payload->is_raw && damage->byte < payload->raw_bytes;
+    describe(damage, "a bit of byte %llu of a payload of \"%s\" (%s, %llu bytes)", ULL(at), payload->tensor,
+             payload->is_raw ? "raw" : "a frame", ULL(payload->bytes));
+}
+
+/* Puts zeros, or anything, in a range, LMCS_PAGE_BYTES at most, so that it is not what it was. */
+static void overwrite(struct damage *damage, const char *path, uint64_t at, uint64_t bytes)
+{
+    unsigned char page[LMCS_PAGE_BYTES] = {0}, before[LMCS_PAGE_BYTES];
+    file_read(path, at, before, bytes);
+    if (rng_below(&damage->rng, 3) == 0 || memcmp(page, before, bytes) == 0)
+        rng_fill(&damage->rng, page, bytes);
+    file_write(path, at, page, bytes);
+}
+
+static void overwrite_page(struct damage *damage, const char *path)
+{
+    const struct subject *subject = damage->bench->subject;
+    uint64_t i = spread(damage, subject->page_count + 1);
+    uint64_t at = i < subject->page_count ? subject->pages[i] : subject->root;
+    overwrite(damage, path, at, LMCS_PAGE_BYTES);
+    describe(damage, "the page at %llu", ULL(at));
+}
+
+static void overwrite_payload(struct damage *damage, const char *path)
+{
+    const struct payload *payload = some_payload(damage);
+    uint64_t bytes = payload->bytes < 512 ? payload->bytes : UINT64_C(512) << rng_below(&damage->rng, 4);
+    if (bytes > payload->bytes)
+        bytes = payload->bytes;
+    uint64_t at = rng_below(&damage->rng, payload->bytes - bytes + 1);
+    overwrite(damage, path, payload->offset + at, bytes);
+    describe(damage, "%llu bytes from byte %llu of a payload of \"%s\"", ULL(bytes), ULL(at), payload->tensor);
+}
+
+/* False: they are equal. */
+static bool exchange(const char *path, uint64_t a, uint64_t b, uint64_t bytes)
+{
+    unsigned char *at_a = malloc(bytes), *at_b = malloc(bytes);
+    EXPECT(at_a != NULL && at_b != NULL);
+    file_read(path, a, at_a, bytes);
+    file_read(path, b, at_b, bytes);
+    file_write(path, a, at_b, bytes);
+    file_write(path, b, at_a, bytes);
+    bool differ = memcmp(at_a, at_b, bytes) != 0;
+    free(at_a);
+    free(at_b);
+    return differ;
+}
+
+static void swap_pages(struct damage *damage, const char *path)
+{
+    const struct subject *subject = damage->bench->subject;
+    uint64_t i = spread(damage, subject->page_count);
+    uint64_t k = (i + 1 + rng_below(&damage->rng, subject->page_count - 1)) % subject->page_count;
+    exchange(path, subject->pages[i], subject->pages[k], LMCS_PAGE_BYTES);
+    describe(damage, "the pages at %llu and %llu, swapped", ULL(subject->pages[i]), ULL(subject->pages[k]));
+}
+
+/* Of one size where there is another such, as far as the smaller one reaches otherwise. */
+static void swap_payloads(struct damage *damage, const char *path)
+{
+    const struct subject *subject = damage->bench->subject;
+    const struct payload *a = some_payload(damage), *b = a;
+    size_t tries = 0;
+    do
+        for (b = a; b == a || (tries < 100 && b->bytes != a->bytes); tries++)
+            b = &subject->payloads[rng_below(&damage->rng, subject->payload_count)];
+    while (!exchange(path, a->offset, b->offset, a->bytes < b->bytes ? a->bytes : b->bytes));
+    damage->tensor2 = b->tensor;
+    describe(damage, "payloads of \"%s\" and \"%s\", swapped", a->tensor, b->tensor);
+}
+
+/* Somewhere in what is in use, or anywhere in the sparse rest. */
+static void cut_file(struct damage *damage, const char *path)
+{
+    struct stat st;
+    EXPECT(stat(path, &st) == 0);
+    const struct subject *subject = damage->bench->subject;
+    uint64_t used = subject->objects[subject->object_count - 1] + ((uint64_t)2 << 20);
+    uint64_t bytes = rng_below(&damage->rng, damage->turn % 4 == 0 ? (uint64_t)st.st_size : used);
+    EXPECT(truncate(path, (off_t)bytes) == 0);
+    describe(damage, "the file, cut to %llu bytes", ULL(bytes));
+}
+
+/* ---- Damaging what is libpmemobj's ---- */
+
+static void flip_header(struct damage *damage, const char *path)
+{
+    flip_in_line(damage, path, spread(damage, LMCS_POBJ_END / LINE) * LINE, "libpmemobj's header");
+}
+
+/* Half of them in lanes that are in use: each has its first lanes, and some thread's. */
+static void flip_log(struct damage *damage, const char *path)
+{
+    uint64_t lanes[2];
+    file_read(path, LMCS_POBJ_LANES, lanes, sizeof lanes);
+    uint64_t lane = damage->turn % 2 == 0 ? rng_below(&damage->rng, 4) : rng_below(&damage->rng, lanes[1]);
+    uint64_t line = spread(damage, LMCS_LANE_BYTES / LINE);
+    flip_in_line(damage, path, lanes[0] + lane * LMCS_LANE_BYTES + line * LINE, "libpmemobj's log");
+}
+
+static void flip_heap(struct damage *damage, const char *path)
+{
+    uint64_t at = damage->bench->subject->heap;
+    uint64_t lines = (LMCS_HEAP_HEADER_BYTES + LMCS_ZONE_HEADER_BYTES) / LINE + LINES_OF_CHUNKS;
+    flip_in_line(damage, path, at + spread(damage, lines) * LINE, "libpmemobj's heap");
+}
+
+static void flip_chunk(struct damage *damage, const char *path)
+{
+    const struct subject *subject = damage->bench->subject;
+    uint64_t zone = subject->heap + LMCS_HEAP_HEADER_BYTES, i = spread(damage, 2 * subject->object_count + 1);
+    uint64_t at = subject->superblock;
+    if (i < 2 * subject->object_count)
+        at = subject->objects[i / 2];
+    uint64_t chunk = (at - zone - LMCS_ZONE_META_BYTES) / LMCS_CHUNK_BYTES;
+    struct lmcs_chunk_df header;
+    uint64_t place = zone + LMCS_ZONE_HEADER_BYTES + chunk * sizeof header;
+    if (i % 2 == 1) { /* what follows it */
+        file_read(path, place, &header, sizeof header);
+        place += header.chunks * sizeof header;
+    }
+    uint64_t byte = place + rng_below(&damage->rng, sizeof header);
+    file_flip(path, byte, (unsigned)rng_next(&damage->rng));
+    describe(damage, "a bit of byte %llu, in the header of a chunk in use or behind one", ULL(byte));
+}
+
+static void flip_object(struct damage *damage, const char *path)
+{
+    const struct subject *subject = damage->bench->subject;
+    uint64_t run = subject->heap + LMCS_HEAP_HEADER_BYTES + LMCS_ZONE_META_BYTES;
+    uint64_t i = spread(damage, subject->object_count + 9), at;
+    if (i < subject->object_count)
+        at = subject->objects[i] - LMCS_OBJECT_HEADER_BYTES + rng_below(&damage->rng, LMCS_OBJECT_HEADER_BYTES);
+    else if (i == subject->object_count)
+        at = subject->superblock - LMCS_OBJECT_HEADER_BYTES + rng_below(&damage->rng, LMCS_OBJECT_HEADER_BYTES);
+    else
+        at = run + rng_below(&damage->rng, RUN_BITMAP_END);
+    file_flip(path, at, (unsigned)rng_next(&damage->rng));
+    describe(damage, "a bit of byte %llu, in an object's header or the run of the root object", ULL(at));
+}
+
+/* Sectors and pages of all that is libpmemobj's, zeroed or filled. */
+static void overwrite_heap(struct damage *damage, const char *path)
+{
+    const struct subject *subject = damage->bench->subject;
+    uint64_t end = subject->heap + LMCS_HEAP_HEADER_BYTES + 4 * LMCS_PAGE_BYTES;
+    uint64_t bytes = rng_below(&damage->rng, 2) == 0 ? 512 : LMCS_PAGE_BYTES;
+    uint64_t at = damage->turn % 2 == 0 ? rng_below(&damage->rng, end / bytes) * bytes
+                                        : (subject->heap - LMCS_PAGE_BYTES) / bytes * bytes +
+                                              rng_below(&damage->rng, 6 * LMCS_PAGE_BYTES / bytes) * bytes;
+    if (rng_below(&damage->rng, 8) == 0)
+        at = bytes * rng_below(&damage->rng, LMCS_POBJ_END / bytes);
+    overwrite(damage, path, at, bytes);
+    describe(damage, "%llu bytes at %llu, of libpmemobj's metadata", ULL(bytes), ULL(at));
+}
+
+/* ---- What comes of it ---- */
+
+static enum outcome refused(struct bench *bench)
+{
+    size_t length = strlen(bench->shared->what);
+    snprintf(bench->shared->what + length, sizeof bench->shared->what - length, ": %s", err.message);
+    return strlen(err.message) > 20 && err.status != LMCS_INVALID && err.status != LMCS_NO_MEMORY ? REFUSED : UNNAMED;
+}
+
+struct found {
+    const struct damage *damage;
+    unsigned damages, named;
+};
+
+static void note_damage(void *context, const struct lmcs_damage *told)
+{
+    struct found *found = context;
+    const struct damage *damage = found->damage;
+    struct shared *shared = damage->bench->shared;
+    EXPECT(told->what != NULL && told->what[0] != '\0' && told->shelf != NULL && told->tensor != NULL);
+    if (found->damages++ == 0) {
+        size_t length = strlen(shared->what);
+        snprintf(shared->what + length, sizeof shared->what - length, ": %s@%llu \"%s\": %s", told->shelf,
+                 ULL(told->number), told->tensor, told->what);
+    }
+    if (damage->tree >= LMCS_TREE_NUMBERS) { /* of a shelf; of a snapshot */
+        found->named += told->shelf[0] != '\0' && (damage->tree != LMCS_TREE_MANIFEST || told->number != 0);
+        return;
+    }
+    if (damage->has_byte && (damage->byte < told->first_byte || damage->byte - told->first_byte >= told->byte_count))
+        return;
+    found->named += damage->tensor == NULL || strcmp(told->tensor, damage->tensor) == 0 ||
+                    (damage->tensor2 != NULL && strcmp(told->tensor, damage->tensor2) == 0);
+}
+
+/* Opens for reading, verifies, reads. */
+static enum outcome look(struct damage *damage, const char *path)
+{
+    struct lmcs_pool *pool;
+    struct lmcs_verify_report report;
+    struct found found = {.damage = damage};
+    if (try_open(path, LMCS_OPEN_READ, &pool) != LMCS_OK)
+        return refused(damage->bench);
+    enum lmcs_status status = lmcs_verify(pool, NULL, note_damage, &found, NULL, &report, &err);
+    EXPECT(status == LMCS_OK || status == LMCS_DAMAGED);
+    EXPECT(report.damages == found.damages && (status == LMCS_DAMAGED) == (found.damages > 0));
+    close_pool(pool);
+    uint64_t lost = read_what_is_left(damage->bench->subject, path, 1);
+    if (lost > 0 && found.damages == 0)
+        return WRONG; /* verify must not overlook what a read finds */
+    return found.damages == 0 ? UNSEEN : found.named > 0 ? REPORTED : UNNAMED;
+}
+
+static struct state *new_state(struct rng *rng, uint64_t bytes)
+{
+    struct state *state = calloc(1, sizeof *state);
+    struct held *held = state_add(state, "new", LMC_U8, 1, &bytes);
+    rng_fill(rng, held->data, held->bytes);
+    return state;
+}
+
+/*
+ * A writer takes room, frees some, and takes more; after that all is read. run@1 and big@1 are removed. With
+ * `must_work`, nothing may fail: the pool was let through as sound.
+ */
+static enum outcome write_on(struct damage *damage, const char *path, bool must_work)
+{
+    struct bench *bench = damage->bench;
+    struct lmcs_pool *pool;
+    enum lmcs_status status[6];
+    if (try_open(path, LMCS_OPEN_WRITE, &pool) != LMCS_OK)
+        return refused(bench);
+    struct state *first = new_state(&damage->rng, 5000000), *second = new_state(&damage->rng, 3000000);
+    status[0] = try_snapshot(pool, "new", first, 1, NULL, &err);
+    status[1] = lmcs_snapshot_remove(pool, "big", 1, false, NULL, &err);
+    status[2] = lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err);
+    status[3] = lmcs_compact(pool, NULL, &err);
+    status[4] = lmcs_tag_set(pool, "run", "new", 3, &err);
+    status[5] = try_snapshot(pool, "new", second, 2, NULL, &err);
+    if (must_work)
+        for (size_t i = 0; i < sizeof status / sizeof status[0]; i++)
+            EXPECT(status[i] == LMCS_OK);
+    enum lmcs_status closed = lmcs_pool_close(pool, &err);
+    EXPECT(!must_work || closed == LMCS_OK);
+    uint64_t lost = read_what_is_left(bench->subject, path, 2);
+    if (must_work) {
+        EXPECT(lost == 0);
+        pool = open_quiet(path);
+        verify_pool(pool);
+        expect_snapshot(pool, "new", 1, first);
+        expect_snapshot(pool, "new", 2, second);
+        close_pool(pool);
+    }
+    return UNSEEN;
+}
+
+/* Of our own bytes: told by the reader in any case; in a quarter of the cases a writer tries, too. */
+static enum outcome judge_ours(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
+{
+    struct bench *bench = damage->bench;
+    copy_file(bench->whole, bench->work);
+    apply(damage, bench->work);
+    enum outcome outcome = look(damage, bench->work);
+    if (outcome == UNSEEN)
+        return WRONG;
+    if (damage->turn % 4 == 0) {
+        char told[sizeof bench->shared->what];
+        memcpy(told, bench->shared->what, sizeof told);
+        write_on(damage, bench->work, false);
+        memcpy(bench->shared->what, told, sizeof told);
+    }
+    return outcome;
+}
+
+/* A file that was cut where there is nothing has lost nothing. */
+static enum outcome judge_cut(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
+{
+    struct bench *bench = damage->bench;
+    copy_file(bench->whole, bench->work);
+    apply(damage, bench->work);
+    enum outcome outcome = look(damage, bench->work);
+    char told[sizeof bench->shared->what];
+    memcpy(told, bench->shared->what, sizeof told);
+    enum outcome written = write_on(damage, bench->work, outcome == UNSEEN);
+    if (outcome != UNSEEN)
+        memcpy(bench->shared->what, told, sizeof told);
+    return outcome == UNSEEN ? written : outcome;
+}
+
+/* Of libpmemobj's: a reader does not need them; a writer is refused, or nothing is lost. */
+static enum outcome judge_theirs(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
+{
+    struct bench *bench = damage->bench;
+    copy_file(bench->whole, bench->work);
+    apply(damage, bench->work);
+    char what[sizeof bench->shared->what];
+    memcpy(what, bench->shared->what, sizeof what);
+    enum outcome read = look(damage, bench->work);
+    memcpy(bench->shared->what, what, sizeof what);
+    enum outcome written = write_on(damage, bench->work, read == UNSEEN);
+    if (read == WRONG || read == UNNAMED || written == WRONG || written == UNNAMED)
+        return read == WRONG || written == WRONG ? WRONG : UNNAMED;
+    return written == REFUSED ? REFUSED : read;
+}
+
+/* ---- A log that has not been applied ---- */
+
+static void flip_pending(struct damage *damage, const char *path)
+{
+    struct bench *bench = damage->bench;
+    uint64_t at = bench->pending_log + spread(damage, bench->pending_log_bytes);
+    file_flip(path, at, (unsigned)rng_next(&damage->rng));
+    describe(damage, "a bit of byte %llu of a pending log of %llu bytes", ULL(at - bench->pending_log),
+             ULL(bench->pending_log_bytes));
+}
+
+/* The last commit, which took an extent, is done or not. Every eighth turn damages nothing: then it must be done. */
+static enum outcome judge_pending(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
+{
+    struct bench *bench = damage->bench;
+    struct lmcs_pool *pool;
+    copy_file(bench->pending, bench->work);
+    if (damage->turn % 8 != 0)
+        apply(damage, bench->work);
+    if (try_open(bench->work, LMCS_OPEN_WRITE, &pool) != LMCS_OK) {
+        EXPECT(damage->turn % 8 != 0 && read_what_is_left(bench->subject, bench->work, 1) == 0);
+        return refused(bench);
+    }
+    EXPECT(damage->turn % 8 != 0 || pool_info(pool).epoch == bench->pending_epoch);
+    verify_pool(pool);
+    close_pool(pool);
+    EXPECT(read_what_is_left(bench->subject, bench->work, 1) == 0);
+    return write_on(damage, bench->work, true);
+}
+
+/* ---- Poolsets ---- */
+
+static void damage_parts(struct damage *damage, const char *path)
+{
+    struct bench *bench = damage->bench;
+    struct stat st;
+    (void)path;
+    uint64_t how = damage->turn % 4, part = rng_below(&damage->rng, 2);
+    EXPECT(stat(bench->parts[part], &st) == 0);
+    if (how == 0) {
+        char other[420];
+        snprintf(other, sizeof other, "%s.other", bench->parts[0]);
+        EXPECT(rename(bench->parts[0], other) == 0 && rename(bench->parts[1], bench->parts[0]) == 0 &&
+               rename(other, bench->parts[1]) == 0);
+        describe(damage, "the two parts of a poolset, swapped");
+    } else if (how == 1) {
+        uint64_t bytes = rng_below(&damage->rng, (uint64_t)st.st_size);
+        EXPECT(truncate(bench->parts[part], (off_t)bytes) == 0);
+        describe(damage, "part %llu of a poolset, cut to %llu bytes", ULL(part), ULL(bytes));
+    } else if (how == 2) {
+        EXPECT(unlink(bench->parts[part]) == 0);
+        describe(damage, "part %llu of a poolset, lost", ULL(part));
+    } else {
+        uint64_t at = rng_below(&damage->rng, LMCS_PAGE_BYTES);
+        file_flip(bench->parts[part], at, (unsigned)rng_next(&damage->rng));
+        describe(damage, "a bit of byte %llu of part %llu of a poolset", ULL(at), ULL(part));
+    }
+}
+
+static enum outcome judge_set(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
+{
+    struct bench *bench = damage->bench;
+    struct lmcs_pool *pool;
+    for (int i = 0; i < 2; i++)
+        copy_file(bench->whole_parts[i], bench->parts[i]);
+    apply(damage, bench->set);
+    bool readable = try_open(bench->set, LMCS_OPEN_READ, &pool) == LMCS_OK;
+    if (readable) {
+        struct found found = {.damage = damage};
+        char told[sizeof bench->shared->what];
+        memcpy(told, bench->shared->what, sizeof told);
+        enum lmcs_status status = lmcs_verify(pool, NULL, note_damage, &found, NULL, NULL, &err);
+        if (status == LMCS_OK)
+            expect_snapshot(pool, "run", 1, bench->set_state);
+        close_pool(pool);
+        if (status != LMCS_OK)
+            return REPORTED;
+        memcpy(bench->shared->what, told, sizeof told);
+    }
+    if (try_open(bench->set, LMCS_OPEN_WRITE, &pool) != LMCS_OK)
+        return refused(bench);
+    EXPECT(readable);
+    take_snapshot(pool, "new", bench->set_state, 1);
+    expect_snapshot(pool, "run", 1, bench->set_state);
+    expect_snapshot(pool, "new", 1, bench->set_state);
+    verify_pool(pool);
+    close_pool(pool);
+    return UNSEEN;
+}
+
+/* ---- Archives ---- */
+
+static void damage_archive(struct damage *damage, const char *path)
+{
+    struct bench *bench = damage->bench;
+    size_t bytes = bench->archive_bytes;
+    unsigned char *copy = malloc(bytes);
+    EXPECT(copy != NULL);
+    memcpy(copy, bench->archive, bytes);
+    uint64_t how = damage->turn % 8, at = rng_below(&damage->rng, bytes), n = 1 + rng_below(&damage->rng, 4096);
+    if (n > bytes - at)
+        n = bytes - at;
+    if (how < 5) {
+        /* In front there are more headers than elsewhere; the last ones vouch for the whole. */
+        at = how == 0 ? rng_below(&damage->rng, 4096) : how == 1 ? bytes - 1 - rng_below(&damage->rng, 256) : at;
+        copy[at] ^= (unsigned char)(1u << rng_below(&damage->rng, 8));
+        describe(damage, "a bit of byte %llu of an archive of %zu", ULL(at), bytes);
+    } else if (how == 5) {
+        memset(copy + at, 0, n);
+        describe(damage, "%llu bytes at %llu of an archive, zeroed", ULL(n), ULL(at));
+    } else if (how == 6) {
+        bytes = at;
+        describe(damage, "an archive, cut to %zu bytes", bytes);
+    } else {
+        uint64_t other = rng_below(&damage->rng, bytes - n);
+        memmove(copy + at, bench->archive + other, n);
+        memcpy(copy + other, bench->archive + at, n);
+        describe(damage, "%llu bytes of an archive at %llu and %llu, swapped", ULL(n), ULL(at), ULL(other));
+    }
+    bool same = bytes == bench->archive_bytes && memcmp(copy, bench->archive, bytes) == 0;
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    EXPECT(fd >= 0 && (bytes == 0 || write(fd, copy, bytes) == (ssize_t)bytes));
+    if (same) /* zeros over zeros, or a piece onto itself */
+        EXPECT(ftruncate(fd, (off_t)bytes - 1) == 0);
+    close(fd);
+    free(copy);
+}
+
+/* Nothing of a damaged archive may be seen afterwards, and the pool goes on. */
+static enum outcome judge_archive(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
+{
+    struct bench *bench = damage->bench;
+    apply(damage, bench->work);
+    int fd = open(bench->work, O_RDONLY | O_CLOEXEC);
+    struct lmcs_pool *pool = open_quiet(bench->restored);
+    enum lmcs_status status = lmcs_restore(pool, fd, NULL, NULL, &err);
+    enum outcome outcome = status == LMCS_OK ? WRONG : refused(bench);
+    close(fd);
+    check_pool(pool);
+    EXPECT(pool_info(pool).snapshot_count == 0);
+    close_pool(pool);
+    return outcome;
+}
+
+/* ---- Kinds ---- */
+
+static const struct kind {
+    const char *name;
+    unsigned share; /* of all cases, in thousandths */
+    void (*apply)(struct damage *damage, const char *path);
+    enum outcome (*judge)(struct damage *damage, void (*apply)(struct damage *damage, const char *path));
+} kinds[] = {
+    {"superblock: a bit", 15, flip_superblock, judge_ours},
+    {"root page: a bit", 15, flip_root, judge_ours},
+    {"tree pages: a bit", 300, flip_tree, judge_ours},
+    {"tree pages: overwritten", 30, overwrite_page, judge_ours},
+    {"tree pages: two swapped", 30, swap_pages, judge_ours},
+    {"payloads: a bit", 100, flip_payload, judge_ours},
+    {"payloads: overwritten", 30, overwrite_payload, judge_ours},
+    {"payloads: two swapped", 30, swap_payloads, judge_ours},
+    {"the file: cut", 20, cut_file, judge_cut},
+    {"a poolset: parts", 20, damage_parts, judge_set},
+    {"archives", 150, damage_archive, judge_archive},
+    {"libpmemobj: header, a bit", 40, flip_header, judge_theirs},
+    {"libpmemobj: log, a bit", 40, flip_log, judge_theirs},
+    {"libpmemobj: pending log", 20, flip_pending, judge_pending},
+    {"libpmemobj: heap, a bit", 40, flip_heap, judge_theirs},
+    {"libpmemobj: chunks, a bit", 50, flip_chunk, judge_theirs},
+    {"libpmemobj: objects, a bit", 40, flip_object, judge_theirs},
+    {"libpmemobj: overwritten", 30, overwrite_heap, judge_theirs},
+};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+/* Case n: which kind, and the how-manieth of it. Kinds come in turn, each as often as its share says. */
+static size_t kind_of(uint64_t n, uint64_t *turn)
+{
+    uint64_t in_cycle = n % 1000, cycle = n / 1000;
+    uint64_t step = in_cycle * 7 % 1000; /* mixed, so that a few cases have some of all */
+    uint64_t first = 0;
+    for (size_t i = 0; i < KINDS; i++) {
+        if (step < first + kinds[i].share) {
+            *turn = cycle * kinds[i].share + step - first;
+            return i;
+        }
+        first += kinds[i].share;
+    }
+    abort();
+}
+
+/* ---- Running cases ---- */
+
+static void run_case(struct bench *bench, uint64_t n)
+{
+    struct damage damage = {.bench = bench, .rng = {bench->seed * 0x9e3779b97f4a7c15u + n}};
+    const struct kind *kind = &kinds[kind_of(n, &damage.turn)];
+    alarm(SECONDS_A_CASE);
+    bench->shared->outcome = kind->judge(&damage, kind->apply);
+    _exit(0);
+}
+
+static enum outcome try_case(struct bench *bench, uint64_t n)
+{
+    int status = 0;
+    *bench->shared = (struct shared){.outcome = WRONG};
+    fflush(NULL);
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0)
+        run_case(bench, n);
+    EXPECT(waitpid(child, &status, 0) == child);
+    if (WIFSIGNALED(status))
+        return WTERMSIG(status) == SIGALRM ? HUNG : CRASHED;
+    return WEXITSTATUS(status) == 0 ? bench->shared->outcome : WRONG;
+}
+
+static struct bench *make_bench(const char *folder, uint64_t seed)
+{
+    struct bench *bench = calloc(1, sizeof *bench);
+    EXPECT(bench != NULL);
+    bench->seed = seed;
+    snprintf(bench->folder, sizeof bench->folder, "%s", folder);
+    snprintf(bench->whole, sizeof bench->whole, "%s/whole.pool", folder);
+    snprintf(bench->work, sizeof bench->work, "%s/work", folder);
+    snprintf(bench->set, sizeof bench->set, "%s/pool.set", folder);
+    snprintf(bench->pending, sizeof bench->pending, "%s/pending.pool", folder);
+    snprintf(bench->restored, sizeof bench->restored, "%s/restored.pool", folder);
+    bench->shared = mmap(NULL, sizeof *bench->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT(bench->shared != MAP_FAILED);
+    bench->subject = make_subject(bench->whole);
+    return bench;
+}
+
+static void make_set(struct bench *bench)
+{
+    struct rng rng = {4};
+    FILE *file = fopen(bench->set, "w");
+    EXPECT(file != NULL);
+    fprintf(file, "PMEMPOOLSET\n");
+    for (int i = 0; i < 2; i++) {
+        snprintf(bench->parts[i], sizeof bench->parts[i], "%s/part%d", bench->folder, i);
+        snprintf(bench->whole_parts[i], sizeof bench->whole_parts[i], "%s/part%d.whole", bench->folder, i);
+        fprintf(file, "%dM %s\n", i == 0 ? 16 : 24, bench->parts[i]);
+    }
+    fclose(file);
+    bench->set_state = state_weights(&rng, 3, 100000);
+    struct lmcs_pool *pool = open_quiet(bench->set);
+    take_snapshot(pool, "run", bench->set_state, 1);
+    close_pool(pool);
+    for (int i = 0; i < 2; i++)
+        copy_file(bench->parts[i], bench->whole_parts[i]);
+}
+
+/* A word that the last commit changed is as it was before it, and a log has what it is to be. */
+static void put_back(struct bench *bench, uint64_t at, struct lmcs_log_entry_df *entries, size_t *count)
+{
+    uint64_t before, after;
+    file_read(bench->work, at, &before, sizeof before);
+    file_read(bench->pending, at, &after, sizeof after);
+    if (before == after)
+        return;
+    EXPECT(*count < 16);
+    entries[(*count)++] = (struct lmcs_log_entry_df){LMCS_LOG_SET | at, after};
+    file_write(bench->pending, at, &before, sizeof before);
+}
+
+static uint64_t fletcher(const void *log, size_t bytes)
+{
+    uint32_t low = 0, high = 0, word;
+    for (size_t at = 0; at < bytes; at += sizeof word) {
+        memcpy(&word, (const unsigned char *)log + at, sizeof word);
+        low += word;
+        high += low;
+    }
+    return (uint64_t)high << 32 | low;
+}
+
+/* A commit that took an extent, as a kill leaves it that comes once libpmemobj's log is durable. */
+static void make_pending(struct bench *bench)
+{
+    struct rng rng = {5};
+    struct {
+        struct lmcs_log_df header;
+        struct lmcs_log_entry_df entries[17];
+    } log = {0};
+    const struct subject *subject = bench->subject;
+    uint64_t zone = subject->heap + LMCS_HEAP_HEADER_BYTES, lanes;
+    size_t count = 0;
+    copy_file(bench->whole, bench->pending);
+    struct lmcs_pool *pool = open_quiet(bench->pending);
+    OK(lmcs_compact(pool, NULL, &err)); /* leaves no space to be released first */
+    close_pool(pool);
+    copy_file(bench->pending, bench->work);
+    pool = open_quiet(bench->pending);
+    struct lmcs_capture *capture;
+    struct state *large = new_state(&rng, 9000000);
+    uint64_t before = pool_info(pool).epoch;
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    put_state(capture, large);
+    lmcs_capture_abort(capture);
+    state_free(large);
+    bench->pending_epoch = pool_info(pool).epoch;
+    EXPECT(bench->pending_epoch == before + 1);
+    close_pool(pool);
+    struct lmcs_chunk_df chunk;
+    for (uint64_t i = 0; i < LMCS_ZONE_CHUNKS; i += chunk.chunks) {
+        uint64_t at = zone + LMCS_ZONE_HEADER_BYTES + i * sizeof chunk;
+        file_read(bench->pending, at, &chunk, sizeof chunk);
+        put_back(bench, at, log.entries, &count);
+    }
+    EXPECT(count > 0);
+    put_back(bench, subject->superblock + offsetof(struct lmcs_superblock_df, root), log.entries, &count);
+    size_t bytes = sizeof log.header + count * sizeof log.entries[0];
+    log.header.capacity = (count * sizeof log.entries[0] + sizeof(uint64_t) + LINE - 1) / LINE * LINE;
+    log.header.checksum = fletcher(&log, bytes);
+    file_read(bench->pending, LMCS_POBJ_LANES, &lanes, sizeof lanes);
+    bench->pending_log = lanes + LMCS_LANE_BYTES + 256; /* the second lane's larger redo log */
+    bench->pending_log_bytes = bytes;
+    file_write(bench->pending, bench->pending_log, &log, bytes + sizeof log.entries[0]);
+}
+
+static void make_archive(struct bench *bench)
+{
+    struct lmcs_transfer_report report;
+    struct lmcs_pool *pool = open_pool(bench->whole, LMCS_OPEN_READ, 0);
+    int fd = open(bench->work, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    EXPECT(fd >= 0);
+    OK(lmcs_dump(pool, "run", fd, NULL, &report, &err));
+    bench->archive_bytes = report.bytes;
+    bench->archive = malloc(report.bytes);
+    EXPECT(report.bytes <= ARCHIVE_MOST && bench->archive != NULL);
+    EXPECT(pread(fd, bench->archive, report.bytes, 0) == (ssize_t)report.bytes);
+    close(fd);
+    close_pool(pool);
+}
+
+static void free_bench(struct bench *bench)
+{
+    const char *files[] = {
+        bench->whole,          bench->work,           bench->set,      bench->parts[0], bench->parts[1],
+        bench->whole_parts[0], bench->whole_parts[1], bench->restored, bench->pending,  NULL};
+    for (size_t i = 0; files[i] != NULL; i++)
+        unlink(files[i]);
+    rmdir(bench->folder);
+    free_subject(bench->subject);
+    state_free(bench->set_state);
+    free(bench->archive);
+    munmap(bench->shared, sizeof *bench->shared);
+    free(bench);
+}
+
+static void print_table(uint64_t counts[KINDS][OUTCOMES])
+{
+    uint64_t sums[OUTCOMES] = {0}, all = 0;
+    printf("\n%-28s %8s", "damage", "cases");
+    for (size_t k = 0; k < OUTCOMES; k++)
+        printf(" %8s", outcome_names[k]);
+    for (size_t i = 0; i < KINDS; i++) {
+        uint64_t cases = 0;
+        for (size_t k = 0; k < OUTCOMES; k++) {
+            cases += counts[i][k];
+            sums[k] += counts[i][k];
+        }
+        all += cases;
+        printf("\n%-28s %8llu", kinds[i].name, ULL(cases));
+        for (size_t k = 0; k < OUTCOMES; k++)
+            printf(" %8llu", ULL(counts[i][k]));
+    }
+    printf("\n%-28s %8llu", "all", ULL(all));
+    for (size_t k = 0; k < OUTCOMES; k++)
+        printf(" %8llu", ULL(sums[k]));
+    printf("\n");
+}
+
+struct wishes {
+    uint64_t count, seed, only;
+    const char *kind;
+    bool verbose;
+};
+
+static volatile sig_atomic_t asked_to_stop;
+
+static void stop(int number)
+{
+    (void)number;
+    asked_to_stop = 1;
+}
+
+static uint64_t run_cases(struct bench *bench, const struct wishes *wishes)
+{
+    static uint64_t counts[KINDS][OUTCOMES];
+    uint64_t findings = 0, done = 0;
+    time_t start = time(NULL), shown = start;
+    uint64_t first = wishes->only == UINT64_MAX ? 0 : wishes->only;
+    signal(SIGTERM, stop); /* then with the table so far */
+    signal(SIGINT, stop);
+    for (uint64_t n = first; done < wishes->count && !asked_to_stop; n++) {
+        uint64_t turn;
+        size_t kind = kind_of(n, &turn);
+        if (wishes->kind != NULL && strstr(kinds[kind].name, wishes->kind) == NULL)
+            continue;
+        enum outcome outcome = try_case(bench, n);
+        counts[kind][outcome]++;
+        done++;
+        if (outcome >= WRONG || wishes->verbose)
+            printf("%s: %s: %s (again: --seed %llu --only %llu)\n", outcome_names[outcome], kinds[kind].name,
+                   bench->shared->what, ULL(wishes->seed), ULL(n));
+        findings += outcome >= WRONG;
+        if (time(NULL) - shown >= 10) {
+            shown = time(NULL);
+            printf("%llu of %llu cases, %llu findings, %lld s\n", ULL(done), ULL(wishes->count), ULL(findings),
+                   (long long)(shown - start));
+        }
+        fflush(stdout);
+    }
+    print_table(counts);
+    printf("%llu cases, seed %llu, %lld s: %llu findings\n", ULL(done), ULL(wishes->seed),
+           (long long)(time(NULL) - start), ULL(findings));
+    return findings;
+}
+
+static bool parse(int count, char **words, struct wishes *wishes)
+{
+    *wishes = (struct wishes){.count = 10000, .seed = 1, .only = UINT64_MAX};
+    for (int i = 1; i < count; i++) {
+        const char *value = i + 1 < count ? words[i + 1] : NULL;
+        if (strcmp(words[i], "--verbose") == 0) {
+            wishes->verbose = true;
+            continue;
+        }
+        if (value == NULL)
+            return false;
+        if (strcmp(words[i], "--count") == 0)
+            wishes->count = strtoull(value, NULL, 10);
+        else if (strcmp(words[i], "--seed") == 0)
+            wishes->seed = strtoull(value, NULL, 10);
+        else if (strcmp(words[i], "--only") == 0)
+            wishes->only = strtoull(value, NULL, 10);
+        else if (strcmp(words[i], "--kind") == 0)
+            wishes->kind = value;
+        else
+            return false;
+        i++;
+    }
+    if (wishes->only != UINT64_MAX) {
+        wishes->count = 1;
+        wishes->verbose = true;
+    }
+    return true;
+}
+
+int main(int count, char **words)
+{
+    struct wishes wishes;
+    char folder[] = "/dev/shm/lmcs-damage-XXXXXX";
+    if (!parse(count, words, &wishes)) {
+        fprintf(stderr, "usage: damage [--count N] [--seed S] [--only CASE] [--kind PART-OF-A-NAME] [--verbose]\n");
+        return 2;
+    }
+    EXPECT(mkdtemp(folder) != NULL);
+    struct bench *bench = make_bench(folder, wishes.seed);
+    make_set(bench);
+    make_archive(bench);
+    make_pending(bench);
+    uint64_t findings = run_cases(bench, &wishes);
+    free_bench(bench);
+    return findings > 0;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * model.h - what a pool must hold that was worked on and killed, from what was acknowledged.
+ *
+ * Each thread of the worker has a shelf of its own and writes two records of every call that changes something: one
+ * before it, and one as soon as it has returned. So after a kill at most one call a shelf is open, and the shelf must
+ * be as it was before that call, or as it is after it.
+ */
+#ifndef LMCS_TEST_KILL_MODEL_H
+#define LMCS_TEST_KILL_MODEL_H
+
+#include "support.h"
+
+enum { WRITERS = 2, ARCHIVED = WRITERS, SHELVES = WRITERS + 1, TAGS = 3, MOST_SNAPSHOTS = 24, ARCHIVE_SNAPSHOTS = 4 };
+
+/* One shelf. Writers' shelves are filled by captures, the last one by restores of an archive. */
+struct model {
+    uint64_t numbers[MOST_SNAPSHOTS]; /* ascending */
+    size_t count;
+    uint64_t tags[TAGS]; /* the number that has it; 0: nobody */
+    uint64_t prepared;   /* its number; 0: none */
+};
+
+enum call { CAPTURE, TAG, UNTAG, REMOVE, PREPARE, RESOLVE, RESTORE, CALLS };
+enum phase { BEGUN, DONE, FAILED };
+#define NO_TAG UINT32_MAX
+
+struct record {
+    uint32_t shelf;
+    uint32_t call;
+    uint32_t phase;
+    uint32_t tag;    /* an index */
+    uint64_t number; /* of the snapshot; RESOLVE: and whether it is to be committed */
+    uint32_t commit;
+    uint32_t check; /* of the bytes before */
+};
+
+extern const char *const call_names[CALLS];
+
+void model_apply(struct model *model, const struct record *record);
+bool model_has(const struct model *model, uint64_t number);
+bool model_same(const struct model *a, const struct model *b);
+void model_print(FILE *file, const char *what, const struct model *model);
+
+void shelf_name(uint32_t shelf, char name[16]);
+void tag_name(uint32_t tag, char name[16]);
+void group_of(uint32_t shelf, uint64_t number, unsigned char group[16]);
+/* The state that snapshot `number` of a shelf has: anybody can compute it. */
+struct state *state_of(uint32_t shelf, uint64_t number);
+
+/* What the pool shows of a shelf; `prepared` is 0. */
+void model_of_pool(struct lmcs_pool *pool, uint32_t shelf, struct model *model);
+
+#endif
