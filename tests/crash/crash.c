@@ -31,6 +31,7 @@
 #define SEEN           ((size_t)1 << 17)
 #define MOST_OF_A_SEED 3u  /* findings */
 #define MOST_FINDINGS  20u /* of a run */
+#define READ_EVERY     4u  /* images: a reader looks first */
 #define GOES_ON_EVERY  8u  /* images: more is done in the pool */
 #define WHERE_BYTES    1024
 
@@ -41,6 +42,7 @@ struct totals {
     atomic_uint_fast64_t same; /* images that were there before */
     atomic_uint_fast64_t runs;
     atomic_uint_fast64_t operations;
+    atomic_uint_fast64_t read;
     atomic_uint_fast64_t went_on;
     atomic_uint_fast64_t findings;
     atomic_bool stop;
@@ -167,10 +169,26 @@ static uint64_t follow_marks(struct exploration *x, uint64_t event)
     return newest;
 }
 
-static bool check_image(struct exploration *x, char *why, size_t why_bytes)
+/* Readers come without recovery: what they find must be right, too, and not be lost by the writer that comes next. */
+static bool check_as_reader(struct exploration *x, size_t found[MOST_SHELVES], char *why, size_t why_bytes)
 {
     struct lmcs_error error;
-    struct lmcs_pool *pool = run_open(x->work->image, false, 0, &error);
+    struct lmcs_pool *pool = run_open(x->work->image, LMCS_OPEN_READ, false, 0, &error);
+    if (pool == NULL) {
+        snprintf(why, why_bytes, "it can't be opened for reading: %s", error.message);
+        return false;
+    }
+    bool right = expected_check(x->work->expected, pool, found, why, why_bytes);
+    if (lmcs_pool_close(pool, &error) != LMCS_OK)
+        right = false;
+    atomic_fetch_add(&totals->read, 1);
+    return right;
+}
+
+static bool check_as_writer(struct exploration *x, char *why, size_t why_bytes)
+{
+    struct lmcs_error error;
+    struct lmcs_pool *pool = run_open(x->work->image, LMCS_OPEN_WRITE, false, 0, &error);
     if (pool == NULL) {
         snprintf(why, why_bytes, "it can't be opened: %s", error.message);
         return false;
@@ -184,6 +202,21 @@ static bool check_image(struct exploration *x, char *why, size_t why_bytes)
     if (right && closed != LMCS_OK)
         snprintf(why, why_bytes, "it can't be closed: %s", error.message);
     return right && closed == LMCS_OK;
+}
+
+static bool check_image(struct exploration *x, char *why, size_t why_bytes)
+{
+    size_t read[MOST_SHELVES] = {0};
+    if (x->image % READ_EVERY == 1 && !check_as_reader(x, read, why, why_bytes))
+        return false;
+    if (!check_as_writer(x, why, why_bytes))
+        return false;
+    for (size_t i = 0; i < x->work->expected->shelf_count; i++)
+        if (x->work->progress->found[i] < read[i]) {
+            snprintf(why, why_bytes, "what a reader saw of shelf \"%s\" is gone", x->work->expected->shelves[i].name);
+            return false;
+        }
+    return true;
 }
 
 static void keep_image(struct exploration *x, size_t i, const char *path)
@@ -447,12 +480,13 @@ static double seconds_now(void)
 static void say(double begin, bool last)
 {
     double seconds = seconds_now() - begin;
-    printf("%s%llu images (%llu more were the same as others) at %llu points of %llu runs of %llu operations; "
-           "%llu were worked on further; %llu findings; %.0f s, %.0f images a second\n",
-           last ? "" : "... ", (unsigned long long)totals->images, (unsigned long long)totals->same,
-           (unsigned long long)totals->points, (unsigned long long)totals->runs, (unsigned long long)totals->operations,
-           (unsigned long long)totals->went_on, (unsigned long long)totals->findings, seconds,
-           (double)totals->images / (seconds > 0 ? seconds : 1));
+    printf(
+        "%s%llu images (%llu more were the same as others) at %llu points of %llu runs of %llu operations; "
+        "%llu were also read before recovery, %llu worked on after it; %llu findings; %.0f s, %.0f images a second\n",
+        last ? "" : "... ", (unsigned long long)totals->images, (unsigned long long)totals->same,
+        (unsigned long long)totals->points, (unsigned long long)totals->runs, (unsigned long long)totals->operations,
+        (unsigned long long)totals->read, (unsigned long long)totals->went_on, (unsigned long long)totals->findings,
+        seconds, (double)totals->images / (seconds > 0 ? seconds : 1));
     fflush(stdout);
 }
 

@@ -35,7 +35,7 @@ struct expected_snapshot {
     uint64_t time_ns;
     uint64_t parent;
     double loss; /* its one metric; negative: none */
-    char meta[160];
+    char meta[1600];
     unsigned char group[16];
     struct expected_tensor tensors[MOST_TENSORS];
     size_t count;
@@ -97,7 +97,7 @@ void expected_drop_tag(struct shelf_version *version, const char *tag);
 
 /*
  * Looks at an open pool: the structure and every byte of it, then the shelves. `found` gets the version of each. What
- * is wrong is written to `why`, and false returned.
+ * is wrong is written to `why`, and false returned. Prepared snapshots of a pool that is open for writing are resolved.
  */
 bool expected_check(const struct expected *expected, struct lmcs_pool *pool, size_t found[MOST_SHELVES], char *why,
                     size_t why_bytes);

@@ -251,8 +251,9 @@ static struct expected_snapshot *begin_capture(struct driver *d, const char *she
     snapshot->step = chance(d, 80) ? (int64_t)below(d, 1000) : LMCS_NO_STEP;
     snapshot->time_ns = (uint64_t)1600000000 * 1000000000 + d->serial++;
     snapshot->loss = chance(d, 50) ? (double)below(d, 1000) / 8 : -1;
-    if (chance(d, 30))
-        snprintf(snapshot->meta, sizeof snapshot->meta, "{\"note\":\"%0*d\"}", 1 + (int)below(d, 120), 7);
+    if (chance(d, 30)) /* the long ones become attachments */
+        snprintf(snapshot->meta, sizeof snapshot->meta, "{\"note\":\"%0*d\"}",
+                 1 + (int)below(d, chance(d, 15) ? 1500 : 120), 7);
     else
         snprintf(snapshot->meta, sizeof snapshot->meta, "{}");
     if (!worked(d, lmcs_capture_begin(d->pool, shelf, capture, &d->error)))
@@ -568,7 +569,7 @@ static void open_again(struct driver *d)
     wait_for_all(d);
     uint64_t operation = begin(d, "close and open");
     OK(lmcs_pool_close(d->pool, &err));
-    d->pool = run_open(d->run->pool_path, d->run->threaded, LIMIT, &err);
+    d->pool = run_open(d->run->pool_path, LMCS_OPEN_WRITE, d->run->threaded, 0, &err);
     OK(d->pool != NULL ? LMCS_OK : err.status);
     acknowledged(operation);
 }
@@ -763,7 +764,8 @@ static void do_something(struct driver *d)
     operations[i].work(d);
 }
 
-struct lmcs_pool *run_open(const char *path, bool threaded, uint64_t limit_bytes, struct lmcs_error *error)
+struct lmcs_pool *run_open(const char *path, enum lmcs_open_mode mode, bool threaded, uint64_t limit_bytes,
+                           struct lmcs_error *error)
 {
     struct lmcs_open_options options;
     struct lmcs_pool *pool = NULL;
@@ -772,7 +774,7 @@ struct lmcs_pool *run_open(const char *path, bool threaded, uint64_t limit_bytes
     options.flags = threaded ? 0 : LMCS_NO_BACKGROUND;
     options.threads = threaded ? 3 : 1;
     options.wait_ms = 0;
-    return lmcs_pool_open(path, LMCS_OPEN_OR_CREATE, &options, &pool, error) == LMCS_OK ? pool : NULL;
+    return lmcs_pool_open(path, mode, &options, &pool, error) == LMCS_OK ? pool : NULL;
 }
 
 void run_operations(const struct run *run, struct expected *expected)
@@ -784,7 +786,7 @@ void run_operations(const struct run *run, struct expected *expected)
     if (made)
         expected_newest(expected, "")->limit = limit;
     uint64_t operation = begin(&d, made ? "make the pool" : "open the pool after the power failure");
-    d.pool = run_open(run->pool_path, run->threaded, limit, &err);
+    d.pool = run_open(run->pool_path, made ? LMCS_OPEN_CREATE : LMCS_OPEN_WRITE, run->threaded, limit, &err);
     OK(d.pool != NULL ? LMCS_OK : err.status);
     acknowledged(operation);
     /* Where power fails only rarely: hashes of blocks, written by a thread that does not commit them. */

@@ -25,6 +25,8 @@ enum { MARK_BEGIN = 1, MARK_ACKNOWLEDGED = 2 };
 /* Goes on in a pool that was opened after a power failure: what can be done in it must work. */
 bool run_goes_on(struct lmcs_pool *pool, uint64_t seed, char *why, size_t why_bytes);
 
-struct lmcs_pool *run_open(const char *path, bool threaded, uint64_t limit_bytes, struct lmcs_error *error);
+/* NULL, with the error, when it can't be opened. */
+struct lmcs_pool *run_open(const char *path, enum lmcs_open_mode mode, bool threaded, uint64_t limit_bytes,
+                           struct lmcs_error *error);
 
 #endif
