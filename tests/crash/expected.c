@@ -481,39 +481,58 @@ static uint64_t allocated_bytes(int fd, uint64_t from, uint64_t end)
     return bytes;
 }
 
+static bool wrong_space(char *why, size_t why_bytes, const struct lmcs_object_df *df, uint64_t is, uint64_t should)
+{
+    snprintf(
+        why, why_bytes,
+        "the %s at offset %llu has file space for %llu bytes, not for %llu (backed %llu, punched %llu, cursor %llu of "
+        "%llu, live %llu, retired %llu)",
+        df->kind == LMCS_OBJECT_SLAB ? "slab" : "extent", (unsigned long long)df->first, (unsigned long long)is,
+        (unsigned long long)should, (unsigned long long)(df->backed - df->first), (unsigned long long)df->punched_bytes,
+        (unsigned long long)(df->cursor - df->first), (unsigned long long)df->bytes, (unsigned long long)df->live_bytes,
+        (unsigned long long)df->retired_bytes);
+    return false;
+}
+
+static bool look_at_space(int fd, uint64_t offset, const struct lmcs_object_df *df, bool exactly, char *why,
+                          size_t why_bytes)
+{
+    uint64_t page = LMCS_PAGE_BYTES - 1, end = (offset + df->bytes) & ~page;
+    if (df->kind == LMCS_OBJECT_SLAB) {
+        uint64_t is = allocated_bytes(fd, df->first, end);
+        return is >= end - df->first || wrong_space(why, why_bytes, df, is, end - df->first);
+    }
+    uint64_t backed = df->backed < end ? df->backed & ~page : end, should = backed - df->first;
+    should -= df->punched_bytes < should ? df->punched_bytes : should;
+    uint64_t is = allocated_bytes(fd, df->first, backed);
+    bool refilled = df->live_bytes == 0 && df->retired_bytes == 0 && df->punched_bytes > 0;
+    if (is < should && !refilled)
+        return wrong_space(why, why_bytes, df, is, should);
+    return is <= should || !exactly || wrong_space(why, why_bytes, df, is, should);
+}
+
 /*
  * What is recorded as backed is: nobody may be killed by a store to it when the disk is full. An extent in which nothing
  * lives and that has holes is left out: it is punched as a whole, and allocated anew, before anything is stored to it.
+ * `exactly`: and what is recorded as holes has none, as it must be when all has been compacted. (Behind what is backed
+ * a new extent may have what an earlier object left in its place.)
  */
-static bool is_backed(struct lmcs_pool *pool, char *why, size_t why_bytes)
+bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_bytes)
 {
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
-    struct lmcs_error error;
     bool right = true;
     int fd = open(pool->path, O_RDONLY | O_CLOEXEC);
-    EXPECT(fd >= 0 && lmcs_cursor_new(&cursor, &error) == LMCS_OK && lmcs_txn_read(pool, &txn, &error) == LMCS_OK);
-    EXPECT(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
-                            (struct lmcs_key_df){0, 0}, &error) == LMCS_OK);
+    EXPECT(fd >= 0);
+    OK(lmcs_cursor_new(&cursor, &err));
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
+                        &err));
     while (right && lmcs_cursor_valid(cursor)) {
         struct lmcs_object_df df;
         memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
-        uint64_t end = df.kind == LMCS_OBJECT_SLAB ? (lmcs_cursor_key(cursor).high + df.bytes) & ~(uint64_t)4095
-                                                   : df.backed & ~(uint64_t)4095;
-        uint64_t is = allocated_bytes(fd, df.first, end), should = end - df.first;
-        should -= df.punched_bytes < should ? df.punched_bytes : should;
-        bool refilled = df.kind == LMCS_OBJECT_EXTENT && df.live_bytes == 0 && df.retired_bytes == 0;
-        right = is >= should || (refilled && df.punched_bytes > 0);
-        if (!right)
-            snprintf(why, why_bytes,
-                     "the %s at offset %llu has file space for %llu bytes, not for %llu (backed %llu, punched %llu, "
-                     "cursor %llu of %llu, live %llu, retired %llu)",
-                     df.kind == LMCS_OBJECT_SLAB ? "slab" : "extent", (unsigned long long)df.first,
-                     (unsigned long long)is, (unsigned long long)should, (unsigned long long)(df.backed - df.first),
-                     (unsigned long long)df.punched_bytes, (unsigned long long)(df.cursor - df.first),
-                     (unsigned long long)df.bytes, (unsigned long long)df.live_bytes,
-                     (unsigned long long)df.retired_bytes);
-        EXPECT(lmcs_cursor_next(cursor, &error) == LMCS_OK);
+        right = look_at_space(fd, lmcs_cursor_key(cursor).high, &df, exactly, why, why_bytes);
+        OK(lmcs_cursor_next(cursor, &err));
     }
     lmcs_txn_end(&txn);
     lmcs_cursor_free(cursor);
@@ -576,7 +595,7 @@ bool expected_check(const struct expected *expected, struct lmcs_pool *pool, siz
         snprintf(why, why_bytes, "there is a shelf \"%s\"", names.stranger != NULL ? names.stranger : error.message);
         return false;
     }
-    if (!is_joint(expected, found, why, why_bytes) || !is_backed(pool, why, why_bytes))
+    if (!is_joint(expected, found, why, why_bytes) || !expected_space(pool, false, why, why_bytes))
         return false;
     return !pool->writable ||
            (no_staging(expected, pool, found, &looking) && resolve_prepared(expected, found, &looking));

@@ -101,5 +101,7 @@ void expected_drop_tag(struct shelf_version *version, const char *tag);
  */
 bool expected_check(const struct expected *expected, struct lmcs_pool *pool, size_t found[MOST_SHELVES], char *why,
                     size_t why_bytes);
+/* Whether the file space of extents and slabs is what their records say; `exactly`: and not more. */
+bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_bytes);
 
 #endif

@@ -839,5 +839,5 @@ bool run_goes_on(struct lmcs_pool *pool, uint64_t seed, char *why, size_t why_by
         status = lmcs_verify(pool, NULL, NULL, NULL, NULL, NULL, &error);
     if (status != LMCS_OK)
         snprintf(why, why_bytes, "it does not go on: %s", error.message);
-    return status == LMCS_OK;
+    return status == LMCS_OK && expected_space(pool, true, why, why_bytes);
 }
