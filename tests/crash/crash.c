@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -477,16 +478,27 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* Of the processes that have ended. */
+static double processor_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_CHILDREN, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
 static void say(double begin, bool last)
 {
     double seconds = seconds_now() - begin;
     printf(
         "%s%llu images (%llu more were the same as others) at %llu points of %llu runs of %llu operations; "
-        "%llu were also read before recovery, %llu worked on after it; %llu findings; %.0f s, %.0f images a second\n",
+        "%llu were also read before recovery, %llu worked on after it; %llu findings; %.0f s, %.0f images a second%s",
         last ? "" : "... ", (unsigned long long)totals->images, (unsigned long long)totals->same,
         (unsigned long long)totals->points, (unsigned long long)totals->runs, (unsigned long long)totals->operations,
         (unsigned long long)totals->read, (unsigned long long)totals->went_on, (unsigned long long)totals->findings,
-        seconds, (double)totals->images / (seconds > 0 ? seconds : 1));
+        seconds, (double)totals->images / (seconds > 0 ? seconds : 1), last ? "" : "\n");
+    if (last)
+        printf(", %.1f ms of a processor each\n", processor_seconds() * 1000 / (double)(totals->images + 1));
     fflush(stdout);
 }
 

@@ -314,8 +314,12 @@ MUTANTS = [
         "store/store.c",
         [("        status = lmcs_archive_drop_staging(pool, error);\n", "        (void)0;\n")],
     ),
-    Mutant("lose-flushes", "libpmemobj's every 5th flush is forgotten", options=["--medium", "dax", "--lose", "flushes:5"]),
-    Mutant("lose-fences", "libpmemobj's every 5th fence is forgotten", options=["--medium", "dax", "--lose", "fences:5"]),
+    Mutant(
+        "lose-flushes", "libpmemobj's every 5th flush is forgotten", options=["--medium", "dax", "--lose", "flushes:5"]
+    ),
+    Mutant(
+        "lose-fences", "libpmemobj's every 5th fence is forgotten", options=["--medium", "dax", "--lose", "fences:5"]
+    ),
     Mutant(
         "lose-syncs", "every 5th msync or fdatasync is forgotten", options=["--medium", "file", "--lose", "syncs:5"]
     ),
@@ -327,7 +331,9 @@ def mutate(mutant: Mutant, folder: Path) -> Path:
     text = (TOP / mutant.file).read_text()
     for old, new in mutant.edits:
         if text.count(old) != 1:
-            raise SystemExit(f"mutant {mutant.name}: its fragment occurs {text.count(old)} times in {mutant.file}:\n{old}")
+            raise SystemExit(
+                f"mutant {mutant.name}: its fragment occurs {text.count(old)} times in {mutant.file}:\n{old}"
+            )
         text = text.replace(old, new)
     path = folder / f"{mutant.name}.c"
     path.write_text(f'#line 1 "{mutant.file}"\n{text}')
@@ -379,7 +385,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
-    chosen = [m for m in MUTANTS if (not arguments.only or m.name in arguments.only) and (m.quick or not arguments.quick)]
+    chosen = [
+        m for m in MUTANTS if (not arguments.only or m.name in arguments.only) and (m.quick or not arguments.quick)
+    ]
     folder = arguments.build.resolve() / "mutants"
     folder.mkdir(parents=True, exist_ok=True)
     missed = []
