@@ -10,6 +10,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <getopt.h>
 #include <malloc.h>
 #include <signal.h>
@@ -32,7 +33,7 @@
 #define SEEN           ((size_t)1 << 17)
 #define MOST_OF_A_SEED 3u  /* findings */
 #define MOST_FINDINGS  20u /* of a run */
-#define READ_EVERY     4u  /* images: a reader looks first */
+#define READ_EVERY     8u  /* images: a reader looks first */
 #define GOES_ON_EVERY  8u  /* images: more is done in the pool */
 #define WHERE_BYTES    1024
 
@@ -90,6 +91,7 @@ struct progress {
     char where[WHERE_BYTES];
     bool has_next; /* an image was kept for the next generation: */
     uint64_t next;
+    size_t next_least[MOST_SHELVES];
     size_t next_found[MOST_SHELVES];
     size_t found[MOST_SHELVES]; /* in the last image */
 };
@@ -264,6 +266,7 @@ static bool look_at_image(struct exploration *x, size_t i)
         keep_image(x, i, work->next);
         work->progress->has_next = true;
         work->progress->next = x->image;
+        expected_least(work->expected, work->progress->next_least);
         memcpy(work->progress->next_found, work->progress->found, sizeof work->progress->found);
     }
     power_take_back(x->power);
@@ -416,7 +419,7 @@ static int work_on_seed(uint64_t seed, enum record_medium medium, const char *ba
         if (!work.progress->has_next)
             break;
         work.chain[work.generation] = work.progress->next;
-        struct expected *next = expected_from(work.expected, work.progress->next_found);
+        struct expected *next = expected_from(work.expected, work.progress->next_least, work.progress->next_found);
         expected_free(work.expected);
         work.expected = next;
     }
@@ -516,6 +519,20 @@ static bool next_job(struct job *job, uint64_t *next)
     return true;
 }
 
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    (void)st;
+    (void)type;
+    (void)where;
+    return remove(path);
+}
+
+static void stop_all(int signal)
+{
+    (void)signal;
+    atomic_store(&totals->stop, true);
+}
+
 static int work_on_all(char **arguments, int count)
 {
     struct job jobs[64] = {0};
@@ -524,6 +541,8 @@ static int work_on_all(char **arguments, int count)
     bool more = true, any = true;
     snprintf(base, sizeof base, "/dev/shm/lmcs-crash-XXXXXX");
     EXPECT(mkdtemp(base) != NULL);
+    signal(SIGINT, stop_all);
+    signal(SIGTERM, stop_all);
     while (any) {
         any = false;
         more = more && !atomic_load(&totals->stop) && totals->images < settings.images;
@@ -544,7 +563,7 @@ static int work_on_all(char **arguments, int count)
             shown = seconds_now();
         }
     }
-    rmdir(base);
+    nftw(base, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* some of it is there when a run ended by itself */
     say(begin, true);
     return totals->findings == 0 ? 0 : 1;
 }

@@ -81,13 +81,36 @@ struct shelf_version *expected_next(struct expected *expected, const char *name,
     return push(shelf, &next);
 }
 
-struct expected *expected_from(const struct expected *expected, const size_t found[MOST_SHELVES])
+static bool is_possible(const struct expected *expected, const struct expected_shelf *shelf, size_t version)
+{
+    if (version > 0 && !expected->operations[shelf->versions[version].operation].begun)
+        return false;
+    for (size_t later = version + 1; later < shelf->count; later++)
+        if (expected->operations[shelf->versions[later].operation].acknowledged)
+            return false;
+    return true;
+}
+
+void expected_least(const struct expected *expected, size_t least[MOST_SHELVES])
+{
+    for (size_t i = 0; i < expected->shelf_count; i++)
+        for (least[i] = 0; !is_possible(expected, &expected->shelves[i], least[i]);)
+            least[i]++;
+}
+
+struct expected *expected_from(const struct expected *expected, const size_t least[MOST_SHELVES],
+                               const size_t found[MOST_SHELVES])
 {
     struct expected *from = expected_new();
     for (size_t i = 0; i < expected->shelf_count; i++) {
-        struct shelf_version *first = expected_newest(from, expected->shelves[i].name);
-        *first = expected->shelves[i].versions[found[i]];
-        first->operation = 0;
+        const struct expected_shelf *shelf = &expected->shelves[i];
+        struct shelf_version *version = expected_newest(from, shelf->name);
+        for (size_t k = least[i]; k <= found[i]; k++) {
+            if (k > least[i])
+                version = expected_next(from, shelf->name, 1);
+            *version = shelf->versions[k];
+            version->operation = k > least[i] ? 1 : 0;
+        }
     }
     return from;
 }
@@ -365,16 +388,6 @@ static bool look_at_limit(struct looking *looking)
 
 /* ---- Which version a shelf has ---- */
 
-static bool is_possible(const struct expected *expected, const struct expected_shelf *shelf, size_t version)
-{
-    if (version > 0 && !expected->operations[shelf->versions[version].operation].begun)
-        return false;
-    for (size_t later = version + 1; later < shelf->count; later++)
-        if (expected->operations[shelf->versions[later].operation].acknowledged)
-            return false;
-    return true;
-}
-
 static bool find_version(const struct expected *expected, const struct expected_shelf *shelf, struct looking *looking,
                          size_t *found)
 {
@@ -512,8 +525,8 @@ static bool look_at_space(int fd, uint64_t offset, const struct lmcs_object_df *
 }
 
 /*
- * What is recorded as backed is: nobody may be killed by a store to it when the disk is full. An extent in which nothing
- * lives and that has holes is left out: it is punched as a whole, and allocated anew, before anything is stored to it.
+ * What is recorded as backed is: nobody may be killed by a store to it when the disk is full. An extent where nothing
+ * lives and that has holes is left out: it is punched as a whole, and allocated anew, before it is stored to.
  * `exactly`: and what is recorded as holes has none, as it must be when all has been compacted. (Behind what is backed
  * a new extent may have what an earlier object left in its place.)
  */

@@ -88,8 +88,14 @@ uint64_t expected_operation(struct expected *expected, const char *format, ...) 
 struct shelf_version *expected_newest(struct expected *expected, const char *shelf);
 /* The version that `operation` makes of it, to be changed. */
 struct shelf_version *expected_next(struct expected *expected, const char *shelf, uint64_t operation);
-/* As if it had begun with the versions that expected_check found. */
-struct expected *expected_from(const struct expected *expected, const size_t found[MOST_SHELVES]);
+/* The oldest versions that the shelves may have. */
+void expected_least(const struct expected *expected, size_t least[MOST_SHELVES]);
+/*
+ * What is expected where it begins with an image in which expected_check has found these versions. It found them after
+ * recovery: until operation 1, which opens the pool, is acknowledged, a reader may see older ones.
+ */
+struct expected *expected_from(const struct expected *expected, const size_t least[MOST_SHELVES],
+                               const size_t found[MOST_SHELVES]);
 
 void expected_digest(struct expected_tensor *tensor);
 void expected_put_tag(struct shelf_version *version, const char *tag, uint64_t number);

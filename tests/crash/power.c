@@ -551,7 +551,6 @@ const char *power_words(struct power *power, size_t i)
 {
     static const char *const names[] = {"nothing", "everything", "one", "all but one", "some", "a mixture"};
     const struct image *image = &power->images[i];
-    find_changes(power, i);
     int n = snprintf(power->words, sizeof power->words, "%s of %zu %s that need not be durable", names[image->kind],
                      power->unit_count, power->medium == RECORD_DAX ? "lines" : "pages");
     if (image->kind == ONE || image->kind == ALL_BUT_ONE)
