@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-BUDGET = ["--until-finding", "--images", "12000", "--seconds", "240", "--of-a-seed", "400"]
-OK = "LMCS_OK"
+BUDGET = ["--until-finding", "--images", "20000", "--of-a-seed", "400"]
 
 
 @dataclass
@@ -265,7 +264,8 @@ MUTANTS = [
         [
             (
                 "    struct tagging tagging = {tag, number};\n    return change_shelf(",
-                "    struct tagging tagging = {tag, number};\n    (void)lmcs_tag_remove(pool, shelf, tag, NULL);\n"
+                "    struct tagging tagging = {tag, number};\n    "
+                "if (lmcs_tag_remove(pool, shelf, tag, NULL) != LMCS_OK)\n        tagging.tag = tag;\n"
                 "    return change_shelf(",
             )
         ],

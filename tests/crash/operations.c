@@ -301,7 +301,7 @@ static void committed(struct driver *d, const char *shelf, uint64_t operation, s
 
 static void some_tag(struct driver *d, char tag[16])
 {
-    snprintf(tag, 16, "tag%llu", (unsigned long long)below(d, MOST_TAGS));
+    snprintf(tag, 16, "tag%llu", (unsigned long long)below(d, 4)); /* few: most are moved */
 }
 
 static bool is_crowded(struct driver *d, const char *shelf)
@@ -745,11 +745,11 @@ static const struct {
     unsigned weight;
 } operations[] = {
     {do_capture, 30}, {do_capture_later, 10}, {do_abort, 4},
-    {do_prepare, 4},  {do_resolve, 8},        {do_tag, 5},
+    {do_prepare, 5},  {do_resolve, 8},        {do_tag, 7},
     {do_untag, 3},    {do_remove, 9},         {do_keep_raw, 3},
     {do_limit, 2},    {do_compact, 10},       {do_compact_a_little, 5},
     {do_verify, 1},   {open_again, 3},        {do_dump, 5},
-    {do_restore, 7},  {do_export, 1},         {do_import, 3},
+    {do_restore, 9},  {do_export, 1},         {do_import, 3},
 };
 
 static void do_something(struct driver *d)
