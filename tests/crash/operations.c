@@ -586,7 +586,7 @@ static int memory_file(void)
 static void do_dump(struct driver *d)
 {
     wait_for_all(d);
-    bool all = chance(d, 50);
+    bool all = chance(d, 70);
     struct archive archive = {.fd = memory_file()};
     for (size_t i = 0; i < SHELVES; i++) {
         const struct shelf_version *version = expected_newest(d->expected, shelf_names[i]);
@@ -653,6 +653,8 @@ static void add_missing(struct shelf_version *version, const struct shelf_versio
 static void do_restore(struct driver *d)
 {
     struct archive *archive = &d->archive;
+    if (archive->fd < 0)
+        do_dump(d);
     if (archive->fd < 0)
         return;
     wait_for_all(d);
