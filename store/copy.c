@@ -315,6 +315,7 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
         status = run_jobs(&copying, copy_job, drain_thread, error);
     for (size_t i = 0; status == LMCS_OK && i < count; i++)
         status = lmcs_finish_content(pool, sources[i].entry, error);
+    lmcs_heap_drain(pool->heap); /* the commit may be another thread's, which can't drain what this one wrote */
     free(copying.jobs);
     pthread_mutex_destroy(&copying.lock);
     return status;

@@ -33,6 +33,8 @@ struct lmcs_extent {
     bool fresh;   /* entered by the transaction under way */
     bool going;   /* to be freed by the transaction under way */
     bool claimed; /* by a region */
+    bool unsure;  /* since the pool was opened: a crash may have left file space that its record does not speak of */
+    bool leave;   /* when it is trimmed: what its record speaks of stays */
     uint64_t committed_cursor;
 };
 
@@ -132,6 +134,7 @@ static struct lmcs_extent *add_extent(struct lmcs_space *space, uint64_t offset,
     extent->offset = offset;
     extent->now = *df;
     extent->committed_cursor = df->cursor;
+    extent->unsure = df->punched_bytes > 0 || lmcs_page_up(df->backed) < offset + df->bytes;
     size_t i = find_index(space, offset);
     memmove(&space->extents[i + 1], &space->extents[i], (space->count - i) * sizeof *space->extents);
     space->extents[i] = extent;
@@ -379,6 +382,7 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
         if (extent != NULL) {
             extent->next = df;
             extent->touched = extent->fresh = true;
+            extent->unsure = false;
         }
         pthread_mutex_unlock(&space->lock);
         if (extent == NULL)
@@ -826,19 +830,23 @@ static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
     return used > held ? used - held : 0;
 }
 
-/* Claims extents to trim: free ones as far as they exceed `keep`, then those with holes. Under the lock. */
+/*
+ * Claims extents to trim: free ones as far as they exceed `keep`, then those with holes, and, once after the pool was
+ * opened, all those to which a crash may have left more than their records speak of. Under the lock.
+ */
 static void choose_extents(struct lmcs_space *space, uint64_t keep, struct trim *trim)
 {
     uint64_t warm = 0;
     for (size_t i = 0; i < space->count && trim->extent_count < TRIM_EXTENTS; i++) {
         struct lmcs_extent *extent = space->extents[i];
         uint64_t dead = dead_bytes(extent, keep);
-        if (extent->claimed || dead < 16 * LMCS_PAGE_BYTES)
+        bool enough = dead >= 16 * LMCS_PAGE_BYTES, stays = enough && warm + dead <= keep;
+        if (extent->claimed)
             continue;
-        if (warm + dead <= keep) {
-            warm += dead;
+        warm += stays ? dead : 0;
+        if ((!enough || stays) && !extent->unsure)
             continue;
-        }
+        extent->leave = (!enough || stays) && extent->now.punched_bytes == 0;
         extent->claimed = true;
         trim->extents[trim->extent_count++] = extent;
     }
@@ -849,8 +857,12 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
 {
     struct lmcs_space *space = trim->txn->pool->space;
     bool whole = extent->now.live_bytes == 0 && extent->now.retired_bytes == 0;
-    uint64_t total = 0;
+    uint64_t total = 0, behind = lmcs_page_up(extent->now.backed), last = extent_end(extent);
     enum lmcs_status status = LMCS_OK;
+    if (extent->unsure && behind < last && !add_hole(trim, behind, last - behind))
+        return lmcs_fail_memory(error);
+    if (extent->leave)
+        return LMCS_OK;
     if (!whole)
         status = find_holes(trim, extent, &total, error);
     else if (!add_hole(trim, extent->now.first, extent->now.backed - extent->now.first))
@@ -908,7 +920,11 @@ static enum lmcs_status free_odd(struct lmcs_pool *pool, struct trim *trim, stru
     return status == LMCS_FULL ? LMCS_OK : status; /* they only keep addresses */
 }
 
-/* One transaction's worth. The commit comes before the punching: what is recorded as backed must be. */
+/*
+ * One transaction's worth. The commit comes before the punching: what is recorded as backed must be. A crash between
+ * the two leaves holes that are recorded and have file space, as one during a capture leaves some behind what is
+ * recorded: the first trim after the pool was opened punches both.
+ */
 static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *more, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
@@ -941,8 +957,10 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *m
     pthread_mutex_lock(&space->lock);
     for (size_t i = 0; i < trim.extent_count; i++) {
         struct lmcs_extent *extent = find_extent(space, offsets[i]); /* some are gone */
-        if (extent != NULL)
-            extent->claimed = false;
+        if (extent == NULL)
+            continue;
+        extent->claimed = false;
+        extent->unsure = extent->unsure && status != LMCS_OK;
     }
     pthread_mutex_unlock(&space->lock);
     free(trim.retired);
@@ -962,13 +980,17 @@ enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct l
 uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep)
 {
     struct lmcs_space *space = pool->space;
-    uint64_t dead = 0;
+    uint64_t dead = 0, unsure = 0;
     pthread_mutex_lock(&space->lock);
-    for (size_t i = 0; i < space->count; i++)
-        if (!space->extents[i]->claimed && dead_bytes(space->extents[i], keep) >= 16 * LMCS_PAGE_BYTES)
+    for (size_t i = 0; i < space->count; i++) {
+        if (space->extents[i]->claimed)
+            continue;
+        unsure += space->extents[i]->unsure ? 1 : 0;
+        if (dead_bytes(space->extents[i], keep) >= 16 * LMCS_PAGE_BYTES)
             dead += dead_bytes(space->extents[i], keep);
+    }
     pthread_mutex_unlock(&space->lock);
-    return dead > keep ? dead - keep : 0;
+    return (dead > keep ? dead - keep : 0) + unsure;
 }
 
 /* Space may be short only because free extents of other sizes, and holes, still have theirs: it is given back first. */

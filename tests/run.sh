@@ -3,8 +3,9 @@
 #
 # Runs the tests. Each job is a function below; CI runs them all, in this order:
 #
-#   tests/run.sh [JOB...]        setup format lint release python asan tsan arm install quickstart bench
+#   tests/run.sh [JOB...]        setup format lint release crash python asan tsan arm install quickstart bench
 #   tests/run.sh fuzz            on request: FUZZ_SECONDS (60) for each fuzz target
+#   tests/run.sh crash_long      on request: 300,000 images of power failures and all mutants; see tests/README.md
 #   tests/run.sh tidy coverage   on request: clang-tidy; line coverage of codec/ and store/ by the C tests
 #   tests/run.sh instructions    on request: how many instructions the codec's kernels take on arm64
 #
@@ -16,7 +17,7 @@ cd "$(dirname "$0")/.."
 top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
-all=(setup format lint release python asan tsan arm install quickstart bench)
+all=(setup format lint release crash python asan tsan arm install quickstart bench)
 
 passed=0
 failed=0
@@ -161,6 +162,28 @@ lint() {
 }
 
 release() { build_and_test release; }
+
+# crash_run IMAGES [OPTION...]: see tests/README.md.
+crash_run() {
+    local images=$1
+    shift
+    check "build release" cmake_build release || return 1
+    check "$images images of power failures" build/release/bin/crash --images "$images" "$@" || return 1
+}
+
+crash() {
+    local status=0
+    crash_run 20000 || status=1
+    check "deliberate bugs are found" .venv/bin/python tests/crash/mutants.py --quick || status=1
+    return "$status"
+}
+
+crash_long() {
+    local status=0
+    crash_run 300000 --of-a-seed 2000 || status=1
+    check "all deliberate bugs are found" .venv/bin/python tests/crash/mutants.py || status=1
+    return "$status"
+}
 
 python() {
     local status=0 numbers
@@ -402,9 +425,12 @@ bash_function() {
 mkdir -p "$logs"
 (($#)) || set -- "${all[@]}"
 for job in "$@"; do
-    case " ${all[*]} fuzz tidy coverage instructions " in
+    case " ${all[*]} crash_long fuzz tidy coverage instructions " in
         *" $job "*) ;;
-        *) echo "tests/run.sh: no job '$job'; there are ${all[*]} fuzz tidy coverage instructions" >&2; exit 2 ;;
+        *)
+            echo "tests/run.sh: no job '$job'; there are ${all[*]} crash_long fuzz tidy coverage instructions" >&2
+            exit 2
+            ;;
     esac
 done
 # What tools/setup.sh could only get from the Python registry (CMake on Ubuntu 22.04) is found there.

@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tree.h"
+
 #define SNAPSHOTS 24
 
 /* A training run's history: states[i] is what snapshot i + 1 had. */
@@ -425,6 +427,55 @@ static void space_is_taken_while_it_is_given_back(void **state)
     close_pool(pruning.pool);
 }
 
+/* As if power had failed between the commit that gives file space back and the punching. */
+static void back_all_extents(struct lmcs_pool *pool)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    int fd = open(pool->path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    OK(lmcs_cursor_new(&cursor, &err));
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
+                        &err));
+    for (; lmcs_cursor_valid(cursor); OK(lmcs_cursor_next(cursor, &err))) {
+        struct lmcs_object_df df;
+        memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+        if (df.kind == LMCS_OBJECT_EXTENT)
+            assert_int_equal(fallocate(fd, 0, (off_t)df.first, (off_t)(df.bytes - LMCS_PAGE_BYTES)), 0);
+    }
+    lmcs_txn_end(&txn);
+    lmcs_cursor_free(cursor);
+    close(fd);
+}
+
+static void space_is_given_back_after_a_crash(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {15};
+    struct state *states[16];
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    make_history(pool, "run", &rng, states, 16, 6, 1 << 15);
+    for (uint64_t n = 1; n <= 15; n++)
+        if (n % 4 != 0)
+            OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    uint64_t less = disk_bytes(place->pool);
+    back_all_extents(pool);
+    close_pool(pool);
+    assert_true(disk_bytes(place->pool) > less + ((uint64_t)1 << 20));
+    pool = open_quiet(place->pool);
+    OK(lmcs_compact(pool, NULL, &err));
+    uint64_t again = disk_bytes(place->pool);
+    if (again > less + ((uint64_t)64 << 10))
+        fail_msg("%llu bytes, after %llu", (unsigned long long)again, (unsigned long long)less);
+    for (uint64_t n = 4; n <= 16; n += 4)
+        expect_snapshot(pool, "run", n, states[n - 1]);
+    verify_pool(pool);
+    close_pool(pool);
+    free_history(states, 16);
+}
+
 /* Sizes from 100 bytes to 1 MiB, snapshot, prune to the newest few, compact now and then: for long. */
 static void long_pruned_run_does_not_grow(void **state)
 {
@@ -541,6 +592,7 @@ int main(void)
         ON_DISK(cancelled),
         ON_BOTH(space_is_given_back),
         ON_BOTH(space_is_taken_while_it_is_given_back),
+        ON_BOTH(space_is_given_back_after_a_crash),
         IN_MEMORY(long_pruned_run_does_not_grow),
         IN_MEMORY(random_removals_keep_chains_short),
     };

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * expected.h - what must be found in a pool after a power failure.
+ *
+ * The operations of a run are numbered. Each of them leads one shelf (a restore: several) from one version to the next;
+ * what has no effect that can be seen, compaction say, leads none. After a power failure a shelf must be as it was
+ * after the last operation on it that was acknowledged, or after one that had begun: whole, bit by bit, and nothing
+ * else. The pool's limit is kept like a shelf, under the name "".
+ */
+#ifndef LMCS_CRASH_EXPECTED_H
+#define LMCS_CRASH_EXPECTED_H
+
+#include "support.h"
+
+#define MOST_SNAPSHOTS 40
+#define MOST_TAGS      12
+#define MOST_TENSORS   10
+#define MOST_SHELVES   10
+
+/* Immutable; never freed, for versions share them. */
+struct expected_tensor {
+    char name[24];
+    uint32_t kind;
+    uint32_t dtype;
+    uint32_t ndim;
+    uint64_t shape[2];
+    uint64_t bytes;
+    const unsigned char *data;
+    struct lmc_hash digest;
+};
+
+struct expected_snapshot {
+    uint64_t number;
+    int64_t step;
+    uint64_t time_ns;
+    uint64_t parent;
+    double loss; /* its one metric; negative: none */
+    char meta[1600];
+    unsigned char group[16];
+    struct expected_tensor tensors[MOST_TENSORS];
+    size_t count;
+};
+
+struct expected_tag {
+    char tag[16];
+    uint64_t number;
+};
+
+struct shelf_version {
+    uint64_t operation; /* that made it; 0: it was there at the beginning */
+    bool exists;
+    uint32_t keep_raw;
+    uint64_t next_number;
+    uint64_t limit; /* of the pool: "" only */
+    const struct expected_snapshot *snapshots[MOST_SNAPSHOTS];
+    size_t snapshot_count;
+    const struct expected_snapshot *prepared;
+    struct expected_tag tags[MOST_TAGS]; /* by name */
+    size_t tag_count;
+};
+
+struct expected_shelf {
+    char name[16];
+    struct shelf_version *versions;
+    size_t count;
+    size_t capacity;
+};
+
+struct expected_operation {
+    char words[160];
+    bool begun; /* as of a point; */
+    bool acknowledged;
+};
+
+struct expected {
+    struct expected_shelf shelves[MOST_SHELVES];
+    size_t shelf_count;
+    struct expected_operation *operations; /* from 1 on */
+    size_t operation_count;
+    size_t operation_capacity;
+};
+
+struct expected *expected_new(void);
+void expected_free(struct expected *expected);
+/* Gives the number of a new operation. */
+uint64_t expected_operation(struct expected *expected, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The newest version of a shelf, which does not exist in the first one. */
+struct shelf_version *expected_newest(struct expected *expected, const char *shelf);
+/* The version that `operation` makes of it, to be changed. */
+struct shelf_version *expected_next(struct expected *expected, const char *shelf, uint64_t operation);
+/* The oldest versions that the shelves may have. */
+void expected_least(const struct expected *expected, size_t least[MOST_SHELVES]);
+/*
+ * What is expected where it begins with an image in which expected_check has found these versions. It found them after
+ * recovery: until operation 1, which opens the pool, is acknowledged, a reader may see older ones.
+ */
+struct expected *expected_from(const struct expected *expected, const size_t least[MOST_SHELVES],
+                               const size_t found[MOST_SHELVES]);
+
+void expected_digest(struct expected_tensor *tensor);
+void expected_put_tag(struct shelf_version *version, const char *tag, uint64_t number);
+void expected_drop_tag(struct shelf_version *version, const char *tag);
+
+/*
+ * Looks at an open pool: the structure and every byte of it, then the shelves. `found` gets the version of each. What
+ * is wrong is written to `why`, and false returned. Prepared snapshots of a pool that is open for writing are resolved.
+ */
+bool expected_check(const struct expected *expected, struct lmcs_pool *pool, size_t found[MOST_SHELVES], char *why,
+                    size_t why_bytes);
+/* Whether the file space of extents and slabs is what their records say; `exactly`: and not more. */
+bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_bytes);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* operations.h - a run of random operations on a pool, and what must be in it after each of them. */
+#ifndef LMCS_CRASH_OPERATIONS_H
+#define LMCS_CRASH_OPERATIONS_H
+
+#include "expected.h"
+
+struct run {
+    uint64_t seed;
+    const char *folder; /* for files beside the pool */
+    const char *pool_path;
+    bool large;    /* some tensors of more than a block */
+    bool threaded; /* several threads, and the compactor's own: no two runs are the same */
+    bool tight;    /* a limit that is soon reached */
+    size_t operations;
+};
+
+/*
+ * Opens the pool, which is made if it is not there, and works on it, with recorder_mark(1, operation) when an operation
+ * begins and recorder_mark(2, operation) when it has been acknowledged.
+ */
+void run_operations(const struct run *run, struct expected *expected);
+enum { MARK_BEGIN = 1, MARK_ACKNOWLEDGED = 2 };
+
+/* Goes on in a pool that was opened after a power failure: what can be done in it must work. */
+bool run_goes_on(struct lmcs_pool *pool, uint64_t seed, char *why, size_t why_bytes);
+
+/* NULL, with the error, when it can't be opened. */
+struct lmcs_pool *run_open(const char *path, enum lmcs_open_mode mode, bool threaded, uint64_t limit_bytes,
+                           struct lmcs_error *error);
+
+#endif
