@@ -21,6 +21,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "guard.h"
 #include "layout.h"
 
 #define MAX_SEGMENTS 1024
@@ -388,8 +389,10 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a reference points outside the pool (offset %llu)", media->path,
                          (unsigned long long)offset);
     if (media->is_device) {
-        memcpy(buffer, (const char *)media->map + offset, bytes);
-        return LMCS_OK;
+        return lmcs_guard_copy(buffer, (const char *)media->map + offset, bytes)
+                   ? LMCS_OK
+                   : lmcs_fail(error, LMCS_DAMAGED, EIO, "%s: the medium can't be read at offset %llu or after it",
+                               media->path, (unsigned long long)offset);
     }
     unsigned char *out = buffer;
     while (bytes > 0) {

@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "behind.h"
+#include "guard.h"
 #include "layout.h"
 
 #define CHUNK_BYTES          ((uint64_t)256 << 10)
@@ -594,6 +595,30 @@ static enum lmcs_status write_file(struct lmcs_heap *heap, uint64_t offset, cons
     return LMCS_OK;
 }
 
+struct storing {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+
+static void store_bytes(void *context)
+{
+    const struct storing *s = context;
+    pmem_memcpy(s->to, s->from, s->bytes, PMEM_F_MEM_NONTEMPORAL | PMEM_F_MEM_NODRAIN);
+}
+
+/* Persistent memory that has failed can't be stored to either, until the kernel has mended it. */
+static enum lmcs_status store(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
+                              struct lmcs_error *error)
+{
+    struct storing s = {lmcs_heap_at(heap, offset), data, bytes};
+    struct lmcs_guarded range = {s.to, bytes};
+    return lmcs_guard(&range, 1, store_bytes, &s)
+               ? LMCS_OK
+               : lmcs_fail(error, LMCS_IO, EIO, "%s: the medium can't be written at offset %llu or after it",
+                           heap->path, (unsigned long long)offset);
+}
+
 enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
                                  struct lmcs_error *error)
 {
@@ -601,8 +626,7 @@ enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const 
     case LMCS_WRITE_FILE:
         return write_file(heap, offset, data, bytes, error);
     case LMCS_WRITE_STORE:
-        pmem_memcpy(lmcs_heap_at(heap, offset), data, bytes, PMEM_F_MEM_NONTEMPORAL | PMEM_F_MEM_NODRAIN);
-        return LMCS_OK;
+        return store(heap, offset, data, bytes, error);
     default:
         pmemobj_memcpy(heap->pool, lmcs_heap_at(heap, offset), data, bytes, PMEMOBJ_F_MEM_NONTEMPORAL);
         return LMCS_OK;
