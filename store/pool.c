@@ -149,6 +149,29 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
 
 /* ---- Creation ---- */
 
+/*
+ * On DAX, file space that was allocated and never written to costs a transaction of the file system with each page, or
+ * huge page, that is first stored to, for the mapping is a synchronous one. So zeros are written to it, by as few
+ * transactions as it takes, where the file has holes; and a bad block in it is an error here, and no SIGBUS later.
+ */
+static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    static const char zeros[1 << 16];
+    off_t end = (off_t)(offset + bytes), at = lseek(fd, (off_t)offset, SEEK_HOLE);
+    while (at >= 0 && at < end) {
+        off_t data = lseek(fd, at, SEEK_DATA), stop = data < 0 || data > end ? end : data;
+        while (at < stop) {
+            size_t want = stop - at < (off_t)sizeof zeros ? (size_t)(stop - at) : sizeof zeros;
+            ssize_t n = pwrite(fd, zeros, want, at);
+            if (n < 0 && errno != EINTR)
+                return lmcs_fail_errno(error, errno, "%s: can't write", path);
+            at += n < 0 ? 0 : n;
+        }
+        at = at < end ? lseek(fd, at, SEEK_HOLE) : at;
+    }
+    return fdatasync(fd) == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", path);
+}
+
 static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     int failure;
@@ -158,7 +181,7 @@ static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, ui
     if (failure == EOPNOTSUPP)
         failure = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
     if (failure == 0)
-        return LMCS_OK;
+        return file_is_dax(fd) ? fill_holes(fd, path, offset, bytes, error) : LMCS_OK;
     struct statvfs fs;
     uint64_t available = fstatvfs(fd, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
     if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
