@@ -4,8 +4,9 @@
  *
  * The first guard of a process installs a handler of SIGBUS, for ever: taking it away again could take away somebody
  * else's, installed meanwhile. It leaves for the guard of its thread when the address is one that this guard expects
- * trouble at; anything else it passes on. Two limits follow: an application that installs a handler of its own later
- * has to pass on likewise, and a thread that blocks SIGBUS is ended by the kernel. Both are as it was without guards.
+ * trouble at; anything else it passes on. Opening a pool puts it on top again. Two limits follow: an application that
+ * installs a handler of its own after that has to pass on likewise, and a thread that blocks SIGBUS is ended by the
+ * kernel. Both are as it was without guards.
  */
 #include "guard.h"
 
@@ -25,7 +26,9 @@ struct guard {
 
 /* No call into the dynamic linker from within a handler, even when the library was loaded late. */
 static _Thread_local struct guard *volatile innermost __attribute__((tls_model("initial-exec")));
+static _Thread_local volatile sig_atomic_t passing __attribute__((tls_model("initial-exec")));
 static pthread_once_t installed = PTHREAD_ONCE_INIT;
+static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction previous;
 
 /* The kernel tells of the page, and for failed memory how large the piece is that failed. */
@@ -46,16 +49,22 @@ static bool expects(const struct guard *guard, const siginfo_t *info)
 
 static void pass_on(int number, siginfo_t *info, void *context)
 {
-    if ((previous.sa_flags & SA_SIGINFO) != 0) {
-        previous.sa_sigaction(number, info, context);
-    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-        previous.sa_handler(number);
-    } else {
+    bool none =
+        (previous.sa_flags & SA_SIGINFO) == 0 && (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN);
+    /* The other may have been installed on top of us before, and pass on to us. */
+    if (none || passing) {
         /* The access is repeated on return, and ends the process; what was only sent is sent again. */
-        sigaction(number, &previous, NULL);
+        signal(number, SIG_DFL);
         if (info->si_code <= 0)
             raise(number);
+        return;
     }
+    passing = 1;
+    if ((previous.sa_flags & SA_SIGINFO) != 0)
+        previous.sa_sigaction(number, info, context);
+    else
+        previous.sa_handler(number);
+    passing = 0;
 }
 
 static void handle(int number, siginfo_t *info, void *context)
@@ -67,12 +76,18 @@ static void handle(int number, siginfo_t *info, void *context)
     pass_on(number, info, context);
 }
 
-static void install(void)
+void lmcs_guard_install(void)
 {
     /* SA_NODEFER: it is left by a jump, after which the next one must come through. */
-    struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
+    struct sigaction now, action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGBUS, &action, &previous);
+    pthread_mutex_lock(&install_lock);
+    bool ours = sigaction(SIGBUS, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == handle;
+    if (!ours) {
+        previous = now;
+        sigaction(SIGBUS, &action, NULL);
+    }
+    pthread_mutex_unlock(&install_lock);
 }
 
 bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(void *context), void *context)
@@ -80,7 +95,7 @@ bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(vo
     struct guard guard = {.ranges = ranges, .count = count};
     struct guard *volatile outer = innermost;
     volatile bool done = false;
-    pthread_once(&installed, install);
+    pthread_once(&installed, lmcs_guard_install);
     if (sigsetjmp(guard.back, 0) == 0) {
         innermost = &guard;
         work(context);

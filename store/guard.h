@@ -25,6 +25,9 @@ bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(vo
 /* memcpy whose source is guarded; what it leaves in `to` when it fails is unspecified. */
 bool lmcs_guard_copy(void *to, const void *from, size_t bytes);
 
+/* Puts the handler of SIGBUS on top of one that was installed since. */
+void lmcs_guard_install(void);
+
 /* The signals that threads of ours block: those that are for the application, and not SIGBUS, which we must see. */
 void lmcs_guard_signals(sigset_t *blocked);
 

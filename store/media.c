@@ -70,6 +70,28 @@ static uint64_t device_bytes(const struct stat *st)
     return bytes;
 }
 
+uint64_t lmcs_media_device_bytes(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISCHR(st.st_mode) ? device_bytes(&st) : 0;
+}
+
+bool lmcs_media_is_blank_device(const char *path)
+{
+    unsigned char header[DESCRIPTOR_END], zeros[DESCRIPTOR_END] = {0};
+    uint64_t bytes = lmcs_media_device_bytes(path);
+    int fd = bytes >= sizeof header ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return false;
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED)
+        return false;
+    bool blank = lmcs_guard_copy(header, map, sizeof header) && memcmp(header, zeros, sizeof header) == 0;
+    munmap(map, bytes);
+    return blank;
+}
+
 static enum lmcs_status open_file(const char *path, int *fd, struct stat *st, struct lmcs_error *error)
 {
     /* O_NONBLOCK: a FIFO in the pool's place must not hang us. */
@@ -187,8 +209,11 @@ static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error 
     memcpy(&media->superblock, page + DESCRIPTOR_ROOT, 8);
     memcpy(&media->heap, page + DESCRIPTOR_HEAP, 8);
     if (media->superblock == 0)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: its creation was cut short; remove the file and start again",
-                         media->path);
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         media->is_device
+                             ? "%s: its creation was cut short; clear it with 'pmempool rm %s' and start again"
+                             : "%s: its creation was cut short; remove %s and start again",
+                         media->path, media->path);
     if (media->superblock % 8 != 0 || media->superblock > media->bytes - LMCS_SUPERBLOCK_BYTES ||
         media->heap < DESCRIPTOR_END || media->heap >= media->bytes)
         return lmcs_fail(error, LMCS_DAMAGED, 0,

@@ -32,6 +32,7 @@
 #include "behind.h"
 #include "guard.h"
 #include "layout.h"
+#include "media.h"
 
 #define CHUNK_BYTES          ((uint64_t)256 << 10)
 #define OBJECT_HEADER_BYTES  16u
@@ -140,11 +141,64 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
             return lmcs_fail_errno(error, errno, "%s: can't open for writing", heap->path);
         heap->bytes = (uint64_t)st.st_size;
         atomic_store(&heap->can_punch, true);
-        /* Kept out of children, so that they can't hold the lock: it lives as long as any mapping does. */
-        madvise(heap->pool, heap->bytes, MADV_DONTFORK);
+    } else {
+        heap->bytes = lmcs_media_device_bytes(heap->path);
     }
+    /* Kept out of children, so that they can't hold the lock: it lives as long as any mapping does. */
+    if (heap->bytes > 0)
+        madvise(heap->pool, heap->bytes, MADV_DONTFORK);
     choose_method(heap);
     return heap->method == LMCS_WRITE_FILE ? lmcs_behind_new(heap->fd, &heap->behind, error) : LMCS_OK;
+}
+
+/* ---- Who has it ---- */
+
+/* The process that holds the flock of the file at `path`; 0: not known. */
+static int lock_holder(const char *path)
+{
+    struct stat st;
+    FILE *file = stat(path, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
+    if (file == NULL)
+        return 0;
+    char line[256];
+    int holder = 0;
+    while (holder == 0 && fgets(line, sizeof line, file) != NULL) {
+        int pid;
+        unsigned major_number, minor_number;
+        unsigned long inode;
+        if (strstr(line, "FLOCK") != NULL &&
+            sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &major_number, &minor_number, &inode) == 4 &&
+            inode == st.st_ino && makedev(major_number, minor_number) == st.st_dev)
+            holder = pid;
+    }
+    fclose(file);
+    return holder;
+}
+
+static void process_name(int pid, char *name, size_t bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, name, bytes - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    name[n > 0 ? n : 0] = '\0';
+    for (ssize_t i = 0; i + 1 < n; i++)
+        if ((unsigned char)name[i] < ' ')
+            name[i] = ' ';
+}
+
+static enum lmcs_status fail_in_use(const char *path, struct lmcs_error *error)
+{
+    int pid = lock_holder(path);
+    if (pid <= 0)
+        return lmcs_fail(error, LMCS_IN_USE, 0,
+                         "%s: in use by another process; end it, or open the pool for reading only", path);
+    char name[128];
+    process_name(pid, name, sizeof name);
+    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open the pool for reading only",
+                     path, pid, name);
 }
 
 /* ---- Creation ---- */
@@ -244,6 +298,8 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
         int yes = 1;
         pmemobj_ctl_set(NULL, "sds.at_create", &yes);
     }
+    if (heap->pool == NULL && errno == EAGAIN)
+        return fail_in_use(heap->path, error); /* a device, or the parts of a poolset */
     if (heap->pool == NULL)
         return lmcs_fail_errno(error, errno, "%s: libpmemobj can't create the pool (%s)", heap->path,
                                pmemobj_errormsg());
@@ -315,60 +371,13 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
 
 /* ---- Opening ---- */
 
-/* The process that holds the flock of the file at `path`; 0: not known. */
-static int lock_holder(const char *path)
-{
-    struct stat st;
-    FILE *file = stat(path, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
-    if (file == NULL)
-        return 0;
-    char line[256];
-    int holder = 0;
-    while (holder == 0 && fgets(line, sizeof line, file) != NULL) {
-        int pid;
-        unsigned major_number, minor_number;
-        unsigned long inode;
-        if (strstr(line, "FLOCK") != NULL &&
-            sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &major_number, &minor_number, &inode) == 4 &&
-            inode == st.st_ino && makedev(major_number, minor_number) == st.st_dev)
-            holder = pid;
-    }
-    fclose(file);
-    return holder;
-}
-
-static void process_name(int pid, char *name, size_t bytes)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, name, bytes - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    name[n > 0 ? n : 0] = '\0';
-    for (ssize_t i = 0; i + 1 < n; i++)
-        if ((unsigned char)name[i] < ' ')
-            name[i] = ' ';
-}
-
-static enum lmcs_status fail_in_use(const char *path, struct lmcs_error *error)
-{
-    int pid = lock_holder(path);
-    if (pid <= 0)
-        return lmcs_fail(error, LMCS_IN_USE, 0,
-                         "%s: in use by another process; end it, or open the pool for reading only", path);
-    char name[128];
-    process_name(pid, name, sizeof name);
-    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open the pool for reading only",
-                     path, pid, name);
-}
-
 static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_error *error)
 {
     const char *said = pmemobj_errormsg();
     if (failure == EAGAIN)
         return fail_in_use(path, error);
-    if (failure == EINVAL && strstr(said, "shutdown") != NULL)
+    /* "An ADR failure was detected": the counter of unsafe shutdowns has moved while the pool was open. */
+    if (failure == EINVAL && strstr(said, "ADR failure") != NULL)
         return lmcs_fail(error, LMCS_DAMAGED, 0,
                          "%s: the power failed while it was open and the device may have lost writes (%s); check it "
                          "with 'lmc-store verify', which only reads, then 'pmempool feature -d SHUTDOWN_STATE %s'",

@@ -5,7 +5,7 @@
  * A page of a mapping is made to fail by mapping an empty file in its place: what is touched there is a true SIGBUS.
  * (Pages that really failed, and devdax, are for the guest: guest/guest_poison.c.)
  */
-/* ctest: labels=no-asan */
+/* ctest: labels=no-tsan */
 #include "support.h"
 
 #include <signal.h>
