@@ -60,6 +60,7 @@ struct lmcs_heap {
     struct lmcs_behind *behind; /* with LMCS_WRITE_FILE */
     bool persistent;
     bool forced;
+    bool dax; /* a file */
     atomic_bool can_punch;
 };
 
@@ -118,10 +119,10 @@ static void choose_method(struct lmcs_heap *heap)
         heap->persistent = device || heap->forced;
         return;
     }
-    bool dax = file_is_dax(heap->fd);
-    if (dax)
+    heap->dax = file_is_dax(heap->fd);
+    if (heap->dax)
         heap->forced = false;
-    heap->persistent = dax || heap->forced;
+    heap->persistent = heap->dax || heap->forced;
     heap->method = heap->persistent || file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
@@ -551,8 +552,13 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     uint64_t left = lmcs_heap_disk_free(heap);
     if (left < HEADROOM_BYTES)
         return lmcs_fail_full(error, bytes, left, ENOSPC, "%s: the disk is full", heap->path);
+    /* On DAX that page would be a huge one, 2 MiB of the disk that nobody counts. */
+    if (heap->dax)
+        madvise(heap->pool, heap->bytes, MADV_NOHUGEPAGE);
     PMEMoid object = pmemobj_reserve(heap->pool, (struct pobj_action *)action,
                                      chunks * CHUNK_BYTES - OBJECT_HEADER_BYTES, OBJECT_TYPE);
+    if (heap->dax)
+        madvise(heap->pool, heap->bytes, MADV_HUGEPAGE);
     if (OID_IS_NULL(object)) {
         if (errno == ENOMEM || errno == ENOSPC)
             return lmcs_fail_full(error, bytes, 0, 0, "%s: the pool's address space is used up: no room for %llu bytes",
