@@ -3,7 +3,7 @@
 #
 # Runs the tests. Each job is a function below; CI runs them all, in this order:
 #
-#   tests/run.sh [JOB...]        setup format lint release python asan tsan arm install quickstart bench
+#   tests/run.sh [JOB...]        setup format lint release python asan tsan arm guest install quickstart bench
 #   tests/run.sh fuzz            on request: FUZZ_SECONDS (60) for each fuzz target
 #   tests/run.sh tidy coverage   on request: clang-tidy; line coverage of codec/ and store/ by the C tests
 #
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
-all=(setup format lint release python asan tsan arm install quickstart bench)
+all=(setup format lint release python asan tsan arm guest install quickstart bench)
 
 passed=0
 failed=0
@@ -309,6 +309,22 @@ arm() {
         fi
     fi
     check "the codec under emulation of arm64" bash_function arm_codec
+}
+
+# A machine with persistent memory, by emulation: tests/guest/README.md.
+guest() {
+    local status=0 numbers
+    check "build release" cmake_build release || return 1
+    tests/guest/guest.sh test </dev/null 2>&1 | tee "$logs/guest.log" | sed -u 's/^/    /' || status=$?
+    if ((status == 77)); then
+        skip "the guest: $(sed -n 's/^skipped: //p' "$logs/guest.log")"
+        return
+    fi
+    read -r -a numbers <build/guest/test.count || numbers=(0 1 0)
+    ((status == 0 || numbers[1] > 0)) || numbers[1]=1
+    count "${numbers[@]}"
+    ((numbers[1] == 0)) || failures+=("the guest (build/logs/guest.log)")
+    return "$status"
 }
 
 quickstart() {
