@@ -151,7 +151,7 @@ qemu() {
         -object "memory-backend-file,id=pmem,share=on,mem-path=$memory,size=1536M,align=2M" \
         -device nvdimm,id=nv0,memdev=pmem,label-size=128K,node=1 \
         -kernel "$(echo "$work"/kernel/boot/vmlinuz-*)" -initrd "$work/initrd" \
-        -append "console=ttyS0 panic=-1 quiet mitigations=off nokaslr random.trust_cpu=on" \
+        -append "console=ttyS0 panic=-1 quiet mitigations=off nokaslr no_timer_check random.trust_cpu=on" \
         -fw_cfg "name=opt/job,file=$job" "$@" \
         -display none -nodefaults -no-reboot -serial stdio -serial "file:$acks" </dev/null
 }
