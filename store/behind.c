@@ -12,6 +12,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "guard.h"
+
 #define RANGES 256u
 
 struct range {
@@ -81,7 +83,7 @@ static void *serve(void *argument)
 static bool start(struct lmcs_behind *behind)
 {
     sigset_t all, old;
-    sigfillset(&all);
+    lmcs_guard_signals(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     behind->started = pthread_create(&behind->thread, NULL, serve, behind) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 
 #include "compact.h"
+#include "guard.h"
 #include "meta.h"
 #include "shelf.h"
 #include "tree.h"
@@ -837,7 +838,7 @@ static enum lmcs_status start_commit(struct lmcs_capture *capture, struct lmcs_e
 {
     pthread_attr_t attributes;
     sigset_t all, old;
-    sigfillset(&all);
+    lmcs_guard_signals(&all);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_mutex_lock(&capture->pool->captures);

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "compact_plan.h"
+#include "guard.h"
 #include "manifest.h"
 #include "recode.h"
 #include "shelf.h"
@@ -722,7 +723,7 @@ enum lmcs_status lmcs_compactor_start(struct lmcs_pool *pool, struct lmcs_error 
     pthread_mutex_lock(&compactor->lock);
     if (!compactor->started) {
         sigset_t all, old;
-        sigfillset(&all);
+        lmcs_guard_signals(&all);
         compactor->stop = false;
         pthread_sigmask(SIG_SETMASK, &all, &old);
         int failure = pthread_create(&compactor->thread, NULL, background, compactor);

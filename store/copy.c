@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "capture.h"
+#include "guard.h"
 
 #define PIECE_BYTES ((size_t)128 << 10) /* written to a file at once */
 #define STEP_BYTES  ((size_t)4 << 10)   /* copied and hashed at once; stored at once where the pool is mapped */
@@ -323,6 +324,26 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
 
 /* ---- Comparing ---- */
 
+struct comparing {
+    const void *before, *now;
+    size_t bytes;
+    bool equal;
+};
+
+static void compare(void *context)
+{
+    struct comparing *c = context;
+    c->equal = memcmp(c->before, c->now, c->bytes) == 0;
+}
+
+/* What the pool has and can't give any more is not equal to anything: the tensor is written anew. */
+static bool equals_stored(const void *before, const void *now, size_t bytes)
+{
+    struct comparing c = {before, now, bytes, false};
+    struct lmcs_guarded range = {before, bytes};
+    return before != NULL && lmcs_guard(&range, 1, compare, &c) && c.equal;
+}
+
 static bool block_equals(const struct copying *copying, const struct lmcs_source *source, uint64_t block)
 {
     _Alignas(64) unsigned char piece[PIECE_BYTES];
@@ -335,7 +356,7 @@ static bool block_equals(const struct copying *copying, const struct lmcs_source
             gather(&source->entry->tensor, source->strides, source->data, at + done, n, piece);
             now = piece;
         }
-        if (before == NULL || memcmp(before, now, n) != 0)
+        if (!equals_stored(before, now, n))
             return false;
     }
     return true;

@@ -34,12 +34,15 @@ static void fill_medium(const struct lmcs_pool *pool, struct lmcs_pool_info *inf
         info->medium = LMCS_MEDIUM_FSDAX;
 }
 
-/* Of a pool that another process writes: what the root says, and the disk. */
+/* Of a pool that another process writes: what the root says, and the disk or the device. */
 static uint64_t free_for_reader(const struct lmcs_pool *pool, const struct lmcs_root_df *root)
 {
     struct statvfs fs;
     uint64_t used = root->slab_bytes + root->extent_bytes;
-    uint64_t available = statvfs(pool->path, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
+    uint64_t device = lmcs_media_is_device(pool->media) ? lmcs_media_bytes(pool->media) : 0;
+    uint64_t available = device > 0                      ? (device > used ? device - used : 0)
+                         : statvfs(pool->path, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize
+                                                         : 0;
     if (root->limit_bytes != 0 && available > (root->limit_bytes > used ? root->limit_bytes - used : 0))
         available = root->limit_bytes > used ? root->limit_bytes - used : 0;
     return available;

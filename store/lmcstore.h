@@ -401,7 +401,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot
 /*
  * A view gives addresses for tensors of a snapshot: raw payloads are mapped (no copy, no check unless asked for),
  * others are decoded with the pool's threads into memory that the view owns. It holds its bytes in place until it is
- * closed, also after the pool's close, the snapshot's removal and its compaction.
+ * closed, also after the pool's close, the snapshot's removal and its compaction. Memory that fails is an error for
+ * every function here, but touching it through the address of a raw payload is a SIGBUS: LMCS_VIEW_COPY avoids that.
  */
 struct lmcs_view;
 

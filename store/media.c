@@ -21,6 +21,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "guard.h"
 #include "heap_layout.h"
 #include "layout.h"
 #include "redo.h"
@@ -64,6 +65,28 @@ static uint64_t device_bytes(const struct stat *st)
         fclose(file);
     }
     return bytes;
+}
+
+uint64_t lmcs_media_device_bytes(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISCHR(st.st_mode) ? device_bytes(&st) : 0;
+}
+
+bool lmcs_media_is_blank_device(const char *path)
+{
+    unsigned char header[LMCS_POBJ_END], zeros[LMCS_POBJ_END] = {0};
+    uint64_t bytes = lmcs_media_device_bytes(path);
+    int fd = bytes >= sizeof header ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return false;
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED)
+        return false;
+    bool blank = lmcs_guard_copy(header, map, sizeof header) && memcmp(header, zeros, sizeof header) == 0;
+    munmap(map, bytes);
+    return blank;
 }
 
 static enum lmcs_status open_file(const char *path, int *fd, struct stat *st, struct lmcs_error *error)
@@ -183,8 +206,11 @@ static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error 
     memcpy(&media->superblock, page + LMCS_POBJ_ROOT, 8);
     memcpy(&media->heap, page + LMCS_POBJ_HEAP, 8);
     if (media->superblock == 0)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: its creation was cut short; remove the file and start again",
-                         media->path);
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         media->is_device
+                             ? "%s: its creation was cut short; clear it with 'pmempool rm %s' and start again"
+                             : "%s: its creation was cut short; remove %s and start again",
+                         media->path, media->path);
     if (media->superblock % 8 != 0 || media->superblock > media->bytes - LMCS_SUPERBLOCK_BYTES ||
         media->heap < LMCS_POBJ_END || media->heap >= media->bytes)
         return lmcs_fail(error, LMCS_DAMAGED, 0,
@@ -332,8 +358,10 @@ static enum lmcs_status read_segments(const struct lmcs_media *media, uint64_t o
                                       struct lmcs_error *error)
 {
     if (media->is_device) {
-        memcpy(buffer, (const char *)media->map + offset, bytes);
-        return LMCS_OK;
+        return lmcs_guard_copy(buffer, (const char *)media->map + offset, bytes)
+                   ? LMCS_OK
+                   : lmcs_fail(error, LMCS_DAMAGED, EIO, "%s: the medium can't be read at offset %llu or after it",
+                               media->path, (unsigned long long)offset);
     }
     unsigned char *out = buffer;
     while (bytes > 0) {

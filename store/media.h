@@ -18,6 +18,11 @@ enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, st
 struct lmcs_media *lmcs_media_share(struct lmcs_media *media);
 void lmcs_media_release(struct lmcs_media *media);
 
+/* Size of a devdax device; 0: it is none. */
+uint64_t lmcs_media_device_bytes(const char *path);
+/* A devdax device on which nobody has made anything yet. */
+bool lmcs_media_is_blank_device(const char *path);
+
 const char *lmcs_media_path(const struct lmcs_media *media);
 /* A descriptor of the file at the path (for locks and questions to the file system). */
 int lmcs_media_fd(const struct lmcs_media *media);

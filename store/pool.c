@@ -30,8 +30,10 @@
 #include <unistd.h>
 
 #include "behind.h"
+#include "guard.h"
 #include "heap_layout.h"
 #include "layout.h"
+#include "media.h"
 
 #define HEAP_OFFSET_EXPECTED ((uint64_t)3153920)  /* of libpmemobj 1.x with its 1024 lanes */
 #define HEADROOM_BYTES       ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated first */
@@ -52,6 +54,7 @@ struct lmcs_heap {
     struct lmcs_behind *behind; /* with LMCS_WRITE_FILE */
     bool persistent;
     bool forced;
+    bool dax; /* a file */
     atomic_bool can_punch;
 };
 
@@ -110,10 +113,10 @@ static void choose_method(struct lmcs_heap *heap)
         heap->persistent = device || heap->forced;
         return;
     }
-    bool dax = file_is_dax(heap->fd);
-    if (dax)
+    heap->dax = file_is_dax(heap->fd);
+    if (heap->dax)
         heap->forced = false;
-    heap->persistent = dax || heap->forced;
+    heap->persistent = heap->dax || heap->forced;
     heap->method = heap->persistent || file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
@@ -133,14 +136,90 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
             return lmcs_fail_errno(error, errno, "%s: can't open for writing", heap->path);
         heap->bytes = (uint64_t)st.st_size;
         atomic_store(&heap->can_punch, true);
-        /* Kept out of children, so that they can't hold the lock: it lives as long as any mapping does. */
-        madvise(heap->pool, heap->bytes, MADV_DONTFORK);
+    } else {
+        heap->bytes = lmcs_media_device_bytes(heap->path);
     }
+    /* Kept out of children, so that they can't hold the lock: it lives as long as any mapping does. */
+    if (heap->bytes > 0)
+        madvise(heap->pool, heap->bytes, MADV_DONTFORK);
     choose_method(heap);
     return heap->method == LMCS_WRITE_FILE ? lmcs_behind_new(heap->fd, &heap->behind, error) : LMCS_OK;
 }
 
+/* ---- Who has it ---- */
+
+/* The process that holds the flock of the file at `path`; 0: not known. */
+static int lock_holder(const char *path)
+{
+    struct stat st;
+    FILE *file = stat(path, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
+    if (file == NULL)
+        return 0;
+    char line[256];
+    int holder = 0;
+    while (holder == 0 && fgets(line, sizeof line, file) != NULL) {
+        int pid;
+        unsigned major_number, minor_number;
+        unsigned long inode;
+        if (strstr(line, "FLOCK") != NULL &&
+            sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &major_number, &minor_number, &inode) == 4 &&
+            inode == st.st_ino && makedev(major_number, minor_number) == st.st_dev)
+            holder = pid;
+    }
+    fclose(file);
+    return holder;
+}
+
+static void process_name(int pid, char *name, size_t bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, name, bytes - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    name[n > 0 ? n : 0] = '\0';
+    for (ssize_t i = 0; i + 1 < n; i++)
+        if ((unsigned char)name[i] < ' ')
+            name[i] = ' ';
+}
+
+static enum lmcs_status fail_in_use(const char *path, struct lmcs_error *error)
+{
+    int pid = lock_holder(path);
+    if (pid <= 0)
+        return lmcs_fail(error, LMCS_IN_USE, 0,
+                         "%s: in use by another process; end it, or open the pool for reading only", path);
+    char name[128];
+    process_name(pid, name, sizeof name);
+    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open the pool for reading only",
+                     path, pid, name);
+}
+
 /* ---- Creation ---- */
+
+/*
+ * On DAX, file space that was allocated and never written to costs a transaction of the file system with each page, or
+ * huge page, that is first stored to, for the mapping is a synchronous one. So zeros are written to it, by as few
+ * transactions as it takes, where the file has holes; and a bad block in it is an error here, and no SIGBUS later.
+ */
+static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    static const char zeros[1 << 16];
+    off_t end = (off_t)(offset + bytes), at = lseek(fd, (off_t)offset, SEEK_HOLE);
+    while (at >= 0 && at < end) {
+        off_t data = lseek(fd, at, SEEK_DATA), stop = data < 0 || data > end ? end : data;
+        while (at < stop) {
+            size_t want = stop - at < (off_t)sizeof zeros ? (size_t)(stop - at) : sizeof zeros;
+            ssize_t n = pwrite(fd, zeros, want, at);
+            if (n < 0 && errno != EINTR)
+                return lmcs_fail_errno(error, errno, "%s: can't write", path);
+            at += n < 0 ? 0 : n;
+        }
+        at = at < end ? lseek(fd, at, SEEK_HOLE) : at;
+    }
+    return fdatasync(fd) == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", path);
+}
 
 static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
@@ -151,7 +230,7 @@ static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, ui
     if (failure == EOPNOTSUPP)
         failure = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
     if (failure == 0)
-        return LMCS_OK;
+        return file_is_dax(fd) ? fill_holes(fd, path, offset, bytes, error) : LMCS_OK;
     struct statvfs fs;
     uint64_t available = fstatvfs(fd, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
     if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
@@ -215,6 +294,8 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
         int yes = 1;
         pmemobj_ctl_set(NULL, "sds.at_create", &yes);
     }
+    if (heap->pool == NULL && errno == EAGAIN)
+        return fail_in_use(heap->path, error); /* a device, or the parts of a poolset */
     if (heap->pool == NULL)
         return lmcs_fail_errno(error, errno, "%s: libpmemobj can't create the pool (%s)", heap->path,
                                pmemobj_errormsg());
@@ -286,60 +367,13 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
 
 /* ---- Opening ---- */
 
-/* The process that holds the flock of the file at `path`; 0: not known. */
-static int lock_holder(const char *path)
-{
-    struct stat st;
-    FILE *file = stat(path, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
-    if (file == NULL)
-        return 0;
-    char line[256];
-    int holder = 0;
-    while (holder == 0 && fgets(line, sizeof line, file) != NULL) {
-        int pid;
-        unsigned major_number, minor_number;
-        unsigned long inode;
-        if (strstr(line, "FLOCK") != NULL &&
-            sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &major_number, &minor_number, &inode) == 4 &&
-            inode == st.st_ino && makedev(major_number, minor_number) == st.st_dev)
-            holder = pid;
-    }
-    fclose(file);
-    return holder;
-}
-
-static void process_name(int pid, char *name, size_t bytes)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, name, bytes - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    name[n > 0 ? n : 0] = '\0';
-    for (ssize_t i = 0; i + 1 < n; i++)
-        if ((unsigned char)name[i] < ' ')
-            name[i] = ' ';
-}
-
-static enum lmcs_status fail_in_use(const char *path, struct lmcs_error *error)
-{
-    int pid = lock_holder(path);
-    if (pid <= 0)
-        return lmcs_fail(error, LMCS_IN_USE, 0,
-                         "%s: in use by another process; end it, or open the pool for reading only", path);
-    char name[128];
-    process_name(pid, name, sizeof name);
-    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open the pool for reading only",
-                     path, pid, name);
-}
-
 static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_error *error)
 {
     const char *said = pmemobj_errormsg();
     if (failure == EAGAIN)
         return fail_in_use(path, error);
-    if (failure == EINVAL && strstr(said, "shutdown") != NULL)
+    /* "An ADR failure was detected": the counter of unsafe shutdowns has moved while the pool was open. */
+    if (failure == EINVAL && strstr(said, "ADR failure") != NULL)
         return lmcs_fail(error, LMCS_DAMAGED, 0,
                          "%s: the power failed while it was open and the device may have lost writes (%s); check it "
                          "with 'lmc-store verify', which only reads, then 'pmempool feature -d SHUTDOWN_STATE %s'",
@@ -511,8 +545,13 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
     uint64_t left = lmcs_heap_disk_free(heap);
     if (left < HEADROOM_BYTES)
         return lmcs_fail_full(error, bytes, left, ENOSPC, "%s: the disk is full", heap->path);
+    /* On DAX that page would be a huge one, 2 MiB of the disk that nobody counts. */
+    if (heap->dax)
+        madvise(heap->pool, heap->bytes, MADV_NOHUGEPAGE);
     PMEMoid object = pmemobj_reserve(heap->pool, (struct pobj_action *)action,
                                      chunks * LMCS_CHUNK_BYTES - LMCS_OBJECT_HEADER_BYTES, LMCS_OBJECT_TYPE);
+    if (heap->dax)
+        madvise(heap->pool, heap->bytes, MADV_HUGEPAGE);
     if (OID_IS_NULL(object)) {
         if (errno == ENOMEM || errno == ENOSPC)
             return lmcs_fail_full(error, bytes, 0, 0, "%s: the pool's address space is used up: no room for %llu bytes",
@@ -600,6 +639,30 @@ static enum lmcs_status write_file(struct lmcs_heap *heap, uint64_t offset, cons
     return LMCS_OK;
 }
 
+struct storing {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+
+static void store_bytes(void *context)
+{
+    const struct storing *s = context;
+    pmem_memcpy(s->to, s->from, s->bytes, PMEM_F_MEM_NONTEMPORAL | PMEM_F_MEM_NODRAIN);
+}
+
+/* Persistent memory that has failed can't be stored to either, until the kernel has mended it. */
+static enum lmcs_status store(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
+                              struct lmcs_error *error)
+{
+    struct storing s = {lmcs_heap_at(heap, offset), data, bytes};
+    struct lmcs_guarded range = {s.to, bytes};
+    return lmcs_guard(&range, 1, store_bytes, &s)
+               ? LMCS_OK
+               : lmcs_fail(error, LMCS_IO, EIO, "%s: the medium can't be written at offset %llu or after it",
+                           heap->path, (unsigned long long)offset);
+}
+
 enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
                                  struct lmcs_error *error)
 {
@@ -607,8 +670,7 @@ enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const 
     case LMCS_WRITE_FILE:
         return write_file(heap, offset, data, bytes, error);
     case LMCS_WRITE_STORE:
-        pmem_memcpy(lmcs_heap_at(heap, offset), data, bytes, PMEM_F_MEM_NONTEMPORAL | PMEM_F_MEM_NODRAIN);
-        return LMCS_OK;
+        return store(heap, offset, data, bytes, error);
     default:
         pmemobj_memcpy(heap->pool, lmcs_heap_at(heap, offset), data, bytes, PMEMOBJ_F_MEM_NONTEMPORAL);
         return LMCS_OK;

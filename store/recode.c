@@ -14,6 +14,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "guard.h"
+
 #define WHOLE_BYTES   ((uint64_t)64 << 20) /* of tensors whose frames are made in memory */
 #define WINDOW_BLOCKS 16u
 
@@ -140,16 +142,39 @@ struct encoding {
     size_t slot_bytes;
     unsigned char *slots; /* room for a window's coded blocks */
     _Atomic int failure;  /* enum lmc_status */
+    struct lmcs_guarded sources[2];
+    _Atomic bool unreadable;
 };
+
+/* The codec reads where the bytes lie, so what the medium can't give any more is met within it. */
+static enum lmcs_status fail_unreadable(const struct lmcs_recode *recode, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, EIO, "%s: tensor \"%s\" is damaged: the medium can't be read",
+                     recode->pool->path, recode->identity.name);
+}
+
+struct block_job {
+    struct encoding *encoding;
+    uint64_t slot;
+};
+
+static void encode_block(void *context)
+{
+    const struct block_job *job = context;
+    struct encoding *e = job->encoding;
+    uint64_t block = e->first + job->slot;
+    enum lmc_status status =
+        lmc_encode_block(e->encoder, block, e->slots + job->slot * e->slot_bytes, e->slot_bytes, &e->blocks[block]);
+    if (status != LMC_OK)
+        e->failure = (int)status;
+}
 
 static void encode_job(void *context, uint64_t i)
 {
     struct encoding *e = context;
-    uint64_t block = e->first + i;
-    enum lmc_status status =
-        lmc_encode_block(e->encoder, block, e->slots + i * e->slot_bytes, e->slot_bytes, &e->blocks[block]);
-    if (status != LMC_OK)
-        e->failure = (int)status;
+    struct block_job job = {e, i};
+    if (!lmcs_guard(e->sources, 2, encode_block, &job))
+        e->unreadable = true;
 }
 
 static enum lmcs_status encode_window(struct encoding *e, uint64_t count, struct lmcs_error *error)
@@ -159,6 +184,8 @@ static enum lmcs_status encode_window(struct encoding *e, uint64_t count, struct
             encode_job(e, i);
     else
         lmcs_workers_run(e->recode->pool->workers, encode_job, NULL, e, count);
+    if (e->unreadable)
+        return fail_unreadable(e->recode, error);
     if (e->failure == LMC_NO_MEMORY)
         return lmcs_fail_memory(error);
     return e->failure == LMC_OK ? LMCS_OK
@@ -282,18 +309,35 @@ static enum lmcs_status verify(struct lmcs_recode *recode, struct lmcs_error *er
     return status;
 }
 
+struct planning {
+    struct encoding *encoding;
+    const struct lmc_params *params;
+    const char *why;
+    enum lmc_status made;
+};
+
+static void plan(void *context)
+{
+    struct planning *p = context;
+    p->made = lmc_encoder_new(p->params, &p->encoding->encoder, &p->why);
+}
+
 static enum lmcs_status encode(struct encoding *e, const void *data, const void *base, struct lmcs_error *error)
 {
     struct lmcs_recode *recode = e->recode;
     const struct lmcs_content_df *df = &recode->chain.links[0].df, *base_df = &recode->base.links[0].df;
     struct lmc_params params = {
         .dtype = recode->identity.df.dtype, .raw_bytes = df->raw_bytes, .data = data, .base = base};
-    const char *why = "";
+    struct planning planning = {e, &params, "", LMC_OK};
+    e->sources[0] = (struct lmcs_guarded){data, df->raw_bytes};
+    e->sources[1] = (struct lmcs_guarded){base, base != NULL ? df->raw_bytes : 0};
     if (base != NULL)
         params.base_digest = (struct lmc_hash){base_df->digest_low, base_df->digest_high};
-    enum lmc_status made = lmc_encoder_new(&params, &e->encoder, &why);
-    if (made != LMC_OK)
-        return made == LMC_NO_MEMORY ? lmcs_fail_memory(error) : lmcs_fail(error, LMCS_INVALID, 0, "codec: %s", why);
+    if (!lmcs_guard(e->sources, 2, plan, &planning))
+        return fail_unreadable(recode, error);
+    if (planning.made != LMC_OK)
+        return planning.made == LMC_NO_MEMORY ? lmcs_fail_memory(error)
+                                              : lmcs_fail(error, LMCS_INVALID, 0, "codec: %s", planning.why);
     e->block_count = lmc_encoder_block_count(e->encoder);
     e->slot_bytes =
         (lmc_block_bound(df->raw_bytes < LMC_BLOCK_BYTES ? df->raw_bytes : LMC_BLOCK_BYTES) + 63) & ~(size_t)63;

@@ -50,6 +50,22 @@ struct lmcs_space {
     uint64_t largest_bytes; /* of a standard extent, however much the pool holds */
 };
 
+/*
+ * The pool's own limit; where its size is fixed (a device, a poolset), one below that, or the last extents that a
+ * capture fills would leave the compactor nothing to write to. A sixteenth is what lies between extents, and their
+ * ends.
+ */
+static uint64_t limit_of(const struct lmcs_pool *pool)
+{
+    uint64_t limit = pool->root.limit_bytes, whole = lmcs_media_bytes(pool->media);
+    if (lmcs_heap_disk_free(pool->heap) != UINT64_MAX)
+        return limit;
+    uint64_t heap = lmcs_media_heap(pool->media) + ((uint64_t)1 << 20);
+    whole = whole > heap ? whole - heap : 0;
+    whole -= whole / 16;
+    return limit != 0 && limit < whole ? limit : whole;
+}
+
 static uint64_t extent_end(const struct lmcs_extent *extent)
 {
     return extent->offset + extent->now.bytes;
@@ -194,7 +210,7 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
         return lmcs_fail_memory(error);
     pthread_mutex_init(&space->lock, NULL);
     space->largest_bytes = largest_extent(pool);
-    space->limit_bytes = pool->root.limit_bytes;
+    space->limit_bytes = limit_of(pool);
     space->slab_bytes = pool->root.slab_bytes;
     pool->space = space;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
@@ -414,6 +430,62 @@ static enum lmcs_status release_some(struct lmcs_pool *pool, bool *some, struct 
 }
 
 /*
+ * Frees extents in which nothing lives, so that libpmemobj may join them to others. *some: there were any. For pools
+ * whose size is fixed (a device, a poolset): in a file there is always more of the address space, and free extents are
+ * kept for what fits them.
+ */
+static enum lmcs_status free_some(struct lmcs_pool *pool, bool *some, struct lmcs_error *error)
+{
+    struct lmcs_space *space = pool->space;
+    uint64_t offsets[LMCS_MAX_ACTIONS], sizes[LMCS_MAX_ACTIONS];
+    size_t count = 0;
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    *some = false;
+    if (status != LMCS_OK)
+        return status;
+    size_t most = lmcs_txn_room(&txn);
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; i < space->count && count < most; i++) {
+        struct lmcs_extent *extent = space->extents[i];
+        if (!is_free(extent))
+            continue;
+        space->used -= extent_used(&extent->now);
+        extent->now.backed = extent->now.first;
+        extent->now.punched_bytes = 0;
+        extent->touched = extent->going = true;
+        extent->next = extent->now;
+        offsets[count] = extent->offset;
+        sizes[count++] = extent->now.bytes;
+    }
+    pthread_mutex_unlock(&space->lock);
+    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+        status = lmcs_txn_free(&txn, offsets[i], sizes[i], error);
+    *some = status == LMCS_OK && count > 0;
+    if (*some)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status grow_somehow(struct lmcs_region *region, uint64_t bytes, struct lmcs_error *error)
+{
+    bool some = !lmcs_heap_can_punch(region->pool->heap);
+    enum lmcs_status status = grow(region, bytes, error);
+    while (status == LMCS_FULL && some) {
+        struct lmcs_error full = error != NULL ? *error : (struct lmcs_error){0};
+        status = free_some(region->pool, &some, error);
+        if (status == LMCS_OK && some)
+            status = grow(region, bytes, error);
+        else if (status == LMCS_OK && error != NULL)
+            *error = full;
+        if (!some && status == LMCS_OK)
+            status = LMCS_FULL;
+    }
+    return status;
+}
+
+/*
  * Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it.
  */
 static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_extent *extent, uint64_t end,
@@ -467,6 +539,36 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
     return status;
 }
 
+/* An extent with room for `bytes`, claimed: one that the region has (unless `other`), or a free one, or a new one. */
+static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t bytes, bool other, bool *released,
+                                        struct lmcs_extent **extent, struct lmcs_error *error)
+{
+    struct lmcs_space *space = region->pool->space;
+    pthread_mutex_lock(&space->lock);
+    *extent = other ? NULL : open_extent(region, bytes);
+    pthread_mutex_unlock(&space->lock);
+    while (*extent == NULL) {
+        pthread_mutex_lock(&space->lock);
+        *extent = closed_extent(region, bytes);
+        bool claimed = *extent == NULL || claim(region, *extent);
+        pthread_mutex_unlock(&space->lock);
+        if (!claimed)
+            return lmcs_fail_memory(error);
+        if (*extent != NULL)
+            break;
+        enum lmcs_status status = LMCS_OK;
+        bool some = false;
+        if (!*released)
+            status = release_some(region->pool, &some, error);
+        *released = true;
+        if (status == LMCS_OK && !some)
+            status = grow_somehow(region, bytes, error);
+        if (status != LMCS_OK)
+            return status;
+    }
+    return LMCS_OK;
+}
+
 /*
  * A commit may take over an extent's record while its region fills it (lmcs_space_settle), so even a region looks at
  * its own cursors under the lock.
@@ -475,33 +577,27 @@ static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, ui
                                   struct lmcs_error *error)
 {
     struct lmcs_space *space = region->pool->space;
-    pthread_mutex_lock(&space->lock);
-    struct lmcs_extent *extent = open_extent(region, bytes);
-    pthread_mutex_unlock(&space->lock);
-    bool released = false;
-    while (extent == NULL) {
-        pthread_mutex_lock(&space->lock);
-        extent = closed_extent(region, bytes);
-        bool claimed = extent == NULL || claim(region, extent);
-        pthread_mutex_unlock(&space->lock);
-        if (!claimed)
-            return lmcs_fail_memory(error);
-        if (extent != NULL)
-            break;
-        enum lmcs_status status = LMCS_OK;
-        bool some = false;
-        if (!released)
-            status = release_some(region->pool, &some, error);
-        released = true;
-        if (status == LMCS_OK && !some)
-            status = grow(region, bytes, error);
+    struct lmcs_extent *extent;
+    bool released = false, again = false;
+    uint64_t at, end;
+    enum lmcs_status status;
+    for (;;) {
+        status = find_extent_for(region, bytes, again, &released, &extent, error);
         if (status != LMCS_OK)
             return status;
+        pthread_mutex_lock(&space->lock);
+        at = align_for(extent->now.cursor, bytes);
+        end = at + lmcs_room(bytes);
+        pthread_mutex_unlock(&space->lock);
+        status = back_up_to(region, extent, end, error);
+        if (status != LMCS_FULL || again)
+            break;
+        /* No space for this one; but there may be extents that have theirs, and are free once readers were asked. */
+        bool some = true;
+        if (!released && release_some(region->pool, &some, error) != LMCS_OK)
+            break;
+        released = again = true;
     }
-    pthread_mutex_lock(&space->lock);
-    uint64_t at = align_for(extent->now.cursor, bytes), end = at + lmcs_room(bytes);
-    pthread_mutex_unlock(&space->lock);
-    enum lmcs_status status = back_up_to(region, extent, end, error);
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&space->lock);
@@ -709,7 +805,7 @@ void lmcs_space_settle(struct lmcs_pool *pool, bool committed)
     if (space == NULL)
         return;
     pthread_mutex_lock(&space->lock);
-    space->limit_bytes = pool->root.limit_bytes;
+    space->limit_bytes = limit_of(pool);
     space->slab_bytes = pool->root.slab_bytes;
     for (size_t i = 0; i < space->count; i++) {
         struct lmcs_extent *extent = space->extents[i];

@@ -21,6 +21,7 @@
 #include "capture.h"
 #include "check.h"
 #include "compact.h"
+#include "guard.h"
 #include "redo.h"
 #include "space.h"
 #include "topology.h"
@@ -319,12 +320,6 @@ static void enter_registry(struct lmcs_pool *pool)
     registry = pool;
 }
 
-static bool is_blank_device(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISCHR(st.st_mode);
-}
-
 /* Whether there is nothing yet where a pool is asked for: no file, a poolset without its parts, a blank device. */
 static bool is_absent(const char *path)
 {
@@ -333,7 +328,7 @@ static bool is_absent(const char *path)
     enum lmcs_status status = lmcs_media_open(path, &media, &error);
     if (status == LMCS_OK)
         lmcs_media_release(media);
-    return status == LMCS_NOT_FOUND || (status == LMCS_DAMAGED && is_blank_device(path));
+    return status == LMCS_NOT_FOUND || (status == LMCS_DAMAGED && lmcs_media_is_blank_device(path));
 }
 
 static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, const struct lmcs_open_options *options,
@@ -393,6 +388,7 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
         error = &local;
     if (path == NULL || *path == '\0' || strlen(path) >= 4096)
         return lmcs_fail(error, LMCS_INVALID, 0, "the pool's path is empty or too long");
+    lmcs_guard_install();
     enum lmcs_status status = check_place(path, options->flags, &node, error);
     if (status != LMCS_OK)
         return status;

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "guard.h"
 #include "topology.h"
 
 struct job {
@@ -76,7 +77,7 @@ static void *serve(void *argument)
 static void start_threads(struct lmcs_workers *workers)
 {
     sigset_t all, old;
-    sigfillset(&all);
+    lmcs_guard_signals(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     while (workers->started < workers->wanted &&
            pthread_create(&workers->threads[workers->started], NULL, serve, workers) == 0)

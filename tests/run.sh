@@ -5,6 +5,7 @@
 #
 #   tests/run.sh [JOB...]        setup format lint release crash python asan tsan arm install quickstart bench
 #   tests/run.sh fuzz            on request: FUZZ_SECONDS (60) for each fuzz target
+#   tests/run.sh guest           on request: tests in a machine with persistent memory, by emulation
 #   tests/run.sh crash_long      on request: 300,000 images of power failures and all mutants; see tests/README.md
 #   tests/run.sh tidy coverage   on request: clang-tidy; line coverage of codec/ and store/ by the C tests
 #   tests/run.sh instructions    on request: how many instructions the codec's kernels take on arm64
@@ -173,7 +174,7 @@ crash_run() {
 
 crash() {
     local status=0
-    crash_run 20000 || status=1
+    crash_run 20000 --seconds 90 || status=1
     check "deliberate bugs are found" .venv/bin/python tests/crash/mutants.py --quick || status=1
     return "$status"
 }
@@ -377,6 +378,22 @@ instructions() {
     check "instructions of the kernels on arm64" bash_function arm_instructions
 }
 
+# A machine with persistent memory, by emulation: tests/guest/README.md.
+guest() {
+    local status=0 numbers
+    check "build release" cmake_build release || return 1
+    tests/guest/guest.sh test </dev/null 2>&1 | tee "$logs/guest.log" | sed -u 's/^/    /' || status=$?
+    if ((status == 77)); then
+        skip "the guest: $(sed -n 's/^skipped: //p' "$logs/guest.log")"
+        return
+    fi
+    read -r -a numbers <build/guest/test.count || numbers=(0 1 0)
+    ((status == 0 || numbers[1] > 0)) || numbers[1]=1
+    count "${numbers[@]}"
+    ((numbers[1] == 0)) || failures+=("the guest (build/logs/guest.log)")
+    return "$status"
+}
+
 quickstart() {
     check "tools/quickstart.sh --quick" tools/quickstart.sh --no-setup --quick --dir "$top/build/quickstart"
 }
@@ -425,10 +442,10 @@ bash_function() {
 mkdir -p "$logs"
 (($#)) || set -- "${all[@]}"
 for job in "$@"; do
-    case " ${all[*]} crash_long fuzz tidy coverage instructions " in
+    case " ${all[*]} guest crash_long fuzz tidy coverage instructions " in
         *" $job "*) ;;
         *)
-            echo "tests/run.sh: no job '$job'; there are ${all[*]} crash_long fuzz tidy coverage instructions" >&2
+            echo "tests/run.sh: no job '$job'; there are ${all[*]} guest crash_long fuzz tidy coverage instructions" >&2
             exit 2
             ;;
     esac

@@ -575,6 +575,50 @@ static void poolset_with_a_replica(void **state)
     state_free(weights);
 }
 
+static void fill_with_noise(struct state *state, struct rng *rng)
+{
+    for (size_t k = 0; k < state->count; k++)
+        rng_fill(rng, state->tensors[k].data, state->tensors[k].bytes);
+}
+
+/* A poolset has a fixed size, as a device has. A full one can be compacted, and what is removed be used again. */
+static void full_poolset_goes_on(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {11};
+    struct state *noise = state_weights(&rng, 4, 400000);
+    char path[512], text[1024];
+    uint64_t number = 0, taken = 0;
+    enum lmcs_status status = LMCS_OK;
+    place_path(place, "fixed.set", path);
+    snprintf(text, sizeof text, "PMEMPOOLSET\n96M %s/part0\n", place->folder);
+    write_bytes(path, text, strlen(text));
+    struct lmcs_pool *pool = open_quiet(path);
+    while (status == LMCS_OK && taken < 30) {
+        fill_with_noise(noise, &rng);
+        status = try_snapshot(pool, "run", noise, 1, &number, &err);
+        taken += status == LMCS_OK;
+    }
+    EXPECT(status == LMCS_FULL && taken >= 8);
+    OK(lmcs_compact(pool, NULL, &err));
+    for (uint64_t i = 1; i <= 3; i++)
+        OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
+    for (int i = 0; i < 2; i++)
+        expect_snapshot(pool, "run", take_snapshot(pool, "run", noise, 2), noise);
+    /* Room of one size serves for payloads of another. */
+    state_free(noise);
+    noise = state_weights(&rng, 1, 2500000);
+    for (uint64_t i = 4; i <= taken; i++)
+        OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
+    for (int i = 0; i < 5; i++) {
+        fill_with_noise(noise, &rng);
+        take_snapshot(pool, "other", noise, i);
+    }
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(noise);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -595,6 +639,7 @@ int main(void)
         ON_DISK(unreadable_file),
         ON_DISK(pools_of_newer_versions),
         ON_BOTH(poolset_with_a_replica),
+        IN_MEMORY(full_poolset_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_guard.c - bytes that the medium does not give are an error, and no SIGBUS, wherever the store itself reads them.
+ *
+ * A page of a mapping is made to fail by mapping an empty file in its place: what is touched there is a true SIGBUS.
+ * (Pages that really failed, and devdax, are for the guest: guest/guest_poison.c.)
+ */
+/* ctest: labels=no-tsan */
+#include "support.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "content.h"
+#include "guard.h"
+#include "layout.h"
+
+/* cmocka has a handler of SIGBUS of its own for each test, installed after ours: so each has a process of its own. */
+#define IN_CHILD(test)                                  \
+    static void test(void **state)                      \
+    {                                                   \
+        expect_child(start_child(test##_here, *state)); \
+    }
+
+static void break_page(const void *at)
+{
+    void *page = (void *)((uintptr_t)at & ~(uintptr_t)(LMCS_PAGE_BYTES - 1));
+    int fd = memfd_create("empty", MFD_CLOEXEC);
+    EXPECT(fd >= 0 && mmap(page, LMCS_PAGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == page);
+    close(fd);
+}
+
+static char *two_pages(void)
+{
+    char *pages = mmap(NULL, 2 * LMCS_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(pages != MAP_FAILED);
+    memset(pages, 7, 2 * LMCS_PAGE_BYTES);
+    return pages;
+}
+
+/* ---- By itself ---- */
+
+static int whole_bytes_are_copied_and_broken_ones_are_told_here(void *argument)
+{
+    char *pages = two_pages(), *to = malloc(2 * LMCS_PAGE_BYTES);
+    (void)argument;
+    EXPECT(lmcs_guard_copy(to, pages, 2 * LMCS_PAGE_BYTES) && memcmp(to, pages, 2 * LMCS_PAGE_BYTES) == 0);
+    break_page(pages + LMCS_PAGE_BYTES);
+    EXPECT(lmcs_guard_copy(to, pages, LMCS_PAGE_BYTES));
+    for (int again = 0; again < 3; again++)
+        EXPECT(!lmcs_guard_copy(to, pages, LMCS_PAGE_BYTES + 1));
+    free(to);
+    munmap(pages, 2 * LMCS_PAGE_BYTES);
+    return 0;
+}
+IN_CHILD(whole_bytes_are_copied_and_broken_ones_are_told)
+
+struct nested {
+    char *pages, *to;
+    bool inner;
+};
+
+static void copy_within(void *context)
+{
+    struct nested *nested = context;
+    nested->inner = lmcs_guard_copy(nested->to, nested->pages + LMCS_PAGE_BYTES, 1);
+    nested->to[0] = nested->pages[0]; /* which breaks the outer one */
+}
+
+static int inner_guard_gives_way_to_the_outer_here(void *argument)
+{
+    struct nested nested = {two_pages(), malloc(16), true};
+    struct lmcs_guarded all = {nested.pages, 2 * LMCS_PAGE_BYTES};
+    (void)argument;
+    break_page(nested.pages);
+    break_page(nested.pages + LMCS_PAGE_BYTES);
+    EXPECT(!lmcs_guard(&all, 1, copy_within, &nested));
+    EXPECT(!nested.inner);
+    free(nested.to);
+    munmap(nested.pages, 2 * LMCS_PAGE_BYTES);
+    return 0;
+}
+IN_CHILD(inner_guard_gives_way_to_the_outer)
+
+static void *copy_broken(void *pages)
+{
+    char byte;
+    return lmcs_guard_copy(&byte, pages, 1) ? NULL : pages;
+}
+
+static int threads_of_the_store_are_guarded_too_here(void *argument)
+{
+    pthread_t thread;
+    sigset_t blocked, before;
+    void *told = NULL;
+    char *pages = two_pages();
+    (void)argument;
+    break_page(pages);
+    lmcs_guard_signals(&blocked);
+    EXPECT(sigismember(&blocked, SIGINT) == 1 && sigismember(&blocked, SIGBUS) == 0);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    EXPECT(pthread_create(&thread, NULL, copy_broken, pages) == 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_join(thread, &told);
+    EXPECT(told == pages);
+    munmap(pages, 2 * LMCS_PAGE_BYTES);
+    return 0;
+}
+IN_CHILD(threads_of_the_store_are_guarded_too)
+
+static void touch(void *byte)
+{
+    *(volatile char *)byte;
+}
+
+/* A SIGBUS that is nobody's ends the process as ever, guard or not. */
+static int touch_other_bytes(void *inside)
+{
+    char *pages = two_pages(), byte;
+    struct lmcs_guarded first = {pages, LMCS_PAGE_BYTES};
+    signal(SIGBUS, SIG_DFL);
+    break_page(pages);
+    EXPECT(!lmcs_guard_copy(&byte, pages, 1)); /* the handler is there */
+    break_page(pages + LMCS_PAGE_BYTES);
+    if (*(bool *)inside)
+        (void)lmcs_guard(&first, 1, touch, pages + LMCS_PAGE_BYTES);
+    else
+        touch(pages + LMCS_PAGE_BYTES);
+    return 1;
+}
+
+static void others_keep_their_signal(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bool inside = i == 1;
+        int status = run_child(touch_other_bytes, &inside, 20);
+        EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    }
+}
+
+static void say_so(int number)
+{
+    (void)number;
+    _exit(42);
+}
+
+/* In a process of its own: the handler is installed once, on top of what is there. */
+static int handler_from_before(void *argument)
+{
+    char *pages = two_pages(), byte;
+    (void)argument;
+    signal(SIGBUS, say_so);
+    break_page(pages);
+    if (lmcs_guard_copy(&byte, pages, 1))
+        return 1;
+    return ((volatile char *)pages)[0];
+}
+
+static void handler_of_the_application_is_asked(void **state)
+{
+    (void)state;
+    int status = run_child(handler_from_before, NULL, 20);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+}
+
+/* ---- In a pool ---- */
+
+/* Breaks the first page of what a tensor has raw, for those who read it through the mapping. */
+static void break_tensor(struct lmcs_pool *pool, uint64_t number, const char *tensor)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    uint64_t id = content_of(pool, "run", number, tensor);
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_content_get(&txn, id, &content, &err));
+    lmcs_txn_end(&txn);
+    EXPECT(content.df.payload == LMCS_PAYLOAD_RAW);
+    break_page(lmcs_media_at(pool->media, content.parts[0].offset, 1));
+}
+
+static int snapshot_writes_anew_what_cannot_be_compared_here(void *argument)
+{
+    const struct place *place = argument;
+    struct rng rng = {1};
+    struct state *weights = state_weights(&rng, 4, 500000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "run", weights, 1);
+    break_tensor(pool, 1, "t2");
+    uint64_t number = take_snapshot(pool, "run", weights, 2);
+    EXPECT(content_of(pool, "run", 1, "t1") == content_of(pool, "run", number, "t1"));
+    EXPECT(content_of(pool, "run", 1, "t2") != content_of(pool, "run", number, "t2"));
+    expect_snapshot(pool, "run", number, weights);
+    close_pool(pool);
+    state_free(weights);
+    return 0;
+}
+IN_CHILD(snapshot_writes_anew_what_cannot_be_compared)
+
+static int compactor_leaves_what_it_cannot_read_here(void *argument)
+{
+    const struct place *place = argument;
+    struct rng rng = {2};
+    struct state *first = state_weights(&rng, 4, 300000), *second = state_copy(first);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    state_step(second, &rng, 0, 4);
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 1, &err));
+    take_snapshot(pool, "run", first, 1);
+    break_tensor(pool, 1, "t2");
+    take_snapshot(pool, "run", second, 2);
+    OK(lmcs_compact(pool, NULL, &err));
+    struct lmcs_snapshot_storage storage = storage_of(pool, "run", 1);
+    EXPECT(storage.raw_contents == 1 && storage.delta_contents == 3);
+    expect_snapshot(pool, "run", 1, first);
+    expect_snapshot(pool, "run", 2, second);
+    close_pool(pool);
+    state_free(first);
+    state_free(second);
+    return 0;
+}
+IN_CHILD(compactor_leaves_what_it_cannot_read)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(handler_of_the_application_is_asked, set_up_on_disk, tear_down),
+        cmocka_unit_test_setup_teardown(whole_bytes_are_copied_and_broken_ones_are_told, set_up_on_disk, tear_down),
+        cmocka_unit_test_setup_teardown(inner_guard_gives_way_to_the_outer, set_up_on_disk, tear_down),
+        cmocka_unit_test_setup_teardown(threads_of_the_store_are_guarded_too, set_up_on_disk, tear_down),
+        cmocka_unit_test_setup_teardown(others_keep_their_signal, set_up_on_disk, tear_down),
+        ON_BOTH(snapshot_writes_anew_what_cannot_be_compared),
+        ON_DISK(compactor_leaves_what_it_cannot_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
