@@ -101,12 +101,13 @@ static uint64_t ready_bytes(const struct lmcs_space *space)
     return ready;
 }
 
-/* Whether a capture that fills a free extent leaves the compactor its share of the limit. Under the lock. */
+/* Whether a capture that fills a free extent leaves the compactor its share of the limit. One without file space takes
+ * none of it before it is filled, and is asked then (back_up_to). Under the lock. */
 static bool leaves_share(const struct lmcs_region *region, const struct lmcs_extent *extent)
 {
     const struct lmcs_space *space = region->pool->space;
     uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
-    if (limit == 0 || region->purpose != 0 || !is_free(extent))
+    if (limit == 0 || region->purpose != 0 || !is_free(extent) || extent_used(&extent->now) == 0)
         return true;
     uint64_t left = (limit > taken ? limit - taken : 0) + ready_bytes(space) - extent_used(&extent->now);
     return left >= compactor_share(region->largest, limit);

@@ -169,12 +169,12 @@ crash_run() {
     local images=$1
     shift
     check "build release" cmake_build release || return 1
-    check "$images images of power failures" build/release/bin/crash --images "$images" "$@" || return 1
+    check "$images images of power failures" timeout "${CRASH_TIMEOUT:-86400}" build/release/bin/crash --images "$images" "$@" || return 1
 }
 
 crash() {
     local status=0
-    crash_run 20000 --seconds 90 || status=1
+    CRASH_TIMEOUT=300 crash_run 20000 --seconds 90 || status=1
     check "deliberate bugs are found" .venv/bin/python tests/crash/mutants.py --quick || status=1
     return "$status"
 }

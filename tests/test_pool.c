@@ -581,6 +581,34 @@ static void fill_with_noise(struct state *state, struct rng *rng)
         rng_fill(rng, state->tensors[k].data, state->tensors[k].bytes);
 }
 
+/* A capture that finds no room in a small pool ends with that, however the room there is was left by others; it does
+ * not look for ever, and takes no address space that it can't fill. */
+static void full_pool_of_tensors_of_all_sizes(void **state)
+{
+    static const uint64_t sizes[] = {1074864, 300000, 2000000, 70000, 1500000};
+    struct place *place = *state;
+    struct rng rng = {29};
+    uint64_t oldest = 1, number, refused = 0;
+    struct lmcs_pool *pool = open_limited(place->pool, LMCS_MIN_POOL_BYTES);
+    for (uint64_t i = 0; i < 120; i++) {
+        struct state *noise = calloc(1, sizeof *noise);
+        char name[32];
+        snprintf(name, sizeof name, "t%u", (unsigned)rng_below(&rng, 3));
+        struct held *held = state_add(noise, name, LMC_U8, 1, &sizes[rng_below(&rng, 5)]);
+        rng_fill(&rng, held->data, held->bytes);
+        enum lmcs_status status = try_snapshot(pool, "run", noise, (int64_t)i, &number, &err);
+        EXPECT(status == LMCS_OK || status == LMCS_FULL);
+        refused += status == LMCS_FULL;
+        if (status == LMCS_FULL && rng_below(&rng, 3) == 0)
+            OK(lmcs_snapshot_remove(pool, "run", oldest++, false, NULL, &err));
+        state_free(noise);
+    }
+    EXPECT(refused > 20);
+    verify_pool(pool);
+    assert_true(pool_info(pool).used_bytes <= LMCS_MIN_POOL_BYTES);
+    close_pool(pool);
+}
+
 /* A poolset has a fixed size, as a device has. A full one can be compacted, and what is removed be used again. */
 static void full_poolset_goes_on(void **state)
 {
@@ -634,6 +662,7 @@ int main(void)
         ON_BOTH(forked_child_cannot_use_it),
         ON_DISK(forked_child_opens_it_anew_for_reading),
         ON_BOTH(limit_is_kept_and_can_be_changed),
+        ON_BOTH(full_pool_of_tensors_of_all_sizes),
         ON_BOTH(info_adds_up),
         ON_DISK(foreign_files),
         ON_DISK(unreadable_file),
