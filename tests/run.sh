@@ -169,7 +169,8 @@ crash_run() {
     local images=$1
     shift
     check "build release" cmake_build release || return 1
-    check "$images images of power failures" timeout "${CRASH_TIMEOUT:-86400}" build/release/bin/crash --images "$images" "$@" || return 1
+    check "$images images of power failures" timeout "${CRASH_TIMEOUT:-86400}" \
+        build/release/bin/crash --images "$images" "$@" || return 1
 }
 
 crash() {
