@@ -250,20 +250,26 @@ enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const st
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
 
+static void hash_decoded(struct lmc_hasher *hasher, const void *data, size_t bytes)
+{
+    if (hasher)
+        lmc_hasher_update(hasher, data, bytes);
+}
+
 static enum lmc_status decode_raw(const struct lmci_block_shape *shape, struct lmci_reader *in, unsigned char *dst,
                                   struct lmc_hasher *hasher, const char **message)
 {
     if (lmci_left(in) != shape->bytes)
         return lmci_damaged(message, "a raw block is not as long as its content");
     memcpy(dst, in->at, shape->bytes);
-    lmc_hasher_update(hasher, dst, shape->bytes);
+    hash_decoded(hasher, dst, shape->bytes);
     return LMC_OK;
 }
 
 void lmci_deliver(const struct lmci_block_shape *shape, const unsigned char *piece, size_t bytes, unsigned char *dst,
                   struct lmc_hasher *hasher)
 {
-    lmc_hasher_update(hasher, piece, bytes);
+    hash_decoded(hasher, piece, bytes);
     if (shape->stream)
         lmci_kernels()->stream(dst, piece, bytes);
     else
@@ -346,7 +352,7 @@ static enum lmc_status decode_keyed(const struct lmci_block_shape *shape, struct
     if (status == LMC_OK && lmci_left(in))
         return lmci_damaged(message, "bytes follow the last plane of a block");
     if (status == LMC_OK)
-        lmc_hasher_update(hasher, dst, shape->bytes);
+        hash_decoded(hasher, dst, shape->bytes);
     return status;
 }
 
@@ -381,22 +387,20 @@ static enum lmc_status decode_copies(const struct lmci_block_shape *shape, struc
                                      const char **message)
 {
     struct lmci_copies copies;
-    struct lmc_hasher unused;
     struct lmci_block_shape rest = *shape;
     enum lmc_status status = lmci_copies_get(in, base, shape->bytes, &copies, message);
     if (status != LMC_OK)
         return status;
     rest.bytes = copies.rest_bytes;
     rest.stream = false;
-    lmc_hasher_init(&unused);
     const unsigned char *method = lmci_take(in, 1);
     if (!method || *method == LMCI_METHOD_COPIES)
         status = lmci_damaged(message, "a block's copies are not well formed");
     else
-        status = decode_method(*method, &rest, in, copies.base, copies.rest, &unused, message);
+        status = decode_method(*method, &rest, in, copies.base, copies.rest, NULL, message);
     if (status == LMC_OK) {
         lmci_copies_fill(&copies, dst, shape->bytes);
-        lmc_hasher_update(hasher, dst, shape->bytes);
+        hash_decoded(hasher, dst, shape->bytes);
     }
     lmci_release(copies.memory);
     return status;
@@ -407,18 +411,20 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
                                   const char **message)
 {
     struct lmci_reader in = {coded, coded + coded_bytes};
-    struct lmc_hasher hasher;
+    struct lmc_hasher hasher, *wanted = content ? &hasher : NULL;
     const unsigned char *method = lmci_take(&in, 1);
     if (!method)
         return lmci_damaged(message, "a block is empty");
-    lmc_hasher_init(&hasher);
+    if (wanted)
+        lmc_hasher_init(wanted);
     enum lmc_status status;
     if (*method == LMCI_METHOD_COPIES)
-        status = decode_copies(shape, &in, base, dst, &hasher, message);
+        status = decode_copies(shape, &in, base, dst, wanted, message);
     else
-        status = decode_method(*method, shape, &in, base, dst, &hasher, message);
+        status = decode_method(*method, shape, &in, base, dst, wanted, message);
     if (shape->stream)
         lmci_kernels()->fence();
-    *content = lmc_hasher_final(&hasher);
+    if (wanted)
+        *content = lmc_hasher_final(wanted);
     return status;
 }

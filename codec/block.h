@@ -36,7 +36,10 @@ struct lmci_scheme;
 enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                   const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                   size_t *coded_bytes, struct lmc_hash *content);
-/* `base` is NULL when the frame has none; a block that asks for one is damaged then. */
+/*
+ * `base` is NULL when the frame has none; a block that asks for one is damaged then. `content` gets the hash of what
+ * was decoded; NULL: nothing is hashed.
+ */
 enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const unsigned char *coded, size_t coded_bytes,
                                   const unsigned char *base, unsigned char *dst, struct lmc_hash *content,
                                   const char **message);
@@ -51,7 +54,7 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
 /* Content of so many bytes won't be in the caches when it is used, wherever it is written. */
 #define LMCI_STREAM_LEAST ((uint64_t)16 << 20)
 
-/* Hashes a piece of decoded content and copies it to where it belongs. */
+/* Hashes a piece of decoded content (`hasher` NULL: doesn't) and copies it to where it belongs. */
 void lmci_deliver(const struct lmci_block_shape *shape, const unsigned char *piece, size_t bytes, unsigned char *dst,
                   struct lmc_hasher *hasher);
 

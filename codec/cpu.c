@@ -9,6 +9,7 @@
  * whether it keeps the wide registers.
  */
 #include "kernels.h"
+#include "link_kernels.h"
 #include "lmc.h"
 
 #include <stdatomic.h>
@@ -35,7 +36,8 @@ static unsigned runnable(const struct lmci_kernels *tables[TABLES])
     tables[AVX2] = &lmci_kernels_avx2;
     tables[AVX512] = &lmci_kernels_avx512;
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+                __builtin_cpu_supports("fma");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                   __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
@@ -74,6 +76,11 @@ const struct lmci_kernels *lmci_kernels(void)
         atomic_store_explicit(&chosen, kernels, memory_order_relaxed);
     }
     return kernels;
+}
+
+const struct lmci_link_kernels *lmci_link_kernels(void)
+{
+    return lmci_kernels()->link;
 }
 
 bool lmci_kernels_use(const char *name)

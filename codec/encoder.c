@@ -83,28 +83,37 @@ uint32_t lmc_encoder_base_count(const struct lmc_encoder *encoder)
     return encoder->base_count;
 }
 
-enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t index, void *dst, size_t dst_bytes,
-                                 struct lmc_block *block)
+enum lmc_status lmc_encode_block_of(const struct lmc_encoder *encoder, uint64_t index, const void *data,
+                                    const void *base, void *dst, size_t dst_bytes, struct lmc_block *block)
 {
     const struct lmc_params *params = &encoder->params;
     size_t coded_bytes;
-    if (index >= encoder->block_count)
+    if (index >= encoder->block_count || (encoder->base_count && !base))
         return LMC_INVALID;
-    size_t offset = (size_t)index * LMC_BLOCK_BYTES;
     struct lmci_block_shape shape = {lmci_dtype_word(params->dtype), lmci_block_bytes(params->raw_bytes, index),
                                      .dense = params->level == LMC_LEVEL_DENSE};
     if (dst_bytes < lmc_block_bound(shape.bytes))
         return LMC_NO_SPACE;
-    const unsigned char *data = (const unsigned char *)params->data + offset;
-    const unsigned char *base = encoder->base_count ? (const unsigned char *)params->base + offset : NULL;
-    enum lmc_status status =
-        lmci_block_encode(&shape, &encoder->scheme, data, base, dst, &coded_bytes, &block->raw_hash);
+    enum lmc_status status = lmci_block_encode(&shape, &encoder->scheme, data, encoder->base_count ? base : NULL, dst,
+                                               &coded_bytes, &block->raw_hash);
     if (status != LMC_OK)
         return status;
     block->coded_bytes = (uint32_t)coded_bytes;
     block->mode = 0;
     block->coded_hash = lmc_hash64(dst, coded_bytes, index);
     return LMC_OK;
+}
+
+enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t index, void *dst, size_t dst_bytes,
+                                 struct lmc_block *block)
+{
+    const struct lmc_params *params = &encoder->params;
+    if (index >= encoder->block_count)
+        return LMC_INVALID;
+    size_t offset = (size_t)index * LMC_BLOCK_BYTES;
+    const unsigned char *data = (const unsigned char *)params->data + offset;
+    const unsigned char *base = encoder->base_count ? (const unsigned char *)params->base + offset : NULL;
+    return lmc_encode_block_of(encoder, index, data, base, dst, dst_bytes, block);
 }
 
 size_t lmc_encoder_header_bytes(const struct lmc_encoder *encoder)
@@ -127,7 +136,7 @@ enum lmc_status lmc_encode_header(const struct lmc_encoder *encoder, const struc
         .flags = params->flags,
         .base_count = encoder->base_count,
         .raw_bytes = params->raw_bytes,
-        .base_digest = params->base_digest,
+        .base_digest = &params->base_digest,
         .block_count = encoder->block_count,
         .blocks = blocks,
     };

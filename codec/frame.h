@@ -40,7 +40,7 @@ enum lmci_prefix_offset {
 enum lmci_entry_offset {
     LMCI_AT_PLACE = 0,      /* u64: offset from the frame's start in the low 56 bits, mode in the high 8 */
     LMCI_AT_CODED_HASH = 8, /* u64 */
-    LMCI_AT_RAW_HASH = 16,  /* low u64, high u64 */
+    LMCI_AT_RAW_HASH = 16,  /* low u64, high u64; in a link, one for each output */
     LMCI_ENTRY_BYTES = 32
 };
 
@@ -48,18 +48,24 @@ enum lmci_entry_offset {
 struct lmci_header {
     uint32_t dtype;
     uint32_t flags;
-    uint32_t base_count; /* at most 1 */
+    uint32_t base_count; /* at most 1; of a link, the number of its arrays */
     uint64_t raw_bytes;
-    struct lmc_hash base_digest;
+    const struct lmc_hash *base_digest; /* base_count of them */
     uint64_t block_count;
-    const struct lmc_block *blocks;
+    const struct lmc_block *blocks;           /* NULL for a link */
+    const struct lmc_link_rule *rule;         /* of a link, otherwise NULL */
+    const struct lmc_link_block *link_blocks; /* the same */
 };
 
 /* Decoded bytes of block `index`, which exists. */
 size_t lmci_block_bytes(uint64_t raw_bytes, uint64_t index);
 /* Bytes of a header that has no constants, tables or extensions. */
 uint64_t lmci_header_bytes(uint32_t base_count, uint64_t block_count);
-/* Writes lmci_header_bytes bytes. */
+/* The same for a link. */
+uint64_t lmci_link_header_bytes(uint32_t array_count, uint64_t block_count);
+/* The hash of an output's block, which exists. */
+struct lmc_hash lmci_frame_raw_hash(const struct lmc_frame *frame, uint64_t index, uint32_t output);
+/* Writes so many bytes. */
 void lmci_header_write(const struct lmci_header *header, unsigned char *dst);
 
 #endif

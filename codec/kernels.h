@@ -23,6 +23,8 @@ struct lmci_side {
     unsigned char value;
 };
 
+struct lmci_link_kernels;
+
 struct lmci_kernels {
     const char *name;
 
@@ -101,6 +103,9 @@ struct lmci_kernels {
     size_t (*tree_count)(const unsigned char *bits, size_t count);
     /* The inverse of a split: sides[0] has a symbol for each clear bit, sides[1] for each that is set. */
     void (*tree_merge)(const unsigned char *bits, size_t count, const struct lmci_side sides[2], unsigned char *out);
+
+    /* Those of links, which are compiled for themselves (link_kernels.h). */
+    const struct lmci_link_kernels *link;
 };
 
 extern const struct lmci_kernels lmci_kernels_portable;

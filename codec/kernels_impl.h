@@ -8,6 +8,7 @@
 #include "bytes.h"
 #include "classes.h"
 #include "kernels.h"
+#include "link_kernels.h"
 
 #include "checksum_impl.h"
 #include "count_impl.h"
@@ -49,4 +50,5 @@ const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .tree_keep = tree_keep,
     .tree_count = tree_count,
     .tree_merge = tree_merge,
+    .link = &LMCI_LINK_TABLE,
 };

@@ -157,6 +157,14 @@ LMC_API size_t lmc_block_bound(size_t raw_bytes);
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t index, void *dst,
                                                        size_t dst_bytes, struct lmc_block *block);
+/*
+ * The same from other memory: `data` and `base` (may be NULL when the encoder needs none) are the bytes of the block
+ * alone. For data that others may change meanwhile: what is encoded must stay as it is while this runs, but need not be
+ * what the plan saw.
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_encode_block_of(const struct lmc_encoder *encoder, uint64_t index,
+                                                          const void *data, const void *base, void *dst,
+                                                          size_t dst_bytes, struct lmc_block *block);
 /* Bytes of the frame's header, which comes first; the coded blocks follow it in order without gaps. */
 LMC_API size_t lmc_encoder_header_bytes(const struct lmc_encoder *encoder);
 /* Writes the header. `blocks` has lmc_encoder_block_count entries. */
@@ -213,12 +221,166 @@ LMC_API struct lmc_block lmc_frame_block(const struct lmc_frame *frame, uint64_t
 LMC_API LMC_NODISCARD enum lmc_status lmc_decode_block(const struct lmc_frame *frame, uint64_t index, const void *coded,
                                                        size_t coded_bytes, const void *const *bases, void *dst,
                                                        size_t dst_bytes, const char **message);
+/*
+ * The same for a block that is wanted as a base alone, of another that is decoded next by lmc_decode_block: no checksum
+ * is looked at, for those of that other block tell whether both are right, and what is written stays in the cache.
+ * When they are not, decode again by lmc_decode_block to learn which of them is damaged.
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_decode_base(const struct lmc_frame *frame, uint64_t index, const void *coded,
+                                                      size_t coded_bytes, const void *const *bases, void *dst,
+                                                      size_t dst_bytes, const char **message);
 /* The digest of the tensor that a frame holds, from its header alone. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_frame_digest(const struct lmc_frame *frame, uint32_t dtype, uint32_t ndim,
                                                        const uint64_t *shape, struct lmc_hash *digest);
 /* The whole frame in one call and one thread. `bases`: base_count pointers to raw_bytes each. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_decompress(const void *frame, size_t frame_bytes, const void *const *bases,
                                                      void *dst, size_t dst_bytes, const char **message);
+
+/* ---- Links ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * A *link* is a frame that leads from an optimizer's state before a step to its state after it. It holds the
+ * gradient, which is most of what is new in a step; the decoder does the optimizer's own arithmetic, bit for bit as
+ * torch does it on a CPU, and adds what that missed. So it holds several tensors, its *arrays*, and needs the same
+ * ones of the step before as its bases:
+ *
+ *   LMC_ADAM, Adam and AdamW: exp_avg, exp_avg_sq, the parameter, and with amsgrad max_exp_avg_sq
+ *   LMC_SGD, with momentum: momentum_buffer, the parameter
+ *
+ * All are f32 and have the same number of elements, of which each is coded by itself: a block needs nothing but the
+ * same block of the bases. What the arithmetic does not explain is coded as ordinary deltas, block by block, so that a
+ * link is never larger than those by more than a few bytes a block, whatever the rule and the data.
+ *
+ * The caller's floating-point environment (rounding, flushing of denormals) has no influence, and is left as it was.
+ */
+enum lmc_optimizer { LMC_ADAM = 1, LMC_SGD = 2 };
+
+/* Flags of an optimizer. Whether it maximizes is none: only the gradient's sign depends on that. */
+#define LMC_LINK_L2       1u /* Adam: weight decay is added to the gradient (torch's Adam; AdamW is without) */
+#define LMC_LINK_AMSGRAD  2u /* Adam */
+#define LMC_LINK_NESTEROV 4u /* SGD */
+
+/* Arrays of a rule's or a link's state: 3 or 4 for Adam, 2 for SGD; 0 where the optimizer or a flag is none. */
+LMC_API uint32_t lmc_link_arrays(uint32_t optimizer, uint32_t flags);
+
+/*
+ * What a caller knows of an optimizer: its hyperparameters as the parameter group has them, and the number of the step
+ * (state["step"] after it). A rate that a scheduler has moved meanwhile is found by lmc_link_fit.
+ */
+struct lmc_link_hints {
+    uint32_t optimizer; /* enum lmc_optimizer */
+    uint32_t flags;     /* LMC_LINK_* */
+    double step;
+    double lr;
+    double weight_decay;
+    double beta1, beta2, eps;   /* Adam */
+    double momentum, dampening; /* SGD */
+    double scale;               /* that bf16 gradients were multiplied by, in f32, before the step; 0: unknown */
+};
+
+/* The optimizer's arithmetic with its constants, as a link stores them. Unused constants are zero. */
+struct lmc_link_rule {
+    uint32_t optimizer;
+    uint32_t flags;
+    float gain;     /* Adam: 1 - beta1; SGD: 1 - dampening */
+    float momentum; /* SGD */
+    float beta2;    /* Adam */
+    float gain2;    /* Adam: 1 - beta2 */
+    float decay;    /* AdamW: 1 - lr * weight_decay; otherwise 1 */
+    float l2;       /* SGD, and Adam with LMC_LINK_L2: weight_decay */
+    float rate;     /* Adam: -lr / (1 - beta1^step); SGD: -lr */
+    float root;     /* Adam: sqrt(1 - beta2^step) */
+    float eps;      /* Adam */
+    float scale;    /* gradients are this times something short; 1 where there is no such scale */
+};
+
+/* The rule that follows from hints, without a look at any data; LMC_INVALID when they make none. */
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *rule);
+
+/* How well a rule explains a sample: shares (0 to 1) of the elements of each array that come out exactly. */
+struct lmc_link_fit {
+    float exact[LMC_MAX_BASES];
+    float bits; /* that a link will take for an element of all arrays together, about; ordinary deltas where smaller */
+    uint32_t sampled;
+};
+
+/*
+ * Finds the rule by which `after` came from `before`, from a sample of a few thousand elements. `hints` may be wrong
+ * in what a scheduler moves (lr, weight_decay, step) and in `scale`; or NULL: then all is found from the data, the
+ * optimizer by the number of arrays. `rule` is always one that can be encoded with; `fit`, which may be NULL, says how
+ * good it is. LMC_UNSUPPORTED: no arithmetic that is known here made this; use ordinary deltas. Parameters of one
+ * group have the same rule in the same step: one fit, on the largest, serves all.
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_fit(const struct lmc_link_hints *hints, uint32_t array_count,
+                                                   const void *const *before, const void *const *after,
+                                                   uint64_t raw_bytes, struct lmc_link_rule *rule,
+                                                   struct lmc_link_fit *fit, const char **message);
+
+struct lmc_link_params {
+    struct lmc_link_rule rule;
+    uint64_t raw_bytes;                /* of each array; a multiple of 4 */
+    const void *before[LMC_MAX_BASES]; /* as many as the rule has arrays */
+    const void *after[LMC_MAX_BASES];
+    struct lmc_hash before_digest[LMC_MAX_BASES]; /* names the bases in the frame */
+};
+
+/* What the header says of one block of a link: filled by lmc_link_encode_block, handed to lmc_link_encode_header. */
+struct lmc_link_block {
+    uint32_t coded_bytes;
+    uint64_t coded_hash;                     /* lmc_hash64 of the coded bytes, seed: the block's index */
+    struct lmc_hash raw_hash[LMC_MAX_BASES]; /* lmc_hash128 of the block of each array after the step */
+};
+
+/* A plan to encode one link, as lmc_encoder is one for a tensor: threads may encode its blocks at the same time. */
+struct lmc_link_encoder;
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_encoder_new(const struct lmc_link_params *params,
+                                                           struct lmc_link_encoder **encoder, const char **message);
+LMC_API void lmc_link_encoder_free(struct lmc_link_encoder *encoder);
+LMC_API uint64_t lmc_link_encoder_block_count(const struct lmc_link_encoder *encoder);
+/* The most that a block can take; `raw_bytes` (at most LMC_BLOCK_BYTES) of each of the arrays. */
+LMC_API size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes);
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, uint64_t index,
+                                                            void *dst, size_t dst_bytes, struct lmc_link_block *block);
+LMC_API size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *encoder);
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_encode_header(const struct lmc_link_encoder *encoder,
+                                                             const struct lmc_link_block *blocks, void *dst,
+                                                             size_t dst_bytes);
+/* The whole frame in one call and one thread. lmc_link_bound is always enough room. */
+LMC_API uint64_t lmc_link_bound(uint32_t array_count, uint64_t raw_bytes);
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_compress(const struct lmc_link_params *params, void *dst,
+                                                        size_t dst_bytes, size_t *frame_bytes, const char **message);
+
+/*
+ * lmc_frame_header_bytes, lmc_frame_parse and lmc_frame_block read the header of a link, too: `predictor` is then its
+ * optimizer (not 0), raw_bytes the size of each array, base_count and output_count the number of them, and raw_hash
+ * that of the first. lmc_decode_block and lmc_decompress refuse a link (LMC_UNSUPPORTED).
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_frame_rule(const struct lmc_frame *frame, struct lmc_link_rule *rule);
+/* Digest of array `output` after the step; the ones before it are named by frame->base_digest. */
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_digest(const struct lmc_frame *frame, uint32_t output, uint32_t ndim,
+                                                      const uint64_t *shape, struct lmc_hash *digest);
+
+/* One link of a chain: its parsed header, and the coded bytes of the block that is decoded. */
+struct lmc_link_step {
+    const struct lmc_frame *frame;
+    const void *coded;
+    size_t coded_bytes;
+};
+
+/*
+ * Undoes a chain of links, the oldest first, for one block: `state` has block `index` of each array before the first
+ * step, and after the call as it was after the last one. All links have the same raw_bytes and number of arrays. The
+ * work goes through the caches in small pieces, however long the chain. Checks the coded bytes of each link, and the
+ * state after the last; on failure the state holds nothing of value, and *failed (may be NULL) is the number of the
+ * link in which it was found. That of a wrong base is the last; decode the links one by one to find where it went
+ * wrong. Concurrent calls for other blocks are safe; reads and writes nothing outside these buffers whatever the input.
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_decode_block(const struct lmc_link_step *steps, size_t step_count,
+                                                            uint64_t index, void *const *state, size_t state_bytes,
+                                                            size_t *failed, const char **message);
+/* One whole frame in one call and one thread: `state` has raw_bytes of each array before the step, then after it. */
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_decompress(const void *frame, size_t frame_bytes, void *const *state,
+                                                          size_t state_bytes, const char **message);
 
 /*
  * Name of the kernels in use: "portable", "avx2", "avx512", "neon"; for reports. LMC_KERNELS in the environment, one

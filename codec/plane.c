@@ -502,6 +502,38 @@ static size_t put_context(const unsigned char *plane, size_t bytes, const struct
     return used;
 }
 
+#define HALVES_CLASSES 5
+#define HALVES_LEAST   ((size_t)1 << 12) /* less does not pay for several codes */
+
+/* One class for zero, into which the first half goes, too, and others with about as many bytes of that half each. */
+static void halves_classes(const uint32_t counts[256], struct context *context)
+{
+    uint32_t others[256];
+    memcpy(others, counts, sizeof others);
+    others[0] = 0;
+    even_classes(others, HALVES_CLASSES - 1, context);
+    memmove(context->first + 1, context->first, context->count++);
+    for (unsigned c = 1; c < context->count; c++)
+        context->first[c] = context->first[c] ? context->first[c] : 1;
+    for (unsigned c = 1; c + 1 < context->count; c++)
+        if (context->first[c + 1] <= context->first[c])
+            context->count = c + 1;
+}
+
+size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
+                                unsigned char *dst, size_t room)
+{
+    uint32_t counts[256];
+    struct context context = {.distance = half};
+    if (half < HALVES_LEAST || half > UINT16_MAX)
+        return encode_at_depth(plane, 2 * half, 0, coder, dst, room);
+    count_about(plane, half, PIECE_COUNTED, counts);
+    halves_classes(counts, &context);
+    context.distance = half;
+    size_t written = put_context(plane, 2 * half, &context, coder, dst, room);
+    return written ? written : put_raw(plane, 2 * half, dst, room);
+}
+
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room)
 {

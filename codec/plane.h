@@ -66,6 +66,10 @@ struct lmci_plane_coder {
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room);
 
+/* The same for a plane of two halves, of `half` bytes each, of which the second one depends on the first. */
+size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
+                                unsigned char *dst, size_t room);
+
 /*
  * Decodes a plane of `bytes` bytes. `plane` becomes its address: `own`, which has room for it and LMCI_PLANE_PAD more,
  * or the input itself when it is stored raw.

@@ -5,7 +5,8 @@
 It is for checking the C library and the document against each other, so it is slow and says what it does. Checksums
 are checked where the package ``xxhash`` is installed; all else is checked always.
 
-    reference_reader.py FRAME [--base BASE] [--output FILE]     decode a frame
+    reference_reader.py FRAME [--base BASE] [--output FILE]     decode a frame; of a link, BASE and FILE have all its
+                                                                arrays, one behind the other
     reference_reader.py --file FRAMES [--base BASE] [--output FILE]
                                                                 decode a file of frames; BASE: a safetensors file, or
                                                                 one array
@@ -20,6 +21,7 @@ import math
 import struct
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 try:
@@ -98,17 +100,26 @@ class Frame:
         unsupported(incompatible != 0, "incompatible flags")
         refuse(reserved_8 != 0 or reserved_32 != 0, "a reserved field")
         refuse(outputs == 0 or self.dtype == 0, "no output, or no dtype")
-        unsupported(outputs != 1 or predictor != 0 or self.base_count > 1, "a feature")
-        unsupported(block_log2 != 20 or constants != 0 or tables != 0, "a feature")
+        self.predictor, self.outputs = predictor, outputs
+        unsupported(predictor > 2 or block_log2 != 20 or tables != 0, "a feature")
         unsupported(self.dtype not in ELEMENT_BYTES, "dtype")
-        refuse(self.raw_bytes > 1 << 55 or self.frame_bytes > 1 << 56, "an impossible size")
+        if predictor == 0:
+            unsupported(outputs != 1 or self.base_count > 1 or constants != 0, "a feature")
+        else:
+            unsupported(self.dtype != 12, "a link of another dtype")
+            refuse(outputs > 4 or self.base_count != outputs or constants != 56, "no link")
+        most = 1 << 55 if predictor == 0 else 1 << 53
+        refuse(self.raw_bytes > most or self.frame_bytes > 1 << 56, "an impossible size")
         refuse(self.raw_bytes % ELEMENT_BYTES[self.dtype] != 0, "half an element")
         refuse(extensions % 8 != 0, "extensions")
         self.block_count = (self.raw_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES
-        self.table_at = 64 + 16 * self.base_count + extensions
-        self.header_bytes = self.table_at + 32 * self.block_count + 8
+        self.table_at = 64 + 16 * self.base_count + constants + extensions
+        self.entry_bytes = 16 + 16 * outputs
+        self.header_bytes = self.table_at + self.entry_bytes * self.block_count + 8
+        self.more = 1 if predictor == 0 else 1 + 5 * outputs  # than the decoded blocks a coded one may take
+        most = outputs * self.raw_bytes + self.more * self.block_count
         refuse(self.frame_bytes < self.header_bytes + self.block_count, "too short for its blocks")
-        refuse(self.frame_bytes > self.header_bytes + self.raw_bytes + self.block_count, "too long for its blocks")
+        refuse(self.frame_bytes > self.header_bytes + most, "too long for its blocks")
 
     def read_rest(self) -> None:
         data = self.data
@@ -116,36 +127,57 @@ class Frame:
         end = self.header_bytes - 8
         check64(data[:end], 0, struct.unpack("<Q", data[end : end + 8])[0], "the header")
         refuse(len(data) != self.frame_bytes, "not as long as the header says")
-        entries = [struct.unpack_from("<QQQQ", data, self.table_at + 32 * i) for i in range(self.block_count)]
+        if self.predictor:
+            self.rule = Rule(self.predictor, self.outputs, data[64 + 16 * self.base_count :][:56])
+        form = "<QQ" + 2 * self.outputs * "Q"
+        starts = [self.table_at + self.entry_bytes * i for i in range(self.block_count)]
+        entries = [struct.unpack_from(form, data, at) for at in starts]
         places = [entry[0] & (1 << 56) - 1 for entry in entries] + [self.frame_bytes]
         refuse(places[0] != self.header_bytes, "blocks do not follow the header")
         self.blocks = []
-        for i, (place, coded_hash, low, high) in enumerate(entries):
+        for i, (place, coded_hash, *hashes) in enumerate(entries):
             unsupported(place >> 56 != 0, "mode of a block")
             raw = min(BLOCK_BYTES, self.raw_bytes - i * BLOCK_BYTES)
-            refuse(not 1 <= places[i + 1] - places[i] <= raw + 1, "size of a block")
-            self.blocks.append((places[i], places[i + 1], coded_hash, low, high, raw))
+            refuse(not 1 <= places[i + 1] - places[i] <= self.outputs * raw + self.more, "size of a block")
+            self.blocks.append((places[i], places[i + 1], coded_hash, hashes, raw))
 
     def base_digest(self) -> bytes | None:
         """[4.1, 6.2]"""
         return self.data[64:80] if self.base_count else None
 
     def decode(self, base: bytes | None = None) -> bytes:
-        """The content [2]."""
+        """The content [2]; of a link all arrays, one behind the other, as those of the base are."""
+        if self.predictor:
+            return self.decode_link(base)
         if self.base_count:
             if base is None or len(base) != self.raw_bytes:
                 raise ValueError("this frame needs a base of its content's size")
         else:
             base = None
         content = bytearray()
-        for i, (begin, end, coded_hash, low, high, raw) in enumerate(self.blocks):
+        for i, (begin, end, coded_hash, hashes, raw) in enumerate(self.blocks):
             coded = self.data[begin:end]
             check64(coded, i, coded_hash, f"block {i}")
             at = i * BLOCK_BYTES
             block = decode_block(coded, raw, WORD_BYTES[self.dtype], None if base is None else base[at : at + raw])
-            check128(block, low, high, f"decoded block {i}")
+            check128(block, hashes[0], hashes[1], f"decoded block {i}")
             content += block
         return bytes(content)
+
+    def decode_link(self, base: bytes | None) -> bytes:
+        """[10.2]"""
+        if base is None or len(base) != self.outputs * self.raw_bytes:
+            raise ValueError("this link needs all arrays of the state before")
+        arrays = [bytearray() for _ in range(self.outputs)]
+        for i, (begin, end, coded_hash, hashes, raw) in enumerate(self.blocks):
+            coded = self.data[begin:end]
+            check64(coded, i, coded_hash, f"block {i}")
+            starts = [k * self.raw_bytes + i * BLOCK_BYTES for k in range(self.outputs)]
+            state = decode_link_block(self.rule, coded, [base[at : at + raw] for at in starts])
+            for k, (array, block) in enumerate(zip(arrays, state, strict=True)):
+                check128(block, hashes[2 * k], hashes[2 * k + 1], f"decoded block {i} of array {k}")
+                array += block
+        return b"".join(arrays)
 
 
 def decode_block(coded: bytes, raw: int, word: int, base: bytes | None) -> bytes:
@@ -467,6 +499,214 @@ def decode_node(reader: Reader, tree: Tree, n: int) -> bytes:
     left = iter(decode_node(reader, tree[0], n - sum(bits)))
     right = iter(decode_node(reader, tree[1], sum(bits)))
     return bytes(next(right) if bit else next(left) for bit in bits[:n])
+
+
+class Rule:
+    """The constants of a link [10.3]."""
+
+    def __init__(self, predictor: int, outputs: int, data: bytes) -> None:
+        flags, reserved, *constants, reserved_end = struct.unpack("<II10fQ", data)
+        self.adam = predictor == 1
+        self.greatest, self.nesterov = flags & 2 != 0, flags & 4 != 0
+        unsupported(flags & ~(3 if self.adam else 4) != 0, "a variant")
+        refuse(reserved != 0 or reserved_end != 0, "a reserved field of the constants")
+        refuse(outputs != ((4 if self.greatest else 3) if self.adam else 2), "arrays of another optimizer")
+        refuse(not all(math.isfinite(constant) for constant in constants), "a constant")
+        (self.gain, self.momentum, self.beta2, self.gain2, self.decay, self.l2, self.rate, self.root, self.eps,
+         self.scale) = constants  # fmt: skip
+        refuse(self.gain <= 0 or self.scale <= 0, "a constant")
+
+
+def to_float(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+
+
+def to_bits(value: float) -> int:
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
+def rounded(exact: Fraction, zero: float) -> float:
+    """[10.4] The f32 nearest to a number, the even one of two; `zero` where it is zero."""
+    if exact == 0:
+        return zero
+    size = abs(exact)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < Fraction(2) ** exponent
+    unit = Fraction(2) ** (max(exponent, -126) - 23)
+    value = round(size / unit) * unit  # Python rounds halves to even
+    result = math.inf if value >= Fraction(2) ** 128 else float(value)
+    return -result if exact < 0 else result
+
+
+def fma(a: float, b: float, c: float) -> float:
+    """[10.4] Exact but for the one rounding; what is no finite number follows from double's rules."""
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return a * b + c
+    return rounded(Fraction(a) * Fraction(b) + Fraction(c), a * b + c)
+
+
+def multiply(a: float, b: float) -> float:
+    return rounded(Fraction(a) * Fraction(b), a * b) if math.isfinite(a) and math.isfinite(b) else a * b
+
+
+def divide(a: float, b: float) -> float:
+    if b == 0 or not (math.isfinite(a) and math.isfinite(b)):
+        if b == 0:
+            return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
+        return a / b
+    return rounded(Fraction(a) / Fraction(b), math.copysign(0.0, a) * math.copysign(1.0, b))
+
+
+def root(x: float) -> float:
+    """A double's square root, rounded again, is the f32's: it has more than twice the bits."""
+    return math.nan if x < 0 or math.isnan(x) else x if math.isinf(x) else rounded(Fraction(math.sqrt(x)), x)
+
+
+def decode_link_block(rule: Rule, coded: bytes, before: list[bytes]) -> list[bytes]:
+    """[10.5]"""
+    reader = Reader(coded)
+    method = reader.byte()
+    unsupported(method > 1, "method of a link's block")
+    raw = len(before[0])
+    if method == 0:
+        state = [decode_block(reader.take(int.from_bytes(reader.take(4), "little")), raw, 4, base) for base in before]
+        refuse(reader.at != len(coded), "bytes left over in a block")
+        return state
+    pieces: list[list[bytes]] = []
+    for at in range(0, raw, 4 << 15):
+        piece = reader.take(int.from_bytes(reader.take(3), "little"))
+        pieces.append(Piece(rule, piece, [base[at : at + (4 << 15)] for base in before]).after())
+    refuse(reader.at != len(coded), "bytes left over in a block")
+    return [b"".join(piece[k] for piece in pieces) for k in range(len(before))]
+
+
+class Missed:
+    """[10.9]"""
+
+    def __init__(self, reader: Reader, kind: int, base: bytes) -> None:
+        n = len(base) // 4
+        self.delta: bytes | None = None
+        self.more: dict[int, int] = {}
+        if kind == 1:
+            count = int.from_bytes(reader.take(2), "little")
+            places = list(struct.unpack(f"<{count}H", reader.take(2 * count)))
+            refuse(sorted(set(places)) != places or (count > 0 and places[-1] >= n), "places of a list")
+            self.more = dict(zip(places, struct.unpack(f"<{count}b", reader.take(count)), strict=True))
+        elif kind == 2:
+            self.more = dict(enumerate(struct.unpack(f"<{n}b", decode_list(reader, n))))
+        elif kind == 3:
+            coded = reader.take(int.from_bytes(reader.take(3), "little"))
+            self.delta = decode_block(coded, 4 * n, 4, base)
+        escapes = [place for place, more in self.more.items() if more == -128]
+        self.words = {place: int.from_bytes(reader.take(4), "little") for place in escapes}
+
+    def result(self, i: int, predicted: float) -> int:
+        if self.delta is not None:
+            return int.from_bytes(self.delta[4 * i : 4 * i + 4], "little")
+        if i in self.words:
+            return self.words[i]
+        bits = 0 if math.isnan(predicted) else to_bits(predicted)
+        return bits + self.more.get(i, 0) & 0xFFFFFFFF
+
+
+class Piece:
+    """[10.6]"""
+
+    def __init__(self, rule: Rule, coded: bytes, before: list[bytes]) -> None:
+        self.rule = rule
+        self.n = len(before[0]) // 4
+        self.before = [struct.unpack(f"<{self.n}I", array) for array in before]
+        reader = self.reader = Reader(coded)
+        self.mode = reader.byte()
+        unsupported(not 1 <= self.mode <= 3, "mode of a piece")
+        kinds = reader.byte()
+        refuse(kinds >> 2 * len(before) != 0, "something for an array that is none")
+        if self.mode == 3:
+            (self.kappa,) = struct.unpack("<b", reader.take(1))
+            refuse(abs(self.kappa) > 24, "kappa")
+        self.symbols = decode_list(reader, 2 * self.n if self.mode == 2 else self.n)
+        self.lengths = self.symbols[self.n :]
+        self.symbols = self.symbols[: self.n]
+        refuse(max(self.lengths, default=0) > 23, "a length")
+        signs = decode_list(reader, self.n - self.symbols.count(0)) if self.mode == 1 else b""
+        self.signs = iter(signs)
+        self.raw = iter(struct.unpack(f"<{self.symbols.count(255)}I", reader.take(4 * self.symbols.count(255))))
+        self.missed = [Missed(reader, kinds >> 2 * k & 3, array) for k, array in enumerate(before)]
+
+    def exponent(self, i: int) -> int:
+        """[10.7]"""
+        expected = (self.before[1][i] >> 23 & 255) >> 1 if self.rule.adam else self.before[0][i] >> 23 & 255
+        return self.symbols[i] + expected - (65 if self.rule.adam else 128) & 255
+
+    def dropped(self, i: int) -> int:
+        return min(max((self.before[0][i] >> 23 & 255) - self.exponent(i) + self.kappa, 0), 23)
+
+    def digits_of(self, i: int) -> int:
+        """How many [10.7]."""
+        if self.symbols[i] in (0, 255) or self.mode == 1:
+            return 0
+        return max(self.lengths[i], 1) if self.mode == 2 else 24 - self.dropped(i)
+
+    def digits(self, start: int) -> list[int]:
+        """[10.8]"""
+        counts = [self.digits_of(i) for i in range(start, min(start + 2048, self.n))]
+        packed = int.from_bytes(self.reader.take((sum(counts) + 7) // 8), "little")
+        digits = []
+        for count in counts:
+            digits.append(packed & (1 << count) - 1)
+            packed >>= count
+        refuse(packed != 0, "bits past the end")
+        return digits
+
+    def gradient(self, i: int, digits: int) -> float:
+        """[10.7]"""
+        symbol = self.symbols[i]
+        byte = next(self.signs) if self.mode == 1 and symbol else 0
+        if symbol == 0:
+            return 0.0
+        if symbol == 255:
+            return to_float(next(self.raw))
+        if self.mode == 1:
+            sign, mantissa = byte >> 7, (byte & 127) << 16
+        elif self.mode == 2:
+            sign, length = digits & 1, self.lengths[i]
+            mantissa = ((digits >> 1) << 1 | 1) << 23 - length if length else 0
+        else:
+            sign, mantissa = digits & 1, digits >> 1 << self.dropped(i)
+        return multiply(to_float(sign << 31 | self.exponent(i) << 23 | mantissa), self.rule.scale)
+
+    def after(self) -> list[bytes]:
+        """[10.4]"""
+        words: list[list[int]] = [[] for _ in self.before]
+        for start in range(0, self.n, 2048):
+            for i, digits in enumerate(self.digits(start), start):
+                for array, word in zip(words, self.step(i, self.gradient(i, digits)), strict=True):
+                    array.append(word)
+        refuse(self.reader.at != len(self.reader.data), "bytes left over in a piece")
+        return [struct.pack(f"<{self.n}I", *array) for array in words]
+
+    def step(self, i: int, g: float) -> list[int]:
+        rule, missed = self.rule, self.missed
+        state = [to_float(array[i]) for array in self.before]
+        weight = state[2 if rule.adam else 1]
+        e = fma(rule.l2, weight, g) if rule.l2 != 0 else g
+        if not rule.adam:
+            m = missed[0].result(i, fma(rule.gain, e, multiply(state[0], rule.momentum)))
+            u = fma(rule.momentum, to_float(m), e) if rule.nesterov else to_float(m)
+            return [m, missed[1].result(i, fma(rule.rate, u, weight))]
+        way = fma(-1.0, state[0], e)
+        near = rule.gain < 0.5
+        minus_rest = -fma(-1.0, rule.gain, 1.0)
+        m = missed[0].result(i, fma(rule.gain, way, state[0]) if near else fma(way, minus_rest, e))
+        v = missed[1].result(i, fma(multiply(rule.gain2, e), e, multiply(state[1], rule.beta2)))
+        words = [m, v]
+        second = v
+        if rule.greatest:
+            second = missed[3].result(i, state[3] if state[3] > to_float(v) else to_float(v))
+        below = fma(1.0, divide(root(to_float(second)), rule.root), rule.eps)
+        step = divide(multiply(rule.rate, to_float(m)), below)
+        words.append(missed[2].result(i, fma(1.0, multiply(weight, rule.decay), step)))
+        return [*words, second] if rule.greatest else words
 
 
 SAFETENSORS = {"BOOL": 1, "U8": 2, "U16": 3, "U32": 4, "U64": 5, "I8": 6, "I16": 7, "I32": 8, "I64": 9, "F16": 10,

@@ -343,6 +343,19 @@ static void test_blocks_decode_by_themselves(void **unused)
                          LMC_INVALID);
         assert_int_equal(lmc_decode_block(&frame, i, coded, block.coded_bytes, NULL, back, block_bytes, &message),
                          LMC_INVALID);
+        /* As a base: the same bytes, and what is wrong is left to who decodes what rests on it. */
+        memset(back, 0, block_bytes);
+        assert_int_equal(lmc_decode_base(&frame, i, coded, block.coded_bytes, bases, back, block_bytes, &message),
+                         LMC_OK);
+        assert_memory_equal(back, data + i * BLOCK, block_bytes);
+        base[i * BLOCK] ^= 1;
+        assert_int_equal(lmc_decode_base(&frame, i, coded, block.coded_bytes, bases, back, block_bytes, &message),
+                         LMC_OK);
+        assert_int_equal(lmc_decode_block(&frame, i, coded, block.coded_bytes, bases, back, block_bytes, &message),
+                         LMC_DAMAGED);
+        base[i * BLOCK] ^= 1;
+        assert_int_equal(lmc_decode_base(&frame, i, coded, block.coded_bytes - 1, bases, back, block_bytes, &message),
+                         LMC_INVALID);
     }
     assert_int_equal(lmc_decode_block(&frame, 3, "", 0, NULL, back, BLOCK, NULL), LMC_INVALID);
     free(made.frame);

@@ -33,13 +33,14 @@ static inline void seal_frame(unsigned char *frame, size_t bytes)
     uint64_t blocks = lmc_block_count(seal_get(frame + 16, 8));
     uint64_t table =
         64 + 16 * (uint64_t)frame[36] + seal_get(frame + 40, 4) + seal_get(frame + 44, 4) + seal_get(frame + 48, 4);
-    if (table > bytes || blocks > (bytes - table) / 32)
+    const uint64_t size = seal_get(frame + 34, 2) ? 16 + 16 * (uint64_t)frame[37] : 32; /* of an entry: a link's, ... */
+    if (table > bytes || blocks > (bytes - table) / size)
         return;
-    uint64_t end = table + 32 * blocks;
+    uint64_t end = table + size * blocks;
     for (uint64_t i = 0; i < blocks; i++) {
-        unsigned char *entry = frame + table + 32 * i;
+        unsigned char *entry = frame + table + size * i;
         uint64_t from = seal_get(entry, 8) & place_mask;
-        uint64_t to = i + 1 < blocks ? seal_get(entry + 32, 8) & place_mask : seal_get(frame + 24, 8);
+        uint64_t to = i + 1 < blocks ? seal_get(entry + size, 8) & place_mask : seal_get(frame + 24, 8);
         if (from <= to && to <= bytes)
             seal_put(entry + 8, lmc_hash64(frame + from, (size_t)(to - from), i), 8);
     }
