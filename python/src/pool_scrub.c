@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* pool_scrub.c - Pool's method that scrubs. */
+#include "core.h"
+
+#include <stdlib.h>
+
+#define MAX_DAMAGES 1000 /* that it lists; the report counts all */
+
+struct damage_list {
+    struct core_progress *progress; /* whose thread state is used to build Python objects */
+    PyObject *list;
+};
+
+static PyObject *holders_of(const struct lmcs_scrub_damage *damage)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < damage->holder_count; i++) {
+        const struct lmcs_holder *holder = &damage->holders[i];
+        PyObject *item = Py_BuildValue("{s:s,s:s,s:K,s:K,s:K}", "shelf", holder->shelf, "tensor", holder->tensor,
+                                       "first", (unsigned long long)holder->first, "last",
+                                       (unsigned long long)holder->last, "count", (unsigned long long)holder->count);
+        if (item == NULL || PyList_Append(list, item) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *damage_dict(const struct lmcs_scrub_damage *damage)
+{
+    static const char *const states[] = {"found", "mended", "lost"};
+    PyObject *holders = holders_of(damage);
+    return holders == NULL ? NULL
+                           : Py_BuildValue("{s:s,s:s,s:s,s:z,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "state",
+                                           states[damage->state], "what", damage->what, "source", damage->source,
+                                           "tensor", damage->tensor != NULL ? damage->tensor->name : NULL, "first_byte",
+                                           (unsigned long long)damage->first_byte, "byte_count",
+                                           (unsigned long long)damage->byte_count, "first_element",
+                                           (unsigned long long)damage->first_element, "element_count",
+                                           (unsigned long long)damage->element_count, "first_row",
+                                           (unsigned long long)damage->first_row, "row_count",
+                                           (unsigned long long)damage->row_count, "holders", holders);
+}
+
+static void collect_damage(void *context, const struct lmcs_scrub_damage *damage)
+{
+    struct damage_list *damages = context;
+    if (damages->progress->raised) {
+        return;
+    }
+    PyEval_RestoreThread(damages->progress->thread);
+    if (PyList_Size(damages->list) < MAX_DAMAGES) {
+        PyObject *item = damage_dict(damage);
+        if (item == NULL || PyList_Append(damages->list, item) != 0) {
+            damages->progress->raised = true;
+        }
+        Py_XDECREF(item);
+    }
+    damages->progress->thread = PyEval_SaveThread();
+}
+
+static PyObject *report_dict(const struct lmcs_scrub_report *report, PyObject *list)
+{
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:N}", "contents", (unsigned long long)report->contents,
+                         "bytes_read", (unsigned long long)report->bytes_read, "bytes_total",
+                         (unsigned long long)report->bytes_total, "damages", (unsigned long long)report->damages,
+                         "mended", (unsigned long long)report->mended, "lost", (unsigned long long)report->lost,
+                         "is_whole", PyBool_FromLong(report->is_whole), "list", list);
+}
+
+PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)
+{
+    unsigned long long sample_bytes, rate_bytes;
+    int repair;
+    PyObject *addresses, *from, *function, *result = NULL;
+    struct core_progress progress;
+    struct lmcs_scrub_report report = {0};
+    struct lmcs_error error = {0};
+    struct lmcs_scrub_options options;
+    lmcs_scrub_options_init(&options);
+    if (!PyArg_ParseTuple(args, "O!dKKpO!O:scrub", &PyTuple_Type, &addresses, &options.sample_share, &sample_bytes,
+                          &rate_bytes, &repair, &PyTuple_Type, &from, &function)) {
+        return NULL;
+    }
+    struct damage_list damages = {.progress = &progress, .list = PyList_New(0)};
+    const char **texts = damages.list == NULL ? NULL : core_texts_of(addresses, &options.address_count);
+    const char **paths = texts == NULL ? NULL : core_texts_of(from, &options.from_count);
+    if (paths != NULL && core_pool_enter(self)) {
+        options.addresses = texts;
+        options.from = paths;
+        options.sample_bytes = sample_bytes;
+        options.rate_bytes = rate_bytes;
+        options.repair = repair;
+        core_progress_init(&progress, self, function);
+        CORE_BEGIN_PROGRESS(&progress);
+        enum lmcs_status status =
+            lmcs_scrub(self->handle, &options, collect_damage, &damages, &progress.progress, &report, &error);
+        CORE_END_PROGRESS(&progress);
+        core_pool_leave(self);
+        bool failed = status != LMCS_OK && (status != LMCS_DAMAGED || report.damages == 0);
+        if (progress.raised || failed) {
+            result = core_raise(core_state_of((PyObject *)self), &error);
+        } else {
+            Py_INCREF(damages.list);
+            result = report_dict(&report, damages.list);
+        }
+    }
+    Py_XDECREF(damages.list);
+    free(paths);
+    free(texts);
+    return result;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* donors.h - other copies of a content, or of a block of it: in the pool, in other pools, in archives. */
+#ifndef LMCS_DONORS_H
+#define LMCS_DONORS_H
+
+#include "content.h"
+
+struct lmcs_donors;
+
+/* Opens archives and pools by their paths. */
+enum lmcs_status lmcs_donors_open(struct lmcs_pool *pool, const char *const *from, size_t from_count,
+                                  struct lmcs_donors **donors, struct lmcs_error *error);
+void lmcs_donors_close(struct lmcs_donors *donors);
+
+/* Looks for copies of a content, until it is released or another one is asked for. None is no failure. */
+enum lmcs_status lmcs_donors_ask(struct lmcs_donors *donors, const struct lmcs_content *content,
+                                 const struct lmcs_identity *identity, struct lmcs_error *error);
+void lmcs_donors_release(struct lmcs_donors *donors);
+/* The hashes of its blocks, from a copy; NULL: there is none, or it has one block. They stay until the release. */
+const struct lmc_hash *lmcs_donors_hashes(struct lmcs_donors *donors);
+/*
+ * Decodes a block into `to`, from a copy of the content, or from a neighbour that has the same block when its hash is
+ * known. False: nobody has it; then what is in `to` means nothing.
+ */
+bool lmcs_donors_block(struct lmcs_donors *donors, uint64_t block, const struct lmc_hash *hash, void *to);
+/* Who was the last to give something, in words. */
+const char *lmcs_donors_name(const struct lmcs_donors *donors);
+
+#endif

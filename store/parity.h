@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* parity.h - parity of a payload's stored bytes, by which damaged ones are computed anew. */
+#ifndef LMCS_PARITY_H
+#define LMCS_PARITY_H
+
+#include "care.h"
+#include "store.h"
+
+/* What parity takes, for a payload of so many stored bytes. */
+uint64_t lmcs_parity_bytes_of(uint64_t stored_bytes, uint32_t data, uint32_t parity);
+uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity);
+enum lmcs_status lmcs_parity_pin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity,
+                                 struct lmcs_error *error);
+void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity);
+
+/*
+ * Makes parity for a content whose payload is sound, and enters it, instead of what there was. *made false: the payload
+ * is damaged, empty, or has been replaced meanwhile.
+ */
+enum lmcs_status lmcs_parity_make(struct lmcs_pool *pool, uint64_t content, uint32_t data, uint32_t parity, bool *made,
+                                  struct lmcs_error *error);
+/* Makes the parity of a content anew in another place, if it has some: *moved counts it. */
+enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, size_t *moved, struct lmcs_error *error);
+/* Whether parity itself is what was written. The caller holds pins. */
+enum lmcs_status lmcs_parity_look(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
+                                  bool *sound, struct lmcs_error *error);
+/*
+ * Mends stored bytes in memory: computes the units anew that are not what they were, as far as parity suffices.
+ * *units gets how many. The caller holds pins.
+ */
+enum lmcs_status lmcs_parity_mend(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
+                                  unsigned char *stored, uint64_t *units, struct lmcs_error *error);
+
+/*
+ * What policies ask for: notes the contents of snapshots that were not looked at yet (`all`: of all snapshots; else
+ * those that the compactor is done with), and makes parity for what is noted. *worked: something was done.
+ */
+enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, bool all, bool (*go_on)(void *context, uint64_t bytes),
+                                  void *context, bool *worked, struct lmcs_error *error);
+
+#endif

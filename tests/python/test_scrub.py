@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Scrub and repair, from Python and by the command: what is damaged is named, mended, or known to be lost."""
+
+import os
+import shutil
+
+import lmcstore
+import numpy as np
+import pytest
+from test_cli import BIN, as_json, cli, text
+
+ROWS, COLUMNS = 640, 1024
+NEEDS_BIN = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+
+
+def damage(path, needle, at):
+    """Turns a byte `at` bytes behind where `needle` is stored raw."""
+    with open(path, "r+b", buffering=0) as file:
+        descriptor, end = file.fileno(), os.fstat(file.fileno()).st_size
+        place = 0
+        while place < end:
+            place = os.lseek(descriptor, place, os.SEEK_DATA)
+            stop = os.lseek(descriptor, place, os.SEEK_HOLE)
+            found = os.pread(descriptor, stop - place, place).find(needle)
+            if found >= 0:
+                byte = os.pread(descriptor, 1, place + found + at)
+                os.pwrite(descriptor, bytes([byte[0] ^ 1]), place + found + at)
+                return
+            place = stop
+    raise AssertionError("it is not stored raw")
+
+
+@pytest.fixture
+def weights():
+    return np.random.default_rng(7).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+
+
+@pytest.fixture
+def pool(pool_path, weights):
+    """Snapshots 1 to 3 with the same "w", damaged in its second block; an archive of it from before that."""
+    with lmcstore.open(pool_path, size="256MiB", background=False) as store:
+        for step in range(3):
+            store["run"].snapshot({"w": weights, "step": np.full(1000, step)}, step=step)
+        with open(pool_path + ".archive", "wb") as file:
+            store.dump(file)
+    damage(pool_path, weights[:1].tobytes(), 2 * 1024 * 1024 - 4)
+    return pool_path
+
+
+def test_what_is_damaged_is_named_and_mended(pool, weights):
+    with lmcstore.open(pool, "r+", background=False) as store:
+        report = store.scrub()
+        assert report["damages"] == 1 and report["mended"] == 0 and report["is_whole"]
+        (found,) = report["list"]
+        assert found["state"] == "found" and found["tensor"] == "w"
+        assert (found["first_row"], found["row_count"]) == (256, 256)
+        assert (found["first_element"], found["element_count"]) == (256 * COLUMNS, 256 * COLUMNS)
+        assert found["holders"] == [{"shelf": "run", "tensor": "w", "first": 1, "last": 3, "count": 3}]
+        assert store.info()["scrub_found"] == 1 and store.info()["scrubbed_ns"] > 0
+
+        report = store["run"].scrub("1..2", repair=True)
+        assert report["list"][0]["state"] == "lost" and report["lost"] == 1
+        with pytest.raises(lmcstore.DamagedError, match="rows 256 to 511 of 640"):
+            store["run"][2]["w"]
+        assert (store["run"][2]["step"] == 1).all()
+
+        report = store.scrub(repair=True, sources=[pool + ".archive"])
+        assert report["list"][0]["state"] == "mended" and report["list"][0]["source"] == pool + ".archive"
+        assert report["lost"] == 0 and store.info()["lost_contents"] == 0
+        assert (np.asarray(store["run"][2]["w"]) == weights).all()
+        assert store.verify()["damages"] == 0
+
+
+def test_parity_mends(pool_path, weights):
+    with lmcstore.open(pool_path, size="256MiB", background=False) as store:
+        store["run"].policy = "parity=16+2"
+        store["run"].snapshot({"w": weights})
+        assert store.scrub(repair=True)["damages"] == 0
+        assert 0.12 < store.info()["parity_bytes"] / weights.nbytes < 0.15
+        damage(pool_path, weights[:1].tobytes(), 1000)
+        assert store.scrub(repair=True)["list"][0]["source"] == "parity"
+        assert store.scrub()["damages"] == 0
+
+
+def test_samples_and_arguments(pool):
+    with lmcstore.open(pool, "r", background=False) as store:
+        seen = []
+        report = store.scrub(progress=lambda what, done, total: seen.append((what, done, total)) or True)
+        assert report["damages"] == 1 and seen[-1][0] == "scrubbing"
+        assert store.scrub(sample="1MiB", rate="1GiB")["contents"] >= 1
+        with pytest.raises(lmcstore.ReadOnlyError):
+            store.scrub(repair=True)
+        for sample in (0, 2, -0.5, float("nan"), "0%", "101%", "many", "0B", [1]):
+            with pytest.raises(lmcstore.InvalidError):
+                store.scrub(sample=sample)
+        with pytest.raises(lmcstore.NotFoundError):
+            store.scrub("run@9")
+        with pytest.raises(lmcstore.InvalidError):
+            store.scrub(sources=["elsewhere"])
+    with lmcstore.open(pool, "r+", background=False) as store:
+        contents, reports = store.info()["content_count"], []
+        while not reports or not reports[-1]["is_whole"]:
+            reports.append(store.scrub(sample="1%"))
+        assert sum(report["contents"] for report in reports) == contents and len(reports) > 1
+        with pytest.raises(lmcstore.NotFoundError):
+            store.scrub(repair=True, sources=["/nowhere/at all"])
+
+
+@NEEDS_BIN
+def test_the_command(pool, tmp_path):
+    found = text("scrub", pool, code=1)
+    assert "damaged: w, rows 256 to 511 (elements 262144 to 524287): " in found
+    assert "  in run@1..3" in found.splitlines()
+    answer = as_json("scrub", pool, "run@2", code=1)
+    assert answer["found"] == 1 and answer["ok"] is False
+    assert answer["damages"][0]["in"] == [{"shelf": "run", "tensor": "w", "first": 1, "last": 3, "count": 3}]
+
+    lost = text("scrub", pool, "--repair", code=1)
+    assert "lost: w" in lost and "of 1 content something is lost" in lost
+    assert "something is lost" in text("info", pool)
+    assert as_json("info", pool)["scrub"]["lost_contents"] == 1
+    shutil.copyfile(pool, tmp_path / "copy")  # as damaged as the pool
+    cli("scrub", pool, "--repair", "--from", tmp_path / "copy", code=1)
+    mended = text("scrub", pool, "--repair", "--from", tmp_path / "copy", "--from", pool + ".archive")
+    assert f"mended from {pool}.archive" in mended and "1 damage, 1 mended" in mended
+    assert "no damage" in text("scrub", pool, "run@1..2", "--rate", "1GiB/s")
+    assert "everything has been looked at" in text("scrub", pool)
+    assert as_json("scrub", pool, "--sample", "10%")["found"] == 0
+    for wrong in (["--sample", "x"], ["--rate", "fast"], ["--from", "x"], ["run@1", "--sample", "1%"]):
+        cli("scrub", pool, *wrong, code=2)
+
+
+@NEEDS_BIN
+def test_beside_a_writer(pool):
+    with lmcstore.open(pool, "r+", background=False):
+        cli("scrub", pool, "--sample", "100%", code=1)
+        assert "damaged: w" in text("scrub", pool, code=1)
+        cli("scrub", pool, "--repair", "--wait", "0", code=1)

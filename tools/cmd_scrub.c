@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_scrub.c - lmc-store scrub: reads what is stored, names what is damaged and all that it hits, and mends it.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const char *state_name(enum lmcs_damage_state state)
+{
+    return state == LMCS_DAMAGE_MENDED ? "mended" : state == LMCS_DAMAGE_LOST ? "lost" : "damaged";
+}
+
+/* ---- For scripts ---------------------------------------------------------------------------------------------- */
+
+static json_t *holder_json(const struct lmcs_holder *holder)
+{
+    json_t *json = json_object();
+    cli_json_set(json, "shelf", cli_json_text(holder->shelf));
+    cli_json_set(json, "tensor", holder->tensor[0] ? cli_json_text(holder->tensor) : NULL);
+    cli_json_set(json, "first", cli_json_u64(holder->first));
+    cli_json_set(json, "last", cli_json_u64(holder->last));
+    cli_json_set(json, "count", cli_json_u64(holder->count));
+    return json;
+}
+
+static json_t *damage_json(const struct lmcs_scrub_damage *damage)
+{
+    json_t *json = json_object(), *in = json_array();
+    cli_json_set(json, "state", cli_json_text(state_name(damage->state)));
+    cli_json_set(json, "what", cli_json_text(damage->what));
+    cli_json_set(json, "source", damage->source[0] ? cli_json_text(damage->source) : NULL);
+    cli_json_set(json, "tensor", damage->tensor ? cli_json_text(damage->tensor->name) : NULL);
+    cli_json_set(json, "first_byte", cli_json_u64(damage->first_byte));
+    cli_json_set(json, "byte_count", cli_json_u64(damage->byte_count));
+    cli_json_set(json, "first_element", cli_json_u64(damage->first_element));
+    cli_json_set(json, "element_count", cli_json_u64(damage->element_count));
+    cli_json_set(json, "first_row", cli_json_u64(damage->first_row));
+    cli_json_set(json, "row_count", cli_json_u64(damage->row_count));
+    for (size_t i = 0; i < damage->holder_count; i++)
+        json_array_append_new(in, holder_json(&damage->holders[i]));
+    cli_json_set(json, "in", in);
+    return json;
+}
+
+static void report_json(struct cli *cli, enum lmcs_status status, const struct lmcs_scrub_report *report)
+{
+    cli_json_set(cli->json, "ok", json_boolean(status == LMCS_OK));
+    cli_json_set(cli->json, "contents", cli_json_u64(report->contents));
+    cli_json_set(cli->json, "bytes_read", cli_json_u64(report->bytes_read));
+    cli_json_set(cli->json, "bytes_total", cli_json_u64(report->bytes_total));
+    cli_json_set(cli->json, "found", cli_json_u64(report->damages));
+    cli_json_set(cli->json, "mended", cli_json_u64(report->mended));
+    cli_json_set(cli->json, "lost", cli_json_u64(report->lost));
+    cli_json_set(cli->json, "whole", json_boolean(report->is_whole));
+}
+
+/* ---- For people ----------------------------------------------------------------------------------------------- */
+
+static void print_holder(const struct lmcs_holder *holder)
+{
+    cli_print(stdout, holder->shelf);
+    printf("@%" PRIu64, holder->first);
+    if (holder->count > 1)
+        printf("..%" PRIu64, holder->last);
+}
+
+/* "rows 256 to 511 (elements 262144 to 524287)" */
+static void print_range(const struct lmcs_scrub_damage *damage)
+{
+    uint64_t last = damage->first_element + damage->element_count - (damage->element_count > 0);
+    if (damage->tensor->ndim > 1 && damage->row_count > 0)
+        printf(", rows %" PRIu64 " to %" PRIu64 " (elements %" PRIu64 " to %" PRIu64 ")", damage->first_row,
+               damage->first_row + damage->row_count - 1, damage->first_element, last);
+    else if (damage->element_count > 0)
+        printf(", elements %" PRIu64 " to %" PRIu64, damage->first_element, last);
+}
+
+static void print_damage(const struct lmcs_scrub_damage *damage)
+{
+    printf("%s: ", state_name(damage->state));
+    if (damage->tensor) {
+        cli_print(stdout, damage->tensor->name);
+        print_range(damage);
+        fputs(": ", stdout);
+    }
+    cli_print(stdout, damage->what);
+    if (damage->source[0]) {
+        fputs("; mended from ", stdout);
+        cli_print(stdout, damage->source);
+    }
+    putchar('\n');
+    for (size_t i = 0; i < damage->holder_count; i++) {
+        const struct lmcs_holder *holder = &damage->holders[i];
+        bool other_name = damage->tensor && strcmp(holder->tensor, damage->tensor->name) != 0;
+        fputs(i == 0 ? "  in " : ", ", stdout);
+        print_holder(holder);
+        if (other_name) {
+            fputs(" as ", stdout);
+            cli_print(stdout, holder->tensor);
+        }
+    }
+    if (damage->holder_count > 0)
+        putchar('\n');
+}
+
+static void print_report(const struct lmcs_scrub_report *report)
+{
+    if (report->damages == 0)
+        printf("no damage: ");
+    else
+        printf("%" PRIu64 " damage%s, %" PRIu64 " mended: ", report->damages, cli_s(report->damages), report->mended);
+    printf("%" PRIu64 " contents, %s read", report->contents, cli_bytes(report->bytes_read).text);
+    puts(report->is_whole ? "; everything has been looked at" : "");
+    if (report->lost > 0)
+        printf("of %" PRIu64 " content%s something is lost; give --repair --from an archive or a pool that has it\n",
+               report->lost, cli_s(report->lost));
+}
+
+/* ---- The command ---------------------------------------------------------------------------------------------- */
+
+static void visit(void *context, const struct lmcs_scrub_damage *damage)
+{
+    struct cli *cli = context;
+    cli_progress_wipe(&cli->progress);
+    if (cli->options.json)
+        json_array_append_new(json_object_get(cli->json, "damages"), damage_json(damage));
+    else
+        print_damage(damage);
+}
+
+/* For writing, so that it is remembered; while somebody else writes, for reading. */
+static enum lmcs_status open_pool(struct cli *cli)
+{
+    if (cli->options.repair)
+        return cli_open(cli, LMCS_OPEN_WRITE);
+    cli->options.wait_ms = 0;
+    if (cli_open(cli, LMCS_OPEN_WRITE) == LMCS_OK)
+        return LMCS_OK;
+    cli->error = (struct lmcs_error){.status = LMCS_OK};
+    return cli_open(cli, LMCS_OPEN_READ);
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    struct lmcs_scrub_options options;
+    struct lmcs_scrub_report report = {0};
+    lmcs_scrub_options_init(&options);
+    options.addresses = cli->options.arguments + 1;
+    options.address_count = cli->options.argument_count - 1;
+    options.sample_share = cli->options.sample_share;
+    options.sample_bytes = cli->options.sample_bytes;
+    options.rate_bytes = cli->options.rate_bytes;
+    options.repair = cli->options.repair;
+    options.from = cli->options.from;
+    options.from_count = cli->options.from_count;
+    if (options.from_count > 0 && !options.repair)
+        return cli_wrong_use(cli, "scrub: --from is for --repair");
+    if (options.address_count > 0 && (options.sample_share > 0 || options.sample_bytes > 0))
+        return cli_wrong_use(cli, "scrub: a sample is taken of the whole pool, not of an address");
+    enum lmcs_status status = open_pool(cli);
+    if (status != LMCS_OK)
+        return status;
+    if (cli->options.json) {
+        cli->json = json_object();
+        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+        cli_json_set(cli->json, "damages", json_array());
+    }
+    struct lmcs_progress progress = cli_progress_start(cli);
+    status = lmcs_scrub(cli->pool, &options, visit, cli, &progress, &report, &cli->error);
+    cli_progress_wipe(&cli->progress);
+    bool done = status == LMCS_OK || status == LMCS_DAMAGED || status == LMCS_FULL;
+    if (cli->options.json)
+        report_json(cli, status, &report);
+    else if (done && report.contents > 0)
+        print_report(&report);
+    return status;
+}
+
+const struct cli_command cmd_scrub = {
+    .name = "scrub",
+    .synopsis = "POOL [ADDRESS...] [--sample N%] [--rate SIZE] [--repair] [--from FILE]... [--json]",
+    .summary = "Reads what is stored, names what is damaged, and mends it",
+    .help =
+        "Compares what is stored with its checksums, without decoding. Each damage is printed with its rows and\n"
+        "elements, and with every snapshot that needs it; the exit code is 1 when one is left. With ADDRESS only\n"
+        "what these need: run, run@7, run@5..9. A sample begins where the last one ended: samples add up to all.\n\n"
+        "--repair mends what there is another copy of: in parity (see 'lmc-store policy --help'), in the other\n"
+        "replica of a poolset, a second time in the pool, or in an archive or pool that is given by --from. Nothing\n"
+        "is written that has not the checksum which was recorded when it was saved. What can't be mended is entered\n"
+        "as lost: it is left alone, everything else stays in use, and reading it says which rows are missing. A\n"
+        "later --repair that finds a copy takes the entry away.\n\n"
+        "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d has\n"
+        "the process that writes do both, a little at a time.",
+    .options = "AxEFwfj",
+    .min_arguments = 1,
+    .max_arguments = CLI_MAX_ARGUMENTS,
+    .run = run,
+};
