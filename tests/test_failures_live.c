@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_failures_live.c - what the system refuses to live variables: memory, file space, writes, syncs, mappings,
+ * libpmemobj's reservations and commits (refuse.h).
+ *
+ * Each call is made with the first, the second, ... call of one of them failing, once or from then on, until it gets
+ * through without having met a failure. What all variables are is one number, their *digest*: a call that fails must
+ * leave the one that was, one that succeeds makes the one that it makes when nothing is refused. After a failure behind
+ * the commit of a transaction all further changes are refused until the pool has been opened again; then it is one of
+ * the two. Nothing else may refuse, nothing may be lost, and in the end as many blocks of memory must be in use as
+ * before.
+ *
+ * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
+ */
+/* ctest: timeout=600 labels=no-asan,no-tsan */
+#include "refuse.h"
+#include "test_live_support.h"
+
+struct scene {
+    struct place *place;
+    struct lmcs_pool *pool;
+    uint64_t kept; /* digest of what is checked out before each call */
+};
+
+/* ---- What all variables are ---- */
+
+struct digest {
+    struct lmcs_pool *pool;
+    uint64_t hash;
+};
+
+static bool add_to_digest(void *context, const struct lmcs_live_info *info)
+{
+    struct digest *digest = context;
+    unsigned char *data = malloc(info->bytes + 1);
+    uint64_t bytes, words[] = {digest->hash, info->form, info->dtype, info->ndim, info->shape[0], info->note_bytes};
+    struct lmcs_live *live;
+    OK(lmcs_live_open(digest->pool, "run", info->name, &live, &err));
+    OK(lmcs_live_get(live, data, info->bytes, &bytes, &err));
+    EXPECT(bytes == info->bytes);
+    lmcs_live_close(live);
+    digest->hash = lmc_hash64(words, sizeof words, lmc_hash64(info->name, strlen(info->name), 1));
+    digest->hash = lmc_hash64(data, bytes, digest->hash);
+    free(data);
+    return true;
+}
+
+static uint64_t digest_of(struct lmcs_pool *pool)
+{
+    struct digest digest = {pool, 0};
+    OK(lmcs_live_list(pool, "run", NULL, add_to_digest, &digest, &err));
+    return digest.hash;
+}
+
+/* ---- The calls ---- */
+
+static enum lmcs_status with(struct scene *scene, const char *name, struct lmcs_live **live)
+{
+    return lmcs_live_open(scene->pool, "run", name, live, &err);
+}
+
+static enum lmcs_status call_make(struct scene *scene)
+{
+    uint64_t floats = 50000;
+    struct lmcs_tensor tensor = {.name = "new", .dtype = LMC_F32, .ndim = 1, .shape = &floats};
+    struct lmcs_live *live;
+    enum lmcs_status status = lmcs_live_create(scene->pool, "run", &tensor, NULL, &live, &err);
+    if (status == LMCS_OK)
+        lmcs_live_close(live);
+    return status;
+}
+
+static enum lmcs_status call_put(struct scene *scene)
+{
+    return lmcs_live_put(scene->pool, "run", "short", "longer than it was, by far: another cell for it, in this place",
+                         62, "str", 3, &err);
+}
+
+static enum lmcs_status call_write(struct scene *scene)
+{
+    static const unsigned char bytes[5000] = {1, 2, 3};
+    struct lmcs_live *live;
+    enum lmcs_status status = with(scene, "weights", &live);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_live_write(live, 4090, bytes, sizeof bytes, &err);
+    lmcs_live_close(live);
+    return status;
+}
+
+static enum lmcs_status call_add(struct scene *scene)
+{
+    struct lmcs_live *live;
+    enum lmcs_status status = with(scene, "weights", &live);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_live_add(live, 16, 8, &(uint64_t){3}, NULL, &err);
+    lmcs_live_close(live);
+    return status;
+}
+
+static enum lmcs_status call_set(struct scene *scene)
+{
+    struct lmcs_live *live;
+    enum lmcs_status status = with(scene, "short", &live);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_live_set(live, "just as long", 12, &err);
+    lmcs_live_close(live);
+    return status;
+}
+
+static enum lmcs_status call_resize(struct scene *scene)
+{
+    struct lmcs_live *live;
+    enum lmcs_status status = with(scene, "weights", &live);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_live_resize(live, 1, &(uint64_t){90000}, &err);
+    lmcs_live_close(live);
+    return status;
+}
+
+static enum lmcs_status call_shrink(struct scene *scene)
+{
+    struct lmcs_live *live;
+    enum lmcs_status status = with(scene, "weights", &live);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_live_resize(live, 1, &(uint64_t){100}, &err);
+    lmcs_live_close(live);
+    return status;
+}
+
+static enum lmcs_status call_names(struct scene *scene)
+{
+    return lmcs_live_swap(scene->pool, "run", "weights", "short", &err);
+}
+
+static enum lmcs_status call_rename(struct scene *scene)
+{
+    return lmcs_live_rename(scene->pool, "run", "bias", "slope", &err);
+}
+
+static enum lmcs_status call_erase(struct scene *scene)
+{
+    return lmcs_live_erase(scene->pool, "run", "weights", &err);
+}
+
+static enum lmcs_status call_replace(struct scene *scene)
+{
+    uint64_t floats = 3000;
+    struct lmcs_tensor tensor = {.dtype = LMC_F32, .ndim = 1, .shape = &floats};
+    struct lmcs_live_options options;
+    struct lmcs_live *live;
+    lmcs_live_options_init(&options);
+    options.flags = LMCS_LIVE_UNNAMED;
+    enum lmcs_status status = lmcs_live_create(scene->pool, "run", &tensor, &options, &live, &err);
+    if (status != LMCS_OK)
+        return status;
+    for (uint64_t i = 0; i < floats; i++)
+        ((float *)lmcs_live_data(live))[i] = (float)i;
+    status = lmcs_live_replace(live, "weights", &err);
+    lmcs_live_close(live);
+    return status;
+}
+
+/* Stores to a tensor, a value that moves, one that is made, one that goes. */
+static enum lmcs_status change_in(struct scene *scene, struct lmcs_transaction *transaction, struct lmcs_live *live)
+{
+    float *data = lmcs_live_data(live);
+    enum lmcs_status status = lmcs_transaction_declare(transaction, live, 0, 40000, &err);
+    for (size_t i = 0; status == LMCS_OK && i < 10000; i += 100)
+        data[i] += 1;
+    if (status == LMCS_OK)
+        status = call_put(scene);
+    if (status == LMCS_OK)
+        status = call_make(scene);
+    if (status == LMCS_OK)
+        status = call_set(scene);
+    return status == LMCS_OK ? lmcs_live_erase(scene->pool, "run", "bias", &err) : status;
+}
+
+static enum lmcs_status run_transaction(struct scene *scene, uint32_t flags, bool commits)
+{
+    struct lmcs_transaction_options options;
+    struct lmcs_transaction *transaction = NULL;
+    struct lmcs_live *live;
+    enum lmcs_status status = with(scene, "weights", &live);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_transaction_options_init(&options);
+    options.flags = flags;
+    status = lmcs_transaction_begin(scene->pool, "run", NULL, 0, &options, &transaction, &err);
+    if (status == LMCS_OK) {
+        status = change_in(scene, transaction, live);
+        if (status == LMCS_OK && commits && (status = lmcs_transaction_commit(transaction, &err)) == LMCS_OK)
+            transaction = NULL;
+        struct lmcs_error first = err;
+        lmcs_transaction_abort(transaction);
+        err = first;
+    }
+    lmcs_live_close(live);
+    return status;
+}
+
+static enum lmcs_status call_transaction(struct scene *scene)
+{
+    return run_transaction(scene, 0, true);
+}
+static enum lmcs_status call_declared(struct scene *scene)
+{
+    return run_transaction(scene, LMCS_TRANSACTION_DECLARED, true);
+}
+static enum lmcs_status call_abort(struct scene *scene)
+{
+    return run_transaction(scene, 0, false);
+}
+static enum lmcs_status call_abort_declared(struct scene *scene)
+{
+    return run_transaction(scene, LMCS_TRANSACTION_DECLARED, false);
+}
+
+static enum lmcs_status call_snapshot(struct scene *scene)
+{
+    struct lmcs_shelf_info info;
+    enum lmcs_status status = lmcs_shelf_info(scene->pool, "run", &info, &err);
+    if (status != LMCS_OK)
+        return status;
+    if (info.snapshot_count > 4)
+        return lmcs_snapshot_remove(scene->pool, "run", info.latest, false, NULL, &err);
+    return lmcs_live_snapshot(scene->pool, "run", NULL, NULL, &err);
+}
+
+static enum lmcs_status call_checkout(struct scene *scene)
+{
+    return lmcs_live_checkout(scene->pool, "run", "2", &err);
+}
+
+static bool visit_nothing(void *context, const struct lmcs_live_info *info)
+{
+    return *(bool *)context && info->bytes < UINT64_MAX;
+}
+
+static enum lmcs_status call_ask(struct scene *scene)
+{
+    struct lmcs_live_usage usage;
+    bool all = true;
+    enum lmcs_status status = lmcs_live_list(scene->pool, "run", NULL, visit_nothing, &all, &err);
+    if (status == LMCS_OK)
+        status = lmcs_live_usage(scene->pool, "run", &usage, &err);
+    return status == LMCS_OK ? lmcs_verify(scene->pool, NULL, NULL, NULL, NULL, NULL, &err) : status;
+}
+
+static const struct step {
+    const char *name;
+    enum lmcs_status (*call)(struct scene *scene);
+} steps[] = {
+    {"make", call_make},
+    {"put", call_put},
+    {"write", call_write},
+    {"add", call_add},
+    {"set", call_set},
+    {"resize", call_resize},
+    {"shrink", call_shrink},
+    {"swap", call_names},
+    {"rename", call_rename},
+    {"erase", call_erase},
+    {"replace", call_replace},
+    {"transaction", call_transaction},
+    {"declared transaction", call_declared},
+    {"aborted transaction", call_abort},
+    {"aborted declared transaction", call_abort_declared},
+    {"snapshot", call_snapshot},
+    {"checkout", call_checkout},
+    {"ask", call_ask},
+};
+enum { STEPS = sizeof steps / sizeof steps[0] };
+
+/* ---- Failing each in turn ---- */
+
+static void begin_again(struct scene *scene)
+{
+    if (digest_of(scene->pool) != scene->kept)
+        OK(lmcs_live_checkout(scene->pool, "run", "1", &err));
+    EXPECT(digest_of(scene->pool) == scene->kept);
+}
+
+/* After a failure that can only be completed by opening the pool again, which is said. */
+static bool must_be_opened_again(struct scene *scene)
+{
+    if (lmcs_live_put(scene->pool, "other", "any", "thing", 5, NULL, 0, &err) == LMCS_OK)
+        return false;
+    EXPECT(err.status == LMCS_IO && strstr(err.message, "open it again") != NULL);
+    (void)lmcs_pool_close(scene->pool, &err);
+    scene->pool = open_quiet(scene->place->pool);
+    return true;
+}
+
+/* Gives whether anything failed. */
+static bool fail_once(struct scene *scene, const struct step *step, enum refusal refusal, long n, bool all,
+                      uint64_t changed)
+{
+    begin_again(scene);
+    refuse(refusal, n, all);
+    enum lmcs_status status = step->call(scene);
+    refuse_no_more();
+    bool any = failures > 0;
+    if (status != LMCS_OK && !(any && fits(refusal, status) && strlen(err.message) > 10))
+        fail_msg("%s, %s %ld%s: %s (%s)", step->name, refusal_names[refusal], n, all ? " and all further" : "",
+                 lmcs_status_name(status), err.message);
+    bool again = any && must_be_opened_again(scene);
+    uint64_t digest = digest_of(scene->pool);
+    bool right =
+        again ? digest == changed || digest == scene->kept : digest == (status == LMCS_OK ? changed : scene->kept);
+    if (!right)
+        fail_msg("%s, %s %ld%s: %s, and the variables are neither what they were nor what they should be%s", step->name,
+                 refusal_names[refusal], n, all ? " and all further" : "", lmcs_status_name(status),
+                 again ? " after the pool was opened again" : "");
+    return any;
+}
+
+static void fail_step(struct scene *scene, const struct step *step, enum refusal refusal, bool all)
+{
+    bool every = scaled("LMCS_TEST_EVERY", 0) != 0;
+    begin_again(scene);
+    OK(step->call(scene)); /* libraries keep some memory after the first time */
+    uint64_t changed = digest_of(scene->pool);
+    long n = 0, rounds = 0;
+    for (; fail_once(scene, step, refusal, n, all, changed); n += 1 + (every ? 0 : n / 8))
+        EXPECT(++rounds < 20000);
+    check_pool(scene->pool);
+    if (scaled("LMCS_TEST_VERBOSE", 0) != 0)
+        printf("%s, %s%s: %ld calls, %ld refused in turn\n", step->name, refusal_names[refusal],
+               all ? " and all further" : "", n, rounds);
+}
+
+static void make_variables(struct scene *scene)
+{
+    scene->pool = open_quiet(scene->place->pool);
+    struct lmcs_live *weights = new_tensor(scene->pool, "weights", 30000), *bias = new_tensor(scene->pool, "bias", 100);
+    fill(weights, 1);
+    fill(bias, 2);
+    put_text(scene->pool, "short", "twelve bytes");
+    OK(lmcs_live_snapshot(scene->pool, "run", NULL, NULL, &err));
+    scene->kept = digest_of(scene->pool);
+    fill(weights, 7);
+    put_text(scene->pool, "another", "that is made by a checkout");
+    lmcs_live_close(weights);
+    lmcs_live_close(bias);
+    OK(lmcs_live_erase(scene->pool, "run", "bias", &err));
+    OK(lmcs_live_snapshot(scene->pool, "run", NULL, NULL, &err));
+    close_pool(scene->pool);
+}
+
+static void refuse_each(struct place *place, enum refusal first, enum refusal last)
+{
+    struct scene scene = {.place = place};
+    unlink(place->pool);
+    make_variables(&scene);
+    for (int refusal = (int)first; refusal <= (int)last; refusal++)
+        for (size_t i = 0; i < STEPS && refusal != THEIR_MEMORY; i++) {
+            long leaked = 1;
+            for (int pass = 0; leaked > 0 && pass < 3; pass++) {
+                long before = blocks;
+                scene.pool = open_quiet(place->pool);
+                fail_step(&scene, &steps[i], (enum refusal)refusal, (i + (size_t)refusal) % 2 == 0);
+                verify_pool(scene.pool);
+                close_pool(scene.pool);
+                leaked = blocks - before;
+            }
+            if (leaked > 0)
+                fail_msg("%s, %s: %ld blocks of memory are lost", steps[i].name, refusal_names[refusal], leaked);
+        }
+}
+
+static void each_call_refused(void **state)
+{
+    refuse_each(*state, MEMORY, MAPPING);
+}
+
+/* What stores to a file system that a memory's file has not. */
+static void writes_refused(void **state)
+{
+    refuse_each(*state, SPACE_TO, SYNCING);
+    refuse_each(*state, MSYNCING, MSYNCING);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused), ON_DISK(writes_refused)};
+    return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
+}

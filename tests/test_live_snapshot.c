@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_live_snapshot.c - live variables into snapshots and back: what has not changed is shared, what comes back is
+ * what there was, at the addresses that are held, and what can't be is refused before anything is done.
+ */
+/* ctest: timeout=600 */
+#include "test_live_support.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+static uint64_t snapshot(struct lmcs_pool *pool)
+{
+    uint64_t number = 0;
+    OK(lmcs_live_snapshot(pool, "run", NULL, &number, &err));
+    return number;
+}
+
+static void back_and_forth(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 300000), *v = new_tensor(pool, "v", 100), *empty;
+    empty = new_tensor(pool, "empty", 0);
+    fill(w, 1);
+    fill(v, 2);
+    put_text(pool, "t", "at one");
+    uint64_t one = snapshot(pool);
+    fill(w, 10);
+    put_text(pool, "t", "at two, and longer than it was at one, so that it had to move to another cell");
+    uint64_t two = snapshot(pool);
+    EXPECT(content_of(pool, "run", one, "v") == content_of(pool, "run", two, "v")); /* shared */
+    EXPECT(content_of(pool, "run", one, "w") != content_of(pool, "run", two, "w"));
+    put_text(pool, "extra", "not in any");
+    float *address = lmcs_live_data(w);
+    for (int i = 0; i < 3; i++) {
+        OK(lmcs_live_checkout(pool, "run", i % 2 == 0 ? "1" : "2", &err));
+        EXPECT(lmcs_live_data(w) == address); /* who holds it sees it change */
+        expect_filled(w, i % 2 == 0 ? 1 : 10);
+        expect_filled(v, 2);
+        expect_text(pool, "t",
+                    i % 2 == 0 ? "at one"
+                               : "at two, and longer than it was at one, so that it had to move to another cell");
+        expect_names(pool, "empty t v w");
+        struct lmcs_live_info info;
+        struct lmcs_live *t;
+        OK(lmcs_live_open(pool, "run", "t", &t, &err));
+        OK(lmcs_live_info(t, &info, &err));
+        EXPECT(strcmp((char *)info.note, "str") == 0 && info.form == LMCS_LIVE_VALUE);
+        lmcs_live_close(t);
+        check_pool(pool);
+    }
+    fill(w, 77); /* and is still the pool's */
+    lmcs_live_close(w);
+    lmcs_live_close(v);
+    lmcs_live_close(empty);
+    pool = reopen(pool, place);
+    OK(lmcs_live_open(pool, "run", "w", &w, &err));
+    expect_filled(w, 77);
+    lmcs_live_close(w);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+/* Snapshots that are deltas by now are decoded where they go. */
+static void compacted_ones_come_back(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 200000);
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 1, &err));
+    for (int i = 0; i < 6; i++) {
+        fill(w, (float)i);
+        snapshot(pool);
+    }
+    OK(lmcs_compact(pool, NULL, &err));
+    for (int i = 5; i >= 0; i--) {
+        char which[8];
+        snprintf(which, sizeof which, "%d", i + 1);
+        OK(lmcs_live_checkout(pool, "run", which, &err));
+        expect_filled(w, (float)i);
+    }
+    lmcs_live_close(w);
+    OK(lmcs_live_erase(pool, "run", "w", &err));
+    OK(lmcs_live_checkout(pool, "run", "4", &err));
+    OK(lmcs_live_open(pool, "run", "w", &w, &err));
+    expect_filled(w, 3);
+    lmcs_live_close(w);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+static void what_is_held_is_not_taken_away(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 100), *late;
+    fill(w, 1);
+    snapshot(pool);
+    late = new_tensor(pool, "late", 100);
+    fill(late, 2);
+    fill(w, 3);
+    FAILS(LMCS_IN_USE, lmcs_live_checkout(pool, "run", "1", &err));
+    expect_filled(w, 3);
+    lmcs_live_close(late);
+    OK(lmcs_live_resize(w, 1, &(uint64_t){200}, &err));
+    FAILS(LMCS_IN_USE, lmcs_live_checkout(pool, "run", "1", &err));
+    expect_names(pool, "late w");
+    lmcs_live_close(w);
+    OK(lmcs_live_checkout(pool, "run", "1", &err));
+    expect_names(pool, "w");
+    FAILS(LMCS_NOT_FOUND, lmcs_live_checkout(pool, "run", "9", &err));
+    struct rng rng = {1};
+    struct state *other = state_weights(&rng, 2, 10);
+    take_snapshot(pool, "run", other, 1);
+    FAILS(LMCS_INVALID, lmcs_live_checkout(pool, "run", "2", &err)); /* not of live variables */
+    state_free(other);
+    OK(lmcs_live_open(pool, "run", "w", &w, &err));
+    expect_filled(w, 1);
+    lmcs_live_close(w);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+static void full_pools_stay_as_they_are(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)16 << 20);
+    struct lmcs_live *w = new_tensor(pool, "w", 1 << 20);
+    fill(w, 1);
+    snapshot(pool);
+    fill(w, 2);
+    struct lmcs_live *v = new_tensor(pool, "v", 1 << 20);
+    lmcs_live_close(v);
+    FAILS(LMCS_FULL, lmcs_live_checkout(pool, "run", "1", &err));
+    expect_filled(w, 2);
+    expect_names(pool, "v w");
+    OK(lmcs_live_erase(pool, "run", "v", &err));
+    OK(lmcs_live_checkout(pool, "run", "1", &err));
+    expect_filled(w, 1);
+    lmcs_live_close(w);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+static void captures_take_more_beside(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_capture *capture;
+    struct lmcs_live *w = new_tensor(pool, "w", 1000);
+    fill(w, 1);
+    put_text(pool, "t", "text");
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    OK(lmcs_capture_put_live(capture, &err));
+    uint64_t length = 4;
+    struct lmcs_tensor note = {
+        .name = "structure", .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &length};
+    const void *data = "{ }\n";
+    OK(lmcs_capture_put(capture, &note, &data, 1, &err));
+    fill(w, 2); /* put by value */
+    struct lmcs_commit_options options;
+    lmcs_commit_options_init(&options);
+    options.asynchronous = true;
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    OK(lmcs_capture_wait(capture, &err));
+    OK(lmcs_live_checkout(pool, "run", "latest", &err));
+    expect_filled(w, 1);
+    lmcs_live_close(w);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+struct storm {
+    struct lmcs_pool *pool;
+    atomic_bool stop;
+};
+
+static void *make_and_erase(void *argument)
+{
+    struct storm *storm = argument;
+    for (int i = 0; !atomic_load(&storm->stop); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "s%d", i % 5);
+        struct lmcs_error error;
+        struct lmcs_tensor tensor = {.name = name, .dtype = LMC_F32, .ndim = 1, .shape = (uint64_t[]){20000}};
+        enum lmcs_status status = lmcs_live_create(storm->pool, "run", &tensor, NULL, NULL, &error);
+        EXPECT(status == LMCS_OK || status == LMCS_EXISTS);
+        put_text(storm->pool, "t", name);
+        status = lmcs_live_erase(storm->pool, "run", name, &error);
+        EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND || status == LMCS_IN_USE);
+    }
+    return NULL;
+}
+
+static void snapshots_in_a_storm(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct storm storm = {.pool = pool};
+    struct lmcs_live *w = new_tensor(pool, "w", 50000);
+    pthread_t threads[2];
+    put_text(pool, "t", "x");
+    atomic_init(&storm.stop, false);
+    for (int i = 0; i < 2; i++)
+        EXPECT(pthread_create(&threads[i], NULL, make_and_erase, &storm) == 0);
+    for (int i = 0; i < 20; i++) {
+        struct lmcs_transaction *transaction;
+        OK(lmcs_transaction_begin(pool, "run", &w, 1, NULL, &transaction, &err));
+        ((float *)lmcs_live_data(w))[i] = (float)i;
+        if (i % 2 == 0)
+            OK(lmcs_transaction_commit(transaction, &err));
+        else
+            lmcs_transaction_abort(transaction);
+        snapshot(pool);
+    }
+    atomic_store(&storm.stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    lmcs_live_close(w);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(back_and_forth),
+        ON_BOTH(compacted_ones_come_back),
+        ON_BOTH(what_is_held_is_not_taken_away),
+        ON_BOTH(full_pools_stay_as_they_are),
+        ON_MEMORY_ONLY(captures_take_more_beside),
+        ON_BOTH(snapshots_in_a_storm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* test_live_update.c - values, and writes through functions: atomic, durable, and of the right bytes only. */
+/* ctest: timeout=600 */
+#include "test_live_support.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+static struct lmcs_live *new_value(struct lmcs_pool *pool, const char *name, uint32_t dtype, uint64_t count)
+{
+    struct lmcs_tensor tensor = {.name = name, .dtype = dtype, .ndim = count == 1 ? 0 : 1, .shape = &count};
+    struct lmcs_live_options options;
+    struct lmcs_live *live;
+    lmcs_live_options_init(&options);
+    options.form = LMCS_LIVE_VALUE;
+    OK(lmcs_live_create(pool, "run", &tensor, &options, &live, &err));
+    return live;
+}
+
+static void values_of_any_length(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    static char text[LMCS_LIVE_MAX_VALUE], got[LMCS_LIVE_MAX_VALUE];
+    struct rng rng = {5};
+    struct lmcs_live *live = NULL;
+    uint64_t length = 0;
+    put_text(pool, "t", "");
+    for (int i = 0; i < 300; i++) {
+        if (live == NULL)
+            OK(lmcs_live_open(pool, "run", "t", &live, &err));
+        length = rng_below(&rng, i % 10 == 0 ? LMCS_LIVE_MAX_VALUE + 1 : 300);
+        rng_fill(&rng, text, length);
+        if (i % 3 == 0)
+            OK(lmcs_live_set(live, text, length, &err));
+        else
+            OK(lmcs_live_put(pool, "run", "t", text, length, "str", 3, &err));
+        uint64_t bytes;
+        OK(lmcs_live_get(live, got, sizeof got, &bytes, &err));
+        EXPECT(bytes == length && memcmp(got, text, length) == 0);
+        struct lmcs_live_info info;
+        OK(lmcs_live_info(live, &info, &err));
+        EXPECT(info.version == (uint64_t)i + 2 && info.bytes == length && info.shape[0] == length &&
+               info.note_bytes == 3 && memcmp(info.note, "str", 4) == 0);
+        if (i % 50 == 49) {
+            lmcs_live_close(live);
+            live = NULL;
+            pool = reopen(pool, place);
+            OK(lmcs_live_open(pool, "run", "t", &live, &err));
+            OK(lmcs_live_get(live, got, sizeof got, &bytes, &err));
+            EXPECT(bytes == length && memcmp(got, text, length) == 0);
+            check_pool(pool);
+        }
+    }
+    lmcs_live_close(live);
+    close_pool(pool);
+}
+
+static void put_replaces_anything(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *tensor = new_tensor(pool, "x", 5000);
+    fill(tensor, 2);
+    put_text(pool, "x", "a text now");
+    expect_filled(tensor, 2);
+    expect_text(pool, "x", "a text now");
+    OK(lmcs_live_put(pool, "run", "x", "12", 2, "int", 3, &err));
+    struct lmcs_live *live;
+    struct lmcs_live_info info;
+    OK(lmcs_live_open(pool, "run", "x", &live, &err));
+    OK(lmcs_live_info(live, &info, &err));
+    EXPECT(info.bytes == 2 && strcmp((char *)info.note, "int") == 0);
+    OK(lmcs_live_set_note(live, "long note", 9, &err));
+    OK(lmcs_live_info(live, &info, &err));
+    EXPECT(strcmp((char *)info.note, "long note") == 0);
+    expect_handle_text(live, "12");
+    lmcs_live_close(live);
+    lmcs_live_close(tensor);
+    pool = reopen(pool, place);
+    expect_text(pool, "x", "12");
+    expect_names(pool, "x");
+    check_pool(pool);
+    close_pool(pool);
+}
+
+/* Writes of all sizes at all places, into a tensor and into a value, against a copy. */
+static void writes_go_where_they_should(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    static unsigned char model[2][20000], data[LMCS_LIVE_MAX_VALUE], got[20000];
+    struct lmcs_live *lives[2] = {new_tensor(pool, "w", 5000), new_value(pool, "v", LMC_U8, 20000)};
+    struct rng rng = {8};
+    for (int i = 0; i < 600; i++) {
+        size_t which = rng_below(&rng, 2);
+        static const uint64_t sizes[] = {1, 2, 4, 8, 16, 3, 100, 5000};
+        uint64_t bytes = sizes[rng_below(&rng, 8)], offset = rng_below(&rng, 20000 - bytes + 1);
+        if (rng_below(&rng, 2) == 0 && bytes <= 16)
+            offset = offset / 16 * 16;
+        rng_fill(&rng, data, bytes);
+        OK(lmcs_live_write(lives[which], offset, data, bytes, &err));
+        memcpy(model[which] + offset, data, bytes);
+        OK(lmcs_live_read(lives[which], offset, got, bytes, &err));
+        EXPECT(memcmp(got, data, bytes) == 0);
+    }
+    lmcs_live_close(lives[0]);
+    lmcs_live_close(lives[1]);
+    pool = reopen(pool, place);
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t bytes;
+        OK(lmcs_live_open(pool, "run", i == 0 ? "w" : "v", &lives[i], &err));
+        OK(lmcs_live_get(lives[i], got, sizeof got, &bytes, &err));
+        EXPECT(bytes == 20000 && memcmp(got, model[i], 20000) == 0);
+        lmcs_live_close(lives[i]);
+    }
+    check_pool(pool);
+    close_pool(pool);
+}
+
+static void integers(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *lives[2] = {new_tensor(pool, "w", 8), new_value(pool, "v", LMC_U8, 32)};
+    for (size_t i = 0; i < 2; i++)
+        for (uint64_t bytes = 1; bytes <= 16; bytes *= 2) {
+            unsigned char one[16] = {1}, all[16], before[16], zero[16] = {0};
+            bool swapped;
+            memset(all, 255, sizeof all);
+            OK(lmcs_live_write(lives[i], 16, all, bytes, &err));
+            OK(lmcs_live_add(lives[i], 16, bytes, one, before, &err)); /* wraps around */
+            EXPECT(memcmp(before, all, bytes) == 0);
+            OK(lmcs_live_compare_and_swap(lives[i], 16, bytes, one, all, before, &swapped, &err));
+            EXPECT(!swapped && memcmp(before, zero, bytes) == 0);
+            OK(lmcs_live_compare_and_swap(lives[i], 16, bytes, zero, one, NULL, &swapped, &err));
+            EXPECT(swapped);
+            OK(lmcs_live_read(lives[i], 16, before, bytes, &err));
+            EXPECT(memcmp(before, one, bytes) == 0);
+        }
+    lmcs_live_close(lives[0]);
+    lmcs_live_close(lives[1]);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+struct adder {
+    struct lmcs_live *live;
+    uint64_t bytes;
+};
+
+static void *add_many(void *argument)
+{
+    const struct adder *adder = argument;
+    const unsigned char one[16] = {1};
+    for (int i = 0; i < 1000; i++)
+        OK(lmcs_live_add(adder->live, 0, adder->bytes, one, NULL, &err));
+    return NULL;
+}
+
+static void adds_of_many_threads_all_count(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct adder adders[] = {{new_tensor(pool, "w", 4), 8}, {new_value(pool, "v", LMC_U8, 16), 16}, {NULL, 16}};
+    adders[2].live = new_tensor(pool, "x", 4);
+    for (size_t i = 0; i < 3; i++) {
+        pthread_t threads[3];
+        uint64_t sum;
+        for (int k = 0; k < 3; k++)
+            EXPECT(pthread_create(&threads[k], NULL, add_many, &adders[i]) == 0);
+        for (int k = 0; k < 3; k++)
+            pthread_join(threads[k], NULL);
+        OK(lmcs_live_read(adders[i].live, 0, &sum, sizeof sum, &err));
+        EXPECT(sum == 3000);
+        lmcs_live_close(adders[i].live);
+    }
+    close_pool(pool);
+}
+
+/* ---- Damage ---- */
+
+static void flip(const char *path, uint64_t place)
+{
+    unsigned char byte = 0;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    EXPECT(fd >= 0 && pread(fd, &byte, 1, (off_t)place) == 1);
+    byte ^= 0x10;
+    EXPECT(pwrite(fd, &byte, 1, (off_t)place) == 1);
+    close(fd);
+}
+
+/* Where text is in a file that is mostly holes; 0: nowhere. */
+static uint64_t find_text(const char *path, const char *text, uint64_t from)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    static char block[1 << 20];
+    size_t length = strlen(text);
+    for (off_t data; (data = lseek(fd, (off_t)from, SEEK_DATA)) >= 0;) {
+        ssize_t n = pread(fd, block, sizeof block, data);
+        char *at = n > 0 ? memmem(block, (size_t)n, text, length) : NULL;
+        if (at != NULL) {
+            close(fd);
+            return (uint64_t)data + (uint64_t)(at - block);
+        }
+        from = (uint64_t)data + (uint64_t)n - length;
+    }
+    close(fd);
+    return 0;
+}
+
+static void keep_tensor(void *context, const struct lmcs_damage *damage)
+{
+    snprintf(context, 64, "%s/%s", damage->shelf, damage->tensor);
+}
+
+static void damage_is_named(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    put_text(pool, "healthy", "something else");
+    put_text(pool, "secret", "an older text");
+    put_text(pool, "secret", "needle in the haystack");
+    close_pool(pool);
+    uint64_t place_of_it = find_text(place->pool, "needle in", 0);
+    EXPECT(place_of_it != 0);
+    flip(place->pool, place_of_it + 3);
+    pool = open_quiet(place->pool); /* the rest of the pool can still be used */
+    expect_text(pool, "healthy", "something else");
+    struct lmcs_live *live;
+    FAILS(LMCS_DAMAGED, lmcs_live_open(pool, "run", "secret", &live, &err)); /* and not the older text */
+    EXPECT(strstr(err.message, "\"secret\"") != NULL);
+    char named[64] = "";
+    FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, keep_tensor, named, NULL, NULL, &err));
+    EXPECT(strcmp(named, "run/secret") == 0);
+    put_text(pool, "healthy", "still works");
+    close_pool(pool);
+    /* The cell's own identity. */
+    flip(place->pool, place_of_it + 3);
+    pool = open_quiet(place->pool);
+    verify_pool(pool);
+    struct lmcs_live_info info;
+    OK(lmcs_live_open(pool, "run", "secret", &live, &err));
+    OK(lmcs_live_info(live, &info, &err));
+    lmcs_live_close(live);
+    close_pool(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(values_of_any_length),
+        ON_BOTH(put_replaces_anything),
+        ON_BOTH(writes_go_where_they_should),
+        ON_BOTH(integers),
+        ON_MEMORY_ONLY(adds_of_many_threads_all_count),
+        ON_BOTH(damage_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_trim.c - giving file space back while others take some: what they do in the moments between a trim's steps.
+ *
+ * This program's own pthread_rwlock_unlock stands in front of libc's: when a trim has let go of the lock of metadata,
+ * something can happen in the same thread, which then holds no lock.
+ */
+/* ctest: labels=no-tsan */
+#include "support.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "space.h"
+#include "tree.h"
+
+#define LARGE ((uint64_t)6 << 20) /* it gets an extent of its own, of an unusual size */
+
+static struct scene {
+    struct lmcs_pool *pool;
+    uint64_t freed; /* where the extent was */
+    struct lmcs_capture *capture;
+    unsigned char *room;
+    uint64_t taken; /* where the capture's is */
+    bool busy;
+} scene;
+
+static uint64_t extent_of_size(struct lmcs_pool *pool, uint64_t least)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    uint64_t offset = 0;
+    OK(lmcs_cursor_new(&cursor, &err));
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
+                        &err));
+    for (; lmcs_cursor_valid(cursor); OK(lmcs_cursor_next(cursor, &err))) {
+        struct lmcs_object_df df;
+        memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+        if (df.kind == LMCS_OBJECT_EXTENT && df.bytes >= least)
+            offset = lmcs_cursor_key(cursor).high;
+    }
+    lmcs_txn_end(&txn);
+    lmcs_cursor_free(cursor);
+    return offset;
+}
+
+/* As soon as the extent has gone, a capture takes room. */
+static void take_room_when_it_has_gone(void)
+{
+    if (scene.busy || scene.capture != NULL || scene.freed == 0)
+        return;
+    scene.busy = true;
+    if (extent_of_size(scene.pool, LARGE) == 0) {
+        uint64_t bytes = LARGE;
+        struct lmcs_tensor tensor = {.name = "large", .dtype = LMC_U8, .ndim = 1, .shape = &bytes};
+        void *room;
+        OK(lmcs_capture_begin(scene.pool, "run", &scene.capture, &err));
+        OK(lmcs_capture_reserve(scene.capture, &tensor, &room, &err));
+        scene.room = room;
+        scene.taken = extent_of_size(scene.pool, LARGE);
+    }
+    scene.busy = false;
+}
+
+/* Seen by the shared libraries, too. */
+#pragma GCC visibility push(default)
+int pthread_rwlock_unlock(pthread_rwlock_t *lock)
+{
+    static int (*real)(pthread_rwlock_t *);
+    if (real == NULL)
+        real = (int (*)(pthread_rwlock_t *))dlsym(RTLD_NEXT, "pthread_rwlock_unlock");
+    int result = real(lock);
+    if (scene.pool != NULL && lock == &scene.pool->meta)
+        take_room_when_it_has_gone();
+    return result;
+}
+#pragma GCC visibility pop
+
+/*
+ * A trim gives an extent of an unusual size back to libpmemobj, and before it lets go of those that it had claimed, a
+ * capture gets another extent at the same place. That one is the capture's: the next trim must leave it alone.
+ */
+static void an_extent_that_follows_another_is_not_trimmed(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {1};
+    struct state *small = state_weights(&rng, 2, 1000), *large = state_copy(small);
+    rng_fill(&rng, state_add(large, "large", LMC_U8, 1, &(uint64_t){LARGE})->data, LARGE);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "run", large, 1);
+    take_snapshot(pool, "run", small, 2);
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    scene = (struct scene){.freed = extent_of_size(pool, LARGE)};
+    EXPECT(scene.freed != 0);
+    scene.pool = pool;
+    OK(lmcs_compact(pool, NULL, &err));
+    scene.pool = NULL;
+    EXPECT(scene.capture != NULL && scene.taken == scene.freed); /* or nothing was tried here */
+    memcpy(scene.room, large->tensors[large->count - 1].data, LARGE);
+    OK(lmcs_space_trim(pool, 0, &err));
+    put_state(scene.capture, small);
+    OK(lmcs_capture_commit(scene.capture, NULL, NULL, &err));
+    expect_snapshot(pool, "run", 3, large);
+    verify_pool(pool);
+    check_pool(pool);
+    close_pool(pool);
+    state_free(small);
+    state_free(large);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {ON_BOTH(an_extent_that_follows_another_is_not_trimmed)};
+    return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
+}
