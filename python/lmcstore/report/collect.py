@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a report shows of a shelf, gathered in bounded time.
+
+Snapshots are cheap to list and dear to read. All of a history up to `MOST_SNAPSHOTS` is listed, a longer one at even
+distances; how tensors drift and how long a restore takes is measured on a few, as long as the time allows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .. import _core
+from ..errors import DamagedError, NotFoundError
+from ..shelf import Shelf
+from ..snapshot import Snapshot
+from ..store import Store
+
+MOST_SNAPSHOTS = 600
+MOST_INTERVALS = 28
+MOST_ROWS = 48
+MOST_RESTORES = 16
+
+
+@dataclass
+class Point:
+    """One snapshot."""
+
+    number: int
+    step: int | None
+    time: float
+    parent: int | None
+    tags: list[str]
+    metrics: dict[str, float]
+    raw_bytes: int
+    stored: dict[str, int]
+    """Stored bytes of its contents by how they are stored; shared ones in full."""
+    new_bytes: int
+    """Stored bytes of the contents that no listed snapshot before it has."""
+    chain: int
+    """Deltas to undo, at most, to read it."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of its contents as they are stored."""
+        return sum(self.stored.values())
+
+
+@dataclass
+class Interval:
+    """How tensors changed from one snapshot to a later one."""
+
+    before: int
+    after: int
+    relative: dict[str, float]
+    """Root-mean-square change beside the root mean square of what was before, by tensor; 0: the same."""
+
+
+@dataclass
+class Restore:
+    """How long it took to read all tensors of a snapshot into memory, every checksum verified: the better of two."""
+
+    number: int
+    age: int
+    """Snapshots that came after it."""
+    seconds: float
+    raw_bytes: int
+    chain: int
+
+
+@dataclass
+class Gathered:
+    """What is shown of one shelf."""
+
+    name: str
+    origin: str | None
+    count: int
+    keep_raw: int
+    points: list[Point] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    """Tensors whose drift is shown, in their order in the newest snapshot."""
+    tensor_count: int = 0
+    intervals: list[Interval] = field(default_factory=list)
+    restores: list[Restore] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was left out, and why: sentences."""
+
+
+def _even(items: Sequence[int], most: int) -> list[int]:
+    """Choose some at even distances, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def _numbers(shelf: Shelf) -> list[int]:
+    return [snapshot.number for snapshot in shelf]
+
+
+def _point(snapshot: Snapshot, seen: set[int]) -> Point:
+    stored: dict[str, int] = {}
+    new_bytes = chain = 0
+    mine: set[int] = set()
+    for entry in snapshot.entries():
+        chain = max(chain, entry["chain"])
+        if entry["content"] in mine:
+            continue
+        mine.add(entry["content"])
+        stored[entry["stored_as"]] = stored.get(entry["stored_as"], 0) + entry["stored_bytes"]
+        new_bytes += 0 if entry["content"] in seen else entry["stored_bytes"]
+    seen |= mine
+    return Point(
+        number=snapshot.number,
+        step=snapshot.step,
+        time=snapshot.time,
+        parent=snapshot.parent,
+        tags=snapshot.tags,
+        metrics=snapshot.metrics,
+        raw_bytes=snapshot.raw_bytes,
+        stored=stored,
+        new_bytes=new_bytes,
+        chain=chain,
+    )
+
+
+def _list_points(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
+    numbers = _numbers(shelf)
+    chosen = _even(numbers, MOST_SNAPSHOTS)
+    seen: set[int] = set()
+    gathered.count = len(numbers)
+    for number in chosen:
+        try:
+            gathered.points.append(_point(shelf[number], seen))
+        except NotFoundError:  # a writer removed it meanwhile
+            continue
+        if time.monotonic() > deadline and len(gathered.points) < len(chosen):
+            gathered.notes.append(f"Only the first {len(gathered.points)} snapshots were listed: time was up.")
+            break
+    if len(chosen) < len(numbers):
+        gathered.notes.append(f"{len(chosen)} of {len(numbers)} snapshots are shown, at even distances.")
+
+
+def _choose_rows(snapshot: Snapshot) -> tuple[list[str], int]:
+    """Choose the largest tensors, in the order of the snapshot."""
+    entries = [entry for entry in snapshot.entries() if not entry["is_attachment"]]
+    largest = sorted(entries, key=lambda entry: -entry["raw_bytes"])[:MOST_ROWS]
+    chosen = {entry["name"] for entry in largest}
+    return [entry["name"] for entry in entries if entry["name"] in chosen], len(entries)
+
+
+def _drift(before: Snapshot, after: Snapshot) -> Interval:
+    found = before.diff(after, same=True)
+    relative = {}
+    for item in found:
+        if item.kind == "same":
+            relative[item.name] = 0.0
+        elif item.kind == "changed" and item.rms_before > 0:
+            relative[item.name] = item.rms_change / item.rms_before
+    return Interval(before.number, after.number, relative)
+
+
+def _measure_drift(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
+    numbers = _even([point.number for point in gathered.points], MOST_INTERVALS + 1)
+    for before, after in itertools.pairwise(numbers):
+        if time.monotonic() > deadline:
+            left = len(numbers) - 1 - len(gathered.intervals)
+            gathered.notes.append(f"Drift of {left} of {len(numbers) - 1} intervals was left out: time was up.")
+            return
+        try:
+            gathered.intervals.append(_drift(shelf[before], shelf[after]))
+        except NotFoundError:
+            continue
+        except DamagedError as error:
+            gathered.notes.append(f"Drift from {before} to {after} can't be told: {error}")
+
+
+def _restore(shelf: Shelf, number: int, newest: int) -> Restore:
+    snapshot = shelf[number]
+    seconds = float("inf")
+    for _ in range(2):  # what else the machine does at the moment is not of interest
+        begin = time.perf_counter()
+        view = snapshot._handle.view(None, _core.TENSOR, _core.VIEW_COPY | _core.VIEW_VERIFY)
+        seconds = min(seconds, time.perf_counter() - begin)
+        del view
+    return Restore(number, newest - number, seconds, snapshot.raw_bytes, snapshot.storage()["longest_chain"])
+
+
+def _measure_restores(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
+    numbers = _even([point.number for point in gathered.points], MOST_RESTORES)
+    for number in reversed(numbers):
+        if time.monotonic() > deadline:
+            left = len(numbers) - len(gathered.restores)
+            gathered.notes.append(f"{left} of {len(numbers)} restores were not measured: time was up.")
+            break
+        try:
+            gathered.restores.append(_restore(shelf, number, numbers[-1]))
+        except NotFoundError:
+            continue
+        except DamagedError as error:
+            gathered.notes.append(f"Snapshot {number} can't be restored: {error}")
+    gathered.restores.reverse()
+
+
+def collect(store: Store, name: str, seconds: float = 30.0) -> Gathered:
+    """Gather what is shown of a shelf.
+
+    Parameters
+    ----------
+    store : Store
+        Open for reading or writing.
+    name : str
+        The shelf.
+    seconds : float
+        About how long it may take.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such shelf.
+    """
+    shelf = store[name]
+    info = store._pool.shelf_info(name)
+    origin = shelf.origin
+    text = None if origin is None else f"{origin.shelf}@{origin.number}{'' if origin.is_there else ', which is gone'}"
+    gathered = Gathered(name, text, len(shelf), info["keep_raw"])
+    begin = time.monotonic()
+    _list_points(shelf, gathered, begin + 0.4 * seconds)
+    if not gathered.points:
+        return gathered
+    newest = shelf[gathered.points[-1].number]
+    gathered.rows, gathered.tensor_count = _choose_rows(newest)
+    _measure_restores(shelf, gathered, begin + 0.6 * seconds)
+    _measure_drift(shelf, gathered, begin + seconds)
+    return gathered

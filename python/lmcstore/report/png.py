@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A report as a picture, by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UnsupportedError
+from .charts import bytes_text
+from .collect import Gathered
+from .page import _ORDER, _edges, _positions
+
+_COLORS = {"delta": "#1f6fd0", "link": "#12966f", "keyframe": "#e08a00", "raw": "#9aa5b4", "unknown": "#b04fb0"}
+
+
+def check() -> None:
+    """Refuse where matplotlib is missing.
+
+    Raises
+    ------
+    UnsupportedError
+        It is.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UnsupportedError("--png needs matplotlib: pip install matplotlib, or write HTML with -o") from None
+
+
+def _sizes(axes: Any) -> None:
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
+
+
+def _history(axes: Any, gathered: Gathered) -> None:
+    xs, what = _positions(gathered.points)
+    raw = stored = 0
+    raws, storeds = [], []
+    for point in gathered.points:
+        raw, stored = raw + point.raw_bytes, stored + point.new_bytes
+        raws.append(raw)
+        storeds.append(stored)
+    for values, color, label in ((raws, _COLORS["raw"], "as full copies"), (storeds, _COLORS["delta"], "stored")):
+        axes.fill_between(xs, values, color=color, alpha=0.25)
+        axes.plot(xs, values, color=color, label=label)
+    axes.set(title=f"{gathered.name}: size of the history", xlabel=what, ylim=(0, None))
+    axes.legend(frameon=False)
+    _sizes(axes)
+
+
+def _snapshots(axes: Any, gathered: Gathered) -> None:
+    xs, what = _positions(gathered.points)
+    edges = _edges(xs)
+    widths = [right - left for left, right in edges]
+    bottoms = [0] * len(xs)
+    for kind in _ORDER:
+        sizes = [point.stored.get(kind, 0) for point in gathered.points]
+        if any(sizes):
+            axes.bar(xs, sizes, widths, bottoms, color=_COLORS[kind], label=kind)
+            bottoms = [bottom + size for bottom, size in zip(bottoms, sizes, strict=True)]
+    axes.set(title="how each snapshot is stored", xlabel=what)
+    axes.legend(frameon=False)
+    _sizes(axes)
+
+
+def _metrics(axes: Any, gathered: Gathered) -> None:
+    xs, what = _positions(gathered.points)
+    names = list(dict.fromkeys(name for point in gathered.points for name in point.metrics))
+    for name in names[:6]:
+        axes.plot(xs, [point.metrics.get(name, float("nan")) for point in gathered.points], label=name)
+    axes.set(title="metrics" if names else "no metrics", xlabel=what)
+    if names:
+        axes.legend(frameon=False)
+
+
+def _restores(axes: Any, gathered: Gathered) -> None:
+    found = sorted(gathered.restores, key=lambda item: item.age)
+    axes.plot([item.age for item in found], [item.seconds * 1000 for item in found], "o-", color=_COLORS["delta"])
+    axes.set(title="time to restore by age", xlabel="snapshots taken since", ylabel="ms", ylim=(0, None))
+
+
+def _drift(axes: Any, figure: Any, gathered: Gathered) -> None:
+    from matplotlib.colors import LogNorm
+
+    if not gathered.intervals:
+        axes.set_axis_off()
+        return
+    nan = float("nan")
+    table = [[item.relative.get(row) or nan for item in gathered.intervals] for row in gathered.rows]
+    has_one = any(value == value for row in table for value in row)
+    drawn = axes.imshow(table, aspect="auto", cmap="YlOrRd", norm=LogNorm() if has_one else None)
+    axes.set_yticks(range(len(gathered.rows)), [row[-40:] for row in gathered.rows], fontsize=5.5)
+    labels = [str(item.after) for item in gathered.intervals]
+    axes.set_xticks(range(len(labels)), labels, fontsize=7, rotation=60)
+    axes.set(title="drift: root-mean-square change beside each tensor's own size", xlabel="snapshot")
+    figure.colorbar(drawn, ax=axes, pad=0.01)
+
+
+def draw(path: Path, shelves: Sequence[Gathered]) -> None:
+    """Draw all shelves, one below the other."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = [gathered for gathered in shelves if gathered.points]
+    rows = sum(2 + (1.6 if gathered.intervals else 0.0) for gathered in shown) or 1
+    figure = Figure(figsize=(13, 3.6 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    for part, gathered in zip(figure.subfigures(max(1, len(shown)), 1, squeeze=False).ravel(), shown, strict=False):
+        axes = part.subplot_mosaic(
+            [["history", "snapshots"], ["metrics", "restores"], ["drift", "drift"]], height_ratios=[1, 1, 1.6]
+        )
+        _history(axes["history"], gathered)
+        _snapshots(axes["snapshots"], gathered)
+        _metrics(axes["metrics"], gathered)
+        _restores(axes["restores"], gathered)
+        _drift(axes["drift"], part, gathered)
+    figure.savefig(path, dpi=110)

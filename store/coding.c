@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * coding.c - a tensor's bytes become a frame in the pool: planned, encoded, written, read back and decoded.
+ *
+ * Coded blocks are made a window at a time, in parallel, and written one behind the other; the header, which needs them
+ * all, comes last, at the front. Then the new payload is read back and decoded as any reader would.
+ */
+#include "coding.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "guard.h"
+
+#define WHOLE_BYTES   ((uint64_t)64 << 20) /* of tensors whose frames are made in memory */
+#define WINDOW_BLOCKS 16u
+
+struct encoding {
+    struct lmcs_coding *coding;
+    struct lmc_encoder *encoder;
+    struct lmc_block *blocks;
+    uint64_t block_count;
+    uint64_t first; /* block of the window */
+    size_t slot_bytes;
+    unsigned char *slots; /* room for a window's coded blocks */
+    _Atomic int failure;  /* enum lmc_status */
+    struct lmcs_guarded sources[2];
+    _Atomic bool unreadable;
+};
+
+/* The codec reads where the bytes lie, so what the medium can't give any more is met within it. */
+static enum lmcs_status fail_unreadable(const struct lmcs_coding *coding, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, EIO, "%s: tensor \"%s\" is damaged: the medium can't be read",
+                     coding->pool->path, coding->tensor.name);
+}
+
+/* ---- Blocks ---- */
+
+struct block_job {
+    struct encoding *encoding;
+    uint64_t slot;
+    unsigned char *copy; /* of the block, when the data may change meanwhile; else NULL */
+};
+
+static void encode_block(void *context)
+{
+    const struct block_job *job = context;
+    struct encoding *e = job->encoding;
+    const struct lmcs_coding *coding = e->coding;
+    uint64_t block = e->first + job->slot, at = block * LMC_BLOCK_BYTES, left = coding->raw_bytes - at;
+    const unsigned char *data = (const unsigned char *)coding->data + at;
+    if (job->copy != NULL)
+        data = memcpy(job->copy, data, left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES);
+    enum lmc_status status =
+        lmc_encode_block_of(e->encoder, block, data, coding->base != NULL ? (const char *)coding->base + at : NULL,
+                            e->slots + job->slot * e->slot_bytes, e->slot_bytes, &e->blocks[block]);
+    if (status != LMC_OK)
+        e->failure = (int)status;
+}
+
+static void encode_job(void *context, uint64_t i)
+{
+    struct encoding *e = context;
+    struct block_job job = {e, i, NULL};
+    if (e->coding->may_change) {
+        uint64_t bytes = e->coding->raw_bytes < LMC_BLOCK_BYTES ? e->coding->raw_bytes : LMC_BLOCK_BYTES;
+        job.copy = malloc(bytes);
+        if (job.copy == NULL) {
+            e->failure = LMC_NO_MEMORY;
+            return;
+        }
+    }
+    if (!lmcs_guard(e->sources, 2, encode_block, &job))
+        e->unreadable = true;
+    free(job.copy);
+}
+
+static enum lmcs_status encode_window(struct encoding *e, uint64_t count, struct lmcs_error *error)
+{
+    if (e->coding->serial)
+        for (uint64_t i = 0; i < count; i++)
+            encode_job(e, i);
+    else
+        lmcs_workers_run(e->coding->pool->workers, encode_job, NULL, e, count);
+    if (e->unreadable)
+        return fail_unreadable(e->coding, error);
+    if (e->failure == LMC_NO_MEMORY)
+        return lmcs_fail_memory(error);
+    return e->failure == LMC_OK ? LMCS_OK
+                                : lmcs_fail(error, LMCS_INVALID, 0, "the codec refused a block (%d)", e->failure);
+}
+
+/* ---- Writing ---- */
+
+static enum lmcs_status take_room(struct lmcs_coding *coding, uint64_t bytes, struct lmcs_error *error)
+{
+    if (coding->region_lock != NULL)
+        pthread_mutex_lock(coding->region_lock);
+    enum lmcs_status status = lmcs_payload_take(coding->region, bytes, &coding->made, error);
+    if (coding->region_lock != NULL)
+        pthread_mutex_unlock(coding->region_lock);
+    return status;
+}
+
+static enum lmcs_status write_window(struct encoding *e, uint64_t count, uint64_t *at, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t i = 0; status == LMCS_OK && i < count; i++) {
+        uint32_t bytes = e->blocks[e->first + i].coded_bytes;
+        status = lmcs_payload_write(e->coding->pool->heap, &e->coding->made, *at, e->slots + i * e->slot_bytes, bytes,
+                                    error);
+        *at += bytes;
+    }
+    return status;
+}
+
+static uint64_t window_bytes(const struct encoding *e, uint64_t first, uint64_t count)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = first; i < first + count; i++)
+        sum += e->blocks[i].coded_bytes;
+    return sum;
+}
+
+static enum lmcs_status write_header(struct encoding *e, struct lmcs_error *error)
+{
+    size_t bytes = lmc_encoder_header_bytes(e->encoder);
+    void *header = malloc(bytes);
+    if (header == NULL)
+        return lmcs_fail_memory(error);
+    enum lmc_status made = lmc_encode_header(e->encoder, e->blocks, header, bytes);
+    enum lmcs_status status =
+        made != LMC_OK ? lmcs_fail(error, LMCS_INVALID, 0, "the codec can't make a header (%d)", (int)made)
+                       : lmcs_payload_write(e->coding->pool->heap, &e->coding->made, 0, header, bytes, error);
+    free(header);
+    return status;
+}
+
+/* Of data that had no digest before: that of what was encoded. */
+static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error)
+{
+    struct lmcs_coding *coding = e->coding;
+    const struct lmcs_tensor *tensor = &coding->tensor;
+    struct lmc_hash *hashes = malloc((e->block_count + 1) * sizeof *hashes);
+    if (hashes == NULL)
+        return lmcs_fail_memory(error);
+    for (uint64_t i = 0; i < e->block_count; i++)
+        hashes[i] = e->blocks[i].raw_hash;
+    struct lmc_hash digest = lmc_digest(tensor->dtype, tensor->ndim, tensor->shape, hashes, e->block_count);
+    free(hashes);
+    coding->made.df.digest_low = digest.low;
+    coding->made.df.digest_high = digest.high;
+    coding->is_known = coding->known != NULL && digest.low == coding->known->df.digest_low &&
+                       digest.high == coding->known->df.digest_high;
+    return LMCS_OK;
+}
+
+/* Small enough to be held in memory: the room is taken when the size is known. */
+static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *error)
+{
+    struct lmcs_coding *coding = e->coding;
+    uint64_t raw = lmcs_raw_stored_bytes(coding->raw_bytes);
+    uint64_t at = lmc_encoder_header_bytes(e->encoder);
+    enum lmcs_status status = encode_window(e, e->block_count, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t total = at + window_bytes(e, 0, e->block_count);
+    coding->worthwhile = total < raw - raw / 64;
+    if (coding->may_change)
+        status = take_digest(e, error);
+    coding->worthwhile &= !coding->is_known;
+    if (status != LMCS_OK || !coding->worthwhile)
+        return status;
+    status = take_room(coding, total, error);
+    if (status == LMCS_OK)
+        status = write_window(e, e->block_count, &at, error);
+    return status == LMCS_OK ? write_header(e, error) : status;
+}
+
+static void shrink_made(struct lmcs_coding *coding, uint64_t total)
+{
+    struct lmcs_content *made = &coding->made;
+    uint64_t left = total;
+    uint16_t count = 0;
+    for (uint16_t i = 0; i < made->df.part_count; i++) {
+        struct lmcs_part_df *part = &made->parts[i];
+        uint64_t bytes = left < part->bytes ? left : part->bytes;
+        if (bytes < part->bytes)
+            lmcs_region_shrink(coding->region, part->offset, bytes);
+        part->bytes = bytes;
+        count += bytes > 0;
+        left -= bytes;
+    }
+    made->df.part_count = count;
+    made->df.stored_bytes = total;
+}
+
+/* A window at a time, into room that is cut to size afterwards. */
+static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error *error)
+{
+    struct lmcs_coding *coding = e->coding;
+    uint64_t raw = lmcs_raw_stored_bytes(coding->raw_bytes), most = raw - raw / 64;
+    uint64_t at = lmc_encoder_header_bytes(e->encoder);
+    enum lmcs_status status = take_room(coding, most, error);
+    coding->worthwhile = true;
+    for (e->first = 0; status == LMCS_OK && coding->worthwhile && e->first < e->block_count;
+         e->first += WINDOW_BLOCKS) {
+        uint64_t left = e->block_count - e->first, count = left < WINDOW_BLOCKS ? left : WINDOW_BLOCKS;
+        status = encode_window(e, count, error);
+        if (status == LMCS_OK && at + window_bytes(e, e->first, count) > most)
+            coding->worthwhile = false;
+        else if (status == LMCS_OK)
+            status = write_window(e, count, &at, error);
+    }
+    if (status == LMCS_OK && coding->worthwhile && coding->may_change)
+        status = take_digest(e, error);
+    coding->worthwhile &= !coding->is_known;
+    if (status == LMCS_OK && coding->worthwhile)
+        status = write_header(e, error);
+    if (status == LMCS_OK)
+        shrink_made(coding, coding->worthwhile ? at : 0);
+    return status;
+}
+
+/* ---- All of it ---- */
+
+struct planning {
+    struct encoding *encoding;
+    const struct lmc_params *params;
+    const char *why;
+    enum lmc_status made;
+};
+
+static void plan(void *context)
+{
+    struct planning *p = context;
+    p->made = lmc_encoder_new(p->params, &p->encoding->encoder, &p->why);
+}
+
+static enum lmcs_status prepare(struct encoding *e, struct lmcs_error *error)
+{
+    struct lmcs_coding *coding = e->coding;
+    struct lmc_params params = {
+        .dtype = coding->tensor.dtype, .raw_bytes = coding->raw_bytes, .data = coding->data, .base = coding->base};
+    struct planning planning = {e, &params, "", LMC_OK};
+    e->sources[0] = (struct lmcs_guarded){coding->data, coding->may_change ? 0 : coding->raw_bytes};
+    e->sources[1] = (struct lmcs_guarded){coding->base, coding->base != NULL ? coding->raw_bytes : 0};
+    if (coding->base != NULL)
+        params.base_digest =
+            (struct lmc_hash){coding->base_chain->links[0].df.digest_low, coding->base_chain->links[0].df.digest_high};
+    if (!lmcs_guard(e->sources, 2, plan, &planning))
+        return fail_unreadable(coding, error);
+    if (planning.made != LMC_OK)
+        return planning.made == LMC_NO_MEMORY ? lmcs_fail_memory(error)
+                                              : lmcs_fail(error, LMCS_INVALID, 0, "codec: %s", planning.why);
+    bool whole = coding->raw_bytes <= WHOLE_BYTES;
+    size_t block = coding->raw_bytes < LMC_BLOCK_BYTES ? (size_t)coding->raw_bytes : LMC_BLOCK_BYTES;
+    e->block_count = lmc_encoder_block_count(e->encoder);
+    e->slot_bytes = (lmc_block_bound(block) + 63) & ~(size_t)63;
+    e->blocks = calloc(e->block_count + 1, sizeof *e->blocks);
+    e->slots = malloc((whole ? e->block_count + 1 : WINDOW_BLOCKS) * e->slot_bytes);
+    if (e->blocks == NULL || e->slots == NULL)
+        return lmcs_fail_memory(error);
+    bool needs_base = coding->base != NULL && lmc_encoder_base_count(e->encoder) > 0;
+    coding->made.df.payload = LMCS_PAYLOAD_FRAME;
+    coding->made.df.base_count = needs_base;
+    coding->made.bases[0] = needs_base ? coding->base_chain->links[0].id : 0;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_coding_verify(const struct lmcs_coding *coding, struct lmcs_error *error)
+{
+    size_t bases = coding->made.df.base_count > 0 ? coding->base_chain->length : 0;
+    if (bases > LMCS_CHAIN_BOUND)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: the chain of a delta would be too long", coding->pool->path);
+    struct lmcs_chain *chain = malloc(sizeof *chain);
+    if (chain == NULL)
+        return lmcs_fail_memory(error);
+    lmcs_heap_drain(coding->pool->heap);
+    chain->length = 1 + bases;
+    chain->serial = coding->serial;
+    chain->links[0] = coding->made;
+    for (size_t i = 0; i < bases; i++)
+        chain->links[1 + i] = coding->base_chain->links[i];
+    const struct lmcs_tensor *tensor = &coding->tensor;
+    enum lmcs_status status = lmcs_chain_read(coding->pool, chain, tensor->name, tensor->dtype, tensor->ndim,
+                                              tensor->shape, NULL, NULL, error);
+    free(chain);
+    return status;
+}
+
+enum lmcs_status lmcs_coding_run(struct lmcs_coding *coding, struct lmcs_error *error)
+{
+    struct encoding e = {.coding = coding};
+    coding->worthwhile = coding->is_known = false;
+    enum lmcs_status status = prepare(&e, error);
+    if (status == LMCS_OK)
+        status = coding->raw_bytes <= WHOLE_BYTES ? encode_whole(&e, error) : encode_by_windows(&e, error);
+    lmc_encoder_free(e.encoder);
+    free(e.blocks);
+    free(e.slots);
+    return status == LMCS_OK && coding->worthwhile ? lmcs_coding_verify(coding, error) : status;
+}

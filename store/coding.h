@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* coding.h - a tensor's bytes become a frame in the pool: for the compactor, and for captures that write deltas. */
+#ifndef LMCS_CODING_H
+#define LMCS_CODING_H
+
+#include "read.h"
+#include "space.h"
+
+struct lmcs_coding {
+    struct lmcs_pool *pool;
+    struct lmcs_region *region;
+    pthread_mutex_t *region_lock; /* NULL: the region is this thread's alone */
+    bool serial;                  /* in the caller's thread alone */
+    bool may_change;              /* others may write to `data` meanwhile: a torn tensor, but a sound frame */
+    struct lmcs_tensor tensor;    /* its name, dtype and shape */
+    uint64_t raw_bytes;
+    const void *data;                    /* raw_bytes, row-major */
+    const void *base;                    /* NULL: none */
+    const struct lmcs_chain *base_chain; /* of the base, pinned */
+    const struct lmcs_content *known;    /* NULL, or: when the data turns out to be that, nothing is made */
+    /* on output */
+    struct lmcs_content made; /* on input its raw size; parts, sizes, bases, kind; the digest, when data may change */
+    bool is_known;            /* it was */
+    bool worthwhile;          /* false: a frame is not smaller, or it is known, and nothing was made */
+};
+
+/* Encodes, writes, and verifies what was written by decoding it. */
+enum lmcs_status lmcs_coding_run(struct lmcs_coding *coding, struct lmcs_error *error);
+/* Reads a payload back and decodes it. */
+enum lmcs_status lmcs_coding_verify(const struct lmcs_coding *coding, struct lmcs_error *error);
+
+#endif

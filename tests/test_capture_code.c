@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_capture_code.c - captures that write deltas: they come back bit for bit, whatever the compactor and removals do
+ * to their bases meanwhile, and when they are chosen.
+ */
+/* ctest: timeout=600 */
+#include "support.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "capture.h"
+
+#define SNAPSHOTS 30
+
+static void captures_write_deltas(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {1};
+    struct state *states[SNAPSHOTS], *now = state_weights(&rng, 5, 60000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    uint64_t raw = 0, written = 0, frames = 0;
+    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    for (size_t i = 0; i < SNAPSHOTS; i++) {
+        struct lmcs_capture *capture;
+        uint64_t wrote, shared;
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        put_state(capture, now);
+        lmcs_capture_stats(capture, &wrote, &shared);
+        OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+        written += wrote;
+        if (i > 0)
+            assert_int_equal(shared, 60000 * 4); /* the one that did not change, found by bytes or by digest */
+        for (size_t t = 0; t < now->count; t++)
+            raw += now->tensors[t].bytes;
+        states[i] = state_copy(now);
+        state_step(now, &rng, 0, now->count - 1);
+        struct lmcs_snapshot_storage storage = storage_of(pool, "run", i + 1);
+        assert_true(storage.longest_chain <= 1); /* bases are raw */
+        frames += storage.delta_contents;
+    }
+    assert_true(frames > SNAPSHOTS * 2 && written < raw * 7 / 10);
+    check_pool(pool);
+    for (uint64_t n = 1; n <= SNAPSHOTS; n++)
+        expect_snapshot(pool, "run", n, states[n - 1]);
+    OK(lmcs_compact(pool, NULL, &err));
+    verify_pool(pool);
+    for (uint64_t n = 1; n <= SNAPSHOTS; n++) {
+        expect_snapshot(pool, "run", n, states[n - 1]);
+        assert_true(storage_of(pool, "run", n).longest_chain <= 3);
+    }
+    close_pool(pool);
+    for (size_t i = 0; i < SNAPSHOTS; i++)
+        state_free(states[i]);
+    state_free(now);
+}
+
+/* Tensors of all dtypes and sizes, some larger than is coded at once, and strided ones. */
+static void any_tensor_may_be_coded(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {2};
+    struct state *now = state_mixed(&rng, 66, 20000);
+    uint64_t shape = (uint64_t)70 << 18; /* 70 MiB */
+    struct held *large = state_add(now, "large", LMC_F32, 1, &shape);
+    rng_fill(&rng, large->data, large->bytes);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    for (uint64_t n = 1; n <= 3; n++) {
+        take_snapshot(pool, "run", now, (int64_t)n);
+        expect_snapshot(pool, "run", n, now);
+        for (size_t t = 0; t < now->count; t++)
+            for (size_t k = 0; k < now->tensors[t].bytes; k += 97 + t)
+                now->tensors[t].data[k]++;
+    }
+    assert_true(storage_of(pool, "run", 3).stored_bytes < now->tensors[now->count - 1].bytes / 2);
+    const float square[4][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+    const uint64_t sides[] = {4, 4};
+    const int64_t turned[] = {4, 16};
+    float got[4][4];
+    for (int i = 0; i < 2; i++) {
+        struct lmcs_tensor tensor = {.name = "t", .dtype = LMC_F32, .ndim = 2, .shape = sides, .strides = turned};
+        struct lmcs_capture *capture;
+        struct lmcs_snapshot *snapshot;
+        const void *data = square;
+        OK(lmcs_capture_begin(pool, "turned", &capture, &err));
+        OK(lmcs_capture_put(capture, &tensor, &data, 1, &err));
+        OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+        OK(lmcs_shelf_set_policy(pool, "turned", "encode=always", &err));
+        OK(lmcs_snapshot_open(pool, "turned", &snapshot, &err));
+        OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, "t", got, sizeof got, &err));
+        lmcs_snapshot_close(snapshot);
+        for (int r = 0; r < 4; r++)
+            for (int c = 0; c < 4; c++)
+                assert_true(got[r][c] == square[c][r]);
+    }
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* ---- Bases that others would let go ---- */
+
+struct churn {
+    struct lmcs_pool *pool;
+    atomic_bool stop;
+};
+
+static void *remove_and_compact(void *argument)
+{
+    struct churn *churn = argument;
+    struct rng rng = {3};
+    struct lmcs_error error;
+    while (!atomic_load(&churn->stop)) {
+        uint64_t numbers[64];
+        size_t count;
+        if (lmcs_snapshot_numbers(churn->pool, "run", 1, numbers, 64, &count, &error) == LMCS_OK && count > 6) {
+            enum lmcs_status status =
+                lmcs_snapshot_remove(churn->pool, "run", numbers[rng_below(&rng, count - 2)], false, NULL, &error);
+            EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND);
+        }
+        OK(lmcs_compact(churn->pool, NULL, &error));
+    }
+    return NULL;
+}
+
+static void bases_stay_while_they_are_needed(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {4};
+    struct state *now = state_weights(&rng, 4, 30000);
+    struct lmcs_pool *pool = open_pool(place->pool, LMCS_OPEN_OR_CREATE, 0);
+    struct churn churn = {.pool = pool};
+    pthread_t thread;
+    OK(lmcs_shelf_set_policy(pool, "run", "encode=always keep_raw=1", &err));
+    assert_int_equal(pthread_create(&thread, NULL, remove_and_compact, &churn), 0);
+    for (uint64_t n = 1; n <= scaled("LMCS_TEST_ROUNDS", 120); n++) {
+        take_snapshot(pool, "run", now, (int64_t)n);
+        expect_state(pool, "run", "latest", now);
+        state_step(now, &rng, 0, now->count);
+    }
+    atomic_store(&churn.stop, true);
+    pthread_join(thread, NULL);
+    OK(lmcs_compact(pool, NULL, &err));
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* A tensor that changes while it is coded is torn, but never looks damaged. */
+static void *scribble(void *argument)
+{
+    struct churn *churn = argument;
+    struct rng rng = {5};
+    float *data = (float *)churn->pool;
+    while (!atomic_load(&churn->stop))
+        for (int i = 0; i < 1000; i++)
+            __atomic_store_n((uint32_t *)data + rng_below(&rng, 500000), (uint32_t)rng_next(&rng), __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static void torn_tensors_are_sound(void **state)
+{
+#if UNDER_THREAD_SANITIZER
+    skip(); /* the race is the point of it */
+#endif
+    struct place *place = *state;
+    struct rng rng = {6};
+    struct state *now = state_weights(&rng, 1, 500000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct churn churn = {.pool = (void *)now->tensors[0].data};
+    pthread_t thread;
+    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    assert_int_equal(pthread_create(&thread, NULL, scribble, &churn), 0);
+    for (int64_t step = 0; step < 12; step++)
+        take_snapshot(pool, "run", now, step);
+    atomic_store(&churn.stop, true);
+    pthread_join(thread, NULL);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* ---- When ---- */
+
+static void the_faster_way_is_taken(void **state)
+{
+    (void)state;
+    struct lmcs_pace pace = {0};
+    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_NEVER, false));
+    assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_ALWAYS, true));
+    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false)); /* first the medium */
+    lmcs_pace_measured(&pace, false, 1 << 30, 1000000000);
+    assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false)); /* then the codec */
+    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, true)); /* never with DAX */
+    lmcs_pace_measured(&pace, true, 1 << 30, 2000000000);
+    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
+    lmcs_pace_measured(&pace, true, 1000, 1); /* too little to say anything */
+    assert_false(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
+    int tries = 0; /* the medium may get slower: the other way is tried again at times */
+    for (int i = 0; i < 1000; i++) {
+        bool codes = lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false);
+        tries += codes;
+        lmcs_pace_measured(&pace, codes, 1 << 30, codes ? 2000000000 : 1000000000);
+    }
+    assert_in_range(tries, 2, 10);
+    for (int i = 0; i < 1000; i++) {
+        bool codes = lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false);
+        lmcs_pace_measured(&pace, codes, 1 << 30, codes ? 2000000000 : 4000000000);
+    }
+    assert_true(lmcs_pace_codes(&pace, LMCS_ENCODE_AUTO, false));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(captures_write_deltas),
+        ON_DISK(any_tensor_may_be_coded),
+        ON_BOTH(bases_stay_while_they_are_needed),
+        IN_MEMORY(torn_tensors_are_sound),
+        cmocka_unit_test(the_faster_way_is_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

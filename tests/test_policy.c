@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_policy.c - policies: their text, what their rules keep, and pruning by them, asked for and by itself.
+ */
+#include "support.h"
+
+#include <math.h>
+
+#include "policy.h"
+#include "shelf.h"
+
+#define HOUR ((uint64_t)3600 * 1000000000)
+
+/* ---- Text ---- */
+
+static void expect_text(const char *words, const char *expected)
+{
+    struct lmcs_policy policy, again;
+    char text[LMCS_MAX_POLICY + 1], twice[LMCS_MAX_POLICY + 1];
+    lmcs_policy_init(&policy);
+    OK(lmcs_policy_parse(words, &policy, &err));
+    OK(lmcs_policy_format(&policy, text, &err));
+    assert_string_equal(text, expected);
+    lmcs_policy_init(&again);
+    OK(lmcs_policy_parse(text, &again, &err));
+    OK(lmcs_policy_format(&again, twice, &err));
+    assert_string_equal(twice, text);
+}
+
+static void text_comes_back(void **state)
+{
+    (void)state;
+    expect_text("", "keep_raw=4 chain=3 keep=all");
+    expect_text("  keep_raw=2  chain=0 ", "keep_raw=2 chain=0 keep=all");
+    expect_text("keep=last:100,every:10/1000,every:100", "keep_raw=4 chain=3 keep=last:100,every:10/1000,every:100");
+    expect_text("keep=best:loss,best:acc:3:max,best:f1:min",
+                "keep_raw=4 chain=3 keep=best:loss:1,best:acc:3:max,best:f1:1");
+    expect_text("keep=each:90s/3600s,each:24h/14d,each:2w", "keep_raw=4 chain=3 keep=each:90s/1h,each:1d/2w,each:2w");
+    expect_text("budget=50% rate=100M encode=auto", "keep_raw=4 chain=3 keep=all budget=50% rate=100M encode=auto");
+    expect_text("budget=1536MiB", "keep_raw=4 chain=3 keep=all budget=1536M");
+    expect_text("scrub=30d parity=16+2", "keep_raw=4 chain=3 keep=all scrub=30d parity=16+2");
+    expect_text("parity=128+16 scrub=90s parity=4+1", "keep_raw=4 chain=3 keep=all scrub=90s parity=4+1");
+    expect_text("scrub=1w parity=1+1 scrub=none parity=none", "keep_raw=4 chain=3 keep=all");
+    expect_text("budget=2048G budget=none rate=1 rate=none encode=always encode=never", "keep_raw=4 chain=3 keep=all");
+    expect_text("keep=last:3 keep=all", "keep_raw=4 chain=3 keep=all");
+}
+
+static void wrong_words_change_nothing(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {
+        "keep",
+        "keep=",
+        "keep=,",
+        "keep=last:1,",
+        "keep=last",
+        "keep=last:0",
+        "keep=last:-1",
+        "keep=last:99999999999999999999",
+        "keep=every:0",
+        "keep=every:5/0",
+        "keep=every:9223372036854775808",
+        "keep=each:5",
+        "keep=each:0s",
+        "keep=each:1y",
+        "keep=each:1h/",
+        "keep=each:99999999999d",
+        "keep=best:",
+        "keep=best::3",
+        "keep=best:loss:0",
+        "keep=best:loss:least",
+        "keep=all,last:3",
+        "keep_raw=0",
+        "keep_raw=",
+        "keep_raw=4294967296",
+        "keep_raw=2x",
+        "chain=8",
+        "budget=",
+        "budget=0",
+        "budget=0%",
+        "budget=101%",
+        "budget=5X",
+        "budget=99999999999T",
+        "rate=0",
+        "rate=fast",
+        "encode=sometimes",
+        "scrub=0s",
+        "scrub=30",
+        "parity=16",
+        "parity=0+1",
+        "parity=16+0",
+        "parity=129+1",
+        "parity=16+17",
+        "parity=16+2+1",
+        "colour=blue",
+        "keep=last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct lmcs_policy policy, before;
+        char words[300];
+        lmcs_policy_init(&policy);
+        before = policy;
+        snprintf(words, sizeof words, "keep_raw=9 %s", wrong[i]);
+        FAILS(LMCS_INVALID, lmcs_policy_parse(words, &policy, &err));
+        assert_non_null(strstr(err.message, wrong[i])); /* says which word */
+        assert_memory_equal(&policy, &before, sizeof policy);
+    }
+}
+
+static void any_text_is_safe(void **state)
+{
+    (void)state;
+    static const char letters[] = "keplastvryhbudgeincod_w=:,/%0123456789MGmaxins ";
+    struct rng rng = {1};
+    for (int i = 0; i < 200000; i++) {
+        char text[LMCS_MAX_POLICY + 1], out[LMCS_MAX_POLICY + 1];
+        size_t length = rng_below(&rng, 40);
+        static const char *const starts[] = {"", "keep=", "keep=best:", "budget=", "keep=each:", "keep=every:1"};
+        size_t at = (size_t)snprintf(text, sizeof text, "%s", starts[rng_below(&rng, 6)]);
+        for (size_t k = 0; k < length; k++)
+            text[at++] = letters[rng_below(&rng, sizeof letters - 1)];
+        text[at] = '\0';
+        struct lmcs_policy policy;
+        lmcs_policy_init(&policy);
+        if (lmcs_policy_parse(text, &policy, &err) == LMCS_OK)
+            OK(lmcs_policy_format(&policy, out, &err));
+    }
+}
+
+/* ---- What is kept ---- */
+
+#define MOST 400
+
+struct history {
+    struct lmcs_policy_facts facts[MOST];
+    const char *kept[MOST];
+    size_t count;
+    uint64_t now_ns;
+};
+
+static void add(struct history *history, int64_t step)
+{
+    struct lmcs_policy_facts *fact = &history->facts[history->count];
+    *fact = (struct lmcs_policy_facts){
+        .number = history->count > 0 ? fact[-1].number + 1 : 1, .step = step, .time_ns = history->now_ns};
+    for (size_t i = 0; i < LMCS_MAX_RULES; i++)
+        fact->metrics[i] = NAN;
+    history->count++;
+    history->now_ns += HOUR / 2;
+}
+
+static struct history steps(size_t count)
+{
+    struct history history = {.now_ns = 400 * HOUR};
+    for (size_t i = 0; i < count; i++)
+        add(&history, (int64_t)i);
+    return history;
+}
+
+static void judge(struct history *history, const char *rules)
+{
+    struct lmcs_policy policy;
+    char words[200];
+    lmcs_policy_init(&policy);
+    snprintf(words, sizeof words, "keep=%s", rules);
+    OK(lmcs_policy_parse(words, &policy, &err));
+    OK(lmcs_policy_keeps(&policy, history->facts, history->count, history->now_ns, history->kept, &err));
+}
+
+/* Exactly these steps are kept, written with spaces between them. */
+static void expect_kept(struct history *history, const char *rules, const char *expected)
+{
+    char kept[4096] = "";
+    judge(history, rules);
+    for (size_t i = 0; i < history->count; i++)
+        if (history->kept[i] != NULL)
+            snprintf(kept + strlen(kept), sizeof kept - strlen(kept), "%s%lld", *kept != '\0' ? " " : "",
+                     (long long)history->facts[i].step);
+    assert_string_equal(kept, expected);
+}
+
+static void rules_keep_what_they_say(void **state)
+{
+    (void)state;
+    struct history h = steps(20);
+    expect_kept(&h, "all", "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19");
+    expect_kept(&h, "last:3", "17 18 19");
+    expect_kept(&h, "last:100", "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19");
+    expect_kept(&h, "every:5", "0 5 10 15");
+    expect_kept(&h, "every:5/8", "12 15"); /* 12 is the first of its stretch among the newest 8 */
+    expect_kept(&h, "last:2,every:4/10,every:10", "0 10 12 16 18 19");
+    expect_kept(&h, "each:2h", "0 4 8 12 16");
+    expect_kept(&h, "each:2h/4h", "12 16");
+    h.facts[3].held = true;
+    expect_kept(&h, "last:1", "3 19");
+    h.facts[5].metrics[0] = 0.5;
+    h.facts[6].metrics[0] = 0.25;
+    h.facts[9].metrics[0] = 0.25;
+    h.facts[11].metrics[0] = INFINITY;
+    expect_kept(&h, "best:loss", "3 9"); /* of equals, the newest */
+    expect_kept(&h, "best:loss:3", "3 5 6 9");
+    expect_kept(&h, "best:loss:1:max", "3 11");
+    expect_kept(&h, "best:loss:9", "3 5 6 9 11"); /* those without it never count */
+}
+
+static void steps_may_be_anything(void **state)
+{
+    (void)state;
+    struct history h = steps(0);
+    static const int64_t odd[] = {-11, -10, -1, 0, 7, 17, 27, 107, 20, 27, 30};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        add(&h, odd[i]);
+    /* After a rewind to 20, the later 27 stands for the earlier one, and 20 is the first of its stretch. */
+    expect_kept(&h, "every:10", "-11 -10 0 17 107 20 30");
+    struct history without = steps(0);
+    for (size_t i = 0; i < 12; i++)
+        add(&without, LMCS_NO_STEP); /* numbers count: 1 to 12 */
+    judge(&without, "every:5");
+    for (size_t i = 0; i < 12; i++)
+        assert_true((without.kept[i] != NULL) == (i == 0 || i == 4 || i == 9));
+}
+
+/* Removes what is not kept, or some of it. */
+static void drop(struct history *h, struct rng *rng, bool all)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < h->count; i++)
+        if (h->kept[i] != NULL || (!all && rng_below(rng, 2) == 0))
+            h->facts[left++] = h->facts[i];
+    h->count = left;
+}
+
+/* Pruning often, seldom, or halfway comes to the same in the end. */
+static void pruning_again_agrees(void **state)
+{
+    (void)state;
+    static const char *const rules[] = {"last:7",  "every:10",          "last:5,every:7", "every:3/50,every:30",
+                                        "each:3h", "each:1h/20h,last:2"};
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct rng rng = {seed}, steps_rng = {seed};
+        const char *rule = rules[seed % 6];
+        struct history often = steps(0), once = steps(0);
+        int64_t step = 0;
+        for (int i = 0; i < MOST; i++) {
+            step += 1 + (int64_t)rng_below(&steps_rng, 3);
+            add(&often, step);
+            add(&once, step);
+            often.facts[often.count - 1].number = once.facts[once.count - 1].number;
+            judge(&often, rule);
+            drop(&often, &rng, rng_below(&rng, 3) == 0);
+        }
+        judge(&often, rule);
+        drop(&often, &rng, true);
+        judge(&once, rule);
+        drop(&once, &rng, true);
+        /* What a window of the newest keeps at its far end depends on what was there when it passed. */
+        if (strchr(rule, '/') == NULL) {
+            assert_int_equal(often.count, once.count);
+            for (size_t i = 0; i < once.count; i++)
+                assert_int_equal(often.facts[i].number, once.facts[i].number);
+        }
+        judge(&often, rule);
+        for (size_t i = 0; i < often.count && strchr(rule, '/') == NULL; i++)
+            assert_non_null(often.kept[i]); /* again: nothing to do */
+    }
+}
+
+/* ---- Pools ---- */
+
+static void grow(struct lmcs_pool *pool, struct state *state, struct rng *rng, int64_t from, int64_t to)
+{
+    for (int64_t step = from; step <= to; step++) {
+        take_snapshot(pool, "run", state, step);
+        state_step(state, rng, 0, state->count);
+    }
+}
+
+struct seen {
+    uint64_t kept, removed;
+    char goes[512];
+};
+
+static bool see(void *context, const struct lmcs_pruned *snapshot)
+{
+    struct seen *seen = context;
+    seen->kept += snapshot->why != NULL;
+    seen->removed += snapshot->why == NULL;
+    if (snapshot->why == NULL)
+        snprintf(seen->goes + strlen(seen->goes), sizeof seen->goes - strlen(seen->goes), " %lld",
+                 (long long)snapshot->step);
+    return true;
+}
+
+static void expect_steps(struct lmcs_pool *pool, const int64_t *steps, size_t count)
+{
+    uint64_t numbers[MOST];
+    size_t got;
+    OK(lmcs_snapshot_numbers(pool, "run", 0, numbers, MOST, &got, &err));
+    assert_int_equal(got, count);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(numbers[i], (uint64_t)steps[i] + 1); /* step 0 is number 1 */
+}
+
+static void policies_stay_with_the_shelf(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:9 keep_raw=2", &err)); /* which makes it */
+    OK(lmcs_shelf_set_policy(pool, "run", "chain=5", &err));                /* the rest stays */
+    FAILS(LMCS_INVALID, lmcs_shelf_set_policy(pool, "run", "chain=1 keep=some", &err));
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 3, &err));
+    close_pool(pool);
+    pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
+    assert_string_equal(shelf_info(pool, "run").policy, "keep_raw=3 chain=5 keep=last:9");
+    assert_int_equal(shelf_info(pool, "run").keep_raw, 3);
+    FAILS(LMCS_READ_ONLY, lmcs_shelf_set_policy(pool, "run", "chain=1", &err));
+    close_pool(pool);
+}
+
+static void pruning_on_request(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {1};
+    struct state *now = state_weights(&rng, 3, 20000);
+    struct lmcs_prune_report report;
+    struct seen seen = {0};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    grow(pool, now, &rng, 0, 11);
+    OK(lmcs_tag_set(pool, "run", "good", 2, &err));
+    OK(lmcs_prune(pool, "run", NULL, false, NULL, NULL, NULL, &report, &err));
+    assert_int_equal(report.removed, 0); /* without a policy nothing is deleted */
+    OK(lmcs_prune(pool, "run", "keep=last:2,every:5", true, see, &seen, NULL, &report, &err));
+    assert_int_equal(report.removed, 7);
+    assert_int_equal(report.kept, 5);
+    assert_int_equal(seen.removed, 7);
+    assert_string_equal(seen.goes, " 2 3 4 6 7 8 9");
+    assert_true(report.removal.freed_bytes > 0);
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 12); /* dry run */
+    assert_string_equal(shelf_info(pool, "run").policy, "keep_raw=4 chain=3 keep=all");
+    struct lmcs_prune_report again;
+    OK(lmcs_prune(pool, "run", "keep=last:2,every:5", false, NULL, NULL, NULL, &again, &err));
+    assert_int_equal(again.removed, 7);
+    assert_true(again.removal.freed_bytes == report.removal.freed_bytes); /* as was said */
+    expect_steps(pool, (int64_t[]){0, 1, 5, 10, 11}, 5);
+    OK(lmcs_prune(pool, "run", "keep=last:2,every:5", false, NULL, NULL, NULL, &again, &err));
+    assert_int_equal(again.removed, 0);
+    FAILS(LMCS_NOT_FOUND, lmcs_prune(pool, "walk", NULL, true, NULL, NULL, NULL, NULL, &err));
+    FAILS(LMCS_INVALID, lmcs_prune(pool, "run", "keep=most", true, NULL, NULL, NULL, NULL, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+static void pruning_by_itself(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {2};
+    struct state *now = state_weights(&rng, 3, 20000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    grow(pool, now, &rng, 0, 39);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 40);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3,every:10", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    expect_steps(pool, (int64_t[]){0, 10, 20, 30, 37, 38, 39}, 7);
+    /* What was coded against what went is coded anew: nothing is left of that. */
+    assert_true(pool_info(pool).content_count <= 7 * 3);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+static void a_budget_prunes_only_when_it_must(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {3};
+    struct state *now = state_weights(&rng, 3, 200000); /* 2.4 MB a snapshot */
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=1G", &err));
+    grow(pool, now, &rng, 0, 19);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 20);
+    assert_int_equal(storage_of(pool, "run", 19).raw_contents, 3);
+    OK(lmcs_shelf_set_policy(pool, "run", "budget=16M", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    uint64_t left = shelf_info(pool, "run").snapshot_count;
+    assert_in_range(left, 3, 19);                                     /* some went, the oldest, and not all */
+    assert_int_equal(storage_of(pool, "run", 19).raw_contents, 0);    /* compacted harder before that */
+    assert_true(pool_info(pool).live_bytes + 2400000 <= (16u << 20)); /* and the next one fits */
+    uint64_t numbers[1];
+    size_t got;
+    OK(lmcs_snapshot_numbers(pool, "run", 0, numbers, 1, &got, &err));
+    assert_int_equal(numbers[0], 21 - left);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=all budget=1M", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, left); /* no rules: nothing is deleted */
+    grow(pool, now, &rng, 20, 21);                                  /* and nothing refused */
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* A full pool prunes by the policy before it refuses; one without a policy refuses. */
+static void a_full_pool_prunes_before_it_refuses(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {4};
+    struct state *now = state_weights(&rng, 2, 250000); /* 2 MB */
+    struct lmcs_pool *pool = open_limited(place->pool, 48 << 20);
+    uint64_t number;
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3 budget=90%", &err));
+    for (int64_t step = 0; step < 100; step++) {
+        take_snapshot(pool, "run", now, step);
+        for (size_t i = 0; i < now->count; i++)
+            rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes); /* not to be compressed */
+    }
+    assert_true(shelf_info(pool, "run").snapshot_count >= 3);
+    assert_int_equal(shelf_info(pool, "run").latest, 100);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=all", &err));
+    enum lmcs_status status = LMCS_OK;
+    for (int64_t step = 100; status == LMCS_OK && step < 200; step++) {
+        status = try_snapshot(pool, "run", now, step, &number, &err);
+        for (size_t i = 0; i < now->count; i++)
+            rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes);
+    }
+    assert_int_equal(status, LMCS_FULL);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+static void metrics_decide(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {5};
+    struct state *now = state_weights(&rng, 1, 2000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    static char long_meta[4000];
+    memset(long_meta, ' ', sizeof long_meta - 1);
+    memcpy(long_meta, "{}", 2);
+    for (int64_t step = 0; step < 12; step++) {
+        struct lmcs_capture *capture;
+        struct lmcs_commit_options options;
+        struct lmcs_metric metric = {"loss", step == 3 || step == 8 ? 0.1 : 1.0 + (double)step};
+        lmcs_commit_options_init(&options);
+        options.step = step;
+        options.metrics = &metric;
+        options.metric_count = step != 5;
+        options.meta_json = step == 8 ? long_meta : NULL; /* its metrics lie in an attachment */
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        put_state(capture, now);
+        OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    }
+    OK(lmcs_prune(pool, "run", "keep=best:loss:2", false, NULL, NULL, NULL, NULL, &err));
+    expect_steps(pool, (int64_t[]){3, 8, 11}, 3);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* A policy that a newer version wrote prunes nothing, and is not overwritten. */
+static void unknown_words_prune_nothing(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {6};
+    struct state *now = state_weights(&rng, 1, 2000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    grow(pool, now, &rng, 0, 9);
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, "run", &shelf, &err));
+    strcpy(shelf.policy, "keep=last:1 moon=full");
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 10);
+    FAILS(LMCS_UNSUPPORTED, lmcs_shelf_set_policy(pool, "run", "keep=all", &err));
+    close_pool(pool);
+    state_free(now);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_comes_back),
+        cmocka_unit_test(wrong_words_change_nothing),
+        cmocka_unit_test(any_text_is_safe),
+        cmocka_unit_test(rules_keep_what_they_say),
+        cmocka_unit_test(steps_may_be_anything),
+        cmocka_unit_test(pruning_again_agrees),
+        IN_MEMORY(policies_stay_with_the_shelf),
+        ON_BOTH(pruning_on_request),
+        IN_MEMORY(pruning_by_itself),
+        IN_MEMORY(a_budget_prunes_only_when_it_must),
+        IN_MEMORY(a_full_pool_prunes_before_it_refuses),
+        IN_MEMORY(metrics_decide),
+        IN_MEMORY(unknown_words_prune_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

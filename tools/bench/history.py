@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measures long histories: finding snapshots, the log, forks, differences. Run by tools/bench.sh history."""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from history_ages import ages
+from history_pace import compactor, slow, trainer
+from history_peers import peers
+from history_setting import COMMAND, MIB, THREADS, TOP, Setting, bench_store
+from history_topology import topology
+from tables import Section, gbs, ms, processor, progress, run_sections
+
+
+def timed(*words: object) -> float:
+    """Run the command some times; give the median of the seconds from its start to its end."""
+    seconds = []
+    for _ in range(9):
+        begin = time.perf_counter()
+        subprocess.run([COMMAND, *map(str, words)], stdout=subprocess.DEVNULL, check=True)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def names(setting: Setting) -> Section:
+    """Measure how fast snapshots of a long history are found."""
+    count = setting.of(100_000, 20_000, 1_000)
+    section = Section(f"Finding snapshots in a history of {count:,}")
+    section.head = ["what", "measured"]
+    t = section.numbers = bench_store("names", setting.folder, 0, count)
+    pool = setting.folder / "names.pool"
+    for what, key in (
+        ("by number", "number_s"),
+        ("by step", "step_s"),
+        ("by tag", "tag_s"),
+        ("`latest~2`", "back_s"),
+        ("by time, `{2020-09-13 12:30}`", "time_s"),
+    ):
+        section.rows.append([f"open a snapshot {what}", f"{t[key] * 1e6:.1f} microseconds"])
+        section.goal(f"microseconds to find a snapshot {what}", t[key] * 1e6, "<=", 100)
+    t["log_s"] = timed("log", pool, "run", "-n", 20)
+    t["log_all_s"] = timed("log", pool, "-n", 20)
+    t["log_old_s"] = timed("log", pool, "run@..best", "-n", 20)
+    for what, key in (("run -n 20", "log_s"), ("-n 20 (all shelves)", "log_all_s"), ("run@..best -n 20", "log_old_s")):
+        section.rows.append([f"`lmc-store log POOL {what}`, the whole process", f"{ms(t[key])} ms"])
+        section.goal(f"ms for log {what}", t[key] * 1e3, "<=", 50)
+    section.rows.append(["fork a shelf (8 tensors)", f"{ms(t['fork_s'])} ms"])
+    pool.unlink()
+    return section
+
+
+def fork(setting: Setting) -> Section:
+    """Measure forking a snapshot of many tensors."""
+    count = setting.of(100_000, 20_000, 1_000)
+    section = Section(f"Forking a snapshot of {count:,} tensors")
+    section.head = ["first snapshot", "fork", "metadata that it adds, KiB"]
+    t = section.numbers = bench_store("fork", setting.folder, 0, count)
+    kib = t["metadata_bytes"] / 1024
+    section.rows.append([f"{ms(t['snapshot_s'])} ms", f"{ms(t['fork_s'])} ms", f"{kib:,.0f}"])
+    return section
+
+
+def diff(setting: Setting) -> Section:
+    """Measure comparing two snapshots of a model's weights."""
+    size = setting.of(512 * MIB, 128 * MIB, 16 * MIB)
+    section = Section("Differences of two snapshots, all fp32 tensors changed")
+    section.head = ["stored", "ms", "GB/s of each"]
+    t = section.numbers = bench_store("diff", setting.folder, size, 1)
+    section.rows.append(["both raw", ms(t["raw_s"]), gbs(t["bytes"], t["raw_s"])])
+    section.rows.append(["the older as a delta", ms(t["delta_s"]), gbs(t["bytes"], t["delta_s"])])
+    section.notes.append(f"{t['bytes'] >> 20} MiB each, {THREADS} threads, in the page cache.")
+    return section
+
+
+SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (
+    peers,
+    topology,
+    ages,
+    compactor,
+    trainer,
+    slow,
+    names,
+    fork,
+    diff,
+)
+
+
+def main() -> None:
+    """Measure what was asked for; exit 1 when a section could not run."""
+    parser = argparse.ArgumentParser(prog="tools/bench.sh history", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
+    parser.add_argument("--smoke", action="store_true", help="only see that it runs; the numbers mean nothing")
+    parser.add_argument("--no-peers", action="store_true", help="without other codecs and restic, which it fetches")
+    parser.add_argument("--plot", type=Path, default=TOP / "build/bench/topology.svg", help="where topology draws")
+    parser.add_argument("--dir", type=Path, default=TOP / "build/bench", help="a folder on the file system to measure")
+    parser.add_argument("--only", action="append", choices=[section.__name__ for section in SECTIONS], help="this one")
+    options = parser.parse_args()
+    kept = options.dir.resolve() / "history-data"
+    kept.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)  # sums are the same then on every machine, and nothing waits for a busy processor
+    size = "smoke" if options.smoke else "quick" if options.quick else "full"
+    report: dict[str, Any] = {"machine": f"{processor()}, load {os.getloadavg()[0]:.1f}; {size} run"}
+    if not options.json:
+        print(f"{report['machine']}\n", flush=True)
+    with tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as folder:
+        setting = Setting(
+            Path(folder).resolve(), kept, size, options.plot.absolute(), not (options.no_peers or options.smoke)
+        )
+        failures = run_sections(SECTIONS, setting, options.only, report, options.json)
+    report["left out"] = setting.notes
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        for note in setting.notes:
+            print(f"Left out: {note}")
+    if failures:
+        progress(f"could not be measured: {', '.join(failures)}")
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

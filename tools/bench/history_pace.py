@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The compactor beside a trainer: how fast it is, what it costs the trainer, and captures that write deltas."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import lmcstore
+import torch
+from history_run import KINDS, RECIPES, Trainer, flat_state, history
+from history_setting import GIB, MIB, Setting, mean, median
+from tables import Section, gbs, ms, progress
+
+CORES = sorted(os.sched_getaffinity(0))
+
+
+@contextmanager
+def on_cores(cores: list[int]) -> Iterator[None]:
+    """Keep this thread, and those that it starts, to some processors."""
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, CORES)
+
+
+class Wide:
+    """The states of a run, several times side by side: as large as is wanted, and as compressible."""
+
+    def __init__(self, setting: Setting, kind: str, size: int) -> None:
+        self.setting, self.kind = setting, kind
+        self.step = RECIPES[setting.size][kind].steps // 4
+        first = self._read()
+        copies = max(1, round(size / sum(tensor.nbytes for tensor in first.values())))
+        self.state = {str(i): {name: tensor.clone() for name, tensor in first.items()} for i in range(copies)}
+        self.bytes = copies * sum(tensor.nbytes for tensor in first.values())
+
+    def _read(self) -> dict[str, torch.Tensor]:
+        with history(self.setting, self.kind) as shelf:
+            return flat_state(shelf, self.step)
+
+    def go_on(self) -> None:
+        """Become the state of the next step."""
+        self.step += 1
+        for name, tensor in self._read().items():
+            for part in self.state.values():
+                part[name].copy_(tensor)
+
+
+# ---- The compactor's speed ------------------------------------------------------------------------------------------
+
+
+def by_codec(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> float:
+    """Encode a state against the one after it and decode it, by the codec alone; seconds of this thread's processor."""
+    room = {name: torch.empty_like(tensor) for name, tensor in old.items()}
+    begin = time.thread_time()
+    for name, tensor in old.items():
+        frame = lmcstore.codec.compress(tensor, base=new[name])
+        lmcstore.codec.decompress(frame, base=new[name], out=room[name])
+    return time.thread_time() - begin
+
+
+def compactor(setting: Setting) -> Section:
+    """Compact snapshots of a large state on one core."""
+    rounds = setting.of(6, 4, 2)
+    wide = Wide(setting, "fp32", setting.of(GIB, 256 * MIB, 4 * MIB))
+    path = setting.folder / "compactor.pool"
+    walls, cpus, alone, stored = [], [], [], []
+    store = lmcstore.open(path, background=False, threads=1)
+    shelf = store["run"]
+    shelf.snapshot(wide.state, step=0)
+    shelf.policy = "keep_raw=2"
+    for i in range(1, 3 + rounds):
+        before = {name: tensor.clone() for name, tensor in wide.state["0"].items()}
+        wide.go_on()
+        shelf.snapshot(wide.state, step=i)
+        if i >= 2:
+            with on_cores(CORES[-1:]):
+                begin, cpu = time.perf_counter(), time.process_time()
+                store.compact()
+                walls.append(time.perf_counter() - begin)
+                cpus.append(time.process_time() - cpu)
+            alone.append(by_codec(wide.state["0"], before) * len(wide.state))
+            stored.append(shelf[i - 1].stored_bytes / wide.bytes)
+            progress(
+                f"    {wide.bytes / GIB / walls[-1]:.2f} GiB/s, {wide.bytes / GIB / cpus[-1]:.2f} by processor time"
+            )
+    store.close()
+    path.unlink()
+    section = Section("The compactor on one core")
+    section.head = ["state, GiB", "seconds a snapshot", "of processor time", "the codec alone", "GiB/s"]
+    section.head += ["by processor time", "stored, % of raw"]
+    wall, cpu, codec = median(walls), median(cpus), median(alone)
+    size = wide.bytes / GIB
+    cells = [f"{size:.2f}", f"{wall:.3f}", f"{cpu:.3f}", f"{codec:.3f}", f"{size / wall:.2f}", f"{size / cpu:.2f}"]
+    section.rows.append([*cells, f"{100 * mean(stored):.1f}"])
+    section.numbers = {"bytes": wide.bytes, "wall_s": wall, "cpu_s": cpu, "codec_s": codec}
+    section.notes.append(
+        f"States of {RECIPES[setting.size]['fp32'].name}, one step apart, so often side by side; medians of "
+        f"{len(walls)}. Coded, written to the file system, synced, read back, decoded and compared; unused space is "
+        "given back. Processor time of the whole process; the codec alone encodes and decodes as many bytes."
+    )
+    section.goal("GiB of a state that one core compacts in a second", size / wall, ">=", 1)
+    section.goal("the same by processor time", size / cpu, ">=", 1)
+    return section
+
+
+# ---- What it costs the trainer --------------------------------------------------------------------------------------
+
+
+def train_beside(setting: Setting, store: lmcstore.Store) -> dict[bool, dict[str, list[float]]]:
+    """Train with the compactor paused and not, in turn; seconds of steps, and of snapshots."""
+    trainer = Trainer(RECIPES[setting.size]["fp32"], setting.folder / "text")
+    found: dict[bool, dict[str, list[float]]] = {on: {"step": [], "cpu": [], "snapshot": []} for on in (False, True)}
+    shelf = store["run"]
+    block = setting.of(8, 6, 2)
+    store.pause()
+    for turn in range(setting.of(18, 10, 4)):
+        on = turn % 2 == 1
+        if on:
+            store.resume()
+        for i in range(block):
+            begin, cpu = time.perf_counter(), time.thread_time()
+            trainer.step()
+            stepped, stepped_cpu = time.perf_counter(), time.thread_time()
+            shelf.snapshot(trainer.state(), step=turn * block + i)
+            done = time.perf_counter()
+            if turn >= 2:  # the first of each is to warm up
+                found[on]["step"].append(stepped - begin)
+                found[on]["cpu"].append(stepped_cpu - cpu)
+                found[on]["snapshot"].append(done - stepped)
+        if on:
+            store.pause()
+    return found
+
+
+def trainer(setting: Setting) -> Section:
+    """Measure a trainer's steps with compaction on and off."""
+    path = setting.folder / "trainer.pool"
+    with on_cores(CORES[-1:]):
+        store = lmcstore.open(path, threads=1)
+    before = store.info()["compacted_contents"]
+    with on_cores(CORES[:1]):
+        found = train_beside(setting, store)
+    contents = store.info()["compacted_contents"] - before
+    store.close()
+    path.unlink()
+    section = Section("A trainer's step with compaction off and on")
+    section.head = ["what", "off, ms", "on, ms", "on over off"]
+    rows = (
+        ("step", "step: forward, backward, optimizer"),
+        ("cpu", "the same, by processor time"),
+        ("snapshot", "snapshot, until durable"),
+    )
+    for key, what in rows:
+        off, on = (median(found[on][key]) for on in (False, True))
+        section.rows.append([what, ms(off), ms(on), f"{on / off:.3f}"])
+        section.numbers[key] = {"off": off, "on": on}
+    section.notes.append(
+        f"Medians of {len(found[True]['step'])} steps of {RECIPES[setting.size]['fp32'].name} each, in turns of "
+        f"{setting.of(8, 6, 2)}; on, the compactor also has the snapshots of the turn before to do ({contents} "
+        "contents in all). The trainer, one thread, has a processor of its own, the compactor another."
+    )
+    on, off = section.numbers["step"]["on"], section.numbers["step"]["off"]
+    if len(CORES) > 1:
+        section.goal("a step with compaction on over off", on / off, "<=", 1.02)
+    return section
+
+
+# ---- Slow media -----------------------------------------------------------------------------------------------------
+
+
+def timed_write(file: int, state: dict[str, dict[str, torch.Tensor]]) -> float:
+    """Write the bytes of a state over a file and sync them; seconds."""
+    begin = time.perf_counter()
+    offset = 0
+    for part in state.values():
+        for tensor in part.values():
+            offset += os.pwrite(file, tensor.reshape(-1).view(torch.uint8).numpy(), offset)
+    os.fdatasync(file)
+    return time.perf_counter() - begin
+
+
+def slow_of(setting: Setting, kind: str) -> Section:
+    """Capture states that are one step apart, in three ways, beside plain writing."""
+    rounds = setting.of(19, 11, 4)
+    wide = Wide(setting, kind, setting.of(256 * MIB, 64 * MIB, 2 * MIB))
+    path = setting.folder / "slow.pool"
+    ways = ("never", "auto", "always")
+    times: dict[str, list[float]] = {way: [] for way in ("write", *ways)}
+    shares: dict[str, list[float]] = {way: [] for way in ways}
+    store = lmcstore.open(path, background=False)
+    for way in ways:
+        store[way].snapshot(wide.state, step=0)
+        store[way].policy = f"encode={way} keep_raw=2"
+    file = os.open(setting.folder / "slow.file", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for turn in range(rounds):
+        wide.go_on()
+        order = [*times][turn % 4 :] + [*times][: turn % 4]
+        for way in order:
+            os.sync()
+            if way == "write":
+                seconds = timed_write(file, wide.state)
+            else:
+                begin = time.perf_counter()
+                snapshot = store[way].snapshot(wide.state, step=turn + 1)
+                seconds = time.perf_counter() - begin
+                shares[way].append(snapshot.stored_bytes / wide.bytes)
+            if turn > 2:
+                times[way].append(seconds)
+        if turn % 8 == 7:
+            store.compact()
+    os.close(file)
+    store.close()
+    path.unlink()
+    plain = median(times["write"])
+    section = Section(f"Captures that write deltas, {kind}")
+    section.head = ["way", "written, % of raw", "until durable, ms", "GB/s", "over write + fdatasync"]
+    section.rows.append(["write + fdatasync", "100.0", ms(plain), gbs(wide.bytes, plain), "1.00"])
+    for way in ways:
+        ratios = [a / b for a, b in zip(times[way], times["write"], strict=True)]
+        t = median(times[way])
+        section.rows.append(
+            [f"encode={way}", f"{100 * mean(shares[way]):.1f}", ms(t), gbs(wide.bytes, t), f"{median(ratios):.2f}"]
+        )
+        section.numbers[f"{kind}, {way}"] = {"durable_s": t, "over_write": median(ratios)}
+    section.numbers[f"{kind}, write"] = {"durable_s": plain}
+    section.notes.append(
+        f"States of {RECIPES[setting.size][kind].name}, one step apart, so often side by side that they have "
+        f"{wide.bytes / MIB:.0f} MiB; each way in turn, {len(times['write'])} times; medians, the last column of "
+        "ratios within a turn. Plain writing goes over a file that is there, captures into a pool with the space."
+    )
+    ratio = section.numbers[f"{kind}, auto"]["over_write"]
+    section.goal(f"{kind}: encode=auto until durable, over write + fdatasync of the raw bytes", ratio, "<=", 0.8)
+    return section
+
+
+def slow(setting: Setting) -> list[Section]:
+    """Measure captures that write deltas, on the file system of the folder."""
+    return [slow_of(setting, kind) for kind in KINDS]

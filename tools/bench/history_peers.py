@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Bytes a step of a whole history: the pool, beside the other ways to keep every step."""
+
+import io
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lmcstore
+import safetensors.torch
+import torch
+from codec_data import Source, write
+from codec_run import Peers
+from history_run import CLASSES, KINDS, RECIPES, class_of, described, flat_state, history, pool_of
+from history_setting import Setting, debian_tool, mean
+from peers import disk_bytes
+from tables import Section, progress
+
+LEAST_BYTES = 4096  # of a class, for a peer to be asked
+Sizes = dict[str, float]
+
+
+@dataclass
+class Sample:
+    """Some steps of a run, and the step before each."""
+
+    steps: list[int]
+    row: list[int]  # so many in a row, for what sees whole files in turn
+    states: dict[int, dict[str, torch.Tensor]]
+
+    def pairs(self) -> list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
+        """Give each sampled state with the one before it."""
+        return [(self.states[step], self.states[step - 1]) for step in self.steps]
+
+
+def sample_of(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> Sample:
+    """Take steps that are spread over the run, and some in a row from its middle."""
+    count = setting.of(5, 3, 2)
+    chosen = [round((2 * i + 1) * steps / (2 * count)) for i in range(count)]
+    row = list(range(steps // 2, steps // 2 + setting.of(10, 5, 3)))
+    wanted = sorted({*chosen, *(step - 1 for step in chosen), *row})
+    return Sample(chosen, row, {step: flat_state(shelf, step) for step in wanted})
+
+
+def by_class(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Sort the tensors of a state by what they are."""
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in state.items():
+        found.setdefault(class_of(name, tuple(tensor.shape)), {})[name] = tensor
+    return found
+
+
+def joined(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Lay tensors of one type side by side."""
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])
+
+
+# ---- Ours -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pool:
+    """What a pool holds after compaction: bytes of each class, and of everything."""
+
+    steps: int
+    keep_raw: int
+    disk: int
+    metadata: int
+    raw: Sizes = field(default_factory=dict)
+    older: Sizes = field(default_factory=dict)  # stored, of snapshots behind those that stay raw
+    older_raw: Sizes = field(default_factory=dict)
+    deltas: int = 0
+    keyframes: int = 0
+
+
+def look_at(setting: Setting, kind: str) -> Pool:
+    """Add up what the contents of a history take, each once."""
+    path = pool_of(setting, kind)
+    seen: set[int] = set()
+    with lmcstore.open(path, mode="r") as store:
+        shelf = store["gpt"]
+        snapshots = list(shelf)
+        pool = Pool(len(snapshots), shelf.keep_raw, disk_bytes(path), store.info()["metadata_bytes"])
+        for snapshot in snapshots[: -pool.keep_raw]:
+            for entry in {entry["content"]: entry for entry in snapshot.entries()}.values():
+                what = "values" if entry["is_attachment"] else class_of(entry["name"], entry["shape"])
+                pool.older_raw[what] = pool.older_raw.get(what, 0) + entry["raw_bytes"]
+                if entry["content"] not in seen:
+                    seen.add(entry["content"])
+                    pool.older[what] = pool.older.get(what, 0) + entry["stored_bytes"]
+                    pool.deltas += entry["stored_as"] == "delta"
+                    pool.keyframes += entry["stored_as"] == "keyframe"
+    return pool
+
+
+def deltas_of(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> Sizes:
+    """Code each tensor against the one before it, by the codec alone."""
+    sizes: Sizes = {}
+    for what, tensors in by_class(new).items():
+        frames = [lmcstore.codec.compress(tensor, base=old[name]) for name, tensor in tensors.items()]
+        sizes[what] = sum(map(len, frames))
+    return sizes
+
+
+# ---- Files ----------------------------------------------------------------------------------------------------------
+
+
+def zstd(words: list[str], data: bytes | None, tool: Path) -> int:
+    """Compress by the command; the size of what it writes."""
+    return len(subprocess.run([tool, "-q", "-c", *words], input=data, check=True, capture_output=True).stdout)
+
+
+def torch_size(state: dict[str, torch.Tensor]) -> int:
+    """Give the size of what torch.save writes."""
+    out = io.BytesIO()
+    torch.save(state, out)
+    return len(out.getvalue())
+
+
+def restic_growth(setting: Setting, sample: Sample, tool: Path) -> float:
+    """Back the file of each step up under one name; how much a step adds to the repository."""
+    home, file = setting.folder / "restic", setting.folder / "state.safetensors"
+    environment = os.environ | {"RESTIC_REPOSITORY": str(home), "RESTIC_PASSWORD": "bench"}
+    sizes = []
+
+    def restic(*words: str) -> None:
+        subprocess.run([tool, *words, "-q", "--no-cache"], env=environment, check=True, capture_output=True)
+
+    restic("init")
+    for step in sample.row:
+        safetensors.torch.save_file(sample.states[step], file)
+        restic("backup", str(file))
+        sizes.append(sum(path.stat().st_size for path in home.rglob("*") if path.is_file()))
+    shutil.rmtree(home)
+    file.unlink()
+    return (sizes[-1] - sizes[0]) / (len(sizes) - 1)
+
+
+def patched(setting: Setting, sample: Sample, tool: Path) -> float:
+    """Compress the file of each sampled step as a patch of that of the step before."""
+    sizes = []
+    files = [setting.folder / "old.safetensors", setting.folder / "new.safetensors"]
+    for new, old in sample.pairs():
+        safetensors.torch.save_file(old, files[0])
+        safetensors.torch.save_file(new, files[1])
+        sizes.append(zstd(["-3", "--long=31", f"--patch-from={files[0]}", str(files[1])], None, tool))
+    for file in files:
+        file.unlink()
+    return mean(sizes)
+
+
+def in_files(setting: Setting, sample: Sample) -> dict[str, float]:
+    """Measure what works on whole files: bytes a step of each way that can be had."""
+    states = [new for new, _ in sample.pairs()]
+    sizes: dict[str, float] = {"torch.save": mean([torch_size(state) for state in states])}
+
+    def attempt(what: str, tool: str, measure: Callable[[Path], float]) -> None:
+        progress(f"    {what} ...")
+        try:
+            sizes[what] = measure(debian_tool(tool, setting.kept))
+        except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
+            setting.notes.append(f"{what}: {str(error).splitlines()[0][:120]}")
+
+    attempt(
+        "safetensors, zstd -3",
+        "zstd",
+        lambda tool: mean([zstd(["-3"], safetensors.torch.save(state), tool) for state in states]),
+    )
+    attempt("safetensors, zstd -3 --patch-from", "zstd", lambda tool: patched(setting, sample, tool))
+    if setting.peers:
+        attempt("safetensors, restic", "restic", lambda tool: restic_growth(setting, sample, tool))
+    return sizes
+
+
+# ---- Codecs ---------------------------------------------------------------------------------------------------------
+
+
+def by_codecs(setting: Setting, sample: Sample, kind: str, peers: Peers) -> dict[str, Sizes]:
+    """Measure peers that code arrays: bytes of each class of a step against the one before."""
+    found: dict[str, Sizes] = {}
+    lost: set[str] = set()
+    for step, (new, old) in zip(sample.steps, sample.pairs(), strict=True):
+        olds = by_class(old)
+        for what, tensors in by_class(new).items():
+            data, base = joined(tensors), joined(olds[what])
+            files = [setting.folder / "array", setting.folder / "array.base"]
+            write(files[0], data)
+            write(files[1], base)
+            for peer in ("ZipNN", "z4ai"):
+                found.setdefault(peer, {}).setdefault(what, 0)
+                found[peer][what] += ask(setting, peers, peer, kind, files, data.nbytes, lost) / len(sample.steps)
+        progress(f"    ZipNN and z4ai at step {step}")
+    peers.stop()
+    return {peer: sizes for peer, sizes in found.items() if peer not in lost}
+
+
+def ask(
+    setting: Setting, peers: Peers, peer: str, kind: str, files: list[Path], raw_bytes: int, lost: set[str]
+) -> float:
+    """Ask one peer for one array; what is too small counts as it is. One that fails is noted, once."""
+    if raw_bytes < LEAST_BYTES or peer in lost:
+        return raw_bytes
+    dtype = {"fp32": "f32", "bf16": "bf16"}[kind]
+    try:
+        program = peers.load(Source("", "weights", dtype, files[0], files[1]), 1)
+        if peer not in program.first:
+            raise RuntimeError("it is not installed")
+        answer = program.ask({"size": peer})
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return float(answer["bytes"])
+    except RuntimeError as error:
+        lost.add(peer)
+        setting.notes.append(f"{peer}: {error}")
+        return raw_bytes
+
+
+def codec_peers(setting: Setting) -> Peers | None:
+    """Find or install the peers that code arrays."""
+    if not setting.peers:
+        return None
+    peers = Peers(setting.kept.parent / "codec-venv", install=setting.size == "full")
+    setting.notes += peers.skipped
+    return peers if peers.here else None
+
+
+# ---- Tables ---------------------------------------------------------------------------------------------------------
+
+
+def whole_table(kind: str, setting: Setting, pool: Pool, ways: list[tuple[str, float]], full: float) -> Section:
+    """Say what a step takes in each way, everything counted."""
+    section = Section(f"Bytes a step, {kind}")
+    section.head = ["way to keep every step", "MB a step", "full copies over it"]
+    for what, size in ways:
+        section.rows.append([what, f"{size / 1e6:.3f}", f"{full / size:.2f}"])
+        section.numbers[f"{kind}, {what}"] = size
+    older = sum(pool.older.values()) / (pool.steps - pool.keep_raw)
+    section.notes.append(
+        f"{described(setting, kind)[0].upper()}{described(setting, kind)[1:]}. The pool: its disk blocks after "
+        f"compaction over all {pool.steps} steps, with its newest {pool.keep_raw} raw, keyframes, manifests and all "
+        f"other metadata ({pool.metadata / 1e6:.2f} MB); and what a step takes once it is compacted "
+        f"({older / 1e6:.3f} MB): {pool.deltas} deltas, {pool.keyframes} keyframes. No read of it undoes more than 3 "
+        f"deltas. Peers: means over {setting.of(5, 3, 2)} steps spread over the run, tensors alone; restic over "
+        f"{setting.of(10, 5, 3)} steps in a row. Those that code against the step before count no keyframes, so to "
+        "read step N with them takes N decodings."
+    )
+    return section
+
+
+def class_table(kind: str, pool: Pool, codecs: dict[str, Sizes], sample: Sample) -> Section:
+    """Say how each kind of tensor does."""
+    section = Section(f"Ratios by class of tensor, {kind}")
+    raw = {
+        what: sum(t.nbytes for t in tensors.values())
+        for what, tensors in by_class(sample.states[sample.row[0]]).items()
+    }
+    total = sum(raw.values())
+    section.head = ["class", "share of the state", "the pool, compacted", *(f"{name}, one step" for name in codecs)]
+    for what in CLASSES:
+        if what in raw:
+            cells = [f"{raw[what] / sizes[what]:.2f}" for sizes in codecs.values()]
+            ratio = pool.older_raw[what] / pool.older[what]
+            section.rows.append([what, f"{100 * raw[what] / total:.1f} %", f"{ratio:.2f}", *cells])
+            section.numbers[f"{kind}, {what}"] = {
+                "pool": ratio,
+                **{name: raw[what] / sizes[what] for name, sizes in codecs.items()},
+            }
+    section.notes.append(
+        "Raw bytes over stored bytes. The pool's deltas jump, and its keyframes count; the others code each sampled "
+        "step against the one before it. Embeddings are tied with the head, and count once."
+    )
+    return section
+
+
+def peers_of(setting: Setting, kind: str, codecs: Peers | None) -> list[Section]:
+    """Measure one run."""
+    pool = look_at(setting, kind)
+    with history(setting, kind) as shelf:
+        sample = sample_of(setting, shelf, RECIPES[setting.size][kind].steps)
+    files = in_files(setting, sample)
+    full = files.pop("torch.save")
+    arrays: dict[str, Sizes] = {"LMC": {}}
+    for new, old in sample.pairs():
+        for what, size in deltas_of(new, old).items():
+            arrays["LMC"][what] = arrays["LMC"].get(what, 0) + size / len(sample.steps)
+    if codecs:
+        arrays |= by_codecs(setting, sample, kind, codecs)
+    older = sum(pool.older.values()) / (pool.steps - pool.keep_raw)
+    names = {"LMC": "LMC deltas", "ZipNN": "ZipNN of the XOR", "z4ai": "z4ai deltas"}
+    ways = [("full copies, torch.save", full), ("every tenth raw, the other nine lost", full / 10), *files.items()]
+    ways += [(f"{names[name]} with the step before", sum(sizes.values())) for name, sizes in arrays.items()]
+    ways += [("lmc-store, the whole pool", pool.disk / pool.steps), ("lmc-store, a compacted step", older)]
+    return [whole_table(kind, setting, pool, ways, full), class_table(kind, pool, arrays, sample)]
+
+
+def peers(setting: Setting) -> list[Section]:
+    """Measure bytes a step of the runs, beside other ways to keep every step."""
+    codecs = codec_peers(setting)
+    return [section for kind in KINDS for section in peers_of(setting, kind, codecs)]

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The training runs that histories are measured on: the quickstart's GPT, a snapshot after every step."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(TOP / "tools/quickstart"))  # behind this folder: both have a history.py
+
+import lmcstore  # noqa: E402
+import text  # noqa: E402
+import torch  # noqa: E402
+from history_setting import Setting  # noqa: E402
+from model import CONTEXT, GPT  # noqa: E402
+from peers import tensors_of  # noqa: E402
+from tables import progress  # noqa: E402
+
+RATE, WARM_UP, DECAY, BATCH = 1e-3, 8, 0.1, 8
+KINDS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+CLASSES = ("weights", "embeddings", "norms, biases", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A GPT, and how long it is trained."""
+
+    layers: int
+    heads: int
+    width: int
+    steps: int
+    kind: str = "fp32"
+
+    @property
+    def name(self) -> str:
+        """The folder that its pool is kept in."""
+        return f"gpt-{self.layers}-{self.heads}-{self.width}-{self.steps}-{self.kind}"
+
+
+RECIPES = {
+    "full": {kind: Recipe(4, 4, 256, 200, kind) for kind in KINDS},
+    "quick": {kind: Recipe(2, 4, 128, 100, kind) for kind in KINDS},
+    "smoke": {kind: Recipe(1, 2, 64, 24, kind) for kind in KINDS},
+}
+
+
+def class_of(name: str, shape: tuple[int, ...]) -> str:
+    """Say what kind of tensor a name in the state is."""
+    last = name.rsplit(".", 1)[-1]
+    if name.startswith("optimizer."):
+        return last if last in CLASSES else "other"
+    if name.startswith(("model.token.", "model.position.", "model.head.")):
+        return "embeddings"
+    return "weights" if len(shape) > 1 else "norms, biases"
+
+
+class Trainer:
+    """The quickstart's training, step by step: AdamW, warm-up, windows of text at random."""
+
+    def __init__(self, recipe: Recipe, text_file: Path) -> None:
+        torch.manual_seed(1234)
+        text.gather(text_file)
+        self.data = torch.frombuffer(bytearray(text_file.read_bytes()), dtype=torch.uint8)
+        self.model = GPT(recipe.layers, recipe.heads, recipe.width).to(KINDS[recipe.kind])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, weight_decay=DECAY)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
+
+    def step(self) -> float:
+        """Take a step; the loss before it."""
+        starts = torch.randint(len(self.data) - CONTEXT - 1, (BATCH,)).tolist()
+        windows = torch.stack([self.data[i : i + CONTEXT + 1] for i in starts]).long()
+        loss = self.model.loss(windows[:, :-1], windows[:, 1:])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        return float(loss.item())
+
+    def state(self) -> dict[str, Any]:
+        """Give what is snapshotted."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+
+def train(folder: Path, recipe: Recipe) -> None:
+    """Train and snapshot every step, compaction in the background and then to its end."""
+    trainer = Trainer(recipe, folder / "text")
+    with lmcstore.open(folder / "run.pool") as store:
+        for step in range(recipe.steps):
+            loss = trainer.step()
+            store["gpt"].snapshot(trainer.state(), step=step, metrics={"loss": loss})
+            if step % 25 == 0:
+                progress(f"training a GPT in {recipe.kind}: step {step} of {recipe.steps}, loss {loss:.2f}")
+        store.compact()
+
+
+def pool_of(setting: Setting, kind: str) -> Path:
+    """Give the pool of a run, which is trained if there is none yet; to be opened for reading alone."""
+    recipe = RECIPES[setting.size][kind]
+    home = setting.kept / recipe.name
+    if not home.exists():
+        with tempfile.TemporaryDirectory(prefix="training-", dir=setting.kept) as made:
+            train(Path(made), recipe)
+            shutil.move(made, home)
+            Path(made).mkdir()  # for its context to remove
+    return home / "run.pool"
+
+
+def described(setting: Setting, kind: str) -> str:
+    """Name the run: model, steps, learning rate."""
+    recipe = RECIPES[setting.size][kind]
+    with torch.device("meta"):
+        count = sum(p.numel() for p in GPT(recipe.layers, recipe.heads, recipe.width).parameters())
+    return (
+        f"the quickstart's GPT ({recipe.layers} layers of width {recipe.width}, {count / 1e6:.1f} M parameters, all "
+        f"{recipe.kind}), AdamW with weight decay {DECAY}, learning rate {RATE:g} after {WARM_UP} steps of warm-up, "
+        f"a snapshot after each of steps 0 to {recipe.steps - 1}"
+    )
+
+
+@contextmanager
+def history(setting: Setting, kind: str) -> Iterator[lmcstore.shelf.Shelf]:
+    """Open the history of a run for reading."""
+    with lmcstore.open(pool_of(setting, kind), mode="r") as store:
+        yield store["gpt"]
+
+
+def flat_state(shelf: lmcstore.shelf.Shelf, step: int) -> dict[str, torch.Tensor]:
+    """Read the tensors of a step, by dotted names, tied ones once, in memory of their own."""
+    seen: set[int] = set()
+    flat = {}
+    for name, tensor in tensors_of(shelf.at(step=step).state_dict()).items():
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            flat[name] = tensor.clone()
+    return flat

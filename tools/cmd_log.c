@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_log.c - lmc-store log: the history, newest first, with a graph of rewinds and forks.
+ *
+ * Each shelf is read from its newest snapshot on, a page of numbers at a time, so that the newest lines of a long
+ * history come at once. Several shelves are merged by time; a snapshot waits until all that were forked from it have
+ * been shown.
+ */
+#include "cli.h"
+#include "log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PAGE = 256 };
+
+struct line {
+    struct lmcs_shelf_info info;
+    uint64_t first; /* the oldest that is shown */
+    uint64_t numbers[PAGE];
+    size_t count;
+    size_t at;
+    uint64_t before;                /* the next page is of numbers below this one */
+    struct lmcs_snapshot *snapshot; /* the next to be shown; NULL: all were */
+    size_t origin;                  /* index of the shelf it was forked from; its own: not among those shown */
+};
+
+struct log {
+    struct cli *cli;
+    struct line **lines;
+    size_t count;
+    size_t capacity;
+    bool is_out_of_memory;
+    bool has_color;
+    bool has_names; /* of shelves: several are shown */
+    struct log_graph graph;
+    json_t *rows;
+};
+
+/* ---- Lines ---------------------------------------------------------------------------------------------------- */
+
+static bool add_line(void *context, const struct lmcs_shelf_info *info)
+{
+    struct log *log = context;
+    if (log->count == log->capacity) {
+        size_t capacity = log->capacity ? log->capacity * 2 : 8;
+        struct line **lines = realloc(log->lines, capacity * sizeof *lines);
+        if (lines) {
+            log->lines = lines;
+            log->capacity = capacity;
+        }
+    }
+    struct line *line = log->count < log->capacity ? calloc(1, sizeof *line) : NULL;
+    log->is_out_of_memory = !line;
+    if (!line)
+        return false;
+    line->info = *info;
+    line->first = 1;
+    line->before = UINT64_MAX;
+    log->lines[log->count++] = line;
+    return true;
+}
+
+/* Opens the next snapshot of a line. One that a writer removes while we list is not there: no error. */
+static enum lmcs_status step(struct log *log, struct line *line)
+{
+    struct cli *cli = log->cli;
+    lmcs_snapshot_close(line->snapshot);
+    line->snapshot = NULL;
+    for (;;) {
+        if (line->at == line->count) {
+            size_t wanted = cli->options.count && cli->options.count < PAGE ? (size_t)cli->options.count : PAGE;
+            enum lmcs_status status = lmcs_snapshot_newest(cli->pool, line->info.name, line->before, line->numbers,
+                                                           wanted, &line->count, &cli->error);
+            if (status != LMCS_OK || line->count == 0)
+                return status;
+            line->at = 0;
+            line->before = line->numbers[line->count - 1];
+        }
+        uint64_t number = line->numbers[line->at++];
+        if (number < line->first)
+            return LMCS_OK;
+        char which[24];
+        snprintf(which, sizeof which, "%" PRIu64, number);
+        enum lmcs_status status = lmcs_snapshot_find(cli->pool, line->info.name, which, &line->snapshot, &cli->error);
+        if (status != LMCS_NOT_FOUND)
+            return status;
+    }
+}
+
+static void find_origins(struct log *log)
+{
+    for (size_t i = 0; i < log->count; i++) {
+        struct line *line = log->lines[i];
+        line->origin = i;
+        for (size_t k = 0; k < log->count; k++) {
+            if (line->info.origin_is_there && strcmp(line->info.origin_shelf, log->lines[k]->info.name) == 0)
+                line->origin = k;
+        }
+    }
+}
+
+/* Whether something that was forked from the line's next snapshot is still to come. */
+static bool must_wait(const struct log *log, size_t index)
+{
+    uint64_t number = lmcs_snapshot_info(log->lines[index]->snapshot)->number;
+    for (size_t i = 0; i < log->count; i++) {
+        const struct line *line = log->lines[i];
+        if (i != index && line->snapshot && line->origin == index && line->info.origin_number == number)
+            return true;
+    }
+    return false;
+}
+
+/* The line whose next snapshot is the newest; log->count: all have been shown. */
+static size_t newest_line(const struct log *log)
+{
+    size_t best = log->count;
+    uint64_t best_ns = 0;
+    for (size_t i = 0; i < log->count; i++) {
+        if (!log->lines[i]->snapshot || must_wait(log, i))
+            continue;
+        uint64_t time_ns = lmcs_snapshot_info(log->lines[i]->snapshot)->time_ns;
+        if (best == log->count || time_ns > best_ns) {
+            best = i;
+            best_ns = time_ns;
+        }
+    }
+    return best;
+}
+
+/* ---- Rows ----------------------------------------------------------------------------------------------------- */
+
+static void print_colored(const struct log *log, const char *color, const char *text)
+{
+    if (log->has_color)
+        fputs(color, stdout);
+    cli_print(stdout, text);
+    if (log->has_color)
+        fputs("\033[0m", stdout);
+}
+
+struct tags {
+    const struct log *log;
+    bool has_one;
+};
+
+static bool print_tag(void *context, const char *tag)
+{
+    struct tags *tags = context;
+    fputs(tags->has_one ? ", " : "  (", stdout);
+    print_colored(tags->log, "\033[32m", tag);
+    tags->has_one = true;
+    return true;
+}
+
+static enum lmcs_status print_text(struct log *log, const struct line *line, bool tells_origin)
+{
+    struct cli *cli = log->cli;
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(line->snapshot);
+    struct tags tags = {log, false};
+    char number[24];
+    snprintf(number, sizeof number, "@%" PRIu64, info->number);
+    if (log->has_names)
+        print_colored(log, "\033[33m", info->shelf);
+    print_colored(log, "\033[33m", log->has_names ? number : number + 1);
+    printf("  step %s  %s  %s", cli_step(info->step).text, cli_time(info->time_ns).text,
+           cli_bytes(info->raw_bytes).text);
+    if (info->number == line->info.latest)
+        print_tag(&tags, "latest");
+    enum lmcs_status status = lmcs_snapshot_tags(line->snapshot, print_tag, &tags, &cli->error);
+    if (tags.has_one)
+        putchar(')');
+    for (size_t i = 0; i < info->metric_count; i++) {
+        fputs(i ? " " : "  ", stdout);
+        cli_print(stdout, info->metrics[i].name);
+        printf("=%.6g", info->metrics[i].value);
+    }
+    if (info->parent && info->parent + 1 != info->number)
+        printf("  from %" PRIu64, info->parent);
+    if (tells_origin) {
+        fputs("  forked from ", stdout);
+        cli_print(stdout, line->info.origin_shelf);
+        printf("@%" PRIu64 "%s", line->info.origin_number, line->info.origin_is_there ? "" : ", which is gone");
+    }
+    if (strcmp(info->meta_json, "{}") != 0) {
+        fputs("  ", stdout);
+        cli_print(stdout, info->meta_json);
+    }
+    putchar('\n');
+    return status;
+}
+
+static enum lmcs_status add_json(struct log *log, const struct line *line, bool tells_origin)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(line->snapshot);
+    json_t *row = NULL;
+    json_t *origin = NULL;
+    enum lmcs_status status = cli_json_snapshot_head(log->cli, line->snapshot, &row);
+    if (status != LMCS_OK)
+        return status;
+    cli_json_set(row, "is_rewind", json_boolean(info->parent && info->parent + 1 != info->number));
+    if (tells_origin) {
+        origin = json_object();
+        cli_json_set(origin, "shelf", cli_json_text(line->info.origin_shelf));
+        cli_json_set(origin, "number", cli_json_u64(line->info.origin_number));
+        cli_json_set(origin, "is_there", json_boolean(line->info.origin_is_there));
+    }
+    cli_json_set(row, "origin", origin);
+    json_array_append_new(log->rows, row);
+    return LMCS_OK;
+}
+
+/* What a snapshot comes from, as far as it is there: its parent, the nearest before that, or what was forked. */
+static enum lmcs_status find_source(struct log *log, size_t index, struct log_point *from, bool *found)
+{
+    struct line *line = log->lines[index];
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(line->snapshot);
+    size_t count = 0;
+    uint64_t number = 0;
+    *found = false;
+    if (info->parent == 0) {
+        *found = info->number == 1 && line->origin != index;
+        *from = (struct log_point){line->origin, line->info.origin_number, false};
+        return LMCS_OK;
+    }
+    enum lmcs_status status =
+        lmcs_snapshot_newest(log->cli->pool, line->info.name, info->parent + 1, &number, 1, &count, &log->cli->error);
+    *found = status == LMCS_OK && count == 1 && number < info->number;
+    *from = (struct log_point){index, number, number != info->parent};
+    return status;
+}
+
+static enum lmcs_status show(struct log *log, size_t index)
+{
+    struct line *line = log->lines[index];
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(line->snapshot);
+    struct log_point point = {index, info->number, false};
+    struct log_point from = point;
+    bool has_source = false;
+    bool is_first = info->number == 1 && line->info.origin_number;
+    enum lmcs_status status = LMCS_OK;
+    if (log->cli->options.json) {
+        status = add_json(log, line, is_first);
+    } else {
+        status = find_source(log, index, &from, &has_source);
+        if (status == LMCS_OK && !log_graph_row(&log->graph, stdout, &point, has_source ? &from : NULL))
+            status = cli_fail(log->cli, LMCS_NO_MEMORY, 0, "out of memory");
+        if (status == LMCS_OK)
+            status = print_text(log, line, is_first);
+    }
+    return status == LMCS_OK ? step(log, line) : status;
+}
+
+/* ---- The command ---------------------------------------------------------------------------------------------- */
+
+/* One shelf, or a range of it. */
+static enum lmcs_status choose_one(struct log *log, const char *address)
+{
+    struct cli *cli = log->cli;
+    struct lmcs_shelf_info info;
+    char name[LMCS_MAX_NAME + 1];
+    size_t length = strcspn(address, "@");
+    if (length > LMCS_MAX_NAME)
+        return cli_wrong_use(cli, "log: the shelf's name is too long");
+    memcpy(name, address, length);
+    name[length] = '\0';
+    enum lmcs_status status = lmcs_shelf_info(cli->pool, name, &info, &cli->error);
+    if (status == LMCS_OK && !add_line(log, &info))
+        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status != LMCS_OK || address[length] == '\0')
+        return status;
+    uint64_t last = 0;
+    struct line *line = log->lines[0];
+    status = lmcs_snapshot_range(cli->pool, name, address + length + 1, &line->first, &last, &cli->error);
+    line->before = last + 1;
+    return status;
+}
+
+static enum lmcs_status choose(struct log *log, const char *address)
+{
+    struct cli *cli = log->cli;
+    if (address && cli->options.all)
+        return cli_wrong_use(cli, "log: give a shelf or --all, not both");
+    enum lmcs_status status =
+        address ? choose_one(log, address) : lmcs_shelf_list(cli->pool, add_line, log, &cli->error);
+    if (status == LMCS_OK && log->is_out_of_memory)
+        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    log->has_names = log->count > 1;
+    find_origins(log);
+    for (size_t i = 0; i < log->count && status == LMCS_OK; i++)
+        status = step(log, log->lines[i]);
+    return status;
+}
+
+static void end_log(struct log *log)
+{
+    for (size_t i = 0; i < log->count; i++) {
+        lmcs_snapshot_close(log->lines[i]->snapshot);
+        free(log->lines[i]);
+    }
+    free(log->lines);
+    log_graph_free(&log->graph);
+    json_decref(log->rows);
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    struct log log = {.cli = cli, .rows = json_array()};
+    log.has_color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
+    if (status == LMCS_OK)
+        status = choose(&log, cli->options.arguments[1]);
+    uint64_t most = cli->options.count ? cli->options.count : UINT64_MAX;
+    for (size_t i = 0; status == LMCS_OK && most && !ferror(stdout) && (i = newest_line(&log)) < log.count; most--)
+        status = show(&log, i);
+    if (status == LMCS_OK && cli->options.json) {
+        cli->json = json_object();
+        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+        cli_json_set(cli->json, "snapshots", json_incref(log.rows));
+    }
+    end_log(&log);
+    return status;
+}
+
+const struct cli_command cmd_log = {
+    .name = "log",
+    .synopsis = "POOL [SHELF[@RANGE]] [-n N] [--all] [--json]",
+    .summary = "Shows the history, newest first, as a graph",
+    .help = "Without SHELF, or with --all: all shelves in one graph, newest first. With a range, such as run@5..9,\n"
+            "run@step:100.. or 'run@{2 hours ago}..': what lies in it, both ends included. A rewind is a line that\n"
+            "parts from another, a fork one that goes on to the shelf it came from; \":\" stands where the parent was\n"
+            "removed and the line goes on to the nearest before it. \"from N\" names a parent that is not the number\n"
+            "before. Works while another process writes to the pool.",
+    .options = "nafj",
+    .min_arguments = 1,
+    .max_arguments = 2,
+    .run = run,
+};

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * cmd_policy.c - lmc-store policy: shows or changes what a shelf keeps, or prunes by it.
+ */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The words of the command line, with spaces between them; NULL: none, or too many. */
+static char *join_words(const struct cli *cli)
+{
+    size_t bytes = 1;
+    for (int i = 2; i < CLI_MAX_ARGUMENTS && cli->options.arguments[i] != NULL; i++)
+        bytes += strlen(cli->options.arguments[i]) + 1;
+    char *words = calloc(1, bytes);
+    for (int i = 2; words != NULL && i < CLI_MAX_ARGUMENTS && cli->options.arguments[i] != NULL; i++) {
+        strcat(words, *words != '\0' ? " " : "");
+        strcat(words, cli->options.arguments[i]);
+    }
+    return words;
+}
+
+struct listing {
+    struct cli *cli;
+    json_t *removed;
+    uint64_t shown;
+};
+
+static bool list_one(void *context, const struct lmcs_pruned *snapshot)
+{
+    struct listing *listing = context;
+    if (snapshot->why != NULL)
+        return true;
+    if (listing->removed != NULL) {
+        json_array_append_new(listing->removed, cli_json_u64(snapshot->number));
+        return true;
+    }
+    if (listing->shown++ == 0)
+        printf("%10s  %10s\n", "snapshot", "step");
+    printf("%10" PRIu64 "  %10s\n", snapshot->number, cli_step(snapshot->step).text);
+    return true;
+}
+
+static void report(struct cli *cli, const struct lmcs_shelf_info *info, const struct lmcs_prune_report *prune,
+                   json_t *removed)
+{
+    bool pruned = cli->options.prune && !cli->options.dry_run;
+    if (cli->options.json) {
+        cli->json = json_object();
+        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+        cli_json_set(cli->json, "shelf", cli_json_text(info->name));
+        cli_json_set(cli->json, "policy", cli_json_text(info->policy));
+        cli_json_set(cli->json, "kept", cli_json_u64(prune->kept));
+        cli_json_set(cli->json, pruned ? "removed" : "would_remove", removed);
+        cli_json_set(cli->json, "freed_bytes", cli_json_u64(prune->removal.freed_bytes));
+        cli_json_set(cli->json, "later_bytes", cli_json_u64(prune->removal.later_bytes));
+        return;
+    }
+    cli_print(stdout, info->name);
+    printf(": %s\n", info->policy);
+    printf("%s %" PRIu64 " snapshot%s, %s %" PRIu64, pruned ? "kept" : "keeps", prune->kept, cli_s(prune->kept),
+           pruned ? "removed" : "would remove", prune->removed);
+    if (prune->removed > 0)
+        printf(": %s freed", cli_bytes(prune->removal.freed_bytes).text);
+    if (prune->removal.later_bytes > 0)
+        printf(", %s more after compaction", cli_bytes(prune->removal.later_bytes).text);
+    putchar('\n');
+}
+
+static enum lmcs_status run(struct cli *cli)
+{
+    const char *shelf = cli->options.arguments[1];
+    bool changes = (cli->options.arguments[2] != NULL || cli->options.prune) && !cli->options.dry_run;
+    struct lmcs_shelf_info info;
+    struct lmcs_prune_report prune = {0};
+    struct listing listing = {.cli = cli, .removed = cli->options.json ? json_array() : NULL};
+    char *words = join_words(cli);
+    enum lmcs_status status = words != NULL ? cli_open(cli, changes ? LMCS_OPEN_WRITE : LMCS_OPEN_READ)
+                                            : cli_fail(cli, LMCS_NO_MEMORY, 0, "no memory");
+    if (status == LMCS_OK && changes && *words != '\0')
+        status = lmcs_shelf_set_policy(cli->pool, shelf, words, &cli->error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_info(cli->pool, shelf, &info, &cli->error);
+    if (status == LMCS_OK) {
+        struct lmcs_progress progress = cli_progress_start(cli);
+        status = lmcs_prune(cli->pool, shelf, changes ? NULL : words, !(cli->options.prune && changes),
+                            cli->options.prune || cli->options.dry_run || cli->options.json ? list_one : NULL, &listing,
+                            &progress, &prune, &cli->error);
+        cli_progress_wipe(&cli->progress);
+    }
+    if (status == LMCS_OK)
+        report(cli, &info, &prune, listing.removed);
+    else
+        json_decref(listing.removed);
+    free(words);
+    return status;
+}
+
+const struct cli_command cmd_policy = {
+    .name = "policy",
+    .synopsis = "POOL SHELF [WORD...] [--prune] [--dry-run] [--json]",
+    .summary = "Shows or changes what a shelf keeps",
+    .help = "Without words it shows the policy, and how many snapshots it would remove. Words change it:\n\n"
+            "  keep_raw=N     the newest N stay raw (4)\n"
+            "  chain=N        at most N deltas are undone to read a tensor (3)\n"
+            "  keep=RULE,...  what is kept; \"all\" (the default): nothing is ever removed\n"
+            "                 last:100        the newest 100\n"
+            "                 every:1000      one of every 1,000 steps\n"
+            "                 every:10/500    one of every 10 steps, among the newest 500\n"
+            "                 each:1h/7d      one an hour, not older than 7 days\n"
+            "                 best:loss:3     the 3 with the least loss (best:acc:3:max: the greatest)\n"
+            "  budget=SIZE    compact harder, and then prune, when the pool gets larger (200G, or 50%)\n"
+            "  rate=SIZE      the background codes no more than this a second (100M)\n"
+            "  encode=WHEN    captures write deltas: never, auto, always\n"
+            "  scrub=TIME     the background reads and mends all of the pool once in this time (30d), or none\n"
+            "  parity=K+M     parity is kept, by which damage is mended: M bytes for each K (16+2), or none\n\n"
+            "The latest and what is tagged is always kept. The background prunes when it is worth it; --prune does it\n"
+            "now; --dry-run lists what would go, and changes nothing.",
+    .options = "uDwfj",
+    .min_arguments = 2,
+    .max_arguments = CLI_MAX_ARGUMENTS,
+    .run = run,
+};

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * log_graph.c - the graph beside the log.
+ *
+ * Newest first. Each lane waits for the snapshot that the one above in it came from. A snapshot for which several lanes
+ * wait is where they part: they are joined on a line of their own. One that no lane waits for is the end of a branch,
+ * and begins a lane. A lane that has ended leaves its column to the next one, so that no other lane moves.
+ */
+#include "log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool waits_for(const struct log_lane *lane, const struct log_point *point)
+{
+    return lane->is_used && lane->next.shelf == point->shelf && lane->next.number == point->number;
+}
+
+static char lane_character(const struct log_lane *lane)
+{
+    return !lane->is_used ? ' ' : lane->next.is_near ? ':' : '|';
+}
+
+/* The lane of a point: the first that waits for it, or a new one. */
+static bool find_lane(struct log_graph *graph, const struct log_point *point, size_t *found)
+{
+    for (*found = 0; *found < graph->count; ++*found)
+        if (waits_for(&graph->lanes[*found], point))
+            return true;
+    for (*found = 0; *found < graph->count && graph->lanes[*found].is_used; ++*found)
+        ;
+    if (*found < graph->count)
+        return true;
+    if (graph->count == graph->capacity) {
+        size_t capacity = graph->capacity ? graph->capacity * 2 : 16;
+        struct log_lane *lanes = realloc(graph->lanes, capacity * sizeof *lanes);
+        if (!lanes)
+            return false;
+        graph->lanes = lanes;
+        graph->capacity = capacity;
+    }
+    graph->lanes[graph->count++] = (struct log_lane){false, {0, 0, false}};
+    return true;
+}
+
+static void trim(struct log_graph *graph)
+{
+    while (graph->count && !graph->lanes[graph->count - 1].is_used)
+        graph->count--;
+}
+
+/* "| |/" and "|_|/": the lanes from `first` on that wait for the point end in that one. */
+static bool join(struct log_graph *graph, FILE *out, const struct log_point *point, size_t first)
+{
+    size_t width = 2 * graph->count;
+    size_t last = 0;
+    for (size_t i = first + 1; i < graph->count; i++) {
+        if (waits_for(&graph->lanes[i], point))
+            last = i;
+    }
+    if (!last)
+        return true;
+    char *line = malloc(width + 1);
+    if (!line)
+        return false;
+    memset(line, ' ', width);
+    line[width] = '\0';
+    for (size_t i = 0; i < graph->count; i++) {
+        bool ends = i > first && waits_for(&graph->lanes[i], point);
+        line[2 * i] = ends ? ' ' : lane_character(&graph->lanes[i]);
+        if (ends) {
+            line[2 * i - 1] = '/';
+            graph->lanes[i].is_used = false;
+        }
+    }
+    for (size_t at = 2 * first + 1; at < 2 * last - 1; at++) {
+        if (line[at] == ' ')
+            line[at] = '_';
+    }
+    for (size_t end = width; end && line[end - 1] == ' '; end--)
+        line[end - 1] = '\0';
+    fprintf(out, "%s\n", line);
+    free(line);
+    trim(graph);
+    return true;
+}
+
+bool log_graph_row(struct log_graph *graph, FILE *out, const struct log_point *point, const struct log_point *from)
+{
+    size_t own = 0;
+    if (!find_lane(graph, point, &own) || !join(graph, out, point, own))
+        return false;
+    for (size_t i = 0; i < graph->count; i++)
+        fprintf(out, "%c ", i == own ? '*' : lane_character(&graph->lanes[i]));
+    graph->lanes[own].is_used = from != NULL;
+    if (from)
+        graph->lanes[own].next = *from;
+    trim(graph);
+    return true;
+}
+
+void log_graph_free(struct log_graph *graph)
+{
+    free(graph->lanes);
+    *graph = (struct log_graph){NULL, 0, 0};
+}
