@@ -37,7 +37,11 @@ enum lmcs_archive_type {
     LMCS_ARCHIVE_ENTRIES,
     LMCS_ARCHIVE_SNAPSHOT_END,
     LMCS_ARCHIVE_TAG,
-    LMCS_ARCHIVE_END
+    LMCS_ARCHIVE_END,
+    LMCS_ARCHIVE_ORIGIN,
+    LMCS_ARCHIVE_SINCE,
+    LMCS_ARCHIVE_KNOWN,
+    LMCS_ARCHIVE_TYPES /* one more than the last */
 };
 #define LMCS_ARCHIVE_IGNORABLE 0x80000000u /* types from here on may be passed over */
 
@@ -97,6 +101,22 @@ struct lmcs_archive_content_df {
 };
 static_assert(sizeof(struct lmcs_archive_content_df) == 48, "archive content layout");
 
+/* Instead of a content: an older archive has it. It is numbered among the contents. */
+struct lmcs_archive_known_df {
+    uint64_t identity;
+    uint64_t digest_low;
+    uint64_t digest_high;
+    uint64_t raw_bytes;
+};
+static_assert(sizeof(struct lmcs_archive_known_df) == 32, "archive known content layout");
+
+/* Behind the head: an older archive, without which this one is not complete. */
+struct lmcs_archive_since_df {
+    uint64_t hash_low; /* of its end record */
+    uint64_t hash_high;
+};
+static_assert(sizeof(struct lmcs_archive_since_df) == 16, "archive since layout");
+
 struct lmcs_archive_entry_df {
     uint64_t identity;
     uint64_t content; /* 0: the snapshot before it had the identity, and this one has not */
@@ -114,6 +134,16 @@ struct lmcs_archive_tag_df {
     /* the tag follows */
 };
 static_assert(sizeof(struct lmcs_archive_tag_df) == 16, "archive tag layout");
+
+/* Behind the record of a shelf that was forked. */
+struct lmcs_archive_origin_df {
+    uint64_t number; /* of the snapshot that it was forked from */
+    uint64_t time_ns;
+    uint32_t name_bytes; /* of the shelf that this one was on */
+    uint32_t reserved;
+    /* the name follows */
+};
+static_assert(sizeof(struct lmcs_archive_origin_df) == 24, "archive origin layout");
 
 struct lmcs_archive_end_df {
     uint64_t shelves;

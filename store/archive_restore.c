@@ -1,651 +1,468 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive_restore.c - lmcs_restore: what an archive says, checked record by record, on its way into the pool.
+ * archive_restore.c - lmcs_restore: archives, on their way into the pool.
  *
- * Nothing in an archive is believed: every id must be that of an earlier record, every size must follow from a shape,
- * every name must be sound and unique where it stands, everything that arrives must be used, and what is a count is
- * counted again. Memory grows with the records that really arrived, never with what one of them claims. What passes
- * goes to a staging shelf (archive_stage.c), where the payloads are verified; only the end record lets it be shown.
+ * What the reader (archive_read.c) has checked goes to a staging shelf (archive_stage.c), where the payloads are
+ * verified; only the end of the last archive lets it be shown, all at once. A content that the pool has already is
+ * found by its digest and not written again: so an archive can rest on contents of older ones, and a restore that was
+ * cut short can be taken up again.
  *
- * Which names a snapshot has is followed by numbering the lists: a list of entries that is given in full has a new
- * number, one of changes keeps that of the list it changes, and an identity is present when it bears the number.
+ * Who wants only a part gives a file, for it is not read from front to back: it is looked through twice without its
+ * payloads, once to learn what there is, once for the snapshots that are wanted. At the end of each of those, the
+ * payloads that it needs and that have not come yet are fetched from where they lie, bases first: what nothing of the
+ * part needs is never read.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "archive_source.h"
+#include "archive_index.h"
+#include "archive_pieces.h"
 #include "archive_stage.h"
-#include "content.h"
 #include "meta.h"
 #include "store.h"
 
-#define PROGRESS_BYTES  ((uint64_t)4 << 20)
-#define LARGEST_NUMBER  ((uint64_t)1 << 62)
-#define MOST_IDENTITIES LMCS_MAX_TENSORS
-#define MOST_ENTRIES    ((uint64_t)LMCS_MAX_TENSORS + 1) /* and the metadata */
-#define MOST_TAGS       LMCS_MAX_TENSORS
-
-enum place { OUTSIDE, IN_SHELF, IN_TAGS, IN_SNAPSHOT, IN_CONTENT };
-
 struct restore {
     struct lmcs_pool *pool;
+    const struct lmcs_restore_options *options;
     const struct lmcs_progress *progress;
-    uint64_t reported;
-    struct lmcs_archive_source source;
+    struct lmcs_archive_reader *reader;
     struct lmcs_stage stage;
-    enum place place;
-    uint64_t tags;
-    size_t *names; /* of leaders, open addressing: index + 1 */
-    size_t name_capacity;
-    uint64_t *numbers; /* of the shelf at work, ascending */
-    size_t number_count;
-    size_t number_capacity;
-    uint64_t list;    /* number of the list of entries */
-    uint64_t serial;  /* of the snapshot */
-    uint64_t entries; /* of the list */
-    uint64_t tensors;
-    uint64_t raw_bytes;
-    uint64_t data_at; /* of the content at work: bytes that have come */
+    struct lmcs_parts parts;
+    bool selects;   /* only a part is wanted */
+    int fd;         /* of the archive at work ... */
+    uint64_t start; /* ... and where it begins there */
+    unsigned char *piece;
+    bool skips_shelf;      /* the shelf at work is not wanted */
+    bool skips_snapshot;   /* nor the snapshot */
+    bool skips_data;       /* nor the content */
+    bool has_list;         /* what is staged last has the list that changes are against */
+    struct lmc_hash since; /* an older archive that this one needs */
+    struct lmcs_transfer_report report;
 };
 
-#define FAIL(restore, error, ...)        lmcs_archive_fail(&(restore)->source, LMCS_DAMAGED, error, __VA_ARGS__)
-#define UNSUPPORTED(restore, error, ...) lmcs_archive_fail(&(restore)->source, LMCS_UNSUPPORTED, error, __VA_ARGS__)
+/* ---- What is wanted ---- */
 
-/* What our own checks call a wrong argument is, in an archive, damage. */
-static enum lmcs_status as_damage(struct restore *restore, enum lmcs_status status, const struct lmcs_error *why,
-                                  struct lmcs_error *error)
+/* Whether an entry of this name travels: metadata always, other attachments with everything. */
+static bool is_wanted(const struct restore *restore, const struct lmcs_tensor *tensor)
 {
-    if (status == LMCS_INVALID || status == LMCS_DAMAGED)
-        return FAIL(restore, error, "%.300s", why->message);
-    if (status != LMCS_OK && error != NULL)
-        *error = *why;
-    return status;
-}
-
-/* Copies the fixed part of the record; false when it is too short. */
-static bool take_fixed(const struct restore *restore, void *fixed, size_t bytes)
-{
-    if (restore->source.bytes < bytes)
-        return false;
-    memcpy(fixed, restore->source.payload, bytes);
-    return true;
-}
-
-/* A text that is the rest of the record, from `at`; NULL when it is not, or holds a NUL. */
-static const char *take_text(const struct restore *restore, size_t at, size_t bytes)
-{
-    const char *text = (const char *)restore->source.payload + at;
-    return at + bytes == restore->source.bytes && strlen(text) == bytes ? text : NULL;
-}
-
-/* ---- Shelves and tags ---- */
-
-static enum lmcs_status read_shelf(struct restore *restore, struct lmcs_error *error)
-{
-    struct lmcs_stage *stage = &restore->stage;
-    struct lmcs_archive_shelf_df df;
-    const char *name = NULL;
-    if (take_fixed(restore, &df, sizeof df))
-        name = take_text(restore, sizeof df, df.name_bytes);
-    if (name == NULL || !lmcs_name_is_sound(name) || strchr(name, '@') != NULL)
-        return FAIL(restore, error, "the name of a shelf is not valid");
-    if (stage->shelf_count > 0 && strcmp(stage->shelves[stage->shelf_count - 1].name, name) >= 0)
-        return FAIL(restore, error, "shelf \"%.64s\" is out of order, or there twice", name);
-    if (df.next_number == 0 || df.next_number > LARGEST_NUMBER || df.keep_raw == 0)
-        return FAIL(restore, error, "shelf \"%.64s\" has impossible settings", name);
-    restore->number_count = 0;
-    restore->list++;
-    restore->place = IN_SHELF;
-    return lmcs_stage_shelf(stage, name, df.next_number, df.keep_raw, error);
-}
-
-static int by_number(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static enum lmcs_status read_tag(struct restore *restore, struct lmcs_error *error)
-{
-    struct lmcs_stage_shelf *shelf = &restore->stage.shelves[restore->stage.shelf_count - 1];
-    struct lmcs_archive_tag_df df;
-    struct lmcs_error why;
-    const char *text = NULL;
-    if (take_fixed(restore, &df, sizeof df) && df.reserved == 0)
-        text = take_text(restore, sizeof df, df.tag_bytes);
-    if (text == NULL)
-        return FAIL(restore, error, "a tag is not valid");
-    enum lmcs_status status = lmcs_tag_check(text, &why);
-    if (status != LMCS_OK)
-        return as_damage(restore, status, &why, error);
-    if (shelf->tag_count > 0 && strcmp(shelf->tags[shelf->tag_count - 1].text, text) >= 0)
-        return FAIL(restore, error, "tag \"%.64s\" is out of order, or there twice", text);
-    if (restore->number_count == 0 ||
-        bsearch(&df.number, restore->numbers, restore->number_count, sizeof df.number, by_number) == NULL)
-        return FAIL(restore, error, "tag \"%.64s\" is of a snapshot that the archive does not have", text);
-    if (restore->tags++ >= MOST_TAGS)
-        return UNSUPPORTED(restore, error, "it has too many tags");
-    if (!lmcs_stage_grow(&shelf->tags, &shelf->tag_capacity, shelf->tag_count, sizeof *shelf->tags))
-        return lmcs_fail_memory(error);
-    char *copy = strdup(text);
-    if (copy == NULL)
-        return lmcs_fail_memory(error);
-    shelf->tags[shelf->tag_count++] = (struct lmcs_stage_tag){df.number, copy};
-    restore->place = IN_TAGS;
-    return LMCS_OK;
-}
-
-/* ---- Identities ---- */
-
-static size_t name_slot(const struct restore *restore, uint32_t kind, const char *name)
-{
-    size_t i = (size_t)lmc_hash64(name, strlen(name), kind) & (restore->name_capacity - 1);
-    while (restore->names[i] != 0) {
-        const struct lmcs_tensor *tensor = &restore->stage.identities[restore->names[i] - 1]->tensor;
-        if (tensor->kind == kind && strcmp(tensor->name, name) == 0)
-            break;
-        i = (i + 1) & (restore->name_capacity - 1);
-    }
-    return i;
-}
-
-static bool make_name_room(struct restore *restore)
-{
-    if ((restore->stage.identity_count + 1) * 2 <= restore->name_capacity)
+    if (restore->options->only_count == 0)
         return true;
-    size_t wanted = restore->name_capacity == 0 ? 256 : restore->name_capacity * 2;
-    size_t *names = calloc(wanted, sizeof *names);
-    if (names == NULL)
-        return false;
-    free(restore->names);
-    restore->names = names;
-    restore->name_capacity = wanted;
-    for (size_t i = 0; i < restore->stage.identity_count; i++) {
-        const struct lmcs_stage_identity *identity = restore->stage.identities[i];
-        if (identity->leader == i)
-            names[name_slot(restore, identity->tensor.kind, identity->tensor.name)] = i + 1;
-    }
-    return true;
+    if (tensor->kind == LMCS_ATTACHMENT)
+        return strcmp(tensor->name, LMCS_META_NAME) == 0;
+    return lmcs_only_has(restore->options->only, restore->options->only_count, tensor->name);
 }
 
-/* The identity of the record, in one allocation with its lists and its name; *identity is NULL when it is not one. */
-static enum lmcs_status parse_identity(struct restore *restore, struct lmcs_stage_identity **identity,
-                                       struct lmcs_error *error)
+static enum lmcs_status rewind_file(int fd, off_t start, struct lmcs_error *error)
 {
-    struct lmcs_archive_identity_df df;
-    const char *name = NULL;
-    size_t dims = 0, lists = 1;
-    *identity = NULL;
-    if (take_fixed(restore, &df, sizeof df) && df.ndim <= LMCS_MAX_DIMS && df.is_part <= 1) {
-        lists = df.is_part ? 3 : 1;
-        dims = lists * df.ndim * sizeof(uint64_t);
-        if (sizeof df + dims <= restore->source.bytes && df.name_bytes <= LMCS_MAX_NAME)
-            name = take_text(restore, sizeof df + dims, df.name_bytes);
-    }
-    if (name == NULL)
-        return FAIL(restore, error, "the description of a tensor is not valid");
-    struct lmcs_stage_identity *made = calloc(1, sizeof *made + dims + df.name_bytes + 1u);
-    if (made == NULL)
-        return lmcs_fail_memory(error);
-    uint64_t *numbers = (uint64_t *)(made + 1);
-    memcpy(numbers, restore->source.payload + sizeof df, dims);
-    memcpy((char *)numbers + dims, name, df.name_bytes);
-    made->tensor = (struct lmcs_tensor){
-        .name = (char *)numbers + dims, .kind = df.kind, .dtype = df.dtype, .ndim = df.ndim, .shape = numbers};
-    if (df.is_part) {
-        made->tensor.global_shape = numbers + df.ndim;
-        made->tensor.offsets = numbers + 2 * (size_t)df.ndim;
-    }
-    *identity = made;
-    return LMCS_OK;
+    return lseek(fd, start, SEEK_SET) == start ? LMCS_OK : lmcs_fail_errno(error, errno, "the archive can't be read");
 }
 
-static enum lmcs_status check_identity(struct restore *restore, struct lmcs_stage_identity *identity,
-                                       struct lmcs_error *error)
-{
-    struct lmcs_error why;
-    const struct lmcs_tensor *tensor = &identity->tensor;
-    if (tensor->dtype >= LMC_DTYPE_END)
-        return UNSUPPORTED(restore, error, "tensor \"%.64s\" has dtype %u, which this lmc-store does not know",
-                           tensor->name, tensor->dtype);
-    enum lmcs_status status = lmcs_tensor_check(tensor, &identity->raw_bytes, &why);
-    return as_damage(restore, status, &why, error);
-}
-
-static enum lmcs_status read_identity(struct restore *restore, struct lmcs_error *error)
-{
-    struct lmcs_stage *stage = &restore->stage;
-    struct lmcs_stage_identity *identity;
-    if (stage->identity_count >= MOST_IDENTITIES)
-        return UNSUPPORTED(restore, error, "it has too many names of tensors");
-    if (!make_name_room(restore) || !lmcs_stage_grow(&stage->identities, &stage->identity_capacity,
-                                                     stage->identity_count, sizeof(struct lmcs_stage_identity *)))
-        return lmcs_fail_memory(error);
-    enum lmcs_status status = parse_identity(restore, &identity, error);
-    if (status == LMCS_OK)
-        status = check_identity(restore, identity, error);
-    if (status != LMCS_OK) {
-        free(identity);
-        return status;
-    }
-    size_t slot = name_slot(restore, identity->tensor.kind, identity->tensor.name);
-    if (restore->names[slot] == 0)
-        restore->names[slot] = stage->identity_count + 1;
-    identity->leader = restore->names[slot] - 1;
-    stage->identities[stage->identity_count++] = identity;
-    return LMCS_OK;
-}
-
-static struct lmcs_stage_identity *identity_of(struct restore *restore, uint64_t id)
-{
-    return id == 0 || id > restore->stage.identity_count ? NULL : restore->stage.identities[id - 1];
-}
-
-/* ---- Contents ---- */
-
-static enum lmcs_status check_stored(struct restore *restore, const struct lmcs_archive_content_df *df,
+/* Reads the archive without its payloads, for a visitor. */
+static enum lmcs_status look_through(struct lmcs_archive_reader *reader, int fd, off_t start,
+                                     const struct lmcs_archive_visitor *visitor, void *context,
                                      struct lmcs_error *error)
 {
-    const struct lmcs_archive_source *source = &restore->source;
-    static const uint8_t none[sizeof df->reserved];
-    if (df->payload > LMCS_PAYLOAD_FRAME || df->base_count > LMC_MAX_BASES ||
-        memcmp(df->reserved, none, sizeof none) != 0 || (df->flags & ~LMCS_CONTENT_SETTLED) != 0)
-        return UNSUPPORTED(restore, error, "a content is stored in a way that this lmc-store does not know");
-    if (df->payload == LMCS_PAYLOAD_RAW &&
-        (df->base_count != 0 || df->stored_bytes != lmcs_raw_stored_bytes(df->raw_bytes)))
-        return FAIL(restore, error, "a raw content has the wrong size");
-    if (df->payload == LMCS_PAYLOAD_FRAME &&
-        (df->flags != 0 || df->stored_bytes < LMC_FRAME_PREFIX_BYTES || df->raw_bytes > (uint64_t)1 << 55 ||
-         df->stored_bytes > lmc_frame_bound(df->raw_bytes)))
-        return FAIL(restore, error, "a coded content has an impossible size");
-    if (df->base_count > 1)
-        return UNSUPPORTED(restore, error, "a content rests on several bases");
-    /* A file says how much can still come: no space is taken for more. */
-    if (source->total != 0 && df->stored_bytes > (source->total > source->offset ? source->total - source->offset : 0))
-        return FAIL(restore, error, "a content claims %llu bytes, more than the archive has",
-                    (unsigned long long)df->stored_bytes);
-    return LMCS_OK;
-}
-
-/* Finds the base and notes that it is used; *depth gets the deltas to undo. */
-static enum lmcs_status check_base(struct restore *restore, const struct lmcs_archive_content_df *df, size_t *base,
-                                   uint8_t *depth, struct lmcs_error *error)
-{
-    struct lmcs_stage *stage = &restore->stage;
-    uint64_t id;
-    *depth = 0;
-    *base = 0;
-    if (restore->source.bytes != sizeof *df + df->base_count * sizeof id)
-        return FAIL(restore, error, "the record of a content has the wrong size");
-    if (df->base_count == 0)
-        return LMCS_OK;
-    memcpy(&id, restore->source.payload + sizeof *df, sizeof id);
-    if (id == 0 || id > stage->content_count)
-        return FAIL(restore, error, "a content rests on one that has not come");
-    struct lmcs_stage_content *content = &stage->contents[id - 1];
-    if (stage->identities[content->identity]->raw_bytes != df->raw_bytes)
-        return FAIL(restore, error, "a content rests on one of another size");
-    if (content->depth >= LMCS_CHAIN_BOUND)
-        return FAIL(restore, error, "a chain of deltas is longer than %u", LMCS_CHAIN_BOUND);
-    content->is_used = true;
-    *depth = (uint8_t)(content->depth + 1);
-    *base = (size_t)id - 1;
-    return LMCS_OK;
-}
-
-static void end_content(struct restore *restore)
-{
-    const struct lmcs_stage_pending *pending = &restore->stage.pending[restore->stage.pending_count - 1];
-    if (restore->data_at == pending->content.df.stored_bytes)
-        restore->place = IN_SNAPSHOT;
-}
-
-static enum lmcs_status read_content(struct restore *restore, struct lmcs_error *error)
-{
-    struct lmcs_stage *stage = &restore->stage;
-    struct lmcs_archive_content_df df;
-    if (!take_fixed(restore, &df, sizeof df))
-        return FAIL(restore, error, "the record of a content is too short");
-    struct lmcs_stage_identity *identity = identity_of(restore, df.identity);
-    if (identity == NULL || identity->raw_bytes != df.raw_bytes)
-        return FAIL(restore, error, "a content does not fit the tensor that it is of");
-    struct lmcs_stage_content content = {.identity = (uint32_t)(df.identity - 1)};
-    size_t base;
-    enum lmcs_status status = check_stored(restore, &df, error);
+    enum lmcs_status status = rewind_file(fd, start, error);
     if (status == LMCS_OK)
-        status = check_base(restore, &df, &base, &content.depth, error);
+        status = lmcs_archive_reader_init(reader, fd, error);
     if (status != LMCS_OK)
         return status;
-    if (!lmcs_stage_grow(&stage->contents, &stage->content_capacity, stage->content_count, sizeof content) ||
-        !lmcs_stage_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
+    reader->source.passes_data = true;
+    reader->visitor = visitor;
+    reader->context = context;
+    return lmcs_archive_reader_run(reader, error);
+}
+
+/* Whether it has any of the tensors that are asked for. */
+static bool has_wanted(const struct restore *restore, const struct lmcs_archive_reader *reader)
+{
+    bool any = restore->options->only_count == 0;
+    for (size_t i = 0; !any && i < reader->identity_count; i++)
+        any = reader->identities[i]->tensor.kind == LMCS_TENSOR && is_wanted(restore, &reader->identities[i]->tensor);
+    return any;
+}
+
+static enum lmcs_status find_parts(struct restore *restore, int fd, off_t start, struct lmcs_error *error)
+{
+    struct lmcs_archive_reader reader = {.shelf_count = 0};
+    struct lmcs_index index = {.reader = &reader};
+    enum lmcs_status status = look_through(&reader, fd, start, &lmcs_index_visitor, &index, error);
+    if (status == LMCS_OK)
+        status = lmcs_index_parts(&index, restore->options->addresses, restore->options->address_count, &restore->parts,
+                                  error);
+    if (status == LMCS_OK && !has_wanted(restore, &reader))
+        status = lmcs_fail(error, LMCS_NOT_FOUND, 0, "the archive has no tensor \"%.200s\"", restore->options->only[0]);
+    lmcs_index_free(&index);
+    lmcs_archive_reader_fini(&reader);
+    return status;
+}
+
+static enum lmcs_status select_parts(struct restore *restore, const int *fds, size_t count, struct lmcs_error *error)
+{
+    struct stat info;
+    off_t start = count == 1 ? lseek(fds[0], 0, SEEK_CUR) : -1;
+    if (count != 1)
+        return lmcs_fail(error, LMCS_INVALID, 0, "a part can be restored from one archive at a time");
+    if (start < 0 || fstat(fds[0], &info) != 0 || !S_ISREG(info.st_mode))
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "to restore a part, the archive must be a file, for it is read more than once: write what "
+                         "comes from the pipe to one first");
+    restore->piece = malloc(LMCS_ARCHIVE_PIECE_BYTES);
+    enum lmcs_status status =
+        restore->piece == NULL ? lmcs_fail_memory(error) : find_parts(restore, fds[0], start, error);
+    return status == LMCS_OK ? rewind_file(fds[0], start, error) : status;
+}
+
+/* ---- The visitor ---- */
+
+static enum lmcs_status take_since(void *context, const struct lmcs_archive_since_df *since, struct lmcs_error *error)
+{
+    struct restore *restore = context;
+    (void)error;
+    restore->since = (struct lmc_hash){since->hash_low, since->hash_high};
+    return LMCS_OK;
+}
+
+static enum lmcs_status take_shelf(void *context, struct lmcs_error *error)
+{
+    struct restore *restore = context;
+    const struct lmcs_archive_reader *reader = restore->reader;
+    const char *name = restore->options->as;
+    restore->skips_shelf = !lmcs_parts_have_shelf(&restore->parts, reader->shelf);
+    restore->has_list = false;
+    if (restore->skips_shelf)
+        return LMCS_OK;
+    if (name != NULL && restore->stage.shelf_count > 0 && strcmp(restore->stage.shelves[0].from, reader->shelf) != 0)
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "several shelves (\"%.200s\", \"%.200s\") can't be restored as one: name one of them",
+                         restore->stage.shelves[0].from, reader->shelf);
+    return lmcs_stage_shelf(&restore->stage, name != NULL ? name : reader->shelf, reader->shelf,
+                            reader->shelf_df.next_number, reader->shelf_df.keep_raw, error);
+}
+
+static enum lmcs_status take_origin(void *context, const struct lmcs_archive_origin_df *origin, const char *name,
+                                    struct lmcs_error *error)
+{
+    struct restore *restore = context;
+    if (restore->skips_shelf)
+        return LMCS_OK;
+    struct lmcs_stage_shelf *shelf = &restore->stage.shelves[restore->stage.shelf_count - 1];
+    if ((shelf->origin = strdup(name)) == NULL)
+        return lmcs_fail_memory(error);
+    shelf->origin_number = origin->number;
+    shelf->origin_time_ns = origin->time_ns;
+    return LMCS_OK;
+}
+
+static enum lmcs_status take_snapshot(void *context, struct lmcs_error *error)
+{
+    struct restore *restore = context;
+    const struct lmcs_archive_reader *reader = restore->reader;
+    const struct lmcs_archive_snapshot_df *from = &reader->snapshot;
+    struct lmcs_record *record = &restore->stage.record;
+    (void)error;
+    restore->skips_snapshot = restore->skips_shelf || !lmcs_parts_have(&restore->parts, reader->shelf, from->number);
+    if (restore->skips_snapshot)
+        return LMCS_OK;
+    record->df = (struct lmcs_snapshot_df){
+        .number = from->number,
+        .step = from->step,
+        .time_ns = from->time_ns,
+        .parent = from->parent,
+        .meta_bytes = (from->flags & LMCS_ARCHIVE_META_ATTACHED) != 0 ? UINT32_MAX : from->meta_bytes};
+    memcpy(record->df.group, from->group, sizeof record->df.group);
+    memcpy(record->meta, reader->meta, from->meta_bytes + 1u);
+    return LMCS_OK;
+}
+
+static enum lmcs_status fail_missing(struct restore *restore, const struct lmcs_tensor *tensor,
+                                     struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0,
+                     "%s: the archive rests on an older one (%016llx%016llx): what %s@%llu has of tensor \"%.64s\" is "
+                     "neither in this archive nor in the pool; restore the older one first, or both together",
+                     restore->pool->path, (unsigned long long)restore->since.high,
+                     (unsigned long long)restore->since.low, restore->reader->shelf,
+                     (unsigned long long)restore->reader->snapshot.number, tensor->name);
+}
+
+static enum lmcs_status add_pending(struct restore *restore, size_t index, struct lmcs_error *error)
+{
+    struct lmcs_stage *stage = &restore->stage;
+    const struct lmcs_archive_content *content = &restore->reader->contents[index];
+    if (!lmcs_archive_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
         return lmcs_fail_memory(error);
     struct lmcs_stage_pending *pending = &stage->pending[stage->pending_count];
-    *pending = (struct lmcs_stage_pending){
-        .index = stage->content_count, .record = restore->source.number - 1, .base_count = df.base_count, .base = base};
-    pending->content.df = (struct lmcs_content_df){.digest_low = df.digest_low,
-                                                   .digest_high = df.digest_high,
-                                                   .raw_bytes = df.raw_bytes,
-                                                   .payload = df.payload,
-                                                   .flags = df.flags};
-    status = lmcs_stage_room(stage, &pending->content, df.stored_bytes, error);
+    *pending = (struct lmcs_stage_pending){.index = index};
+    pending->content.df =
+        (struct lmcs_content_df){.digest_low = content->digest.low,
+                                 .digest_high = content->digest.high,
+                                 .raw_bytes = restore->reader->identities[content->identity]->raw_bytes,
+                                 .payload = content->payload,
+                                 .flags = content->flags};
+    enum lmcs_status status = lmcs_stage_room(stage, &pending->content, content->stored_bytes, error);
     if (status != LMCS_OK)
         return status;
-    stage->contents[stage->content_count++] = content;
     stage->pending_count++;
-    stage->pending_bytes += df.stored_bytes;
-    restore->data_at = 0;
-    restore->place = IN_CONTENT;
-    end_content(restore);
+    stage->pending_bytes += content->stored_bytes;
     return LMCS_OK;
 }
 
-static enum lmcs_status read_data(struct restore *restore, struct lmcs_error *error)
+/* Finds the content in the pool; *found false: it must be written. */
+static enum lmcs_status find_content(struct restore *restore, size_t index, bool *found, struct lmcs_error *error)
 {
-    const struct lmcs_content *content = &restore->stage.pending[restore->stage.pending_count - 1].content;
-    uint32_t bytes = restore->source.bytes;
-    if (bytes == 0 || bytes > content->df.stored_bytes - restore->data_at)
-        return FAIL(restore, error, "a content has more bytes than it should");
+    struct lmcs_archive_content *content = &restore->reader->contents[index];
+    const struct lmcs_tensor *tensor = &restore->reader->identities[content->identity]->tensor;
+    uint32_t depth = content->is_known ? LMCS_CHAIN_BOUND : content->depth;
     enum lmcs_status status =
-        lmcs_payload_write(restore->pool->heap, content, restore->data_at, restore->source.payload, bytes, error);
-    restore->data_at += bytes;
-    end_content(restore);
+        lmcs_stage_find(&restore->stage, &content->digest, tensor, depth, &content->pool_id, error);
+    if (status == LMCS_OK && content->pool_id == 0 && content->is_known)
+        return fail_missing(restore, tensor, error);
+    content->is_found = content->pool_id != 0;
+    *found = content->is_found;
+    restore->report.contents_found += *found && !content->is_known;
     return status;
 }
 
-/* ---- Snapshots ---- */
-
-static enum lmcs_status check_meta(struct restore *restore, const char *text, struct lmcs_error *error)
+static enum lmcs_status take_content(void *context, struct lmcs_error *error)
 {
-    struct lmcs_meta meta;
-    struct lmcs_error why;
-    bool sound = true;
-    enum lmcs_status status = lmcs_meta_decode(text, &meta, &why);
-    if (status != LMCS_OK)
-        return as_damage(restore, status, &why, error);
-    for (size_t i = 0; i < meta.metric_count; i++)
-        sound = sound && lmcs_name_is_sound(meta.metrics[i].name);
-    lmcs_meta_free(&meta);
-    return sound ? LMCS_OK : FAIL(restore, error, "the name of a metric is not valid");
-}
-
-static enum lmcs_status check_snapshot(struct restore *restore, const struct lmcs_archive_snapshot_df *df,
-                                       struct lmcs_error *error)
-{
-    const struct lmcs_stage_shelf *shelf = &restore->stage.shelves[restore->stage.shelf_count - 1];
-    uint64_t last = restore->number_count == 0 ? 0 : restore->numbers[restore->number_count - 1];
-    if (df->flags & ~(LMCS_ARCHIVE_CHANGES | LMCS_ARCHIVE_META_ATTACHED))
-        return UNSUPPORTED(restore, error, "a snapshot has features that this lmc-store does not know");
-    if (df->number <= last || df->number >= shelf->next_number)
-        return FAIL(restore, error, "snapshot number %llu is out of order", (unsigned long long)df->number);
-    if ((df->flags & LMCS_ARCHIVE_CHANGES) && last == 0)
-        return FAIL(restore, error, "the first snapshot of a shelf has nothing to change");
-    if (df->parent >= LARGEST_NUMBER)
-        return FAIL(restore, error, "the parent of a snapshot has an impossible number");
-    return LMCS_OK;
-}
-
-static enum lmcs_status read_snapshot(struct restore *restore, struct lmcs_error *error)
-{
-    struct lmcs_stage *stage = &restore->stage;
-    struct lmcs_archive_snapshot_df df;
-    const char *meta = NULL;
-    bool attached = false;
-    if (take_fixed(restore, &df, sizeof df) && df.meta_bytes <= LMCS_META_INLINE) {
-        meta = take_text(restore, sizeof df, df.meta_bytes);
-        attached = (df.flags & LMCS_ARCHIVE_META_ATTACHED) != 0;
-    }
-    if (meta == NULL || attached != (df.meta_bytes == 0))
-        return FAIL(restore, error, "the metadata of a snapshot is not valid");
-    enum lmcs_status status = check_snapshot(restore, &df, error);
-    if (status == LMCS_OK && !attached)
-        status = check_meta(restore, meta, error);
-    if (status != LMCS_OK)
-        return status;
-    if (!lmcs_stage_grow(&restore->numbers, &restore->number_capacity, restore->number_count, sizeof df.number))
-        return lmcs_fail_memory(error);
-    restore->numbers[restore->number_count++] = df.number;
-    stage->record.df = (struct lmcs_snapshot_df){.number = df.number,
-                                                 .step = df.step,
-                                                 .time_ns = df.time_ns,
-                                                 .parent = df.parent,
-                                                 .meta_bytes = attached ? UINT32_MAX : df.meta_bytes};
-    memcpy(stage->record.df.group, df.group, sizeof df.group);
-    memcpy(stage->record.meta, meta, df.meta_bytes + 1u);
-    stage->is_changes = (df.flags & LMCS_ARCHIVE_CHANGES) != 0;
-    if (!stage->is_changes) {
-        restore->list++;
-        restore->entries = restore->tensors = restore->raw_bytes = 0;
-    }
-    restore->serial++;
-    restore->place = IN_SNAPSHOT;
-    return LMCS_OK;
-}
-
-/* Whether two tensors can have one content. */
-static bool same_form(const struct lmcs_tensor *a, const struct lmcs_tensor *b)
-{
-    return a->dtype == b->dtype && a->ndim == b->ndim &&
-           (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof(uint64_t)) == 0);
-}
-
-/* Takes an identity on the list, or off it. */
-static bool change_list(struct restore *restore, struct lmcs_stage_identity *identity, bool on)
-{
-    struct lmcs_stage_identity *leader = restore->stage.identities[identity->leader];
-    uint64_t one = on ? 1 : UINT64_MAX;
-    if (leader->name_list != restore->list) {
-        leader->name_list = restore->list;
-        leader->name_count = 0;
-    }
-    identity->present = on ? restore->list : 0;
-    leader->name_count += one;
-    restore->entries += one;
-    restore->tensors += identity->tensor.kind == LMCS_TENSOR ? one : 0;
-    if (on)
-        return !__builtin_add_overflow(restore->raw_bytes, identity->raw_bytes, &restore->raw_bytes);
-    restore->raw_bytes -= identity->raw_bytes;
-    return true;
-}
-
-static enum lmcs_status take_entry(struct restore *restore, const struct lmcs_archive_entry_df *entry,
-                                   struct lmcs_error *error)
-{
-    struct lmcs_stage *stage = &restore->stage;
-    struct lmcs_stage_identity *identity = identity_of(restore, entry->identity);
-    if (identity == NULL || entry->content > stage->content_count)
-        return FAIL(restore, error, "an entry of a snapshot is of something that has not come");
-    if (identity->touched == restore->serial)
-        return FAIL(restore, error, "tensor \"%.64s\" is in a snapshot twice", identity->tensor.name);
-    identity->touched = restore->serial;
-    bool present = identity->present == restore->list;
-    if (entry->content == 0 && !(stage->is_changes && present))
-        return FAIL(restore, error, "tensor \"%.64s\" is taken off a list that does not have it",
-                    identity->tensor.name);
-    if (entry->content != 0) {
-        struct lmcs_stage_content *content = &stage->contents[entry->content - 1];
-        if (!same_form(&stage->identities[content->identity]->tensor, &identity->tensor))
-            return FAIL(restore, error, "tensor \"%.64s\" has a content of another dtype or shape",
-                        identity->tensor.name);
-        content->is_used = true;
-    }
-    if (present != (entry->content != 0) && !change_list(restore, identity, !present))
-        return FAIL(restore, error, "a snapshot is impossibly large");
-    if (restore->entries > MOST_ENTRIES)
-        return UNSUPPORTED(restore, error, "a snapshot has too many tensors");
-    if (!lmcs_stage_grow(&stage->entries, &stage->entry_capacity, stage->entry_count, sizeof *entry))
-        return lmcs_fail_memory(error);
-    stage->entries[stage->entry_count++] = *entry;
-    return LMCS_OK;
-}
-
-static enum lmcs_status read_entries(struct restore *restore, struct lmcs_error *error)
-{
-    struct lmcs_archive_entry_df entry;
+    struct restore *restore = context;
+    size_t index = restore->reader->content_count - 1;
+    restore->skips_data = true;
+    if (restore->selects)
+        return LMCS_OK; /* it is fetched when something needs it */
+    /* What rests on a content that is written is written too: else nothing might use that one, nor ever remove it. */
+    uint32_t base = restore->reader->contents[index].base;
     enum lmcs_status status = LMCS_OK;
-    if (restore->source.bytes == 0 || restore->source.bytes % sizeof entry != 0)
-        return FAIL(restore, error, "the record of entries has the wrong size");
-    for (size_t at = 0; status == LMCS_OK && at < restore->source.bytes; at += sizeof entry) {
-        memcpy(&entry, restore->source.payload + at, sizeof entry);
-        status = take_entry(restore, &entry, error);
+    bool found = false;
+    if (base == 0 || restore->reader->contents[base - 1].is_found)
+        status = find_content(restore, index, &found, error);
+    restore->skips_data = found;
+    return status != LMCS_OK || found ? status : add_pending(restore, index, error);
+}
+
+/* Fetches a payload from the file. */
+static enum lmcs_status fetch_payload(struct restore *restore, size_t index, struct lmcs_error *error)
+{
+    struct lmcs_pieces pieces;
+    enum lmcs_status status = add_pending(restore, index, error);
+    if (status != LMCS_OK)
+        return status;
+    const struct lmcs_content *content = &restore->stage.pending[restore->stage.pending_count - 1].content;
+    uint64_t left = content->df.stored_bytes;
+    lmcs_pieces_init(&pieces, restore->fd, restore->start, &restore->reader->contents[index]);
+    for (uint64_t at = 0; status == LMCS_OK && left > 0;) {
+        size_t n = left < LMCS_ARCHIVE_PIECE_BYTES ? (size_t)left : LMCS_ARCHIVE_PIECE_BYTES;
+        status = lmcs_pieces_read(&pieces, at, restore->piece, n, error);
+        if (status == LMCS_OK)
+            status = lmcs_payload_write(restore->pool->heap, content, at, restore->piece, n, error);
+        at += n;
+        left -= n;
     }
     return status;
 }
 
-/* Names are unique, and everything that came is used: what nothing refers to could never be removed again. */
-static enum lmcs_status check_complete(struct restore *restore, struct lmcs_error *error)
+/* Fetches a content of the part, and what it rests on, as far as they have not come. */
+static enum lmcs_status fetch_content(struct restore *restore, uint64_t id, struct lmcs_error *error)
 {
-    const struct lmcs_stage *stage = &restore->stage;
-    for (size_t i = 0; i < stage->entry_count; i++) {
-        const struct lmcs_stage_identity *identity = stage->identities[stage->entries[i].identity - 1];
-        if (stage->identities[identity->leader]->name_count > 1)
-            return FAIL(restore, error, "tensor \"%.64s\" is in a snapshot twice", identity->tensor.name);
+    uint32_t chain[LMCS_CHAIN_BOUND + 1];
+    size_t length = 0;
+    enum lmcs_status status = LMCS_OK;
+    for (; id != 0 && !restore->reader->contents[id - 1].is_wanted; id = restore->reader->contents[id - 1].base) {
+        bool found;
+        restore->reader->contents[id - 1].is_wanted = true;
+        status = find_content(restore, (size_t)id - 1, &found, error);
+        if (status != LMCS_OK || found)
+            break;
+        chain[length++] = (uint32_t)id;
     }
-    for (size_t i = 0; i < stage->pending_count; i++)
-        if (!stage->contents[stage->pending[i].index].is_used)
-            return FAIL(restore, error, "a content that came with a snapshot is used by nothing");
-    return LMCS_OK;
+    while (status == LMCS_OK && length > 0)
+        status = fetch_payload(restore, chain[--length] - 1, error);
+    return status;
 }
 
-static enum lmcs_status read_snapshot_end(struct restore *restore, struct lmcs_error *error)
+static enum lmcs_status take_data(void *context, const void *bytes, size_t count, struct lmcs_error *error)
+{
+    struct restore *restore = context;
+    if (restore->skips_data)
+        return LMCS_OK;
+    const struct lmcs_content *content = &restore->stage.pending[restore->stage.pending_count - 1].content;
+    return lmcs_payload_write(restore->pool->heap, content, restore->reader->data_at, bytes, count, error);
+}
+
+static enum lmcs_status add_entry(struct restore *restore, uint64_t identity, uint64_t content,
+                                  struct lmcs_error *error)
 {
     struct lmcs_stage *stage = &restore->stage;
-    struct lmcs_archive_snapshot_end_df df;
-    if (restore->source.bytes != sizeof df || !take_fixed(restore, &df, sizeof df) ||
-        df.entry_count != restore->entries)
-        return FAIL(restore, error, "a snapshot does not have as many entries as it should");
-    enum lmcs_status status = check_complete(restore, error);
+    if (!is_wanted(restore, &restore->reader->identities[identity - 1]->tensor))
+        return LMCS_OK;
+    if (!lmcs_archive_grow(&stage->entries, &stage->entry_capacity, stage->entry_count, sizeof *stage->entries))
+        return lmcs_fail_memory(error);
+    stage->entries[stage->entry_count++] = (struct lmcs_archive_entry_df){identity, content};
+    return restore->selects ? fetch_content(restore, content, error) : LMCS_OK;
+}
+
+/* The list of the snapshot: its changes, or all of it where what it changes is not staged. */
+static enum lmcs_status list_entries(struct restore *restore, struct lmcs_error *error)
+{
+    const struct lmcs_archive_reader *reader = restore->reader;
+    bool is_changes = (reader->snapshot.flags & LMCS_ARCHIVE_CHANGES) != 0;
+    enum lmcs_status status = LMCS_OK;
+    restore->stage.is_changes = is_changes && restore->has_list;
+    for (size_t i = 0; status == LMCS_OK && i < reader->entry_count && (!is_changes || restore->has_list); i++)
+        status = add_entry(restore, reader->entries[i].identity, reader->entries[i].content, error);
+    for (size_t i = 0; status == LMCS_OK && i < reader->identity_count && is_changes && !restore->has_list; i++)
+        if (reader->identities[i]->present == reader->list)
+            status = add_entry(restore, i + 1, reader->identities[i]->content, error);
+    return status;
+}
+
+/* What the record says of the size of its snapshot, of which some names may have been left out. */
+static void count_entries(const struct restore *restore, struct lmcs_snapshot_df *df)
+{
+    const struct lmcs_archive_reader *reader = restore->reader;
+    df->entry_count = reader->present;
+    df->tensor_count = reader->tensors;
+    df->raw_bytes = reader->raw_bytes;
+    if (restore->options->only_count == 0)
+        return;
+    df->entry_count = df->tensor_count = df->raw_bytes = 0;
+    for (size_t i = 0; i < reader->identity_count; i++) {
+        const struct lmcs_archive_identity *identity = reader->identities[i];
+        if (identity->present != reader->list || !is_wanted(restore, &identity->tensor))
+            continue;
+        df->entry_count++;
+        df->tensor_count += identity->tensor.kind == LMCS_TENSOR;
+        df->raw_bytes += identity->raw_bytes;
+    }
+}
+
+static enum lmcs_status take_snapshot_end(void *context, struct lmcs_error *error)
+{
+    struct restore *restore = context;
+    restore->has_list = restore->has_list && !restore->skips_snapshot;
+    if (restore->skips_snapshot)
+        return LMCS_OK;
+    enum lmcs_status status = list_entries(restore, error);
     if (status != LMCS_OK)
         return status;
-    stage->record.df.entry_count = restore->entries;
-    stage->record.df.tensor_count = restore->tensors;
-    stage->record.df.raw_bytes = restore->raw_bytes;
-    restore->place = IN_SHELF;
-    return lmcs_stage_snapshot(stage, error);
+    count_entries(restore, &restore->stage.record.df);
+    restore->has_list = true;
+    return lmcs_stage_snapshot(&restore->stage, error);
 }
+
+static enum lmcs_status take_tag(void *context, uint64_t number, const char *text, struct lmcs_error *error)
+{
+    struct restore *restore = context;
+    if (restore->skips_shelf || !lmcs_parts_have(&restore->parts, restore->reader->shelf, number))
+        return LMCS_OK;
+    return lmcs_stage_tag(&restore->stage, number, text, error);
+}
+
+static const struct lmcs_archive_visitor restore_visitor = {.since = take_since,
+                                                            .shelf = take_shelf,
+                                                            .origin = take_origin,
+                                                            .snapshot = take_snapshot,
+                                                            .content = take_content,
+                                                            .data = take_data,
+                                                            .snapshot_end = take_snapshot_end,
+                                                            .tag = take_tag};
 
 /* ---- The whole ---- */
 
-static enum lmcs_status read_end(struct restore *restore, struct lmcs_error *error)
+static enum lmcs_status read_archive(struct restore *restore, int fd, struct lmcs_error *error)
 {
-    const struct lmcs_archive_source *source = &restore->source;
-    const struct lmcs_stage *stage = &restore->stage;
-    struct lmcs_archive_end_df df;
-    if (source->bytes != sizeof df || !take_fixed(restore, &df, sizeof df))
-        return FAIL(restore, error, "the end record has the wrong size");
-    if (df.shelves != stage->shelf_count || df.snapshots != stage->snapshots ||
-        df.identities != stage->identity_count || df.contents != stage->content_count || df.tags != restore->tags ||
-        df.records != source->number - 1)
-        return FAIL(restore, error, "the end record does not agree with what came before it");
-    if (df.hash_low != source->hash.low || df.hash_high != source->hash.high)
-        return FAIL(restore, error, "the checksum of the whole is wrong");
-    return lmcs_archive_source_finish(&restore->source, error);
-}
-
-static enum lmcs_status read_record(struct restore *restore, struct lmcs_error *error)
-{
-    enum place place = restore->place;
-    bool between = place == IN_SHELF || place == IN_TAGS;
-    switch (restore->source.type) {
-    case LMCS_ARCHIVE_SHELF:
-        if (place == OUTSIDE || between)
-            return read_shelf(restore, error);
-        break;
-    case LMCS_ARCHIVE_SNAPSHOT:
-        if (place == IN_SHELF)
-            return read_snapshot(restore, error);
-        break;
-    case LMCS_ARCHIVE_IDENTITY:
-        if (place == IN_SNAPSHOT)
-            return read_identity(restore, error);
-        break;
-    case LMCS_ARCHIVE_CONTENT:
-        if (place == IN_SNAPSHOT)
-            return read_content(restore, error);
-        break;
-    case LMCS_ARCHIVE_DATA:
-        if (place == IN_CONTENT)
-            return read_data(restore, error);
-        break;
-    case LMCS_ARCHIVE_ENTRIES:
-        if (place == IN_SNAPSHOT)
-            return read_entries(restore, error);
-        break;
-    case LMCS_ARCHIVE_SNAPSHOT_END:
-        if (place == IN_SNAPSHOT)
-            return read_snapshot_end(restore, error);
-        break;
-    case LMCS_ARCHIVE_TAG:
-        if (between)
-            return read_tag(restore, error);
-        break;
-    default:
-        if (place == OUTSIDE || between)
-            return read_end(restore, error);
-    }
-    return FAIL(restore, error, "it is of a type (%u) that can't stand here", restore->source.type);
-}
-
-static enum lmcs_status report_progress(struct restore *restore, struct lmcs_error *error)
-{
-    const struct lmcs_progress *progress = restore->progress;
-    uint64_t done = restore->source.offset;
-    if (progress == NULL || progress->call == NULL || done - restore->reported < PROGRESS_BYTES)
-        return LMCS_OK;
-    restore->reported = done;
-    return progress->call(progress->context, "restoring", done, restore->source.total)
-               ? LMCS_OK
-               : lmcs_fail(error, LMCS_CANCELLED, 0, "the restore was stopped: the pool is as it was");
-}
-
-static enum lmcs_status read_all(struct restore *restore, struct lmcs_error *error)
-{
-    enum lmcs_status status;
-    do {
-        status = lmcs_archive_source_next(&restore->source, error);
-        if (status == LMCS_OK)
-            status = read_record(restore, error);
-        if (status == LMCS_OK)
-            status = report_progress(restore, error);
-    } while (status == LMCS_OK && restore->source.type != LMCS_ARCHIVE_END);
+    struct lmcs_archive_reader reader = {.shelf_count = 0};
+    off_t start = restore->selects ? lseek(fd, 0, SEEK_CUR) : 0;
+    enum lmcs_status status = lmcs_archive_reader_init(&reader, fd, error);
+    if (status != LMCS_OK)
+        return status;
+    restore->reader = &reader;
+    restore->fd = fd;
+    restore->start = (uint64_t)start;
+    reader.source.passes_data = restore->selects;
+    reader.visitor = &restore_visitor;
+    reader.context = restore;
+    reader.progress = restore->progress;
+    reader.doing = "restoring";
+    status = lmcs_stage_begin(&restore->stage, &reader, error);
+    if (status == LMCS_OK)
+        status = lmcs_archive_reader_run(&reader, error);
+    if (status == LMCS_OK)
+        status = lmcs_stage_end(&restore->stage, error);
+    restore->report.contents += reader.content_count;
+    restore->report.bytes += reader.source.offset;
+    restore->stage.reader = NULL;
+    lmcs_archive_reader_fini(&reader);
     return status;
 }
 
-static void fill_report(const struct restore *restore, struct lmcs_transfer_report *report)
+static enum lmcs_status read_archives(struct restore *restore, const int *fds, size_t count, struct lmcs_error *error)
 {
-    const struct lmcs_stage *stage = &restore->stage;
-    *report = (struct lmcs_transfer_report){.snapshots = stage->shown,
-                                            .snapshots_skipped = stage->skipped,
-                                            .contents = stage->content_count,
-                                            .bytes = restore->source.offset};
+    enum lmcs_status status = restore->selects ? select_parts(restore, fds, count, error) : LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+        status = read_archive(restore, fds[i], error);
+    return status == LMCS_OK ? lmcs_stage_show(&restore->stage, error) : status;
+}
+
+static enum lmcs_status check_options(const struct lmcs_restore_options *options, struct lmcs_error *error)
+{
+    const char *as = options->as;
+    if (as != NULL && (!lmcs_name_is_sound(as) || strchr(as, '@') != NULL))
+        return lmcs_fail(error, LMCS_INVALID, 0, "\"%.64s\" can't be the name of a shelf", as);
+    return LMCS_OK;
+}
+
+/* A restore that failed leaves nothing, or what has arrived for one that takes it up again. */
+static void end_restore(struct restore *restore, enum lmcs_status status)
+{
+    bool keeps = restore->stage.keeps && status != LMCS_OK && restore->stage.snapshots > 0;
+    if (status != LMCS_OK && !keeps)
+        lmcs_stage_drop(&restore->stage);
+    lmcs_stage_fini(&restore->stage);
+    /* Those of earlier attempts have served. */
+    if (status == LMCS_OK)
+        (void)lmcs_stage_drop_kept(restore->pool, NULL);
+    lmcs_parts_free(&restore->parts);
+    free(restore->piece);
+}
+
+void lmcs_restore_options_init(struct lmcs_restore_options *options)
+{
+    memset(options, 0, sizeof *options);
+}
+
+enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
+                                   const struct lmcs_restore_options *options, const struct lmcs_progress *progress,
+                                   struct lmcs_transfer_report *report, struct lmcs_error *error)
+{
+    static const struct lmcs_restore_options defaults;
+    struct restore restore = {.pool = pool, .options = options != NULL ? options : &defaults, .progress = progress};
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = check_options(restore.options, error);
+    if (status == LMCS_OK && !restore.options->resume)
+        status = lmcs_stage_drop_kept(pool, error);
+    if (status != LMCS_OK)
+        return status;
+    restore.selects = restore.options->address_count > 0 || restore.options->only_count > 0;
+    lmcs_stage_init(&restore.stage, pool);
+    restore.stage.keeps = restore.options->resume;
+    restore.stage.moves_tags = restore.options->move_tags;
+    status = read_archives(&restore, fds, count, error);
+    restore.report.snapshots = restore.stage.shown;
+    restore.report.snapshots_skipped = restore.stage.skipped;
+    if (status == LMCS_OK && report != NULL)
+        *report = restore.report;
+    end_restore(&restore, status);
+    return status;
 }
 
 enum lmcs_status lmcs_restore(struct lmcs_pool *pool, int fd, const struct lmcs_progress *progress,
                               struct lmcs_transfer_report *report, struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_pool_check(pool, true, error);
-    if (status != LMCS_OK)
-        return status;
-    struct restore *restore = aligned_alloc(64, (sizeof *restore + 63) & ~(size_t)63);
-    if (restore == NULL)
-        return lmcs_fail_memory(error);
-    memset(restore, 0, sizeof *restore);
-    restore->pool = pool;
-    restore->progress = progress;
-    status = lmcs_archive_source_init(&restore->source, fd, error);
-    if (status == LMCS_OK) {
-        lmcs_stage_init(&restore->stage, pool);
-        status = read_all(restore, error);
-        if (status == LMCS_OK)
-            status = lmcs_stage_show(&restore->stage, error);
-        if (status != LMCS_OK)
-            lmcs_stage_drop(&restore->stage);
-        else if (report != NULL)
-            fill_report(restore, report);
-        lmcs_stage_fini(&restore->stage);
-        lmcs_archive_source_fini(&restore->source);
-    }
-    free(restore->names);
-    free(restore->numbers);
-    free(restore);
-    return status;
+    return lmcs_restore_with(pool, &fd, 1, NULL, progress, report, error);
 }

@@ -3,7 +3,8 @@
  * archive_source.c - the records of an archive, read from a descriptor that nobody vouches for.
  *
  * Memory is two buffers of fixed size. A record's header is checked before its length is believed, and its payload
- * before anyone looks into it; what is in it is the business of archive_restore.c.
+ * before anyone looks into it; what is in it is the business of archive_read.c. Of a file the payloads' pieces can be
+ * passed over without reading them: then 24 bytes of each MiB are looked at, which is how an archive is listed.
  */
 #include "archive_source.h"
 
@@ -28,7 +29,7 @@ enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enu
     va_end(arguments);
     uint64_t number = source->number > 0 ? source->number - 1 : 0;
     return lmcs_fail(error, status, 0, "the archive %s: record %llu (ends at byte %llu): %s",
-                     status == LMCS_DAMAGED ? "is damaged" : "can't be restored", (unsigned long long)number,
+                     status == LMCS_DAMAGED ? "is damaged" : "can't be read", (unsigned long long)number,
                      (unsigned long long)source->offset, what);
 }
 
@@ -139,6 +140,19 @@ void lmcs_archive_source_fini(struct lmcs_archive_source *source)
     source->buffer = source->payload = NULL;
 }
 
+/* Goes on behind `bytes` of a file, which must have them. */
+static enum lmcs_status pass_over(struct lmcs_archive_source *source, size_t bytes, struct lmcs_error *error)
+{
+    size_t ready = source->buffer_end - source->buffer_at, now = bytes < ready ? bytes : ready;
+    source->buffer_at += now;
+    source->offset += bytes;
+    if (source->offset > source->total)
+        return lmcs_archive_fail(source, LMCS_DAMAGED, error, "the archive ends in it: it was cut short");
+    if (bytes > now && lseek(source->fd, (off_t)(bytes - now), SEEK_CUR) < 0)
+        return lmcs_fail_errno(error, errno, "the archive can't be read");
+    return LMCS_OK;
+}
+
 static enum lmcs_status read_record(struct lmcs_archive_source *source, struct lmcs_error *error)
 {
     struct lmcs_archive_record_df header;
@@ -157,6 +171,10 @@ static enum lmcs_status read_record(struct lmcs_archive_source *source, struct l
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "it claims to have %u bytes", header.bytes);
     source->hash = lmc_hasher_final(&source->headers);
     lmc_hasher_update(&source->headers, &header, sizeof header);
+    source->type = header.type;
+    source->bytes = header.bytes;
+    if (source->passes_data && header.type == LMCS_ARCHIVE_DATA)
+        return pass_over(source, header.bytes, error);
     status = take(source, source->payload, header.bytes, &got, error);
     if (status != LMCS_OK)
         return status;
@@ -165,8 +183,6 @@ static enum lmcs_status read_record(struct lmcs_archive_source *source, struct l
     if (header.payload_check != lmc_hash64(source->payload, header.bytes, number))
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "its checksum is wrong");
     source->payload[header.bytes] = '\0';
-    source->type = header.type;
-    source->bytes = header.bytes;
     return LMCS_OK;
 }
 
@@ -178,7 +194,7 @@ enum lmcs_status lmcs_archive_source_next(struct lmcs_archive_source *source, st
     } while (status == LMCS_OK && source->type >= LMCS_ARCHIVE_IGNORABLE);
     if (status == LMCS_OK && source->type == 0)
         return lmcs_archive_fail(source, LMCS_DAMAGED, error, "it has no type");
-    if (status == LMCS_OK && source->type > LMCS_ARCHIVE_END)
+    if (status == LMCS_OK && source->type >= LMCS_ARCHIVE_TYPES)
         return lmcs_archive_fail(source, LMCS_UNSUPPORTED, error,
                                  "it is of a type (%u) that this lmc-store does not "
                                  "know: use a newer one",

@@ -8,9 +8,10 @@
 
 struct lmcs_archive_source {
     int fd;
-    uint64_t total;  /* bytes of the archive; 0: not known, a pipe */
-    uint64_t offset; /* bytes taken so far */
-    uint64_t number; /* of the next record */
+    bool passes_data; /* set by who reads a file: pieces of payloads are not read, only their headers */
+    uint64_t total;   /* bytes of the archive; 0: not known, a pipe */
+    uint64_t offset;  /* bytes taken so far */
+    uint64_t number;  /* of the next record */
     struct lmc_hasher headers;
     struct lmc_hash hash;  /* of all headers before the current record's */
     unsigned char *buffer; /* read ahead */

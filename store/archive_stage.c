@@ -15,6 +15,7 @@
  */
 #include "archive_stage.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,21 +29,6 @@
 #define REMOVALS       16u /* snapshots in one transaction */
 #define WARM_BYTES     ((uint64_t)64 << 20)
 #define RELEASE_RANGES 4096u
-
-bool lmcs_stage_grow(void *array, size_t *capacity, size_t count, size_t item_bytes)
-{
-    void *old;
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity == 0 ? 32 : *capacity * 2;
-    memcpy(&old, array, sizeof old);
-    void *grown = realloc(old, wanted * item_bytes);
-    if (grown == NULL)
-        return false;
-    memcpy(array, &grown, sizeof grown);
-    *capacity = wanted;
-    return true;
-}
 
 static struct lmcs_stage_shelf *current(struct lmcs_stage *stage)
 {
@@ -73,7 +59,9 @@ static void end_shelf(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf)
         free(shelf->tags[i].text);
     free(shelf->tags);
     free(shelf->skipped);
+    free(shelf->origin);
     free(shelf->name);
+    free(shelf->from);
 }
 
 void lmcs_stage_fini(struct lmcs_stage *stage)
@@ -82,11 +70,9 @@ void lmcs_stage_fini(struct lmcs_stage *stage)
     lmcs_region_end(&stage->coded);
     for (size_t i = 0; i < stage->shelf_count; i++)
         end_shelf(stage, &stage->shelves[i]);
-    for (size_t i = 0; i < stage->identity_count; i++)
-        free(stage->identities[i]);
     free(stage->shelves);
-    free(stage->identities);
-    free(stage->contents);
+    free(stage->found);
+    free(stage->unrun);
     free(stage->pending);
     free(stage->entries);
 }
@@ -96,7 +82,7 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
 {
     struct lmcs_region *region = content->df.payload == LMCS_PAYLOAD_RAW ? &stage->raw : &stage->coded;
     enum lmcs_status status = lmcs_payload_take(region, bytes, content, error);
-    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool))
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
         status = lmcs_payload_take(region, bytes, content, error);
     return status;
 }
@@ -138,7 +124,8 @@ static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage
         return status;
     status = check_prepared(&txn, shelf->name, error);
     if (status == LMCS_OK)
-        status = lmcs_shelf_make(&txn, shelf->name, LMCS_SHELF_STAGING, &staging, error);
+        status = lmcs_shelf_make(&txn, shelf->name, LMCS_SHELF_STAGING | (stage->keeps ? LMCS_SHELF_KEPT : 0), &staging,
+                                 error);
     if (status != LMCS_OK) {
         lmcs_txn_end(&txn);
         return status;
@@ -149,23 +136,45 @@ static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, uint64_t next_number, uint32_t keep_raw,
-                                  struct lmcs_error *error)
+/* Whether an archive before this one has a shelf of the name of the newest. */
+static bool is_taken(const struct lmcs_stage *stage, const char *name)
 {
-    if (!lmcs_stage_grow(&stage->shelves, &stage->shelf_capacity, stage->shelf_count, sizeof *stage->shelves))
+    for (size_t i = 0; i + 1 < stage->shelf_count; i++)
+        if (strcmp(stage->shelves[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, const char *from, uint64_t next_number,
+                                  uint32_t keep_raw, struct lmcs_error *error)
+{
+    if (!lmcs_archive_grow(&stage->shelves, &stage->shelf_capacity, stage->shelf_count, sizeof *stage->shelves))
         return lmcs_fail_memory(error);
     struct lmcs_stage_shelf *shelf = &stage->shelves[stage->shelf_count];
-    *shelf = (struct lmcs_stage_shelf){.name = strdup(name), .next_number = next_number, .keep_raw = keep_raw};
-    if (shelf->name == NULL)
-        return lmcs_fail_memory(error);
+    *shelf = (struct lmcs_stage_shelf){
+        .name = strdup(name), .from = strdup(from), .next_number = next_number, .keep_raw = keep_raw};
     stage->shelf_count++;
-    enum lmcs_status status = lmcs_shelf_take(stage->pool, name, &shelf->busy, error);
+    if (shelf->name == NULL || shelf->from == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = is_taken(stage, name) ? LMCS_OK : lmcs_shelf_take(stage->pool, name, &shelf->busy, error);
     if (status != LMCS_OK)
         return status;
     status = make_staging(stage, shelf, error);
-    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool))
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
         status = make_staging(stage, shelf, error);
     return status;
+}
+
+enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const char *text, struct lmcs_error *error)
+{
+    struct lmcs_stage_shelf *shelf = current(stage);
+    if (!lmcs_archive_grow(&shelf->tags, &shelf->tag_capacity, shelf->tag_count, sizeof *shelf->tags))
+        return lmcs_fail_memory(error);
+    char *copy = strdup(text);
+    if (copy == NULL)
+        return lmcs_fail_memory(error);
+    shelf->tags[shelf->tag_count++] = (struct lmcs_stage_tag){number, copy};
+    return LMCS_OK;
 }
 
 /* ---- A snapshot: within its transaction ---- */
@@ -179,7 +188,7 @@ struct staging {
 
 static enum lmcs_status find_identity(struct staging *s, size_t index, uint64_t *id, struct lmcs_error *error)
 {
-    struct lmcs_stage_identity *identity = s->stage->identities[index];
+    struct lmcs_archive_identity *identity = s->stage->reader->identities[index];
     enum lmcs_status status = LMCS_OK;
     if (identity->pool_id == 0) {
         status = lmcs_identity_make(&s->txn, &identity->tensor, &identity->pool_id, error);
@@ -199,16 +208,45 @@ static enum lmcs_status remove_entry(struct staging *s, const struct lmcs_archiv
                              : status;
 }
 
+/* What the pool had when the archive was begun, it must have still; a base must leave room for a delta above it. */
+static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive_content *content, bool is_base,
+                                    struct lmcs_error *error)
+{
+    struct lmcs_content there;
+    uint32_t depth = 0;
+    bool found = true;
+    if (!content->is_found)
+        return LMCS_OK;
+    const char *name = s->stage->reader->identities[content->identity]->tensor.name;
+    enum lmcs_status status = lmcs_content_find(&s->txn, content->pool_id, &there, &found, error);
+    if (status == LMCS_OK && !found)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0,
+                         "%s: a version of tensor \"%.64s\" that the archive rests on was removed from the pool while "
+                         "the archive was read: restore once more",
+                         s->txn.pool->path, name);
+    if (status == LMCS_OK && is_base)
+        status = lmcs_content_depth(&s->txn, &there, &depth, error);
+    if (status == LMCS_OK && depth >= LMCS_CHAIN_BOUND)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                         "%s: a delta of tensor \"%.64s\" can't be put on the %u that its base takes in this pool: "
+                         "restore into another one, together with the archives before this one",
+                         s->txn.pool->path, name, depth);
+    return status;
+}
+
 static enum lmcs_status add_content(struct staging *s, struct lmcs_stage_pending *pending, struct lmcs_error *error)
 {
-    struct lmcs_stage_content *entry = &s->stage->contents[pending->index];
+    struct lmcs_archive_content *entry = &s->stage->reader->contents[pending->index];
     struct lmcs_content *content = &pending->content;
     content->id = 0;
     content->df.runs = content->df.base_uses = content->df.height = 0;
-    content->df.base_count = pending->base_count;
-    if (pending->base_count > 0)
-        content->bases[0] = s->stage->contents[pending->base].pool_id;
+    content->df.base_count = entry->base != 0;
     enum lmcs_status status = find_identity(s, entry->identity, &content->df.identity, error);
+    if (status == LMCS_OK && entry->base != 0) {
+        const struct lmcs_archive_content *base = &s->stage->reader->contents[entry->base - 1];
+        content->bases[0] = base->pool_id;
+        status = check_found(s, base, true, error);
+    }
     if (status == LMCS_OK)
         status = lmcs_content_add(&s->txn, content, error);
     entry->pool_id = content->id;
@@ -219,7 +257,7 @@ static enum lmcs_status add_content(struct staging *s, struct lmcs_stage_pending
 static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_entry_df *entry,
                                   struct lmcs_error *error)
 {
-    struct lmcs_stage_content *content = &s->stage->contents[entry->content - 1];
+    struct lmcs_archive_content *content = &s->stage->reader->contents[entry->content - 1];
     struct lmcs_manifest_df old, now = {content->pool_id, s->stage->record.df.number};
     struct lmcs_key_df key = {0, 0};
     bool found = false;
@@ -229,7 +267,12 @@ static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_e
                                &found, error);
     if (status != LMCS_OK || (found && old.content == now.content))
         return status;
-    status = lmcs_content_run(&s->txn, content->pool_id, key.high, error);
+    status = check_found(s, content, false, error);
+    if (status == LMCS_OK && content->is_found) /* the pool may have had it as a base alone: it is more than that now */
+        status = lmcs_tree_delete(&s->txn, LMCS_TREE_DEPENDENTS, &s->txn.root.trees[LMCS_TREE_DEPENDENTS],
+                                  (struct lmcs_key_df){0, content->pool_id}, &found, error);
+    if (status == LMCS_OK)
+        status = lmcs_content_run(&s->txn, content->pool_id, key.high, error);
     return status == LMCS_OK ? lmcs_tree_put(&s->txn, LMCS_TREE_MANIFEST, &s->manifest, key, &now, sizeof now, error)
                              : status;
 }
@@ -304,7 +347,7 @@ static enum lmcs_status commit_snapshot(struct lmcs_stage *stage, struct lmcs_er
 
 static void forget_attempt(struct lmcs_stage *stage, size_t index)
 {
-    struct lmcs_stage_identity *identity = stage->identities[index];
+    struct lmcs_archive_identity *identity = stage->reader->identities[index];
     if (identity->attempt == stage->attempt)
         identity->pool_id = 0;
 }
@@ -315,7 +358,7 @@ static void forget_attempts(struct lmcs_stage *stage)
     for (size_t i = 0; i < stage->entry_count; i++)
         forget_attempt(stage, (size_t)stage->entries[i].identity - 1);
     for (size_t i = 0; i < stage->pending_count; i++)
-        forget_attempt(stage, stage->contents[stage->pending[i].index].identity);
+        forget_attempt(stage, stage->reader->contents[stage->pending[i].index].identity);
 }
 
 /* ---- A snapshot: verifying what is staged ---- */
@@ -345,12 +388,13 @@ static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_er
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++) {
-        const struct lmcs_stage_content *content = &stage->contents[stage->pending[i].index];
-        status = read_content(stage, content->pool_id, &stage->identities[content->identity]->tensor, NULL, error);
+        const struct lmcs_archive_content *content = &stage->reader->contents[stage->pending[i].index];
+        status =
+            read_content(stage, content->pool_id, &stage->reader->identities[content->identity]->tensor, NULL, error);
         if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED)
-            lmcs_error_prefix(error, "the archive %s: the content of record %llu: ",
-                              status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
-                              (unsigned long long)stage->pending[i].record);
+            lmcs_error_prefix(
+                error, "the archive %s: content %llu: ", status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
+                (unsigned long long)stage->pending[i].index + 1);
     }
     return status;
 }
@@ -395,8 +439,9 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     return status;
 }
 
-/* What the shelf that is there has under this number: nothing, the same, or something else. */
-static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, bool *same, struct lmcs_error *error)
+/* What a shelf has under the number of the snapshot at work: nothing, the same, or something else. */
+static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_shelf *in, bool *same,
+                                     struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
     struct lmcs_record there;
@@ -404,12 +449,10 @@ static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     bool found;
     uint64_t number = stage->record.df.number;
     *same = false;
-    enum lmcs_status status = lmcs_shelf_find(txn, current(stage)->name, &shelf, &found, error);
-    if (status == LMCS_OK && found)
-        status = lmcs_record_get(txn, &shelf, number, &there, &found, error);
+    enum lmcs_status status = lmcs_record_get(txn, in, number, &there, &found, error);
     if (status != LMCS_OK || !found)
         return status;
-    status = lmcs_record_digest(txn, &shelf, &there, &other, error);
+    status = lmcs_record_digest(txn, in, &there, &other, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_load(txn, current(stage)->id, &shelf, error);
     if (status == LMCS_OK)
@@ -424,6 +467,25 @@ static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, 
                              txn->pool->path, current(stage)->name, (unsigned long long)number);
 }
 
+/* The same of the shelf that is there. */
+static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, bool *same, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    bool found;
+    *same = false;
+    enum lmcs_status status = lmcs_shelf_find(txn, current(stage)->name, &shelf, &found, error);
+    return status == LMCS_OK && found ? compare_with(stage, txn, &shelf, same, error) : status;
+}
+
+/* The same of what an archive before this one has brought. */
+static enum lmcs_status compare_staged(struct lmcs_stage *stage, struct lmcs_txn *txn, uint64_t id, bool *same,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    enum lmcs_status status = lmcs_shelf_load(txn, id, &shelf, error);
+    return status == LMCS_OK ? compare_with(stage, txn, &shelf, same, error) : status;
+}
+
 static enum lmcs_status note_if_there(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     struct lmcs_stage_shelf *shelf = current(stage);
@@ -433,10 +495,13 @@ static enum lmcs_status note_if_there(struct lmcs_stage *stage, struct lmcs_erro
     if (status != LMCS_OK)
         return status;
     status = compare(stage, &txn, &same, error);
+    for (size_t i = 0; status == LMCS_OK && !same && i + 1 < stage->shelf_count; i++)
+        if (strcmp(stage->shelves[i].name, shelf->name) == 0)
+            status = compare_staged(stage, &txn, stage->shelves[i].id, &same, error);
     lmcs_txn_end(&txn);
     if (status != LMCS_OK || !same)
         return status;
-    if (!lmcs_stage_grow(&shelf->skipped, &shelf->skipped_capacity, shelf->skipped_count, sizeof *shelf->skipped))
+    if (!lmcs_archive_grow(&shelf->skipped, &shelf->skipped_capacity, shelf->skipped_count, sizeof *shelf->skipped))
         return lmcs_fail_memory(error);
     shelf->skipped[shelf->skipped_count++] = stage->record.df.number;
     stage->skipped++;
@@ -456,7 +521,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
         if (status == LMCS_OK)
             break;
         forget_attempts(stage);
-        if (status == LMCS_FULL && tries == 0 && lmcs_compact_for_space(stage->pool))
+        if (status == LMCS_FULL && tries == 0 && lmcs_compact_for_space(stage->pool, NULL))
             status = LMCS_OK;
     }
     if (status != LMCS_OK)
@@ -464,7 +529,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
     renew_regions(stage);
     for (size_t i = 0; i < stage->entry_count; i++)
         if (stage->entries[i].content != 0)
-            stage->contents[stage->entries[i].content - 1].has_run = true;
+            stage->reader->contents[stage->entries[i].content - 1].has_run = true;
     shelf->lineage = stage->record.df.lineage;
     shelf->last = stage->record.df;
     stage->snapshots++;
@@ -482,11 +547,10 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
 
 /* One transaction: removes some numbers, or (numbers NULL) the oldest that there are, and at the end the shelf. */
 static enum lmcs_status remove_some(struct lmcs_pool *pool, uint64_t id, const uint64_t *numbers, size_t count,
-                                    bool *done, struct lmcs_error *error)
+                                    struct lmcs_removal *removal, bool *done, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
-    struct lmcs_removal removal = {0, 0, 0};
     *done = false;
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
@@ -498,7 +562,7 @@ static enum lmcs_status remove_some(struct lmcs_pool *pool, uint64_t id, const u
             status = lmcs_record_after(&txn, &shelf, 0, &number, error);
         *done = number == 0;
         if (status == LMCS_OK && !*done)
-            status = lmcs_shelf_remove(&txn, &shelf, number, &removal, error);
+            status = lmcs_shelf_remove(&txn, &shelf, number, removal, error);
     }
     if (status == LMCS_OK)
         status = *done ? lmcs_shelf_delete(&txn, &shelf, error) : lmcs_shelf_save(&txn, &shelf, error);
@@ -508,12 +572,19 @@ static enum lmcs_status remove_some(struct lmcs_pool *pool, uint64_t id, const u
     return status;
 }
 
-static enum lmcs_status drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+enum lmcs_status lmcs_stage_drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
+                                       struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (bool done = false; status == LMCS_OK && !done;)
-        status = remove_some(pool, id, NULL, REMOVALS, &done, error);
+        status = remove_some(pool, id, NULL, REMOVALS, removal, &done, error);
     return status;
+}
+
+static enum lmcs_status drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_removal removal = {0, 0, 0};
+    return lmcs_stage_drop_shelf(pool, id, &removal, error);
 }
 
 /* What was written and dropped goes back to the file system, as far as no reader is in the way. */
@@ -561,7 +632,8 @@ enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_e
         if (status == LMCS_OK && count > 0)
             status = lmcs_shelf_load(&txn, id, &shelf, error);
         lmcs_txn_end(&txn);
-        if (status == LMCS_OK && count > 0 && (shelf.df.flags & LMCS_SHELF_STAGING) != 0) {
+        bool left_over = (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING;
+        if (status == LMCS_OK && count > 0 && left_over) {
             status = drop_shelf(pool, id, error);
             any = true;
         }
@@ -575,6 +647,211 @@ enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_e
     }
 }
 
+/* Drops the shelf of that id if it is one that was kept, and nobody works on its name. */
+static enum lmcs_status drop_if_kept(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_busy_shelf *busy;
+    bool found = false;
+    for (int look = 0; look < 2; look++) { /* once to learn the name, once more when it is ours */
+        enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
+        lmcs_txn_end(&txn);
+        found = found && (shelf.df.flags & LMCS_SHELF_KEPT) != 0;
+        if (look == 1 && status == LMCS_OK && found)
+            status = drop_shelf(pool, id, error);
+        if (look == 1)
+            lmcs_shelf_give(pool, busy);
+        if (status != LMCS_OK || !found || (look == 0 && !lmcs_shelf_try(pool, shelf.name, &busy)))
+            return status;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_stage_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    uint64_t id = 0;
+    for (size_t count = 1; status == LMCS_OK && count > 0 && id < UINT64_MAX;) {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
+        lmcs_txn_end(&txn);
+        if (status == LMCS_OK && count > 0)
+            status = drop_if_kept(pool, id, error);
+    }
+    return status;
+}
+
+/* ---- What the pool has already ---- */
+
+#define FIND_CHUNK 4096u /* contents that are looked at in one transaction */
+
+static int by_digest(const void *a, const void *b)
+{
+    const struct lmcs_stage_found *x = a, *y = b;
+    if (x->digest.low != y->digest.low)
+        return x->digest.low < y->digest.low ? -1 : 1;
+    if (x->digest.high != y->digest.high)
+        return x->digest.high < y->digest.high ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Notes the contents from id *next on, as many as one transaction should look at; *next 0: these were the last. */
+static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_cursor *cursor, uint64_t *next,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content_df df;
+    size_t bytes;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CONTENTS, &txn.root.trees[LMCS_TREE_CONTENTS],
+                              (struct lmcs_key_df){*next, 0}, error);
+    *next = 0;
+    for (size_t i = 0; status == LMCS_OK && lmcs_cursor_valid(cursor); i++) {
+        uint64_t id = lmcs_cursor_key(cursor).high;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        if (i == FIND_CHUNK) {
+            *next = id;
+            break;
+        }
+        memcpy(&df, value, bytes < sizeof df ? 0 : sizeof df);
+        if (bytes >= sizeof df) {
+            if (!lmcs_archive_grow(&stage->found, &stage->found_capacity, stage->found_count, sizeof *stage->found))
+                status = lmcs_fail_memory(error);
+            else
+                stage->found[stage->found_count++] = (struct lmcs_stage_found){{df.digest_low, df.digest_high}, id};
+        }
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_reader *reader,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    stage->reader = reader;
+    stage->found_count = 0;
+    for (uint64_t next = 1; status == LMCS_OK && next != 0;)
+        status = note_contents(stage, cursor, &next, error);
+    if (stage->found_count > 1)
+        qsort(stage->found, stage->found_count, sizeof *stage->found, by_digest);
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+static enum lmcs_status add_unrun(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
+{
+    if (!lmcs_archive_grow(&stage->unrun, &stage->unrun_capacity, stage->unrun_count, sizeof *stage->unrun))
+        return lmcs_fail_memory(error);
+    stage->unrun[stage->unrun_count++] = id;
+    return LMCS_OK;
+}
+
+/* What a content of the pool rests on may be what a restore before this one has left, and nobody has noted. */
+static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_chain chain = {.length = 0};
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_chain_load(&txn, id, &chain, error);
+    lmcs_txn_end(&txn);
+    for (size_t i = 1; status == LMCS_OK && i < chain.length; i++)
+        if (chain.links[i].df.runs == 0)
+            status = add_unrun(stage, chain.links[i].id, error);
+    return status;
+}
+
+enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->reader->content_count; i++) {
+        const struct lmcs_archive_content *content = &stage->reader->contents[i];
+        if (content->is_found && content->has_run)
+            status = add_found_bases(stage, content->pool_id, error);
+        if (status == LMCS_OK && !content->has_run && content->pool_id != 0)
+            status = add_unrun(stage, content->pool_id, error);
+    }
+    stage->reader = NULL;
+    return status;
+}
+
+/* Whether it is there, has the form, and is no deeper than `depth`. */
+static enum lmcs_status fits(struct lmcs_stage *stage, uint64_t id, const struct lmcs_stage_found *wanted,
+                             const struct lmcs_tensor *tensor, uint32_t depth, bool *yes, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    struct lmcs_identity identity;
+    struct lmcs_tensor there;
+    uint32_t deltas = 0;
+    *yes = false;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_content_find(&txn, id, &content, yes, error);
+    if (status == LMCS_OK && *yes)
+        status = lmcs_identity_get(&txn, content.df.identity, &identity, error);
+    if (status == LMCS_OK && *yes)
+        status = lmcs_content_depth(&txn, &content, &deltas, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || !*yes)
+        return status;
+    lmcs_identity_tensor(&identity, &there);
+    *yes = content.df.digest_low == wanted->digest.low && content.df.digest_high == wanted->digest.high &&
+           lmcs_archive_same_form(&there, tensor) && deltas <= depth;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmc_hash *digest,
+                                 const struct lmcs_tensor *tensor, uint32_t depth, uint64_t *id,
+                                 struct lmcs_error *error)
+{
+    const struct lmcs_stage_found wanted = {*digest, 0};
+    size_t low = 0, high = stage->found_count;
+    *id = 0;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (by_digest(&stage->found[middle], &wanted) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    /* What has arrived for a restore that is taken up again was verified when it came. */
+    for (; low < stage->found_count && stage->found[low].digest.low == digest->low &&
+           stage->found[low].digest.high == digest->high;
+         low++) {
+        bool yes;
+        enum lmcs_status status = fits(stage, stage->found[low].id, &wanted, tensor, depth, &yes, error);
+        if (status == LMCS_OK && yes && !stage->keeps)
+            status = read_content(stage, stage->found[low].id, tensor, NULL, error);
+        if (status == LMCS_DAMAGED) /* then the archive's is better */
+            continue;
+        if (status != LMCS_OK)
+            return status;
+        if (yes) {
+            *id = stage->found[low].id;
+            return LMCS_OK;
+        }
+    }
+    return LMCS_OK;
+}
+
 /* ---- Showing ---- */
 
 /* Snapshots that the shelf has already: their copies go before the rest is shown. */
@@ -583,21 +860,27 @@ static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage
     enum lmcs_status status = LMCS_OK;
     while (status == LMCS_OK && shelf->dropped < shelf->skipped_count) {
         size_t left = shelf->skipped_count - shelf->dropped, count = left < REMOVALS ? left : REMOVALS;
+        struct lmcs_removal removal = {0, 0, 0};
         bool done;
-        status = remove_some(stage->pool, shelf->id, shelf->skipped + shelf->dropped, count, &done, error);
+        status = remove_some(stage->pool, shelf->id, shelf->skipped + shelf->dropped, count, &removal, &done, error);
         shelf->dropped += status == LMCS_OK ? count : 0;
     }
     return status;
 }
 
+/* Tags that the shelf has already stay where they are, unless the archive's win. */
 static enum lmcs_status put_tags(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_shelf *shelf,
-                                 struct lmcs_error *error)
+                                 bool moves, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < from->tag_count; i++) {
+        struct lmcs_record record;
         uint64_t number;
+        bool found = false;
         status = lmcs_tag_find(txn, shelf, from->tags[i].text, &number, error);
-        if (status == LMCS_OK && number == 0)
+        if (status == LMCS_OK && (number == 0 || moves))
+            status = lmcs_record_get(txn, shelf, from->tags[i].number, &record, &found, error);
+        if (status == LMCS_OK && found && number != from->tags[i].number)
             status = lmcs_tag_put(txn, shelf, from->tags[i].text, from->tags[i].number, error);
     }
     return status;
@@ -624,7 +907,7 @@ static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *fro
 
 /* Into a shelf that is there: the records move, and the staging shelf goes. */
 static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shelf *from, struct lmcs_shelf *staging,
-                                    struct lmcs_shelf *shelf, struct lmcs_error *error)
+                                    struct lmcs_shelf *shelf, bool moves_tags, struct lmcs_error *error)
 {
     uint64_t number = 0;
     enum lmcs_status status = LMCS_OK;
@@ -639,10 +922,32 @@ static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shel
     if (shelf->df.next_number < from->next_number)
         shelf->df.next_number = from->next_number;
     if (status == LMCS_OK)
-        status = put_tags(txn, from, shelf, error);
+        status = put_tags(txn, from, shelf, moves_tags, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_save(txn, shelf, error);
     return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
+}
+
+/* Once all shelves can be seen: where this one was forked from, unless the pool knows that already. */
+static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf, there;
+    struct lmcs_record record;
+    struct lmcs_origin origin;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_get(txn, from->name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_origin_get(txn, shelf.df.id, &origin, &found, error);
+    if (status != LMCS_OK || found)
+        return status;
+    origin.df = (struct lmcs_origin_df){.number = from->origin_number, .time_ns = from->origin_time_ns};
+    snprintf(origin.name, sizeof origin.name, "%s", from->origin);
+    status = lmcs_shelf_find(txn, from->origin, &there, &found, error);
+    if (status == LMCS_OK && found && there.df.id != shelf.df.id) {
+        status = lmcs_record_get(txn, &there, from->origin_number, &record, &found, error);
+        origin.df.shelf = !found || record.df.time_ns == from->origin_time_ns ? there.df.id : 0;
+    }
+    return status == LMCS_OK ? lmcs_origin_put(txn, shelf.df.id, &origin, error) : status;
 }
 
 static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_stage_shelf *from,
@@ -658,11 +963,11 @@ static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *tx
     txn->root.snapshot_count += staging.df.snapshot_count;
     stage->shown += staging.df.snapshot_count;
     if (found)
-        return merge_shelf(txn, from, &staging, &shelf, error);
-    staging.df.flags &= ~LMCS_SHELF_STAGING;
+        return merge_shelf(txn, from, &staging, &shelf, stage->moves_tags, error);
+    staging.df.flags &= ~(LMCS_SHELF_STAGING | LMCS_SHELF_KEPT);
     staging.df.next_number = from->next_number;
     staging.df.keep_raw = from->keep_raw;
-    status = put_tags(txn, from, &staging, error);
+    status = put_tags(txn, from, &staging, stage->moves_tags, error);
     return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
 }
 
@@ -670,14 +975,17 @@ static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *tx
 static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < stage->content_count; i++) {
+    for (size_t i = 0; status == LMCS_OK && i < stage->unrun_count; i++) {
         struct lmcs_content content;
         const uint64_t none = 0;
-        bool found = false;
-        if (stage->contents[i].has_run)
-            continue;
-        status = lmcs_content_find(txn, stage->contents[i].pool_id, &content, &found, error);
+        uint64_t successor;
+        bool found = false, noted = true;
+        status = lmcs_content_find(txn, stage->unrun[i], &content, &found, error);
         if (status == LMCS_OK && found && content.df.runs == 0)
+            status = lmcs_tree_get(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                                   (struct lmcs_key_df){0, content.id}, &successor, sizeof successor, sizeof successor,
+                                   NULL, &noted, error);
+        if (status == LMCS_OK && !noted)
             status = lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
                                    (struct lmcs_key_df){0, content.id}, &none, sizeof none, error);
     }
@@ -693,6 +1001,9 @@ static enum lmcs_status show_all(struct lmcs_stage *stage, struct lmcs_error *er
         return status;
     for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
         status = show_shelf(stage, &txn, &stage->shelves[i], error);
+    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
+        if (stage->shelves[i].origin != NULL)
+            status = put_origin(&txn, &stage->shelves[i], error);
     if (status == LMCS_OK)
         status = note_bases(stage, &txn, error);
     if (status == LMCS_OK)
@@ -712,7 +1023,7 @@ static enum lmcs_status drop_and_show(struct lmcs_stage *stage, struct lmcs_erro
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = drop_and_show(stage, error);
-    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool))
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
         status = drop_and_show(stage, error); /* from where it stopped */
     if (status == LMCS_OK)
         lmcs_compactor_notify(stage->pool);

@@ -8,38 +8,13 @@
 #ifndef LMCS_ARCHIVE_STAGE_H
 #define LMCS_ARCHIVE_STAGE_H
 
-#include "archive_format.h"
+#include "archive_read.h"
 #include "capture.h"
 #include "shelf.h"
 
-/* An identity of the archive; its index + 1 is its id there. */
-struct lmcs_stage_identity {
-    struct lmcs_tensor tensor; /* its own copy; strides NULL */
-    uint64_t raw_bytes;
-    uint64_t pool_id;    /* 0: the pool has none yet, as far as is known */
-    uint64_t attempt;    /* the transaction that gave it its pool_id */
-    size_t leader;       /* index of the first one of this kind and name */
-    uint64_t present;    /* the list of entries that has it */
-    uint64_t touched;    /* the snapshot that last named it */
-    uint64_t name_list;  /* of a leader: the list of entries that the next field speaks of ... */
-    uint64_t name_count; /* ... and how many of this name it has */
-};
-
-/* A content of the archive; its index + 1 is its id there. */
-struct lmcs_stage_content {
-    uint64_t pool_id;
-    uint32_t identity; /* index */
-    uint8_t depth;     /* deltas to undo to read it */
-    bool is_used;      /* by an entry, or as a base */
-    bool has_run;      /* some snapshot has it */
-};
-
 /* A content that arrived with the snapshot at work. */
 struct lmcs_stage_pending {
-    size_t index;    /* of the content */
-    uint64_t record; /* of the archive, for messages */
-    uint8_t base_count;
-    size_t base;                 /* index */
+    size_t index;                /* of the content */
     struct lmcs_content content; /* what goes to the pool, but for its ids */
 };
 
@@ -49,12 +24,16 @@ struct lmcs_stage_tag {
 };
 
 struct lmcs_stage_shelf {
-    char *name;
-    struct lmcs_busy_shelf *busy;
-    uint64_t id; /* of the staging shelf; 0: none yet */
+    char *name;                   /* under which it will be seen */
+    char *from;                   /* its name in the archive */
+    struct lmcs_busy_shelf *busy; /* NULL: an earlier archive has one of that name */
+    uint64_t id;                  /* of the staging shelf; 0: none yet */
     uint64_t lineage;
     uint64_t next_number;
     uint32_t keep_raw;
+    char *origin; /* name of the shelf it was forked from; NULL: it was not */
+    uint64_t origin_number;
+    uint64_t origin_time_ns;
     struct lmcs_snapshot_df last; /* the last one staged */
     uint64_t *skipped;            /* numbers that the shelf has already, ascending */
     size_t skipped_count;
@@ -65,19 +44,28 @@ struct lmcs_stage_shelf {
     size_t tag_capacity;
 };
 
+/* A content that the pool has. */
+struct lmcs_stage_found {
+    struct lmc_hash digest;
+    uint64_t id;
+};
+
 struct lmcs_stage {
     struct lmcs_pool *pool;
+    struct lmcs_archive_reader *reader; /* of the archive at work */
+    bool keeps;                         /* what has arrived stays when the restore fails */
+    bool moves_tags;
+    struct lmcs_stage_found *found; /* by digest */
+    size_t found_count;
+    size_t found_capacity;
+    uint64_t *unrun; /* ids of contents that no staged snapshot has: they are bases */
+    size_t unrun_count;
+    size_t unrun_capacity;
     struct lmcs_region raw;           /* where payloads go: as a capture would write them ... */
     struct lmcs_region coded;         /* ... or the compactor */
     struct lmcs_stage_shelf *shelves; /* the last one is at work */
     size_t shelf_count;
     size_t shelf_capacity;
-    struct lmcs_stage_identity **identities;
-    size_t identity_count;
-    size_t identity_capacity;
-    struct lmcs_stage_content *contents;
-    size_t content_count;
-    size_t content_capacity;
     uint64_t attempt;
     uint64_t snapshots; /* staged */
     uint64_t skipped;
@@ -89,19 +77,30 @@ struct lmcs_stage {
     size_t pending_count;
     size_t pending_capacity;
     uint64_t pending_bytes;
-    struct lmcs_archive_entry_df *entries; /* of the archive, ids and all */
+    struct lmcs_archive_entry_df *entries; /* ids are those of the archive */
     size_t entry_count;
     size_t entry_capacity;
 };
 
-/* Makes room for one more item; false without memory. */
-bool lmcs_stage_grow(void *array, size_t *capacity, size_t count, size_t item_bytes);
-
 void lmcs_stage_init(struct lmcs_stage *stage, struct lmcs_pool *pool);
+/* Begins an archive: learns which contents the pool has by now. */
+enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_reader *reader,
+                                  struct lmcs_error *error);
+/* Ends one that has been read to its end; the reader may go. */
+enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *error);
+/*
+ * The content of the pool that has this digest, dtype and shape, and takes no more than `depth` deltas to read; it has
+ * been read and verified. *id 0: there is none. What was found may go before it is staged; then staging fails.
+ */
+enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmc_hash *digest,
+                                 const struct lmcs_tensor *tensor, uint32_t depth, uint64_t *id,
+                                 struct lmcs_error *error);
 void lmcs_stage_fini(struct lmcs_stage *stage);
 /* Takes the shelf of that name, so that captures wait, and makes its staging shelf. */
-enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, uint64_t next_number, uint32_t keep_raw,
-                                  struct lmcs_error *error);
+enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, const char *from, uint64_t next_number,
+                                  uint32_t keep_raw, struct lmcs_error *error);
+/* A tag of it. */
+enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const char *text, struct lmcs_error *error);
 /* Takes room for a payload; a full pool is compacted first. */
 enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *content, uint64_t bytes,
                                  struct lmcs_error *error);
@@ -110,7 +109,12 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
 enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error);
 /* One transaction makes all staged snapshots visible. */
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error);
+/* Removes what a staging shelf has, some snapshots a commit, and then the shelf. `removal` is added to. */
+enum lmcs_status lmcs_stage_drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
+                                       struct lmcs_error *error);
 /* Removes the staging shelves and all that is in them. What can't be removed now goes at the next open. */
 void lmcs_stage_drop(struct lmcs_stage *stage);
+/* Removes what earlier restores have left for later ones, unless one is at work with it. */
+enum lmcs_status lmcs_stage_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error);
 
 #endif

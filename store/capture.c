@@ -18,7 +18,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "care.h"
 #include "compact.h"
+#include "grow.h"
 #include "guard.h"
 #include "meta.h"
 #include "shelf.h"
@@ -40,11 +42,17 @@ struct lmcs_capture {
     uint64_t written_bytes;
     uint64_t shared_bytes;
     uint64_t raw_bytes;
+    bool codes;         /* writes deltas */
+    bool has_coded;     /* ... and has begun to */
+    uint64_t new_bytes; /* of tensors that are not shared, decoded */
+    uint64_t spent_ns;  /* on writing them and making them durable */
     /* commit */
     struct lmcs_commit_options options; /* its pointers are copies */
     char *meta;
     char **tags;
     uint64_t number;
+    uint64_t loaded; /* of the shelf, as it was when commit was called; and how often it had been marked */
+    uint64_t loads;
     bool asynchronous;
     bool detached;
     bool done; /* under pool->captures, as all below */
@@ -106,6 +114,20 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
     return status;
 }
 
+bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, NULL);
+    bool free = busy != NULL && !busy->busy;
+    if (free) {
+        busy->busy = true;
+        busy->has_owner = false;
+        *taken = busy;
+    }
+    pthread_mutex_unlock(&pool->captures);
+    return free;
+}
+
 void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy)
 {
     pthread_mutex_lock(&pool->captures);
@@ -115,6 +137,16 @@ void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy)
 }
 
 /* ---- Begin and end ---- */
+
+static bool shall_code(struct lmcs_pool *pool, const struct lmcs_shelf *shelf)
+{
+    struct lmcs_policy policy;
+    lmcs_shelf_policy(shelf, &policy);
+    pthread_mutex_lock(&pool->captures);
+    bool codes = lmcs_pace_codes(&pool->pace, policy.encode, lmcs_heap_method(pool->heap) != LMCS_WRITE_FILE);
+    pthread_mutex_unlock(&pool->captures);
+    return codes;
+}
 
 static enum lmcs_status find_base(struct lmcs_capture *capture, const char *name, struct lmcs_error *error)
 {
@@ -136,6 +168,8 @@ static enum lmcs_status find_base(struct lmcs_capture *capture, const char *name
                       "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
                       capture->pool->path, name);
     lmcs_txn_end(&txn);
+    if (status == LMCS_OK && capture->base_number != 0)
+        capture->codes = shall_code(capture->pool, &shelf);
     return status;
 }
 
@@ -188,6 +222,8 @@ static void free_capture(struct lmcs_capture *capture)
 
 static void end_capture(struct lmcs_capture *capture)
 {
+    if (capture->has_coded)
+        lmcs_code_end(capture->pool);
     lmcs_region_end(&capture->region);
     lmcs_shelf_give(capture->pool, capture->busy);
 }
@@ -282,14 +318,8 @@ static enum lmcs_status add_entry(struct lmcs_capture *capture, const struct lmc
     size_t slot = name_slot(capture, tensor->kind, tensor->name);
     if (capture->names[slot] != 0)
         return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\" is in the capture twice", tensor->name);
-    if (capture->count == capture->capacity) {
-        size_t wanted = capture->capacity == 0 ? 64 : capture->capacity * 2;
-        struct lmcs_captured **grown = realloc(capture->entries, wanted * sizeof *grown);
-        if (grown == NULL)
-            return lmcs_fail_memory(error);
-        capture->entries = grown;
-        capture->capacity = wanted;
-    }
+    if (!lmcs_grow(&capture->entries, &capture->capacity, capture->count, sizeof *capture->entries))
+        return lmcs_fail_memory(error);
     struct lmcs_captured *entry = new_entry(tensor, raw_bytes);
     if (entry == NULL)
         return lmcs_fail_memory(error);
@@ -306,6 +336,14 @@ static enum lmcs_status check_open(struct lmcs_capture *capture, struct lmcs_err
     if (status == LMCS_OK && capture->state != OPEN)
         return lmcs_fail(error, LMCS_INVALID, 0, "the capture has failed or was committed: it can only be ended");
     return status;
+}
+
+enum lmcs_status lmcs_capture_place(struct lmcs_capture *capture, struct lmcs_pool **pool, const char **shelf,
+                                    struct lmcs_error *error)
+{
+    *pool = capture->pool;
+    *shelf = capture->busy->name;
+    return check_open(capture, error);
 }
 
 /* Finds the identities of new entries, and what the base snapshot has under them. */
@@ -334,7 +372,10 @@ static enum lmcs_status look_up(struct lmcs_capture *capture, struct lmcs_txn *t
         if (status != LMCS_OK || !entry->in_base)
             continue;
         status = lmcs_content_get(txn, old.content, &contents[i], error);
-        if (status == LMCS_OK && contents[i].df.payload == LMCS_PAYLOAD_RAW &&
+        bool lost = false; /* its bytes may be right and its checksums not: what is new is not to rest on that */
+        if (status == LMCS_OK)
+            status = lmcs_lost_any(txn, old.content, &lost, error);
+        if (status == LMCS_OK && contents[i].df.payload == LMCS_PAYLOAD_RAW && !lost &&
             contents[i].df.raw_bytes == entry->raw_bytes)
             sources[i].before = &contents[i];
     }
@@ -365,9 +406,10 @@ static enum lmcs_status compare(struct lmcs_capture *capture, struct lmcs_source
         status = look_up(capture, &txn, sources + i, n, contents, error);
         enum lmcs_status leased = status == LMCS_OK ? lmcs_lease_epoch(pool->lease, epoch, error) : LMCS_INVALID;
         lmcs_txn_end(&txn);
-        if (status == LMCS_OK)
+        /* A stranger's lock keeps nobody from saving: all is new then. */
+        if (status == LMCS_OK && leased != LMCS_IN_USE)
             status = leased;
-        if (status == LMCS_OK)
+        if (status == LMCS_OK && leased == LMCS_OK)
             status = lmcs_compare_sources(pool, sources + i, n, error);
         if (leased == LMCS_OK)
             lmcs_lease_epoch_end(pool->lease, epoch);
@@ -403,7 +445,7 @@ static enum lmcs_status copy_changed(struct lmcs_capture *capture, struct lmcs_s
         lmcs_region_end(&capture->region);
         lmcs_region_init(&capture->region, capture->pool, 0);
     }
-    if (status == LMCS_FULL && lmcs_compact_for_space(capture->pool)) {
+    if (status == LMCS_FULL && lmcs_compact_for_space(capture->pool, capture->busy->name)) {
         for (size_t i = 0; i < count; i++) {
             free(sources[i].entry->hashes);
             sources[i].entry->hashes = NULL;
@@ -415,6 +457,39 @@ static enum lmcs_status copy_changed(struct lmcs_capture *capture, struct lmcs_s
     if (status != LMCS_OK && error != NULL)
         *error = first;
     return status;
+}
+
+/* Leaves those in the list that have to be written; gives how many. */
+static size_t leave_out_shared(struct lmcs_capture *capture, struct lmcs_source *sources, size_t count)
+{
+    size_t changed = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (sources[i].entry->shared != 0)
+            capture->shared_bytes += sources[i].entry->raw_bytes;
+        else if (!sources[i].entry->is_coded)
+            sources[changed++] = sources[i];
+    }
+    return changed;
+}
+
+/* Writes deltas of what can be coded; *count gets what is left to be copied. */
+static enum lmcs_status code(struct lmcs_capture *capture, struct lmcs_source *sources, size_t *count,
+                             struct lmcs_error *error)
+{
+    struct lmcs_code_from from = {capture->pool, capture->busy->name, capture->base_number};
+    if (!capture->has_coded)
+        lmcs_code_begin(capture->pool);
+    capture->has_coded = true;
+    atomic_fetch_add(&capture->pool->copying, 1);
+    enum lmcs_status status = lmcs_code_sources(&from, &capture->region, sources, *count, error);
+    atomic_fetch_sub(&capture->pool->copying, 1);
+    for (size_t i = 0; i < *count; i++)
+        if (sources[i].entry->is_coded) {
+            capture->written_bytes += sources[i].entry->content.df.stored_bytes;
+            capture->new_bytes += sources[i].entry->raw_bytes;
+        }
+    *count = leave_out_shared(capture, sources, *count);
+    return status == LMCS_FULL ? LMCS_OK : status; /* copying will say so, and have the compactor look for room */
 }
 
 static enum lmcs_status put_all(struct lmcs_capture *capture, const struct lmcs_tensor *tensors,
@@ -436,18 +511,17 @@ static enum lmcs_status put_all(struct lmcs_capture *capture, const struct lmcs_
     }
     if (status == LMCS_OK)
         status = compare(capture, sources, count, error);
-    size_t changed = 0;
-    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
-        if (sources[i].entry->shared != 0) {
-            capture->shared_bytes += sources[i].entry->raw_bytes;
-        } else {
-            sources[changed++] = sources[i];
-        }
-    }
+    uint64_t began = lmcs_now_ns();
+    size_t changed = status == LMCS_OK ? leave_out_shared(capture, sources, count) : 0;
+    if (status == LMCS_OK && capture->codes)
+        status = code(capture, sources, &changed, error);
     if (status == LMCS_OK)
         status = copy_changed(capture, sources, changed, error);
-    for (size_t i = 0; status == LMCS_OK && i < changed; i++)
+    for (size_t i = 0; status == LMCS_OK && i < changed; i++) {
         capture->written_bytes += sources[i].entry->raw_bytes;
+        capture->new_bytes += sources[i].entry->raw_bytes;
+    }
+    capture->spent_ns += lmcs_now_ns() - began;
     free(sources);
     return status;
 }
@@ -509,7 +583,7 @@ enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture, const struct
         status = lmcs_fail_memory(error);
     for (int tries = 0; status == LMCS_OK; tries++) {
         status = lmcs_payload_take(&capture->region, lmcs_raw_stored_bytes(entry->raw_bytes), &entry->content, error);
-        if (status != LMCS_FULL || tries > 0 || !lmcs_compact_for_space(capture->pool))
+        if (status != LMCS_FULL || tries > 0 || !lmcs_compact_for_space(capture->pool, capture->busy->name))
             break;
         status = LMCS_OK;
     }
@@ -662,7 +736,7 @@ static void fill_record(struct committing *c)
     if (options->parent == UINT64_MAX)
         df->parent = 0;
     else if (options->parent == 0)
-        df->parent = capture->busy->loaded != 0 ? capture->busy->loaded : c->shelf.df.latest;
+        df->parent = capture->loaded != 0 ? capture->loaded : c->shelf.df.latest;
     df->epoch = c->txn.root.epoch;
     df->lineage = c->has_base ? c->base.df.lineage : c->txn.root.epoch;
     df->raw_bytes = capture->raw_bytes;
@@ -728,9 +802,11 @@ static enum lmcs_status commit_now(struct lmcs_capture *capture, struct lmcs_err
         if (capture->entries[i]->reserved != NULL)
             status = lmcs_hash_reserved(pool, capture->entries[i], error);
     /* Large payloads are synced before the metadata lock is taken; small ones together with the metadata. */
+    uint64_t began = lmcs_now_ns();
     if (status == LMCS_OK && capture->written_bytes > LMC_BLOCK_BYTES)
         status = lmcs_heap_sync(pool->heap, error);
     lmcs_heap_drain(pool->heap);
+    capture->spent_ns += lmcs_now_ns() - began;
     if (status == LMCS_OK)
         status = lmcs_txn_write(pool, &c.txn, error);
     if (status != LMCS_OK)
@@ -754,11 +830,13 @@ static enum lmcs_status commit_now(struct lmcs_capture *capture, struct lmcs_err
         return status;
     }
     status = lmcs_txn_commit(&c.txn, error);
-    if (status == LMCS_OK && !capture->options.prepare) {
-        pthread_mutex_lock(&pool->captures);
+    pthread_mutex_lock(&pool->captures);
+    /* What was loaded since is what goes on from here. */
+    if (status == LMCS_OK && !capture->options.prepare && capture->busy->loads == capture->loads)
         capture->busy->loaded = c.record.df.number;
-        pthread_mutex_unlock(&pool->captures);
-    }
+    if (status == LMCS_OK)
+        lmcs_pace_measured(&pool->pace, capture->has_coded, capture->new_bytes, capture->spent_ns);
+    pthread_mutex_unlock(&pool->captures);
     return status;
 }
 
@@ -803,6 +881,8 @@ static void finish(struct lmcs_capture *capture, enum lmcs_status status, const 
 {
     struct lmcs_pool *pool = capture->pool;
     lmcs_region_end(&capture->region);
+    if (capture->has_coded)
+        lmcs_code_end(pool);
     if (status == LMCS_OK)
         lmcs_compactor_notify(pool);
     pthread_mutex_lock(&pool->captures);
@@ -851,6 +931,7 @@ static enum lmcs_status start_commit(struct lmcs_capture *capture, struct lmcs_e
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "can't start a thread");
 }
 
+/* What the snapshot follows from is what it is now, not what it will be when an asynchronous commit comes to it. */
 static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -862,6 +943,10 @@ static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_
     status = lmcs_shelf_find(&txn, capture->busy->name, &shelf, &found, error);
     capture->number = status == LMCS_OK && found ? shelf.df.next_number : 1;
     lmcs_txn_end(&txn);
+    pthread_mutex_lock(&capture->pool->captures);
+    capture->loaded = capture->busy->loaded;
+    capture->loads = capture->busy->loads;
+    pthread_mutex_unlock(&capture->pool->captures);
     return status;
 }
 

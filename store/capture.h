@@ -5,6 +5,7 @@
 
 #include "content.h"
 #include "payload.h"
+#include "policy.h"
 #include "space.h"
 #include "store.h"
 
@@ -15,6 +16,7 @@ struct lmcs_captured {
     uint64_t raw_bytes;
     uint64_t shared;             /* the content that it shares with the base snapshot; 0: none */
     bool in_base;                /* the base snapshot has this identity */
+    bool is_coded;               /* the content is a frame that has been written */
     size_t same_as;              /* index + 1 of the entry whose content it takes; 0: its own */
     void *reserved;              /* filled by the caller: to be hashed at commit */
     bool reserved_aside;         /* ... in memory of ours, to be copied at commit */
@@ -42,6 +44,38 @@ enum lmcs_status lmcs_finish_content(struct lmcs_pool *pool, struct lmcs_capture
 /* True when the strides, as they matter, are those of row-major data. */
 bool lmcs_strides_are_plain(const struct lmcs_tensor *tensor, const int64_t *strides);
 
+/* ---- Captures that write deltas (capture_code.c) ---- */
+
+/*
+ * Whether a capture is to write deltas: pure. `automatic` asks the medium: never where it is stored to (DAX, files in
+ * memory), else the way that was measured to be faster; both are measured first, and the slower one again at times.
+ */
+bool lmcs_pace_codes(const struct lmcs_pace *pace, enum lmcs_encode_on_capture when, bool is_stored_to);
+void lmcs_pace_measured(struct lmcs_pace *pace, bool coded, uint64_t bytes, uint64_t ns);
+
+/* A capture that codes; meanwhile the compactor lets no base go. */
+void lmcs_code_begin(struct lmcs_pool *pool);
+void lmcs_code_end(struct lmcs_pool *pool);
+/* For the compactor: false while a capture codes. */
+bool lmcs_code_keep_out(struct lmcs_pool *pool);
+void lmcs_code_let_in(struct lmcs_pool *pool);
+
+struct lmcs_code_from {
+    struct lmcs_pool *pool;
+    const char *shelf;
+    uint64_t number; /* the snapshot before */
+};
+/*
+ * Codes the sources that have something to be coded against: sets entry->is_coded, with its content, or entry->shared.
+ * The others are left to be copied.
+ */
+enum lmcs_status lmcs_code_sources(const struct lmcs_code_from *from, struct lmcs_region *region,
+                                   struct lmcs_source *sources, size_t count, struct lmcs_error *error);
+
+/* Whose capture it is, while it can be put to. */
+enum lmcs_status lmcs_capture_place(struct lmcs_capture *capture, struct lmcs_pool **pool, const char **shelf,
+                                    struct lmcs_error *error);
+
 /* A shelf as this process uses it: who captures on it, and what is to be told. */
 struct lmcs_busy_shelf {
     struct lmcs_busy_shelf *next;
@@ -51,11 +85,15 @@ struct lmcs_busy_shelf {
     pthread_t owner;
     bool untold; /* an asynchronous capture failed and nobody has been told */
     struct lmcs_error failure;
-    uint64_t loaded; /* number last loaded for training or committed by this process; 0: none */
+    uint64_t prune_from; /* the shelf's next number from which on the compactor looks at what its policy keeps */
+    uint64_t loaded;     /* number last loaded for training or committed by this process; 0: none */
+    uint64_t loads;      /* how often one was marked as loaded */
 };
 /* Takes a shelf for a capture, a removal or a restore: waits for the one before. */
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
                                  struct lmcs_error *error);
+/* The same for the background: false when it would have to wait. */
+bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy);
 void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
 struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error);
 

@@ -133,7 +133,7 @@ static enum lmcs_status look_as_a_writer(struct verifying *v, struct lmcs_error 
 {
     if (v->pool->heap != NULL || v->structure->damages > 0)
         return LMCS_OK;
-    enum lmcs_status status = lmcs_pool_look(v->pool->path, error);
+    enum lmcs_status status = lmcs_pool_look(v->pool, error);
     if (status != LMCS_DAMAGED)
         return status;
     struct lmcs_damage damage = {.what = error->message, .shelf = "", .tensor = ""};

@@ -38,6 +38,7 @@ struct lmcs_structure {
     size_t shelf_count;
     uint64_t snapshots; /* that were to be checked */
     uint64_t damages;
+    uint64_t mended_pages; /* lmcs_structure_mend: that another replica had; they are no damages */
 };
 
 /*
@@ -47,6 +48,9 @@ struct lmcs_structure {
  */
 enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *address, lmcs_damage_fn visit, void *context,
                                       struct lmcs_structure *structure, struct lmcs_error *error);
+/* The same of a pool that is open for writing, of which pages are mended that the other replica has. */
+enum lmcs_status lmcs_structure_mend(struct lmcs_pool *pool, lmcs_damage_fn visit, void *context,
+                                     struct lmcs_structure *structure, struct lmcs_error *error);
 void lmcs_structure_free(struct lmcs_structure *structure);
 
 /* The same for tests: LMCS_DAMAGED, with the first damage as message, when there is any. */

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "grow.h"
 #include "heap_layout.h"
 #include "store.h"
 #include "tree.h"
@@ -56,14 +57,8 @@ static enum lmcs_status add_object(struct heap_map *map, uint64_t offset, const 
     if (bytes != sizeof df)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a record of an extent", map->pool->path);
     memcpy(&df, value, sizeof df);
-    if (map->count == map->capacity) {
-        size_t wanted = map->capacity == 0 ? 64 : map->capacity * 2;
-        struct object *grown = realloc(map->objects, wanted * sizeof *grown);
-        if (grown == NULL)
-            return lmcs_fail_memory(error);
-        map->objects = grown;
-        map->capacity = wanted;
-    }
+    if (!lmcs_grow(&map->objects, &map->capacity, map->count, sizeof *map->objects))
+        return lmcs_fail_memory(error);
     map->objects[map->count++] = (struct object){offset, df.bytes};
     return LMCS_OK;
 }

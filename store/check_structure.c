@@ -19,7 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "care.h"
 #include "content.h"
+#include "grow.h"
+#include "live.h"
 #include "shelf.h"
 #include "space.h"
 #include "store.h"
@@ -68,6 +71,7 @@ struct checking {
     void *context;
     struct lmcs_structure *out;
     bool lost;              /* something could not be read: totals mean nothing */
+    bool mends;             /* pages that another replica has are written again */
     struct object *objects; /* by offset */
     size_t object_count;
     size_t object_capacity;
@@ -90,8 +94,14 @@ struct checking {
     uint64_t part_count;
     uint64_t base_count;
     uint64_t idle_count; /* contents without runs */
-    bool staging;        /* a restore is at work, or left over */
-    uint64_t space_end;  /* of the part before */
+    uint64_t lost_count; /* contents of which something is lost */
+    uint64_t last_lost;
+    uint64_t parity_bytes;
+    bool staging;       /* a restore is at work, or left over */
+    uint64_t space_end; /* of the part before */
+    struct range *live; /* where live variables and journals lie */
+    size_t live_count;
+    size_t live_capacity;
     /* what was asked for */
     bool want_all;
     uint64_t want_shelf;  /* id; 0: all */
@@ -144,19 +154,6 @@ static void compare_total(struct checking *c, const char *what, uint64_t found, 
 {
     if (!c->lost && found != said)
         SAY(c, "there are %llu %s, but %llu are recorded", ULL(found), what, ULL(said));
-}
-
-static bool grow(void **array, size_t *capacity, size_t count, size_t item)
-{
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
-    void *grown = realloc(*array, wanted * item);
-    if (grown == NULL)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
 }
 
 /* Index of the last of `count` items of `size` bytes, each beginning with a u64, that is not greater than `key`. */
@@ -219,6 +216,23 @@ static bool use_page(struct checking *c, uint64_t offset, enum page_use use)
 }
 
 /*
+ * Writes a page again that another replica has. In place: its place is what refers to it, and no other bytes have the
+ * checksum that stands there, so whatever of this a crash leaves is no worse than what was.
+ */
+static bool mend_page(struct checking *c, struct lmcs_ref_df ref, void *buffer)
+{
+    struct lmcs_error ignored;
+    if (!c->mends || !lmcs_page_from_replica(c->pool, &ref, buffer) ||
+        lmcs_heap_write(c->pool->heap, ref.offset, buffer, LMCS_PAGE_BYTES, &ignored) != LMCS_OK)
+        return false;
+    lmcs_heap_drain(c->pool->heap);
+    if (lmcs_heap_sync(c->pool->heap, &ignored) != LMCS_OK)
+        return false;
+    c->out->mended_pages++;
+    return true;
+}
+
+/*
  * Reads a page, of a manifest of snapshot `number` or of none (0), from the media itself. *node is NULL when it is
  * damaged, which has been told.
  */
@@ -227,7 +241,12 @@ static enum lmcs_status read_page(struct checking *c, uint8_t kind, struct lmcs_
 {
     *node = NULL;
     enum lmcs_status status = lmcs_media_read(c->pool->media, ref.offset, buffer, LMCS_PAGE_BYTES, c->error);
-    if (status == LMCS_OK && !lmcs_page_is_whole(buffer, &ref))
+    bool whole = status == LMCS_OK && lmcs_page_is_whole(buffer, &ref);
+    if (!whole && mend_page(c, ref, buffer)) {
+        status = LMCS_OK;
+        whole = true;
+    }
+    if (status == LMCS_OK && !whole)
         status = lmcs_fail(c->error, LMCS_DAMAGED, 0,
                            "the metadata page at offset %llu is damaged (its checksum is wrong)", ULL(ref.offset));
     const struct lmcs_node_df *found = NULL;
@@ -380,10 +399,11 @@ static enum lmcs_status add_object(struct checking *c, uint64_t offset, const vo
     const struct lmcs_object_df *df = &object.df;
     uint64_t end = lmcs_media_bytes(c->pool->media);
     bool slab = df->kind == LMCS_OBJECT_SLAB;
-    if ((!slab && df->kind != LMCS_OBJECT_EXTENT) || offset >= end || df->bytes > end - offset || df->bytes == 0 ||
-        df->first < offset || df->first % LMCS_PAGE_BYTES != 0 || df->first - offset > df->bytes)
+    bool extent = df->kind == LMCS_OBJECT_EXTENT;
+    if ((!slab && !extent && df->kind != LMCS_OBJECT_LIVE) || offset >= end || df->bytes > end - offset ||
+        df->bytes == 0 || df->first < offset || df->first % LMCS_PAGE_BYTES != 0 || df->first - offset > df->bytes)
         return fail_record(c, "the object at offset", offset);
-    if (!slab && (df->cursor < df->first || df->cursor - offset > df->bytes || df->backed < df->first))
+    if (extent && (df->cursor < df->first || df->cursor - offset > df->bytes || df->backed < df->first))
         return fail_record(c, "the object at offset", offset);
     const struct object *before = c->object_count > 0 ? &c->objects[c->object_count - 1] : NULL;
     if (before != NULL && offset - before->offset < before->df.bytes)
@@ -394,7 +414,7 @@ static enum lmcs_status add_object(struct checking *c, uint64_t offset, const vo
         c->slab_bytes += df->bytes;
     }
     if ((slab && object.pages == NULL) ||
-        !grow((void **)&c->objects, &c->object_capacity, c->object_count, sizeof object)) {
+        !lmcs_grow(&c->objects, &c->object_capacity, c->object_count, sizeof object)) {
         free(object.pages);
         return lmcs_fail_memory(c->error);
     }
@@ -473,7 +493,7 @@ static enum lmcs_status visit_retired(struct checking *c, struct lmcs_key_df key
         range.offset < extent->df.first || range.bytes > extent->df.bytes)
         return fail_record(c, "the retired range at offset", key.low);
     extent->retired_bytes += range.bytes;
-    if (!grow((void **)&c->retired, &c->retired_capacity, c->retired_count, sizeof range))
+    if (!lmcs_grow(&c->retired, &c->retired_capacity, c->retired_count, sizeof range))
         return lmcs_fail_memory(c->error);
     c->retired[c->retired_count++] = range;
     return LMCS_OK;
@@ -541,6 +561,93 @@ static enum lmcs_status check_space(struct checking *c)
     return status;
 }
 
+/* ---- Live variables ---- */
+
+static enum lmcs_status add_live_range(struct checking *c, uint64_t offset, uint64_t bytes)
+{
+    if (!lmcs_grow(&c->live, &c->live_capacity, c->live_count, sizeof *c->live))
+        return lmcs_fail_memory(c->error);
+    c->live[c->live_count++] = (struct range){offset, bytes};
+    return LMCS_OK;
+}
+
+static enum lmcs_status check_live_name(struct checking *c, const struct lmcs_live_record *record)
+{
+    struct lmcs_key_df key = {lmc_hash64(record->name, strlen(record->name), record->shelf), record->id};
+    char nothing;
+    bool found;
+    enum lmcs_status status =
+        has_key(c, LMCS_TREE_LIVE_NAMES, &c->txn.root.trees[LMCS_TREE_LIVE_NAMES], key, &nothing, 0, &found);
+    if (status == LMCS_OK && !c->lost && (!found || record->id >= c->txn.root.next_live))
+        SAY(c, "live variable \"%.200s\" can't be found by its name", record->name);
+    return status;
+}
+
+static enum lmcs_status check_live(struct checking *c, const struct lmcs_live_record *record)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_cell_state state;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_load_if(&c->txn, record->shelf, &shelf, &found, c->error);
+    if (status != LMCS_OK)
+        return status;
+    if (!found)
+        SAY(c, "live variable \"%.200s\" is on a shelf that is not there", record->name);
+    status = lmcs_cell_read(c->pool, record, NULL, &state, c->error);
+    if (status == LMCS_DAMAGED) {
+        say(c, found ? shelf.name : "", 0, record->name, "%s", c->error->message);
+        status = LMCS_OK;
+    }
+    if (status == LMCS_OK)
+        status = add_live_range(c, record->df.cell, record->df.cell_bytes);
+    for (size_t i = 0; status == LMCS_OK && i < record->df.part_count; i++)
+        status = add_live_range(c, record->parts[i].offset, record->parts[i].bytes);
+    return status == LMCS_OK ? check_live_name(c, record) : status;
+}
+
+static enum lmcs_status visit_live(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
+{
+    struct lmcs_live_record *record;
+    enum lmcs_status status = lmcs_live_record_read(c->pool, key, value, bytes, &record, c->error);
+    if (status != LMCS_OK)
+        return status;
+    status = check_live(c, record);
+    free(record);
+    return status;
+}
+
+static enum lmcs_status check_live_space(struct checking *c)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < LMCS_JOURNALS; i++)
+        if (c->txn.root.journals[i].end != 0)
+            status = add_live_range(c, c->txn.root.journals[i].next,
+                                    c->txn.root.journals[i].end - c->txn.root.journals[i].next);
+    if (c->live_count > 0)
+        qsort(c->live, c->live_count, sizeof *c->live, by_offset);
+    for (size_t i = 0; i < c->live_count; i++) {
+        const struct range *range = &c->live[i];
+        const struct object *object = find_object(c, range->offset);
+        if (i > 0 && range->offset - range[-1].offset < range[-1].bytes)
+            SAY(c, "the live variables or journals at offsets %llu and %llu overlap", ULL(range[-1].offset),
+                ULL(range->offset));
+        if (!c->lost && (object == NULL || object->df.kind != LMCS_OBJECT_LIVE || range->offset < object->df.first ||
+                         range->bytes > object->offset + object->df.bytes - range->offset))
+            SAY(c, "the live variable or journal at offset %llu does not lie where such may", ULL(range->offset));
+    }
+    return status;
+}
+
+static enum lmcs_status check_live_variables(struct checking *c)
+{
+    enum lmcs_status status = walk_root_tree(c, LMCS_TREE_LIVE, visit_live);
+    if (status == LMCS_OK)
+        status = walk_root_tree(c, LMCS_TREE_LIVE_NAMES, visit_nothing);
+    compare_total(c, "names of live variables", c->txn.root.trees[LMCS_TREE_LIVE_NAMES].count,
+                  c->txn.root.trees[LMCS_TREE_LIVE].count);
+    return status == LMCS_OK ? check_live_space(c) : status;
+}
+
 /* ---- Identities ---- */
 
 static enum lmcs_status visit_identity(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
@@ -556,7 +663,7 @@ static enum lmcs_status visit_identity(struct checking *c, struct lmcs_key_df ke
     known.is_tensor = identity.df.kind == LMCS_TENSOR;
     if (key.high >= c->txn.root.next_identity)
         SAY(c, "tensor name %llu was never given out", ULL(key.high));
-    if (!grow((void **)&c->identities, &c->identity_capacity, c->identity_count, sizeof known))
+    if (!lmcs_grow(&c->identities, &c->identity_capacity, c->identity_count, sizeof known))
         return lmcs_fail_memory(c->error);
     c->identities[c->identity_count++] = known;
     return LMCS_OK;
@@ -615,7 +722,7 @@ static enum lmcs_status visit_content(struct checking *c, struct lmcs_key_df key
         identity->uses++;
     if (identity == NULL || identity->raw_bytes != content.df.raw_bytes || key.high >= c->txn.root.next_content)
         SAY(c, "content %llu does not match the tensor that it belongs to", ULL(key.high));
-    if (!grow((void **)&out->contents, &c->content_capacity, out->content_count, sizeof *out->contents))
+    if (!lmcs_grow(&out->contents, &c->content_capacity, out->content_count, sizeof *out->contents))
         return lmcs_fail_memory(c->error);
     out->contents[out->content_count++] = (struct lmcs_known_content){.id = key.high,
                                                                       .identity = content.df.identity,
@@ -716,6 +823,57 @@ static enum lmcs_status check_contents(struct checking *c)
             SAY(c, "content %llu is said to be in %llu more manifests than there are", ULL(known->id),
                 ULL(known->runs));
     }
+    return status;
+}
+
+/* ---- What is noted for the safety of contents ---- */
+
+static enum lmcs_status check_parity(struct checking *c, uint64_t content)
+{
+    struct lmcs_parity_record parity;
+    bool found;
+    enum lmcs_status status = lmcs_parity_find(&c->txn, content, &parity, &found, c->error);
+    for (size_t i = 0; status == LMCS_OK && found && i < parity.df.part_count; i++, c->part_count++) {
+        struct lmcs_space_df df = {0, 0};
+        bool mapped;
+        c->parity_bytes += lmcs_room(parity.parts[i].bytes);
+        status = has_key(c, LMCS_TREE_SPACE, &c->txn.root.trees[LMCS_TREE_SPACE],
+                         (struct lmcs_key_df){parity.parts[i].offset, 0}, &df, sizeof df, &mapped);
+        if (status == LMCS_OK && !c->lost &&
+            (!mapped || df.content != (content | LMCS_SPACE_PARITY) || df.bytes != lmcs_room(parity.parts[i].bytes)))
+            SAY(c, "the parity of content %llu at offset %llu is not in the map of space", ULL(content),
+                ULL(parity.parts[i].offset));
+    }
+    return status;
+}
+
+static enum lmcs_status visit_care(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
+{
+    uint64_t content = key.high != 0 ? key.high : key.low;
+    const struct lmcs_known_content *known = find_content(c, content);
+    struct lmcs_lost_df lost;
+    if (known == NULL && !c->lost)
+        SAY(c, "something is noted of content %llu, which is not there", ULL(content));
+    if (key.high == 0)
+        return bytes == sizeof(struct lmcs_wanted_df) ? LMCS_OK : fail_record(c, "wanted parity of content", content);
+    if (key.low == 0)
+        return check_parity(c, content);
+    if (bytes != sizeof lost)
+        return fail_record(c, "what is lost of content", content);
+    memcpy(&lost, value, sizeof lost);
+    uint64_t blocks = known != NULL ? lmc_block_count(known->raw_bytes) : UINT64_MAX;
+    if (lost.blocks == 0 || (known != NULL && (key.low - 1 >= blocks || lost.blocks > blocks - (key.low - 1))))
+        SAY(c, "of content %llu more is said to be lost than there is", ULL(content));
+    c->lost_count += c->last_lost != content;
+    c->last_lost = content;
+    return LMCS_OK;
+}
+
+static enum lmcs_status check_care(struct checking *c)
+{
+    enum lmcs_status status = walk_root_tree(c, LMCS_TREE_CARE, visit_care);
+    compare_total(c, "contents of which something is lost", c->lost_count, c->txn.root.lost_contents);
+    compare_total(c, "bytes of parity", c->parity_bytes, c->txn.root.parity_bytes);
     return status;
 }
 
@@ -1050,15 +1208,8 @@ static void check_shelf_totals(struct checking *c)
 static enum lmcs_status add_shelf_name(struct checking *c, const char *name)
 {
     struct lmcs_structure *out = c->out;
-    char **grown = realloc(out->shelf_names, (out->shelf_count + 1) * sizeof *grown);
-    if (grown == NULL)
-        return lmcs_fail_memory(c->error);
-    out->shelf_names = grown;
-    grown[out->shelf_count] = strdup(name);
-    if (grown[out->shelf_count] == NULL)
-        return lmcs_fail_memory(c->error);
-    c->shelf_index = (uint32_t)out->shelf_count++;
-    return LMCS_OK;
+    c->shelf_index = (uint32_t)out->shelf_count;
+    return lmcs_add_text(&out->shelf_names, &out->shelf_count, name) ? LMCS_OK : lmcs_fail_memory(c->error);
 }
 
 static enum lmcs_status visit_shelf(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
@@ -1090,6 +1241,26 @@ static enum lmcs_status visit_shelf(struct checking *c, struct lmcs_key_df key, 
         c->staging = true;
     c->shelf = NULL;
     return status;
+}
+
+static enum lmcs_status visit_origin(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
+{
+    struct lmcs_origin origin;
+    struct lmcs_shelf shelf;
+    bool found = false;
+    (void)value;
+    (void)bytes;
+    enum lmcs_status status = lmcs_origin_get(&c->txn, key.high, &origin, &found, c->error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_load_if(&c->txn, key.high, &shelf, &found, c->error);
+    if (status == LMCS_OK && !c->lost && !found)
+        SAY(c, "a shelf that is not there was forked from \"%s\"", origin.name);
+    if (status == LMCS_OK && found && origin.df.shelf != 0) {
+        status = lmcs_shelf_load_if(&c->txn, origin.df.shelf, &shelf, &found, c->error);
+        if (status == LMCS_OK && !c->lost && !found)
+            SAY(c, "the shelf \"%s\" is known as an origin, but is not there", origin.name);
+    }
+    return absorb(c, status, "", 0);
 }
 
 /* ---- All of it ---- */
@@ -1142,6 +1313,10 @@ static enum lmcs_status check_root(struct checking *c)
     if (status == LMCS_OK)
         status = walk_root_tree(c, LMCS_TREE_GROUPS, visit_nothing);
     if (status == LMCS_OK)
+        status = walk_root_tree(c, LMCS_TREE_ORIGINS, visit_origin);
+    if (status == LMCS_OK)
+        status = check_live_variables(c);
+    if (status == LMCS_OK)
         status = walk_root_tree(c, LMCS_TREE_SHELF_NAMES, visit_nothing);
     if (status == LMCS_OK)
         status = walk_root_tree(c, LMCS_TREE_SHELVES, visit_shelf);
@@ -1151,16 +1326,15 @@ static enum lmcs_status check_root(struct checking *c)
 static enum lmcs_status check_totals(struct checking *c)
 {
     const struct lmcs_root_df *root = &c->txn.root;
-    enum lmcs_status status = check_contents(c);
+    enum lmcs_status status = check_care(c);
+    if (status == LMCS_OK)
+        status = check_contents(c);
     if (status == LMCS_OK)
         status = check_identity_uses(c);
     compare_total(c, "shelves", root->trees[LMCS_TREE_SHELF_NAMES].count, root->trees[LMCS_TREE_SHELVES].count);
     compare_total(c, "snapshots", c->snapshot_count, root->snapshot_count);
     compare_total(c, "prepared snapshots", c->prepared_count, root->trees[LMCS_TREE_GROUPS].count);
     compare_total(c, "free pages", c->free_pages, root->free_pages);
-    for (uint8_t kind = LMCS_TREE_GROUPS + 1; kind < LMCS_ROOT_TREES; kind++)
-        if (root->trees[kind].ref.offset != 0)
-            SAY(c, "there is a tree of an unknown kind");
     if (status == LMCS_OK && !c->lost)
         check_leaks(c);
     return status;
@@ -1179,12 +1353,13 @@ static enum lmcs_status hold_root(struct lmcs_pool *pool, struct lmcs_txn *txn, 
     return status;
 }
 
-enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *address, lmcs_damage_fn visit, void *context,
-                                      struct lmcs_structure *structure, struct lmcs_error *error)
+static enum lmcs_status check(struct lmcs_pool *pool, const char *address, bool mends, lmcs_damage_fn visit,
+                              void *context, struct lmcs_structure *structure, struct lmcs_error *error)
 {
     struct lmcs_error local;
     *structure = (struct lmcs_structure){0};
-    struct checking c = {.pool = pool, .visit = visit, .context = context, .out = structure, .error = &local};
+    struct checking c = {
+        .pool = pool, .visit = visit, .context = context, .out = structure, .mends = mends, .error = &local};
     enum lmcs_status status = hold_root(pool, &c.txn, &local);
     if (status == LMCS_OK) {
         status = find_wanted(&c, address);
@@ -1198,11 +1373,24 @@ enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *addres
         free(c.objects[i].pages);
     free(c.objects);
     free(c.retired);
+    free(c.live);
     free(c.identities);
     free(c.summaries);
     if (status != LMCS_OK && error != NULL)
         *error = local;
     return status;
+}
+
+enum lmcs_status lmcs_structure_check(struct lmcs_pool *pool, const char *address, lmcs_damage_fn visit, void *context,
+                                      struct lmcs_structure *structure, struct lmcs_error *error)
+{
+    return check(pool, address, false, visit, context, structure, error);
+}
+
+enum lmcs_status lmcs_structure_mend(struct lmcs_pool *pool, lmcs_damage_fn visit, void *context,
+                                     struct lmcs_structure *structure, struct lmcs_error *error)
+{
+    return check(pool, NULL, true, visit, context, structure, error);
 }
 
 void lmcs_structure_free(struct lmcs_structure *structure)

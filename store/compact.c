@@ -8,6 +8,7 @@
  *             contents whose run ends with it are coded against what came after them
  *   rebase    contents that live on only as bases: they and their dependents are coded so that they can go
  *   move      what still lives in an extent that is nearly dead
+ *   parity    for what policies want it of, when nothing else is left to do
  *   trim      file space of extents in which nothing lives, beyond a reserve that keeps captures warm
  * A round encodes outside of all locks, batch by batch, and switches each batch in one transaction that looks again at
  * what it is about to change. A crash loses at most the work of a batch. One round runs at a time, in the background
@@ -25,10 +26,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "capture.h"
 #include "compact_plan.h"
+#include "grow.h"
 #include "guard.h"
 #include "manifest.h"
+#include "parity.h"
+#include "prune.h"
 #include "recode.h"
+#include "scrub.h"
 #include "shelf.h"
 #include "topology.h"
 #include "tree.h"
@@ -36,27 +42,45 @@
 #define BATCH_CONTENTS  64u
 #define BATCH_BYTES     ((uint64_t)64 << 20)
 #define RELEASE_AT_ONCE 4096u
+#define LONGEST_SEARCH  4096
 #define BACKGROUND_NICE 10
 #define RETRY_SECONDS   1
+#define MOST_SUSPECTS   32u
+#define SCRUB_RATE      ((uint64_t)256 << 20) /* bytes a second, within a content: on the whole far fewer */
 
 struct lmcs_compactor {
     struct lmcs_pool *pool;
     pthread_mutex_t round; /* held during a round */
+    atomic_uint waiting;   /* callers who want a round while the background is in one */
     pthread_mutex_t lock;  /* guards what follows */
     pthread_cond_t wake;
     pthread_t thread;
     bool started;
-    bool stop;
+    bool stop; /* somebody waits for the thread to end: who would start or stop it waits for that */
     bool notified;
     bool running;
     unsigned paused;
     uint64_t compacted_contents;
     char error[256];
+    struct lmcs_scrub_turn scrub; /* the thread's own */
 };
 
 struct candidate {
     uint64_t content;
     uint64_t base;
+    uint64_t successor; /* gets `place`; 0: none */
+    uint32_t place;
+    uint32_t chain; /* deltas to undo, at most; 0: no more than now */
+};
+
+/* What the plan for the contents of one snapshot depends on. */
+struct outlook {
+    uint32_t chain;
+    uint32_t keep_raw;
+    uint64_t rate_bytes; /* of decoded bytes that are coded in a second; 0: no limit */
+    struct lmcs_plan_pattern pattern;
+    size_t newer_count;
+    struct lmcs_snapshot_df newer[LMCS_PLAN_MOST_JUMP]; /* the snapshots after it, the next one first */
 };
 
 struct round {
@@ -64,12 +88,18 @@ struct round {
     struct lmcs_compactor *compactor;
     bool background;
     const struct lmcs_progress *progress;
-    uint64_t keep; /* file space of free extents to keep */
-    bool worked;   /* something was done */
+    uint64_t keep;    /* file space of free extents to keep */
+    bool urgent;      /* a capture found no space: only the newest snapshots stay raw, and the policies' rules hold */
+    const char *held; /* urgent: the shelf that this capture has */
+    bool worked;      /* something was done */
     struct candidate *candidates;
     size_t count;
     size_t capacity;
     struct lmcs_txn *txn; /* while candidates are collected */
+    struct outlook outlook;
+    uint64_t next_ns;                 /* when it may go on, with a limited rate */
+    uint64_t suspects[MOST_SUSPECTS]; /* contents that were found damaged, they or what they rest on */
+    size_t suspect_count;
 };
 
 /* ---- Politeness ---- */
@@ -91,6 +121,19 @@ static bool may_go_on(struct round *round)
     while (atomic_load(&round->pool->copying) > 0 && !must_stop(compactor))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return !must_stop(compactor);
+}
+
+/* In the background, with a limit: waits until so many bytes more may have been coded. */
+static void hold_rate(struct round *round, uint64_t bytes)
+{
+    uint64_t rate = round->outlook.rate_bytes, now = lmcs_now_ns();
+    if (rate == 0)
+        return;
+    if (round->next_ns < now)
+        round->next_ns = now;
+    round->next_ns += (uint64_t)((double)bytes / (double)rate * 1e9);
+    while (lmcs_now_ns() < round->next_ns && !must_stop(round->compactor) && round->compactor->waiting == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
 static enum lmcs_status go_on(struct round *round, uint64_t done, uint64_t total, struct lmcs_error *error)
@@ -124,75 +167,157 @@ static enum lmcs_status release_round(struct round *round, struct lmcs_error *er
 
 /* ---- Finding what to code ---- */
 
-static bool add_candidate(struct round *round, uint64_t content, uint64_t base)
+static enum lmcs_status add_candidate(struct round *round, const struct candidate *candidate, struct lmcs_error *error)
 {
-    if (round->count == round->capacity) {
-        size_t wanted = round->capacity == 0 ? 256 : round->capacity * 2;
-        struct candidate *grown = realloc(round->candidates, wanted * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        round->candidates = grown;
-        round->capacity = wanted;
-    }
-    round->candidates[round->count++] = (struct candidate){content, base};
-    return true;
+    if (!lmcs_grow(&round->candidates, &round->capacity, round->count, sizeof *round->candidates))
+        return lmcs_fail_memory(error);
+    round->candidates[round->count++] = *candidate;
+    return LMCS_OK;
 }
 
-/* What the plan needs to know of a content and of the one that came after it. */
-static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t successor,
-                                     struct lmcs_plan_facts *facts, struct lmcs_error *error)
+/* The contents that came after one under the same name, as far as they may be raw still. */
+struct successors {
+    uint32_t count;
+    uint64_t ids[LMCS_PLAN_MOST_JUMP];
+};
+
+/* Adds what a newer snapshot has under that name, when it is another. *more false: it has nothing. */
+static enum lmcs_status add_successor(struct round *round, size_t newer, uint64_t identity, uint64_t content,
+                                      struct successors *successors, bool *more, struct lmcs_error *error)
 {
-    struct lmcs_content next;
-    bool found = false;
-    *facts = (struct lmcs_plan_facts){.raw_bytes = content->df.raw_bytes,
-                                      .stored_bytes = content->df.stored_bytes,
-                                      .is_raw = content->df.payload == LMCS_PAYLOAD_RAW,
-                                      .is_settled = (content->df.flags & LMCS_CONTENT_SETTLED) != 0,
-                                      .height = content->df.height};
+    const struct lmcs_snapshot_df *df = &round->outlook.newer[newer];
+    struct lmcs_root_tree_df tree = {.ref = df->manifest, .count = df->entry_count};
+    struct lmcs_manifest_df entry;
+    enum lmcs_status status = lmcs_tree_get(round->txn, LMCS_TREE_MANIFEST, &tree, (struct lmcs_key_df){identity, 0},
+                                            &entry, sizeof entry, sizeof entry, NULL, more, error);
+    uint64_t last = successors->count > 0 ? successors->ids[successors->count - 1] : content;
+    if (status == LMCS_OK && *more && entry.content != last)
+        successors->ids[successors->count++] = entry.content;
+    return status;
+}
+
+static enum lmcs_status find_successors(struct round *round, uint64_t identity, uint64_t content, uint32_t wanted,
+                                        struct successors *successors, struct lmcs_error *error)
+{
     enum lmcs_status status = LMCS_OK;
-    if (successor != 0 && successor != content->id)
-        status = lmcs_content_find(txn, successor, &next, &found, error);
-    if (status == LMCS_OK && found && next.df.raw_bytes == content->df.raw_bytes) {
-        facts->has_successor = true;
-        status = lmcs_content_depth(txn, &next, &facts->successor_depth, error);
+    bool more = true;
+    for (size_t i = 0; status == LMCS_OK && more && successors->count < wanted && i < round->outlook.newer_count; i++)
+        status = add_successor(round, i, identity, content, successors, &more, error);
+    return status;
+}
+
+/* Whether `content` may rest on one that came after it, which may rest on `content` itself. */
+static enum lmcs_status can_be_base(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t id,
+                                    uint32_t *depth, bool *possible, struct lmcs_error *error)
+{
+    struct lmcs_content base;
+    *depth = 0;
+    enum lmcs_status status = lmcs_content_find(txn, id, &base, possible, error);
+    if (status != LMCS_OK || !*possible)
+        return status;
+    *possible = id != content->id && base.df.raw_bytes == content->df.raw_bytes;
+    while (status == LMCS_OK && *possible && base.df.base_count > 0) {
+        *possible = base.bases[0] != content->id && ++*depth <= LMCS_CHAIN_BOUND;
+        status = lmcs_content_get(txn, base.bases[0], &base, error);
     }
     return status;
 }
 
-static enum lmcs_status consider(struct round *round, uint64_t id, uint64_t successor, struct lmcs_error *error)
+/* What the plan needs to know of a content and of those that came after it; takes those off that it can't rest on. */
+static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_content *content,
+                                     struct successors *successors, struct lmcs_plan_facts *facts,
+                                     struct lmcs_error *error)
 {
+    enum lmcs_status status = LMCS_OK;
+    *facts = (struct lmcs_plan_facts){.raw_bytes = content->df.raw_bytes,
+                                      .is_raw = content->df.payload == LMCS_PAYLOAD_RAW,
+                                      .is_settled = (content->df.flags & LMCS_CONTENT_SETTLED) != 0,
+                                      .height = content->df.height,
+                                      .place = content->df.place};
+    for (uint32_t i = 0; status == LMCS_OK && i < successors->count; i++) {
+        uint32_t depth;
+        bool possible;
+        status = can_be_base(txn, content, successors->ids[i], &depth, &possible, error);
+        if (status == LMCS_OK && possible) {
+            successors->ids[facts->successor_count] = successors->ids[i];
+            facts->successor_depths[facts->successor_count++] = depth;
+        }
+    }
+    return status;
+}
+
+/* `context`: a round. A content whose run ends with the snapshot that is looked at. */
+static enum lmcs_status consider(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
+                                 uint64_t successor, struct lmcs_error *error)
+{
+    struct round *round = context;
+    const struct outlook *outlook = &round->outlook;
+    struct successors successors = {.count = successor != 0, .ids = {successor}};
     struct lmcs_content content;
     struct lmcs_plan_facts facts;
     bool found;
-    enum lmcs_status status = lmcs_content_find(round->txn, id, &content, &found, error);
+    enum lmcs_status status = lmcs_content_find(round->txn, entry->content, &content, &found, error);
     if (status != LMCS_OK || !found)
         return status;
-    status = gather_facts(round->txn, &content, successor, &facts, error);
+    uint32_t wanted = outlook->pattern.jumps[content.df.place % outlook->pattern.length];
+    if (successor != 0)
+        status = find_successors(round, identity, content.id, wanted, &successors, error);
+    if (status == LMCS_OK)
+        status = gather_facts(round->txn, &content, &successors, &facts, error);
     if (status != LMCS_OK)
         return status;
-    enum lmcs_plan_action action = lmcs_plan_content(&facts, LMCS_CHAIN_BOUND);
-    if (action == LMCS_PLAN_KEEP)
-        return LMCS_OK;
-    return add_candidate(round, id, action == LMCS_PLAN_DELTA ? successor : 0) ? LMCS_OK : lmcs_fail_memory(error);
+    struct lmcs_plan plan = lmcs_plan_content(&facts, &outlook->pattern, outlook->chain);
+    struct candidate candidate = {.content = content.id,
+                                  .base = plan.action == LMCS_PLAN_DELTA ? successors.ids[plan.jump - 1] : 0,
+                                  .successor = successor != content.id ? successor : 0,
+                                  .place = plan.next_place,
+                                  .chain = outlook->chain};
+    return plan.action == LMCS_PLAN_KEEP ? LMCS_OK : add_candidate(round, &candidate, error);
 }
 
-static enum lmcs_status consider_entry(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
-                                       uint64_t successor, struct lmcs_error *error)
+/* What the shelf's policy asks for, and when there is too little space. */
+static void apply_policy(struct round *round, const struct lmcs_shelf *shelf)
 {
-    (void)identity;
-    return consider(context, entry->content, successor, error);
+    struct lmcs_policy policy;
+    struct outlook *outlook = &round->outlook;
+    lmcs_shelf_policy(shelf, &policy);
+    bool pressed = round->urgent || lmcs_over_budget(round->txn, &policy);
+    outlook->chain = policy.chain;
+    outlook->keep_raw = pressed ? 1 : policy.keep_raw;
+    outlook->rate_bytes = round->background && !pressed ? policy.rate_bytes : 0;
 }
 
 /* The oldest snapshot to look at: behind the watermark, and not among the newest that stay raw. 0: none. */
-static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t *number,
-                                      struct lmcs_error *error)
+static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint32_t keep_raw,
+                                      uint64_t *number, struct lmcs_error *error)
 {
     uint64_t oldest_raw = UINT64_MAX;
     enum lmcs_status status = lmcs_record_after(txn, shelf, shelf->df.compacted, number, error);
-    for (uint32_t i = 0; status == LMCS_OK && *number != 0 && i < shelf->df.keep_raw && oldest_raw != 0; i++)
+    for (uint32_t i = 0; status == LMCS_OK && *number != 0 && i < keep_raw && oldest_raw != 0; i++)
         status = lmcs_record_before(txn, shelf, oldest_raw, &oldest_raw, error);
     if (*number >= oldest_raw || oldest_raw == 0)
         *number = 0;
+    return status;
+}
+
+/* The snapshots after one in its lineage, as far as they stay raw. */
+static enum lmcs_status look_ahead(struct round *round, struct lmcs_shelf *shelf, const struct lmcs_snapshot_df *of,
+                                   struct lmcs_error *error)
+{
+    struct outlook *outlook = &round->outlook;
+    uint32_t most = outlook->keep_raw < LMCS_PLAN_MOST_JUMP ? outlook->keep_raw : LMCS_PLAN_MOST_JUMP;
+    enum lmcs_status status = LMCS_OK;
+    bool found = true;
+    outlook->newer_count = 0;
+    lmcs_plan_pattern(outlook->chain, most, &outlook->pattern);
+    while (status == LMCS_OK && outlook->newer_count < most) {
+        struct lmcs_record newer;
+        status = lmcs_record_neighbour(round->txn, shelf, of, true, &newer, &found, error);
+        if (status != LMCS_OK || !found)
+            break;
+        outlook->newer[outlook->newer_count] = newer.df;
+        of = &outlook->newer[outlook->newer_count++];
+    }
     return status;
 }
 
@@ -201,21 +326,22 @@ static enum lmcs_status collect_snapshot(struct round *round, uint64_t shelf_id,
                                          struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
-    struct lmcs_record record, newer;
-    bool found, has_newer;
+    struct lmcs_record record;
+    bool found;
     enum lmcs_status status = lmcs_shelf_load_if(round->txn, shelf_id, &shelf, &found, error);
     *number = 0;
     /* One that a restore made and dropped may be gone since the shelves were listed. */
     if (status != LMCS_OK || !found || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
         return status;
-    status = next_snapshot(round->txn, &shelf, number, error);
+    apply_policy(round, &shelf);
+    status = next_snapshot(round->txn, &shelf, round->outlook.keep_raw, number, error);
     if (status != LMCS_OK || *number == 0)
         return status;
     status = lmcs_record_get(round->txn, &shelf, *number, &record, &found, error);
     if (status == LMCS_OK)
-        status = lmcs_record_neighbour(round->txn, &shelf, &record.df, true, &newer, &has_newer, error);
-    return status == LMCS_OK ? lmcs_manifest_own(round->txn, &record.df, NULL, has_newer ? &newer.df : NULL, false,
-                                                 consider_entry, round, error)
+        status = look_ahead(round, &shelf, &record.df, error);
+    const struct lmcs_snapshot_df *newer = round->outlook.newer_count > 0 ? &round->outlook.newer[0] : NULL;
+    return status == LMCS_OK ? lmcs_manifest_own(round->txn, &record.df, NULL, newer, false, consider, round, error)
                              : status;
 }
 
@@ -266,10 +392,28 @@ static enum lmcs_status swap_batch(struct round *round, struct batch *batch, str
     return status;
 }
 
-/* Damage in one content must not keep the others from being compacted: it is left as it is. */
-static bool is_of_one_content(enum lmcs_status status)
+/* Damage in one content must not keep the others from being compacted: it is left as it is, and looked at later. */
+static bool is_of_one_content(struct round *round, uint64_t content, enum lmcs_status status)
 {
+    if (status == LMCS_DAMAGED && round->suspect_count < MOST_SUSPECTS)
+        round->suspects[round->suspect_count++] = content;
     return status == LMCS_DAMAGED || status == LMCS_NOT_FOUND;
+}
+
+/*
+ * What was found damaged is mended, or entered as lost: then it is left alone from now on, instead of being tried at
+ * each round.
+ */
+static enum lmcs_status look_at_suspects(struct round *round, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < round->suspect_count; i++) {
+        status = lmcs_scrub_chain(round->pool, round->suspects[i], error);
+        if (status == LMCS_DAMAGED || status == LMCS_FULL) /* a record is damaged; no room to mend it in */
+            status = LMCS_OK;
+    }
+    round->suspect_count = 0;
+    return status;
 }
 
 static enum lmcs_status code_one(struct round *round, struct batch *batch, const struct candidate *candidate,
@@ -278,17 +422,25 @@ static enum lmcs_status code_one(struct round *round, struct batch *batch, const
     struct lmcs_recode *recode = calloc(1, sizeof *recode);
     if (recode == NULL)
         return lmcs_fail_memory(error);
+    recode->chain_bound = candidate->chain;
+    recode->successor = candidate->successor;
+    recode->place = candidate->place;
     enum lmcs_status status = lmcs_recode_begin(recode, round->pool, &batch->region, candidate->content,
                                                 candidate->base, round->background, error);
     if (status != LMCS_OK) {
         free(recode);
-        return is_of_one_content(status) ? LMCS_OK : status;
+        return is_of_one_content(round, candidate->content, status) ? LMCS_OK : status;
     }
     status = lmcs_recode_encode(recode, error);
+    if (status == LMCS_DAMAGED && recode->has_base) { /* it may be the base: what it would rest on must be sound */
+        (void)is_of_one_content(round, candidate->base, status);
+        lmcs_recode_alone(recode);
+        status = lmcs_recode_encode(recode, error);
+    }
     if (status != LMCS_OK) {
         lmcs_recode_end(recode);
         free(recode);
-        return is_of_one_content(status) ? LMCS_OK : status;
+        return is_of_one_content(round, candidate->content, status) ? LMCS_OK : status;
     }
     batch->items[batch->count++] = recode;
     batch->bytes += recode->made.df.raw_bytes;
@@ -305,6 +457,8 @@ static enum lmcs_status code_candidates(struct round *round, struct lmcs_error *
             status = go_on(round, i, round->count, error);
             if (status == LMCS_OK)
                 status = code_one(round, &batch, &round->candidates[i], error);
+            if (status == LMCS_OK && batch.count > 0)
+                hold_rate(round, batch.items[batch.count - 1]->made.df.raw_bytes);
             i += status == LMCS_OK;
         }
         if (status == LMCS_FULL && batch.count > 0)
@@ -381,7 +535,8 @@ static enum lmcs_status code_round(struct round *round, struct lmcs_error *error
 
 struct unused_base {
     uint64_t id;
-    uint64_t successor;
+    uint64_t successor; /* as it is noted */
+    uint64_t heir;      /* what its dependents are to be coded against; 0: nothing */
     struct lmcs_content content;
     uint64_t dependents[32];
     size_t dependent_count;
@@ -398,6 +553,52 @@ static enum lmcs_status list_dependents(struct lmcs_txn *txn, struct lmcs_cursor
            base->dependent_count < 32) {
         base->dependents[base->dependent_count++] = lmcs_cursor_key(cursor).low;
         status = lmcs_cursor_next(cursor, error);
+    }
+    return status;
+}
+
+/* The note of a content that is unused but as a base; 0: there is none, or nothing more can be done for it. */
+static enum lmcs_status noted_successor(struct lmcs_txn *txn, uint64_t id, uint64_t *successor,
+                                        struct lmcs_error *error)
+{
+    bool found;
+    enum lmcs_status status =
+        lmcs_tree_get(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS], (struct lmcs_key_df){0, id},
+                      successor, sizeof *successor, sizeof *successor, NULL, &found, error);
+    if (status == LMCS_OK && (!found || *successor == LMCS_BASE_SETTLED))
+        *successor = 0;
+    return status;
+}
+
+/*
+ * What the dependents of an unused base are to be coded against: the nearest content after it that a snapshot has, as
+ * far as the notes lead there, else the nearest below it; 0: there is none. Many are unused at once after pruning, and
+ * what is only noted as well would have to go next.
+ */
+static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base *base, uint64_t *heir,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_content content = base->content;
+    enum lmcs_status status = LMCS_OK;
+    bool found = true;
+    uint64_t id = base->successor;
+    *heir = 0;
+    for (int i = 0; status == LMCS_OK && id != 0 && i < LONGEST_SEARCH; i++) {
+        status = lmcs_content_find(txn, id, &content, &found, error);
+        if (status != LMCS_OK || !found)
+            break;
+        if (content.df.runs > 0) {
+            *heir = id;
+            return LMCS_OK;
+        }
+        status = noted_successor(txn, id, &id, error);
+    }
+    for (content = base->content; status == LMCS_OK && content.df.base_count > 0;) {
+        status = lmcs_content_get(txn, content.bases[0], &content, error);
+        if (status == LMCS_OK && content.df.runs > 0) {
+            *heir = content.id;
+            break;
+        }
     }
     return status;
 }
@@ -434,6 +635,8 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, struct unused_base *
         status = lmcs_content_get(&txn, base->id, &base->content, error);
         if (status == LMCS_OK)
             status = list_dependents(&txn, cursor, base, error);
+        if (status == LMCS_OK)
+            status = find_heir(&txn, base, &base->heir, error);
         *found = status == LMCS_OK;
     }
     lmcs_txn_end(&txn);
@@ -441,12 +644,12 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, struct unused_base *
     return status;
 }
 
-/* Codes one dependent against the base's successor (or alone), if that costs less than keeping the base. */
+/* Codes one dependent against the base's heir (or alone), if that costs less than keeping the base. */
 static enum lmcs_status rebase_one(struct round *round, const struct unused_base *base, uint64_t dependent,
                                    struct lmcs_error *error)
 {
     struct batch batch = {.count = 0};
-    struct candidate candidate = {dependent, base->successor};
+    struct candidate candidate = {.content = dependent, .base = base->heir};
     lmcs_region_init(&batch.region, round->pool, 1);
     enum lmcs_status status = code_one(round, &batch, &candidate, error);
     if (status == LMCS_OK && batch.count == 1) {
@@ -487,24 +690,30 @@ static enum lmcs_status rebase_round(struct round *round, struct lmcs_error *err
     bool found;
     enum lmcs_status status = find_unused(round->pool, &base, &found, error);
     while (status == LMCS_OK && found) {
-        round->worked = true;
+        uint64_t id = base.id;
         status = go_on(round, 0, 1, error);
+        if (status != LMCS_OK || !lmcs_code_keep_out(round->pool))
+            break;
+        round->worked = true;
         for (size_t i = 0; status == LMCS_OK && i < base.dependent_count; i++)
             status = rebase_one(round, &base, base.dependents[i], error);
+        lmcs_code_let_in(round->pool);
         /* If it has to stay, it need not stay raw. */
         round->count = 0;
         if (status == LMCS_OK && base.content.df.payload == LMCS_PAYLOAD_RAW &&
             base.content.df.raw_bytes >= LMCS_PLAN_LEAST_BYTES) {
-            uint64_t against = base.content.df.height < LMCS_CHAIN_BOUND ? base.successor : 0;
-            if (!add_candidate(round, base.id, against))
-                status = lmcs_fail_memory(error);
+            struct candidate candidate = {.content = base.id};
+            status = add_candidate(round, &candidate, error);
             if (status == LMCS_OK)
                 status = code_candidates(round, error);
         }
         if (status == LMCS_OK)
-            status = settle_unused(round, base.id, error);
+            status = settle_unused(round, id, error);
         if (status == LMCS_OK)
             status = find_unused(round->pool, &base, &found, error);
+        if (status == LMCS_OK && found && base.id == id) /* a walk sees it, and a search does not */
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the note of an unused base",
+                               round->pool->path);
     }
     return status;
 }
@@ -526,8 +735,7 @@ static enum lmcs_status collect_living(struct round *round, uint64_t first, uint
         while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < end) {
             struct lmcs_space_df df;
             memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
-            if (!add_candidate(round, df.content, 0))
-                status = lmcs_fail_memory(error);
+            status = add_candidate(round, &(struct candidate){.content = df.content}, error);
             if (status == LMCS_OK)
                 status = lmcs_cursor_next(cursor, error);
         }
@@ -553,7 +761,7 @@ static enum lmcs_status move_one(struct round *round, struct batch *batch, uint6
         if (begun)
             lmcs_recode_end(recode);
         free(recode);
-        return is_of_one_content(status) ? LMCS_OK : status;
+        return is_of_one_content(round, content, status) ? LMCS_OK : status;
     }
     batch->items[batch->count++] = recode;
     return LMCS_OK;
@@ -568,8 +776,12 @@ static enum lmcs_status empty_extent(struct round *round, uint64_t first, uint64
     *moved = 0;
     for (size_t i = 0; status == LMCS_OK && i < round->count;) {
         lmcs_region_init(&batch.region, round->pool, 1);
-        while (status == LMCS_OK && i < round->count && batch.count < BATCH_CONTENTS)
-            status = move_one(round, &batch, round->candidates[i++].content, error);
+        for (; status == LMCS_OK && i < round->count && batch.count < BATCH_CONTENTS; i++) {
+            uint64_t content = round->candidates[i].content;
+            status = (content & LMCS_SPACE_PARITY) != 0
+                         ? lmcs_parity_move(round->pool, content & ~LMCS_SPACE_PARITY, moved, error)
+                         : move_one(round, &batch, content, error);
+        }
         *moved += batch.count;
         if (status == LMCS_OK && batch.count > 0)
             status = swap_batch(round, &batch, error);
@@ -590,11 +802,32 @@ static enum lmcs_status move_round(struct round *round, struct lmcs_error *error
     return status;
 }
 
+/* ---- Parity ---- */
+
+static bool parity_may_go_on(void *context, uint64_t bytes)
+{
+    struct round *round = context;
+    struct lmcs_error ignored;
+    hold_rate(round, bytes);
+    return round->compactor->waiting == 0 && go_on(round, 0, 1, &ignored) == LMCS_OK;
+}
+
+/* For what is not about to be stored otherwise: when nothing else is left to do. */
+static enum lmcs_status make_parity(struct round *round, struct lmcs_error *error)
+{
+    bool worked = false;
+    enum lmcs_status status = lmcs_parity_turn(round->pool, false, parity_may_go_on, round, &worked, error);
+    round->worked |= worked && status == LMCS_OK;
+    return status;
+}
+
 /* ---- Rounds ---- */
 
 static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
 {
+    round->compactor->waiting += !round->background;
     pthread_mutex_lock(&round->compactor->round);
+    round->compactor->waiting -= !round->background;
     enum lmcs_status status = release_round(round, error);
     if (status == LMCS_OK)
         status = code_round(round, error);
@@ -602,6 +835,10 @@ static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
         status = rebase_round(round, error);
     if (status == LMCS_OK && !round->worked)
         status = move_round(round, error);
+    if (status == LMCS_OK)
+        status = look_at_suspects(round, error);
+    if (status == LMCS_OK && !round->worked && !round->urgent)
+        status = make_parity(round, error);
     if (status == LMCS_OK && !round->worked && lmcs_space_waste(round->pool, round->keep) > 0)
         status = lmcs_space_trim(round->pool, round->keep, error);
     pthread_mutex_unlock(&round->compactor->round);
@@ -611,32 +848,46 @@ static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
     return status;
 }
 
-static enum lmcs_status run_until_idle(struct lmcs_pool *pool, bool background, const struct lmcs_progress *progress,
-                                       uint64_t keep, struct lmcs_error *error)
+/* Outside of the round's lock: shelves are taken first. */
+static enum lmcs_status prune(struct round *round, enum lmcs_prune_when when, struct lmcs_error *error)
 {
-    struct round round = {
-        .pool = pool, .compactor = pool->compactor, .background = background, .progress = progress, .keep = keep};
+    uint64_t removed;
+    enum lmcs_status status =
+        lmcs_prune_pool(round->pool, round->urgent ? LMCS_PRUNE_ALL : when, round->held, &removed, error);
+    round->worked |= removed > 0;
+    return status;
+}
+
+static enum lmcs_status run_until_idle(struct round *round, struct lmcs_error *error)
+{
     enum lmcs_status status;
+    round->compactor = round->pool->compactor;
     do {
-        round.worked = false;
-        status = run_round(&round, error);
+        round->worked = false;
+        status = round->urgent ? LMCS_OK : prune(round, LMCS_PRUNE_SURPLUS, error);
         if (status == LMCS_OK)
-            status = go_on(&round, 1, 1, error);
-    } while (status == LMCS_OK && round.worked);
+            status = run_round(round, error);
+        if (status == LMCS_OK && !round->worked)
+            status = prune(round, LMCS_PRUNE_BUDGETS, error);
+        if (status == LMCS_OK)
+            status = go_on(round, 1, 1, error);
+    } while (status == LMCS_OK && round->worked);
     return status;
 }
 
 enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress, struct lmcs_error *error)
 {
+    struct round round = {.pool = pool, .progress = progress};
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
-    return status == LMCS_OK ? run_until_idle(pool, false, progress, 0, error) : status;
+    return status == LMCS_OK ? run_until_idle(&round, error) : status;
 }
 
-bool lmcs_compact_for_space(struct lmcs_pool *pool)
+bool lmcs_compact_for_space(struct lmcs_pool *pool, const char *held)
 {
     struct lmcs_error error;
+    struct round round = {.pool = pool, .urgent = true, .held = held};
     uint64_t free_before = lmcs_space_free_bytes(pool), used_before = lmcs_space_used(pool);
-    run_until_idle(pool, false, NULL, 0, &error);
+    run_until_idle(&round, &error);
     /* Free extents that did not fit count as free before and after; given back, their space is of use to others. */
     return lmcs_space_free_bytes(pool) > free_before || lmcs_space_used(pool) < used_before;
 }
@@ -651,11 +902,36 @@ static uint64_t reserve(struct lmcs_pool *pool)
     return lmcs_plan_reserve(last);
 }
 
+/* This thread alone: behind others for the processor and, where the disk's scheduler knows of it, for the disk. */
+static void be_polite(void)
+{
+    enum { WHO_PROCESS = 1, BEST_EFFORT_LAST = 2 << 13 | 7 }; /* linux/ioprio.h is not everywhere */
+    id_t thread = (id_t)syscall(SYS_gettid);
+    setpriority(PRIO_PROCESS, thread, BACKGROUND_NICE);
+    syscall(SYS_ioprio_set, WHO_PROCESS, thread, BEST_EFFORT_LAST);
+}
+
+static bool scrub_may_go_on(void *context, uint64_t bytes)
+{
+    struct round *round = context;
+    round->outlook.rate_bytes = SCRUB_RATE;
+    hold_rate(round, bytes);
+    return may_go_on(round);
+}
+
+/* What a policy wants read from time to time. Not within a round: who waits for one need not wait for this. */
+static enum lmcs_status scrub_a_little(struct lmcs_compactor *compactor, struct lmcs_error *error)
+{
+    struct round round = {.pool = compactor->pool, .compactor = compactor, .background = true};
+    enum lmcs_status status = lmcs_scrub_turn(compactor->pool, &compactor->scrub, scrub_may_go_on, &round, error);
+    return status == LMCS_FULL ? LMCS_OK : status; /* no room to mend in is said by the next scrub that is asked for */
+}
+
 static void *background(void *argument)
 {
     struct lmcs_compactor *compactor = argument;
     struct lmcs_pool *pool = compactor->pool;
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BACKGROUND_NICE);
+    be_polite();
     pthread_mutex_lock(&compactor->lock);
     while (!compactor->stop) {
         struct lmcs_error error = {.message = ""};
@@ -666,7 +942,10 @@ static void *background(void *argument)
         compactor->notified = false;
         compactor->running = true;
         pthread_mutex_unlock(&compactor->lock);
-        enum lmcs_status status = run_until_idle(pool, true, NULL, reserve(pool), &error);
+        struct round round = {.pool = pool, .background = true, .keep = reserve(pool)};
+        enum lmcs_status status = run_until_idle(&round, &error);
+        if (status == LMCS_OK)
+            status = scrub_a_little(compactor, &error);
         pthread_mutex_lock(&compactor->lock);
         compactor->running = false;
         bool failed = status != LMCS_OK && status != LMCS_CANCELLED;
@@ -714,6 +993,13 @@ void lmcs_compactor_resume(struct lmcs_pool *pool)
     pthread_mutex_unlock(&pool->compactor->lock);
 }
 
+/* Under the lock: waits for who is stopping the thread. */
+static void wait_stopped(struct lmcs_compactor *compactor)
+{
+    while (compactor->stop)
+        pthread_cond_wait(&compactor->wake, &compactor->lock);
+}
+
 enum lmcs_status lmcs_compactor_start(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
@@ -721,10 +1007,10 @@ enum lmcs_status lmcs_compactor_start(struct lmcs_pool *pool, struct lmcs_error 
         return status;
     struct lmcs_compactor *compactor = pool->compactor;
     pthread_mutex_lock(&compactor->lock);
+    wait_stopped(compactor);
     if (!compactor->started) {
         sigset_t all, old;
         lmcs_guard_signals(&all);
-        compactor->stop = false;
         pthread_sigmask(SIG_SETMASK, &all, &old);
         int failure = pthread_create(&compactor->thread, NULL, background, compactor);
         pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -742,13 +1028,17 @@ void lmcs_compactor_stop(struct lmcs_pool *pool)
         return;
     struct lmcs_compactor *compactor = pool->compactor;
     pthread_mutex_lock(&compactor->lock);
-    bool join = compactor->started;
-    compactor->stop = true;
-    compactor->started = false;
-    pthread_cond_broadcast(&compactor->wake);
-    pthread_mutex_unlock(&compactor->lock);
-    if (join)
+    wait_stopped(compactor);
+    if (compactor->started) {
+        compactor->stop = true;
+        pthread_cond_broadcast(&compactor->wake);
+        pthread_mutex_unlock(&compactor->lock);
         pthread_join(compactor->thread, NULL);
+        pthread_mutex_lock(&compactor->lock);
+        compactor->stop = compactor->started = false;
+        pthread_cond_broadcast(&compactor->wake);
+    }
+    pthread_mutex_unlock(&compactor->lock);
 }
 
 enum lmcs_status lmcs_compactor_new(struct lmcs_pool *pool, struct lmcs_error *error)

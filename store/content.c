@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "care.h"
 #include "space.h"
 #include "store.h"
 #include "tree.h"
@@ -438,11 +439,17 @@ static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *conten
     release->freed_bytes += lmcs_content_room(content);
     enum lmcs_status status = retire_parts(txn, content, error);
     if (status == LMCS_OK)
+        status = lmcs_care_end(txn, content->id, error);
+    if (status == LMCS_OK)
         status = lmcs_tree_delete(txn, LMCS_TREE_CONTENTS, &txn->root.trees[LMCS_TREE_CONTENTS],
                                   (struct lmcs_key_df){content->id, 0}, NULL, error);
     if (status == LMCS_OK)
         status = lmcs_tree_delete(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
                                   (struct lmcs_key_df){0, content->id}, &found, error);
+    if (status == LMCS_OK && found) { /* it was counted when it was noted */
+        uint64_t room = lmcs_content_room(content);
+        release->later_bytes -= room < release->later_bytes ? room : release->later_bytes;
+    }
     if (status == LMCS_OK)
         status = lmcs_identity_count(txn, content->df.identity, -1, error);
     return status == LMCS_OK ? untie_bases(txn, content, release, error) : status;
@@ -494,7 +501,7 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with,
+enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,
                                    struct lmcs_error *error)
 {
     struct lmcs_content old, changed;
@@ -511,6 +518,8 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
     memcpy(changed.parts, with->parts, sizeof changed.parts);
     memcpy(changed.bases, with->bases, sizeof changed.bases);
     status = retire_parts(txn, &old, error);
+    if (status == LMCS_OK && !same_bytes)
+        status = lmcs_care_renew(txn, id, error);
     if (status == LMCS_OK)
         status = lmcs_content_put(txn, &changed, error);
     if (status == LMCS_OK)

@@ -63,8 +63,11 @@ enum lmcs_status lmcs_content_run(struct lmcs_txn *txn, uint64_t id, uint64_t id
  */
 enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t identity, uint64_t successor,
                                     struct lmcs_release *release, struct lmcs_error *error);
-/* Replaces a content's payload: parts, bases and kind are those of `with`. The old ones are let go. */
-enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with,
+/*
+ * Replaces a content's payload: parts, bases and kind are those of `with`. The old ones are let go. `same_bytes`: it is
+ * stored as it was, elsewhere, and what care.h notes of it stays; else nothing of it is lost, and new parity is wanted.
+ */
+enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,
                                    struct lmcs_error *error);
 /* Deltas to undo to read it. LMCS_DAMAGED past the bound. */
 enum lmcs_status lmcs_content_depth(struct lmcs_txn *txn, const struct lmcs_content *content, uint32_t *depth,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "capture.h"
+#include "grow.h"
 #include "guard.h"
 
 #define PIECE_BYTES ((size_t)128 << 10) /* written to a file at once */
@@ -126,14 +127,8 @@ static void fail_job(struct copying *copying, const struct lmcs_error *error)
 
 static bool add_job(struct copying *copying, struct job job)
 {
-    if (copying->job_count == copying->job_capacity) {
-        size_t wanted = copying->job_capacity == 0 ? 256 : copying->job_capacity * 2;
-        struct job *grown = realloc(copying->jobs, wanted * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        copying->jobs = grown;
-        copying->job_capacity = wanted;
-    }
+    if (!lmcs_grow(&copying->jobs, &copying->job_capacity, copying->job_count, sizeof *copying->jobs))
+        return false;
     copying->jobs[copying->job_count++] = job;
     return true;
 }

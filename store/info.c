@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include "compact.h"
+#include "scrub.h"
 #include "shelf.h"
 #include "space.h"
 #include "store.h"
@@ -92,6 +93,9 @@ enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *i
     filled.snapshot_count = root->snapshot_count;
     filled.content_count = root->trees[LMCS_TREE_CONTENTS].count;
     filled.last_snapshot_bytes = root->last_snapshot_bytes;
+    filled.lost_contents = root->lost_contents;
+    filled.parity_bytes = root->parity_bytes;
+    lmcs_scrub_state(pool, root, &filled);
     status = count_shelves(&txn, &filled, error);
     filled.used_bytes = root->slab_bytes + (pool->space != NULL ? lmcs_space_used(pool) : root->extent_bytes);
     filled.free_bytes = pool->space != NULL ? lmcs_space_free_bytes(pool) : free_for_reader(pool, root);

@@ -63,6 +63,11 @@ enum lmcs_tree_kind {
     LMCS_TREE_FREE_PAGES,      /* (epoch in which they became free, offset) -> u64 pages that lie side by side */
     LMCS_TREE_RETIRED,         /* (epoch in which it became unreachable, offset) -> u64 bytes of payload */
     LMCS_TREE_GROUPS,          /* (group high, group low) -> u64 shelf, u64 number: prepared snapshots */
+    LMCS_TREE_ORIGINS,         /* (shelf, 0) -> lmcs_origin_df: the snapshot that the shelf was forked from */
+    LMCS_TREE_LIVE,            /* (shelf, live variable) -> lmcs_live_df */
+    LMCS_TREE_LIVE_NAMES,      /* (hash of name, seed shelf; live variable) -> nothing */
+    LMCS_TREE_CARE,            /* (content, 0) -> lmcs_parity_df; (content, 1 + block) -> lmcs_lost_df;
+                                  (0, content) -> lmcs_wanted_df */
     LMCS_ROOT_TREES = 16,      /* places in the root page; those above are zero */
     /* The trees of a shelf, which its record refers to. */
     LMCS_TREE_NUMBERS = 16, /* (number, 0) -> lmcs_snapshot_df */
@@ -109,7 +114,10 @@ struct lmcs_key_df {
 
 #define LMCS_FREE_RANGE_MOST 4096u /* free pages in one entry */
 
-#define LMCS_ROOT_MAGIC      0x52434d4cu /* "LMCR" */
+#define LMCS_JOURNALS        2u
+enum lmcs_journal_kind { LMCS_JOURNAL_REDO = 0, LMCS_JOURNAL_UNDO = 1 };
+
+#define LMCS_ROOT_MAGIC 0x52434d4cu /* "LMCR" */
 
 /* A tree. Keys from `tail_from` on are in its tail, a leaf that its pages do not refer to, when it has one. */
 struct lmcs_root_tree_df {
@@ -147,15 +155,28 @@ struct lmcs_root_df {
     uint64_t last_snapshot_bytes;
     uint64_t free_pages;             /* in the tree of them */
     struct lmcs_page_range_df spare; /* pages that were never used, kept for removals */
-    uint64_t reserved[61];
+    uint64_t next_live;
+    uint64_t
+        live_committed; /* sequence of the newest journal whose transaction this root, or one before it, committed */
+    struct lmcs_page_range_df journals[LMCS_JOURNALS]; /* of live variables; 0, 0: there is none */
+    uint64_t lost_contents;                            /* that have entries of what is lost */
+    uint64_t parity_bytes;                             /* of live_bytes, what parity takes */
+    uint64_t scrub_next;     /* the content that the next sample, or the background, begins with */
+    uint64_t scrub_begun_ns; /* of the pass under way; 0: there was none */
+    uint64_t scrub_bytes;    /* it has read */
+    uint64_t scrub_found;    /* damages, by it */
+    uint64_t scrub_mended;   /* of them */
+    uint64_t scrub_done_ns;  /* end of the last whole pass; 0: there was none */
+    uint64_t reserved[47];
     uint64_t check; /* hash64 of the bytes before it, seed: its offset */
 };
 static_assert(sizeof(struct lmcs_root_df) <= LMCS_PAGE_BYTES, "root page layout");
-static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 56 + 14 * 8 + 61 * 8 + 8, "root page layout");
+static_assert(sizeof(struct lmcs_root_df) == 32 + 16 * 56 + 14 * 8 + 6 * 8 + 55 * 8 + 8, "root page layout");
 
 /* ---- Records ---- */
 
-enum lmcs_object_kind { LMCS_OBJECT_SLAB = 1, LMCS_OBJECT_EXTENT = 2 };
+/* Of one for live variables, kind, bytes and first are all that is said: what lies in it, their records say. */
+enum lmcs_object_kind { LMCS_OBJECT_SLAB = 1, LMCS_OBJECT_EXTENT = 2, LMCS_OBJECT_LIVE = 3 };
 
 /* An object of libpmemobj that is ours, at key.high (its user offset). */
 struct lmcs_object_df {
@@ -176,7 +197,8 @@ struct lmcs_space_df {
     uint64_t bytes;
 };
 
-#define LMCS_SHELF_STAGING 1u /* a restore at work or left over: not visible, removed by the next writer */
+#define LMCS_SHELF_STAGING 1u /* a restore at work or left over: not visible, removed by the next writer ... */
+#define LMCS_SHELF_KEPT    2u /* ... but for this: it waits for the restore to be taken up again */
 
 struct lmcs_shelf_df {
     uint64_t id;
@@ -188,12 +210,24 @@ struct lmcs_shelf_df {
     uint64_t compacted;      /* snapshots up to this number have been looked at by the compactor */
     uint64_t created_ns;
     struct lmcs_root_tree_df trees[LMCS_SHELF_TREES]; /* NUMBERS to TAGGED */
-    uint64_t reserved[4];
-    uint32_t reserved1;
+    uint64_t guarded; /* snapshots up to this number have been looked at for the parity that the policy asks for */
+    uint64_t reserved[3];
+    uint32_t policy_bytes;
     uint32_t name_bytes;
-    /* the name follows */
+    /* the name follows, and then the text of the policy */
 };
 static_assert(sizeof(struct lmcs_shelf_df) == 56 + 5 * 56 + 40, "shelf layout");
+
+/* Where a shelf that was forked comes from. */
+struct lmcs_origin_df {
+    uint64_t shelf;      /* id of the shelf it was forked from; 0: it is not in this pool any more */
+    uint64_t number;     /* of the snapshot */
+    uint64_t time_ns;    /* of the snapshot: tells it from another that has its number on a shelf of that name */
+    uint32_t name_bytes; /* of the shelf's name, as it was when it was last known */
+    uint32_t reserved;
+    /* the name follows */
+};
+static_assert(sizeof(struct lmcs_origin_df) == 32, "origin layout");
 
 enum lmcs_snapshot_state { LMCS_SNAPSHOT_COMMITTED = 1, LMCS_SNAPSHOT_PREPARED = 2 };
 
@@ -265,15 +299,132 @@ struct lmcs_content_df {
     uint16_t part_count;
     uint8_t base_count;
     uint8_t output; /* which output of the frame this is */
-    uint32_t reserved;
+    uint32_t place; /* contents of its name that were coded since the last keyframe: a hint for the compactor */
     /* parts, then bases (u64 content each) */
 };
 static_assert(sizeof(struct lmcs_content_df) == 64, "content layout");
 
+/* Blocks of a content that can't be read from its payload, and could not be mended. */
+struct lmcs_lost_df {
+    uint64_t blocks; /* from the key's on */
+    uint64_t found_ns;
+};
+static_assert(sizeof(struct lmcs_lost_df) == 16, "lost blocks layout");
+
+/* Parity of a payload's stored bytes: parity.c. Its own parts are in the map of space, under LMCS_SPACE_PARITY. */
+struct lmcs_parity_df {
+    uint64_t stored_bytes; /* of the payload that it belongs to */
+    uint64_t table_check;  /* hash64 of the table of units, seed: the content */
+    uint32_t unit_bytes;
+    uint8_t data;   /* columns of it ... */
+    uint8_t parity; /* ... and of parity */
+    uint16_t part_count;
+    /* parts (lmcs_part_df) follow */
+};
+static_assert(sizeof(struct lmcs_parity_df) == 24, "parity layout");
+
+struct lmcs_wanted_df {
+    uint32_t data; /* parity is to be made for a content: columns of its data ... */
+    uint32_t parity;
+};
+
+#define LMCS_SPACE_PARITY ((uint64_t)1 << 63) /* in lmcs_space_df.content: not the payload itself, but its parity */
+
 /* Instead of a successor: the compactor can do no more for this base, which goes with its last dependent. */
 #define LMCS_BASE_SETTLED UINT64_MAX
 #define LMCS_MAX_PARTS    16u /* of a payload */
-#define LMCS_CHAIN_BOUND  4u  /* deltas to undo, at most, to read a content */
+#define LMCS_CHAIN_BOUND  7u  /* deltas to undo, at most, to read a content */
+
+/* ---- Live variables ---- */
+
+/* The record of a variable. A tensor's parts are whole pages; file space is there for the pages of its bytes. */
+struct lmcs_live_df {
+    uint64_t created_ns;
+    uint64_t bytes; /* of its data; of a value of variable length (u8, one dimension): see its slots */
+    uint64_t cell;  /* place of its lmcs_cell_df */
+    uint32_t cell_bytes;
+    uint32_t slot_bytes; /* a value: of each of its two slots, the header included; a tensor: 0 */
+    uint8_t form;        /* enum lmcs_live_form */
+    uint8_t dtype;
+    uint8_t ndim;
+    uint8_t part_count;
+    uint16_t note_bytes;
+    uint16_t name_bytes;
+    uint64_t reserved[2];
+    /* shape (u64 each), parts (lmcs_part_df), note, name follow */
+};
+static_assert(sizeof(struct lmcs_live_df) == 56, "live variable layout");
+
+#define LMCS_CELL_ALIGN 64u
+
+/* What changes of a variable without its record: written in place. A value's two slots follow. */
+struct lmcs_cell_df {
+    uint64_t identity;     /* hash64 of u64 shelf, u64 variable, seed: its place */
+    uint64_t version;      /* tensors; a value's is its sequence */
+    uint64_t written_ns;   /* likewise */
+    uint64_t acknowledged; /* values: a slot of this sequence, or of a later one, is whole */
+    uint64_t reserved[4];
+};
+static_assert(sizeof(struct lmcs_cell_df) == 64, "cell layout");
+
+/* The slot with the higher sequence, of those that are whole, is the value. */
+struct lmcs_value_df {
+    uint64_t check; /* hash64 of what follows, the data included, seed: its place */
+    uint64_t sequence;
+    uint64_t written_ns;
+    uint32_t bytes;
+    uint32_t reserved;
+    /* the data follow */
+};
+static_assert(sizeof(struct lmcs_value_df) == 32, "slot layout");
+
+/* The attachment of a snapshot of live variables: a header, then one entry for each of them. */
+#define LMCS_LIVE_NAME  "lmcstore.live"
+#define LMCS_LIVE_MAGIC 0x4c434d4cu /* "LMCL" */
+
+struct lmcs_live_table_df {
+    uint32_t magic;
+    uint32_t version; /* 1 */
+    uint64_t count;
+};
+
+struct lmcs_live_entry_df {
+    uint64_t reserve_bytes;
+    uint8_t form;
+    uint8_t dtype;
+    uint8_t ndim;
+    uint8_t reserved;
+    uint16_t note_bytes;
+    uint16_t name_bytes;
+    /* shape (u64 each), note, name follow, without padding */
+};
+static_assert(sizeof(struct lmcs_live_entry_df) == 16, "live table layout");
+
+#define LMCS_JOURNAL_MAGIC 0x4a434d4cu /* "LMCJ" */
+#define LMCS_JOURNAL_ROOT  1u          /* committed when root.live_committed is its sequence, not by itself */
+
+/* A journal's first page begins with this; it is done with when sequence is 0. */
+struct lmcs_journal_df {
+    uint32_t magic;
+    uint32_t flags;
+    uint64_t sequence;
+    uint64_t entries;     /* redo: a table of so many stands on the next page; undo: 0, they follow one another there */
+    uint64_t table_check; /* redo: hash64 of the table, seed: sequence */
+    uint64_t last;        /* the greatest sequence that was ever given out */
+    uint64_t reserved[2];
+    uint64_t check; /* hash64 of the bytes before it, seed: its place */
+};
+static_assert(sizeof(struct lmcs_journal_df) == 64, "journal layout");
+
+/* Bytes that belong at a place. Redo: its data follow the table, in order, each from a multiple of 64 on. Undo: they
+ * follow it, and the next entry begins at a multiple of 64. */
+struct lmcs_journal_entry_df {
+    uint64_t place;
+    uint64_t bytes;
+    uint64_t sequence;
+    uint64_t check; /* hash64 of the data, seed: hash64 of the three words before, seed 0 */
+};
+static_assert(sizeof(struct lmcs_journal_entry_df) == 32, "journal entry layout");
 
 /* Payloads of this size and more start and end on a page; smaller ones on LMCS_PACK_ALIGN. */
 #define LMCS_ALIGNED_BYTES 65536u

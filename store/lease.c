@@ -124,6 +124,25 @@ static int set_lock(struct lmcs_lease *lease, short type, uint64_t start, uint64
     return fcntl(lease->fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
+/* Readers' locks stand beside one another; only who locks for writing, as no part of us does, is in the way. */
+static enum lmcs_status fail_lock(struct lmcs_lease *lease, int failure, uint64_t start, uint64_t bytes,
+                                  struct lmcs_error *error)
+{
+    const char *path = lmcs_media_path(lease->media);
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)bytes};
+    if (failure != EAGAIN && failure != EACCES)
+        return lmcs_fail_errno(error, failure, "%s: can't lease", path);
+    if (fcntl(lease->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && lock.l_pid > 0)
+        return lmcs_fail(error, LMCS_IN_USE, failure,
+                         "%s: process %d has locked the whole file, so what is to be read can't be kept in place: "
+                         "have it let go of its lock",
+                         path, (int)lock.l_pid);
+    return lmcs_fail(error, LMCS_IN_USE, failure,
+                     "%s: another process has locked the whole file, so what is to be read can't be kept in place: "
+                     "have it let go of its lock (/proc/locks names it)",
+                     path);
+}
+
 static enum lmcs_status take(struct lmcs_lease *lease, uint64_t key, uint64_t start, uint64_t bytes,
                              struct lmcs_error *error)
 {
@@ -135,7 +154,7 @@ static enum lmcs_status take(struct lmcs_lease *lease, uint64_t key, uint64_t st
         int failure = pin == NULL ? ENOMEM : set_lock(lease, F_RDLCK, start, bytes);
         if (failure != 0) {
             free(pin);
-            status = lmcs_fail_errno(error, failure, "%s: can't lease", lmcs_media_path(lease->media));
+            status = fail_lock(lease, failure, start, bytes, error);
         } else {
             pin->key = key;
             pin->bytes = bytes;

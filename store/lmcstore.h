@@ -38,6 +38,7 @@ extern "C" {
 #define LMCS_NODISCARD      __attribute__((warn_unused_result))
 
 #define LMCS_MAX_NAME       1024 /* bytes of a tensor's, shelf's or tag's name, without the NUL */
+#define LMCS_MAX_POLICY     400  /* bytes of a policy's text */
 #define LMCS_MAX_DIMS       32
 #define LMCS_MAX_TENSORS    16777216 /* in one snapshot */
 #define LMCS_MIN_POOL_BYTES ((uint64_t)8 << 20)
@@ -50,7 +51,7 @@ enum lmcs_status {
     LMCS_INVALID,     /* wrong use: an argument, a name, a state of a handle */
     LMCS_NOT_FOUND,   /* no such pool, shelf, snapshot, tag, tensor */
     LMCS_EXISTS,      /* it is there already */
-    LMCS_IN_USE,      /* another process has the pool open for writing, or a snapshot awaits its group's decision */
+    LMCS_IN_USE,      /* another process writes to the pool or locks its file, or a snapshot awaits its group */
     LMCS_FULL,        /* no space in the pool, its limit or its disk */
     LMCS_DAMAGED,     /* media or an input file are not what was written */
     LMCS_UNSUPPORTED, /* a newer format, a file system, dtype or feature that this build can't do */
@@ -82,6 +83,7 @@ struct lmcs_progress {
 /* ---- Pools ---------------------------------------------------------------------------------------------------- */
 
 struct lmcs_pool;
+struct lmcs_snapshot;
 
 enum lmcs_open_mode {
     LMCS_OPEN_READ,  /* beside a writer in another process; sees what is committed when a call is made */
@@ -154,6 +156,12 @@ struct lmcs_pool_info {
     bool compaction_running;
     bool compaction_paused;
     char compaction_error[256]; /* "" or why the background stopped */
+    uint64_t scrubbed_ns;       /* when everything had last been read; 0: never */
+    double scrub_share;         /* of the pass under way, 0 to 1 */
+    uint64_t scrub_found;       /* damages found by it, or by the last one ... */
+    uint64_t scrub_mended;      /* ... and mended */
+    uint64_t lost_contents;     /* of which something is lost */
+    uint64_t parity_bytes;      /* of live_bytes */
     uint32_t format_version;
 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *info,
@@ -164,12 +172,47 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
+/*
+ * A shelf's policy is text: words KEY=VALUE with spaces between them. Without one, nothing is ever deleted.
+ *
+ *   keep_raw=N     the newest N snapshots stay raw (1 or more; 4)
+ *   chain=N        to read a tensor, N deltas are undone at most (0 to 7; 3). 0: no deltas. More: smaller, and slower
+ *   keep=RULE,...  what is kept when the compactor prunes: what any rule says; "all" (as it is without the word): no
+ *                  snapshot is ever removed. What is tagged or prepared, and the latest, is always kept.
+ *                    last:N           the newest N
+ *                    every:K          of every K steps, one: the first that was taken (and of those of one step, the
+ *                                     newest). A snapshot without a step counts by its number
+ *                    every:K/M        the same among the newest M snapshots
+ *                    each:T  each:T/U of every hour (T: 30s, 10m, 1h, 7d, 2w), one; not older than U
+ *                    best:M  best:M:N  best:M:N:max   the N (1) with the least, or greatest, value of the metric M
+ *   budget=SIZE    the pool should hold no more than this (200G), or than this share of its limit or disk (50%), when
+ *                  the next snapshot has come. Over it, the compactor leaves the newest snapshot alone raw, and then
+ *                  prunes by the rules, the oldest first; below it, a policy with a budget prunes nothing. A budget
+ *                  refuses no snapshot.
+ *   rate=SIZE      the background codes no more than this a second (100M); none: as fast as it can
+ *   encode=WHEN    whether a capture writes what changed as deltas: never, auto (where the medium was measured to be
+ *                  slower than the codec; never with DAX), always
+ *   scrub=T        the background reads all that the pool holds once in T (30d), and mends what it can: a scrub that
+ *                  never ends (lmcs_scrub). Of several shelves the shortest time counts
+ *   parity=K+M     for K bytes that are stored, M of parity (16+2: K to 128, M to 16), from which the background, once
+ *                  the compactor is done with a snapshot, or a scrub with repair can compute anew what was lost: any M
+ *                  of K + M units of at most 4 KiB, which lie far apart. What has parity keeps it under "none"
+ *
+ * Snapshots are pruned in the background and by lmcs_compact, when those that the rules don't keep are more than an
+ * eighth of those that they do; all of them when space runs out, and by lmcs_prune.
+ */
 struct lmcs_shelf_info {
     char name[LMCS_MAX_NAME + 1];
     uint64_t snapshot_count; /* committed ones */
     uint64_t latest;         /* number of the newest; 0: empty */
     uint64_t next_number;
     uint32_t keep_raw; /* policy: this many of the newest snapshots stay raw */
+    char policy[LMCS_MAX_POLICY + 1];
+    uint64_t created_ns;
+    uint64_t origin_number;               /* the snapshot that it was forked from; 0: it was not forked ... */
+    uint64_t origin_time_ns;              /* ... the time of that one ... */
+    bool origin_is_there;                 /* ... whether the pool has it still ... */
+    char origin_shelf[LMCS_MAX_NAME + 1]; /* ... and its shelf, as it is or was called */
 };
 
 /* Calls `visit` for each shelf, by name; stops when it returns false. No lmcs function may be called from within. */
@@ -182,6 +225,36 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool,
 /* Sets how many of the newest snapshots stay raw (1 or more; 4 unless set). Makes the shelf if there is none. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *shelf,
                                                                  uint32_t keep_raw, struct lmcs_error *error);
+/*
+ * Changes what the words of `policy` name; the other words stay. Makes the shelf if there is none. Nothing is pruned
+ * before this has returned. LMCS_INVALID says which word is wrong.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf,
+                                                               const char *policy, struct lmcs_error *error);
+
+/*
+ * Forks a shelf from a snapshot: a new shelf whose snapshot 1 has the contents of that one, its step, time, metrics,
+ * metadata and tags, and no parent. It inherits how many stay raw, but no rule that prunes. Nothing is copied: all
+ * contents are shared, until the last snapshot that has them is removed, on whatever shelf. One commit, which takes
+ * time and metadata in proportion to the snapshot's entries. From then on the two shelves know nothing of one another
+ * but the origin that lmcs_shelf_info tells. LMCS_EXISTS: there is a shelf of that name.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *name,
+                                                         struct lmcs_error *error);
+/*
+ * Gives a shelf another name; snapshot handles go on. LMCS_EXISTS: there is one of that name; LMCS_IN_USE: it has live
+ * variables.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, const char *name,
+                                                           struct lmcs_error *error);
+struct lmcs_removal;
+/*
+ * Removes a shelf with all its snapshots for ever. The first commit takes it out of sight as a whole; then its
+ * snapshots go, and what a crash leaves of them goes when the pool is next opened for writing. Forks of it keep what
+ * they share. `removal` may be NULL. With dry_run nothing is changed. LMCS_IN_USE: it has live variables.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool dry_run,
+                                                         struct lmcs_removal *removal, struct lmcs_error *error);
 
 /* ---- Tensors -------------------------------------------------------------------------------------------------- */
 
@@ -288,10 +361,28 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_group_resolve(struct lmcs_pool *po
 /* ---- Snapshots ------------------------------------------------------------------------------------------------ */
 
 /*
- * Opens a snapshot by address: "shelf@7", "shelf@tag", "shelf@latest", "shelf@latest~1", "shelf@best~2",
- * "shelf@step:120" (the newest of that step); "shelf" alone means its latest. LMCS_NOT_FOUND: there is none;
- * LMCS_INVALID: it could not name one. The handle is light and does not keep the snapshot from being removed: then its
- * calls fail with LMCS_NOT_FOUND. Free with lmcs_snapshot_close, before the pool is closed.
+ * Addresses. In C, in Python and on the command line they are the same:
+ *
+ *   address = shelf [ "@" which ]             "run", "run@7": the shelf alone means its latest
+ *   which   = point [ "~" [ count ] ]         "latest~2", "best~": so many before it (1), by number, of those there are
+ *   point   = number | tag | "latest"
+ *           | "step:" step                    the newest of that step
+ *           | "{" time "}"                    the newest that was taken by then
+ *   range   = [ which ] ".." [ which ]        "5..9", "step:100..latest", "..best": from the first to the latest, where
+ *                                             one is left out; both ends belong to it
+ *   time    = "now" | "yesterday"             (24 hours ago)
+ *           | count unit "ago"                seconds, minutes, hours, days, weeks; or s, min, h, d, w
+ *           | date [ hh:mm [ :ss ] ] [ zone ] "2026-11-20", "2026-11-20 13:00", "2026-11-20T13:00:30+02:00": by the end
+ *                                             of that day, minute or second; without a zone ("Z", "+02:00") in UTC
+ *
+ * A tag has 1 to LMCS_MAX_NAME bytes of UTF-8, none of them a control character or one of @ ~ : { }, and no "..". It is
+ * not a number and not "latest".
+ */
+
+/*
+ * Opens a snapshot by its address. LMCS_NOT_FOUND: there is none; LMCS_INVALID: it could not name one. The handle is
+ * light and does not keep the snapshot from being removed: then its calls fail with LMCS_NOT_FOUND. Free with
+ * lmcs_snapshot_close, before the pool is closed.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_open(struct lmcs_pool *pool, const char *address,
                                                             struct lmcs_snapshot **snapshot, struct lmcs_error *error);
@@ -350,11 +441,39 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *p
                                                              uint64_t first, uint64_t *numbers, size_t capacity,
                                                              size_t *count, struct lmcs_error *error);
 
+/*
+ * The snapshots that a range names are those with numbers from `first` to `last`, of which both are there. A `which`
+ * that is no range gives its number twice. LMCS_NOT_FOUND: an end is not there; LMCS_INVALID: no range, or a reversed
+ * one.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf,
+                                                             const char *range, uint64_t *first, uint64_t *last,
+                                                             struct lmcs_error *error);
+/* Numbers below `before` (UINT64_MAX: all), descending; as lmcs_snapshot_numbers otherwise. */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf,
+                                                              uint64_t before, uint64_t *numbers, size_t capacity,
+                                                              size_t *count, struct lmcs_error *error);
+
 /* Puts a tag on a snapshot (moving it if it is elsewhere on the shelf), or takes one off the shelf. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag,
                                                       uint64_t number, struct lmcs_error *error);
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool, const char *shelf, const char *tag,
                                                          struct lmcs_error *error);
+
+#define LMCS_TAG_ANYWHERE UINT64_MAX
+
+struct lmcs_tag_change {
+    const char *tag;
+    uint64_t number;   /* of the snapshot that it is put on; 0: it is taken off */
+    uint64_t expected; /* where it must be now: a number, 0 for nowhere, or LMCS_TAG_ANYWHERE */
+};
+/*
+ * Changes several tags in one commit: all of them or none. LMCS_EXISTS: a tag is not where it was expected, and the
+ * error says where it is; LMCS_NOT_FOUND: a snapshot, or a tag that is to be taken off, is not there.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf,
+                                                          const struct lmcs_tag_change *changes, size_t count,
+                                                          struct lmcs_error *error);
 
 struct lmcs_removal {
     uint64_t freed_bytes; /* payloads that nothing refers to any more: free as soon as readers let go of them */
@@ -365,6 +484,30 @@ struct lmcs_removal {
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf,
                                                               uint64_t number, bool dry_run,
                                                               struct lmcs_removal *removal, struct lmcs_error *error);
+
+struct lmcs_pruned {
+    uint64_t number;
+    int64_t step;    /* LMCS_NO_STEP: none */
+    const char *why; /* it is kept; NULL: it goes */
+};
+
+struct lmcs_prune_report {
+    uint64_t kept;
+    uint64_t removed; /* or would be */
+    struct lmcs_removal removal;
+};
+
+/*
+ * Removes the snapshots of a shelf that its policy's rules don't keep, whatever its budget says. `words` (may be NULL)
+ * change the policy for this call alone. `visit` (may be NULL) is called for each snapshot, the oldest first, before
+ * anything is removed; when it returns false, nothing is. With dry_run nothing is changed, and words may be tried.
+ * Stopped or failed on the way, what is removed stays removed.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const char *words,
+                                                    bool dry_run,
+                                                    bool (*visit)(void *context, const struct lmcs_pruned *snapshot),
+                                                    void *context, const struct lmcs_progress *progress,
+                                                    struct lmcs_prune_report *report, struct lmcs_error *error);
 
 /* ---- Reading -------------------------------------------------------------------------------------------------- */
 
@@ -399,6 +542,14 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot
                                                             struct lmcs_error *error);
 
 /*
+ * The same for `bytes` from `first_byte` on: only the blocks of 1 MiB in which they lie are read, decoded and verified,
+ * along the whole chain. Rows of a tensor are such a range.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32_t kind,
+                                                                  const char *name, uint64_t first_byte, void *buffer,
+                                                                  uint64_t bytes, struct lmcs_error *error);
+
+/*
  * A view gives addresses for tensors of a snapshot: raw payloads are mapped (no copy, no check unless asked for),
  * others are decoded with the pool's threads into memory that the view owns. It holds its bytes in place until it is
  * closed, also after the pool's close, the snapshot's removal and its compaction. Memory that fails is an error for
@@ -424,6 +575,64 @@ LMCS_API size_t lmcs_view_count(const struct lmcs_view *view);
 LMCS_API const struct lmcs_entry *lmcs_view_entry(const struct lmcs_view *view, size_t i);
 LMCS_API void *lmcs_view_data(const struct lmcs_view *view, size_t i);
 LMCS_API void lmcs_view_close(struct lmcs_view *view);
+
+/* ---- Differences ---------------------------------------------------------------------------------------------- */
+
+enum lmcs_difference_kind {
+    LMCS_SAME,     /* the same bytes, dtype and shape */
+    LMCS_CHANGED,  /* other bytes */
+    LMCS_RESHAPED, /* another dtype or shape, or another part of a larger tensor */
+    LMCS_ADDED,    /* only the second snapshot has it */
+    LMCS_REMOVED   /* only the first one has it */
+};
+
+/*
+ * What became of one tensor or attachment. The numbers are there for LMCS_CHANGED, and of elements that are finite in
+ * both snapshots; of NaN and infinities it is told how many there are. Elements are compared as doubles (integers above
+ * 2^53 are rounded; complex numbers are taken by their absolute value), but which have changed is told by their bytes.
+ */
+struct lmcs_difference {
+    const char *name;
+    enum lmcs_difference_kind kind;
+    const struct lmcs_tensor *before; /* NULL: added */
+    const struct lmcs_tensor *after;  /* NULL: removed */
+    uint64_t before_bytes;
+    uint64_t after_bytes;
+    uint64_t elements;
+    uint64_t changed;           /* of them, whose bytes differ */
+    uint64_t not_finite_before; /* NaN or infinite */
+    uint64_t not_finite_after;
+    double max_change; /* largest |after - before| */
+    double rms_change; /* root of the mean of its square */
+    double rms_before; /* root of the mean of |before|^2, to see rms_change beside it */
+    double rms_after;
+    double cosine; /* of the angle between the two; NaN where one of them has no length */
+};
+
+struct lmcs_diff_report {
+    uint64_t same;
+    uint64_t changed;
+    uint64_t reshaped;
+    uint64_t added;
+    uint64_t removed;
+    uint64_t bytes_compared; /* of each of the two */
+};
+
+enum lmcs_diff_flags {
+    LMCS_DIFF_SAME = 1, /* visit what is the same, too */
+    LMCS_DIFF_NAMES = 2 /* read no tensor: tell which have changed, without numbers (they are 0, the cosine NaN) */
+};
+
+/*
+ * Compares two snapshots of one pool, on any shelves: calls `visit` for what differs, in the order of names of `after`,
+ * what was removed last. What shares a content, or has the same digest, is not read; of the rest a block of 1 MiB of
+ * each at a time and thread. `visit` returns false to stop; it may call functions of lmcstore.h. The same snapshots
+ * give the same numbers, however they are stored.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
+    struct lmcs_snapshot *before, struct lmcs_snapshot *after, uint32_t flags,
+    bool (*visit)(void *context, const struct lmcs_difference *difference), void *context,
+    const struct lmcs_progress *progress, struct lmcs_diff_report *report, struct lmcs_error *error);
 
 /* ---- Compaction ----------------------------------------------------------------------------------------------- */
 
@@ -464,12 +673,94 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_verify(struct lmcs_pool *pool, con
                                                      void *context, const struct lmcs_progress *progress,
                                                      struct lmcs_verify_report *report, struct lmcs_error *error);
 
+/*
+ * A scrub reads what is stored, and compares it with its checksums: without decoding, so it costs what reading does. A
+ * damage is found where it is, and named with all that it hits: every snapshot, and the elements. What there is
+ * another copy of is mended; the rest is entered as lost, so that everything else stays in use: other tensors, other
+ * rows of the same one, and compaction, which leaves it alone. Reading what is lost fails and says which rows those
+ * are, until a later scrub finds a copy.
+ */
+
+/* Snapshots that follow one another on a shelf and have the damage under one name. */
+struct lmcs_holder {
+    const char *shelf;
+    const char *tensor; /* its name there */
+    uint32_t kind;      /* enum lmcs_kind */
+    uint64_t first;     /* numbers */
+    uint64_t last;
+    uint64_t count;
+};
+
+enum lmcs_damage_state {
+    LMCS_DAMAGE_FOUND,  /* it was not tried to mend it */
+    LMCS_DAMAGE_MENDED, /* it is gone: what is stored is again what was written */
+    LMCS_DAMAGE_LOST    /* there is no other copy, as far as was looked */
+};
+
+/* Pointers are valid during the visit. */
+struct lmcs_scrub_damage {
+    enum lmcs_damage_state state;
+    const char *what;                 /* a sentence */
+    const char *source;               /* what it was mended from; "" when it was not */
+    const struct lmcs_tensor *tensor; /* one that has it; NULL: it is in the metadata */
+    uint64_t content;                 /* as in struct lmcs_entry */
+    uint64_t first_byte;              /* of the tensor */
+    uint64_t byte_count;
+    uint64_t first_element;
+    uint64_t element_count;
+    uint64_t first_row; /* along the first dimension; of a tensor without one: 0 */
+    uint64_t row_count;
+    const struct lmcs_holder *holders; /* all that need it, deltas that rest on it among them */
+    size_t holder_count;
+};
+
+struct lmcs_scrub_options {
+    const char *const *addresses; /* only what these need: "run", "run@7", "run@5..9". None: everything */
+    size_t address_count;
+    double sample_share;     /* read only so much of it, 0 to 1, from where the last one ended; 0: all */
+    uint64_t sample_bytes;   /* the same in bytes; a content is read as a whole */
+    uint64_t rate_bytes;     /* a second, at most; 0: no limit */
+    bool repair;             /* mend; needs a pool that is open for writing */
+    const char *const *from; /* with repair: archives (files) and pools that may have what is damaged */
+    size_t from_count;
+};
+/* Defaults: everything, as fast as it can, without repair. */
+LMCS_API void lmcs_scrub_options_init(struct lmcs_scrub_options *options);
+
+struct lmcs_scrub_report {
+    uint64_t contents;
+    uint64_t bytes_read; /* of payloads and parity, as they are stored */
+    uint64_t bytes_total;
+    uint64_t damages;
+    uint64_t mended;
+    uint64_t lost; /* contents of which something is lost, in the whole pool, with what was known before */
+    bool is_whole; /* everything has been read since the pass was begun, in this call or in samples before it */
+};
+
+/*
+ * Scrubs. `visit` (may be NULL) is told of each damage when all has been read; it may not call the store. Of the
+ * metadata all is checked, unless addresses or a sample are given. Sources for repair, in this order: parity; the
+ * other replica of a poolset; what stands in the pool a second time (the same tensor, or the same block in a
+ * neighbour); options->from. Nothing is written that does not have the checksum that was recorded when it was saved,
+ * and it is written to new room and switched to by a commit, like everything else.
+ * A pool that is open for writing remembers where a sample ended; for reading, samples begin anywhere. Progress is in
+ * bytes. LMCS_OK: nothing is damaged, any more. LMCS_DAMAGED: something is, and was not mended. LMCS_READ_ONLY:
+ * repair, and the pool is not open for writing. LMCS_FULL: no room to write what could be mended; what was, stays so.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
+                                                    void (*visit)(void *context,
+                                                                  const struct lmcs_scrub_damage *damage),
+                                                    void *context, const struct lmcs_progress *progress,
+                                                    struct lmcs_scrub_report *report, struct lmcs_error *error);
+
 /* ---- Archives and safetensors --------------------------------------------------------------------------------- */
 
 struct lmcs_transfer_report {
     uint64_t snapshots;         /* written, or added */
     uint64_t snapshots_skipped; /* were there already */
+    uint64_t snapshots_lost;    /* dump: left out, for something of them is lost */
     uint64_t contents;
+    uint64_t contents_found;  /* restore: of them, those that the pool had already; dump: that older archives have */
     uint64_t bytes;           /* of the archive or file */
     uint64_t left_out;        /* export: entries that a safetensors file can't hold */
     char left_out_names[512]; /* the first of them, comma-separated */
@@ -491,6 +782,96 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump(struct lmcs_pool *pool, const
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore(struct lmcs_pool *pool, int fd,
                                                       const struct lmcs_progress *progress,
                                                       struct lmcs_transfer_report *report, struct lmcs_error *error);
+
+struct lmcs_dump_options {
+    const char *const *addresses; /* only these parts: "run", "run@7", "run@best", "run@5..9". None: everything */
+    size_t address_count;
+    const int *since; /* older archives, files: what they have is left out, and is needed to restore this one */
+    size_t since_count;
+    bool canonical; /* the same archive for the same content, however it is stored: entries by name, payloads raw */
+    bool resume;    /* the descriptor is a file that may hold the beginning of this archive: check it, and go on */
+    bool skip_lost; /* leave snapshots out of which a scrub found something lost, instead of failing at them */
+};
+/* Defaults: everything. */
+LMCS_API void lmcs_dump_options_init(struct lmcs_dump_options *options);
+/*
+ * The same for a part, or for what older archives lack. Bases that are outside of the part travel along, unless it
+ * takes less to send what rests on them whole. With `resume`, what is whole in the file is kept, up to the end of a
+ * snapshot, and the rest comes from the pool as it is by now; what was taken on a shelf since it was begun waits for
+ * another archive. A complete one is left alone. `options` may be NULL.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_options *options,
+                                                        int fd, const struct lmcs_progress *progress,
+                                                        struct lmcs_transfer_report *report, struct lmcs_error *error);
+
+struct lmcs_restore_options {
+    const char *const *addresses; /* only these parts: "run", "run@7", "run@best", "run@5..9". None: everything */
+    size_t address_count;
+    const char *const *only; /* only these tensors: names, or patterns with * and ?; no attachments. None: all */
+    size_t only_count;
+    const char *as; /* a name for the shelf, of which there is one then. NULL: its own */
+    bool move_tags; /* tags that the shelf has elsewhere move to where the archive has them; else they stay */
+    bool resume;    /* on failure, and after a crash, what has arrived stays, unseen, for the next one with this */
+};
+/* Defaults: everything, under its own name. */
+LMCS_API void lmcs_restore_options_init(struct lmcs_restore_options *options);
+/*
+ * The same with several archives, in this order, and one commit for all of them: an archive that was made since others
+ * needs what those have, here or in the pool; LMCS_NOT_FOUND says what is missing, and of which. Contents that the pool
+ * has already are shared, not written again. For a part (addresses, only), there is one archive and it is a file, of
+ * which nothing else is read. With `resume`, the whole archive is read again, and nothing that arrived is written or
+ * decoded again; a restore without it removes what was left for it. `options` may be NULL.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
+                                                           const struct lmcs_restore_options *options,
+                                                           const struct lmcs_progress *progress,
+                                                           struct lmcs_transfer_report *report,
+                                                           struct lmcs_error *error);
+
+#define LMCS_MAX_SINCE 8 /* older archives that lmcs_archive_info tells of */
+
+struct lmcs_archive_info {
+    struct lmc_hash id; /* of this archive: what one that is made since it calls it */
+    uint64_t bytes;
+    uint64_t shelves;
+    uint64_t snapshots;
+    uint64_t tags;
+    uint64_t contents;
+    uint64_t known_contents;   /* of them, those that older archives have */
+    uint64_t decoded_contents; /* verify: of them, those that could be decoded, and were */
+    size_t since_count;        /* older archives that it needs ... */
+    struct lmc_hash since[LMCS_MAX_SINCE];
+};
+
+/* A snapshot in an archive. Pointers are valid during the visit. */
+struct lmcs_archived {
+    const char *shelf;
+    uint64_t number;
+    int64_t step;
+    uint64_t time_ns;
+    uint64_t parent;
+    uint64_t tensor_count;
+    uint64_t raw_bytes;
+    uint64_t new_contents; /* that come with it ... */
+    uint64_t new_bytes;    /* ... as they are stored in the archive */
+    const char *const *tags;
+    size_t tag_count;
+    const struct lmcs_metric *metrics; /* none where the metadata is so long that it is an attachment */
+    size_t metric_count;
+};
+/*
+ * Lists the snapshots of an archive, without a pool; `visit` returns false to stop. It is called when all has been
+ * read: a file without its payloads, a pipe to its end. `visit` and `info` may be NULL.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_list(
+    int fd, bool (*visit)(void *context, const struct lmcs_archived *snapshot), void *context,
+    const struct lmcs_progress *progress, struct lmcs_archive_info *info, struct lmcs_error *error);
+/*
+ * Reads all of an archive, without a pool, and checks every record; of a file, decodes every content that does not rest
+ * on an older archive, and compares its digest. LMCS_DAMAGED says where the first damage is. `info` may be NULL.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_verify(int fd, const struct lmcs_progress *progress,
+                                                             struct lmcs_archive_info *info, struct lmcs_error *error);
 /* Makes a snapshot of a safetensors file. `options` may be NULL. The file's metadata becomes {"safetensors": {...}}. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_import_safetensors(struct lmcs_pool *pool, const char *shelf,
                                                                  const char *path,

@@ -27,6 +27,7 @@
 #include "redo.h"
 
 #define MAX_SEGMENTS   1024
+#define MAX_REPLICAS   8
 #define POOL_SIGNATURE "PMEMOBJ"
 #define HEADER_BYTES   4096u /* of a part */
 #define PART_ALIGN     ((uint64_t)2 << 20)
@@ -51,6 +52,8 @@ struct lmcs_media {
     uint64_t heap;
     void *map; /* of the whole pool, read-only */
     const struct lmcs_redo *foreseen;
+    struct lmcs_media *replicas[MAX_REPLICAS]; /* of a poolset, the others; bytes only, read with lmcs_media_read */
+    size_t replica_count;
 };
 
 static uint64_t device_bytes(const struct stat *st)
@@ -89,10 +92,20 @@ bool lmcs_media_is_blank_device(const char *path)
     return blank;
 }
 
-static enum lmcs_status open_file(const char *path, int *fd, struct stat *st, struct lmcs_error *error)
+void lmcs_media_door(int fd, const char *path, char *door, size_t door_bytes)
+{
+    snprintf(door, door_bytes, "/proc/self/fd/%d", fd);
+    struct stat behind, at;
+    if (stat(door, &at) != 0 || fstat(fd, &behind) != 0 || at.st_dev != behind.st_dev || at.st_ino != behind.st_ino)
+        snprintf(door, door_bytes, "%s", path);
+}
+
+/* `path` is for messages, `door` is what is opened. */
+static enum lmcs_status open_file(const char *path, const char *door, int *fd, struct stat *st,
+                                  struct lmcs_error *error)
 {
     /* O_NONBLOCK: a FIFO in the pool's place must not hang us. */
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    *fd = open(door, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return errno == ENOENT || errno == ENOTDIR
                    ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no such pool", path)
@@ -122,7 +135,7 @@ static enum lmcs_status add_part(struct lmcs_media *media, const char *path, str
 {
     int fd = -1;
     struct stat st;
-    enum lmcs_status status = open_file(path, &fd, &st, error);
+    enum lmcs_status status = open_file(path, path, &fd, &st, error);
     if (status == LMCS_OK && (!S_ISREG(st.st_mode) || media->segment_count >= MAX_SEGMENTS))
         status = lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: parts must be files, at most %d", path, MAX_SEGMENTS);
     if (status == LMCS_OK) {
@@ -139,19 +152,70 @@ static enum lmcs_status add_part(struct lmcs_media *media, const char *path, str
     return status;
 }
 
-/* Reads "SIZE PATH" lines of the first replica. */
+static struct lmcs_media *new_replica(const struct lmcs_media *of)
+{
+    struct lmcs_media *replica = calloc(1, sizeof *replica);
+    if (replica == NULL)
+        return NULL;
+    atomic_init(&replica->references, 1);
+    replica->fd = -1;
+    replica->path = strdup(of->path);
+    if (replica->path != NULL)
+        return replica;
+    free(replica);
+    return NULL;
+}
+
+/*
+ * The other replicas: those on this machine of which all parts can be opened. They have the same bytes at the same
+ * places, and are only asked for what the first one has lost; one that can't be read is as none.
+ */
+static void parse_replicas(struct lmcs_media *media, FILE *file)
+{
+    char line[PATH_MAX + 256];
+    struct lmcs_media *replica = new_replica(media);
+    bool usable = true;
+    for (bool more = true; more;) {
+        struct lmcs_error ignored;
+        char size[64], path[PATH_MAX + 1];
+        more = fgets(line, sizeof line, file) != NULL;
+        if (more)
+            line[strcspn(line, "\r\n#")] = '\0';
+        if (more && strncmp(line, "REPLICA", 7) != 0) {
+            if (replica != NULL && usable && sscanf(line, "%63s %4096s", size, path) == 2)
+                usable = add_part(replica, path, &ignored) == LMCS_OK;
+            continue;
+        }
+        if (replica != NULL && usable && replica->segment_count > 0 && media->replica_count < MAX_REPLICAS)
+            media->replicas[media->replica_count++] = replica;
+        else
+            lmcs_media_release(replica);
+        replica = more ? new_replica(media) : NULL;
+        usable = more && sscanf(line, "REPLICA %63s", size) != 1; /* else it is on another machine */
+    }
+    lmcs_media_release(replica);
+}
+
+/* Reads "SIZE PATH" lines of the first replica, and then those of the others. */
 static enum lmcs_status parse_poolset(struct lmcs_media *media, struct lmcs_error *error)
 {
-    FILE *file = fopen(media->path, "re");
-    if (file == NULL)
-        return lmcs_fail_errno(error, errno, "%s: can't open", media->path);
+    int fd = fcntl(media->fd, F_DUPFD_CLOEXEC, 0);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
+    if (file == NULL) {
+        enum lmcs_status failed = lmcs_fail_errno(error, errno, "%s: can't open", media->path);
+        if (fd >= 0)
+            close(fd);
+        return failed;
+    }
     char line[PATH_MAX + 256];
     enum lmcs_status status = LMCS_OK;
     while (status == LMCS_OK && fgets(line, sizeof line, file) != NULL) {
         line[strcspn(line, "\r\n#")] = '\0';
         char size[64], path[PATH_MAX + 1];
-        if (strncmp(line, "REPLICA", 7) == 0)
+        if (strncmp(line, "REPLICA", 7) == 0) {
+            parse_replicas(media, file);
             break;
+        }
         if (strncmp(line, "OPTION", 6) == 0) {
             status = lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: poolset options are not supported", media->path);
             break;
@@ -218,10 +282,10 @@ static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error 
     return LMCS_OK;
 }
 
-static enum lmcs_status find_segments(struct lmcs_media *media, struct lmcs_error *error)
+static enum lmcs_status find_segments(struct lmcs_media *media, const char *door, struct lmcs_error *error)
 {
     struct stat st;
-    enum lmcs_status status = open_file(media->path, &media->fd, &st, error);
+    enum lmcs_status status = open_file(media->path, door, &media->fd, &st, error);
     if (status != LMCS_OK)
         return status;
     media->is_device = S_ISCHR(st.st_mode);
@@ -240,7 +304,8 @@ static enum lmcs_status find_segments(struct lmcs_media *media, struct lmcs_erro
     return status;
 }
 
-enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error)
+static enum lmcs_status open_door(const char *path, const char *door, struct lmcs_media **media,
+                                  struct lmcs_error *error)
 {
     struct lmcs_media *m = calloc(1, sizeof *m);
     if (m == NULL)
@@ -248,7 +313,7 @@ enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, st
     atomic_init(&m->references, 1);
     m->fd = -1;
     m->path = strdup(path);
-    enum lmcs_status status = m->path == NULL ? lmcs_fail_memory(error) : find_segments(m, error);
+    enum lmcs_status status = m->path == NULL ? lmcs_fail_memory(error) : find_segments(m, door, error);
     if (status == LMCS_OK && m->bytes == 0)
         status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool: it is empty", path);
     if (status == LMCS_OK && m->is_device)
@@ -265,6 +330,19 @@ enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, st
     return LMCS_OK;
 }
 
+enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error)
+{
+    return open_door(path, path, media, error);
+}
+
+enum lmcs_status lmcs_media_open_again(const struct lmcs_media *media, struct lmcs_media **again,
+                                       struct lmcs_error *error)
+{
+    char door[PATH_MAX];
+    lmcs_media_door(media->fd, media->path, door, sizeof door);
+    return open_door(media->path, door, again, error);
+}
+
 struct lmcs_media *lmcs_media_share(struct lmcs_media *media)
 {
     atomic_fetch_add_explicit(&media->references, 1, memory_order_relaxed);
@@ -275,6 +353,8 @@ void lmcs_media_release(struct lmcs_media *media)
 {
     if (media == NULL || atomic_fetch_sub(&media->references, 1) != 1)
         return;
+    for (size_t i = 0; i < media->replica_count; i++)
+        lmcs_media_release(media->replicas[i]);
     if (media->map != NULL)
         munmap(media->map, media->bytes);
     for (size_t i = 0; i < media->segment_count; i++)
@@ -305,6 +385,20 @@ bool lmcs_media_is_device(const struct lmcs_media *media)
 bool lmcs_media_is_poolset(const struct lmcs_media *media)
 {
     return media->is_poolset;
+}
+bool lmcs_media_is_in_place(const struct lmcs_media *media)
+{
+    struct stat st, now;
+    return fstat(media->fd, &st) == 0 && stat(media->path, &now) == 0 && st.st_dev == now.st_dev &&
+           st.st_ino == now.st_ino;
+}
+size_t lmcs_media_replicas(const struct lmcs_media *media)
+{
+    return media->replica_count;
+}
+const struct lmcs_media *lmcs_media_replica(const struct lmcs_media *media, size_t i)
+{
+    return media->replicas[i];
 }
 uint64_t lmcs_media_bytes(const struct lmcs_media *media)
 {

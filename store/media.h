@@ -15,6 +15,11 @@ struct lmcs_redo;
 
 /* Opens for reading and refuses what is no pool of ours. Shared by reference count. */
 enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error);
+/* Opens the same file anew, whatever stands at its path by now. (Parts of poolsets are found by their paths.) */
+enum lmcs_status lmcs_media_open_again(const struct lmcs_media *media, struct lmcs_media **again,
+                                       struct lmcs_error *error);
+/* A path that leads to the file of a descriptor itself and not to what has its name now; its own where /proc is not. */
+void lmcs_media_door(int fd, const char *path, char *door, size_t door_bytes);
 struct lmcs_media *lmcs_media_share(struct lmcs_media *media);
 void lmcs_media_release(struct lmcs_media *media);
 
@@ -30,6 +35,11 @@ int lmcs_media_fd(const struct lmcs_media *media);
 int lmcs_media_lock_fd(const struct lmcs_media *media);
 bool lmcs_media_is_device(const struct lmcs_media *media);
 bool lmcs_media_is_poolset(const struct lmcs_media *media);
+/* The other replicas of a poolset, for lmcs_media_read: what the first one has lost may be there. */
+size_t lmcs_media_replicas(const struct lmcs_media *media);
+const struct lmcs_media *lmcs_media_replica(const struct lmcs_media *media, size_t i);
+/* Whether its path still leads to the file that was opened. */
+bool lmcs_media_is_in_place(const struct lmcs_media *media);
 uint64_t lmcs_media_bytes(const struct lmcs_media *media);
 /* Where the superblock and the heap lie, as libpmemobj's header says, checked to be inside; 0: not there. */
 uint64_t lmcs_media_superblock(const struct lmcs_media *media);

@@ -37,7 +37,9 @@
 
 #define HEAP_OFFSET_EXPECTED ((uint64_t)3153920)  /* of libpmemobj 1.x with its 1024 lanes */
 #define HEADROOM_BYTES       ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated first */
+#define LIBRARY_BYTES        ((size_t)16 << 20)   /* of memory that libpmemobj takes for a pool, and some more */
 #define RETRY_NS             20000000L
+#define SHORT_STORE          256u /* bytes */
 
 static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room for libpmemobj's action");
 
@@ -120,8 +122,8 @@ static void choose_method(struct lmcs_heap *heap)
     heap->method = heap->persistent || file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
-/* Learns what can be learned once libpmemobj has the pool mapped. */
-static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
+/* Learns what can be learned once libpmemobj has the pool mapped; a file is at `door`. */
+static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct lmcs_error *error)
 {
     const unsigned char *base = (const unsigned char *)heap->pool;
     uint64_t heap_offset;
@@ -129,8 +131,8 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
     heap->zones_start = heap_offset + LMCS_HEAP_HEADER_BYTES;
     heap->fd = -1;
     atomic_init(&heap->can_punch, false);
-    if (!is_device(heap->path) && !is_poolset(heap->path)) {
-        heap->fd = open(heap->path, O_RDWR | O_CLOEXEC);
+    if (!is_device(door) && !is_poolset(door)) {
+        heap->fd = open(door, O_RDWR | O_CLOEXEC);
         struct stat st;
         if (heap->fd < 0 || fstat(heap->fd, &st) != 0)
             return lmcs_fail_errno(error, errno, "%s: can't open for writing", heap->path);
@@ -144,6 +146,38 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, struct lmcs_error *error)
         madvise(heap->pool, heap->bytes, MADV_DONTFORK);
     choose_method(heap);
     return heap->method == LMCS_WRITE_FILE ? lmcs_behind_new(heap->fd, &heap->behind, error) : LMCS_OK;
+}
+
+void lmcs_heap_keep_place(const struct lmcs_heap *heap)
+{
+    if (heap->bytes > 0) /* it fails where something is there already */
+        mmap(heap->pool, heap->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+             0);
+}
+
+enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    struct stat st;
+    if (heap->fd < 0 || fstat(heap->fd, &st) != 0 || st.st_nlink > 0)
+        return LMCS_OK;
+    return lmcs_fail(error, LMCS_IO, ENOENT,
+                     "%s: the pool was deleted or replaced while it was open, so nothing can be saved in it: dump what "
+                     "it holds while it is open, close it, and restore that into a new pool",
+                     heap->path);
+}
+
+/*
+ * libpmemobj takes some 12 MB for a pool, in 10,000 pieces, and not every piece may be refused: when its lanes' locks
+ * are (lane_boot of 1.12), it goes on without them and crashes, and without room for an error's text it ends the
+ * process. So that there is room is seen first.
+ */
+static enum lmcs_status check_memory(struct lmcs_error *error)
+{
+    void *volatile room = malloc(LIBRARY_BYTES); /* volatile: a compiler may leave out what is freed unused */
+    if (room == NULL)
+        return lmcs_fail_memory(error);
+    free(room);
+    return LMCS_OK;
 }
 
 /* ---- Who has it ---- */
@@ -284,6 +318,9 @@ static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint
 
 static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *error)
 {
+    enum lmcs_status status = check_memory(error);
+    if (status != LMCS_OK)
+        return status;
     configure_library();
     heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
     if (heap->pool == NULL && errno == ENOTSUP) {
@@ -299,7 +336,7 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
     if (heap->pool == NULL)
         return lmcs_fail_errno(error, errno, "%s: libpmemobj can't create the pool (%s)", heap->path,
                                pmemobj_errormsg());
-    return adopt(heap, error);
+    return adopt(heap, heap->path, error);
 }
 
 enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, struct lmcs_heap **heap,
@@ -382,6 +419,11 @@ static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_err
         return lmcs_fail(error, LMCS_READ_ONLY, failure, "%s: can't be opened for writing; mode r reads it", path);
     if (failure == ENOMEM)
         return lmcs_fail_memory(error);
+    if (failure == EEXIST)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, failure,
+                         "%s: this process, or the one that it was forked from, has a pool with the same identity open "
+                         "(of a copy?): libpmemobj can't have both; open it in a process of its own",
+                         path);
     return lmcs_fail(error, LMCS_DAMAGED, failure, "%s: libpmemobj can't open the pool (%s); mode r may read it", path,
                      said);
 }
@@ -397,9 +439,22 @@ enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *c
     return status;
 }
 
-enum lmcs_status lmcs_heap_open(const char *path, int lock_fd, uint32_t wait_ms, lmcs_heap_look *look, void *context,
+/* Devices and poolsets are opened by their names: a device is no file of a stranger's, and a poolset names others. */
+static void find_door(const struct lmcs_media *media, char *door, size_t bytes)
+{
+    if (lmcs_media_is_device(media) || lmcs_media_is_poolset(media))
+        snprintf(door, bytes, "%s", lmcs_media_path(media));
+    else
+        lmcs_media_door(lmcs_media_fd(media), lmcs_media_path(media), door, bytes);
+}
+
+enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms, lmcs_heap_look *look, void *context,
                                 struct lmcs_heap **heap, struct lmcs_error *error)
 {
+    const char *path = lmcs_media_path(media);
+    int lock_fd = lmcs_media_lock_fd(media);
+    char door[PATH_MAX];
+    find_door(media, door, sizeof door);
     configure_library();
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
@@ -408,10 +463,12 @@ enum lmcs_status lmcs_heap_open(const char *path, int lock_fd, uint32_t wait_ms,
     for (;;) {
         bool busy;
         enum lmcs_status status = lmcs_heap_look_first(lock_fd, look, context, &busy, error);
+        if (status == LMCS_OK && !busy)
+            status = check_memory(error);
         if (status != LMCS_OK)
             return status;
         if (!busy) {
-            pool = pmemobj_open(path, LMCS_LAYOUT_NAME);
+            pool = pmemobj_open(door, LMCS_LAYOUT_NAME);
             failure = errno;
         }
         if (pool != NULL || failure != EAGAIN)
@@ -433,7 +490,7 @@ enum lmcs_status lmcs_heap_open(const char *path, int lock_fd, uint32_t wait_ms,
     }
     h->pool = pool;
     h->fd = -1;
-    enum lmcs_status status = adopt(h, error);
+    enum lmcs_status status = adopt(h, door, error);
     if (status != LMCS_OK) {
         lmcs_heap_close(h);
         return status;
@@ -648,7 +705,9 @@ struct storing {
 static void store_bytes(void *context)
 {
     const struct storing *s = context;
-    pmem_memcpy(s->to, s->from, s->bytes, PMEM_F_MEM_NONTEMPORAL | PMEM_F_MEM_NODRAIN);
+    /* What fits some lines is soonest out of the cache; what is longer goes past it. */
+    unsigned way = s->bytes < SHORT_STORE ? 0 : PMEM_F_MEM_NONTEMPORAL;
+    pmem_memcpy(s->to, s->from, s->bytes, way | PMEM_F_MEM_NODRAIN);
 }
 
 /* Persistent memory that has failed can't be stored to either, until the kernel has mended it. */
@@ -697,6 +756,31 @@ void lmcs_heap_flush(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
         pmem_flush(lmcs_heap_at(heap, offset), bytes);
     else if (heap->method == LMCS_WRITE_LIBRARY)
         pmemobj_persist(heap->pool, lmcs_heap_at(heap, offset), bytes);
+}
+
+enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, void *where, bool private_pages,
+                               struct lmcs_error *error)
+{
+    /* Not libpmemobj's descriptor: a mapping by that one would keep its lock. */
+    int flags = private_pages ? MAP_PRIVATE | MAP_NORESERVE : heap->dax ? MAP_SHARED_VALIDATE | MAP_SYNC : MAP_SHARED;
+    void *at = mmap(where, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, heap->fd, (off_t)offset);
+    return at != MAP_FAILED
+               ? LMCS_OK
+               : lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", heap->path, (unsigned long long)bytes);
+}
+
+enum lmcs_status lmcs_heap_persist(struct lmcs_heap *heap, const void *at, uint64_t bytes, struct lmcs_error *error)
+{
+    if (heap->method != LMCS_WRITE_FILE) {
+        pmem_persist(at, bytes);
+        return LMCS_OK;
+    }
+    uintptr_t first = (uintptr_t)at & ~(uintptr_t)(LMCS_PAGE_BYTES - 1);
+    int result;
+    do
+        result = msync((void *)first, (uintptr_t)at - first + bytes, MS_SYNC);
+    while (result != 0 && errno == EINTR);
+    return result == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->path);
 }
 
 enum lmcs_status lmcs_heap_sync(struct lmcs_heap *heap, struct lmcs_error *error)

@@ -10,6 +10,7 @@
 
 #include "error.h"
 
+struct lmcs_media;
 struct lmcs_heap; /* a pool open for writing */
 
 /* Something that publish will do; libpmemobj's own words. */
@@ -38,11 +39,21 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
 typedef enum lmcs_status lmcs_heap_look(void *context, struct lmcs_error *error);
 enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *context, bool *busy,
                                       struct lmcs_error *error);
-/* Opens an existing one, waiting up to wait_ms for another writer to go. libpmemobj sees it if the look is well. */
-enum lmcs_status lmcs_heap_open(const char *path, int lock_fd, uint32_t wait_ms, lmcs_heap_look *look, void *context,
+/*
+ * Opens the pool of `media` for writing, waiting up to wait_ms for another writer to go. libpmemobj sees it if the look
+ * is well, and then the very file that was looked at, even if another stands in its place by now.
+ */
+enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms, lmcs_heap_look *look, void *context,
                                 struct lmcs_heap **heap, struct lmcs_error *error);
 /* Ends it; a pool that was created and never shown is removed. */
 void lmcs_heap_close(struct lmcs_heap *heap);
+/*
+ * In a forked child, of its parent's: keeps the addresses empty. libpmemobj still knows that pool by its address, and
+ * refuses another one that the kernel would map there.
+ */
+void lmcs_heap_keep_place(const struct lmcs_heap *heap);
+/* Fails when the file has no name any more: what is written to it is lost when it is closed. */
+enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_error *error);
 
 /* Where it can be opened for reading now: its path, or until it is shown the temporary one. */
 const char *lmcs_heap_path(const struct lmcs_heap *heap);
@@ -81,6 +92,11 @@ void lmcs_heap_drain(struct lmcs_heap *heap);
 void lmcs_heap_write_behind(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes);
 /* What was stored to lmcs_heap_at by someone else (reserve and fill) becomes durable with the next sync. */
 void lmcs_heap_flush(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes);
+/* Maps whole pages, writable, at an address that the caller has reserved: shared, or copy on write. Files only. */
+enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, void *where, bool private_pages,
+                               struct lmcs_error *error);
+/* Makes what was stored to such an address, or to lmcs_heap_at, durable. */
+enum lmcs_status lmcs_heap_persist(struct lmcs_heap *heap, const void *at, uint64_t bytes, struct lmcs_error *error);
 enum lmcs_status lmcs_heap_sync(struct lmcs_heap *heap, struct lmcs_error *error);
 
 #endif

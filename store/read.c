@@ -5,12 +5,16 @@
  * A chain is undone block by block: a block of the last link (raw, or a keyframe) is decoded, then each delta above
  * it turns it into its own, in two small buffers that change roles; only the topmost writes to the caller's memory.
  * Blocks are independent, so threads share them. Nothing is believed before its checksum: the digest in a content's
- * record vouches for the hashes of its blocks, and those for the bytes.
+ * record vouches for the hashes of its blocks, and those for the bytes. Of a chain, the topmost block's checksum
+ * vouches for all below it; where it does not match, the chain is undone again with every link's own, which names the
+ * culprit.
  */
 #include "read.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "care.h"
 
 struct link {
     const struct lmcs_content *content;
@@ -35,7 +39,8 @@ struct reading {
     pthread_mutex_t lock; /* guards what follows */
     struct scratch *free;
     bool failed;
-    bool go_on; /* to the end, telling of each damage */
+    bool go_on;          /* to the end, telling of each damage */
+    unsigned char *lost; /* 1 for each damaged block, when nobody is told of each; NULL: none yet */
     const struct lmcs_bad_range *bad;
     struct lmcs_error error;
 };
@@ -214,21 +219,21 @@ static bool raw_block_is_right(const struct reading *r, const struct link *link,
     return digest.low == link->content->df.digest_low && digest.high == link->content->df.digest_high;
 }
 
-static enum lmcs_status read_raw_block(struct reading *r, const struct link *link, uint64_t block, void *to,
-                                       uint64_t bytes, const char **why, struct lmcs_error *error)
+static enum lmcs_status read_raw_block(struct reading *r, const struct link *link, uint64_t block, bool checked,
+                                       void *to, uint64_t bytes, const char **why, struct lmcs_error *error)
 {
     enum lmcs_status status =
         lmcs_payload_read(r->pool->media, link->content, block * LMC_BLOCK_BYTES, to, bytes, error);
-    if (status == LMCS_OK && !raw_block_is_right(r, link, block, to, bytes)) {
+    if (status == LMCS_OK && checked && !raw_block_is_right(r, link, block, to, bytes)) {
         *why = "its bytes are not what was written (checksum)";
         return LMCS_DAMAGED;
     }
     return status;
 }
 
-static enum lmcs_status decode_block(struct reading *r, const struct link *link, uint64_t block, const void *base,
-                                     void *to, uint64_t bytes, struct scratch *scratch, const char **why,
-                                     struct lmcs_error *error)
+static enum lmcs_status decode_block(struct reading *r, const struct link *link, uint64_t block, bool checked,
+                                     const void *base, void *to, uint64_t bytes, struct scratch *scratch,
+                                     const char **why, struct lmcs_error *error)
 {
     uint64_t at;
     struct lmc_block coded = lmc_frame_block(&link->frame, block, &at);
@@ -241,16 +246,16 @@ static enum lmcs_status decode_block(struct reading *r, const struct link *link,
     if (status != LMCS_OK)
         return status;
     const void *bases[1] = {base};
-    enum lmc_status result = lmc_decode_block(&link->frame, block, scratch->coded, coded.coded_bytes,
-                                              base != NULL ? bases : NULL, to, bytes, why);
+    enum lmc_status result = (checked ? lmc_decode_block : lmc_decode_base)(
+        &link->frame, block, scratch->coded, coded.coded_bytes, base != NULL ? bases : NULL, to, bytes, why);
     if (result == LMC_NO_MEMORY)
         return lmcs_fail_memory(error);
     return result == LMC_OK ? LMCS_OK : LMCS_DAMAGED;
 }
 
-/* Undoes the chain for one block. On LMCS_DAMAGED *why may hold a reason; else the error does. */
-static enum lmcs_status undo_block(struct reading *r, uint64_t block, struct scratch *scratch, const char **why,
-                                   struct lmcs_error *error)
+/* Undoes the chain for one block; `checked`: with every link's checksums, not the topmost one's alone. */
+static enum lmcs_status undo_links(struct reading *r, uint64_t block, bool checked, void *target,
+                                   struct scratch *scratch, const char **why, struct lmcs_error *error)
 {
     uint64_t at = block * LMC_BLOCK_BYTES, left = r->raw_bytes - at;
     uint64_t bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
@@ -258,25 +263,50 @@ static enum lmcs_status undo_block(struct reading *r, uint64_t block, struct scr
     enum lmcs_status status = LMCS_OK;
     for (size_t i = r->chain->length; status == LMCS_OK && i-- > 0;) {
         const struct link *link = &r->links[i];
-        void *to = i == 0 && r->buffer != NULL ? r->buffer + at : scratch->blocks[i & 1];
+        void *to = i == 0 && target != NULL ? target : scratch->blocks[i & 1];
         status = link->content->df.payload == LMCS_PAYLOAD_RAW
-                     ? read_raw_block(r, link, block, to, bytes, why, error)
-                     : decode_block(r, link, block, base, to, bytes, scratch, why, error);
+                     ? read_raw_block(r, link, block, checked || i == 0, to, bytes, why, error)
+                     : decode_block(r, link, block, checked || i == 0, base, to, bytes, scratch, why, error);
         base = to;
     }
     return status;
 }
 
+/* Notes a damaged block for the message at the end. False: without memory. */
+static bool note_lost(struct reading *r, uint64_t block)
+{
+    if (r->lost == NULL)
+        r->lost = calloc(lmc_block_count(r->raw_bytes), 1);
+    if (r->lost != NULL)
+        r->lost[block] = 1;
+    return r->lost != NULL;
+}
+
+/*
+ * One block, into `target`; NULL: only verify it, and all that it rests on. On LMCS_DAMAGED *why may hold a reason;
+ * else the error does.
+ */
+static enum lmcs_status undo_block(struct reading *r, uint64_t block, void *target, struct scratch *scratch,
+                                   const char **why, struct lmcs_error *error)
+{
+    bool checked = target == NULL || r->chain->length == 1;
+    enum lmcs_status status = undo_links(r, block, checked, target, scratch, why, error);
+    if (status != LMCS_DAMAGED || checked)
+        return status;
+    *why = NULL;
+    return undo_links(r, block, true, target, scratch, why, error);
+}
+
+/* Damage does not end it: who asked is told of all that is lost. */
 static void note_failure(struct reading *r, uint64_t block, enum lmcs_status status, const char *why,
                          const struct lmcs_error *error)
 {
     uint64_t first = block * LMC_BLOCK_BYTES, left = r->raw_bytes - first;
     uint64_t bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
     pthread_mutex_lock(&r->lock);
-    if (!r->failed) {
+    if (!r->failed || (r->error.status == LMCS_DAMAGED && status != LMCS_DAMAGED)) {
         if (why != NULL)
-            lmcs_fail(&r->error, status, 0, "bytes %llu to %llu: %s", (unsigned long long)first,
-                      (unsigned long long)(first + bytes), why);
+            lmcs_fail(&r->error, status, 0, "%s", why);
         else
             r->error = *error;
         r->error.status = status;
@@ -284,9 +314,33 @@ static void note_failure(struct reading *r, uint64_t block, enum lmcs_status sta
     r->failed = true;
     if (r->bad != NULL && status == LMCS_DAMAGED)
         r->bad->call(r->bad->context, first, bytes, why != NULL ? why : error->message);
-    else
+    else if (status != LMCS_DAMAGED || !note_lost(r, block))
         r->go_on = false;
     pthread_mutex_unlock(&r->lock);
+}
+
+/* "rows 3 to 5 of 100 (elements 768 to 1535): " before the message. */
+static void tell_lost(const struct reading *r, struct lmcs_error *error)
+{
+    enum { MOST_TOLD = 6 };
+    struct lmcs_block_range ranges[MOST_TOLD];
+    size_t count = 0;
+    bool more = false;
+    char text[512];
+    for (uint64_t i = 0; i < lmc_block_count(r->raw_bytes); i++) {
+        if (r->lost[i] == 0)
+            continue;
+        if (count > 0 && ranges[count - 1].first + ranges[count - 1].count == i)
+            ranges[count - 1].count++;
+        else if (count < MOST_TOLD)
+            ranges[count++] = (struct lmcs_block_range){i, 1};
+        else
+            more = true;
+        if (more)
+            break;
+    }
+    lmcs_describe_blocks(ranges, count, more, r->dtype, r->ndim, r->shape, text, sizeof text);
+    lmcs_error_prefix(error, "%s: ", text);
 }
 
 static void read_job(void *context, uint64_t block)
@@ -300,7 +354,9 @@ static void read_job(void *context, uint64_t block)
     if (stop)
         return;
     struct scratch *scratch = get_scratch(r);
-    enum lmcs_status status = scratch == NULL ? lmcs_fail_memory(&error) : undo_block(r, block, scratch, &why, &error);
+    void *target = r->buffer != NULL ? r->buffer + block * LMC_BLOCK_BYTES : NULL;
+    enum lmcs_status status =
+        scratch == NULL ? lmcs_fail_memory(&error) : undo_block(r, block, target, scratch, &why, &error);
     if (status != LMCS_OK)
         note_failure(r, block, status, why, &error);
     if (scratch != NULL)
@@ -316,6 +372,35 @@ static enum lmcs_status check_empty(const struct reading *r, const char *name, s
                : fail_link(r, name, "its digest is not what was written", error);
 }
 
+/* Reads and checks the headers of all links. */
+static enum lmcs_status open_links(struct reading *r, const char *name, struct lmcs_error *error)
+{
+    const struct lmcs_chain *chain = r->chain;
+    uint64_t expected;
+    if (!lmcs_shape_bytes(r->dtype, r->ndim, r->shape, &expected) || expected != r->raw_bytes)
+        return fail_link(r, name, "its size is not that of its shape", error);
+    if (r->raw_bytes == 0)
+        return check_empty(r, name, error);
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; i < chain->length; i++)
+        r->links[i].content = &chain->links[i];
+    for (size_t i = 0; status == LMCS_OK && i < chain->length; i++)
+        status = chain->links[i].df.payload == LMCS_PAYLOAD_RAW ? open_raw(r, i, name, error)
+                                                                : open_frame(r, i, name, error);
+    return status;
+}
+
+static void end_reading(struct reading *r)
+{
+    for (struct scratch *s = r->free, *next; s != NULL; s = next) {
+        next = s->next;
+        free_scratch(s);
+    }
+    for (size_t i = 0; i < r->chain->length; i++)
+        free(r->links[i].header);
+    free(r->lost);
+}
+
 enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
                                  uint32_t dtype, uint32_t ndim, const uint64_t *shape, void *buffer,
                                  const struct lmcs_bad_range *bad, struct lmcs_error *error)
@@ -327,41 +412,91 @@ enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain
                         .ndim = ndim,
                         .shape = shape,
                         .buffer = buffer,
-                        .go_on = bad != NULL,
+                        .go_on = true,
                         .bad = bad};
-    uint64_t expected;
-    if (!lmcs_shape_bytes(dtype, ndim, shape, &expected) || expected != r.raw_bytes)
-        return fail_link(&r, name, "its size is not that of its shape", error);
-    if (r.raw_bytes == 0)
-        return check_empty(&r, name, error);
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; i < chain->length; i++)
-        r.links[i].content = &chain->links[i];
-    for (size_t i = 0; status == LMCS_OK && i < chain->length; i++)
-        status = chain->links[i].df.payload == LMCS_PAYLOAD_RAW ? open_raw(&r, i, name, error)
-                                                                : open_frame(&r, i, name, error);
+    enum lmcs_status status = open_links(&r, name, error);
     if (status == LMCS_DAMAGED && bad != NULL)
         bad->call(bad->context, 0, r.raw_bytes, error != NULL ? error->message : "its header is damaged");
-    if (status == LMCS_OK) {
+    if (status == LMCS_OK && r.raw_bytes > 0) {
         pthread_mutex_init(&r.lock, NULL);
         for (uint64_t i = 0; chain->serial && i < lmc_block_count(r.raw_bytes); i++)
             read_job(&r, i);
         if (!chain->serial)
             lmcs_workers_run(pool->workers, read_job, NULL, &r, lmc_block_count(r.raw_bytes));
         pthread_mutex_destroy(&r.lock);
-        for (struct scratch *s = r.free, *next; s != NULL; s = next) {
-            next = s->next;
-            free_scratch(s);
-        }
         if (r.failed) {
             status = r.error.status;
+            if (status == LMCS_DAMAGED && r.lost != NULL)
+                tell_lost(&r, &r.error);
             if (status == LMCS_DAMAGED)
                 lmcs_error_prefix(&r.error, "%s: tensor \"%s\" is damaged: ", pool->path, name);
             if (error != NULL)
                 *error = r.error;
         }
     }
-    for (size_t i = 0; i < chain->length; i++)
-        free(r.links[i].header);
+    end_reading(&r);
+    return status;
+}
+
+/* ---- Block by block ---- */
+
+struct lmcs_reader {
+    struct reading r;
+    char *name;
+};
+
+enum lmcs_status lmcs_reader_open(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
+                                  uint32_t dtype, uint32_t ndim, const uint64_t *shape, struct lmcs_reader **reader,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_reader *made = calloc(1, sizeof *made);
+    char *copy = strdup(name);
+    if (made == NULL || copy == NULL) {
+        free(made);
+        free(copy);
+        return lmcs_fail_memory(error);
+    }
+    made->name = copy;
+    made->r = (struct reading){.pool = pool,
+                               .chain = chain,
+                               .raw_bytes = chain->links[0].df.raw_bytes,
+                               .dtype = dtype,
+                               .ndim = ndim,
+                               .shape = shape};
+    pthread_mutex_init(&made->r.lock, NULL);
+    enum lmcs_status status = open_links(&made->r, name, error);
+    if (status == LMCS_OK)
+        *reader = made;
+    else
+        lmcs_reader_close(made);
+    return status;
+}
+
+void lmcs_reader_close(struct lmcs_reader *reader)
+{
+    if (reader == NULL)
+        return;
+    end_reading(&reader->r);
+    pthread_mutex_destroy(&reader->r.lock);
+    free(reader->name);
+    free(reader);
+}
+
+enum lmcs_status lmcs_reader_block(struct lmcs_reader *reader, uint64_t block, void *to, struct lmcs_error *error)
+{
+    struct reading *r = &reader->r;
+    const char *why = NULL;
+    struct scratch *scratch = get_scratch(r);
+    if (scratch == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = undo_block(r, block, to, scratch, &why, error);
+    put_scratch(r, scratch);
+    if (status == LMCS_DAMAGED && why != NULL) {
+        const struct lmcs_block_range range = {block, 1};
+        char text[256];
+        lmcs_describe_blocks(&range, 1, false, r->dtype, r->ndim, r->shape, text, sizeof text);
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\" is damaged: %s: %s", r->pool->path, reader->name,
+                         text, why);
+    }
     return status;
 }

@@ -37,4 +37,17 @@ enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain
                                  uint32_t dtype, uint32_t ndim, const uint64_t *shape, void *buffer,
                                  const struct lmcs_bad_range *bad, struct lmcs_error *error);
 
+/*
+ * A content that is read block by block (LMC_BLOCK_BYTES), each by itself: by any number of threads, and only those
+ * that are wanted. All headers have been checked when it is open. The chain and the shape must outlive it, and the
+ * caller holds pins.
+ */
+struct lmcs_reader;
+enum lmcs_status lmcs_reader_open(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
+                                  uint32_t dtype, uint32_t ndim, const uint64_t *shape, struct lmcs_reader **reader,
+                                  struct lmcs_error *error);
+void lmcs_reader_close(struct lmcs_reader *reader);
+/* Decodes and checks a block into `to`, which has room for its bytes: a block's, or what is left at the end. */
+enum lmcs_status lmcs_reader_block(struct lmcs_reader *reader, uint64_t block, void *to, struct lmcs_error *error);
+
 #endif

@@ -10,17 +10,23 @@ struct lmcs_recode {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
     bool serial;             /* in the caller's thread alone */
+    uint32_t chain_bound;    /* set before begin: deltas to undo, at most; 0: no more than now */
+    uint64_t successor;      /* set before begin: the content that came after it (0: none) ... */
+    uint32_t place;          /* ... and its place, which it gets with the swap */
     struct lmcs_chain chain; /* the content as it is, pinned */
     struct lmcs_identity identity;
     bool has_base;
     struct lmcs_chain base;   /* pinned */
     struct lmcs_content made; /* the new payload: parts, sizes, bases, kind, flags */
     bool worthwhile;          /* false: no smaller; made.df.flags says that it was tried */
+    bool same_bytes;          /* the new payload is the old one, elsewhere */
 };
 
 /* Looks the content up (LMCS_NOT_FOUND when it is gone) and its base (0: none), and pins them. */
 enum lmcs_status lmcs_recode_begin(struct lmcs_recode *recode, struct lmcs_pool *pool, struct lmcs_region *region,
                                    uint64_t content, uint64_t base, bool serial, struct lmcs_error *error);
+/* Drops the base: it is to be coded alone. */
+void lmcs_recode_alone(struct lmcs_recode *recode);
 /* Encodes it against its base, or alone, into the region, and verifies what was written by decoding it. */
 enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_error *error);
 /* Copies its payload as it is to another place. */

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * shelf.c - the records of shelves and snapshots, their indexes, and addresses.
+ * shelf.c - the records of shelves and snapshots, and their indexes.
  *
  * A shelf's record holds the roots of its five indexes; changing any of them changes the record, so a transaction
  * loads the record, works on the trees in it, and saves it at its end.
  */
 #include "shelf.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,7 @@
 
 struct shelf_record {
     struct lmcs_shelf_df df;
-    char name[LMCS_MAX_NAME];
+    char text[LMCS_MAX_NAME + LMCS_MAX_POLICY]; /* the name, and the policy behind it */
 };
 
 static uint64_t hash_of(const char *text)
@@ -50,11 +49,15 @@ enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lm
                       sizeof record.df, sizeof record, &bytes, found, error);
     if (status != LMCS_OK || !*found)
         return status;
-    if (bytes != sizeof record.df + record.df.name_bytes || record.df.id != id)
+    size_t name = record.df.name_bytes, policy = record.df.policy_bytes;
+    if (name > LMCS_MAX_NAME || policy > LMCS_MAX_POLICY || bytes != sizeof record.df + name + policy ||
+        record.df.id != id)
         return fail_shelf(txn, id, error);
     shelf->df = record.df;
-    memcpy(shelf->name, record.name, record.df.name_bytes);
-    shelf->name[record.df.name_bytes] = '\0';
+    memcpy(shelf->name, record.text, name);
+    shelf->name[name] = '\0';
+    memcpy(shelf->policy, record.text + name, policy);
+    shelf->policy[policy] = '\0';
     return LMCS_OK;
 }
 
@@ -126,10 +129,12 @@ enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct l
 static enum lmcs_status store_record(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, struct lmcs_error *error)
 {
     struct shelf_record record = {.df = shelf->df};
-    memcpy(record.name, shelf->name, shelf->df.name_bytes);
+    size_t name = shelf->df.name_bytes, policy = strlen(shelf->policy);
+    record.df.policy_bytes = (uint32_t)policy;
+    memcpy(record.text, shelf->name, name);
+    memcpy(record.text + name, shelf->policy, policy);
     return lmcs_tree_put(txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES],
-                         (struct lmcs_key_df){shelf->df.id, 0}, &record, sizeof record.df + shelf->df.name_bytes,
-                         error);
+                         (struct lmcs_key_df){shelf->df.id, 0}, &record, sizeof record.df + name + policy, error);
 }
 
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
@@ -168,6 +173,8 @@ enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shel
     for (uint8_t i = 0; status == LMCS_OK && i < LMCS_SHELF_TREES; i++)
         status = lmcs_tree_clear(txn, (uint8_t)(LMCS_TREE_NUMBERS + i), &shelf->df.trees[i], error);
     if (status == LMCS_OK)
+        status = lmcs_origin_forget(txn, shelf, error);
+    if (status == LMCS_OK)
         status = lmcs_tree_delete(txn, LMCS_TREE_SHELF_NAMES, &txn->root.trees[LMCS_TREE_SHELF_NAMES],
                                   (struct lmcs_key_df){hash_of(shelf->name), shelf->df.id}, NULL, error);
     if (status == LMCS_OK)
@@ -194,7 +201,36 @@ enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *
     return status;
 }
 
+void lmcs_shelf_policy(const struct lmcs_shelf *shelf, struct lmcs_policy *policy)
+{
+    lmcs_policy_init(policy);
+    if (lmcs_policy_parse(shelf->policy, policy, NULL) != LMCS_OK)
+        policy->rule_count = 0;
+    policy->keep_raw = shelf->df.keep_raw > 0 ? shelf->df.keep_raw : 1;
+}
+
 /* ---- Records of snapshots ---- */
+
+static enum lmcs_status check_record(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
+                                     size_t bytes, struct lmcs_record *record, struct lmcs_error *error)
+{
+    size_t meta = record->df.meta_bytes == UINT32_MAX ? 0 : record->df.meta_bytes;
+    if (bytes != sizeof record->df + meta || record->df.number != number)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of %s@%llu", txn->pool->path,
+                         shelf->name, (unsigned long long)number);
+    record->meta[meta] = '\0';
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
+                                  const void *value, size_t bytes, struct lmcs_record *record, struct lmcs_error *error)
+{
+    if (bytes < sizeof record->df || bytes > sizeof *record - 1)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of %s@%llu", txn->pool->path,
+                         shelf->name, (unsigned long long)number);
+    memcpy(record, value, bytes);
+    return check_record(txn, shelf, number, bytes, record, error);
+}
 
 enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                  struct lmcs_record *record, bool *found, struct lmcs_error *error)
@@ -203,14 +239,7 @@ enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
     enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
                                             (struct lmcs_key_df){number, 0}, record, sizeof record->df,
                                             sizeof *record - 1, &bytes, found, error);
-    if (status != LMCS_OK || !*found)
-        return status;
-    size_t meta = record->df.meta_bytes == UINT32_MAX ? 0 : record->df.meta_bytes;
-    if (bytes != sizeof record->df + meta || record->df.number != number)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of %s@%llu", txn->pool->path,
-                         shelf->name, (unsigned long long)number);
-    record->meta[meta] = '\0';
-    return LMCS_OK;
+    return status == LMCS_OK && *found ? check_record(txn, shelf, number, bytes, record, error) : status;
 }
 
 enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
@@ -331,10 +360,11 @@ static bool all_digits(const char *text)
 enum lmcs_status lmcs_tag_check(const char *tag, struct lmcs_error *error)
 {
     const char *shown = tag == NULL ? "" : tag;
-    if (!lmcs_name_is_sound(tag) || strpbrk(tag, "@~:") != NULL || strstr(tag, "..") != NULL)
-        return lmcs_fail(error, LMCS_INVALID, 0,
-                         "tag \"%.64s\": tags are 1 to %d bytes of UTF-8 and hold no control characters, @, ~, : or ..",
-                         shown, LMCS_MAX_NAME);
+    if (!lmcs_name_is_sound(tag) || strpbrk(tag, "@~:{}") != NULL || strstr(tag, "..") != NULL)
+        return lmcs_fail(
+            error, LMCS_INVALID, 0,
+            "tag \"%.64s\": tags are 1 to %d bytes of UTF-8 and hold no control characters and none of @ ~ : { } ..",
+            shown, LMCS_MAX_NAME);
     if (all_digits(tag) || strcmp(tag, "latest") == 0)
         return lmcs_fail(error, LMCS_INVALID, 0, "tag \"%.64s\": a tag can't be a number or \"latest\"", shown);
     return LMCS_OK;
@@ -449,9 +479,8 @@ enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, ui
     return status;
 }
 
-/* All tags of a shelf, by hash, until `visit` says false. */
-static enum lmcs_status each_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
-                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error)
+enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error)
 {
     struct lmcs_cursor *cursor;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
@@ -473,136 +502,6 @@ static enum lmcs_status each_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
     }
     lmcs_cursor_free(cursor);
     return status;
-}
-
-/* ---- Addresses ---- */
-
-static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *which,
-                                     const char *why, struct lmcs_error *error)
-{
-    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%s%s", txn->pool->path, shelf->name, which,
-                     why);
-}
-
-struct tags_told {
-    char sentence[400];
-    unsigned count;
-};
-
-static bool tell_tag(void *context, const char *tag)
-{
-    struct tags_told *told = context;
-    if (!lmcs_name_is_sound(tag))
-        return true;
-    tell_name(told->sentence, sizeof told->sentence, tag, told->count++);
-    return told->count < NAMES_TOLD;
-}
-
-/* Why there is no snapshot of a name: what names there are. */
-static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, bool is_number,
-                                  struct lmcs_error *error)
-{
-    struct tags_told told = {"", 0};
-    char why[500] = "";
-    uint64_t tags = lmcs_shelf_tree(shelf, LMCS_TREE_TAGS)->count;
-    if (shelf->df.latest == 0)
-        return fail_address(txn, shelf, which, ": the shelf is empty", error);
-    if (is_number)
-        snprintf(why, sizeof why, "; the newest is %llu", (unsigned long long)shelf->df.latest);
-    else if (each_tag(txn, shelf, tell_tag, &told, NULL) == LMCS_OK && told.count > 0)
-        snprintf(why, sizeof why, "; its tags are %s%s", told.sentence, tags > told.count ? ", and more" : "");
-    else
-        snprintf(why, sizeof why, "; it has no tags");
-    return fail_address(txn, shelf, which, why, error);
-}
-
-/* One that could not name a snapshot, whatever there is. */
-static enum lmcs_status fail_spelling(const char *which, const char *why, struct lmcs_error *error)
-{
-    return lmcs_fail(error, LMCS_INVALID, 0, "\"%.64s\" is no address of a snapshot: %s", which, why);
-}
-
-static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, uint64_t *number,
-                                     struct lmcs_error *error)
-{
-    if (!all_digits(text + (*text == '-')))
-        return fail_spelling(text, "after step: stands a whole number", error);
-    errno = 0;
-    long long step = strtoll(text, NULL, 10);
-    *number = 0;
-    if (errno == ERANGE || step == LMCS_NO_STEP)
-        return LMCS_OK;
-    struct lmcs_key_df key;
-    bool found;
-    enum lmcs_status status =
-        lmcs_tree_before(txn, LMCS_TREE_STEPS, lmcs_shelf_tree(shelf, LMCS_TREE_STEPS),
-                         (struct lmcs_key_df){lmcs_step_key(step), UINT64_MAX}, &key, &found, error);
-    if (status == LMCS_OK && found && key.high == lmcs_step_key(step))
-        *number = key.low;
-    return status;
-}
-
-/* What stands before any "~". */
-static enum lmcs_status resolve_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name, uint64_t *number,
-                                     struct lmcs_error *error)
-{
-    *number = 0;
-    if (strcmp(name, "latest") == 0 || *name == '\0') {
-        *number = shelf->df.latest;
-        return LMCS_OK;
-    }
-    if (strncmp(name, "step:", 5) == 0)
-        return resolve_step(txn, shelf, name + 5, number, error);
-    struct lmcs_record record;
-    bool found;
-    enum lmcs_status status = LMCS_OK;
-    if (!all_digits(name)) {
-        status = lmcs_tag_check(name, error);
-        return status == LMCS_OK ? lmcs_tag_find(txn, shelf, name, number, error) : status;
-    }
-    uint64_t wanted = strlen(name) < 20 ? strtoull(name, NULL, 10) : 0;
-    status = lmcs_record_get(txn, shelf, wanted, &record, &found, error);
-    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
-        *number = wanted;
-    return status;
-}
-
-enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
-                                    struct lmcs_error *error)
-{
-    char name[LMCS_MAX_NAME + 1];
-    if (which == NULL || *which == '\0')
-        which = "latest";
-    size_t length = strcspn(which, "~");
-    const char *digits = which[length] == '\0' ? "" : which + length + 1;
-    if (length > LMCS_MAX_NAME)
-        return fail_spelling(which, "it is too long", error);
-    if (*digits != '\0' && !all_digits(digits))
-        return fail_spelling(which, "after ~ stands how many to go back", error);
-    memcpy(name, which, length);
-    name[length] = '\0';
-    enum lmcs_status status = resolve_name(txn, shelf, name, number, error);
-    if (status != LMCS_OK)
-        return status;
-    if (*number == 0)
-        return fail_name(txn, shelf, which, all_digits(name), error);
-    if (which[length] == '\0')
-        return LMCS_OK;
-    uint64_t back = *digits == '\0' ? 1 : strlen(digits) < 19 ? strtoull(digits, NULL, 10) : UINT64_MAX;
-    while (back > 0) {
-        struct lmcs_record record;
-        bool found;
-        status = lmcs_record_before(txn, shelf, *number, number, error);
-        if (status != LMCS_OK)
-            return status;
-        if (*number == 0)
-            return fail_address(txn, shelf, which, ": there are not so many before it", error);
-        status = lmcs_record_get(txn, shelf, *number, &record, &found, error);
-        if (status != LMCS_OK)
-            return status;
-        back -= record.df.state == LMCS_SNAPSHOT_COMMITTED;
-    }
-    return LMCS_OK;
 }
 
 /* ---- Removal ---- */

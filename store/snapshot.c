@@ -6,7 +6,10 @@
  * own, so that handles hold nothing in place and a removed snapshot is an error, not a surprise.
  */
 #include "snapshot.h"
+#include "grow.h"
+#include "prune.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,22 +23,29 @@ static enum lmcs_status fail_removed(const struct lmcs_snapshot *snapshot, struc
                      snapshot->shelf, (unsigned long long)snapshot->info.number);
 }
 
+enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, struct lmcs_txn *txn,
+                                      struct lmcs_shelf *shelf, struct lmcs_record *record, struct lmcs_error *error)
+{
+    bool found;
+    enum lmcs_status status = lmcs_shelf_load_if(txn, snapshot->shelf_id, shelf, &found, error);
+    if (status == LMCS_OK && (!found || (shelf->df.flags & LMCS_SHELF_STAGING) != 0))
+        return fail_removed(snapshot, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(txn, shelf, snapshot->info.number, record, &found, error);
+    if (status == LMCS_OK && (!found || record->df.epoch != snapshot->epoch))
+        return fail_removed(snapshot, error);
+    return status;
+}
+
 enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                      struct lmcs_record *record, struct lmcs_error *error)
 {
-    bool found;
     enum lmcs_status status = lmcs_pool_check(snapshot->pool, false, error);
     if (status == LMCS_OK)
         status = lmcs_txn_read(snapshot->pool, txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_shelf_find(txn, snapshot->shelf, shelf, &found, error);
-    if (status == LMCS_OK && (!found || shelf->df.id != snapshot->shelf_id))
-        status = fail_removed(snapshot, error);
-    if (status == LMCS_OK)
-        status = lmcs_record_get(txn, shelf, snapshot->info.number, record, &found, error);
-    if (status == LMCS_OK && (!found || record->df.epoch != snapshot->epoch))
-        status = fail_removed(snapshot, error);
+    status = lmcs_snapshot_locate(snapshot, txn, shelf, record, error);
     if (status != LMCS_OK)
         lmcs_txn_end(txn);
     return status;
@@ -118,7 +128,7 @@ void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_cha
 
 /* ---- Handles ---- */
 
-static enum lmcs_status read_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
+enum lmcs_status lmcs_record_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
                                        struct lmcs_error *error)
 {
     struct lmcs_identity identity;
@@ -162,7 +172,7 @@ static enum lmcs_status fill_snapshot(struct lmcs_txn *txn, const struct lmcs_sh
     if (s->shelf == NULL)
         return lmcs_fail_memory(error);
     if (record->df.meta_bytes == UINT32_MAX)
-        status = read_long_meta(txn, record, &long_meta, error);
+        status = lmcs_record_long_meta(txn, record, &long_meta, error);
     if (status == LMCS_OK)
         status = lmcs_meta_decode(long_meta != NULL ? long_meta : record->meta, &s->meta, error);
     free(long_meta);
@@ -255,8 +265,10 @@ void lmcs_snapshot_mark_loaded(struct lmcs_snapshot *snapshot)
         return;
     pthread_mutex_lock(&pool->captures);
     struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, snapshot->shelf, NULL);
-    if (busy != NULL)
+    if (busy != NULL) {
         busy->loaded = snapshot->info.number;
+        busy->loads++;
+    }
     pthread_mutex_unlock(&pool->captures);
 }
 
@@ -320,14 +332,8 @@ static enum lmcs_status collect_content(void *context, uint64_t id, const struct
     struct contents *contents = context;
     (void)id;
     (void)stop;
-    if (contents->count == contents->capacity) {
-        size_t wanted = contents->capacity == 0 ? 64 : contents->capacity * 2;
-        uint64_t *grown = realloc(contents->ids, wanted * sizeof *grown);
-        if (grown == NULL)
-            return lmcs_fail_memory(error);
-        contents->ids = grown;
-        contents->capacity = wanted;
-    }
+    if (!lmcs_grow(&contents->ids, &contents->capacity, contents->count, sizeof *contents->ids))
+        return lmcs_fail_memory(error);
     contents->ids[contents->count++] = at->content;
     return LMCS_OK;
 }
@@ -444,35 +450,126 @@ enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc
     return status;
 }
 
-enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name, void *buffer,
-                                    uint64_t buffer_bytes, struct lmcs_error *error)
+/* Finds a tensor and pins what it rests on. */
+static enum lmcs_status find_tensor(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name,
+                                    struct lmcs_identity *identity, struct lmcs_chain *chain, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     struct lmcs_record record;
-    struct lmcs_identity identity;
-    struct lmcs_chain chain;
     uint64_t content;
     bool found;
     enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_manifest_find(&txn, &record, kind, name, &identity, &content, &found, error);
+    status = lmcs_manifest_find(&txn, &record, kind, name, identity, &content, &found, error);
     if (status == LMCS_OK && !found)
         status = lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: %s@%llu has no tensor \"%.200s\"", snapshot->pool->path,
                            snapshot->shelf, (unsigned long long)snapshot->info.number, name);
     if (status == LMCS_OK)
-        status = lmcs_chain_load(&txn, content, &chain, error);
-    if (status == LMCS_OK && chain.links[0].df.raw_bytes != buffer_bytes)
-        status = lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%.200s\" has %llu bytes, the buffer %llu", name,
-                           (unsigned long long)chain.links[0].df.raw_bytes, (unsigned long long)buffer_bytes);
+        status = lmcs_chain_load(&txn, content, chain, error);
     if (status == LMCS_OK)
-        status = lmcs_chain_pin(snapshot->pool, &chain, error);
+        status = lmcs_chain_pin(snapshot->pool, chain, error);
     lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name, void *buffer,
+                                    uint64_t buffer_bytes, struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    enum lmcs_status status = find_tensor(snapshot, kind, name, &identity, &chain, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_chain_read(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape, buffer,
-                             NULL, error);
+    if (chain.links[0].df.raw_bytes != buffer_bytes)
+        status = lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%.200s\" has %llu bytes, the buffer %llu", name,
+                           (unsigned long long)chain.links[0].df.raw_bytes, (unsigned long long)buffer_bytes);
+    else
+        status = lmcs_chain_read(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape,
+                                 buffer, NULL, error);
+    lmcs_chain_unpin(snapshot->pool, &chain);
+    return status;
+}
+
+struct range_reading {
+    struct lmcs_reader *reader;
+    uint64_t raw_bytes;
+    uint64_t first_byte;
+    uint64_t bytes;
+    uint64_t first_block;
+    unsigned char *buffer;
+    pthread_mutex_t lock; /* guards what follows */
+    enum lmcs_status status;
+    struct lmcs_error error;
+};
+
+/* A block that is wanted as a whole goes to its place, one at an edge by way of a buffer. */
+static enum lmcs_status read_range_block(const struct range_reading *r, uint64_t block, struct lmcs_error *error)
+{
+    uint64_t at = block * LMC_BLOCK_BYTES, end = r->first_byte + r->bytes;
+    uint64_t block_end = r->raw_bytes - at < LMC_BLOCK_BYTES ? r->raw_bytes : at + LMC_BLOCK_BYTES;
+    uint64_t from = at > r->first_byte ? at : r->first_byte, to = block_end < end ? block_end : end;
+    if (from == at && to == block_end)
+        return lmcs_reader_block(r->reader, block, r->buffer + (at - r->first_byte), error);
+    unsigned char *whole = malloc(block_end - at);
+    if (whole == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_reader_block(r->reader, block, whole, error);
+    if (status == LMCS_OK)
+        memcpy(r->buffer + (from - r->first_byte), whole + (from - at), to - from);
+    free(whole);
+    return status;
+}
+
+static void read_range_job(void *context, uint64_t i)
+{
+    struct range_reading *r = context;
+    struct lmcs_error error;
+    pthread_mutex_lock(&r->lock);
+    bool stop = r->status != LMCS_OK;
+    pthread_mutex_unlock(&r->lock);
+    enum lmcs_status status = stop ? LMCS_OK : read_range_block(r, r->first_block + i, &error);
+    if (status == LMCS_OK)
+        return;
+    pthread_mutex_lock(&r->lock);
+    r->status = status;
+    r->error = error;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static enum lmcs_status read_range(struct lmcs_pool *pool, struct range_reading *r, struct lmcs_error *error)
+{
+    r->first_block = r->first_byte / LMC_BLOCK_BYTES;
+    uint64_t last = (r->first_byte + r->bytes - 1) / LMC_BLOCK_BYTES;
+    pthread_mutex_init(&r->lock, NULL);
+    lmcs_workers_run(pool->workers, read_range_job, NULL, r, last - r->first_block + 1);
+    pthread_mutex_destroy(&r->lock);
+    if (r->status != LMCS_OK && error != NULL)
+        *error = r->error;
+    return r->status;
+}
+
+enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name,
+                                          uint64_t first_byte, void *buffer, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    struct range_reading r = {.first_byte = first_byte, .bytes = bytes, .buffer = buffer};
+    enum lmcs_status status = find_tensor(snapshot, kind, name, &identity, &chain, error);
+    if (status != LMCS_OK)
+        return status;
+    r.raw_bytes = chain.links[0].df.raw_bytes;
+    if (first_byte > r.raw_bytes || bytes > r.raw_bytes - first_byte)
+        status = lmcs_fail(error, LMCS_INVALID, 0,
+                           "tensor \"%.200s\" has %llu bytes: %llu from byte %llu on are more than there are", name,
+                           (unsigned long long)r.raw_bytes, (unsigned long long)bytes, (unsigned long long)first_byte);
+    else
+        status = lmcs_reader_open(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape,
+                                  &r.reader, error);
+    if (status == LMCS_OK && bytes > 0)
+        status = read_range(snapshot->pool, &r, error);
+    lmcs_reader_close(r.reader);
     lmcs_chain_unpin(snapshot->pool, &chain);
     return status;
 }
@@ -525,11 +622,112 @@ enum lmcs_status lmcs_snapshot_numbers(struct lmcs_pool *pool, const char *shelf
     return list(pool, shelf, LMCS_TREE_NUMBERS, (struct lmcs_key_df){first, 0}, numbers, capacity, count, error);
 }
 
+static enum lmcs_status list_down(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t before, uint64_t *numbers,
+                                  size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (*count = 0; status == LMCS_OK && *count < capacity;) {
+        struct lmcs_record record;
+        bool found = false;
+        status = lmcs_record_before(txn, shelf, before, &before, error);
+        if (status != LMCS_OK || before == 0)
+            break;
+        if (before > shelf->df.latest) /* prepared */
+            continue;
+        status = lmcs_record_get(txn, shelf, before, &record, &found, error);
+        if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
+            numbers[(*count)++] = before;
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf_name, uint64_t before,
+                                      uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    size_t filled = 0;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
+    if (status == LMCS_OK)
+        status = list_down(&txn, &shelf, before, numbers, capacity, &filled, error);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK)
+        *count = filled;
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf_name, const char *range, uint64_t *first,
+                                     uint64_t *last, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    uint64_t from = 0, to = 0;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_resolve_range(&txn, &shelf, range, &from, &to, error);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK) {
+        *first = from;
+        *last = to;
+    }
+    return status;
+}
+
 enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *pool, const char *shelf, int64_t step, uint64_t first,
                                      uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
 {
     return list(pool, shelf, LMCS_TREE_STEPS, (struct lmcs_key_df){lmcs_step_key(step), first}, numbers, capacity,
                 count, error);
+}
+
+/* Whether the snapshot that a shelf was forked from is there, and what its shelf is called now. */
+static enum lmcs_status fill_origin(struct lmcs_txn *txn, const struct lmcs_origin *origin,
+                                    struct lmcs_shelf_info *info, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found = false;
+    info->origin_number = origin->df.number;
+    info->origin_time_ns = origin->df.time_ns;
+    memcpy(info->origin_shelf, origin->name, sizeof info->origin_shelf);
+    if (origin->df.shelf == 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_shelf_load_if(txn, origin->df.shelf, &shelf, &found, error);
+    if (status != LMCS_OK || !found || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
+        return status;
+    memcpy(info->origin_shelf, shelf.name, sizeof info->origin_shelf);
+    status = lmcs_record_get(txn, &shelf, origin->df.number, &record, &found, error);
+    info->origin_is_there = status == LMCS_OK && found && record.df.time_ns == origin->df.time_ns;
+    return status;
+}
+
+static enum lmcs_status fill_shelf_info(struct lmcs_txn *txn, const struct lmcs_shelf *shelf,
+                                        struct lmcs_shelf_info *info, struct lmcs_error *error)
+{
+    struct lmcs_origin origin;
+    struct lmcs_policy policy;
+    bool found;
+    *info = (struct lmcs_shelf_info){.snapshot_count = shelf->df.snapshot_count,
+                                     .latest = shelf->df.latest,
+                                     .next_number = shelf->df.next_number,
+                                     .keep_raw = shelf->df.keep_raw,
+                                     .created_ns = shelf->df.created_ns};
+    memcpy(info->name, shelf->name, sizeof info->name);
+    lmcs_shelf_policy(shelf, &policy);
+    if (lmcs_policy_format(&policy, info->policy, NULL) != LMCS_OK)
+        info->policy[0] = '\0';
+    enum lmcs_status status = lmcs_origin_get(txn, shelf->df.id, &origin, &found, error);
+    return status == LMCS_OK && found ? fill_origin(txn, &origin, info, error) : status;
 }
 
 enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool, const char *name, struct lmcs_shelf_info *info,
@@ -542,16 +740,14 @@ enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool, const char *name, struc
         status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
+    struct lmcs_shelf_info found;
     status = lmcs_shelf_get(&txn, name == NULL ? "" : name, &shelf, error);
+    if (status == LMCS_OK)
+        status = fill_shelf_info(&txn, &shelf, &found, error);
     lmcs_txn_end(&txn);
-    if (status != LMCS_OK)
-        return status;
-    memcpy(info->name, shelf.name, sizeof info->name);
-    info->snapshot_count = shelf.df.snapshot_count;
-    info->latest = shelf.df.latest;
-    info->next_number = shelf.df.next_number;
-    info->keep_raw = shelf.df.keep_raw;
-    return LMCS_OK;
+    if (status == LMCS_OK)
+        *info = found;
+    return status;
 }
 
 static int by_name(const void *a, const void *b)
@@ -586,12 +782,7 @@ enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
             status = lmcs_shelf_load(&txn, ids[i], &shelf, error);
             if (status != LMCS_OK || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
                 continue;
-            struct lmcs_shelf_info *info = &infos[count++];
-            memcpy(info->name, shelf.name, sizeof info->name);
-            info->snapshot_count = shelf.df.snapshot_count;
-            info->latest = shelf.df.latest;
-            info->next_number = shelf.df.next_number;
-            info->keep_raw = shelf.df.keep_raw;
+            status = fill_shelf_info(&txn, &shelf, &infos[count++], error);
         }
         first = got > 0 ? ids[got - 1] + 1 : 0;
     } while (status == LMCS_OK && got == 64 && first > 0);
@@ -634,67 +825,121 @@ static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, b
     return status;
 }
 
-static enum lmcs_status set_keep_raw(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
-                                     struct lmcs_error *error)
+static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                   struct lmcs_error *error)
 {
     (void)txn;
-    (void)error;
-    shelf->df.keep_raw = *(const uint32_t *)context;
-    return LMCS_OK;
+    struct lmcs_policy policy;
+    lmcs_policy_init(&policy);
+    enum lmcs_status status = lmcs_policy_parse(shelf->policy, &policy, error);
+    if (status != LMCS_OK)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                         "the policy of shelf \"%.100s\" is a newer version's: change it with a newer lmc-store",
+                         shelf->name);
+    policy.keep_raw = shelf->df.keep_raw;
+    const struct lmcs_policy before = policy;
+    status = lmcs_policy_parse(context, &policy, error);
+    if (status == LMCS_OK)
+        status = lmcs_policy_format(&policy, shelf->policy, error);
+    shelf->df.keep_raw = policy.keep_raw;
+    if (policy.parity_data != before.parity_data || policy.parity != before.parity)
+        shelf->df.guarded = 0; /* all of them anew */
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf, const char *policy,
+                                       struct lmcs_error *error)
+{
+    enum lmcs_status status = change_shelf(pool, shelf, true, set_policy, (void *)policy, error);
+    if (status == LMCS_OK) {
+        lmcs_prune_soon(pool, shelf);
+        lmcs_compactor_notify(pool);
+    }
+    return status;
 }
 
 enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *shelf, uint32_t keep_raw,
                                          struct lmcs_error *error)
 {
-    if (keep_raw == 0)
-        return lmcs_fail(error, LMCS_INVALID, 0, "at least the newest snapshot stays raw: keep 1 or more");
-    enum lmcs_status status = change_shelf(pool, shelf, true, set_keep_raw, &keep_raw, error);
-    if (status == LMCS_OK)
-        lmcs_compactor_notify(pool);
-    return status;
+    char words[32];
+    snprintf(words, sizeof words, "keep_raw=%u", (unsigned)keep_raw);
+    return lmcs_shelf_set_policy(pool, shelf, words, error);
 }
 
 struct tagging {
-    const char *tag;
-    uint64_t number;
+    const struct lmcs_tag_change *changes;
+    size_t count;
 };
 
-static enum lmcs_status set_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context, struct lmcs_error *error)
+static enum lmcs_status fail_no_tag(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *tag,
+                                    struct lmcs_error *error)
 {
-    const struct tagging *tagging = context;
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: shelf \"%s\" has no tag \"%s\"", txn->pool->path, shelf->name, tag);
+}
+
+static enum lmcs_status check_tag_place(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                        const struct lmcs_tag_change *change, uint64_t *at, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_tag_check(change->tag, error);
+    if (status == LMCS_OK)
+        status = lmcs_tag_find(txn, shelf, change->tag, at, error);
+    if (status != LMCS_OK || change->expected == LMCS_TAG_ANYWHERE || *at == change->expected)
+        return status;
+    if (*at == 0)
+        return fail_no_tag(txn, shelf, change->tag, error);
+    return lmcs_fail(error, LMCS_EXISTS, 0,
+                     "%s: the tag \"%.100s\" is on %s@%llu, where it was not expected: look again", txn->pool->path,
+                     change->tag, shelf->name, (unsigned long long)*at);
+}
+
+static enum lmcs_status change_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_tag_change *change,
+                                   struct lmcs_error *error)
+{
     struct lmcs_record record;
+    uint64_t at;
     bool found;
-    enum lmcs_status status = lmcs_record_get(txn, shelf, tagging->number, &record, &found, error);
+    enum lmcs_status status = check_tag_place(txn, shelf, change, &at, error);
+    if (status != LMCS_OK)
+        return status;
+    if (change->number == 0)
+        return at == 0 ? fail_no_tag(txn, shelf, change->tag, error) : lmcs_tag_delete(txn, shelf, change->tag, error);
+    status = lmcs_record_get(txn, shelf, change->number, &record, &found, error);
     if (status == LMCS_OK && (!found || record.df.state != LMCS_SNAPSHOT_COMMITTED))
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%llu", txn->pool->path, shelf->name,
-                         (unsigned long long)tagging->number);
-    return status == LMCS_OK ? lmcs_tag_put(txn, shelf, tagging->tag, tagging->number, error) : status;
+                         (unsigned long long)change->number);
+    return status == LMCS_OK ? lmcs_tag_put(txn, shelf, change->tag, change->number, error) : status;
+}
+
+static enum lmcs_status change_tags(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                    struct lmcs_error *error)
+{
+    const struct tagging *tagging = context;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < tagging->count; i++)
+        status = change_tag(txn, shelf, &tagging->changes[i], error);
+    return status;
+}
+
+enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf, const struct lmcs_tag_change *changes,
+                                  size_t count, struct lmcs_error *error)
+{
+    struct tagging tagging = {changes, count};
+    return change_shelf(pool, shelf, false, change_tags, &tagging, error);
 }
 
 enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag, uint64_t number,
                               struct lmcs_error *error)
 {
-    struct tagging tagging = {tag, number};
-    return change_shelf(pool, shelf, false, set_tag, &tagging, error);
-}
-
-static enum lmcs_status take_tag_off(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
-                                     struct lmcs_error *error)
-{
-    const char *tag = context;
-    uint64_t number;
-    enum lmcs_status status = lmcs_tag_check(tag, error);
-    if (status == LMCS_OK)
-        status = lmcs_tag_find(txn, shelf, tag, &number, error);
-    if (status == LMCS_OK && number == 0)
-        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: shelf \"%s\" has no tag \"%s\"", txn->pool->path, shelf->name,
-                         tag);
-    return status == LMCS_OK ? lmcs_tag_delete(txn, shelf, tag, error) : status;
+    const struct lmcs_tag_change change = {tag, number, LMCS_TAG_ANYWHERE};
+    if (number == 0)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot 0: numbers start at 1", pool->path);
+    return lmcs_tags_change(pool, shelf, &change, 1, error);
 }
 
 enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool, const char *shelf, const char *tag, struct lmcs_error *error)
 {
-    return change_shelf(pool, shelf, false, take_tag_off, (void *)tag, error);
+    const struct lmcs_tag_change change = {tag, 0, LMCS_TAG_ANYWHERE};
+    return lmcs_tags_change(pool, shelf, &change, 1, error);
 }
 
 enum lmcs_status lmcs_snapshot_tags(struct lmcs_snapshot *snapshot, bool (*visit)(void *context, const char *tag),

@@ -20,6 +20,9 @@ struct lmcs_snapshot {
 /* Begins a read transaction and finds the snapshot again; LMCS_NOT_FOUND when it was removed. */
 enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                      struct lmcs_record *record, struct lmcs_error *error);
+/* The same within a transaction that has begun, and goes on whatever comes. */
+enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, struct lmcs_txn *txn,
+                                      struct lmcs_shelf *shelf, struct lmcs_record *record, struct lmcs_error *error);
 /* What a snapshot is, however and wherever it is stored. */
 enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     struct lmc_hash *digest, struct lmcs_error *error);
@@ -33,6 +36,9 @@ enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_reco
                                                               const struct lmcs_manifest_df *entry, bool *stop,
                                                               struct lmcs_error *error),
                                     void *context, struct lmcs_error *error);
+/* Metadata that is an attachment; *text is malloced. */
+enum lmcs_status lmcs_record_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
+                                       struct lmcs_error *error);
 /* Fills an entry from a loaded chain; its tensor points into the identity. */
 void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_chain *chain, struct lmcs_entry *entry);
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "grow.h"
 #include "store.h"
 #include "tree.h"
 
@@ -32,9 +33,11 @@ struct lmcs_extent {
     bool touched;
     bool fresh;   /* entered by the transaction under way */
     bool going;   /* to be freed by the transaction under way */
-    bool claimed; /* by a region */
-    bool unsure;  /* since the pool was opened: a crash may have left file space that its record does not speak of */
-    bool leave;   /* when it is trimmed: what its record speaks of stays */
+    bool claimed; /* by a region, or by a trim: */
+    const struct trim *trim;
+    bool unsure; /* since the pool was opened: a crash may have left file space that its record does not speak of */
+    bool leave;  /* when it is trimmed: what its record speaks of stays */
+    uint64_t stuck_bytes; /* dead, but in pages of which something lives: what the last trim could not give back */
     uint64_t committed_cursor;
 };
 
@@ -43,7 +46,7 @@ struct lmcs_space {
     struct lmcs_extent **extents; /* by offset */
     size_t count;
     size_t capacity;
-    uint64_t used;        /* file space of all extents */
+    uint64_t used;        /* file space of all extents, and of live variables */
     uint64_t limit_bytes; /* the root's, to be read without the lock of metadata */
     uint64_t slab_bytes;
     uint64_t largest_taken; /* payload of a capture, since the pool was opened */
@@ -76,10 +79,14 @@ static uint64_t extent_used(const struct lmcs_object_df *df)
     return df->backed - df->first - (df->punched_bytes < df->backed - df->first ? df->punched_bytes : 0);
 }
 
+static bool is_empty(const struct lmcs_extent *extent)
+{
+    return extent->now.live_bytes == 0 && extent->now.retired_bytes == 0;
+}
+
 static bool is_free(const struct lmcs_extent *extent)
 {
-    return !extent->claimed && !extent->going && extent->now.live_bytes == 0 && extent->now.retired_bytes == 0 &&
-           !extent->touched;
+    return !extent->claimed && !extent->going && is_empty(extent) && !extent->touched;
 }
 
 /* What captures leave, of a limit or a disk: the compactor must write a content anew before it can free the old. */
@@ -137,14 +144,8 @@ static struct lmcs_extent *find_extent(const struct lmcs_space *space, uint64_t 
 
 static struct lmcs_extent *add_extent(struct lmcs_space *space, uint64_t offset, const struct lmcs_object_df *df)
 {
-    if (space->count == space->capacity) {
-        size_t wanted = space->capacity == 0 ? 64 : space->capacity * 2;
-        struct lmcs_extent **grown = realloc(space->extents, wanted * sizeof *grown);
-        if (grown == NULL)
-            return NULL;
-        space->extents = grown;
-        space->capacity = wanted;
-    }
+    if (!lmcs_grow(&space->extents, &space->capacity, space->count, sizeof *space->extents))
+        return NULL;
     struct lmcs_extent *extent = calloc(1, sizeof *extent);
     if (extent == NULL)
         return NULL;
@@ -193,11 +194,11 @@ static uint64_t standard_extent(const struct lmcs_space *space, uint64_t expecte
 static bool object_is_sound(const struct lmcs_pool *pool, uint64_t offset, const struct lmcs_object_df *df)
 {
     uint64_t end = lmcs_media_bytes(pool->media);
-    if (df->kind != LMCS_OBJECT_SLAB && df->kind != LMCS_OBJECT_EXTENT)
+    if (df->kind < LMCS_OBJECT_SLAB || df->kind > LMCS_OBJECT_LIVE)
         return false;
     if (offset >= end || df->bytes > end - offset || df->first < offset || df->first > offset + df->bytes)
         return false;
-    return df->kind == LMCS_OBJECT_SLAB ||
+    return df->kind != LMCS_OBJECT_EXTENT ||
            (df->cursor >= df->first && df->cursor <= offset + df->bytes && df->backed >= df->first &&
             df->backed <= offset + df->bytes + LMCS_PAGE_BYTES);
 }
@@ -278,19 +279,14 @@ void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes, uint64_t lar
 
 static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
 {
-    if (region->count == region->capacity) {
-        size_t wanted = region->capacity == 0 ? 8 : region->capacity * 2;
-        struct lmcs_extent **grown = realloc(region->extents, wanted * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        region->extents = grown;
-        region->capacity = wanted;
-    }
+    if (!lmcs_grow(&region->extents, &region->capacity, region->count, sizeof *region->extents))
+        return false;
     region->extents[region->count++] = extent;
     extent->claimed = true;
-    if (extent->now.live_bytes == 0 && extent->now.retired_bytes == 0) {
+    if (is_empty(extent)) {
         extent->now.cursor = extent->now.first; /* nothing lives in it: from the start again */
-        if (extent->now.punched_bytes > 0) {    /* and its holes must be filled before they are stored to */
+        extent->stuck_bytes = 0;
+        if (extent->now.punched_bytes > 0) { /* and its holes must be filled before they are stored to */
             region->pool->space->used -= extent_used(&extent->now);
             lmcs_heap_punch(region->pool->heap, extent->now.first, extent->now.backed - extent->now.first);
             extent->now.backed = extent->now.first;
@@ -486,6 +482,30 @@ static enum lmcs_status grow_somehow(struct lmcs_region *region, uint64_t bytes,
     return status;
 }
 
+/* Counts file space that is about to be taken; `leaves`: the compactor's share must stay. Under the lock. */
+static enum lmcs_status count_need(struct lmcs_pool *pool, uint64_t need, uint64_t largest, bool leaves,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_space *space = pool->space;
+    uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
+    if (leaves)
+        limit -= compactor_share(largest, limit);
+    uint64_t left = limit > taken ? limit - taken : 0;
+    bool over = limit != 0 && need > left;
+    uint64_t disk = over || !leaves ? UINT64_MAX : lmcs_heap_disk_free(pool->heap);
+    if (disk != UINT64_MAX && (need > disk || disk - need < compactor_share(largest, space->used + disk)))
+        return lmcs_fail_full(error, need, disk, 0,
+                              "%s: the disk is full: %llu bytes are needed and %llu are free, some of which the "
+                              "compactor needs",
+                              pool->path, (unsigned long long)need, (unsigned long long)disk);
+    if (over)
+        return lmcs_fail_full(
+            error, need, left, 0, "%s: the pool is full: %llu bytes are needed and %llu of its limit of %llu are free",
+            pool->path, (unsigned long long)need, (unsigned long long)left, (unsigned long long)space->limit_bytes);
+    space->used += need;
+    return LMCS_OK;
+}
+
 /*
  * Allocates file space so that the extent is backed up to `end`, a step at a time, and counts it.
  */
@@ -506,31 +526,18 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
     if (target > last)
         target = last;
     uint64_t need = target - from;
-    uint64_t pool_limit = space->limit_bytes, limit = pool_limit, taken = space->used + space->slab_bytes;
+    uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
     if (region->purpose == 0)
         limit -= compactor_share(region->largest, limit);
     if (limit != 0 && taken + need > limit) {
         target = end;
         need = target - from;
     }
-    bool over = limit != 0 && taken + need > limit;
-    uint64_t disk = over || region->purpose != 0 ? UINT64_MAX : lmcs_heap_disk_free(pool->heap);
-    bool disk_over =
-        disk != UINT64_MAX && (need > disk || disk - need < compactor_share(region->largest, space->used + disk));
-    if (!over && !disk_over)
-        space->used += need;
+    enum lmcs_status status = count_need(pool, need, region->largest, region->purpose == 0, error);
     pthread_mutex_unlock(&space->lock);
-    if (disk_over)
-        return lmcs_fail_full(error, need, disk, 0,
-                              "%s: the disk is full: %llu bytes are needed and %llu are free, some of which the "
-                              "compactor needs",
-                              pool->path, (unsigned long long)need, (unsigned long long)disk);
-    if (over)
-        return lmcs_fail_full(error, need, limit > taken ? limit - taken : 0, 0,
-                              "%s: the pool is full: %llu bytes are needed and %llu of its limit of %llu are free",
-                              pool->path, (unsigned long long)need,
-                              (unsigned long long)(limit > taken ? limit - taken : 0), (unsigned long long)pool_limit);
-    enum lmcs_status status = lmcs_heap_back(pool->heap, from, need, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_heap_back(pool->heap, from, need, error);
     pthread_mutex_lock(&space->lock);
     if (status == LMCS_OK)
         extent->now.backed = target;
@@ -856,14 +863,8 @@ struct trim {
 
 static bool add_hole(struct trim *trim, uint64_t offset, uint64_t bytes)
 {
-    if (trim->hole_count == trim->hole_capacity) {
-        size_t wanted = trim->hole_capacity == 0 ? 64 : trim->hole_capacity * 2;
-        struct hole *grown = realloc(trim->holes, wanted * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        trim->holes = grown;
-        trim->hole_capacity = wanted;
-    }
+    if (!lmcs_grow(&trim->holes, &trim->hole_capacity, trim->hole_count, sizeof *trim->holes))
+        return false;
     trim->holes[trim->hole_count++] = (struct hole){offset, bytes};
     return true;
 }
@@ -918,12 +919,16 @@ static enum lmcs_status find_holes(struct trim *trim, const struct lmcs_extent *
     return status;
 }
 
-/* File space in which nothing lives. A tail that is to be filled next counts only when nothing is to be kept. */
+/*
+ * File space in which nothing lives, and which a trim may give back. A tail that is to be filled next counts only when
+ * nothing is to be kept; what an earlier trim could not give back does not, for others live in its pages.
+ */
 static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
 {
     uint64_t used = extent_used(&extent->now), held = extent->now.live_bytes + extent->now.retired_bytes;
     uint64_t tail = extent->now.backed - extent->committed_cursor;
     held += is_free(extent) || keep == 0 ? 0 : tail;
+    held += is_empty(extent) ? 0 : extent->stuck_bytes;
     return used > held ? used - held : 0;
 }
 
@@ -945,6 +950,7 @@ static void choose_extents(struct lmcs_space *space, uint64_t keep, struct trim 
             continue;
         extent->leave = (!enough || stays) && extent->now.punched_bytes == 0;
         extent->claimed = true;
+        extent->trim = trim;
         trim->extents[trim->extent_count++] = extent;
     }
 }
@@ -953,7 +959,7 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
                                   struct lmcs_error *error)
 {
     struct lmcs_space *space = trim->txn->pool->space;
-    bool whole = extent->now.live_bytes == 0 && extent->now.retired_bytes == 0;
+    bool whole = is_empty(extent);
     uint64_t total = 0, behind = lmcs_page_up(extent->now.backed), last = extent_end(extent);
     enum lmcs_status status = LMCS_OK;
     if (extent->unsure && behind < last && !add_hole(trim, behind, last - behind))
@@ -977,6 +983,8 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
         extent->now.backed = extent->next.backed = whole ? extent->now.first : end;
     extent->now.punched_bytes = extent->next.punched_bytes = total;
     space->used += extent_used(&extent->now);
+    extent->stuck_bytes = 0;
+    extent->stuck_bytes = dead_bytes(extent, 1);
     pthread_mutex_unlock(&space->lock);
     return LMCS_OK;
 }
@@ -984,7 +992,7 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
 /* One of an unusual size will hardly be wanted again. */
 static bool is_odd(struct lmcs_space *space, const struct lmcs_extent *extent)
 {
-    return extent->now.live_bytes == 0 && extent->now.retired_bytes == 0 && extent->now.backed == extent->now.first &&
+    return is_empty(extent) && extent->now.backed == extent->now.first &&
            extent->now.bytes > 2 * standard_extent(space, 0);
 }
 
@@ -1053,10 +1061,12 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *m
         status = free_odd(pool, &trim, error);
     pthread_mutex_lock(&space->lock);
     for (size_t i = 0; i < trim.extent_count; i++) {
-        struct lmcs_extent *extent = find_extent(space, offsets[i]); /* some are gone */
-        if (extent == NULL)
+        /* Some are gone, and where one was there may be another by now: a capture's, or of another trim. */
+        struct lmcs_extent *extent = find_extent(space, offsets[i]);
+        if (extent == NULL || extent->trim != &trim)
             continue;
         extent->claimed = false;
+        extent->trim = NULL;
         extent->unsure = extent->unsure && status != LMCS_OK;
     }
     pthread_mutex_unlock(&space->lock);
@@ -1102,6 +1112,31 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
         lmcs_space_trim(pool, 0, &ignored) != LMCS_OK)
         return status;
     return take_room(region, bytes, offset, error);
+}
+
+/* Space may be short only because extents in which nothing lives still have theirs. */
+enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_space *space = pool->space;
+    struct lmcs_error ignored;
+    bool some;
+    pthread_mutex_lock(&space->lock);
+    enum lmcs_status status = count_need(pool, bytes, 0, true, error);
+    pthread_mutex_unlock(&space->lock);
+    if (status != LMCS_FULL || release_some(pool, &some, &ignored) != LMCS_OK || lmcs_space_waste(pool, 0) == 0 ||
+        lmcs_space_trim(pool, 0, &ignored) != LMCS_OK)
+        return status;
+    pthread_mutex_lock(&space->lock);
+    status = count_need(pool, bytes, 0, true, error);
+    pthread_mutex_unlock(&space->lock);
+    return status;
+}
+
+void lmcs_space_count(struct lmcs_pool *pool, int64_t bytes)
+{
+    pthread_mutex_lock(&pool->space->lock);
+    pool->space->used += (uint64_t)bytes;
+    pthread_mutex_unlock(&pool->space->lock);
 }
 
 bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t from, uint64_t *first, uint64_t *end)

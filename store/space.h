@@ -60,7 +60,11 @@ uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep);
 bool lmcs_space_sparse(struct lmcs_pool *pool, uint64_t from, uint64_t *first, uint64_t *end);
 /* Bytes that can still be taken: under the limit, on the disk, and in extents that are free. */
 uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool);
-/* Space of the disk that extents take. */
+/* Counts file space that live variables are about to take, if the limit and the disk have it. */
+enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error);
+/* The same of what they have taken, or given back, already. */
+void lmcs_space_count(struct lmcs_pool *pool, int64_t bytes);
+/* Space of the disk that extents and live variables take. */
 uint64_t lmcs_space_used(struct lmcs_pool *pool);
 /* True when offset .. offset + bytes lies in the used part of an extent (for checking). */
 bool lmcs_space_holds(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);

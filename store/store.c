@@ -22,17 +22,20 @@
 #include "check.h"
 #include "compact.h"
 #include "guard.h"
+#include "live.h"
 #include "redo.h"
 #include "space.h"
 #include "topology.h"
 
 #define DEFAULT_WAIT_MS    10000u
 #define WAIT_SLICE_MS      100u
+#define WAIT_NAP_US        1000u
 #define MAX_THREADS        8u
 #define DEFAULT_PART_BYTES ((uint64_t)15 << 30)
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lmcs_pool *registry;
+static pthread_once_t watching = PTHREAD_ONCE_INIT;
 
 uint64_t lmcs_now_ns(void)
 {
@@ -63,6 +66,7 @@ static void free_pool(struct lmcs_pool *pool)
     if (pool == NULL)
         return;
     lmcs_compactor_free(pool);
+    lmcs_live_store_free(pool);
     lmcs_workers_free(pool->workers);
     lmcs_space_free(pool->space);
     lmcs_page_cache_free(pool->cache);
@@ -133,13 +137,15 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
 }
 
 /* What reading metadata needs: the bytes, leases, a cache. */
-static enum lmcs_status attach(struct lmcs_pool *pool, const char *path, struct lmcs_error *error)
+static enum lmcs_status attach(struct lmcs_pool *pool, enum lmcs_status opened, struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_media_open(path, &pool->media, error);
+    enum lmcs_status status = opened;
     if (status == LMCS_OK)
         status = lmcs_lease_new(pool->media, &pool->lease, error);
     if (status == LMCS_OK)
         status = lmcs_page_cache_new(&pool->cache, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_store_new(pool, error);
     return status;
 }
 
@@ -191,7 +197,7 @@ static enum lmcs_status write_first_root(struct lmcs_pool *pool, uint64_t limit,
     if (status == LMCS_OK)
         status = lmcs_heap_sync(pool->heap, error);
     if (status == LMCS_OK)
-        status = attach(pool, lmcs_heap_path(pool->heap), error);
+        status = attach(pool, lmcs_media_open(lmcs_heap_path(pool->heap), &pool->media, error), error);
     return status == LMCS_OK ? lmcs_root_create(pool, limit, error) : status;
 }
 
@@ -229,7 +235,7 @@ static enum lmcs_status check_place(const char *path, uint32_t flags, int *node,
 static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
-    enum lmcs_status status = attach(pool, pool->path, error);
+    enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
     if (status == LMCS_OK)
         status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
     if (status == LMCS_OK)
@@ -237,6 +243,7 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     if (status != LMCS_OK)
         return status;
     pool->root = txn.root;
+    pool->epoch = txn.root.epoch;
     lmcs_txn_end(&txn);
     return LMCS_OK;
 }
@@ -262,18 +269,25 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
 
 static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint32_t wait_ms, struct lmcs_error *error)
 {
-    enum lmcs_status status = attach(pool, pool->path, error);
+    enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
     if (status == LMCS_OK)
-        status = lmcs_heap_open(pool->path, lmcs_media_lock_fd(pool->media), wait_ms, look_before_opening, pool,
-                                &pool->heap, error);
+        status = lmcs_heap_open(pool->media, wait_ms, look_before_opening, pool, &pool->heap, error);
+    /* What is saved in a file without a name is lost. As if it were in use: who waits finds what is there now. */
+    if (status == LMCS_OK && !lmcs_media_is_in_place(pool->media))
+        status = lmcs_fail(error, LMCS_IN_USE, 0, "%s: was replaced or removed while it was opened; open it again",
+                           pool->path);
     if (status == LMCS_OK)
         status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
     if (status == LMCS_OK)
         status = lmcs_root_read(pool, &pool->root, error);
     if (status == LMCS_OK)
+        pool->epoch = pool->root.epoch;
+    if (status == LMCS_OK)
         status = lmcs_check_heap(pool, error);
     if (status == LMCS_OK)
         status = lmcs_space_load(pool, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_store_load(pool, error);
     if (status == LMCS_OK)
         status = lmcs_archive_drop_staging(pool, error);
     if (status == LMCS_OK)
@@ -282,18 +296,18 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
     return status;
 }
 
-enum lmcs_status lmcs_pool_look(const char *path, struct lmcs_error *error)
+enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_open_options options;
     bool busy;
     lmcs_open_options_init(&options);
-    struct lmcs_pool *pool = new_pool(path, &options, error);
-    if (pool == NULL)
+    struct lmcs_pool *looking = new_pool(pool->path, &options, error);
+    if (looking == NULL)
         return LMCS_NO_MEMORY;
-    enum lmcs_status status = attach(pool, path, error);
+    enum lmcs_status status = attach(looking, lmcs_media_open_again(pool->media, &looking->media, error), error);
     if (status == LMCS_OK)
-        status = lmcs_heap_look_first(lmcs_media_lock_fd(pool->media), look_before_opening, pool, &busy, error);
-    free_pool(pool);
+        status = lmcs_heap_look_first(lmcs_media_lock_fd(looking->media), look_before_opening, looking, &busy, error);
+    free_pool(looking);
     return status;
 }
 
@@ -309,10 +323,41 @@ static struct lmcs_pool *find_open(const char *path)
     return pool;
 }
 
+static void before_fork(void)
+{
+    pthread_mutex_lock(&registry_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&registry_lock);
+}
+
+/*
+ * A fork waits for a pool to be made, opened or closed by another thread, all of which is under this lock: the child
+ * would find it taken for ever, and libpmemobj's own locks, too. The lock of live variables' mappings comes after it,
+ * so its handler must be there before: those that come last are called first.
+ */
+static void watch_forks(void)
+{
+    (void)lmcs_live_forks();
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+/* In a forked child: nothing new is mapped where its parent's pools were. */
+static void keep_parents_places(void)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (const struct lmcs_pool *pool = registry; pool != NULL; pool = pool->next)
+        if (pool->pid != getpid() && pool->heap != NULL)
+            lmcs_heap_keep_place(pool->heap);
+    pthread_mutex_unlock(&registry_lock);
+}
+
 static void enter_registry(struct lmcs_pool *pool)
 {
     struct stat st;
-    if (stat(pool->path, &st) == 0) {
+    if (fstat(lmcs_media_fd(pool->media), &st) == 0) {
         pool->device = st.st_dev;
         pool->inode = st.st_ino;
     }
@@ -345,6 +390,8 @@ static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, co
         *pool = found;
     if (found == NULL) {
         struct lmcs_pool *p = new_pool(path, options, error);
+        if (p != NULL)
+            p->numa_node = node;
         status = p == NULL                ? LMCS_NO_MEMORY
                  : mode == LMCS_OPEN_READ ? open_for_reading(p, node, error)
                                           : open_for_writing(p, node, wait_ms, error);
@@ -360,7 +407,10 @@ static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, co
     return status;
 }
 
-/* The registry's lock is held for a slice of the wait at a time: another thread may be about to open the same pool. */
+/*
+ * The registry's lock is held for a slice of the wait at a time: another thread may be about to open the same pool, or
+ * to fork. The nap lets it have the lock.
+ */
 static enum lmcs_status open_patiently(const char *path, enum lmcs_open_mode mode,
                                        const struct lmcs_open_options *options, int node, struct lmcs_pool **pool,
                                        struct lmcs_error *error)
@@ -372,6 +422,7 @@ static enum lmcs_status open_patiently(const char *path, enum lmcs_open_mode mod
         left -= slice;
         if (status != LMCS_IN_USE || left == 0)
             return status;
+        usleep(WAIT_NAP_US);
     }
 }
 
@@ -389,6 +440,8 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
     if (path == NULL || *path == '\0' || strlen(path) >= 4096)
         return lmcs_fail(error, LMCS_INVALID, 0, "the pool's path is empty or too long");
     lmcs_guard_install();
+    pthread_once(&watching, watch_forks);
+    keep_parents_places();
     enum lmcs_status status = check_place(path, options->flags, &node, error);
     if (status != LMCS_OK)
         return status;
@@ -400,7 +453,9 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
     if (mode == LMCS_OPEN_CREATE && !absent)
         return lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", path);
     if (absent && (mode == LMCS_OPEN_CREATE || mode == LMCS_OPEN_OR_CREATE)) {
+        pthread_mutex_lock(&registry_lock);
         status = create(path, options, error);
+        pthread_mutex_unlock(&registry_lock);
         if (status != LMCS_OK && !(status == LMCS_EXISTS && mode == LMCS_OPEN_OR_CREATE))
             return status;
         mode = LMCS_OPEN_OR_CREATE;
@@ -409,6 +464,13 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
 }
 
 /* ---- Closing ---- */
+
+void lmcs_pool_keep(struct lmcs_pool *pool)
+{
+    pthread_mutex_lock(&registry_lock);
+    pool->opens++;
+    pthread_mutex_unlock(&registry_lock);
+}
 
 /* Waits for asynchronous captures, and collects the failure of one that nobody was told of. */
 static enum lmcs_status settle_captures(struct lmcs_pool *pool, struct lmcs_error *error)

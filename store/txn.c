@@ -17,13 +17,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "grow.h"
 #include "space.h"
 #include "store.h"
 #include "tree.h"
 
 /* ---- Page cache: checked copies of pages, found by place and checksum ---- */
 
-#define CACHE_SLOTS   4096u
+#ifndef LMCS_CACHE_SLOTS /* fuzz targets, which open many pools a second, have fewer */
+#define LMCS_CACHE_SLOTS 4096u
+#endif
 #define CACHE_LOCKS   64u
 
 #define LOAD_AT_ONCE  4096u /* free pages */
@@ -46,7 +49,7 @@ struct lmcs_page_cache {
 enum lmcs_status lmcs_page_cache_new(struct lmcs_page_cache **cache, struct lmcs_error *error)
 {
     struct lmcs_page_cache *c = calloc(1, sizeof *c);
-    if (c == NULL || (c->slots = calloc(CACHE_SLOTS, sizeof *c->slots)) == NULL) {
+    if (c == NULL || (c->slots = calloc(LMCS_CACHE_SLOTS, sizeof *c->slots)) == NULL) {
         free(c);
         return lmcs_fail_memory(error);
     }
@@ -73,7 +76,7 @@ static size_t cache_index(uint64_t offset)
 
 static bool cache_get(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, void *buffer)
 {
-    size_t i = cache_index(ref->offset) % CACHE_SLOTS;
+    size_t i = cache_index(ref->offset) % LMCS_CACHE_SLOTS;
     struct cache_slot *slot = &cache->slots[i];
     pthread_mutex_lock(&cache->locks[i % CACHE_LOCKS]);
     bool found = slot->offset == ref->offset && slot->check == ref->check;
@@ -85,7 +88,7 @@ static bool cache_get(struct lmcs_page_cache *cache, const struct lmcs_ref_df *r
 
 static void cache_put(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, const void *page)
 {
-    size_t i = cache_index(ref->offset) % CACHE_SLOTS;
+    size_t i = cache_index(ref->offset) % LMCS_CACHE_SLOTS;
     struct cache_slot *slot = &cache->slots[i];
     pthread_mutex_lock(&cache->locks[i % CACHE_LOCKS]);
     slot->offset = ref->offset;
@@ -134,6 +137,17 @@ static enum lmcs_status fail_page(struct lmcs_txn *txn, const struct lmcs_ref_df
                      (unsigned long long)ref->offset, why);
 }
 
+bool lmcs_page_from_replica(const struct lmcs_pool *pool, const struct lmcs_ref_df *ref, void *buffer)
+{
+    struct lmcs_error ignored;
+    for (size_t i = 0; i < lmcs_media_replicas(pool->media); i++)
+        if (lmcs_media_read(lmcs_media_replica(pool->media, i), ref->offset, buffer, LMCS_PAGE_BYTES, &ignored) ==
+                LMCS_OK &&
+            lmcs_page_is_whole(buffer, ref))
+            return true;
+    return false;
+}
+
 static enum lmcs_status load_page(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, void *buffer,
                                   struct lmcs_error *error)
 {
@@ -141,10 +155,9 @@ static enum lmcs_status load_page(struct lmcs_txn *txn, const struct lmcs_ref_df
         return fail_page(txn, ref, "its place is impossible", error);
     if (!cache_get(txn->pool->cache, ref, buffer)) {
         enum lmcs_status status = lmcs_media_read(txn->pool->media, ref->offset, buffer, LMCS_PAGE_BYTES, error);
-        if (status != LMCS_OK)
-            return status;
-        if (!lmcs_page_is_whole(buffer, ref))
-            return fail_page(txn, ref, "its checksum is wrong", error);
+        bool whole = status == LMCS_OK && lmcs_page_is_whole(buffer, ref);
+        if (!whole && !lmcs_page_from_replica(txn->pool, ref, buffer))
+            return status != LMCS_OK ? status : fail_page(txn, ref, "its checksum is wrong", error);
         if (!node_is_sound(buffer, kind, ref->offset))
             return fail_page(txn, ref, "it is not what refers to it says", error);
         cache_put(txn->pool->cache, ref, buffer);
@@ -176,19 +189,6 @@ struct lmcs_txn_pages {
     uint64_t slabs[LMCS_MAX_ACTIONS][3]; /* offset, bytes, first page: to be entered in the tree of objects */
     size_t slab_count;
 };
-
-static bool grow(void **array, size_t *capacity, size_t count, size_t item)
-{
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
-    void *grown = realloc(*array, wanted * item);
-    if (grown == NULL)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
 
 static size_t probe(const struct lmcs_txn_pages *pages, uint64_t offset)
 {
@@ -229,7 +229,7 @@ static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
     size_t i = probe(pages, offset);
     if (pages->table[i] != NULL)
         return pages->table[i];
-    if (!grow((void **)&pages->order, &pages->order_capacity, pages->count, sizeof(struct lmcs_node_df *)))
+    if (!lmcs_grow(&pages->order, &pages->order_capacity, pages->count, sizeof(struct lmcs_node_df *)))
         return NULL;
     struct lmcs_node_df *node = aligned_alloc(64, LMCS_PAGE_BYTES);
     if (node == NULL)
@@ -243,7 +243,7 @@ static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
 
 static bool push_recycled(struct lmcs_txn_pages *pages, uint64_t offset)
 {
-    if (!grow((void **)&pages->recycled, &pages->recycled_capacity, pages->recycled_count, sizeof *pages->recycled))
+    if (!lmcs_grow(&pages->recycled, &pages->recycled_capacity, pages->recycled_count, sizeof *pages->recycled))
         return false;
     pages->recycled[pages->recycled_count++] = offset;
     return true;
@@ -252,7 +252,7 @@ static bool push_recycled(struct lmcs_txn_pages *pages, uint64_t offset)
 static bool push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count)
 {
     struct lmcs_txn_pages *pages = txn->pages;
-    if (!grow((void **)&pages->freed, &pages->freed_capacity, pages->freed_count, sizeof *pages->freed))
+    if (!lmcs_grow(&pages->freed, &pages->freed_capacity, pages->freed_count, sizeof *pages->freed))
         return false;
     pages->freed[pages->freed_count++] = (struct lmcs_free_page){txn->root.epoch, offset, count};
     pages->freed_pages += count;
@@ -273,7 +273,7 @@ static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key
                          pool->path, (unsigned long long)key.low);
     size_t count = pool->avail_count;
     for (uint64_t at = key.low; left > 0; left--, at += LMCS_PAGE_BYTES) {
-        if (!grow((void **)&pool->avail, &pool->avail_capacity, count, sizeof *pool->avail))
+        if (!lmcs_grow(&pool->avail, &pool->avail_capacity, count, sizeof *pool->avail))
             return lmcs_fail_memory(error);
         pool->avail[count++] = (struct lmcs_free_page){key.high, at, left};
     }
@@ -767,7 +767,9 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = txn->pool;
     struct lmcs_txn_pages *pages = txn->pages;
-    enum lmcs_status status = prepare_commit(txn, error);
+    enum lmcs_status status = lmcs_heap_check_name(pool->heap, error);
+    if (status == LMCS_OK)
+        status = prepare_commit(txn, error);
     if (status == LMCS_OK) {
         uint64_t word_at = lmcs_media_superblock(pool->media) + offsetof(struct lmcs_superblock_df, root);
         status = lmcs_heap_publish(pool->heap, pages->actions, pages->action_count, word_at,
@@ -778,6 +780,7 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
         return status;
     }
     pool->root = txn->root;
+    pool->epoch = txn->root.epoch;
     if (pages->avail_used > 0)
         memmove(pool->avail, pool->avail + pages->avail_used,
                 (pool->avail_count - pages->avail_used) * sizeof *pool->avail);

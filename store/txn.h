@@ -49,6 +49,8 @@ struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset);
 uint64_t lmcs_page_check(const void *page, uint64_t offset);
 /* Whether all of it, its own checksum included, is what the reference vouches for. */
 bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref);
+/* Reads the page from another replica of the pool; false: there is none that has it whole. */
+bool lmcs_page_from_replica(const struct lmcs_pool *pool, const struct lmcs_ref_df *ref, void *buffer);
 
 /* An object that this transaction reserves or frees through libpmemobj. */
 enum lmcs_status lmcs_txn_reserve(struct lmcs_txn *txn, uint64_t bytes, uint64_t *offset, uint64_t *got,

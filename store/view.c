@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "care.h"
+#include "grow.h"
 #include "snapshot.h"
 
 #define CLUSTER_GAP ((uint64_t)1 << 20)
@@ -83,14 +85,8 @@ static enum lmcs_status add_item(struct lmcs_view *view, struct lmcs_txn *txn, c
                                  uint64_t content, uint32_t flags, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
-    if (view->count == view->capacity) {
-        size_t wanted = view->capacity == 0 ? 16 : view->capacity * 2;
-        struct viewed *grown = realloc(view->items, wanted * sizeof *grown);
-        if (grown == NULL)
-            return lmcs_fail_memory(error);
-        view->items = grown;
-        view->capacity = wanted;
-    }
+    if (!lmcs_grow(&view->items, &view->capacity, view->count, sizeof *view->items))
+        return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_chain_load(txn, content, &chain, error);
     if (status != LMCS_OK)
         return status;
@@ -100,6 +96,10 @@ static enum lmcs_status add_item(struct lmcs_view *view, struct lmcs_txn *txn, c
         expected != chain.links[0].df.raw_bytes)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: tensor \"%s\" has not the size of its shape",
                          txn->pool->path, identity->name);
+    /* Raw bytes are mapped and not looked at. */
+    status = lmcs_lost_check(txn, &chain.links[0], identity->name, identity, error);
+    if (status != LMCS_OK)
+        return status;
     struct viewed *item = &view->items[view->count];
     memset(item, 0, sizeof *item);
     lmcs_entry_fill(identity, &chain, &item->entry);

@@ -18,7 +18,8 @@
 
 enum cli_exit { CLI_DONE = 0, CLI_FAILED = 1, CLI_WRONG_USE = 2, CLI_SIGNAL = 128 /* plus its number */ };
 
-#define CLI_MAX_ARGUMENTS 3
+#define CLI_MAX_ARGUMENTS 64
+#define CLI_MAX_LIST      64
 #define CLI_MAX_TAGS      16
 #define CLI_MAX_THREADS   256
 
@@ -37,10 +38,14 @@ struct cli_command {
 
 struct cli_options {
     const char *arguments[CLI_MAX_ARGUMENTS]; /* NULL: not given */
+    size_t argument_count;
     bool json;
     bool help;
     bool delete_tag;
     bool dry_run;
+    bool all;
+    bool whole_shelf;
+    bool prune;
     bool force_network;
     uint64_t size_bytes; /* 0: not given */
     uint64_t count;      /* 0: not given */
@@ -48,9 +53,26 @@ struct cli_options {
     uint32_t wait_ms;
     const char *tags[CLI_MAX_TAGS];
     size_t tag_count;
+    const char *since[CLI_MAX_LIST];
+    size_t since_count;
+    const char *only[CLI_MAX_LIST];
+    size_t only_count;
+    const char *from[CLI_MAX_LIST];
+    size_t from_count;
+    double sample_share;   /* 0: not given */
+    uint64_t sample_bytes; /* 0: not given */
+    uint64_t rate_bytes;   /* 0: not given */
+    bool repair;
+    bool skip_lost;
+    const char *as;
+    bool canonical;
+    bool resume;
+    bool move_tags;
     const char *output;
     const char *part;
     const char *base;
+    const char *expect;
+    const char *png;
     uint32_t dtype; /* 0: not given */
     enum lmc_level level;
     uint32_t threads; /* 0: not given */
@@ -59,6 +81,7 @@ struct cli_options {
 struct cli_progress {
     bool is_shown; /* standard error is a terminal */
     bool is_drawn; /* there is something to wipe */
+    bool is_bytes; /* what is done is bytes: the rate is shown */
     int64_t started_ns;
     int64_t drawn_ns;
 };
@@ -74,7 +97,8 @@ struct cli {
 };
 
 extern const struct cli_command cmd_create, cmd_info, cmd_ls, cmd_import, cmd_export, cmd_verify, cmd_compact, cmd_tag,
-    cmd_rm, cmd_dump, cmd_restore, cmd_compress, cmd_decompress;
+    cmd_rm, cmd_dump, cmd_restore, cmd_compress, cmd_decompress, cmd_log, cmd_diff, cmd_fork, cmd_mv, cmd_report,
+    cmd_policy, cmd_scrub;
 
 /* ---- options.c: the command line ------------------------------------------------------------------------------ */
 
@@ -100,6 +124,18 @@ enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status);
 /* Opens an address that must name one snapshot ("run" alone is refused when `is_explicit`). */
 enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot);
 
+/* ---- archives.c: archives instead of pools ----------------------------------------------------------------------- */
+
+/* Opens an archive for reading; "-": standard input, which may not be a terminal. */
+enum lmcs_status cli_archive_open(struct cli *cli, const char *path, int *fd);
+void cli_archive_close(int fd);
+/* Whether what the first argument names is an archive, as far as its first bytes tell; "-" is one. */
+bool cli_is_archive(const char *path);
+/* A message that does not name the archive gets its name. */
+void cli_archive_name(struct cli *cli, const char *path);
+enum lmcs_status cli_archive_ls(struct cli *cli);
+enum lmcs_status cli_archive_verify(struct cli *cli);
+
 /* ---- text.c: for people --------------------------------------------------------------------------------------- */
 
 struct cli_text {
@@ -124,13 +160,17 @@ json_t *cli_json_real(double value);
 json_t *cli_json_u64(uint64_t value);
 /* Stores `value` (NULL: out of memory) under the key and takes it over. */
 void cli_json_set(json_t *object, const char *key, json_t *value);
+/* What a snapshot is: without how it is stored, which takes a walk of its manifest. */
+enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
 /* All about a snapshot but its tensors. */
 enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
 json_t *cli_json_error(const struct lmcs_error *error);
 
 /* ---- progress.c: a bar, and signals --------------------------------------------------------------------------- */
 
-/* From here on SIGINT, SIGTERM and SIGHUP stop the work in an orderly way; a second one kills. */
+/* From here on SIGINT, SIGTERM and SIGHUP are noted, so that nothing half made is left behind; a second one kills. */
+void cli_catch_signals(void);
+/* The same, and the first of them stops the work in an orderly way. */
 struct lmcs_progress cli_progress_start(struct cli *cli);
 void cli_progress_wipe(struct cli_progress *progress);
 /* The signal that came; 0: none. */

@@ -4,7 +4,10 @@
  */
 #include "cli.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <unistd.h>
 
 static void report_done(struct cli *cli, const struct lmcs_transfer_report *report)
 {
@@ -13,6 +16,7 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
         cli_json_set(cli->json, "file", cli_json_text(cli->options.output));
         cli_json_set(cli->json, "snapshots", cli_json_u64(report->snapshots));
+        cli_json_set(cli->json, "snapshots_lost", cli_json_u64(report->snapshots_lost));
         cli_json_set(cli->json, "contents", cli_json_u64(report->contents));
         cli_json_set(cli->json, "bytes", cli_json_u64(report->bytes));
         return;
@@ -21,14 +25,41 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
     cli_print(stdout, cli->options.output);
     printf(": %" PRIu64 " snapshot%s, %" PRIu64 " contents, %s\n", report->snapshots, cli_s(report->snapshots),
            report->contents, cli_bytes(report->bytes).text);
+    if (report->snapshots_lost > 0)
+        printf("left out: %" PRIu64 " snapshot%s of which something is lost\n", report->snapshots_lost,
+               cli_s(report->snapshots_lost));
+}
+
+static enum lmcs_status open_older(struct cli *cli, int *fds)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; i < cli->options.since_count; i++)
+        fds[i] = -1;
+    for (size_t i = 0; status == LMCS_OK && i < cli->options.since_count; i++)
+        status = cli_archive_open(cli, cli->options.since[i], &fds[i]);
+    return status;
 }
 
 static enum lmcs_status dump(struct cli *cli, struct cli_output *output)
 {
     struct lmcs_transfer_report report;
+    struct lmcs_dump_options options;
+    int since[CLI_MAX_LIST];
     struct lmcs_progress progress = cli_progress_start(cli);
-    enum lmcs_status status =
-        lmcs_dump(cli->pool, cli->options.arguments[1], output->fd, &progress, &report, &cli->error);
+    cli->progress.is_bytes = true;
+    lmcs_dump_options_init(&options);
+    options.addresses = cli->options.arguments + 1;
+    options.address_count = cli->options.argument_count - 1;
+    options.since = since;
+    options.since_count = cli->options.since_count;
+    options.canonical = cli->options.canonical;
+    options.resume = cli->options.resume;
+    options.skip_lost = cli->options.skip_lost;
+    enum lmcs_status status = open_older(cli, since);
+    if (status == LMCS_OK)
+        status = lmcs_dump_with(cli->pool, &options, output->fd, &progress, &report, &cli->error);
+    for (size_t i = 0; i < cli->options.since_count; i++)
+        cli_archive_close(since[i]);
     if (status == LMCS_OK)
         status = cli_output_commit(cli, output);
     cli_progress_wipe(&cli->progress);
@@ -37,29 +68,48 @@ static enum lmcs_status dump(struct cli *cli, struct cli_output *output)
     return status;
 }
 
+/* A file that is written in place, so that a dump that is cut short leaves what it has written. */
+static enum lmcs_status open_begun(struct cli *cli, struct cli_output *output)
+{
+    if (cli_output_is_stdout(cli))
+        return cli_wrong_use(cli, "dump: --resume needs -o FILE");
+    output->fd = open(cli->options.output, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+    output->owns_fd = true;
+    return output->fd >= 0 ? LMCS_OK
+                           : cli_fail(cli, LMCS_IO, errno, "%s can't be opened for writing", cli->options.output);
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     struct cli_output output = {.fd = -1};
     enum lmcs_status status = cli_output_check(cli, "an archive", cli->options.arguments[0], "the pool");
     if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
-    if (status == LMCS_OK)
+    if (status == LMCS_OK && cli->options.resume)
+        status = open_begun(cli, &output);
+    else if (status == LMCS_OK)
         status = cli_output_open(cli, cli->options.output, &output);
     if (status == LMCS_OK)
         status = dump(cli, &output);
+    if (status == LMCS_OK && cli->options.resume && fsync(output.fd) != 0)
+        status = cli_fail(cli, LMCS_IO, errno, "%s can't be written", cli->options.output);
     cli_output_close(&output);
     return status;
 }
 
 const struct cli_command cmd_dump = {
     .name = "dump",
-    .synopsis = "POOL [SHELF] [-o FILE|-] [--json]",
-    .summary = "Writes a shelf, or all of them, as an archive",
+    .synopsis = "POOL [ADDRESS...] [-o FILE|-] [--since ARCHIVE] [--json]",
+    .summary = "Writes shelves, or parts of them, as an archive",
     .help =
         "Without -o, or with -o -, the archive goes to standard output, for a pipe. FILE has mode 0600 and appears\n"
-        "whole, or not at all. Deltas travel as they are stored. Works while another process writes to the pool.",
-    .options = "ofj",
+        "whole, or not at all. Deltas travel as they are stored. Works while another process writes to the pool.\n"
+        "ADDRESS: a shelf (run), a snapshot (run@7, run@best), or a range (run@5..9, run@best..); without one, all.\n"
+        "With --since, what older archives have is left out; to restore, they are needed too. With --resume, FILE is\n"
+        "written in place and stays when the dump is cut short: the same command checks it and goes on. With\n"
+        "--skip-lost, snapshots of which a scrub found something lost are left out; else they end it.",
+    .options = "ofjICRK",
     .min_arguments = 1,
-    .max_arguments = 2,
+    .max_arguments = CLI_MAX_ARGUMENTS,
     .run = run,
 };

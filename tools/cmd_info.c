@@ -109,6 +109,30 @@ static void print_compaction(const struct lmcs_pool_info *info)
     }
 }
 
+static void print_scrub(const struct lmcs_pool_info *info)
+{
+    label("scrub");
+    if (info->scrubbed_ns)
+        printf("all of it was last read at %s", cli_time(info->scrubbed_ns).text);
+    else
+        printf("never read as a whole");
+    if (info->scrub_share > 0)
+        printf("; %.0f %% of it since", 100 * info->scrub_share);
+    if (info->scrub_found > 0)
+        printf("; %" PRIu64 " damage%s, %" PRIu64 " mended", info->scrub_found, cli_s(info->scrub_found),
+               info->scrub_mended);
+    putchar('\n');
+    if (info->lost_contents > 0) {
+        label("");
+        printf("of %" PRIu64 " tensor content%s something is lost: see 'lmc-store scrub --help'\n", info->lost_contents,
+               cli_s(info->lost_contents));
+    }
+    if (info->parity_bytes > 0) {
+        label("parity");
+        printf("%s of what is used\n", cli_bytes(info->parity_bytes).text);
+    }
+}
+
 static void print_info(const struct lmcs_pool_info *info)
 {
     label("pool");
@@ -121,6 +145,7 @@ static void print_info(const struct lmcs_pool_info *info)
     print_space(info);
     print_contents(info);
     print_compaction(info);
+    print_scrub(info);
 }
 
 /* ---- For scripts ---------------------------------------------------------------------------------------------- */
@@ -159,6 +184,17 @@ static json_t *compaction_json(const struct lmcs_pool_info *info)
     return json;
 }
 
+static json_t *scrub_json(const struct lmcs_pool_info *info)
+{
+    json_t *json = json_object();
+    cli_json_set(json, "last", info->scrubbed_ns ? json_real((double)info->scrubbed_ns / 1e9) : NULL);
+    cli_json_set(json, "share", json_real(info->scrub_share));
+    cli_json_set(json, "found", cli_json_u64(info->scrub_found));
+    cli_json_set(json, "mended", cli_json_u64(info->scrub_mended));
+    cli_json_set(json, "lost_contents", cli_json_u64(info->lost_contents));
+    return json;
+}
+
 static json_t *info_json(const struct lmcs_pool_info *info)
 {
     json_t *json = json_object();
@@ -180,6 +216,8 @@ static json_t *info_json(const struct lmcs_pool_info *info)
     cli_json_set(json, "last_snapshot_bytes", cli_json_u64(info->last_snapshot_bytes));
     cli_json_set(json, "snapshots_that_fit", cli_json_u64(info->snapshots_that_fit));
     cli_json_set(json, "compaction", compaction_json(info));
+    cli_json_set(json, "parity_bytes", cli_json_u64(info->parity_bytes));
+    cli_json_set(json, "scrub", scrub_json(info));
     return json;
 }
 

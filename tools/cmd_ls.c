@@ -368,6 +368,8 @@ static enum lmcs_status list_tensors(struct cli *cli, const char *address)
 static enum lmcs_status run(struct cli *cli)
 {
     const char *address = cli->options.arguments[1];
+    if (cli_is_archive(cli->options.arguments[0]))
+        return cli_archive_ls(cli);
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status != LMCS_OK)
         return status;
@@ -376,11 +378,13 @@ static enum lmcs_status run(struct cli *cli)
 
 const struct cli_command cmd_ls = {
     .name = "ls",
-    .synopsis = "POOL [ADDRESS] [-n N] [--json]",
+    .synopsis = "POOL|ARCHIVE|- [ADDRESS] [-n N] [--json]",
     .summary = "Lists shelves and snapshots, or a snapshot's tensors",
-    .help = "Without ADDRESS: every shelf with its snapshots, oldest first. With a shelf's name: that one. With a\n"
-            "snapshot's address such as run@7 or run@latest: its tensors. STORED counts what is shared with other\n"
-            "snapshots in full. Works while another process writes to the pool.",
+    .help =
+        "Without ADDRESS: every shelf with its snapshots, oldest first. With a shelf's name: that one. With a\n"
+        "snapshot's address such as run@7 or run@latest: its tensors. STORED counts what is shared with other\n"
+        "snapshots in full. Works while another process writes to the pool. Of an archive (-: standard input), which\n"
+        "needs no pool: its snapshots, and what came with each.",
     .options = "nfj",
     .min_arguments = 1,
     .max_arguments = 2,

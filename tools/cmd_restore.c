@@ -6,65 +6,64 @@
  */
 #include "cli.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static enum lmcs_status open_archive(struct cli *cli, const char *path, int *fd)
+/* The last argument; archives stand before it. */
+static const char *pool_path(const struct cli *cli)
 {
-    struct stat info;
-    if (strcmp(path, "-") == 0) {
-        *fd = STDIN_FILENO;
-        if (isatty(STDIN_FILENO))
-            return cli_wrong_use(cli, "restore: not reading an archive from a terminal; give a file or a pipe");
-        return LMCS_OK;
-    }
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (*fd < 0)
-        return cli_fail(cli, errno == ENOENT ? LMCS_NOT_FOUND : LMCS_IO, errno, "%s can't be opened", path);
-    if (fstat(*fd, &info) == 0 && S_ISDIR(info.st_mode))
-        return cli_fail(cli, LMCS_INVALID, 0, "%s is a directory, not an archive", path);
-    return LMCS_OK;
+    return cli->options.arguments[cli->options.argument_count - 1];
 }
 
 static void report_done(struct cli *cli, const struct lmcs_transfer_report *report)
 {
     if (cli->options.json) {
         cli->json = json_object();
-        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[1]));
+        cli_json_set(cli->json, "pool", cli_json_text(pool_path(cli)));
         cli_json_set(cli->json, "snapshots", cli_json_u64(report->snapshots));
         cli_json_set(cli->json, "snapshots_skipped", cli_json_u64(report->snapshots_skipped));
         cli_json_set(cli->json, "contents", cli_json_u64(report->contents));
+        cli_json_set(cli->json, "contents_found", cli_json_u64(report->contents_found));
         cli_json_set(cli->json, "bytes", cli_json_u64(report->bytes));
         return;
     }
     fputs("restored into ", stdout);
-    cli_print(stdout, cli->options.arguments[1]);
+    cli_print(stdout, pool_path(cli));
     printf(": %" PRIu64 " snapshot%s, %" PRIu64 " contents", report->snapshots, cli_s(report->snapshots),
            report->contents);
     if (report->snapshots_skipped)
         printf("; %" PRIu64 " snapshot%s there already", report->snapshots_skipped,
                report->snapshots_skipped == 1 ? " was" : "s were");
+    if (report->contents_found)
+        printf("; %" PRIu64 " of the contents %s in the pool already", report->contents_found,
+               report->contents_found == 1 ? "was" : "were");
     putchar('\n');
 }
 
-/* A message that does not name the pool is about the archive. */
-static void name_archive(struct cli *cli)
+/* What --only names: a part when there is an @ in it, else tensors. */
+static void set_options(const struct cli *cli, struct lmcs_restore_options *options, const char **addresses,
+                        const char **only)
 {
-    const char *archive = cli->options.arguments[0];
-    char message[sizeof cli->error.message];
-    if (strstr(cli->error.message, cli->options.arguments[1]) != NULL || strcmp(archive, "-") == 0)
-        return;
-    memcpy(message, cli->error.message, sizeof message);
-    snprintf(cli->error.message, sizeof cli->error.message, "%.200s: %.800s", archive, message);
+    lmcs_restore_options_init(options);
+    options->addresses = addresses;
+    options->only = only;
+    for (size_t i = 0; i < cli->options.only_count; i++)
+        if (strchr(cli->options.only[i], '@') != NULL)
+            addresses[options->address_count++] = cli->options.only[i];
+        else
+            only[options->only_count++] = cli->options.only[i];
+    options->as = cli->options.as;
+    options->move_tags = cli->options.move_tags;
+    options->resume = cli->options.resume;
 }
 
-static enum lmcs_status restore(struct cli *cli, int fd)
+static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
 {
-    const char *path = cli->options.arguments[1];
+    const char *addresses[CLI_MAX_LIST], *only[CLI_MAX_LIST];
+    struct lmcs_restore_options options;
+    const char *path = pool_path(cli);
     struct lmcs_transfer_report report;
     struct stat info;
     bool is_new = lstat(path, &info) != 0;
@@ -74,39 +73,47 @@ static enum lmcs_status restore(struct cli *cli, int fd)
     enum lmcs_status status = cli_open_path(cli, path, is_new ? LMCS_OPEN_CREATE : LMCS_OPEN_OR_CREATE);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_restore(cli->pool, fd, &progress, &report, &cli->error);
-    if (status != LMCS_OK && status != LMCS_CANCELLED)
-        name_archive(cli);
+    cli->progress.is_bytes = true;
+    set_options(cli, &options, addresses, only);
+    status = lmcs_restore_with(cli->pool, fds, count, &options, &progress, &report, &cli->error);
+    if (status != LMCS_OK && status != LMCS_CANCELLED && count == 1 && strstr(cli->error.message, path) == NULL)
+        cli_archive_name(cli, cli->options.arguments[0]);
     cli_progress_wipe(&cli->progress);
     status = cli_close(cli, status);
     if (status == LMCS_OK)
         report_done(cli, &report);
-    else if (is_new)
+    else if (is_new && !cli->options.resume)
         unlink(path);
     return status;
 }
 
 static enum lmcs_status run(struct cli *cli)
 {
-    int fd = -1;
-    enum lmcs_status status = open_archive(cli, cli->options.arguments[0], &fd);
+    int fds[CLI_MAX_ARGUMENTS];
+    size_t count = 0, wanted = cli->options.argument_count - 1;
+    enum lmcs_status status = LMCS_OK;
+    for (; status == LMCS_OK && count < wanted; count++)
+        status = cli_archive_open(cli, cli->options.arguments[count], &fds[count]);
     if (status == LMCS_OK)
-        status = restore(cli, fd);
-    if (fd > STDIN_FILENO)
-        close(fd);
+        status = restore(cli, fds, count);
+    while (count-- > 0)
+        cli_archive_close(fds[count]);
     return status;
 }
 
 const struct cli_command cmd_restore = {
     .name = "restore",
-    .synopsis = "ARCHIVE|- POOL [--size 8GiB] [--json]",
-    .summary = "Reads an archive into a pool",
+    .synopsis = "ARCHIVE...|- POOL [--only WHAT] [--as SHELF] [--json]",
+    .summary = "Reads archives, or parts of one, into a pool",
     .help =
         "Every checksum is verified before anything is committed; on failure the pool is as it was. POOL is created\n"
         "if it is not there (--size: its limit). Snapshots that a shelf of the pool has already are skipped; a\n"
-        "number that stands for something else there is refused.",
-    .options = "swfj",
+        "number that stands for something else there is refused. Archives that were made since others come behind\n"
+        "them; all are shown by one commit. --only with an @ in it names a part (run@7, run@5..9, run@..), else\n"
+        "tensors; the archive must be a file then, of which nothing else is read. With --resume, what has arrived\n"
+        "stays in the pool, unseen, when the restore is cut short; the same command finds it there.",
+    .options = "swfjOWMR",
     .min_arguments = 2,
-    .max_arguments = 2,
+    .max_arguments = CLI_MAX_ARGUMENTS,
     .run = run,
 };

@@ -1,59 +1,133 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cmd_rm.c - lmc-store rm: removes one snapshot for ever.
+ * cmd_rm.c - lmc-store rm: removes a snapshot, a range of them, or a whole shelf for ever.
  */
 #include "cli.h"
 
 #include <inttypes.h>
+#include <string.h>
 
-static void report(struct cli *cli, const struct lmcs_snapshot_info *info, const struct lmcs_removal *removal)
+struct removed {
+    const char *shelf;
+    uint64_t first; /* 0: the whole shelf */
+    uint64_t last;
+    uint64_t count;
+    struct lmcs_removal sum;
+};
+
+static void report_json(struct cli *cli, const struct removed *removed)
 {
-    bool is_dry = cli->options.dry_run;
+    cli->json = json_object();
+    cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
+    cli_json_set(cli->json, "shelf", cli_json_text(removed->shelf));
+    cli_json_set(cli->json, "number", removed->count == 1 && removed->first ? cli_json_u64(removed->first) : NULL);
+    cli_json_set(cli->json, "snapshots", cli_json_u64(removed->count));
+    cli_json_set(cli->json, "removed", json_boolean(!cli->options.dry_run));
+    cli_json_set(cli->json, "freed_bytes", cli_json_u64(removed->sum.freed_bytes));
+    cli_json_set(cli->json, "later_bytes", cli_json_u64(removed->sum.later_bytes));
+    cli_json_set(cli->json, "removed_tags", cli_json_u64(removed->sum.removed_tags));
+}
+
+static void report(struct cli *cli, const struct removed *removed)
+{
     if (cli->options.json) {
-        cli->json = json_object();
-        cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
-        cli_json_set(cli->json, "shelf", cli_json_text(info->shelf));
-        cli_json_set(cli->json, "number", cli_json_u64(info->number));
-        cli_json_set(cli->json, "removed", json_boolean(!is_dry));
-        cli_json_set(cli->json, "freed_bytes", cli_json_u64(removal->freed_bytes));
-        cli_json_set(cli->json, "later_bytes", cli_json_u64(removal->later_bytes));
-        cli_json_set(cli->json, "removed_tags", cli_json_u64(removal->removed_tags));
+        report_json(cli, removed);
         return;
     }
-    fputs(is_dry ? "would remove " : "removed ", stdout);
-    cli_print(stdout, info->shelf);
-    printf("@%" PRIu64 ": %s freed", info->number, cli_bytes(removal->freed_bytes).text);
-    if (removal->later_bytes)
-        printf(", %s more after compaction", cli_bytes(removal->later_bytes).text);
-    if (removal->removed_tags)
-        printf(", %" PRIu64 " tag%s gone", removal->removed_tags, cli_s(removal->removed_tags));
+    fputs(cli->options.dry_run ? "would remove " : "removed ", stdout);
+    if (!removed->first)
+        fputs("shelf ", stdout);
+    cli_print(stdout, removed->shelf);
+    if (removed->first)
+        printf("@%" PRIu64, removed->first);
+    if (removed->last != removed->first)
+        printf("..%" PRIu64, removed->last);
+    if (removed->count != 1 || !removed->first)
+        printf(", %" PRIu64 " snapshot%s", removed->count, cli_s(removed->count));
+    printf(": %s%s freed", cli->options.dry_run && removed->first && removed->count > 1 ? "at least " : "",
+           cli_bytes(removed->sum.freed_bytes).text);
+    if (removed->sum.later_bytes)
+        printf(", %s more after compaction", cli_bytes(removed->sum.later_bytes).text);
+    if (removed->sum.removed_tags)
+        printf(", %" PRIu64 " tag%s gone", removed->sum.removed_tags, cli_s(removed->sum.removed_tags));
     putchar('\n');
+}
+
+/* Each is a commit of its own, oldest first: what has been removed when something fails stays removed. */
+static enum lmcs_status remove_range(struct cli *cli, const char *shelf, struct removed *removed)
+{
+    enum { SOME = 256 };
+    uint64_t numbers[SOME];
+    uint64_t from = removed->first;
+    size_t got = SOME;
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK && got == SOME && from <= removed->last) {
+        status = lmcs_snapshot_numbers(cli->pool, shelf, from, numbers, SOME, &got, &cli->error);
+        for (size_t i = 0; status == LMCS_OK && i < got && numbers[i] <= removed->last; i++) {
+            struct lmcs_removal removal = {0, 0, 0};
+            status = lmcs_snapshot_remove(cli->pool, shelf, numbers[i], cli->options.dry_run, &removal, &cli->error);
+            removed->count += status == LMCS_OK;
+            removed->sum.freed_bytes += removal.freed_bytes;
+            removed->sum.later_bytes += removal.later_bytes;
+            removed->sum.removed_tags += removal.removed_tags;
+            from = numbers[i] + 1;
+        }
+    }
+    return status;
+}
+
+static enum lmcs_status remove_shelf(struct cli *cli, const char *shelf, struct removed *removed)
+{
+    struct lmcs_shelf_info info;
+    enum lmcs_status status = lmcs_shelf_info(cli->pool, shelf, &info, &cli->error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_drop(cli->pool, shelf, cli->options.dry_run, &removed->sum, &cli->error);
+    removed->shelf = shelf;
+    removed->count = status == LMCS_OK ? info.snapshot_count : 0;
+    return status;
 }
 
 static enum lmcs_status run(struct cli *cli)
 {
-    struct lmcs_snapshot *snapshot = NULL;
-    struct lmcs_removal removal;
+    const char *address = cli->options.arguments[1];
+    const char *at = strchr(address, '@');
+    char shelf[LMCS_MAX_NAME + 1];
+    struct removed removed = {.shelf = shelf};
+    size_t length = at ? (size_t)(at - address) : strlen(address);
+    if (cli->options.whole_shelf == (at != NULL))
+        return cli_wrong_use(cli,
+                             at ? "rm: --shelf removes a shelf; '%s' names snapshots"
+                                : "rm: '%s' is a shelf: say which snapshot, as in run@latest or run@5..9, or --shelf "
+                                  "to remove it with all of them",
+                             address);
+    /* What an empty variable of a shell leaves: run@$TAG, run@$FIRST..$LAST. */
+    if (at && (at[1] == '\0' || strcmp(at + 1, "..") == 0))
+        return cli_wrong_use(cli, "rm: '%s' names no snapshot; for the newest of \"%.*s\" write %.*s@latest", address,
+                             (int)length, address, (int)length, address);
+    if (length > LMCS_MAX_NAME)
+        return cli_wrong_use(cli, "rm: the shelf's name is too long");
+    memcpy(shelf, address, length);
+    shelf[length] = '\0';
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
+    if (status == LMCS_OK && !at)
+        status = remove_shelf(cli, shelf, &removed);
+    if (status == LMCS_OK && at)
+        status = lmcs_snapshot_range(cli->pool, shelf, at + 1, &removed.first, &removed.last, &cli->error);
+    if (status == LMCS_OK && at)
+        status = remove_range(cli, shelf, &removed);
     if (status == LMCS_OK)
-        status = cli_snapshot(cli, cli->options.arguments[1], true, &snapshot);
-    if (status != LMCS_OK)
-        return status;
-    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
-    status = lmcs_snapshot_remove(cli->pool, info->shelf, info->number, cli->options.dry_run, &removal, &cli->error);
-    if (status == LMCS_OK)
-        report(cli, info, &removal);
-    lmcs_snapshot_close(snapshot);
+        report(cli, &removed);
     return status;
 }
 
 const struct cli_command cmd_rm = {
     .name = "rm",
-    .synopsis = "POOL ADDRESS [--dry-run] [--json]",
-    .summary = "Removes one snapshot for ever",
-    .help = "ADDRESS must name a snapshot (run@7); a shelf's name alone is refused. What other snapshots share or are\n"
-            "coded against stays; it says what is freed now and what after compaction.",
-    .options = "Dwfj",
+    .synopsis = "POOL ADDRESS|SHELF@RANGE [--dry-run] [--json] | POOL SHELF --shelf ...",
+    .summary = "Removes snapshots, or a shelf, for ever",
+    .help = "ADDRESS must name a snapshot (run@7) or a range (run@5..9, both ends included). A shelf's name alone is\n"
+            "refused, but with --shelf it goes as a whole. What other snapshots share or are coded against stays; it\n"
+            "says what is freed now and what after compaction. Of a range it removes one after the other.",
+    .options = "HDwfj",
     .min_arguments = 2,
     .max_arguments = 2,
     .run = run,

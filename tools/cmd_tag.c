@@ -32,6 +32,22 @@ static enum lmcs_status take_off(struct cli *cli, struct lmcs_snapshot *snapshot
     return lmcs_tag_remove(cli->pool, info->shelf, tag, &cli->error);
 }
 
+static enum lmcs_status put_on(struct cli *cli, struct lmcs_snapshot *snapshot, const char *tag)
+{
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+    const char *expect = cli->options.expect;
+    struct lmcs_tag_change change = {tag, info->number, LMCS_TAG_ANYWHERE};
+    uint64_t last = 0;
+    enum lmcs_status status = LMCS_OK;
+    if (expect && strcmp(expect, "none") == 0)
+        change.expected = 0;
+    else if (expect)
+        status = lmcs_snapshot_range(cli->pool, info->shelf, expect, &change.expected, &last, &cli->error);
+    if (status == LMCS_OK && expect && last > change.expected)
+        return cli_wrong_use(cli, "tag: --expect wants one snapshot, not the range %s", expect);
+    return status == LMCS_OK ? lmcs_tags_change(cli->pool, info->shelf, &change, 1, &cli->error) : status;
+}
+
 static enum lmcs_status report(struct cli *cli, struct lmcs_snapshot *snapshot, const char *tag)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
@@ -58,9 +74,7 @@ static enum lmcs_status run(struct cli *cli)
     if (status == LMCS_OK)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
     if (status == LMCS_OK) {
-        const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
-        status = cli->options.delete_tag ? take_off(cli, snapshot, tag)
-                                         : lmcs_tag_set(cli->pool, info->shelf, tag, info->number, &cli->error);
+        status = cli->options.delete_tag ? take_off(cli, snapshot, tag) : put_on(cli, snapshot, tag);
     }
     if (status == LMCS_OK)
         status = report(cli, snapshot, tag);
@@ -70,11 +84,13 @@ static enum lmcs_status run(struct cli *cli)
 
 const struct cli_command cmd_tag = {
     .name = "tag",
-    .synopsis = "POOL ADDRESS NAME [--delete] [--json]",
+    .synopsis = "POOL ADDRESS NAME [--expect WHICH] [--delete] [--json]",
     .summary = "Puts a tag on a snapshot, or takes it off",
-    .help = "A tag is on one snapshot of its shelf at most: a tag that is elsewhere moves. It can't be a number or\n"
-            "\"latest\", and holds none of @ ~ : nor .. .",
-    .options = "dwfj",
+    .help =
+        "A tag is on one snapshot of its shelf at most: a tag that is elsewhere moves. It can't be a number or\n"
+        "\"latest\", and holds none of @ ~ : { } nor .. . With --expect it is moved only from where it was thought\n"
+        "to be, so that two who move it don't undo one another's work.",
+    .options = "edwfj",
     .min_arguments = 3,
     .max_arguments = 3,
     .run = run,

@@ -57,6 +57,8 @@ static void report_json(struct cli *cli, enum lmcs_status status, const struct l
 static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_verify_report report = {0};
+    if (cli_is_archive(cli->options.arguments[0]))
+        return cli_archive_verify(cli);
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status != LMCS_OK)
         return status;
@@ -78,11 +80,13 @@ static enum lmcs_status run(struct cli *cli)
 
 const struct cli_command cmd_verify = {
     .name = "verify",
-    .synopsis = "POOL [ADDRESS] [--json]",
+    .synopsis = "POOL|ARCHIVE|- [ADDRESS] [--json]",
     .summary = "Reads everything and checks every checksum",
     .help =
         "With ADDRESS only a shelf (run) or one snapshot (run@7). Each damage is printed with the snapshot and the\n"
-        "tensor that it is in; the exit code is 1 then. Changes nothing, and works while another process writes.",
+        "tensor that it is in; the exit code is 1 then. Changes nothing, and works while another process writes.\n"
+        "Of an archive, which needs no pool, every content is decoded; of one that comes through a pipe (-) the\n"
+        "records are checked. The first damage ends it.",
     .options = "fj",
     .min_arguments = 1,
     .max_arguments = 2,

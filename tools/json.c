@@ -87,8 +87,6 @@ static json_t *meta_json(const char *text)
 static void set_storage(json_t *json, const struct lmcs_snapshot_info *info,
                         const struct lmcs_snapshot_storage *storage)
 {
-    cli_json_set(json, "tensors", cli_json_u64(info->tensor_count));
-    cli_json_set(json, "raw_bytes", cli_json_u64(info->raw_bytes));
     cli_json_set(json, "stored_bytes", cli_json_u64(storage->stored_bytes));
     cli_json_set(json, "ratio",
                  storage->stored_bytes ? json_real((double)info->raw_bytes / (double)storage->stored_bytes) : NULL);
@@ -98,14 +96,11 @@ static void set_storage(json_t *json, const struct lmcs_snapshot_info *info,
     cli_json_set(json, "longest_chain", cli_json_u64(storage->longest_chain));
 }
 
-enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)
+enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
-    struct lmcs_snapshot_storage storage;
     json_t *tags = json_array();
-    enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
-    if (status == LMCS_OK)
-        status = lmcs_snapshot_tags(snapshot, add_tag, tags, &cli->error);
+    enum lmcs_status status = lmcs_snapshot_tags(snapshot, add_tag, tags, &cli->error);
     if (status != LMCS_OK) {
         json_decref(tags);
         return status;
@@ -120,6 +115,18 @@ enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapsh
     cli_json_set(*json, "tags", tags);
     cli_json_set(*json, "metrics", metrics_json(info));
     cli_json_set(*json, "meta", meta_json(info->meta_json));
-    set_storage(*json, info, &storage);
+    cli_json_set(*json, "tensors", cli_json_u64(info->tensor_count));
+    cli_json_set(*json, "raw_bytes", cli_json_u64(info->raw_bytes));
     return LMCS_OK;
+}
+
+enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)
+{
+    struct lmcs_snapshot_storage storage;
+    enum lmcs_status status = lmcs_snapshot_storage(snapshot, &storage, &cli->error);
+    if (status == LMCS_OK)
+        status = cli_json_snapshot_head(cli, snapshot, json);
+    if (status == LMCS_OK)
+        set_storage(*json, lmcs_snapshot_info(snapshot), &storage);
+    return status;
 }

@@ -9,20 +9,23 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { COMMAND_COUNT = 13 };
+enum { COMMAND_COUNT = 20 };
 
 static const struct cli_command *const commands[COMMAND_COUNT] = {
     &cmd_create, &cmd_info, &cmd_ls,   &cmd_import,  &cmd_export,   &cmd_verify,     &cmd_compact,
-    &cmd_tag,    &cmd_rm,   &cmd_dump, &cmd_restore, &cmd_compress, &cmd_decompress,
+    &cmd_tag,    &cmd_rm,   &cmd_dump, &cmd_restore, &cmd_compress, &cmd_decompress, &cmd_log,
+    &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_report,  &cmd_policy,   &cmd_scrub,
 };
 
 /* What people type who know other tools. */
 static const char *const synonyms[][2] = {
-    {"list", "ls"},      {"log", "ls"},      {"remove", "rm"},    {"delete", "rm"},
-    {"check", "verify"}, {"init", "create"}, {"scrub", "verify"}, {"show", "info"},
+    {"list", "ls"},   {"history", "log"},  {"remove", "rm"},   {"delete", "rm"},    {"branch", "fork"},
+    {"rename", "mv"}, {"check", "verify"}, {"init", "create"}, {"repair", "scrub"}, {"show", "info"},
 };
 
 static void print_usage(FILE *out)
@@ -31,12 +34,14 @@ static void print_usage(FILE *out)
                  "A versioned tensor store in persistent memory.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %-55s %s\n", commands[i]->name, commands[i]->synopsis, commands[i]->summary);
-    fprintf(out,
-            "\n"
-            "POOL is a file, a poolset or a devdax device. ADDRESS names a snapshot: run@7 (its number), run@best\n"
-            "(a tag), run@latest, run@latest~1 (one before), run@step:120, or run alone: its latest.\n"
-            "lmc-store COMMAND --help says more. Exit codes: 0 done, 1 failed or damaged, 2 wrong use,\n"
-            "128 + N stopped by signal N.\n");
+    fprintf(
+        out,
+        "\n"
+        "POOL is a file, a poolset or a devdax device. ADDRESS names a snapshot: run@7 (its number), run@best\n"
+        "(a tag), run@latest, run@latest~1 (one before), run@step:120, 'run@{2 hours ago}', 'run@{2026-11-20 13:00}'\n"
+        "(UTC), or run alone: its latest. RANGE is of both its ends: 5..9, step:100.., ..best.\n"
+        "lmc-store COMMAND --help says more. Exit codes: 0 done, 1 failed or damaged, 2 wrong use,\n"
+        "128 + N stopped by signal N.\n");
 }
 
 static const struct cli_command *find_command(const char *name)
@@ -85,7 +90,8 @@ static void print_json(struct cli *cli, enum lmcs_status status)
         cli->json = json_object();
     if (status != LMCS_OK)
         cli_json_set(cli->json, "error", cli_json_error(&cli->error));
-    if (json_dumpf(cli->json, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0)
+    /* ASCII: what a terminal would obey, such as marks of direction, can be in any name. */
+    if (json_dumpf(cli->json, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_ENSURE_ASCII) == 0)
         fputc('\n', stdout);
 }
 
@@ -155,9 +161,22 @@ static bool is_one_of(const char *text, const char *a, const char *b, const char
     return strcmp(text, a) == 0 || strcmp(text, b) == 0 || strcmp(text, c) == 0;
 }
 
+/*
+ * What was closed would be the number of the next file that is opened: a pool, say, into which messages then go. So
+ * these are held, by something that can't be used: who writes to closed output, or reads closed input, is told.
+ */
+static void hold_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct cli cli = {.options.json = asks_for_json(argc, argv)};
+    hold_standard_streams();
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {
         print_usage(stderr);

@@ -30,7 +30,23 @@ static const struct option_spec specs[] = {
     {'y', false, "dtype", "NAME", "take FILE for a raw array of bf16, f32, ... and not for a safetensors file"},
     {'l', false, "level", "LEVEL", "default, or dense: slower and smaller"},
     {'T', false, "threads", "N", "use this many threads; without it as many as there are processors"},
+    {'a', false, "all", NULL, "all shelves"},
+    {'H', false, "shelf", NULL, "remove the whole shelf"},
+    {'e', false, "expect", "WHICH", "only if the tag is there now, like best~1 or 7; none: on no snapshot"},
+    {'G', false, "png", "FILE", "draw a picture, too, or alone without -o; needs matplotlib"},
     {'d', false, "delete", NULL, "take the tag off instead"},
+    {'I', false, "since", "ARCHIVE", "leave out what this older archive has; may be given again"},
+    {'C', false, "canonical", NULL, "the same archive for the same content, however it is stored"},
+    {'R', false, "resume", NULL, "go on with what is there of it"},
+    {'K', false, "skip-lost", NULL, "leave out snapshots of which a scrub found something lost"},
+    {'O', false, "only", "WHAT", "only this: a part like run@5..9, or tensors like model.*; may be given again"},
+    {'W', false, "as", "SHELF", "restore the shelf under this name"},
+    {'M', false, "move-tags", NULL, "tags that are elsewhere move to where the archive has them"},
+    {'u', false, "prune", NULL, "remove now what the policy does not keep"},
+    {'A', false, "sample", "SHARE", "read only so much of it, like 1% or 10GiB, from where the last sample ended"},
+    {'x', false, "rate", "SIZE", "read no more than this a second, like 100MiB"},
+    {'E', false, "repair", NULL, "mend what there is another copy of; note what is lost"},
+    {'F', false, "from", "FILE", "an archive or pool that may have what is damaged; may be given again"},
     {'D', false, "dry-run", NULL, "change nothing, say what would be freed"},
     {'w', false, "wait", "SECONDS", "wait this long for another writer of the pool (10)"},
     {'f', false, "force-network", NULL, "accept NFS, Lustre, FUSE and the like, where locks and mappings may lie"},
@@ -135,6 +151,40 @@ static enum lmcs_status set_size(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
+static enum lmcs_status set_sample(struct cli *cli, const char *text)
+{
+    char *end = NULL;
+    double percent = strtod(text, &end);
+    if (isdigit((unsigned char)*text) && strcmp(end, "%") == 0 && percent > 0 && percent <= 100) {
+        cli->options.sample_share = percent / 100;
+        return LMCS_OK;
+    }
+    if (!cli_parse_size(text, &cli->options.sample_bytes) || cli->options.sample_bytes == 0)
+        return cli_wrong_use(cli, "--sample: '%s' is neither a share such as 1%% nor a size such as 10GiB", text);
+    return LMCS_OK;
+}
+
+/* "100MiB", "100MiB/s" */
+static enum lmcs_status set_rate(struct cli *cli, const char *text)
+{
+    char size[64];
+    snprintf(size, sizeof size, "%s", text);
+    size_t length = strlen(size);
+    if (length > 2 && strcmp(size + length - 2, "/s") == 0)
+        size[length - 2] = '\0';
+    if (strlen(text) >= sizeof size || !cli_parse_size(size, &cli->options.rate_bytes) || cli->options.rate_bytes == 0)
+        return cli_wrong_use(cli, "--rate: '%s' is not a size such as 100MiB", text);
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_from(struct cli *cli, const char *path)
+{
+    if (cli->options.from_count == CLI_MAX_LIST)
+        return cli_wrong_use(cli, "--from: more than %d files", CLI_MAX_LIST);
+    cli->options.from[cli->options.from_count++] = path;
+    return LMCS_OK;
+}
+
 static enum lmcs_status set_count(struct cli *cli, const char *text)
 {
     int64_t count = 0;
@@ -165,6 +215,24 @@ static enum lmcs_status add_tag(struct cli *cli, const char *text)
     if (cli->options.tag_count == CLI_MAX_TAGS)
         return cli_wrong_use(cli, "--tag: more than %d tags", CLI_MAX_TAGS);
     cli->options.tags[cli->options.tag_count++] = text;
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_since(struct cli *cli, const char *text)
+{
+    if (cli->options.since_count == CLI_MAX_LIST)
+        return cli_wrong_use(cli, "--since: more than %d archives", CLI_MAX_LIST);
+    cli->options.since[cli->options.since_count++] = text;
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_only(struct cli *cli, const char *text)
+{
+    if (cli->options.only_count == CLI_MAX_LIST)
+        return cli_wrong_use(cli, "--only: more than %d of them", CLI_MAX_LIST);
+    if (*text == '\0')
+        return cli_wrong_use(cli, "--only: it is empty");
+    cli->options.only[cli->options.only_count++] = text;
     return LMCS_OK;
 }
 
@@ -229,14 +297,57 @@ static enum lmcs_status apply(struct cli *cli, int id, const char *value)
         return set_level(cli, value);
     case 'T':
         return set_threads(cli, value);
+    case 'I':
+        return add_since(cli, value);
+    case 'O':
+        return add_only(cli, value);
+    case 'A':
+        return set_sample(cli, value);
+    case 'x':
+        return set_rate(cli, value);
+    case 'F':
+        return add_from(cli, value);
+    case 'E':
+        options->repair = true;
+        break;
+    case 'K':
+        options->skip_lost = true;
+        break;
+    case 'W':
+        options->as = value;
+        break;
+    case 'C':
+        options->canonical = true;
+        break;
+    case 'R':
+        options->resume = true;
+        break;
+    case 'M':
+        options->move_tags = true;
+        break;
     case 'o':
         options->output = value;
         break;
     case 'p':
         options->part = value;
         break;
+    case 'G':
+        options->png = value;
+        break;
+    case 'a':
+        options->all = true;
+        break;
+    case 'H':
+        options->whole_shelf = true;
+        break;
+    case 'e':
+        options->expect = value;
+        break;
     case 'd':
         options->delete_tag = true;
+        break;
+    case 'u':
+        options->prune = true;
         break;
     case 'D':
         options->dry_run = true;
@@ -301,6 +412,7 @@ static enum lmcs_status take_arguments(struct cli *cli, int argc, char **argv)
             return cli_wrong_use(cli, "%s: an argument is empty", command->name);
         cli->options.arguments[i] = argv[i];
     }
+    cli->options.argument_count = (size_t)argc;
     return LMCS_OK;
 }
 

@@ -100,6 +100,7 @@ enum lmcs_status cli_output_open(struct cli *cli, const char *path, struct cli_o
 {
     struct stat info;
     *output = (struct cli_output){.fd = -1};
+    cli_catch_signals(); /* before there is a temporary file */
     if (!path || strcmp(path, "-") == 0) {
         output->fd = STDOUT_FILENO;
         return LMCS_OK;

@@ -40,7 +40,7 @@ static int bar_width(void)
 {
     struct winsize size;
     int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
-    int width = columns - 40;
+    int width = columns - 54;
     return width < 0 ? 0 : width > 50 ? 50 : width;
 }
 
@@ -68,6 +68,9 @@ static void draw(struct cli_progress *progress, const char *what, uint64_t done,
     } else {
         fprintf(stderr, "%s", cli_bytes(done).text);
     }
+    int64_t elapsed_ns = now_ns() - progress->started_ns;
+    if (progress->is_bytes && elapsed_ns > 0)
+        fprintf(stderr, "  %s/s", cli_bytes((uint64_t)((double)done / (double)elapsed_ns * NS)).text);
     fflush(stderr);
     progress->is_drawn = true;
 }
@@ -88,16 +91,21 @@ static bool on_progress(void *context, const char *what, uint64_t done, uint64_t
     return true;
 }
 
-struct lmcs_progress cli_progress_start(struct cli *cli)
+void cli_catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
     struct sigaction before;
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+    for (size_t i = 0; !signal_number && i < sizeof signals / sizeof *signals; i++) {
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
             sigaction(signals[i], &action, NULL);
     }
+}
+
+struct lmcs_progress cli_progress_start(struct cli *cli)
+{
+    cli_catch_signals();
     const char *terminal = getenv("TERM");
     cli->progress.is_shown = isatty(STDERR_FILENO) && !(terminal && strcmp(terminal, "dumb") == 0);
     cli->progress.started_ns = now_ns();

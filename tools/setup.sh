@@ -104,7 +104,7 @@ system_python() {
 
 install_packages() {
     local wanted=(build-essential ca-certificates cmake git ninja-build pkg-config libpmem-dev libpmemobj-dev
-        libnuma-dev libndctl-dev libdaxctl-dev libcmocka-dev libxxhash-dev libjansson-dev)
+        libnuma-dev libndctl-dev libdaxctl-dev libcmocka-dev libxxhash-dev libjansson-dev libisal-dev)
     local missing base
     ((dev)) && wanted+=(clang clang-format clang-tidy llvm shellcheck)
     if ((python)); then
@@ -189,7 +189,7 @@ fi
 # ---- Python --------------------------------------------------------------------------------------------------------
 
 requirements=(torch==2.13.0 numpy safetensors ml_dtypes pytest hypothesis xxhash setuptools wheel)
-((dev)) && requirements+=('ruff~=0.17.6' 'mypy~=2.4.1')
+((dev)) && requirements+=('ruff~=0.17.6' 'mypy~=2.4.1' matplotlib pytest-xdist scikit-learn)
 
 # Whether the last pip install that went well was asked for all of these.
 have_requirements() {

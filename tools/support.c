@@ -5,6 +5,7 @@
 #include "cli.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <string.h>
 
 __attribute__((format(printf, 4, 0))) static void fill(struct cli *cli, enum lmcs_status status, int system_errno,
@@ -72,8 +73,9 @@ enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status)
 
 enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot)
 {
-    if (is_explicit && !strchr(address, '@'))
-        return cli_wrong_use(cli, "'%s' names a shelf, not a snapshot; for its newest write %s@latest", address,
-                             address);
+    const char *at = strchr(address, '@');
+    if (is_explicit && (!at || at[1] == '\0'))
+        return cli_wrong_use(cli, "'%s' names a shelf, not a snapshot; for its newest write %.*s@latest", address,
+                             (int)(at ? at - address : (ptrdiff_t)strlen(address)), address);
     return lmcs_snapshot_open(cli->pool, address, snapshot, &cli->error);
 }

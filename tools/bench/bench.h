@@ -85,7 +85,12 @@ void bench_memory(const struct bench_options *options);
 void bench_many(const struct bench_options *options); /* bench_history.c */
 void bench_churn(const struct bench_options *options);
 void bench_long(const struct bench_options *options);
+void bench_names(const struct bench_options *options); /* bench_names.c */
+void bench_fork(const struct bench_options *options);
+void bench_diff(const struct bench_options *options);
 void bench_view(const struct bench_options *options); /* bench_read.c */
 void bench_decode(const struct bench_options *options);
+void bench_live(const struct bench_options *options); /* bench_live.c */
+void bench_ages(const struct bench_options *options); /* bench_ages.c */
 
 #endif

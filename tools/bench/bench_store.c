@@ -19,6 +19,11 @@ static const struct section {
     {"churn", bench_churn, "ROUNDS of snapshot, compact and prune: space used over space live"},
     {"long", bench_long, "ROUNDS snapshots: the first beside the last, and opening"},
     {"view", bench_view, "latency of a view, after one snapshot and after ROUNDS"},
+    {"names", bench_names, "ROUNDS snapshots: finding them by number, step, tag and time; leaves its pool"},
+    {"fork", bench_fork, "a fork of a snapshot of ROUNDS tensors"},
+    {"diff", bench_diff, "two snapshots of BYTES compared, raw and as a delta"},
+    {"ages", bench_ages, "each version of the shelf \"gpt\" in the pool FOLDER, restored by one thread ROUNDS times"},
+    {"live", bench_live, "live variables: ROUNDS updates of 8 bytes, and transactions on a tensor of BYTES"},
     {"decode", bench_decode, "a delta of BYTES by one thread and by two, ROUNDS times"},
 };
 

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(TOP / "tools/bench"))
+sys.path.append(str(TOP / "tools/bench"))  # behind this folder, which has a history.py too
 warnings.filterwarnings("ignore")  # of libraries beside ours; failures are checked
 
 import text  # noqa: E402

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from model import CONTEXT, GPT
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "bench"))
 from states import Randomness, state_digest
 
 BATCH = 8
