@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent
-SYSTEM_LIBRARIES = ["pmemobj", "pmem", "numa", "ndctl", "daxctl", "jansson", "pthread"]
+SYSTEM_LIBRARIES = ["pmemobj", "pmem", "numa", "ndctl", "daxctl", "isal", "jansson", "pthread", "m"]
 
 
 class BuildWithStore(build_ext):
@@ -54,13 +54,20 @@ core = Extension(
     sources=[
         "src/module.c",
         "src/error.c",
+        "src/pool_archive.c",
+        "src/pool_policy.c",
+        "src/pool_scrub.c",
         "src/pool_type.c",
+        "src/pool_names.c",
+        "src/snapshot_reading.c",
         "src/capture_type.c",
         "src/snapshot_type.c",
         "src/view_type.c",
         "src/codec_functions.c",
+        "src/live_type.c",
+        "src/pool_live.c",
     ],
-    depends=["src/core.h", "../store/lmcstore.h", "../store/workers.h", "../codec/lmc.h"],
+    depends=["src/core.h", "../store/lmcstore.h", "../store/lmcstore_live.h", "../store/workers.h", "../codec/lmc.h"],
     include_dirs=[str(CHECKOUT / "store"), str(CHECKOUT / "codec")],
     libraries=SYSTEM_LIBRARIES,
     extra_compile_args=["-std=c17", "-Wall", "-Wextra", "-fvisibility=hidden"],

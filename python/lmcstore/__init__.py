@@ -14,6 +14,14 @@ A pool is a file. It holds shelves, and a shelf has a history of snapshots::
         train_one_step()
         shelf.snapshot({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=step)
 
+Tensors can also live in the pool and be worked on there (`Shelf.live`)::
+
+    live = shelf.live
+    live["weights"] = torch.zeros(1000, 1000)
+    weights = live["weights"]
+    with shelf.transaction():
+        weights += 1
+
 The codec that makes old snapshots small is there by itself: `lmcstore.codec`.
 
 When `Shelf.snapshot` has returned, the snapshot is durable. Messages go to the logger "lmcstore". Neither torch nor
@@ -28,7 +36,8 @@ except ImportError as error:
         "and run Python outside the directory python/"
     ) from error
 
-from . import codec
+from . import archive, codec
+from .diff import Diff, TensorDiff
 from .errors import (
     CancelledError,
     DamagedError,
@@ -43,7 +52,9 @@ from .errors import (
     ReadOnlyError,
     UnsupportedError,
 )
-from .shelf import Removal, Shelf
+from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transaction
+from .progress import ProgressBar
+from .shelf import Origin, Pruned, Removal, Shelf
 from .snapshot import Snapshot
 from .store import Store, open
 
@@ -52,21 +63,33 @@ __version__ = "0.1.0"
 __all__ = [
     "CancelledError",
     "DamagedError",
+    "Diff",
     "Error",
     "ExistsError",
     "FullError",
     "InUseError",
     "InputOutputError",
     "InvalidError",
+    "Live",
+    "LiveInfo",
+    "LiveTensor",
+    "LiveValue",
+    "LiveVariable",
     "NotFoundError",
+    "Origin",
     "OutOfMemoryError",
+    "ProgressBar",
+    "Pruned",
     "ReadOnlyError",
     "Removal",
     "Shelf",
     "Snapshot",
     "Store",
+    "TensorDiff",
+    "Transaction",
     "UnsupportedError",
     "__version__",
+    "archive",
     "codec",
     "open",
 ]

@@ -15,7 +15,9 @@ from .errors import InvalidError, NotFoundError, UnsupportedError
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{unit}{tail}": 1024**power for power, unit in enumerate("kmgtp", 1) for tail in ("", "ib")}
 _UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgtp", 1)}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.ASCII)
+_SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,20}))?\s*([a-z]*)\s*", re.ASCII)
+_MAX_SIZE = 2**63 - 1
+_MAX_DESCRIPTOR = 2**31 - 1
 
 
 def parse_size(size: int | str) -> int:
@@ -28,16 +30,18 @@ def parse_size(size: int | str) -> int:
     """
     if isinstance(size, str):
         found = _SIZE.fullmatch(size.lower())
-        if found is None or found[2] not in _UNITS:
-            raise InvalidError(f"{size!r} is no size: write bytes, or a number and a unit such as '8GiB' or '500MB'")
-        return int(float(found[1]) * _UNITS[found[2]]) if "." in found[1] else int(found[1]) * _UNITS[found[2]]
-    try:
-        value = operator.index(size)
-    except TypeError:
-        raise UnsupportedError(f"a size must be an int or a str, not a {type(size).__qualname__}") from None
-    if value < 0:
-        raise InvalidError(f"a size can't be {value}")
-    return value
+        if found is None or found[3] not in _UNITS:
+            raise InvalidError(
+                f"{size[:100]!r} is no size: write bytes, or a number and a unit such as '8GiB' or '500MB'"
+            )
+        digits = found[2] or ""
+        value = int(found[1] + digits) * _UNITS[found[3]] // 10 ** len(digits)
+    else:
+        try:
+            value = operator.index(size)
+        except TypeError:
+            raise UnsupportedError(f"a size must be an int or a str, not a {type(size).__qualname__}") from None
+    return within(value, 0, _MAX_SIZE, "a size")
 
 
 def address(which: int | str) -> str:
@@ -53,11 +57,53 @@ def address(which: int | str) -> str:
     except TypeError:
         kind = type(which).__qualname__
         raise UnsupportedError(f"a snapshot is addressed by an int or a str, not by a {kind}") from None
+    if not -(2**63) < number < 2**63:
+        raise NotFoundError(f"there is no snapshot {shown(number)}: numbers have 64 bits")
     if number == 0:
         raise NotFoundError("there is no snapshot 0: numbers start at 1, and -1 is the newest")
     if number > 0:
         return str(number)
     return "latest" if number == -1 else f"latest~{-number - 1}"
+
+
+def within(value: int, least: int, most: int, what: str) -> int:
+    """Give an int that lies between two others."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UnsupportedError(f"{what} must be an int, not a {type(value).__qualname__}") from None
+    if not least <= number <= most:
+        raise InvalidError(f"{what} can't be {shown(number)}: it lies between {least} and {most}")
+    return number
+
+
+def shown(number: int) -> str:
+    """Give an int as text, a very long one by its length: Python refuses to write out more than 4,300 digits."""
+    return str(number) if number.bit_length() < 512 else f"a number of {number.bit_length()} bits"
+
+
+def milliseconds(seconds: float, most: int, what: str) -> int:
+    """Give a time in seconds, which may be infinite, as milliseconds from 0 to `most`."""
+    try:
+        value = float(seconds)
+    except OverflowError:
+        value = math.copysign(math.inf, seconds)
+    except (TypeError, ValueError):
+        raise UnsupportedError(f"{what} must be a number of seconds, not {type(seconds).__qualname__!r}") from None
+    if math.isnan(value):
+        raise InvalidError(f"{what} can't be NaN seconds")
+    return round(min(max(value * 1000, 0), most))
+
+
+def descriptor(file: Any) -> int:
+    """Give the descriptor of an open file, which is flushed, or an int that is one."""
+    if isinstance(file, int):
+        return within(file, 0, _MAX_DESCRIPTOR, "a descriptor")
+    if not hasattr(file, "fileno"):
+        raise UnsupportedError(f"an archive goes through an open file or a descriptor, not a {type(file).__qualname__}")
+    if hasattr(file, "flush"):
+        file.flush()
+    return within(file.fileno(), 0, _MAX_DESCRIPTOR, "a descriptor")
 
 
 def int64(value: int, what: str) -> int:
@@ -66,7 +112,7 @@ def int64(value: int, what: str) -> int:
     except TypeError:
         raise UnsupportedError(f"{what} must be an int, not a {type(value).__qualname__}") from None
     if not -(2**63) < number < 2**63:  # the least one stands for "none"
-        raise InvalidError(f"{what} {number} does not fit in 64 bits")
+        raise InvalidError(f"{what} {shown(number)} does not fit in 64 bits")
     return number
 
 

@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
+import fnmatch
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from . import _core, _numpy
-from ._scalars import MAX_DEPTH, Attached, Reader, loaded
+from ._scalars import MAX_DEPTH, Attached, Reader, Unpackable, loaded
 from ._torch import Torch
 from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 from .state import (
@@ -27,6 +29,8 @@ from .state import (
     natural_name,
     where,
 )
+
+_MOST_SHOWN = 200  # characters of a key in a message
 
 
 class Leaf:
@@ -164,20 +168,30 @@ def _attachments(handle: _core.Snapshot, names: list[str]) -> list[_core.Buffer]
     return buffers
 
 
-def _read_skeleton(handle: _core.Snapshot) -> dict[str, Any] | None:
+@functools.lru_cache(maxsize=2)
+def _root_without_leaves(text: bytes) -> Node | None:
+    """Parse a skeleton of tensors only, which is the same from snapshot to snapshot; None: it has leaves."""
+    skeleton = _parsed(text)
+    return _Parser(iter(())).node(skeleton.get("root"), "", 0) if skeleton["leaves"] == 0 else None
+
+
+def _read_skeleton(handle: _core.Snapshot) -> bytes | None:
     try:
-        buffers = _attachments(handle, [SKELETON])
+        return bytes(_attachments(handle, [SKELETON])[0])
     except NotFoundError:
         return None
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
     try:
-        skeleton = json.loads(bytes(buffers[0]))
+        skeleton = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(str(error)) from None
     version = skeleton.get("lmcstore") if type(skeleton) is dict else None
     if type(version) is int and version > VERSION:
         raise UnsupportedError(f"the snapshot's state has version {version}; this lmcstore reads {VERSION}: update it")
     leaves = skeleton.get("leaves") if type(version) is int and version == VERSION else None
-    if type(leaves) is not int or not 0 <= leaves <= len(buffers[0]):
+    if type(leaves) is not int or not 0 <= leaves <= len(text):
         raise _damaged("its head")
     return dict(skeleton)
 
@@ -232,15 +246,21 @@ class Decoded:
 
     def __init__(self, handle: _core.Snapshot) -> None:
         self._handle = handle
+        self._entries: list[tuple[Any, ...]] | None = None  # of tensors, when they were asked for
         skeleton = _read_skeleton(handle)
         self.is_flat = skeleton is None
         """Whether the snapshot has no structure: it was imported, or made in C."""
         if skeleton is None:
             self.root: Node = _flat_root(handle.names())
             return
-        leaves = _leaf_values(handle, skeleton["leaves"])
         try:
-            self.root = _Parser(leaves).node(skeleton.get("root"), "", 0)
+            found = _root_without_leaves(skeleton)
+            if found is not None:
+                self.root = found
+                return
+            parsed = _parsed(skeleton)
+            leaves = _leaf_values(handle, parsed["leaves"])
+            self.root = _Parser(leaves).node(parsed.get("root"), "", 0)
         except (StopIteration, RecursionError):
             raise _damaged("its values are too few, or it is nested too deeply") from None
         if next(leaves, leaves) is not leaves:
@@ -274,7 +294,7 @@ class Decoded:
         for depth, key in enumerate(path):
             child = _child(self._opened(node), key)
             if child is None:
-                raise NotFoundError(f"the snapshot's state has no {path[: depth + 1]!r}")
+                raise NotFoundError(f"the snapshot's state has no {_shown(path[: depth + 1])}")
             node = child
         return node
 
@@ -314,6 +334,57 @@ class Decoded:
         """
         return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)
 
+    def fitting(self, pattern: str) -> list[TensorRef]:
+        """Give the tensors whose names fit a pattern, in the order of their names in the snapshot."""
+        refs: list[TensorRef] = []
+        _collect(self.root, refs)
+        by_name = {ref.name: ref for ref in refs}
+        names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
+        return [by_name[name] for name in names if name in by_name]
+
+    def read_refs(self, refs: list[TensorRef]) -> dict[str, Any]:
+        """Read tensors, by name, over one view."""
+        branch = Branch("d", [ref.name for ref in refs])
+        branch.children.extend(refs)
+        made: dict[str, Any] = _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE)
+        return made
+
+    def batches(self, refs: list[TensorRef], budget: int) -> Iterator[list[TensorRef]]:
+        """Cut a list of tensors so that each piece fits in `budget` bytes, or is one tensor."""
+        sizes = {entry[0]: entry[4] for entry in self._described()}
+        batch: list[TensorRef] = []
+        used = 0
+        for ref in refs:
+            size = sizes.get(ref.name, 0)
+            if batch and used + size > budget:
+                yield batch
+                batch, used = [], 0
+            batch.append(ref)
+            used += size
+        if batch:
+            yield batch
+
+    def read_rows(self, node: Node, start: int | None, stop: int | None) -> Any:
+        """Read some rows of a tensor, and no block without them."""
+        if type(node) is not TensorRef:
+            raise InvalidError("rows are of a tensor, and this is none")
+        entry = next((entry for entry in self._described() if entry[0] == node.name), None)
+        if entry is None:
+            raise _damaged(f"there is no tensor {node.name!r}")
+        dtype, shape, raw_bytes = entry[2], entry[3], entry[4]
+        if len(shape) == 0 or (node.special is not None and node.special[:1] in "<>" and len(shape) == 1):
+            raise InvalidError(f"{node.name!r} is a scalar and has no rows")
+        first, last, _ = slice(start, stop).indices(shape[0])
+        count = max(0, last - first)
+        row_bytes = raw_bytes // shape[0] if shape[0] else 0
+        data = self._handle.read_range(_core.TENSOR, node.name, first * row_bytes, count * row_bytes)
+        return _Builder(self._handle, self.is_flat).over(node, dtype, (count, *shape[1:]), data)
+
+    def _described(self) -> list[tuple[Any, ...]]:
+        if self._entries is None:
+            self._entries = [entry for entry in self._handle.entries() if entry[1] == _core.TENSOR]
+        return self._entries
+
 
 def _flat_root(names: list[str]) -> Branch:
     branch = Branch("d", list(names))
@@ -333,12 +404,24 @@ def _flat_part(root: Node, path: str) -> Branch:
     return branch
 
 
+def _shown(path: tuple[Any, ...]) -> str:
+    try:
+        text = repr(path)
+    except Exception:  # of an object that can't even be shown
+        return f"part for a key of type {type(path[-1]).__qualname__!r}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
 def _child(node: Node, key: Any) -> Node | None:
     if type(node) is not Branch:
         return None
     if node.keys is None:
         return node.children[key] if type(key) is int and 0 <= key < len(node.children) else None
-    for index in node.by_text(key_text(key)):
+    try:
+        text = key_text(key)
+    except Unpackable:  # no state has such a key
+        return None
+    for index in node.by_text(text):
         if node.keys[index] == key:
             return node.children[index]
     return next((child for known, child in zip(node.keys, node.children, strict=True) if known == key), None)
@@ -366,6 +449,13 @@ class _Builder:
                 self._torch = _import_torch()
             self._open(None if is_root else [ref.name for ref in refs], flags)
         return self._object(node)
+
+    def over(self, ref: TensorRef, dtype: int, shape: tuple[int, ...], data: bytearray) -> Any:
+        """Make a tensor over bytes."""
+        buffer: Any = data
+        if not ref.is_torch or (self._is_flat and not _torch_is_there()):
+            return _numpy.array(buffer, dtype, shape, ref.special, ref.name)
+        return _import_torch().tensor(buffer, dtype, shape)
 
     def _open(self, names: list[str] | None, flags: int) -> None:
         try:

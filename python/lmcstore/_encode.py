@@ -103,7 +103,7 @@ class Encoded:
         self._same_as: list[str] = []
         self._staged: list[tuple[str, Any, int, tuple[int, ...]]] = []
         self._keep: list[Any] = []
-        self._ties: dict[tuple[Any, ...], _Tied] = {}
+        self._ties: dict[Any, Any] = {}  # what makes a _Tied, until there is another one
         self._groups = 0
         self._active: set[int] = set()
         self._leaves = 0
@@ -206,8 +206,13 @@ class Encoded:
             node[0] = "O"
             node.append(self._node(attributes["_metadata"], join(path, "_metadata"), node, depth + 1))
         for key, child in value.items():
-            keys.append(self._key(key, path))
-            node.append(self._node(child, join(path, key), node, depth + 1))
+            if type(key) is str and key and is_plain(key):  # the usual case, looked at once
+                keys.append(key)
+                below = f"{path}.{key}" if path else key
+            else:
+                keys.append(self._key(key, path))
+                below = join(path, key)
+            node.append(self._node(child, below, node, depth + 1))
         self._active.remove(id(value))
         return node
 
@@ -246,8 +251,10 @@ class Encoded:
         described = self._torch.describe(tensor, where(path))
         name, explicit = self._name(path)
         self._keep.append(tensor)
-        tied = self._ties.get(described.tie) if described.tie is not None else None
-        if tied is not None:
+        first = self._ties.get(described.tie) if described.tie is not None else None
+        if first is not None:
+            tied = first if type(first) is _Tied else _Tied(*first)
+            self._ties[described.tie] = tied
             self._same.add(name, described.dtype, described.shape)
             self._same_as.append(tied.name)
             if tied.group is None:
@@ -256,7 +263,7 @@ class Encoded:
                 tied.parent[tied.index] = ["T", tied.explicit, tied.group, 0]
             return ["T", explicit, tied.group, tied.members.setdefault(id(tensor), len(tied.members))]
         if described.tie is not None:
-            self._ties[described.tie] = _Tied(name, explicit, parent, len(parent), tensor)
+            self._ties[described.tie] = (name, explicit, parent, len(parent), tensor)
         if described.must_copy:
             self._staged.append((name, tensor, described.dtype, described.shape))
         else:

@@ -4,8 +4,9 @@
 It has two halves. Planning walks the targets beside the state that was read, checks everything, and writes down what to
 do; only when all of it fits is it done. What is loaded is copied: no target keeps memory of the snapshot's views.
 
-A target is a torch module, an optimizer or anything else with ``load_state_dict``; a ``torch.Generator``; a tensor or
-an array, filled in place; or a dict or list with such targets in it, in which plain values are replaced.
+A target is a torch module, an optimizer or anything else with ``load_state_dict``; a ``torch.Generator``, a NumPy
+Generator or a ``random.Random``; a tensor or an array, filled in place; or a dict or list with such targets in it, in
+which plain values are replaced.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Plan:
         self._actions: list[Action] = []
         self._torch = loaded("torch")
         self._numpy = loaded("numpy")
+        self._random = loaded("random")
 
     def run(self) -> None:
         """Do it all."""
@@ -94,6 +96,10 @@ class Plan:
             self._add_array(target, source, path)
         elif self._torch is not None and isinstance(target, self._torch.Generator):
             self._add_generator(target, source, path)
+        elif self._is_random(target):
+            self._add_random(target, source, path)
+        elif self._is_numpy_generator(target):
+            self._add_numpy_generator(target, source, path)
         elif hasattr(target, "load_state_dict"):
             self._add_object(target, source, path)
         elif isinstance(target, dict):
@@ -110,13 +116,20 @@ class Plan:
     def _is_array(self, value: Any) -> bool:
         return self._numpy is not None and isinstance(value, self._numpy.ndarray)
 
+    def _is_random(self, value: Any) -> bool:
+        return self._random is not None and isinstance(value, self._random.Random)
+
+    def _is_numpy_generator(self, value: Any) -> bool:
+        return self._numpy is not None and isinstance(value, self._numpy.random.Generator)
+
     def _holds_targets(self, value: Any) -> bool:
         """Whether something in a value is filled in place; else the value as a whole is replaced."""
         if isinstance(value, dict):
             return any(map(self._holds_targets, value.values()))
         if isinstance(value, list | tuple):
             return any(map(self._holds_targets, value))
-        return self._is_tensor(value) or self._is_array(value) or hasattr(value, "load_state_dict")
+        kinds = (self._is_tensor, self._is_array, self._is_random, self._is_numpy_generator)
+        return any(is_kind(value) for is_kind in kinds) or hasattr(value, "load_state_dict")
 
     # Tensors and arrays
 
@@ -155,6 +168,25 @@ class Plan:
         _same(path, "dtype", source.dtype, state.dtype)
         _same(path, "shape", tuple(source.shape), tuple(state.shape))
         self._actions.append(lambda: target.set_state(source.clone()))
+
+    def _add_random(self, target: Any, source: Any, path: str) -> None:
+        try:
+            type(target)().setstate(source)  # checks it
+        except (TypeError, ValueError, LookupError, NotImplementedError) as error:
+            raise InvalidError(f"{path}: the snapshot has no state of a random.Random there: {error}") from None
+        self._actions.append(lambda: target.setstate(source))
+
+    def _add_numpy_generator(self, target: Any, source: Any, path: str) -> None:
+        try:
+            type(target.bit_generator)().state = source  # checks it
+        except (TypeError, ValueError, KeyError) as error:
+            kind = type(target.bit_generator).__name__
+            raise InvalidError(f"{path}: the snapshot has no state of a {kind} there: {error}") from None
+
+        def action() -> None:
+            target.bit_generator.state = source
+
+        self._actions.append(action)
 
     # Objects with load_state_dict
 

@@ -43,6 +43,7 @@ _ML_DTYPES = {
 """Dtypes of the package ml_dtypes."""
 
 _BY_NUMBER = {_core.DTYPES[stored]: char for char, stored in _DTYPES.items()}
+_ML_BY_NUMBER = {_core.DTYPES[stored]: name for name, stored in _ML_DTYPES.items()}
 
 
 class Described:
@@ -104,6 +105,35 @@ def dtype_name(dtype: Any) -> str | None:
     if dtype.char in _ALIASES:
         return _ALIASES[dtype.char]
     return _ML_DTYPES[dtype.name] if _is_ml_dtype(dtype) else None
+
+
+def dtype_of(number: int, path: str) -> Any:
+    """Give NumPy's dtype, or that of ml_dtypes, for one of the store's.
+
+    Raises
+    ------
+    UnsupportedError
+        There is none, or ml_dtypes is not installed.
+    """
+    import numpy
+
+    if number in _BY_NUMBER:
+        return numpy.dtype(_BY_NUMBER[number])
+    if number in _ML_BY_NUMBER:
+        return _special_dtype(_ML_BY_NUMBER[number], path)
+    known = _core.dtype_info(number)
+    raise UnsupportedError(f"{path}: NumPy has no dtype for {known[0] if known else number}")
+
+
+def ml_dtype(name: str) -> Any:
+    """Give a dtype of the package ml_dtypes by its name; ValueError: it is none."""
+    import ml_dtypes
+    import numpy
+
+    found = getattr(ml_dtypes, name, None)
+    if not (isinstance(found, type) and issubclass(found, numpy.generic)):
+        raise ValueError(f"ml_dtypes has no {name}")
+    return numpy.dtype(found)
 
 
 def _is_ml_dtype(dtype: Any) -> bool:

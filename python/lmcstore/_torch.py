@@ -14,7 +14,7 @@ from typing import Any
 from . import _core
 from .errors import UnsupportedError
 
-_DTYPE_NAMES = {
+DTYPE_NAMES = {
     "bool": "bool",
     "uint8": "u8",
     "uint16": "u16",
@@ -72,11 +72,14 @@ class Torch:
         self._have_names = hasattr(torch.Tensor, "names")  # gone from newer ones
         self.number_of: dict[Any, int] = {}
         self.dtype_of: dict[int, Any] = {}
-        for name, stored in _DTYPE_NAMES.items():
+        self._item_bytes: dict[int, int] = {}
+        self._complex = {_core.DTYPES[name] for name in ("c32", "c64", "c128")}
+        for name, stored in DTYPE_NAMES.items():
             dtype = getattr(torch, name, None)
             if dtype is not None:
                 self.number_of[dtype] = _core.DTYPES[stored]
                 self.dtype_of[_core.DTYPES[stored]] = dtype
+                self._item_bytes[_core.DTYPES[stored]] = dtype.itemsize
 
     def describe(self, tensor: Any, path: str) -> Described:
         """Say how a tensor is stored.
@@ -105,25 +108,28 @@ class Torch:
             )
         if tensor.is_meta:
             raise UnsupportedError(f"{path}: a tensor on the device 'meta' has no bytes to store")
-        if self._have_names and any(tensor.names):
+        if self._have_names and tensor.has_names():
             raise UnsupportedError(f"{path}: a named tensor can't be stored; store tensor.rename(None)")
         shape = tuple(tensor.shape)
-        if tensor.numel() == 0:
+        count = tensor.numel()
+        if count == 0:
             return Described(dtype, shape, None, 0, False, None)
         try:
             storage = tensor.untyped_storage()
             start = storage.data_ptr()
         except (RuntimeError, NotImplementedError) as error:
             raise UnsupportedError(f"{path}: a tensor without memory of its own can't be stored: {error}") from None
-        strides, offset, item = tensor.stride(), tensor.storage_offset(), tensor.element_size()
+        strides, offset, item = tensor.stride(), tensor.storage_offset(), self._item_bytes[dtype]
         is_dense = tensor.is_contiguous()
-        span = tensor.numel() if is_dense else 1 + sum((size - 1) * by for size, by in zip(shape, strides, strict=True))
+        span = count if is_dense else 1 + sum((size - 1) * by for size, by in zip(shape, strides, strict=True))
         if (offset + span) * item > storage.nbytes():
             raise UnsupportedError(f"{path}: the tensor's storage has been freed or is too small (as FSDP does it)")
-        must_copy = tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg()
-        tie = (start, offset, shape, strides, dtype, tensor.is_conj(), tensor.is_neg(), tensor.device)
-        byte_strides = None if must_copy or is_dense else tuple(stride * item for stride in strides)
-        return Described(dtype, shape, byte_strides, start + offset * item, must_copy, tie)
+        if tensor.is_cpu and not tensor.is_neg() and not (dtype in self._complex and tensor.is_conj()):
+            byte_strides = None if is_dense else tuple(stride * item for stride in strides)
+            tie = (start, offset, strides, shape, dtype)
+            return Described(dtype, shape, byte_strides, start + offset * item, False, tie)
+        seen = (start, offset, strides, shape, dtype, tensor.is_conj(), tensor.is_neg(), tensor.device)
+        return Described(dtype, shape, None, start + offset * item, True, seen)
 
     def dtype_name(self, dtype: Any) -> str | None:
         """Give the store's name of a torch dtype, or None: it has none."""

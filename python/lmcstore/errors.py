@@ -2,7 +2,9 @@
 """Exceptions of lmcstore: one class for each thing that can be wrong, all of them `Error`.
 
 Where Python has an exception for it, the class is that one too, so that ``except KeyError`` or ``except OSError`` in a
-program that knows nothing of lmcstore does what it should.
+program that knows nothing of lmcstore does what it should. An argument of a wrong type, or text that is no valid
+UTF-8, may also raise Python's own TypeError or ValueError; what an argument raises of itself (in ``__index__``, say)
+passes through.
 """
 
 from typing import Any

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._arguments import address, int64, meta_json, metric_lists, tag_names
 from ._encode import Encoded
 from .errors import InvalidError, NotFoundError, UnsupportedError
-from .snapshot import Snapshot
+from .live import Live, LiveVariable, Transaction
+from .snapshot import Progress, Snapshot
 
 if TYPE_CHECKING:
     from .store import Store
@@ -21,6 +24,8 @@ log = logging.getLogger("lmcstore")
 
 _NUMBERS_AT_ONCE = 4096
 _DEFAULT_PARENT = 0
+_ANYWHERE = 2**64 - 1
+_NEWEST_AT_ONCE = 256
 
 
 class Removal(NamedTuple):
@@ -34,11 +39,34 @@ class Removal(NamedTuple):
     """How many tags went with it."""
 
 
+class Origin(NamedTuple):
+    """The snapshot that a shelf was forked from."""
+
+    shelf: str
+    """Its shelf, as it is or was called."""
+    number: int
+    is_there: bool
+    """Whether the store has it still."""
+
+
+class Pruned(NamedTuple):
+    """What pruning a shelf removed, or would remove."""
+
+    kept: int
+    """How many snapshots are left."""
+    numbers: list[int]
+    """Those that went, oldest first."""
+    removal: Removal
+    """What that freed. Nothing is known of it where a store that is open for reading says what would go."""
+
+
 class Shelf:
     """A named history of snapshots in a store: ``store[name]``.
 
     ``shelf[7]`` is a snapshot by its number, ``shelf[-1]`` the newest, ``shelf["best"]``, ``shelf["latest~1"]`` and
-    ``shelf["step:120"]`` by what may stand after the ``@`` of an address. Iterating gives the snapshots, oldest first.
+    ``shelf["step:120"]``, ``shelf["{2 hours ago}"]`` and ``shelf["{2026-11-20 13:00}"]`` (UTC) by what may stand after
+    the ``@`` of an address. Iterating gives the snapshots, oldest first; ``reversed`` gives them newest first, and
+    `range` gives some of them.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -54,6 +82,24 @@ class Shelf:
     def store(self) -> Store:
         """The store that it is in."""
         return self._store
+
+    # Live variables
+
+    @property
+    def live(self) -> Live:
+        """Its live variables by name: tensors in the pool that are worked on in place, and values that persist."""
+        return Live(self)
+
+    def transaction(
+        self,
+        variables: Iterable[str | LiveVariable] | LiveVariable | None = None,
+        *,
+        limit: int | str = 0,
+        timeout: float | None = None,
+        declared: bool = False,
+    ) -> Transaction:
+        """Begin a transaction of the live variables, or of some: ``with shelf.transaction():``. See `Live`."""
+        return self.live.transaction(variables, limit=limit, timeout=timeout, declared=declared)
 
     # Writing
 
@@ -107,6 +153,7 @@ class Shelf:
             As their names say.
         """
         self._store._check_writable()
+        wait = bool(wait)
         step = None if step is None else int64(step, "step")
         tag_list = tag_names(tags)
         names, values = metric_lists(metrics)
@@ -147,12 +194,39 @@ class Shelf:
         self._store._check_writable()
         return Removal(*self._store._pool.remove(self._name, self._number(which), dry_run))
 
-    def tag(self, which: int | str | Snapshot, tag: str) -> None:
-        """Put a tag on a snapshot, moving it if it is elsewhere on the shelf."""
+    def tag(
+        self, which: int | str | Snapshot, *tags: str, expect: int | str | Snapshot | EllipsisType | None = ...
+    ) -> None:
+        """Put tags on a snapshot, moving those that are elsewhere on the shelf: all of them, or none.
+
+        Parameters
+        ----------
+        which : int, str or Snapshot
+            As for ``shelf[which]``.
+        *tags : str
+            The tags.
+        expect : int, str, Snapshot or None
+            Where they must be now: on a snapshot, or None for nowhere; not given: anywhere. So two that move a tag
+            don't undo one another's work.
+
+        Raises
+        ------
+        ExistsError
+            A tag is elsewhere than expected.
+        NotFoundError
+            It is nowhere, or there is no such snapshot.
+        InvalidError
+            It can't be a tag.
+        """
         self._store._check_writable()
-        if not isinstance(tag, str):
-            raise UnsupportedError(f"a tag must be a str, not {type(tag).__qualname__!r}")
-        self._store._pool.tag_set(self._name, tag, self._number(which))
+        for tag in tags:
+            if not isinstance(tag, str):
+                raise UnsupportedError(f"a tag must be a str, not {type(tag).__qualname__!r}")
+        number = self._number(which)
+        if number == 0:
+            raise NotFoundError("there is no snapshot 0: numbers start at 1")
+        place = 0 if expect is None else _ANYWHERE if isinstance(expect, EllipsisType) else self._number(expect)
+        self._store._pool.change_tags(self._name, [(tag, number, place) for tag in tags])
 
     def untag(self, tag: str) -> None:
         """Take a tag off the shelf."""
@@ -172,6 +246,102 @@ class Shelf:
         if not 0 < count < 2**32:
             raise InvalidError(f"keep_raw can't be {count}: keep 1 snapshot raw or more, and less than 2**32")
         self._store._pool.set_keep_raw(self._name, count)
+
+    @property
+    def policy(self) -> str:
+        """What stays raw, how long chains of deltas are, what is kept when the compactor prunes, and the budget.
+
+        Text: words ``key=value``. To set it changes the words that are given; the others stay as they are.
+
+        ===============  ============================================================================================
+        ``keep_raw=4``   the newest 4 snapshots stay raw, and so are read without decoding
+        ``chain=3``      to read a tensor, at most 3 deltas are undone (0 to 7)
+        ``keep=...``     what is kept, by any of some rules with commas between them; ``all``: nothing is ever removed
+        ``budget=200G``  compact harder, and then prune, when the pool gets larger than this, or than ``50%`` of it
+        ``rate=100M``    the background codes no more than this a second; ``none``
+        ``encode=auto``  whether captures write deltas: ``never``, ``auto``, ``always``
+        ===============  ============================================================================================
+
+        Rules: ``last:100`` (the newest), ``every:1000`` (one of every 1,000 steps), ``every:10/500`` (among the newest
+        500), ``each:1h``, ``each:1h/7d`` (one an hour, not older than a week), ``best:loss``, ``best:acc:3:max`` (by a
+        metric). The latest and what is tagged is always kept. Without rules nothing is ever removed.
+
+        Examples
+        --------
+        >>> shelf.policy = "keep=last:100,every:10/1000,every:100,best:loss"
+        >>> shelf.policy
+        'keep_raw=4 chain=3 keep=last:100,every:10/1000,every:100,best:loss:1'
+        """
+        info = self._info()
+        return info["policy"] if info is not None else "keep_raw=4 chain=3 keep=all"
+
+    @policy.setter
+    def policy(self, words: str) -> None:
+        self._store._check_writable()
+        if not isinstance(words, str):
+            raise UnsupportedError(f"a policy must be a str, not {type(words).__qualname__!r}")
+        self._store._pool.set_policy(self._name, words)
+
+    def prune(self, words: str | None = None, *, dry_run: bool = False) -> Pruned:
+        """Remove what the policy does not keep, now and whatever its budget.
+
+        Parameters
+        ----------
+        words : str, optional
+            Changes the policy for this call alone: ``shelf.prune("keep=last:10", dry_run=True)`` says what a policy
+            would do.
+        dry_run : bool
+            Only say what would go.
+
+        Raises
+        ------
+        InvalidError
+            A word of the policy is wrong; the text says which.
+        NotFoundError
+            There is no such shelf.
+        """
+        if not dry_run:
+            self._store._check_writable()
+        if words is not None and not isinstance(words, str):
+            raise UnsupportedError(f"a policy must be a str, not {type(words).__qualname__!r}")
+        kept, numbers, *removal = self._store._pool.prune(self._name, words, dry_run)
+        return Pruned(kept, numbers, Removal(*removal))
+
+    def scrub(self, which: int | str | None = None, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
+        """Scrub what this shelf needs, or one snapshot or range (``"5..9"``) of it: see `Store.scrub`."""
+        what = self._name if which is None else f"{self._name}@{which}"
+        return self._store.scrub(what, progress, **options)
+
+    # The shelf as a whole
+
+    @property
+    def origin(self) -> Origin | None:
+        """The snapshot that it was forked from (`Snapshot.fork`), or None."""
+        info = self._info()
+        return None if info is None or info["origin"] is None else Origin(*info["origin"])
+
+    def rename(self, name: str) -> None:
+        """Give the shelf another name, which this object then has, too.
+
+        Raises
+        ------
+        ExistsError
+            There is a shelf of that name.
+        """
+        self._store._check_writable()
+        self._store._pool.rename(self._name, name)
+        self._name = name
+
+    def drop(self, *, dry_run: bool = False) -> Removal:
+        """Remove the shelf with all its snapshots for ever; what was forked from it keeps what it shares.
+
+        Returns
+        -------
+        Removal
+            What is free now, and what after compaction.
+        """
+        self._store._check_writable()
+        return Removal(*self._store._pool.drop(self._name, dry_run))
 
     # Finding
 
@@ -199,14 +369,27 @@ class Shelf:
         except NotFoundError:
             return None
 
-    def at(self, *, step: int) -> Snapshot:
-        """Give the newest snapshot of a step.
+    def at(self, *, step: int | None = None, time: datetime.datetime | datetime.date | str | None = None) -> Snapshot:
+        """Give the newest snapshot of a step, or the newest that was taken by a time.
+
+        Parameters
+        ----------
+        step : int
+            The step.
+        time : datetime, date or str
+            By the end of that second or day; text as in an address: ``"2 hours ago"``, ``"2026-11-20 13:00"``. What
+            has no time zone is UTC.
 
         Raises
         ------
         NotFoundError
             There is none.
         """
+        if (step is None) == (time is None):
+            raise InvalidError("give a step or a time")
+        if time is not None:
+            return self._find("{" + (time if isinstance(time, str) else _time_text(time)) + "}")
+        assert step is not None
         numbers = self._step_numbers(int64(step, "step"))
         newest = None
         for newest in numbers:  # noqa: B007 (the last one is wanted)
@@ -218,6 +401,41 @@ class Shelf:
     def steps(self, step: int) -> list[Snapshot]:
         """Give all snapshots of a step, oldest first."""
         return [Snapshot(self, number) for number in self._step_numbers(int64(step, "step"))]
+
+    def range(self, which: str) -> Iterator[Snapshot]:
+        """Give the snapshots of a range such as ``"5..9"``, ``"step:100.."``, ``"..best"``, oldest first.
+
+        Both ends belong to it; where one is left out, it is the first or the latest.
+
+        Raises
+        ------
+        NotFoundError
+            An end is not there.
+        InvalidError
+            It is no range, or goes back.
+        """
+        first, last = self._store._pool.range(self._name, address(which))
+        return self._between(first, last)
+
+    def _between(self, first: int, last: int) -> Iterator[Snapshot]:
+        pool = self._store._pool
+        for number in _paged(lambda begin: pool.numbers(self._name, begin, _NUMBERS_AT_ONCE), first):
+            if number > last:
+                return
+            yield Snapshot(self, number)
+
+    def __reversed__(self) -> Iterator[Snapshot]:
+        before = _ANYWHERE
+        while True:
+            try:
+                numbers = self._store._pool.newest(self._name, before, _NEWEST_AT_ONCE)
+            except NotFoundError:
+                return
+            for number in numbers:
+                yield Snapshot(self, number)
+            if len(numbers) < _NEWEST_AT_ONCE:
+                return
+            before = numbers[-1]
 
     def __iter__(self) -> Iterator[Snapshot]:
         pool = self._store._pool
@@ -256,7 +474,7 @@ class Shelf:
             return which.number
         if not isinstance(which, str):
             number = operator.index(which)
-            if number > 0:
+            if 0 < number < 2**63:
                 return number
         return self[which].number
 
@@ -281,9 +499,34 @@ class Shelf:
         return f"<lmcstore.Shelf {self._name!r}, {info['snapshot_count']} snapshots, latest {info['latest'] or None}>"
 
 
-def _paged(page: Callable[[int], list[int]]) -> Iterator[int]:
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        if self._store.closed:
+            return _html.table(repr(self), (), ())
+        rows: list[tuple[Any, ...]] = []
+        for snapshot in reversed(self):
+            step = "" if snapshot.step is None else snapshot.step
+            metrics = ", ".join(f"{name} {value:.6g}" for name, value in snapshot.metrics.items())
+            tags = ", ".join(snapshot.tags)
+            size = _html.size(snapshot.raw_bytes)
+            rows.append((snapshot.number, step, _html.when(snapshot.time), size, metrics, tags))
+            if len(rows) == _html.MOST_ROWS:
+                break
+        head = ("number", "step", "time (UTC)", "size", "metrics", "tags")
+        return _html.table(f"shelf {self._name}", head, rows, len(self) - len(rows))
+
+
+def _time_text(time: datetime.datetime | datetime.date) -> str:
+    if not isinstance(time, datetime.datetime):
+        return time.isoformat()
+    if time.tzinfo is not None:
+        time = time.astimezone(datetime.UTC)
+    return time.replace(tzinfo=None).isoformat(" ", "seconds")
+
+
+def _paged(page: Callable[[int], list[int]], first: int = 1) -> Iterator[int]:
     """Give numbers page after page; nothing when there is no shelf."""
-    first = 1
     while True:
         try:
             numbers = page(first)

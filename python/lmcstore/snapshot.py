@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from . import _core
+from . import _core, diff
+from ._arguments import parse_size
 from ._decode import Decoded
 from ._load import Plan
-from .errors import InvalidError
+from .errors import InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
     from .shelf import Shelf
 
 Progress = Callable[[str, int, int], object]
 """Called now and then during long work with what is done, how much of it, and of how much; may raise to stop it."""
+
+
+_STORED_AS = ("raw", "keyframe", "delta")
 
 
 class Snapshot:
@@ -184,6 +188,136 @@ class Snapshot:
         decoded = self._decode()
         return decoded.read(decoded.find(path))
 
+    def select(self, pattern: str) -> dict[str, Any]:
+        """Give the tensors whose names fit a pattern, by name; nothing else is read.
+
+        Parameters
+        ----------
+        pattern : str
+            With ``*``, ``?`` and ``[...]`` as in file names: ``"model.*.weight"``. See `names`.
+        """
+        decoded = self._decode()
+        return decoded.read_refs(decoded.fitting(pattern))
+
+    def rows(self, path: Any, start: int | None = None, stop: int | None = None) -> Any:
+        """Give some rows of a tensor: ``snap.rows("model.wte.weight", 0, 64)`` equals ``snap[...][:64]``.
+
+        Only the blocks of 1 MiB in which they lie are read and decoded. What is given is a copy.
+
+        Parameters
+        ----------
+        path : str or tuple
+            As for ``snap[path]``; a tensor with one dimension or more.
+        start, stop : int, optional
+            As in a slice.
+
+        Raises
+        ------
+        InvalidError
+            It is no tensor, or has no rows.
+        """
+        decoded = self._decode()
+        return decoded.read_rows(decoded.find(path), start, stop)
+
+    def tensors(self, pattern: str = "*", budget: int | str = "1GiB") -> Iterator[tuple[str, Any]]:
+        """Go through tensors by name, with a bound on the memory that they take together.
+
+        Parameters
+        ----------
+        pattern : str
+            As for `select`.
+        budget : int or str
+            As many are decoded at a time as fit (one at least). Those that were given before are freed when nothing
+            else holds them.
+
+        Yields
+        ------
+        tuple of str and tensor
+            In the order of `names`.
+        """
+        decoded = self._decode()
+        for batch in decoded.batches(decoded.fitting(pattern), parse_size(budget)):
+            read = decoded.read_refs(batch)
+            for name in list(read):
+                yield name, read.pop(name)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Tell how each tensor and attachment is stored.
+
+        Returns
+        -------
+        list of dict
+            ``name``, ``is_attachment``, ``dtype``, ``shape``, ``raw_bytes``, ``stored_bytes``, ``stored_as``
+            (``"raw"``, ``"keyframe"`` or ``"delta"``), ``chain`` (deltas to undo), ``content`` (equal numbers: shared).
+        """
+        made = []
+        for name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content in self._handle.entries():
+            known = _core.dtype_info(dtype)
+            made.append(
+                {
+                    "name": name,
+                    "is_attachment": kind == _core.ATTACHMENT,
+                    "dtype": known[0] if known is not None else None,
+                    "shape": shape,
+                    "raw_bytes": raw_bytes,
+                    "stored_bytes": stored_bytes,
+                    "stored_as": _STORED_AS[stored_as] if stored_as < len(_STORED_AS) else "unknown",
+                    "chain": chain,
+                    "content": content,
+                }
+            )
+        return made
+
+    def diff(
+        self, other: Snapshot, *, same: bool = False, numbers: bool = True, progress: Progress | None = None
+    ) -> diff.Diff:
+        """Tell what is different in `other`, a later snapshot say, of any shelf of this store.
+
+        Tensors are read block by block, in the pool's threads, and only those that are not equal by their digests.
+
+        Parameters
+        ----------
+        other : Snapshot
+            The second snapshot.
+        same : bool
+            List what is the same, too.
+        numbers : bool
+            False: read no tensor, and only tell which are different.
+        progress : callable, optional
+            Called now and then; may raise to stop it.
+
+        Returns
+        -------
+        Diff
+            A sequence of `TensorDiff`, which prints as a table.
+
+        Raises
+        ------
+        InvalidError
+            They are of different stores.
+        """
+        if not isinstance(other, Snapshot):
+            raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
+        flags = (diff.SAME if same else 0) | (0 if numbers else diff.NAMES)
+        rows, report = self._handle.diff(other._handle, flags, progress)
+        return diff.make(self._address, other._address, rows, report)
+
+    def fork(self, name: str) -> Shelf:
+        """Make a shelf that goes on from this snapshot, which becomes its first.
+
+        Tensors, step, time, metrics, metadata and tags are those of this one, and nothing is copied. What both have
+        stays until neither has it.
+
+        Raises
+        ------
+        ExistsError
+            There is a shelf of that name.
+        """
+        store = self._shelf._store
+        store._check_writable()
+        self._handle.fork(name)
+        return store[name]
+
     def load_into(self, target: Any = None, /, **parts: Any) -> Self:
         """Load the state into objects that exist, and make this snapshot the parent of the next one.
 
@@ -196,9 +330,10 @@ class Snapshot:
             For the whole state: an object with ``load_state_dict``, or a dict of what the keyword arguments may be.
         **parts : Any
             For parts of the state by their key (``model=model``): objects with ``load_state_dict`` (modules,
-            optimizers, schedulers), torch generators, tensors and NumPy arrays (filled in place; shape and dtype must
-            be equal), or dicts and lists of these, in which plain values are replaced. Parts that are not asked for
-            are left alone.
+            optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, of which ``bit_generator.state`` was
+            taken; ``random.Random``, of which ``getstate()`` was), tensors and NumPy arrays (filled in place; shape and
+            dtype must be equal), or dicts and lists of these, in which plain values are replaced. Parts that are not
+            asked for are left alone.
 
         Returns
         -------
@@ -237,6 +372,10 @@ class Snapshot:
 
     # Inside
 
+    @property
+    def _address(self) -> str:
+        return f"{self._shelf._name}@{self._number}"
+
     def _open(self) -> tuple[_core.Snapshot, dict[str, Any]]:
         if self._opened is None:
             self.wait()
@@ -264,6 +403,19 @@ class Snapshot:
 
     def __hash__(self) -> int:
         return hash((self._shelf, self._number))
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        if self._capture is not None:
+            return _html.table(repr(self), (), ())
+        entries = [entry for entry in self.entries() if not entry["is_attachment"]]
+        rows = [
+            (entry["name"], entry["dtype"], entry["shape"], _html.size(entry["raw_bytes"]), entry["stored_as"])
+            for entry in entries[: _html.MOST_ROWS]
+        ]
+        title = f"{self._address}, {_html.when(self.time)} UTC, {_html.size(self.raw_bytes)}"
+        return _html.table(title, ("tensor", "dtype", "shape", "size", "stored"), rows, len(entries) - len(rows))
 
     def __repr__(self) -> str:
         step = self._captured_step

@@ -7,12 +7,12 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 from . import _core
-from ._arguments import parse_size
+from ._arguments import descriptor, milliseconds, parse_size, within
 from .errors import Error, InvalidError, ReadOnlyError, UnsupportedError
 from .shelf import Shelf
 from .snapshot import Progress
@@ -27,6 +27,7 @@ _MODES = {
 }
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _MAX_WAIT_MS = 0xFFFFFFFE
+_MAX_THREADS = 1024
 
 
 def open(
@@ -86,7 +87,8 @@ def open(
             "archives of it elsewhere with lmc-store dump"
         )
     limit = 0 if size is None else parse_size(size)
-    wait_ms = _MAX_WAIT_MS if wait > _MAX_WAIT_MS / 1000 else max(0, round(wait * 1000))
+    wait_ms = milliseconds(wait, _MAX_WAIT_MS, "wait")
+    threads = within(threads, 0, _MAX_THREADS, "threads")
     flags = (0 if background else _core.NO_BACKGROUND) | (_core.FORCE_NETWORK if force_network else 0)
     pool = _core.open(text, _MODES[mode], limit, wait_ms, threads, flags)
     store = Store(pool, text, mode)
@@ -208,12 +210,138 @@ class Store:
         """
         return self._pool.verify(address, progress)
 
-    def dump(self, file: int | Any, shelf: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
-        """Write an archive of a shelf, or of all, to a binary file or a descriptor, which may be a pipe."""
-        return self._pool.dump(shelf, _descriptor(file), progress)
+    def scrub(
+        self,
+        what: str | Iterable[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        sample: float | str | None = None,
+        rate: int | str | None = None,
+        repair: bool = False,
+        sources: Iterable[str | os.PathLike[str]] = (),
+    ) -> dict[str, Any]:
+        """Compare what is stored with its checksums, name all that a damage hits, and mend it.
 
-    def restore(self, file: int | Any, progress: Progress | None = None) -> dict[str, Any]:
+        Parameters
+        ----------
+        what
+            Only what ``"shelf"``, ``"shelf@which"`` or a range of it needs, or several of them.
+        progress
+            Called with what is done, the bytes that were read, and those there are; False stops it.
+        sample
+            Read only a share of everything (0.01, or ``"1%"``), or so many bytes (``"10GiB"``), from where the last
+            sample ended: samples add up to all.
+        rate
+            Bytes to read in a second, at most.
+        repair
+            Mend what there is another copy of: in parity, in the other replica, in the pool, in `sources`. What can't
+            be mended is noted as lost, left alone, and said when it is read.
+        sources
+            Paths of archives and pools that may have what is damaged.
+
+        Returns
+        -------
+        dict
+            ``contents``, ``bytes_read``, ``bytes_total``, ``damages`` (their number), ``mended``, ``lost`` (contents of
+            the pool of which something is), ``is_whole`` (everything has been read, by now), and ``list``, a dict for
+            each of the first thousand damages: its ``state`` (``"found"``, ``"mended"``, ``"lost"``), ``what``,
+            ``source``, ``tensor``, bytes, elements and rows, and ``holders``, the snapshots that need it.
+
+        Raises
+        ------
+        ReadOnlyError
+            The store is open for reading, and can't be repaired.
+        FullError
+            There is no room to write what could be mended; what was, stays so.
+        """
+        share, size = _sample(sample)
+        if repair:
+            self._check_writable()
+        return self._pool.scrub(
+            _texts(what),
+            share,
+            size,
+            0 if rate is None else parse_size(rate),
+            bool(repair),
+            tuple(os.fspath(path) for path in ((sources,) if isinstance(sources, str | os.PathLike) else sources)),
+            progress,
+        )
+
+    def dump(
+        self,
+        file: int | Any,
+        what: str | Iterable[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        since: Iterable[int | Any] = (),
+        canonical: bool = False,
+        resume: bool = False,
+    ) -> dict[str, Any]:
+        """Write an archive to a binary file or a descriptor, which may be a pipe.
+
+        Parameters
+        ----------
+        file
+            Where it goes.
+        what
+            A shelf (``"run"``), a snapshot (``"run@7"``), a range (``"run@5..9"``), or several of them; without it,
+            everything. Bases that the part needs travel along, or what rests on them is sent whole, whichever is less.
+        since
+            Older archives, open files: what they have is left out, and is needed to restore this one.
+        canonical
+            Make the same archive for the same content, however it is stored: entries by name, payloads raw.
+        resume
+            `file` is open for reading and writing, and may hold the beginning of this archive: check it, and go on.
+
+        Returns
+        -------
+        dict
+            ``snapshots``, ``contents``, ``contents_found`` (those that are only named, for an older archive has them),
+            ``bytes``.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such shelf or snapshot.
+        DamagedError
+            A tensor can't be read; or, with `resume`, the file holds something else.
+        """
+        addresses = _texts(what)
+        older = tuple(descriptor(one) for one in since)
+        return self._pool.dump(descriptor(file), addresses, older, canonical, resume, progress)
+
+    def restore(
+        self,
+        file: int | Any | Iterable[int | Any],
+        progress: Progress | None = None,
+        *,
+        only: str | Iterable[str] | None = None,
+        name: str | None = None,
+        move_tags: bool = False,
+        resume: bool = False,
+    ) -> dict[str, Any]:
         """Add the snapshots of an archive, which is verified first; on failure the pool is as it was.
+
+        Parameters
+        ----------
+        file
+            An open binary file or a descriptor, which may be a pipe; or several, one made since the other, the oldest
+            first: one commit shows them all.
+        only
+            Parts (what has an ``@`` in it: ``"run@7"``, ``"run@5..9"``, ``"run@.."``), or tensors by name or pattern
+            (``"model.*"``). Then there is one archive, a file, of which nothing else is read.
+        name
+            Of the shelf, instead of its own.
+        move_tags
+            Tags that the shelf has elsewhere move to where the archive has them. Else they stay.
+        resume
+            When the restore is cut short, what has arrived stays in the pool, unseen, for the next one with `resume`.
+
+        Returns
+        -------
+        dict
+            ``snapshots`` (added), ``snapshots_skipped`` (there already), ``contents``, ``contents_found`` (those of
+            them that the pool had), ``bytes``.
 
         Raises
         ------
@@ -221,9 +349,16 @@ class Store:
             A shelf has other snapshots under the same numbers.
         DamagedError
             The archive is not what was written.
+        NotFoundError
+            It has no such part; or it was made since another archive, which is missing.
         """
         self._check_writable()
-        return self._pool.restore(_descriptor(file), progress)
+        files = tuple(file) if isinstance(file, list | tuple) else (file,)
+        wanted = _texts(only)
+        addresses = tuple(text for text in wanted if "@" in text)
+        tensors = tuple(text for text in wanted if "@" not in text)
+        descriptors = tuple(descriptor(one) for one in files)
+        return self._pool.restore(descriptors, addresses, tensors, name, move_tags, resume, progress)
 
     def close(self) -> None:
         """Close this open of the pool; waits for snapshots under way. Closing twice does nothing.
@@ -251,16 +386,40 @@ class Store:
         state = "closed" if self.closed else f"mode {self._mode!r}"
         return f"<lmcstore.Store {self._path!r}, {state}>"
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        if self.closed:
+            return _html.table(repr(self), (), ())
+        info, shelves = self.info(), self._pool.shelves()
+        limit = _html.size(info["limit_bytes"]) if info["limit_bytes"] else "the disk"
+        title = f"{self._path}: {_html.size(info['used_bytes'])} of {limit} used, {info['medium']}"
+        rows = [(shelf["name"], shelf["snapshot_count"], shelf["latest"] or "") for shelf in shelves]
+        most = _html.MOST_ROWS
+        return _html.table(title, ("shelf", "snapshots", "latest"), rows[:most], len(rows) - most)
+
     def _check_writable(self) -> None:
         if self._mode == "r":
             raise ReadOnlyError(f"{self._path} was opened with mode 'r'; open it with mode 'r+' or 'a' to write")
 
 
-def _descriptor(file: int | Any) -> int:
-    if isinstance(file, int):
-        return file
-    if not hasattr(file, "fileno"):
-        raise UnsupportedError(f"an archive goes through an open file or a descriptor, not a {type(file).__qualname__}")
-    if hasattr(file, "flush"):
-        file.flush()
-    return int(file.fileno())
+def _sample(sample: float | str | None) -> tuple[float, int]:
+    """Give the share and the bytes of a sample; 0: everything."""
+    if sample is None:
+        return 0.0, 0
+    if isinstance(sample, str) and not sample.rstrip().endswith("%"):
+        size = parse_size(sample)
+        if size == 0:
+            raise InvalidError("a sample of no bytes reads nothing")
+        return 0.0, size
+    try:
+        share = float(sample.rstrip().rstrip("%")) / 100 if isinstance(sample, str) else float(sample)
+    except (TypeError, ValueError):
+        raise InvalidError(f"{sample!r:.100} is no sample: write 0.01, '1%' or '10GiB'") from None
+    if not 0 < share <= 1:
+        raise InvalidError("a sample is a share above 0, up to 1, or a size such as '10GiB'")
+    return share, 0
+
+
+def _texts(what: str | Iterable[str] | None) -> tuple[str, ...]:
+    return () if what is None else (what,) if isinstance(what, str) else tuple(what)

@@ -394,9 +394,9 @@ static PyObject *capture_put_attachment(struct capture_object *self, PyObject *a
 static PyObject *capture_reserve(struct capture_object *self, PyObject *args)
 {
     const char *name;
-    unsigned int dtype;
+    uint32_t dtype;
     Py_buffer shape;
-    if (!PyArg_ParseTuple(args, "sIy*:reserve", &name, &dtype, &shape)) {
+    if (!PyArg_ParseTuple(args, "sO&y*:reserve", &name, core_to_uint32, &dtype, &shape)) {
         return NULL;
     }
     struct lmcs_tensor tensor = {.name = name,
@@ -426,6 +426,22 @@ static PyObject *capture_reserve(struct capture_object *self, PyObject *args)
         return core_raise(core_state_of((PyObject *)self), &error);
     }
     return core_buffer_new(core_state_of((PyObject *)self), (PyObject *)self, data, bytes, false);
+}
+
+static PyObject *capture_put_live(struct capture_object *self, PyObject *unused)
+{
+    (void)unused;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!begin_call(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_put_live(self->handle, &error);
+    Py_END_ALLOW_THREADS end_call(self);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
 }
 
 /* ---- Commit --------------------------------------------------------------------------------------------------- */
@@ -462,8 +478,10 @@ static struct lmcs_metric *metric_array(PyObject *names, PyObject *values)
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         metrics[i].name = name_of(PyTuple_GetItem(names, i));
-        metrics[i].value = PyFloat_AsDouble(PyTuple_GetItem(values, i));
-        if (metrics[i].name == NULL || PyErr_Occurred()) {
+        if (metrics[i].name != NULL) {
+            metrics[i].value = PyFloat_AsDouble(PyTuple_GetItem(values, i));
+        }
+        if (PyErr_Occurred()) {
             free(metrics);
             return NULL;
         }
@@ -500,11 +518,12 @@ static PyObject *commit(struct capture_object *self, const struct lmcs_commit_op
 static PyObject *capture_commit(struct capture_object *self, PyObject *args)
 {
     PyObject *step, *tags, *metric_names, *metric_values, *result = NULL;
-    unsigned long long parent, time_ns;
+    uint64_t parent, time_ns;
     const char *meta_json;
     int asynchronous;
-    if (!PyArg_ParseTuple(args, "OKKO!O!O!zp:commit", &step, &parent, &time_ns, &PyTuple_Type, &tags, &PyTuple_Type,
-                          &metric_names, &PyTuple_Type, &metric_values, &meta_json, &asynchronous)) {
+    if (!PyArg_ParseTuple(args, "OO&O&O!O!O!zp:commit", &step, core_to_uint64, &parent, core_to_uint64, &time_ns,
+                          &PyTuple_Type, &tags, &PyTuple_Type, &metric_names, &PyTuple_Type, &metric_values, &meta_json,
+                          &asynchronous)) {
         return NULL;
     }
     struct lmcs_commit_options options;
@@ -622,6 +641,7 @@ static PyMethodDef methods[] = {
            "put(names, dtypes, ndims, shapes, strides, strided, addresses): see the file's opening comment."),
     METHOD("put_same", capture_put_same, METH_VARARGS, "put_same(names, existing, dtypes, ndims, shapes)."),
     METHOD("put_attachment", capture_put_attachment, METH_VARARGS, "put_attachment(name, bytes)."),
+    METHOD("put_live", capture_put_live, METH_NOARGS, "All live variables of the shelf, as they are."),
     METHOD("reserve", capture_reserve, METH_VARARGS,
            "reserve(name, dtype, shape): a writable Buffer, to be filled and dropped before the commit."),
     METHOD("commit", capture_commit, METH_VARARGS,

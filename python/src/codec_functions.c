@@ -230,7 +230,7 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args)
     struct lmc_hash digest;
     unsigned dtype, threads;
     Py_buffer data;
-    if (!PyArg_ParseTuple(args, "y*II:digest", &data, &dtype, &threads)) {
+    if (!PyArg_ParseTuple(args, "y*O&O&:digest", &data, core_to_uint32, &dtype, core_to_uint32, &threads)) {
         return NULL;
     }
     bool ok = check_dtype(state, &data, dtype) && find_digest(state, &data, dtype, threads, &digest);
@@ -393,7 +393,8 @@ PyObject *core_codec_compress(PyObject *module, PyObject *args)
     PyObject *base_object, *frame = NULL;
     unsigned dtype, dense, threads;
     Py_buffer data, base;
-    if (!PyArg_ParseTuple(args, "y*OIII:compress", &data, &base_object, &dtype, &dense, &threads)) {
+    if (!PyArg_ParseTuple(args, "y*OO&O&O&:compress", &data, &base_object, core_to_uint32, &dtype, core_to_uint32,
+                          &dense, core_to_uint32, &threads)) {
         return NULL;
     }
     if (get_optional(base_object, PyBUF_SIMPLE, &base)) {
@@ -589,7 +590,7 @@ PyObject *core_codec_decompress(PyObject *module, PyObject *args)
     PyObject *owner, *base_object, *out_object, *result = NULL;
     Py_buffer bytes, base, out = {.obj = NULL};
     unsigned threads;
-    if (!PyArg_ParseTuple(args, "OOOI:decompress", &owner, &base_object, &out_object, &threads) ||
+    if (!PyArg_ParseTuple(args, "OOOO&:decompress", &owner, &base_object, &out_object, core_to_uint32, &threads) ||
         PyObject_GetBuffer(owner, &bytes, PyBUF_SIMPLE) != 0) {
         return NULL;
     }

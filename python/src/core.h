@@ -23,6 +23,7 @@
 #include <sys/types.h>
 
 #include "lmcstore.h"
+#include "lmcstore_live.h"
 
 #define STATUS_COUNT (LMCS_CANCELLED + 1)
 
@@ -33,6 +34,8 @@ struct core_state {
     PyTypeObject *snapshot_type;
     PyTypeObject *view_type;
     PyTypeObject *buffer_type;
+    PyTypeObject *live_type;
+    PyTypeObject *transaction_type;
 };
 
 extern struct PyModuleDef core_module;
@@ -78,6 +81,19 @@ struct buffer_object {
     void *data;
     Py_ssize_t size_bytes;
     bool read_only;
+    unsigned *counter; /* the owner's, of its Buffers, or NULL */
+};
+
+struct live_object {
+    PyObject_HEAD struct lmcs_live *handle;
+    unsigned exports;
+    bool read_only;
+};
+
+struct transaction_object {
+    PyObject_HEAD struct lmcs_transaction *handle; /* NULL: ended */
+    pid_t owner;
+    bool busy; /* a thread is in a call with it */
 };
 
 /* ---- module.c ---- */
@@ -89,6 +105,9 @@ void *core_object_new(PyTypeObject *type);
 void core_object_free(PyObject *self);
 /* An exact int as uint64, or false with an exception that names `what`. */
 bool core_uint64(PyObject *value, const char *what, uint64_t *out);
+/* For "O&": an int as uint64_t or uint32_t. (The formats K and I take any int, and what does not fit they cut off.) */
+int core_to_uint64(PyObject *value, void *out);
+int core_to_uint32(PyObject *value, void *out);
 
 /* ---- error.c ---- */
 
@@ -122,6 +141,22 @@ void core_pool_leave(struct pool_object *pool);
 /* True in a forked child of the process that opened the pool. */
 bool core_pool_is_foreign(const struct pool_object *pool);
 
+/* ---- pool_names.c ---- */
+
+PyObject *core_shelf_dict(const struct lmcs_shelf_info *info);
+PyObject *core_removal_tuple(const struct lmcs_removal *removal);
+PyObject *core_pool_rename(struct pool_object *self, PyObject *args);
+PyObject *core_pool_drop(struct pool_object *self, PyObject *args);
+PyObject *core_pool_range(struct pool_object *self, PyObject *args);
+PyObject *core_pool_newest(struct pool_object *self, PyObject *args);
+PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
+
+/* ---- snapshot_reading.c ---- */
+
+PyObject *core_snapshot_entries(struct snapshot_object *self, PyObject *unused);
+PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args);
+PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args);
+
 /* ---- capture_type.c ---- */
 
 extern PyType_Spec capture_spec;
@@ -133,6 +168,8 @@ void core_capture_end(struct capture_object *capture);
 
 extern PyType_Spec snapshot_spec;
 PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, struct lmcs_snapshot *handle);
+/* Before a call with the handle, with core_pool_leave(self->pool) after it; fails with an exception. */
+bool core_snapshot_enter(struct snapshot_object *self);
 /* Ends a snapshot's handle because its pool is being closed. */
 void core_snapshot_end(struct snapshot_object *snapshot);
 
@@ -142,6 +179,15 @@ PyObject *core_codec_compress(PyObject *module, PyObject *args);
 PyObject *core_codec_decompress(PyObject *module, PyObject *args);
 PyObject *core_codec_info(PyObject *module, PyObject *owner);
 PyObject *core_codec_digest(PyObject *module, PyObject *args);
+
+/* ---- pool_archive.c ---- */
+
+/* The texts of a tuple of str, which are borrowed from it; NULL with an exception. To be freed. */
+const char **core_texts_of(PyObject *tuple, size_t *count);
+PyObject *core_pool_dump(struct pool_object *self, PyObject *args);
+PyObject *core_pool_restore(struct pool_object *self, PyObject *args);
+PyObject *core_archive_ls(PyObject *module, PyObject *args);
+PyObject *core_archive_verify(PyObject *module, PyObject *args);
 /* A Buffer over memory that an object keeps in place; it is the caller's business that it does. */
 PyObject *core_memory(PyObject *module, PyObject *args);
 
@@ -151,5 +197,46 @@ extern PyType_Spec view_spec;
 extern PyType_Spec buffer_spec;
 PyObject *core_view_new(struct core_state *state, struct lmcs_view *handle, bool is_private);
 PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data, uint64_t size_bytes, bool read_only);
+
+/* Counts the Buffer in its owner's counter as long as it is there. */
+void core_buffer_count(PyObject *buffer, unsigned *counter);
+
+/* ---- live_type.c ---- */
+
+extern PyType_Spec live_spec;
+extern PyType_Spec transaction_spec;
+PyObject *core_live_new(struct core_state *state, struct lmcs_live *handle, bool read_only);
+PyObject *core_live_info_dict(const struct lmcs_live_info *info);
+/* The numbers of a tuple, LMCS_MAX_DIMS at most; false with an exception. */
+bool core_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim);
+PyObject *core_pool_transaction(struct pool_object *self, PyObject *args);
+
+/* ---- pool_live.c: methods of Pool ---- */
+
+PyObject *core_pool_live_create(struct pool_object *self, PyObject *args);
+PyObject *core_pool_live_open(struct pool_object *self, PyObject *args);
+PyObject *core_pool_live_list(struct pool_object *self, PyObject *args);
+PyObject *core_pool_live_usage(struct pool_object *self, PyObject *args);
+PyObject *core_pool_live_erase(struct pool_object *self, PyObject *args);
+PyObject *core_pool_live_rename(struct pool_object *self, PyObject *args);
+PyObject *core_pool_live_swap(struct pool_object *self, PyObject *args);
+PyObject *core_pool_live_put(struct pool_object *self, PyObject *args);
+PyObject *core_pool_live_checkout(struct pool_object *self, PyObject *args);
+
+/* Runs a call into the store, without the GIL, with the pool counted as in use. */
+#define POOL_CALL(pool, status, call)               \
+    do {                                            \
+        Py_BEGIN_ALLOW_THREADS(status) = (call);    \
+        Py_END_ALLOW_THREADS core_pool_leave(pool); \
+    } while (0)
+
+/* ---- pool_policy.c: methods of Pool ---- */
+
+PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
+PyObject *core_pool_prune(struct pool_object *self, PyObject *args);
+
+/* ---- pool_scrub.c: a method of Pool --------------------------------------------------------------------------- */
+
+PyObject *core_pool_scrub(struct pool_object *self, PyObject *args);
 
 #endif

@@ -38,6 +38,25 @@ bool core_uint64(PyObject *value, const char *what, uint64_t *out)
     return true;
 }
 
+int core_to_uint64(PyObject *value, void *out)
+{
+    return core_uint64(value, "a number", out);
+}
+
+int core_to_uint32(PyObject *value, void *out)
+{
+    uint64_t number;
+    if (!core_uint64(value, "a number", &number)) {
+        return 0;
+    }
+    if (number > UINT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "a number is out of range: %R", value);
+        return 0;
+    }
+    *(uint32_t *)out = (uint32_t)number;
+    return 1;
+}
+
 /* (name, size of an element) of a dtype by its number, or None. */
 static PyObject *dtype_info(PyObject *module, PyObject *arg)
 {
@@ -59,6 +78,8 @@ static PyMethodDef methods[] = {
     {"codec_compress", core_codec_compress, METH_VARARGS, "A frame: (data, base, dtype, dense, threads)."},
     {"codec_decompress", core_codec_decompress, METH_VARARGS, "A frame's content: (frame, base, out, threads)."},
     {"codec_info", core_codec_info, METH_O, "What a frame's header says."},
+    {"archive_ls", core_archive_ls, METH_VARARGS, "archive_ls(fd): what is in an archive, as a dict."},
+    {"archive_verify", core_archive_verify, METH_VARARGS, "archive_verify(fd): the same, when it is whole."},
     {"codec_digest", core_codec_digest, METH_VARARGS, "A digest as text: (data, dtype, threads)."},
     {"memory", core_memory, METH_VARARGS, "A Buffer over memory: (owner, address, size_bytes)."},
     {"dtype_info", dtype_info, METH_O, "dtype_info(dtype)\n--\n\nName and size in bytes of a dtype, or None."},
@@ -75,11 +96,26 @@ static const struct {
     const char *name;
     long value;
 } constants[] = {
-    {"OPEN_READ", LMCS_OPEN_READ},     {"OPEN_WRITE", LMCS_OPEN_WRITE},       {"OPEN_OR_CREATE", LMCS_OPEN_OR_CREATE},
-    {"OPEN_CREATE", LMCS_OPEN_CREATE}, {"NO_BACKGROUND", LMCS_NO_BACKGROUND}, {"FORCE_NETWORK", LMCS_FORCE_NETWORK},
-    {"TENSOR", LMCS_TENSOR},           {"ATTACHMENT", LMCS_ATTACHMENT},       {"VIEW_PRIVATE", LMCS_VIEW_PRIVATE},
-    {"VIEW_VERIFY", LMCS_VIEW_VERIFY}, {"VIEW_COPY", LMCS_VIEW_COPY},         {"MAX_NAME", LMCS_MAX_NAME},
-    {"MAX_DIMS", LMCS_MAX_DIMS},       {"MAX_TENSORS", LMCS_MAX_TENSORS},
+    {"OPEN_READ", LMCS_OPEN_READ},
+    {"OPEN_WRITE", LMCS_OPEN_WRITE},
+    {"OPEN_OR_CREATE", LMCS_OPEN_OR_CREATE},
+    {"OPEN_CREATE", LMCS_OPEN_CREATE},
+    {"NO_BACKGROUND", LMCS_NO_BACKGROUND},
+    {"FORCE_NETWORK", LMCS_FORCE_NETWORK},
+    {"TENSOR", LMCS_TENSOR},
+    {"ATTACHMENT", LMCS_ATTACHMENT},
+    {"VIEW_PRIVATE", LMCS_VIEW_PRIVATE},
+    {"VIEW_VERIFY", LMCS_VIEW_VERIFY},
+    {"VIEW_COPY", LMCS_VIEW_COPY},
+    {"MAX_NAME", LMCS_MAX_NAME},
+    {"MAX_DIMS", LMCS_MAX_DIMS},
+    {"MAX_TENSORS", LMCS_MAX_TENSORS},
+    {"LIVE_TENSOR", LMCS_LIVE_TENSOR},
+    {"LIVE_VALUE", LMCS_LIVE_VALUE},
+    {"LIVE_UNNAMED", LMCS_LIVE_UNNAMED},
+    {"LIVE_MAX_VALUE", LMCS_LIVE_MAX_VALUE},
+    {"LIVE_MAX_NOTE", LMCS_LIVE_MAX_NOTE},
+    {"TRANSACTION_DECLARED", LMCS_TRANSACTION_DECLARED},
 };
 
 static int execute(PyObject *module)
@@ -88,7 +124,8 @@ static int execute(PyObject *module)
     if (!core_load_exceptions(state) || !add_type(module, &pool_spec, &state->pool_type) ||
         !add_type(module, &capture_spec, &state->capture_type) ||
         !add_type(module, &snapshot_spec, &state->snapshot_type) || !add_type(module, &view_spec, &state->view_type) ||
-        !add_type(module, &buffer_spec, &state->buffer_type)) {
+        !add_type(module, &buffer_spec, &state->buffer_type) || !add_type(module, &live_spec, &state->live_type) ||
+        !add_type(module, &transaction_spec, &state->transaction_type)) {
         return -1;
     }
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
@@ -126,6 +163,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->snapshot_type);
     Py_VISIT(state->view_type);
     Py_VISIT(state->buffer_type);
+    Py_VISIT(state->live_type);
+    Py_VISIT(state->transaction_type);
     return 0;
 }
 
@@ -140,6 +179,8 @@ static int clear(PyObject *module)
     Py_CLEAR(state->snapshot_type);
     Py_CLEAR(state->view_type);
     Py_CLEAR(state->buffer_type);
+    Py_CLEAR(state->live_type);
+    Py_CLEAR(state->transaction_type);
     return 0;
 }
 

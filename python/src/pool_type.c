@@ -17,13 +17,6 @@
 #define MAX_DAMAGES     1000   /* that verify() lists; the report counts all */
 #define NUMBERS_AT_ONCE 100000 /* the most that numbers() and steps() give in one call */
 
-/* Runs a call into the store, without the GIL, with the pool counted as in use. */
-#define POOL_CALL(pool, status, call)               \
-    do {                                            \
-        Py_BEGIN_ALLOW_THREADS(status) = (call);    \
-        Py_END_ALLOW_THREADS core_pool_leave(pool); \
-    } while (0)
-
 bool core_pool_is_foreign(const struct pool_object *pool)
 {
     return getpid() != pool->owner;
@@ -85,12 +78,13 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     struct core_state *state = PyModule_GetState(module);
     PyObject *path = NULL;
     int mode;
-    unsigned long long limit_bytes = 0;
-    unsigned int wait_ms = 10000;
-    unsigned int threads = 0;
-    unsigned int flags = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|KIII:open", names, PyUnicode_FSConverter, &path, &mode,
-                                     &limit_bytes, &wait_ms, &threads, &flags)) {
+    uint64_t limit_bytes = 0;
+    uint32_t wait_ms = 10000;
+    uint32_t threads = 0;
+    uint32_t flags = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|O&O&O&O&:open", names, PyUnicode_FSConverter, &path, &mode,
+                                     core_to_uint64, &limit_bytes, core_to_uint32, &wait_ms, core_to_uint32, &threads,
+                                     core_to_uint32, &flags)) {
         return NULL;
     }
     struct lmcs_open_options options;
@@ -230,7 +224,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
 #define U64(field) #field, (unsigned long long)info.field
     return Py_BuildValue(
         "{s:N,s:y#,s:N,s:s,s:N,s:N,s:s,s:s,s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,"
-        "s:K,s:N,s:N,s:s,s:I}",
+        "s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I}",
         "path", PyUnicode_DecodeFSDefault(info.path), "uuid", info.uuid, (Py_ssize_t)sizeof info.uuid, "writable",
         PyBool_FromLong(info.writable), "medium", (unsigned)info.medium < 4 ? media[info.medium] : "unknown",
         "is_persistent_memory", PyBool_FromLong(info.is_persistent_memory), "forced", PyBool_FromLong(info.forced),
@@ -240,8 +234,9 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
         U64(metadata_bytes), U64(created_ns), U64(epoch), U64(shelf_count), U64(snapshot_count), U64(content_count),
         U64(last_snapshot_bytes), U64(snapshots_that_fit), U64(compaction_backlog), U64(compacted_contents),
         "compaction_running", PyBool_FromLong(info.compaction_running), "compaction_paused",
-        PyBool_FromLong(info.compaction_paused), "compaction_error", info.compaction_error, "format_version",
-        (unsigned)info.format_version);
+        PyBool_FromLong(info.compaction_paused), "compaction_error", info.compaction_error, U64(scrubbed_ns),
+        "scrub_share", info.scrub_share, U64(scrub_found), U64(scrub_mended), U64(lost_contents), U64(parity_bytes),
+        "format_version", (unsigned)info.format_version);
 #undef U64
 }
 
@@ -261,13 +256,6 @@ static PyObject *pool_set_limit(struct pool_object *self, PyObject *arg)
 }
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
-
-static PyObject *shelf_dict(const struct lmcs_shelf_info *info)
-{
-    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:I}", "name", info->name, "snapshot_count",
-                         (unsigned long long)info->snapshot_count, "latest", (unsigned long long)info->latest,
-                         "next_number", (unsigned long long)info->next_number, "keep_raw", (unsigned)info->keep_raw);
-}
 
 struct shelf_list {
     struct lmcs_shelf_info *items;
@@ -313,7 +301,7 @@ static PyObject *pool_shelves(struct pool_object *self, PyObject *unused)
     }
     result = PyList_New((Py_ssize_t)list.count);
     for (size_t i = 0; result != NULL && i < list.count; i++) {
-        PyObject *item = shelf_dict(&list.items[i]);
+        PyObject *item = core_shelf_dict(&list.items[i]);
         if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0) {
             Py_CLEAR(result);
         }
@@ -336,16 +324,16 @@ static PyObject *pool_shelf_info(struct pool_object *self, PyObject *args)
     if (status != LMCS_OK) {
         return core_raise(core_state_of((PyObject *)self), &error);
     }
-    return shelf_dict(&info);
+    return core_shelf_dict(&info);
 }
 
 static PyObject *pool_set_keep_raw(struct pool_object *self, PyObject *args)
 {
     const char *shelf;
-    unsigned int keep_raw;
+    uint32_t keep_raw;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "sI:set_keep_raw", &shelf, &keep_raw) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "sO&:set_keep_raw", &shelf, core_to_uint32, &keep_raw) || !core_pool_enter(self)) {
         return NULL;
     }
     POOL_CALL(self, status, lmcs_shelf_set_keep_raw(self->handle, shelf, keep_raw, &error));
@@ -427,9 +415,9 @@ out:
 static PyObject *pool_numbers(struct pool_object *self, PyObject *args)
 {
     const char *shelf;
-    unsigned long long first;
+    uint64_t first;
     Py_ssize_t capacity;
-    if (!PyArg_ParseTuple(args, "sKn:numbers", &shelf, &first, &capacity)) {
+    if (!PyArg_ParseTuple(args, "sO&n:numbers", &shelf, core_to_uint64, &first, &capacity)) {
         return NULL;
     }
     return number_list(self, shelf, NULL, first, capacity > 0 ? (size_t)capacity : 0);
@@ -439,9 +427,9 @@ static PyObject *pool_steps(struct pool_object *self, PyObject *args)
 {
     const char *shelf;
     long long step;
-    unsigned long long first;
+    uint64_t first;
     Py_ssize_t capacity;
-    if (!PyArg_ParseTuple(args, "sLKn:steps", &shelf, &step, &first, &capacity)) {
+    if (!PyArg_ParseTuple(args, "sLO&n:steps", &shelf, &step, core_to_uint64, &first, &capacity)) {
         return NULL;
     }
     int64_t wanted = step;
@@ -451,29 +439,28 @@ static PyObject *pool_steps(struct pool_object *self, PyObject *args)
 static PyObject *pool_remove(struct pool_object *self, PyObject *args)
 {
     const char *shelf;
-    unsigned long long number;
+    uint64_t number;
     int dry_run = 0;
     struct lmcs_removal removal;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "sK|p:remove", &shelf, &number, &dry_run) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "sO&|p:remove", &shelf, core_to_uint64, &number, &dry_run) || !core_pool_enter(self)) {
         return NULL;
     }
     POOL_CALL(self, status, lmcs_snapshot_remove(self->handle, shelf, number, dry_run != 0, &removal, &error));
     if (status != LMCS_OK) {
         return core_raise(core_state_of((PyObject *)self), &error);
     }
-    return Py_BuildValue("KKK", (unsigned long long)removal.freed_bytes, (unsigned long long)removal.later_bytes,
-                         (unsigned long long)removal.removed_tags);
+    return core_removal_tuple(&removal);
 }
 
 static PyObject *pool_tag_set(struct pool_object *self, PyObject *args)
 {
     const char *shelf, *tag;
-    unsigned long long number;
+    uint64_t number;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "ssK:tag_set", &shelf, &tag, &number) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "ssO&:tag_set", &shelf, &tag, core_to_uint64, &number) || !core_pool_enter(self)) {
         return NULL;
     }
     POOL_CALL(self, status, lmcs_tag_set(self->handle, shelf, tag, number, &error));
@@ -624,57 +611,6 @@ static PyObject *pool_verify(struct pool_object *self, PyObject *args)
                          "damages", (unsigned long long)report.damages, "list", damages.list);
 }
 
-static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
-{
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K}", "snapshots", (unsigned long long)report->snapshots,
-                         "snapshots_skipped", (unsigned long long)report->snapshots_skipped, "contents",
-                         (unsigned long long)report->contents, "bytes", (unsigned long long)report->bytes, "left_out",
-                         (unsigned long long)report->left_out);
-}
-
-static PyObject *pool_dump(struct pool_object *self, PyObject *args)
-{
-    const char *shelf;
-    int fd;
-    PyObject *function = Py_None;
-    struct core_progress progress;
-    struct lmcs_transfer_report report = {0};
-    struct lmcs_error error = {0};
-    if (!PyArg_ParseTuple(args, "zi|O:dump", &shelf, &fd, &function) || !core_pool_enter(self)) {
-        return NULL;
-    }
-    core_progress_init(&progress, self, function);
-    CORE_BEGIN_PROGRESS(&progress);
-    enum lmcs_status status = lmcs_dump(self->handle, shelf, fd, &progress.progress, &report, &error);
-    CORE_END_PROGRESS(&progress);
-    core_pool_leave(self);
-    if (status != LMCS_OK || progress.raised) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    return transfer_dict(&report);
-}
-
-static PyObject *pool_restore(struct pool_object *self, PyObject *args)
-{
-    int fd;
-    PyObject *function = Py_None;
-    struct core_progress progress;
-    struct lmcs_transfer_report report = {0};
-    struct lmcs_error error = {0};
-    if (!PyArg_ParseTuple(args, "i|O:restore", &fd, &function) || !core_pool_enter(self)) {
-        return NULL;
-    }
-    core_progress_init(&progress, self, function);
-    CORE_BEGIN_PROGRESS(&progress);
-    enum lmcs_status status = lmcs_restore(self->handle, fd, &progress.progress, &report, &error);
-    CORE_END_PROGRESS(&progress);
-    core_pool_leave(self);
-    if (status != LMCS_OK || progress.raised) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    return transfer_dict(&report);
-}
-
 /* ---- The type ------------------------------------------------------------------------------------------------- */
 
 #define METHOD(name, function, flags, doc)                        \
@@ -689,6 +625,9 @@ static PyMethodDef methods[] = {
     METHOD("shelves", pool_shelves, METH_NOARGS, "A dict for each shelf."),
     METHOD("shelf_info", pool_shelf_info, METH_VARARGS, "shelf_info(shelf): a dict."),
     METHOD("set_keep_raw", pool_set_keep_raw, METH_VARARGS, "set_keep_raw(shelf, count)."),
+    METHOD("set_policy", core_pool_set_policy, METH_VARARGS, "set_policy(shelf, words)."),
+    METHOD("prune", core_pool_prune, METH_VARARGS,
+           "prune(shelf, words or None, dry_run) -> (kept, removed numbers, freed, later, tags)."),
     METHOD("begin", pool_begin, METH_VARARGS, "begin(shelf): a Capture."),
     METHOD("find", pool_find, METH_VARARGS, "find(shelf, which): a Snapshot."),
     METHOD("numbers", pool_numbers, METH_VARARGS, "numbers(shelf, first, capacity): ascending, from first on."),
@@ -696,14 +635,35 @@ static PyMethodDef methods[] = {
     METHOD("remove", pool_remove, METH_VARARGS, "remove(shelf, number, dry_run=False): (freed, later, tags)."),
     METHOD("tag_set", pool_tag_set, METH_VARARGS, "tag_set(shelf, tag, number)."),
     METHOD("tag_remove", pool_tag_remove, METH_VARARGS, "tag_remove(shelf, tag)."),
+    METHOD("change_tags", core_pool_change_tags, METH_VARARGS, "change_tags(shelf, [(tag, number, expected), ...])."),
+    METHOD("rename", core_pool_rename, METH_VARARGS, "rename(shelf, name)."),
+    METHOD("drop", core_pool_drop, METH_VARARGS, "drop(shelf, dry_run=False): (freed, later, tags)."),
+    METHOD("range", core_pool_range, METH_VARARGS, "range(shelf, range): its first and last number."),
+    METHOD("newest", core_pool_newest, METH_VARARGS, "newest(shelf, before, capacity): numbers, descending."),
     METHOD("compact", pool_compact, METH_VARARGS, "compact(progress=None): until nothing is left to do."),
     METHOD("pause", pool_pause, METH_NOARGS, "Holds the background compactor."),
     METHOD("resume", pool_resume, METH_NOARGS, "Lets the background compactor go on."),
     METHOD("start", pool_start, METH_NOARGS, "Starts the background compactor."),
     METHOD("stop", pool_stop, METH_NOARGS, "Stops the background compactor."),
     METHOD("verify", pool_verify, METH_VARARGS, "verify(address=None, progress=None): a report with its damages."),
-    METHOD("dump", pool_dump, METH_VARARGS, "dump(shelf or None, fd, progress=None): a report."),
-    METHOD("restore", pool_restore, METH_VARARGS, "restore(fd, progress=None): a report."),
+    METHOD("scrub", core_pool_scrub, METH_VARARGS,
+           "scrub(addresses, sample_share, sample_bytes, rate_bytes, repair, paths, progress): a report."),
+    METHOD("dump", core_pool_dump, METH_VARARGS, "dump(fd, addresses, since, canonical, resume, progress): a report."),
+    METHOD("live_create", core_pool_live_create, METH_VARARGS,
+           "live_create(shelf, name, dtype, shape, form, flags, reserve_bytes, note): a Live."),
+    METHOD("live_open", core_pool_live_open, METH_VARARGS, "live_open(shelf, name): a Live."),
+    METHOD("live_list", core_pool_live_list, METH_VARARGS,
+           "live_list(shelf, prefix or None, from_ns, until_ns, names_only): names, or dicts."),
+    METHOD("live_usage", core_pool_live_usage, METH_VARARGS, "live_usage(shelf): a dict."),
+    METHOD("live_erase", core_pool_live_erase, METH_VARARGS, "live_erase(shelf, name)."),
+    METHOD("live_rename", core_pool_live_rename, METH_VARARGS, "live_rename(shelf, from, to)."),
+    METHOD("live_swap", core_pool_live_swap, METH_VARARGS, "live_swap(shelf, first, second)."),
+    METHOD("live_put", core_pool_live_put, METH_VARARGS, "live_put(shelf, name, data, note)."),
+    METHOD("live_checkout", core_pool_live_checkout, METH_VARARGS, "live_checkout(shelf, which)."),
+    METHOD("transaction", core_pool_transaction, METH_VARARGS,
+           "transaction(shelf, lives or None, flags, wait_ms, limit_bytes): a Transaction."),
+    METHOD("restore", core_pool_restore, METH_VARARGS,
+           "restore(fds, addresses, only, name or None, move_tags, resume, progress): a report."),
     {NULL, NULL, 0, NULL},
 };
 

@@ -61,8 +61,7 @@ static void snapshot_dealloc(struct snapshot_object *self)
     core_object_free((PyObject *)self);
 }
 
-/* Before a call with the handle; leave with core_pool_leave(self->pool). */
-static bool snapshot_enter(struct snapshot_object *self)
+bool core_snapshot_enter(struct snapshot_object *self)
 {
     if (!core_pool_enter(self->pool)) {
         return false;
@@ -93,7 +92,7 @@ static PyObject *metrics_dict(const struct lmcs_snapshot_info *info)
 static PyObject *snapshot_info(struct snapshot_object *self, PyObject *unused)
 {
     (void)unused;
-    if (!snapshot_enter(self)) {
+    if (!core_snapshot_enter(self)) {
         return NULL;
     }
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(self->handle);
@@ -119,7 +118,7 @@ static PyObject *snapshot_storage(struct snapshot_object *self, PyObject *unused
     struct lmcs_snapshot_storage storage = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!snapshot_enter(self)) {
+    if (!core_snapshot_enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_storage(self->handle, &storage, &error);
@@ -140,7 +139,7 @@ static PyObject *snapshot_digest(struct snapshot_object *self, PyObject *unused)
     struct lmc_hash digest = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!snapshot_enter(self)) {
+    if (!core_snapshot_enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_digest(self->handle, &digest, &error);
@@ -201,7 +200,7 @@ static PyObject *snapshot_tags(struct snapshot_object *self, PyObject *unused)
     struct string_list list = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!snapshot_enter(self)) {
+    if (!core_snapshot_enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_tags(self->handle, collect_string, &list, &error);
@@ -223,7 +222,7 @@ static PyObject *snapshot_names(struct snapshot_object *self, PyObject *unused)
     struct string_list list = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!snapshot_enter(self)) {
+    if (!core_snapshot_enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_entries(self->handle, collect_tensor_name, &list, &error);
@@ -234,10 +233,26 @@ static PyObject *snapshot_names(struct snapshot_object *self, PyObject *unused)
     return result;
 }
 
+static PyObject *snapshot_fork(struct snapshot_object *self, PyObject *args)
+{
+    const char *name;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "s:fork", &name) || !core_snapshot_enter(self)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_shelf_fork(self->handle, name, &error);
+    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *snapshot_mark_loaded(struct snapshot_object *self, PyObject *unused)
 {
     (void)unused;
-    if (!snapshot_enter(self)) {
+    if (!core_snapshot_enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS lmcs_snapshot_mark_loaded(self->handle);
@@ -276,7 +291,7 @@ static PyObject *open_view(struct snapshot_object *self, const char *const *name
     struct lmcs_view *view = NULL;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!snapshot_enter(self)) {
+    if (!core_snapshot_enter(self)) {
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status = lmcs_view_open(self->handle, names, kinds, count, flags, &view, &error);
@@ -290,10 +305,10 @@ static PyObject *open_view(struct snapshot_object *self, const char *const *name
 static PyObject *snapshot_view(struct snapshot_object *self, PyObject *args)
 {
     PyObject *names, *tuple = NULL, *result = NULL;
-    unsigned int kind, flags;
+    uint32_t kind, flags;
     const char **array = NULL;
     uint32_t *kinds = NULL;
-    if (!PyArg_ParseTuple(args, "OII:view", &names, &kind, &flags)) {
+    if (!PyArg_ParseTuple(args, "OO&O&:view", &names, core_to_uint32, &kind, core_to_uint32, &flags)) {
         return NULL;
     }
     if (names == Py_None) {
@@ -331,7 +346,7 @@ static PyObject *snapshot_export(struct snapshot_object *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "zO&|O:export", &part, PyUnicode_FSConverter, &path, &function)) {
         return NULL;
     }
-    if (!snapshot_enter(self)) {
+    if (!core_snapshot_enter(self)) {
         Py_DECREF(path);
         return NULL;
     }
@@ -362,6 +377,13 @@ static PyMethodDef methods[] = {
     METHOD("digest", snapshot_digest, METH_NOARGS, "Hash of what it is: 16 bytes."),
     METHOD("tags", snapshot_tags, METH_NOARGS, "Its tags now."),
     METHOD("names", snapshot_names, METH_NOARGS, "The names of its tensors."),
+    METHOD("entries", core_snapshot_entries, METH_NOARGS,
+           "(name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content) of all."),
+    METHOD("fork", snapshot_fork, METH_VARARGS, "fork(name): a new shelf whose first snapshot it is."),
+    METHOD("read_range", core_snapshot_read_range, METH_VARARGS,
+           "read_range(kind, name, first_byte, bytes): a bytearray."),
+    METHOD("diff", core_snapshot_diff, METH_VARARGS,
+           "diff(after, flags, progress=None): a list of differences, and a report."),
     METHOD("mark_loaded", snapshot_mark_loaded, METH_NOARGS, "Makes it the default parent of the next capture."),
     METHOD("view", snapshot_view, METH_VARARGS, "view(names or None for all, kind, flags): a View."),
     METHOD("export", snapshot_export, METH_VARARGS, "export(part or None, path, progress=None): a report."),

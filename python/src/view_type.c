@@ -120,8 +120,17 @@ PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data,
     return (PyObject *)self;
 }
 
+void core_buffer_count(PyObject *buffer, unsigned *counter)
+{
+    ((struct buffer_object *)buffer)->counter = counter;
+    ++*counter;
+}
+
 static void buffer_dealloc(struct buffer_object *self)
 {
+    if (self->counter != NULL) {
+        --*self->counter;
+    }
     Py_CLEAR(self->owner);
     core_object_free((PyObject *)self);
 }

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How stores, shelves, snapshots and live variables show themselves in notebooks: small tables."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+MOST_ROWS = 20
+"""How many rows a table shows; the rest is counted."""
+
+
+def size(count: float) -> str:
+    """Write a number of bytes: ``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def when(seconds: float) -> str:
+    """Write a time (UTC), or nothing for none."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds)) if seconds else ""
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left_out: int = 0) -> str:
+    """Write a table; all text is escaped."""
+
+    def line(cells: Iterable[Any], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    more = f"<tfoot><tr><td colspan={len(head)}>and {left_out:,} more</td></tr></tfoot>" if left_out > 0 else ""
+    caption = f"<caption>{html.escape(title)}</caption>"
+    return f"<table>{caption}<thead>{line(head, 'th')}</thead><tbody>{body}</tbody>{more}</table>"

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""From values to variables, and back: what an assignment to a shelf's attribute makes, and what reading one opens."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from lmcstore import _core
+
+from ._memory import HIDDEN, Names, Shadow, ShelfError, ShelvedCommon, raises_shelf_errors, read_note
+from .bytes import shelved_bytes
+from .dlpack_array import shelved_dlpack_array
+from .float_number import float_number, shelved_float_number
+from .integer_number import integer_number, shelved_integer_number
+from .linkedlist import linked_list, shelved_linked_list
+from .ndarray import ndarray, open_array, shelved_ndarray
+from .string import shelved_string, string
+
+_SMALL = (shelved_integer_number, shelved_float_number, shelved_string, shelved_bytes)
+
+
+def shadow_of(value: Any, name: str) -> Shadow:
+    """Give what makes a variable of a value.
+
+    Raises
+    ------
+    ShelfError
+        Nothing does.
+    """
+    if isinstance(value, Shadow):
+        return value
+    if isinstance(value, np.ndarray):
+        return ndarray.copy_of(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        from .torch_tensor import torch_tensor
+
+        return torch_tensor.copy_of(value)
+    if isinstance(value, np.generic):
+        return _shadow_of_scalar(value)
+    if isinstance(value, str):
+        return string(str(value), getattr(value, "encoding", "utf-8"))
+    if isinstance(value, bytes):
+        from .bytes import bytes as shadow
+
+        return shadow(value)
+    if isinstance(value, float):
+        return float_number(value)
+    if isinstance(value, int):
+        return integer_number(value)
+    if isinstance(value, list | shelved_linked_list):
+        return linked_list(list(value))
+    if isinstance(value, shelved_dlpack_array):
+        return value.copy_shadow()
+    raise ShelfError(f"{name}: a {type(value).__module__}.{type(value).__qualname__} can't be put on a shelf")
+
+
+def _shadow_of_scalar(value: Any) -> Shadow:
+    if isinstance(value, np.bool_ | np.integer) and not isinstance(value, np.timedelta64):
+        return integer_number(int(value))
+    if isinstance(value, np.floating) and value.dtype.itemsize <= 8:
+        return float_number(float(value))
+    if isinstance(value, np.str_):
+        return string(str(value))
+    if isinstance(value, np.bytes_):
+        from .bytes import bytes as shadow
+
+        return shadow(bytes(value))
+    return ndarray.copy_of(np.asarray(value))
+
+
+def _is_the_same(current: Any, value: Any) -> bool:
+    """Whether a value is the variable itself, seen anew."""
+    if not (isinstance(current, shelved_ndarray) and isinstance(value, np.ndarray)):
+        return False
+    return (
+        current.dtype == value.dtype
+        and current.__array_interface__["data"] == value.__array_interface__["data"]
+        and current.shape == value.shape
+        and current.strides == value.strides
+        and current.size > 0
+    )
+
+
+def _check_own_view(current: Any, value: Any) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None or not (isinstance(current, torch.Tensor) and isinstance(value, torch.Tensor)):
+        return
+    try:
+        same = current.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return
+    if same and current.numel() > 0:
+        raise ShelfError("a tensor's own view can't be assigned to its name: assign a clone() of it")
+
+
+@raises_shelf_errors
+def assigned(names: Names, name: str, value: Any) -> Any:
+    """Make a value the variable of a name, in place of what there was, by one step; the object that stands for it."""
+    check_name(name)
+    current = names.get(name)
+    if current is None and isinstance(value, ShelvedCommon):
+        current = names[name] = opened(names, name)
+        if current is None:
+            del names[name]
+    if _is_the_same(current, value):
+        return current
+    _check_own_view(current, value)
+    shadow = shadow_of(value, name)
+    made = _changed_in_place(names, current, shadow)
+    if made is None:
+        old = current if isinstance(current, shelved_linked_list) else _unopened_list(names, name, current)
+        made = shadow.build(names, name)
+        names.pool.growing(made._value_named_memory.core.replace, name)
+        if old is not None:
+            old.erase_parts()
+    names[name] = made
+    return made
+
+
+def _changed_in_place(names: Names, current: Any, shadow: Shadow) -> Any:
+    """Give a number or a text another value without a new variable: what is fastest, and as atomic."""
+    if not isinstance(current, _SMALL):
+        return None
+    return current._changed(shadow)
+
+
+def _unopened_list(names: Names, name: str, current: Any) -> shelved_linked_list | None:
+    if current is not None:
+        return None
+    core = names.pool.open(name)
+    if core is None or read_note(core.info()["note"])[1].get("type") != "linked_list":
+        return None
+    return shelved_linked_list(names, name, core)
+
+
+def check_name(name: str) -> None:
+    """Refuse names that a variable can't have."""
+    if not isinstance(name, str):
+        raise ShelfError(f"a variable is named by a str, not by a {type(name).__qualname__}")
+    if not name or name.startswith(HIDDEN):
+        raise ShelfError(f"a variable can't be named {name!r}: names are not empty and don't begin with {HIDDEN!r}")
+
+
+@raises_shelf_errors
+def opened(names: Names, name: str) -> Any:
+    """Open a variable; None: there is none of that name."""
+    core = names.pool.open(name)
+    return None if core is None else object_of(names, name, core)
+
+
+def object_of(names: Names, name: str, core: _core.Live) -> Any:
+    """Give the object that stands for a variable."""
+    info = core.info()
+    note, extra = read_note(info["note"])
+    kind = extra.get("type")
+    if kind == "linked_list":
+        return shelved_linked_list(names, name, core)
+    if kind == "dlpack_array":
+        return shelved_dlpack_array(names, name, core)
+    if kind in ("string", "bytes"):
+        known = shelved_string if kind == "string" else shelved_bytes
+        return known.existing(names, name, core, extra)
+    if info["form"] == _core.LIVE_VALUE:
+        return _number(names, name, core)
+    if note == "torch":
+        from .torch_tensor import open_tensor
+
+        return open_tensor(names, name, core, extra)
+    return open_array(names, name, core)
+
+
+def _number(names: Names, name: str, core: _core.Live) -> Any:
+    from lmcstore.live import LiveValue
+
+    value = LiveValue(core).get()
+    for plain, shelved in (
+        (int, shelved_integer_number),
+        (float, shelved_float_number),
+        (str, shelved_string),
+        (bytes, shelved_bytes),
+    ):
+        if isinstance(value, plain):
+            return shelved.existing(names, name, core, {})
+    raise ShelfError(f"{name}: a live value that holds a {type(value).__qualname__} is nothing that PyMM knows")

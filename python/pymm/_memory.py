@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What all shelved variables share: the pool behind a shelf, its names, and the memory of one variable.
+
+`Names` is the ``__dict__`` of a shelf: attributes that were used are in it, so that ``s.x`` is an ordinary look-up; the
+others are opened when they are asked for. All shelves of one pool in a process share one, and nothing that is in it
+refers to it but weakly: the pool is closed when the last of the shelves and of the variables goes.
+
+A variable's note in the pool is what `lmcstore` writes there, so that ``store[shelf].live`` understands it, and behind
+a line feed what is PyMM's own, as JSON. Names that begin with ``-`` belong to lists and to what was saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import lmcstore
+from lmcstore import _core, live
+
+HIDDEN = "-"
+"""What names of parts of variables begin with."""
+MAX_SMALL = _core.LIVE_MAX_VALUE - 64
+"""Bytes of a text that is a value; longer ones are tensors."""
+PYTHON = "python"
+
+_GROWTH = 2
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class ShelfError(RuntimeError):
+    """Anything that a shelf refuses or fails to do."""
+
+
+@contextlib.contextmanager
+def shelf_errors() -> Iterator[None]:
+    """Turn the store's errors into those of a shelf."""
+    try:
+        yield
+    except (lmcstore.Error, OSError, ValueError, TypeError, OverflowError) as error:
+        raise ShelfError(str(error)) from error
+
+
+def raises_shelf_errors(function: _Function) -> _Function:
+    """Let a function raise the errors of a shelf in place of the store's."""
+    import functools
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (lmcstore.Error, OSError) as error:
+            raise ShelfError(str(error)) from error
+
+    return wrapped  # type: ignore[return-value]
+
+
+class Shadow:
+    """What stands for a variable before it is put on a shelf, such as `pymm.ndarray`."""
+
+    def build(self, names: Names, name: str) -> Any:
+        """Make the variable, unnamed yet, and give its object."""
+        raise NotImplementedError
+
+
+class ShelvedCommon:
+    """What variables on a shelf have in common."""
+
+    _value_named_memory: MemoryReference
+
+    @property
+    def memory(self) -> tuple[str, int]:
+        """Where its bytes are, as hexadecimal text, and how many there are."""
+        return self._value_named_memory.addr()
+
+    @property
+    def namedmemory(self) -> MemoryReference:
+        """Its memory."""
+        return self._value_named_memory
+
+    @property
+    def _metadata_named_memory(self) -> MemoryReference:
+        return self._value_named_memory
+
+
+class Names(dict[str, Any]):
+    """The variables of a pool's shelf that are in use, by name."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.transaction: _core.Transaction | None = None
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def variables(self) -> dict[str, Any]:
+        """Give those that are open, without what else a shelf has as attributes."""
+        return {name: value for name, value in self.items() if isinstance(value, ShelvedCommon)}
+
+    def forget(self) -> None:
+        """Let go of all that is open; it is opened anew when it is asked for."""
+        for name in self.variables():
+            del self[name]
+
+
+class Pool:
+    """A shelf of an open store, which grows when it is full."""
+
+    def __init__(self, store: lmcstore.Store, shelf: str, identity: tuple[int, int]) -> None:
+        self.store = store
+        self.identity = identity
+        self.shelf = shelf
+        self.live = store[shelf].live
+        self.core = store._pool
+
+    def growing(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function, and once more with a higher limit where the pool is full."""
+        while True:
+            try:
+                return function(*args)
+            except lmcstore.FullError as error:
+                limit = self.store.info()["limit_bytes"]
+                if limit == 0:
+                    raise
+                wanted = max(_GROWTH * limit, limit + 2 * error.bytes_needed)
+                room = os.statvfs(os.path.dirname(os.path.abspath(self.store.path)))
+                if wanted - limit > room.f_bavail * room.f_frsize + error.bytes_needed:
+                    raise
+                self.store.set_limit(wanted)
+
+    def open(self, name: str) -> _core.Live | None:
+        """Open a variable; None: there is none."""
+        try:
+            return self.core.live_open(self.shelf, name)
+        except lmcstore.NotFoundError:
+            return None
+
+    def create(self, shape: tuple[int, ...], dtype: int, note: str, reserve: int = 0) -> _core.Live:
+        """Make a tensor without a name, which can grow to `reserve` bytes where it is."""
+        encoded = live._note_bytes(note, "the variable")
+        return self.growing(  # type: ignore[no-any-return]
+            self.core.live_create,
+            self.shelf,
+            HIDDEN,
+            dtype,
+            shape,
+            _core.LIVE_TENSOR,
+            _core.LIVE_UNNAMED,
+            reserve,
+            encoded,
+        )
+
+    def create_value(self, data: bytes, note: str) -> _core.Live:
+        """Make a value without a name."""
+        core = self.growing(
+            self.core.live_create,
+            self.shelf,
+            HIDDEN,
+            _core.DTYPES["u8"],
+            (len(data),),
+            _core.LIVE_VALUE,
+            _core.LIVE_UNNAMED,
+            0,
+            live._note_bytes(note, "the variable"),
+        )
+        core.set(data)
+        return core  # type: ignore[no-any-return]
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Give all names on the shelf."""
+        return self.core.live_list(self.shelf, prefix, 0, 0, True)
+
+    def erase(self, name: str) -> None:
+        """Remove a variable that nobody holds."""
+        self.core.live_erase(self.shelf, name)
+
+
+class MemoryReference:
+    """The memory of one variable. It is made durable when nobody refers to it any more."""
+
+    __slots__ = ("__weakref__", "address", "core", "extra", "name", "nbytes", "owner", "set")
+
+    def __init__(
+        self, core: _core.Live, name: str, owner: Names | None, extra: dict[str, Any] | None = None
+    ) -> None:
+        self.core = core
+        self.set = core.set
+        self.extra = extra if extra is not None else {}
+        self.name = name
+        self.owner = weakref.ref(owner) if owner is not None else None
+        self.address = core.address
+        self.nbytes: int = core.info()["bytes"] if self.address else 0
+
+    def __del__(self) -> None:
+        if getattr(self, "address", 0) and self.nbytes:
+            with contextlib.suppress(lmcstore.Error):  # in a child of fork, say
+                self.core.persist(0, self.nbytes)
+
+    @property
+    def varname(self) -> str:
+        """The name on the shelf."""
+        return self.name
+
+    @property
+    def buffer(self) -> memoryview:
+        """The bytes in place; of a value, a copy."""
+        return memoryview(self.core.buffer() if self.address else self.core.get())
+
+    def addr(self) -> tuple[str, int]:
+        """Where the bytes are, as hexadecimal text, and how many there are; a value has no address."""
+        return hex(self.address), self.nbytes if self.address else len(self.core.get())
+
+    def persist(self) -> None:
+        """Make what was stored durable."""
+        if self.nbytes:
+            with shelf_errors():
+                self.core.persist(0, self.nbytes)
+
+    def persist_between(self, low: int, high: int) -> None:
+        """Make what was stored between two addresses durable; what lies outside of the variable is left alone."""
+        low, high = max(low - self.address, 0), min(high - self.address, self.nbytes)
+        if low < high:
+            with shelf_errors():
+                self.core.persist(low, high - low)
+
+
+def make_note(store_note: str, **extra: Any) -> str:
+    """Write a note: the store's, and PyMM's own behind it."""
+    return f"{store_note}\n{json.dumps(extra, separators=(',', ':'))}" if extra else store_note
+
+
+def read_note(note: bytes) -> tuple[str, dict[str, Any]]:
+    """Read a note: the store's, and PyMM's own."""
+    text, _, own = note.decode("utf-8", "replace").partition("\n")
+    try:
+        extra = json.loads(own) if own else {}
+    except ValueError:
+        extra = {}
+    return text, extra if isinstance(extra, dict) else {}

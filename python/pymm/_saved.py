@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Structures that are saved under a name: lists, tuples, dicts of arrays, tensors and plain values.
+
+``-saved:<name>`` is a tensor of bytes that says what the structure is; its arrays are variables ``-<key>:<number>``,
+by a random key. They are made first; the one step that replaces the former shows them; then the arrays of what was
+saved before are erased. What a crash leaves of that is nobody's, and goes when the shelf is next opened.
+
+The structure is packed: a node is one of ::
+
+    L value                         a plain value, as lmcstore._scalars packs it
+    A u32                           the array of a number;  "T" u32 u8: a tensor (1: wants gradients, 2: a Parameter)
+    d, o, C u32 (value node)...     dict, OrderedDict, Counter with their keys
+    l, t u32 node...                list, tuple
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections import Counter, OrderedDict
+from typing import Any
+
+import lmcstore
+import numpy as np
+from lmcstore import _core
+from lmcstore._scalars import MAX_DEPTH, Reader, Unpackable, pack
+
+from ._memory import HIDDEN, Names, Pool, ShelfError, ShelvedCommon, make_note, read_note
+from .linkedlist import shelved_linked_list
+from .ndarray import open_array
+
+_PREFIX = f"{HIDDEN}saved:"
+_COUNT = struct.Struct("<I")
+_DICTS: dict[type, bytes] = {dict: b"d", OrderedDict: b"o", Counter: b"C"}
+_DICT_TYPES: dict[bytes, type] = {tag: kind for kind, tag in _DICTS.items()}
+
+
+def is_saved(name: str) -> bool:
+    """Whether a name on the shelf is that of a saved structure."""
+    return name.startswith(_PREFIX)
+
+
+def name_of(name: str) -> str:
+    """Give the name that a structure was saved under."""
+    return name[len(_PREFIX) :]
+
+
+class _Packer:
+    """Packs a structure, and collects its arrays and tensors."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+
+    def node(self, value: Any, path: str, depth: int) -> bytes:
+        if depth > MAX_DEPTH:
+            raise ShelfError(f"{path[:100]}...: nested too deeply; {MAX_DEPTH} levels can be saved")
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            flags = int(value.requires_grad) | 2 * isinstance(value, torch.nn.Parameter)
+            self.arrays.append(value)
+            return b"T" + _COUNT.pack(len(self.arrays) - 1) + bytes([flags])
+        if isinstance(value, np.ndarray):
+            self.arrays.append(value)
+            return b"A" + _COUNT.pack(len(self.arrays) - 1)
+        if isinstance(value, shelved_linked_list):
+            value = list(value)
+        if type(value) in _DICTS:
+            items = [pack_key(key, path) + self.node(child, f"{path}.{key}", depth + 1) for key, child in value.items()]
+            return _DICTS[type(value)] + _COUNT.pack(len(items)) + b"".join(items)
+        if type(value) in (list, tuple):
+            nodes = [self.node(child, f"{path}.{index}", depth + 1) for index, child in enumerate(value)]
+            return (b"l" if type(value) is list else b"t") + _COUNT.pack(len(nodes)) + b"".join(nodes)
+        return b"L" + _leaf(value, path)
+
+
+def _leaf(value: Any, path: str) -> bytes:
+    if isinstance(value, ShelvedCommon) and hasattr(value, "plain"):
+        value = value.plain(value)
+    try:
+        return pack(value)
+    except Unpackable:
+        hint = "; save its state_dict()" if hasattr(value, "state_dict") else ""
+        raise ShelfError(f"{path}: a {type(value).__qualname__} can't be saved{hint}") from None
+
+
+def pack_key(key: Any, path: str) -> bytes:
+    """Pack the key of a dict."""
+    return _leaf(key, f"{path}: the key {key!r:.50}")
+
+
+def save(names: Names, data: Any, name: str) -> None:
+    """Save a structure; see `pymm.shelf.save`."""
+    from ._make import shadow_of
+
+    if not isinstance(name, str) or not name:
+        raise ShelfError("what is saved has a name, which is a text")
+    packer = _Packer()
+    packed = packer.node(data, name, 0)
+    shadows = [shadow_of(array, name) for array in packer.arrays]
+    pool, key = names.pool, os.urandom(8).hex()
+    before = pool.open(_PREFIX + name)
+    try:
+        for number, shadow in enumerate(shadows):
+            made = shadow.build(names, f"{HIDDEN}{key}:{number}")
+            pool.growing(made._value_named_memory.core.replace, f"{HIDDEN}{key}:{number}")
+            del made
+        core = pool.create((len(packed),), _core.DTYPES["u8"], make_note("numpy", type="saved", key=key))
+        memoryview(core.buffer())[:] = packed
+        pool.growing(core.replace, _PREFIX + name)
+    except BaseException:
+        _erase_arrays(pool, key)
+        raise
+    if before is not None:
+        _erase_arrays(pool, _key(before))
+
+
+def _key(core: _core.Live) -> str:
+    return str(read_note(core.info()["note"])[1].get("key"))
+
+
+def _erase_arrays(pool: Pool, key: str) -> None:
+    for array in pool.names(f"{HIDDEN}{key}:"):
+        pool.erase(array)
+
+
+def erase(names: Names, name: str) -> bool:
+    """Remove what was saved under a name; False: nothing was."""
+    pool = names.pool
+    core = pool.open(_PREFIX + name)
+    if core is None:
+        return False
+    key = _key(core)
+    del core
+    pool.erase(_PREFIX + name)
+    _erase_arrays(pool, key)
+    return True
+
+
+class _Loader:
+    """Makes a structure of its packed form."""
+
+    def __init__(self, pool: Pool, key: str, packed: bytes) -> None:
+        self._pool, self._key, self._reader = pool, key, Reader(packed)
+
+    def node(self, depth: int) -> Any:
+        reader = self._reader
+        tag = bytes(reader._take(1))
+        if depth > MAX_DEPTH:
+            raise lmcstore.DamagedError("what was saved is damaged: it is nested too deeply")
+        if tag == b"L":
+            return reader.value()
+        if tag in (b"A", b"T"):
+            return self._array(reader._length(), reader._take(1)[0] if tag == b"T" else None)
+        if tag in _DICT_TYPES:
+            made = _DICT_TYPES[tag]()
+            for _ in range(reader._length()):
+                key = reader.value()
+                made[key] = self.node(depth + 1)
+            return made
+        if tag in (b"l", b"t"):
+            items = [self.node(depth + 1) for _ in range(reader._length())]
+            return items if tag == b"l" else tuple(items)
+        raise lmcstore.DamagedError(f"what was saved is damaged: there is no node {tag!r}")
+
+    def _array(self, number: int, flags: int | None) -> Any:
+        name = f"{HIDDEN}{self._key}:{number}"
+        core = self._pool.open(name)
+        if core is None:
+            raise lmcstore.DamagedError(f"what was saved is damaged: array {number} is missing")
+        if flags is None:
+            return np.array(open_array(None, name, core).asndarray(), order="K")
+        import torch
+
+        from .torch_tensor import open_tensor
+
+        tensor = open_tensor(None, name, core, {}).as_tensor().clone()
+        if flags & 2:
+            return torch.nn.Parameter(tensor, requires_grad=bool(flags & 1))
+        return tensor.requires_grad_(bool(flags & 1))
+
+
+def load(names: Names, name: str) -> Any:
+    """Load what was saved; see `pymm.shelf.load`."""
+    core = names.pool.open(_PREFIX + name) if isinstance(name, str) else None
+    if core is None:
+        raise ShelfError(f"nothing was saved under {name!r}")
+    loader = _Loader(names.pool, _key(core), core.get())
+    return loader.node(0)
+
+
+def sweep(pool: Pool) -> None:
+    """Remove what a crash has left: parts of lists, and arrays, that nothing names."""
+    keys, lists = set(), []
+    for info in pool.live.infos():
+        extra = read_note(info.note)[1]
+        if isinstance(extra.get("key"), str):
+            keys.add(extra["key"])
+            if extra.get("type") == "linked_list":
+                lists.append(info.name)
+    for name in pool.names(HIDDEN):
+        key, separator, number = name[1:].replace("-", ":").partition(":")
+        if separator and number.isdigit() and key not in keys and not is_saved(name):
+            pool.erase(name)
+    for name in lists:
+        core = pool.open(name)
+        if core is not None:
+            shelved_linked_list(Names(pool), name, core).sweep()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What numbers, texts and bytes on a shelf share: they are Python's own, and in-place changes of them persist.
+
+An object is an ordinary, unchangeable int, float, str or bytes, which knows where its value is kept. ``s.n += 1`` gives
+a new one, which takes the old one's place on the shelf after its value has been written, atomically and durably. One
+that has been superseded is a plain value: changing it changes nothing on the shelf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import lmcstore
+from lmcstore import _core
+from lmcstore._scalars import Reader, pack
+
+from ._memory import PYTHON, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note
+
+
+class SmallShadow(Shadow):
+    """A number, a text or bytes to be."""
+
+    shelved: type[Small]
+    value: Any
+    extra: dict[str, Any]
+
+    def build(self, names: Names, name: str) -> Small:
+        """Make the variable, unnamed yet."""
+        return self.shelved.made(names, name, self.value, self.extra)
+
+    def __repr__(self) -> str:
+        return f"<pymm shadow of {self.value!r}>"
+
+
+class Small(ShelvedCommon):
+    """A number, a text or bytes on a shelf."""
+
+    plain: Any
+    @classmethod
+    def over(cls, value: Any, memory: MemoryReference) -> Self:
+        """Make the object that stands for a value."""
+        self: Any = cls.plain.__new__(cls, value)
+        self._value_named_memory = memory
+        return self  # type: ignore[no-any-return]
+
+    @classmethod
+    def made(cls, names: Names, name: str, value: Any, extra: dict[str, Any]) -> Self:
+        """Make a variable, unnamed yet."""
+        data, as_tensor = cls._encoded(value)
+        if as_tensor:
+            core = names.pool.create((len(data),), _core.DTYPES["u8"], make_note("numpy", **extra))
+            if data:
+                memoryview(core.buffer())[:] = data
+        else:
+            core = names.pool.create_value(data, make_note(PYTHON, **extra))
+        return cls.over(value, MemoryReference(core, name, names, extra))
+
+    @classmethod
+    def existing(cls, names: Names, name: str, core: _core.Live, extra: dict[str, Any]) -> Self:
+        """Make the object for a variable that is there."""
+        data = core.get()
+        return cls.over(cls._decoded(data, core.address != 0, extra), MemoryReference(core, name, names, extra))
+
+    @classmethod
+    def _encoded(cls, value: Any) -> tuple[bytes, bool]:
+        """Give the bytes of a value, and whether they need a tensor."""
+        return pack(value), False
+
+    @classmethod
+    def _decoded(cls, data: bytes, is_tensor: bool, extra: dict[str, Any]) -> Any:
+        return Reader(data).value()
+
+    def _changed(self, shadow: Any) -> Self | None:
+        """Take another value of the same kind, in place; None: it does not fit."""
+        if type(self) is not getattr(shadow, "shelved", None) or self._value_named_memory.extra != shadow.extra:
+            return None
+        return self._stored(shadow.value)
+
+    def _stored(self, value: Any) -> Self | None:
+        memory = self._value_named_memory
+        data, needs_tensor = self._encoded(value)
+        if needs_tensor or memory.address:
+            return None
+        try:
+            memory.set(data)
+        except lmcstore.FullError:
+            return None
+        except lmcstore.Error as error:
+            raise ShelfError(str(error)) from error
+        return self.over(value, memory)
+
+    def persist(self) -> None:
+        """Do nothing: a value is durable when it has been written."""
+
+    def __reduce__(self) -> Any:
+        return self.plain, (self.plain(self),)
+
+    def __copy__(self) -> Any:
+        return self.plain(self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.plain(self)
+
+
+def in_place(operation: Callable[[Any, Any], Any], plain: Any) -> Callable[[Small, Any], Any]:
+    """Make an in-place operator: its result is the variable's new value when it is of the same type."""
+
+    def method(self: Small, other: Any) -> Any:
+        result = operation(self, other)
+        memory = self._value_named_memory
+        names = memory.owner() if memory.owner is not None else None
+        if type(result) is not plain or names is None or names.get(memory.name) is not self:
+            return result
+        changed = self._stored(result)
+        if changed is None:
+            from ._make import assigned
+
+            return assigned(names, memory.name, result)
+        names[memory.name] = changed
+        return changed
+
+    return method

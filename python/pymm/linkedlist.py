@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Lists on a shelf.
+
+A list is a tensor of entries of 16 bytes, a kind and a word each, behind a header of the same form: how many entries
+there are, and the number of the next part. Integers of 64 bits, floats, booleans and None are words; anything else is a
+variable of its own, a *part*, named ``-<list>-<number>`` by the list's own random key. Every step that shows is one
+atomic write: an entry, or the header; an element goes by a transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lmcstore import _core
+
+from ._memory import HIDDEN, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note, raises_shelf_errors
+
+_ENTRY = struct.Struct("<Qq")
+_FLOAT = struct.Struct("<Qd")
+_HEADER = struct.Struct("<QQ")
+_INT, _REAL, _BOOL, _NONE, _PART = range(1, 6)
+_FIRST_ROOM = 255  # entries
+_RESERVE_BYTES = 1 << 28  # of addresses: within a transaction a list grows where it is
+
+
+class shelved_linked_list(ShelvedCommon):
+    """A list on a shelf: of numbers, texts, bytes, arrays and tensors."""
+
+    def __init__(self, names: Names, name: str, core: _core.Live) -> None:
+        self._core = core
+        self._pool = names.pool
+        self._value_named_memory = MemoryReference(core, name, names)
+        self._name = name
+        self._key = str(_key_of(core))
+
+    # Entries
+
+    def _header(self) -> tuple[int, int]:
+        return _HEADER.unpack(self._core.read(0, 16))
+
+    def _part_name(self, number: int) -> str:
+        return f"{HIDDEN}{self._key}-{number}"
+
+    def part_names(self) -> list[str]:
+        """Give the names of the variables that belong to it."""
+        return self._pool.names(f"{HIDDEN}{self._key}-")
+
+    def erase_parts(self) -> None:
+        """Remove the variables that belong to it; those that are in use stay until the shelf is opened anew."""
+        import lmcstore
+
+        for part in self.part_names():
+            with contextlib.suppress(lmcstore.InUseError):
+                self._pool.erase(part)
+
+    def _place(self, index: Any) -> int:
+        if isinstance(index, slice):
+            raise ShelfError("a list on a shelf has no slices: take list(x)[...]")
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise ShelfError(f"a list's index is an int, not a {type(index).__qualname__}") from None
+        count = self._header()[0]
+        if not -count <= number < count:
+            raise ShelfError(f"index {number} is out of bounds: the list has {count} elements")
+        return number % count if count else 0
+
+    def _encoded(self, value: Any) -> tuple[bytes, Any]:
+        """Give an entry for a value, or what makes its part."""
+        from ._make import shadow_of
+
+        if value is None:
+            return _ENTRY.pack(_NONE, 0), None
+        if isinstance(value, bool):
+            return _ENTRY.pack(_BOOL, value), None
+        if isinstance(value, int) and -(2**63) <= value < 2**63:
+            return _ENTRY.pack(_INT, value), None
+        if isinstance(value, float) and type(value).__module__ != "numpy":
+            return _FLOAT.pack(_REAL, value), None
+        if isinstance(value, list | linked_list | shelved_linked_list):
+            raise ShelfError("a list on a shelf can't hold lists: save() keeps nested structures")
+        return b"", shadow_of(value, f"an element of {self._name}")
+
+    def _put_part(self, shadow: Any, number: int) -> bytes:
+        """Make a part, in place of one that a crash has left."""
+        made = shadow.build(_part_names(self._pool), self._part_name(number))
+        self._pool.growing(made._value_named_memory.core.replace, self._part_name(number))
+        return _ENTRY.pack(_PART, number)
+
+    def _value(self, entry: bytes) -> Any:
+        kind, word = _ENTRY.unpack(entry)
+        if kind == _NONE:
+            return None
+        if kind == _BOOL:
+            return bool(word)
+        if kind == _INT:
+            return word
+        if kind == _REAL:
+            return _FLOAT.unpack(entry)[1]
+        from ._make import object_of
+        from ._small import Small
+
+        name = self._part_name(word)
+        core = self._pool.open(name)
+        if kind != _PART or core is None:
+            raise ShelfError(f"{self._name}: an element of the list is missing: the pool is damaged")
+        found = object_of(_part_names(self._pool), name, core)
+        return found.plain(found) if isinstance(found, Small) else found
+
+    # As a list
+
+    @raises_shelf_errors
+    def append(self, element: Any) -> None:
+        """Add an element behind the last one."""
+        entry, shadow = self._encoded(element)
+        count, number = self._header()
+        room = self._core.info()["shape"][0]
+        if 16 * (count + 2) > room:
+            self._pool.growing(self._core.resize, (2 * room,))
+        if shadow is not None:
+            entry = self._put_part(shadow, number)
+            number += 1
+        self._core.write(16 * (count + 1), entry)
+        self._core.write(0, _HEADER.pack(count + 1, number))
+
+    @raises_shelf_errors
+    def extend(self, elements: Iterable[Any]) -> None:
+        """Add elements behind the last one."""
+        for element in elements:
+            self.append(element)
+
+    @raises_shelf_errors
+    def __getitem__(self, index: int) -> Any:
+        return self._value(self._core.read(16 * (self._place(index) + 1), 16))
+
+    @raises_shelf_errors
+    def __setitem__(self, index: int, value: Any) -> None:
+        place = 16 * (self._place(index) + 1)
+        before = self._core.read(place, 16)
+        if self._is_the_part(before, value):
+            return  # what an in-place operation gives
+        entry, shadow = self._encoded(value)
+        if shadow is not None:
+            count, number = self._header()
+            entry = self._put_part(shadow, number)
+            self._core.write(0, _HEADER.pack(count, number + 1))
+        self._core.write(place, entry)
+        self._drop(before)
+
+    def _is_the_part(self, entry: bytes, value: Any) -> bool:
+        kind, number = _ENTRY.unpack(entry)
+        memory = getattr(value, "_value_named_memory", None)
+        return kind == _PART and memory is not None and memory.name == self._part_name(number)
+
+    def _drop(self, entry: bytes) -> None:
+        import lmcstore
+
+        kind, number = _ENTRY.unpack(entry)
+        if kind == _PART:
+            with contextlib.suppress(lmcstore.InUseError, lmcstore.NotFoundError):  # swept when it is opened anew
+                self._pool.erase(self._part_name(number))
+
+    @raises_shelf_errors
+    def __delitem__(self, index: int) -> None:
+        place = self._place(index)
+        count, number = self._header()
+        before = self._core.read(16 * (place + 1), 16)
+        with self._transaction():
+            entries = memoryview(self._core.buffer())
+            entries[16 * (place + 1) : 16 * count] = bytes(entries[16 * (place + 2) : 16 * (count + 1)])
+            entries[:16] = _HEADER.pack(count - 1, number)
+        self._drop(before)
+
+    def _transaction(self) -> Any:
+        import lmcstore
+
+        owner = self._value_named_memory.owner
+        names = owner() if owner is not None else None
+        if names is not None and names.transaction is not None:
+            return contextlib.nullcontext()
+        core = self._pool.core.transaction(self._pool.shelf, (self._core,), 0, 10_000, 1 << 40)
+        return lmcstore.Transaction(core)
+
+    def __len__(self) -> int:
+        return self._header()[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        index = 0
+        while index < len(self):
+            yield self[index]
+            index += 1
+
+    def __contains__(self, value: Any) -> bool:
+        return any(one is value or (type(one) is type(value) and bool(one == value)) for one in self)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def persist(self) -> None:
+        """Do nothing: a list is durable when a change has been made."""
+
+    def sweep(self) -> None:
+        """Remove parts that a crash has left, which no entry names."""
+        count = len(self)
+        entries = self._core.read(16, 16 * count)
+        used = {self._part_name(number) for kind, number in _ENTRY.iter_unpack(entries) if kind == _PART}
+        for name in self.part_names():
+            if name not in used:
+                self._pool.erase(name)
+
+
+def _key_of(core: _core.Live) -> str:
+    from ._memory import read_note
+
+    key = read_note(core.info()["note"])[1].get("key")
+    if not isinstance(key, str):
+        raise ShelfError("a list's description is damaged")
+    return key
+
+
+def _part_names(pool: Any) -> Names:
+    """Give what parts are made with: no shelf has them as attributes, so it may go at once."""
+    return Names(pool)
+
+
+class linked_list(Shadow):
+    """A list to be put on a shelf: empty, or of elements."""
+
+    def __init__(self, elements: Iterable[Any] = ()) -> None:
+        self.elements = list(elements)
+
+    def build(self, names: Names, name: str) -> shelved_linked_list:
+        """Make the list, unnamed yet."""
+        note = make_note("numpy", type="linked_list", key=os.urandom(8).hex())
+        reserve = 0 if names.pool.store.info()["medium"] == "devdax" else _RESERVE_BYTES
+        core = names.pool.create((16 * (_FIRST_ROOM + 1),), _core.DTYPES["u8"], note, reserve)
+        made = shelved_linked_list(names, name, core)
+        try:
+            made.extend(self.elements)
+        except BaseException:
+            made.erase_parts()
+            raise
+        return made

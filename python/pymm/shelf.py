@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Shelves: objects whose attributes live in a pool."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import lmcstore
+
+from . import _saved
+from ._make import assigned, opened
+from ._memory import (
+    HIDDEN,
+    Names,
+    Pool,
+    Shadow,
+    ShelfError,
+    ShelvedCommon,
+    raises_shelf_errors,
+    read_note,
+    shelf_errors,
+)
+from .linkedlist import shelved_linked_list
+from .memoryresource import MemoryResource, find_names
+
+__all__ = ["Shadow", "ShelvedCommon", "shelf"]
+
+_OWN = frozenset({"name", "mr"})
+
+
+class shelf:
+    """A shelf: opened, or made.
+
+    Parameters
+    ----------
+    name : str
+        Its name: the pool is the file ``<pmem_path>/<name>.pool``.
+    pmem_path : str
+        A folder, which is made if need be, or a devdax device.
+    size_mb : int
+        How much it may take at first, in MiB. It grows beyond that when it is full.
+    load_addr : str
+        Taken and not needed.
+    backend, mm_plugin : str, optional
+        ``"hstore-cc"``, ``"hstore"``, ``"hstore-mm"`` mean nothing here; ``"mapstore"`` is one that does not persist.
+    force_new : bool
+        Begin with an empty one: what there was is deleted.
+
+    Examples
+    --------
+    >>> s = pymm.shelf("doctest", pmem_path=folder, force_new=True)
+    >>> s.x = pymm.ndarray((2, 2), dtype="i4")
+    >>> s.x.fill(3)
+    >>> s.n = 5
+    >>> s.n += 1
+    >>> s.n, s.items, s.nothing is None
+    (6, ['n', 'x'], True)
+    >>> del s
+    >>> pymm.shelf("doctest", pmem_path=folder).x.tolist()
+    [[3, 3], [3, 3]]
+    """
+
+    name: str
+    mr: MemoryResource
+
+    def __init__(
+        self,
+        name: str,
+        pmem_path: str = "/mnt/pmem0",
+        size_mb: int = 32,
+        load_addr: str = "0x900000000",
+        backend: str | None = None,
+        mm_plugin: str | None = None,
+        force_new: bool = False,
+    ) -> None:
+        if not isinstance(load_addr, str):
+            raise ShelfError("load_addr is an address as text, such as '0x900000000'")
+        names = find_names(name, pmem_path, backend) if not force_new else None
+        if names is None:
+            resource = MemoryResource(
+                name,
+                size_mb,
+                pmem_path=pmem_path,
+                load_addr=load_addr,
+                backend=backend,
+                mm_plugin=mm_plugin,
+                force_new=force_new,
+            )
+            names = resource.names
+            names["name"] = name
+            _saved.sweep(names.pool)
+        object.__setattr__(self, "__dict__", names)
+
+    # Attributes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        names: Names = self.__dict__  # type: ignore[assignment]
+        if value is not None and names.get(name) is value:
+            if name in _OWN:
+                raise ShelfError(f"{name!r} of a shelf can't be assigned to")
+            return  # what an in-place operation gives
+        if name in _OWN or name in _RESERVED:
+            raise ShelfError(f"{name!r} belongs to the shelf itself: choose another name for a variable")
+        if value is None:
+            if name in self:
+                self.erase(name)
+            return
+        assigned(names, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Open a variable that was not used yet; None: there is none of that name."""
+        if name[:2] == "__" and name[-2:] == "__":
+            raise AttributeError(name)  # what protocols ask for is no variable
+        found = opened(self.__dict__, name)  # type: ignore[arg-type]
+        if found is not None:
+            self.__dict__[name] = found
+        return found
+
+    def __delattr__(self, name: str) -> None:
+        self.erase(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self._names.variables() or name in self.get_item_names())
+
+    def __hasattr__(self, name: str) -> bool:
+        return name in self
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.get_item_names()})
+
+    def __repr__(self) -> str:
+        return f"<pymm.shelf {self.name!r}, {len(self.get_item_names())} items>"
+
+    @property
+    def _names(self) -> Names:
+        return self.__dict__  # type: ignore[return-value]
+
+    @property
+    def _pool(self) -> Pool:
+        return self._names.pool
+
+    # Lists
+
+    @property
+    def items(self) -> list[str]:
+        """The names of the variables, and of what was saved."""
+        return self.get_item_names()
+
+    @property
+    def used(self) -> float:
+        """How much of the pool is used, in percent of what it may take now."""
+        return self.get_percent_used()
+
+    @raises_shelf_errors
+    def get_item_names(self, all: bool = False) -> list[str]:
+        """Give the names of the variables, sorted; `all`: with those of their parts."""
+        found = self._pool.names()
+        names = {name for name in found if all or not name.startswith(HIDDEN)}
+        return sorted(names | {_saved.name_of(name) for name in found if _saved.is_saved(name)})
+
+    @raises_shelf_errors
+    def get_percent_used(self) -> float:
+        """Tell how much of the pool is used, in percent of what it may take now."""
+        return self._pool.live.used_percent
+
+    def supported_types(self) -> list[str]:
+        """Give the names of the types that can be put on a shelf."""
+        kinds = "ndarray torch_tensor string float_number integer_number bytes linked_list dlpack_array"
+        return [f"pymm.{kind}" for kind in kinds.split()]
+
+    # Changing
+
+    def erase(self, name: str | ShelvedCommon) -> None:
+        """Remove a variable, or what was saved under a name, and free its space.
+
+        Raises
+        ------
+        RuntimeError
+            There is none; or someone refers to it still, or to a view of it: nothing is done then.
+        """
+        if not isinstance(name, str):  # from here on nothing here refers to the variable itself
+            name = _name_of(name)
+        with shelf_errors():
+            if name in _OWN or name.startswith(HIDDEN):
+                raise ShelfError(f"there is no variable {name!r} to erase")
+            found = self._erase_variable(name)
+            if not (_saved.erase(self._names, name) or found):
+                raise ShelfError(f"there is no variable {name!r} on the shelf to erase")
+
+    def _erase_variable(self, name: str) -> bool:
+        if name not in self._names and self._pool.open(name) is None:
+            return False
+        parts = self._parts_of(name)
+        if not self._erase_unheld(name):
+            gc.collect()  # what refers to it may be garbage, as the frames of an exception are
+            if not self._erase_unheld(name):
+                raise ShelfError(
+                    f"{name!r} can't be erased: something else refers to it, or to a view of it; drop that first"
+                )
+        for part in parts:
+            self._pool.erase(part)
+        return True
+
+    def _erase_unheld(self, name: str) -> bool:
+        names = self._names
+        held = names.pop(name, None)
+        if held is not None and sys.getrefcount(held) > 2:  # ours, and the argument's
+            names[name] = held
+            return False
+        held = None
+        try:
+            self._pool.erase(name)
+        except lmcstore.InUseError:
+            return False
+        return True
+
+    def _parts_of(self, name: str) -> list[str]:
+        core = self._pool.open(name)
+        if core is None or read_note(core.info()["note"])[1].get("type") != "linked_list":
+            return []
+        return shelved_linked_list(self._names, name, core).part_names()
+
+    @raises_shelf_errors
+    def persist(self) -> None:
+        """Make everything durable that was stored to variables."""
+        for value in self._names.variables().values():
+            value._value_named_memory.persist()
+
+    @raises_shelf_errors
+    def inspect(self, verbose: bool = False) -> None:
+        """Print what is on the shelf."""
+        for info in self._pool.live.infos():
+            if info.name.startswith(HIDDEN) and not verbose:
+                continue
+            held = self._names.get(info.name)
+            where = held._value_named_memory.addr() if isinstance(held, ShelvedCommon) else None
+            kind = "tensor" if info.is_tensor else "value"
+            print(f"var {info.name}: {kind} {info.dtype}{list(info.shape)} bytes={info.nbytes} version={info.version}")
+            if verbose:
+                print(f"var {info.name}: written={info.written} reserved={info.reserved_bytes} note={info.note!r}")
+            if where is not None:
+                print(f"var {info.name} has value memory {where}")
+
+    # Transactions
+
+    @raises_shelf_errors
+    def tx_begin_all(self) -> None:
+        """Begin a transaction of all variables: until `tx_end`, what is done to them is done as a whole."""
+        self._begin(None)
+
+    @raises_shelf_errors
+    def tx_begin(self, variables: Iterable[str | ShelvedCommon] | str | ShelvedCommon | None = None) -> None:
+        """Begin a transaction of some variables, given by names or as they are; without them, of all.
+
+        Everything counts that stores to them: items, slices, in-place operators, ``out=``, ``sort``, ``copy_``, files
+        that are read into them. A crash before `tx_end` undoes it.
+
+        Raises
+        ------
+        RuntimeError
+            There is no such variable; or a transaction has been begun already.
+        """
+        if variables is None:
+            self._begin(None)
+            return
+        single = isinstance(variables, str | ShelvedCommon)
+        chosen = [variables] if single else list(variables)  # type: ignore[arg-type]
+        cores = []
+        for one in chosen:
+            value = getattr(self, one) if isinstance(one, str) else one
+            if not isinstance(value, ShelvedCommon) or getattr(value, "_value_named_memory", None) is None:
+                raise ShelfError(f"a transaction is of variables of the shelf: {one!r} is none")
+            cores.append(value._value_named_memory.core)
+        self._begin(tuple(cores))
+
+    def _begin(self, cores: tuple[Any, ...] | None) -> None:
+        if self._names.transaction is not None:
+            raise ShelfError("a transaction has been begun already: end it with tx_end()")
+        self._names.transaction = self._pool.core.transaction(self._pool.shelf, cores, 0, 10_000, 1 << 40)
+
+    @raises_shelf_errors
+    def tx_end(self) -> None:
+        """End the transaction: all of it is durable when this returns."""
+        transaction = self._names.transaction
+        if transaction is None:
+            raise ShelfError("there is no transaction to end: begin one with tx_begin()")
+        self._pool.growing(transaction.commit)
+        self._names.transaction = None
+
+    def tx_abort(self) -> None:
+        """End the transaction and undo it."""
+        transaction, self._names.transaction = self._names.transaction, None
+        if transaction is None:
+            raise ShelfError("there is no transaction to undo: begin one with tx_begin()")
+        transaction.abort()
+        self._names.forget()
+
+    # Saving structures
+
+    @raises_shelf_errors
+    def save(self, data: Any, shelf_var_name: str, is_inplace: bool = True) -> None:
+        """Save a structure under a name, in place of what was saved under it: all of it or nothing.
+
+        Parameters
+        ----------
+        data
+            Lists, tuples, dicts and OrderedDicts of arrays, tensors, numbers, texts and so on: a ``state_dict``.
+        shelf_var_name : str
+            The name, for `load`.
+        is_inplace : bool
+            Taken and not needed.
+        """
+        _saved.save(self._names, data, shelf_var_name)
+
+    @raises_shelf_errors
+    def load(self, shelf_var_name: str) -> Any:
+        """Give what was saved under a name, with the types that were saved; arrays and tensors are copies.
+
+        Raises
+        ------
+        RuntimeError
+            Nothing was.
+        """
+        return _saved.load(self._names, shelf_var_name)
+
+
+_RESERVED = frozenset(name for name in vars(shelf) if not name.startswith("_")) | {"_names", "_pool"}
+
+
+def _name_of(value: Any) -> str:
+    memory = getattr(value, "_value_named_memory", None) if isinstance(value, ShelvedCommon) else None
+    if memory is None:
+        raise ShelfError("what is erased is a variable of the shelf, or its name")
+    return str(memory.name)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Torch tensors on a shelf. torch is imported when the first one is made or opened."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Self
+
+import lmcstore
+import numpy as np
+from lmcstore import _core
+from lmcstore._torch import Torch
+
+from ._memory import MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note, shelf_errors
+
+_made: dict[str, Any] = {}  # the class, and what is derived from torch
+
+
+def _tools() -> Torch:
+    if "torch" not in _made:
+        import torch
+
+        _made["torch"] = Torch(torch)
+    return _made["torch"]  # type: ignore[no-any-return]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "shelved_torch_tensor":
+        return _shelved_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _shelved_class() -> Any:
+    """Give the class of tensors on a shelf, which can only be made when torch is there."""
+    if "class" in _made:
+        return _made["class"]
+    torch = _tools().torch
+
+    class shelved_torch_tensor(torch.Tensor, ShelvedCommon):  # type: ignore[misc, name-defined]
+        """A torch.Tensor in the pool. What is computed with it, and its views, are plain tensors."""
+
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        def as_tensor(self) -> Any:
+            """Give a plain torch.Tensor over the same memory."""
+            return self.as_subclass(torch.Tensor)
+
+        def fill(self, value: Any) -> Any:
+            """Fill it with a value, durably."""
+            with torch.no_grad():
+                self.fill_(value)
+            self.persist()
+            return self
+
+        def persist(self) -> None:
+            """Make what was stored to the tensor durable."""
+            self._value_named_memory.persist()
+
+        def persist_offset(self, item_offset: int, item_count: int) -> None:
+            """Make some items durable, counted row by row; RuntimeError: they are not all in the tensor."""
+            item = self.element_size()
+            try:
+                first, count = operator.index(item_offset), operator.index(item_count)
+                self._value_named_memory.core.persist(first * item, count * item)
+            except (lmcstore.Error, ValueError, TypeError) as error:
+                raise ShelfError(f"items {item_offset} and so on can't be made durable: {error}") from error
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return self.as_tensor().detach().clone().requires_grad_(self.requires_grad)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return self.as_tensor().detach().clone().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
+
+        def __repr__(self, **kwargs: Any) -> str:
+            return repr(self.as_tensor())
+
+        __str__ = __repr__
+
+        def __format__(self, spec: str) -> str:
+            return format(self.as_tensor(), spec)
+
+    for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor"]:
+        if hasattr(torch.Tensor, f"__i{name}__"):
+            setattr(shelved_torch_tensor, f"__i{name}__", _in_place(getattr(torch.Tensor, f"__i{name}__")))
+    shelved_torch_tensor.__qualname__ = "shelved_torch_tensor"
+    _made["class"] = shelved_torch_tensor
+    return shelved_torch_tensor
+
+
+def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Make an in-place operator that is durable when it has been done."""
+
+    def method(self: Any, other: Any) -> Any:
+        result = operation(self, other)
+        if result is NotImplemented:
+            return result
+        self.persist()
+        return self
+
+    return method
+
+
+class torch_tensor(Shadow):
+    """A tensor to be put on a shelf.
+
+    Parameters
+    ----------
+    data : tuple, list, array, number or tensor
+        A tuple (torch.Size, too) is a shape, and the tensor is all zeros; anything else is its data.
+    dtype : torch.dtype, or what NumPy takes
+        Default: float64; a tensor keeps its own.
+    strides : tuple of int, optional
+        Taken where they are those of rows one behind the other, as tensors on a shelf are.
+    order : {"C", "F"}
+        Of an array as data; the tensor has its rows one behind the other.
+    requires_grad : bool
+        Whether gradients are wanted of it; that is kept.
+    """
+
+    def __init__(
+        self, data: Any, dtype: Any = float, strides: Any = None, order: str = "C", requires_grad: bool = False
+    ) -> None:
+        torch = _tools().torch
+        self.requires_grad = bool(requires_grad)
+        self.keeps_history = False
+        with shelf_errors():
+            wanted = dtype if isinstance(dtype, torch.dtype) else _torch_dtype(dtype)
+            self.source: Any = None
+            if isinstance(data, tuple):
+                self.shape, self.dtype = tuple(operator.index(size) for size in data), wanted
+            elif isinstance(data, torch.Tensor):
+                self.source, self.dtype = data, data.dtype if dtype is float else wanted
+                self.shape = tuple(data.shape)
+            else:
+                self.source, self.dtype = torch.as_tensor(np.asarray(data)), wanted
+                self.shape = tuple(self.source.shape)
+        if strides is not None and tuple(strides) not in (torch.empty(self.shape, device="meta").stride(), self.shape):
+            item = torch.empty(0, dtype=self.dtype).element_size()
+            if tuple(strides) != tuple(step * item for step in torch.empty(self.shape, device="meta").stride()):
+                raise ShelfError(f"a tensor on a shelf has its rows one behind the other: strides {strides} are others")
+
+    @classmethod
+    def copy_of(cls, tensor: Any) -> Self:
+        """Give what makes a copy of a tensor, which keeps whether gradients are wanted, and its history."""
+        self = cls(tensor, tensor.dtype, requires_grad=tensor.requires_grad and tensor.is_leaf)
+        self.keeps_history = tensor.requires_grad and not tensor.is_leaf
+        return self
+
+    def build(self, names: Names, name: str) -> Any:
+        """Make the tensor, unnamed yet."""
+        tools = _tools()
+        torch = tools.torch
+        number = tools.number_of.get(self.dtype)
+        if number is None:
+            raise ShelfError(f"{name}: a tensor of dtype {self.dtype} can't be stored")
+        if self.source is not None:
+            try:
+                tools.describe(self.source, name)
+            except lmcstore.UnsupportedError as error:
+                raise ShelfError(str(error)) from None
+        extra = {"grad": 1} if self.requires_grad else {}
+        core = names.pool.create(self.shape, number, make_note("torch", **extra))
+        tensor = open_tensor(names, name, core, {})
+        if self.keeps_history and torch.is_grad_enabled():
+            tensor.copy_(self.source)  # whose history it has from now on
+        elif self.source is not None:
+            with torch.no_grad():
+                tensor.copy_(self.source)
+        if self.requires_grad:
+            _want_gradients(tensor, name)
+        return tensor
+
+    def __repr__(self) -> str:
+        return f"<pymm shadow of a tensor, {self.dtype}, {self.shape}>"
+
+
+def _torch_dtype(dtype: Any) -> Any:
+    torch = _tools().torch
+    return torch.from_numpy(np.empty(0, np.dtype(dtype))).dtype
+
+
+def _want_gradients(tensor: Any, name: str) -> None:
+    try:
+        tensor.requires_grad_(True)
+    except RuntimeError as error:
+        raise ShelfError(f"{name}: {error}") from None
+
+
+def open_tensor(names: Names | None, name: str, core: _core.Live, extra: dict[str, Any]) -> Any:
+    """Give the tensor over a variable."""
+    tools, cls = _tools(), _shelved_class()
+    info = core.info()
+    plain = tools.tensor(core.buffer(), info["dtype"], info["shape"])
+    tensor = tools.torch.Tensor._make_subclass(cls, plain, False)
+    tensor._value_named_memory = MemoryReference(core, name, names)
+    tensor.name_on_shelf = name
+    if extra.get("grad") == 1:
+        _want_gradients(tensor, name)
+    return tensor

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * pool_archive.c - archives: Pool's methods that write and read them, and those that need no pool.
+ */
+#include "core.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- Sequences ------------------------------------------------------------------------------------------------- */
+
+const char **core_texts_of(PyObject *tuple, size_t *count)
+{
+    Py_ssize_t size = PyTuple_Size(tuple);
+    if (size < 0) {
+        return NULL;
+    }
+    const char **texts = calloc((size_t)size + 1, sizeof *texts);
+    if (texts == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        texts[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, i), NULL);
+        if (texts[i] == NULL) {
+            free(texts);
+            return NULL;
+        }
+    }
+    *count = (size_t)size;
+    return texts;
+}
+
+static int *descriptors_of(PyObject *tuple, size_t *count)
+{
+    Py_ssize_t size = PyTuple_Size(tuple);
+    if (size < 0) {
+        return NULL;
+    }
+    int *fds = calloc((size_t)size + 1, sizeof *fds);
+    if (fds == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        fds[i] = (int)PyLong_AsLong(PyTuple_GetItem(tuple, i));
+        if (fds[i] == -1 && PyErr_Occurred()) {
+            free(fds);
+            return NULL;
+        }
+    }
+    *count = (size_t)size;
+    return fds;
+}
+
+/* ---- With a pool ----------------------------------------------------------------------------------------------- */
+
+static PyObject *transfer_dict(const struct lmcs_transfer_report *report)
+{
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K}", "snapshots", (unsigned long long)report->snapshots,
+                         "snapshots_skipped", (unsigned long long)report->snapshots_skipped, "contents",
+                         (unsigned long long)report->contents, "contents_found",
+                         (unsigned long long)report->contents_found, "bytes", (unsigned long long)report->bytes,
+                         "left_out", (unsigned long long)report->left_out);
+}
+
+PyObject *core_pool_dump(struct pool_object *self, PyObject *args)
+{
+    int fd, canonical, resume;
+    PyObject *addresses, *since, *function, *result = NULL;
+    struct core_progress progress;
+    struct lmcs_transfer_report report = {0};
+    struct lmcs_error error = {0};
+    struct lmcs_dump_options options;
+    if (!PyArg_ParseTuple(args, "iO!O!ppO:dump", &fd, &PyTuple_Type, &addresses, &PyTuple_Type, &since, &canonical,
+                          &resume, &function)) {
+        return NULL;
+    }
+    lmcs_dump_options_init(&options);
+    const char **texts = core_texts_of(addresses, &options.address_count);
+    int *fds = texts == NULL ? NULL : descriptors_of(since, &options.since_count);
+    if (fds != NULL && core_pool_enter(self)) {
+        options.addresses = texts;
+        options.since = fds;
+        options.canonical = canonical;
+        options.resume = resume;
+        core_progress_init(&progress, self, function);
+        CORE_BEGIN_PROGRESS(&progress);
+        enum lmcs_status status = lmcs_dump_with(self->handle, &options, fd, &progress.progress, &report, &error);
+        CORE_END_PROGRESS(&progress);
+        core_pool_leave(self);
+        result = status != LMCS_OK || progress.raised ? core_raise(core_state_of((PyObject *)self), &error)
+                                                      : transfer_dict(&report);
+    }
+    free(fds);
+    free(texts);
+    return result;
+}
+
+PyObject *core_pool_restore(struct pool_object *self, PyObject *args)
+{
+    int move_tags, resume;
+    size_t count = 0;
+    PyObject *files, *addresses, *only, *function, *result = NULL;
+    struct core_progress progress;
+    struct lmcs_transfer_report report = {0};
+    struct lmcs_error error = {0};
+    struct lmcs_restore_options options;
+    lmcs_restore_options_init(&options);
+    if (!PyArg_ParseTuple(args, "O!O!O!zppO:restore", &PyTuple_Type, &files, &PyTuple_Type, &addresses, &PyTuple_Type,
+                          &only, &options.as, &move_tags, &resume, &function)) {
+        return NULL;
+    }
+    int *fds = descriptors_of(files, &count);
+    const char **texts = fds == NULL ? NULL : core_texts_of(addresses, &options.address_count);
+    const char **names = texts == NULL ? NULL : core_texts_of(only, &options.only_count);
+    if (names != NULL && core_pool_enter(self)) {
+        options.addresses = texts;
+        options.only = names;
+        options.move_tags = move_tags;
+        options.resume = resume;
+        core_progress_init(&progress, self, function);
+        CORE_BEGIN_PROGRESS(&progress);
+        enum lmcs_status status =
+            lmcs_restore_with(self->handle, fds, count, &options, &progress.progress, &report, &error);
+        CORE_END_PROGRESS(&progress);
+        core_pool_leave(self);
+        result = status != LMCS_OK || progress.raised ? core_raise(core_state_of((PyObject *)self), &error)
+                                                      : transfer_dict(&report);
+    }
+    free(names);
+    free(texts);
+    free(fds);
+    return result;
+}
+
+/* ---- Without one ----------------------------------------------------------------------------------------------- */
+
+struct listing {
+    PyObject *rows;
+    PyThreadState *thread;
+    bool raised;
+};
+
+static PyObject *row_of(const struct lmcs_archived *snapshot)
+{
+    PyObject *tags = PyList_New(0), *metrics = PyDict_New();
+    bool good = tags != NULL && metrics != NULL;
+    for (size_t i = 0; good && i < snapshot->tag_count; i++) {
+        PyObject *tag = PyUnicode_FromString(snapshot->tags[i]);
+        good = tag != NULL && PyList_Append(tags, tag) == 0;
+        Py_XDECREF(tag);
+    }
+    for (size_t i = 0; good && i < snapshot->metric_count; i++) {
+        PyObject *value = PyFloat_FromDouble(snapshot->metrics[i].value);
+        good = value != NULL && PyDict_SetItemString(metrics, snapshot->metrics[i].name, value) == 0;
+        Py_XDECREF(value);
+    }
+    PyObject *step = !good                            ? NULL
+                     : snapshot->step == LMCS_NO_STEP ? Py_NewRef(Py_None)
+                                                      : PyLong_FromLongLong(snapshot->step);
+    if (step == NULL) {
+        Py_XDECREF(tags);
+        Py_XDECREF(metrics);
+        return NULL;
+    }
+    return Py_BuildValue(
+        "{s:s,s:K,s:N,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:N}", "shelf", snapshot->shelf, "number",
+        (unsigned long long)snapshot->number, "step", step, "time_ns", (unsigned long long)snapshot->time_ns, "parent",
+        (unsigned long long)snapshot->parent, "tensor_count", (unsigned long long)snapshot->tensor_count, "raw_bytes",
+        (unsigned long long)snapshot->raw_bytes, "new_contents", (unsigned long long)snapshot->new_contents,
+        "new_bytes", (unsigned long long)snapshot->new_bytes, "tags", tags, "metrics", metrics);
+}
+
+/* Without the GIL. */
+static bool add_row(void *context, const struct lmcs_archived *snapshot)
+{
+    struct listing *listing = context;
+    PyEval_RestoreThread(listing->thread);
+    PyObject *row = row_of(snapshot);
+    listing->raised = row == NULL || PyList_Append(listing->rows, row) != 0 || PyErr_CheckSignals() != 0;
+    Py_XDECREF(row);
+    listing->thread = PyEval_SaveThread();
+    return !listing->raised;
+}
+
+static PyObject *info_dict(const struct lmcs_archive_info *info, PyObject *rows)
+{
+    char id[33];
+    PyObject *since = PyList_New(0);
+    snprintf(id, sizeof id, "%016" PRIx64 "%016" PRIx64, info->id.high, info->id.low);
+    for (size_t i = 0; since != NULL && i < info->since_count && i < LMCS_MAX_SINCE; i++) {
+        char text[33];
+        snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, info->since[i].high, info->since[i].low);
+        PyObject *one = PyUnicode_FromString(text);
+        if (one == NULL || PyList_Append(since, one) != 0) {
+            Py_CLEAR(since);
+        }
+        Py_XDECREF(one);
+    }
+    if (since == NULL) {
+        Py_DECREF(rows);
+        return NULL;
+    }
+    return Py_BuildValue("{s:s,s:N,s:K,s:K,s:K,s:K,s:N}", "id", id, "since", since, "bytes",
+                         (unsigned long long)info->bytes, "contents", (unsigned long long)info->contents,
+                         "known_contents", (unsigned long long)info->known_contents, "decoded_contents",
+                         (unsigned long long)info->decoded_contents, "snapshots", rows);
+}
+
+PyObject *core_archive_ls(PyObject *module, PyObject *args)
+{
+    int fd;
+    struct lmcs_archive_info info;
+    struct lmcs_error error = {0};
+    struct listing listing = {0};
+    if (!PyArg_ParseTuple(args, "i:archive_ls", &fd) || (listing.rows = PyList_New(0)) == NULL) {
+        return NULL;
+    }
+    listing.thread = PyEval_SaveThread();
+    enum lmcs_status status = lmcs_archive_list(fd, add_row, &listing, NULL, &info, &error);
+    PyEval_RestoreThread(listing.thread);
+    if (status != LMCS_OK || listing.raised) {
+        Py_DECREF(listing.rows);
+        return listing.raised ? NULL : core_raise(PyModule_GetState(module), &error);
+    }
+    return info_dict(&info, listing.rows);
+}
+
+PyObject *core_archive_verify(PyObject *module, PyObject *args)
+{
+    int fd;
+    struct lmcs_archive_info info;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "i:archive_verify", &fd)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS status = lmcs_archive_verify(fd, NULL, &info, &error);
+    Py_END_ALLOW_THREADS if (status != LMCS_OK)
+    {
+        return core_raise(PyModule_GetState(module), &error);
+    }
+    return info_dict(&info, PyLong_FromUnsignedLongLong(info.snapshots));
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * snapshot_reading.c - what Snapshot tells of its tensors, reads in part, and finds different in another snapshot.
+ */
+#include "core.h"
+
+#include <string.h>
+
+static PyObject *shape_tuple(const struct lmcs_tensor *tensor)
+{
+    PyObject *shape = PyTuple_New(tensor->ndim);
+    for (uint32_t i = 0; shape != NULL && i < tensor->ndim; i++) {
+        PyObject *size = PyLong_FromUnsignedLongLong(tensor->shape[i]);
+        if (size == NULL || PyTuple_SetItem(shape, i, size) != 0) {
+            Py_CLEAR(shape);
+        }
+    }
+    return shape;
+}
+
+/* ---- Collecting ----------------------------------------------------------------------------------------------- */
+
+/* A list that a visit fills. Visits come without the GIL, in the calling thread. */
+struct collecting {
+    PyObject *list;
+    struct core_progress *progress; /* holds the thread's state; its `raised` tells of a failure */
+};
+
+/* Steals `item`; NULL is a failure. */
+static void append(struct collecting *collecting, PyObject *item)
+{
+    if (item == NULL || PyList_Append(collecting->list, item) != 0) {
+        collecting->progress->raised = true;
+    }
+    Py_XDECREF(item);
+}
+
+static bool collect_entry(void *context, const struct lmcs_entry *entry)
+{
+    struct collecting *collecting = context;
+    PyEval_RestoreThread(collecting->progress->thread);
+    append(collecting,
+           Py_BuildValue("(sIINKKIIK)", entry->tensor.name, (unsigned)entry->tensor.kind, (unsigned)entry->tensor.dtype,
+                         shape_tuple(&entry->tensor), (unsigned long long)entry->raw_bytes,
+                         (unsigned long long)entry->stored_bytes, (unsigned)entry->stored_as, (unsigned)entry->chain,
+                         (unsigned long long)entry->content));
+    collecting->progress->thread = PyEval_SaveThread();
+    return !collecting->progress->raised;
+}
+
+PyObject *core_snapshot_entries(struct snapshot_object *self, PyObject *unused)
+{
+    (void)unused;
+    struct core_progress progress;
+    struct collecting collecting = {PyList_New(0), &progress};
+    struct lmcs_error error = {0};
+    if (collecting.list == NULL || !core_snapshot_enter(self)) {
+        Py_XDECREF(collecting.list);
+        return NULL;
+    }
+    core_progress_init(&progress, self->pool, Py_None);
+    CORE_BEGIN_PROGRESS(&progress);
+    enum lmcs_status status = lmcs_snapshot_entries(self->handle, collect_entry, &collecting, &error);
+    CORE_END_PROGRESS(&progress);
+    core_pool_leave(self->pool);
+    if (status == LMCS_OK && !progress.raised) {
+        return collecting.list;
+    }
+    Py_DECREF(collecting.list);
+    return progress.raised ? NULL : core_raise(core_state_of((PyObject *)self), &error);
+}
+
+/* ---- Parts ---------------------------------------------------------------------------------------------------- */
+
+PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args)
+{
+    const char *name;
+    unsigned int kind;
+    unsigned long long first_byte;
+    Py_ssize_t bytes;
+    struct lmcs_error error = {0};
+    enum lmcs_status status;
+    if (!PyArg_ParseTuple(args, "IsKn:read_range", &kind, &name, &first_byte, &bytes)) {
+        return NULL;
+    }
+    if (bytes < 0) {
+        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID,
+                                 "a range can't have less than no bytes");
+    }
+    PyObject *result = PyByteArray_FromStringAndSize(NULL, bytes);
+    if (result == NULL || !core_snapshot_enter(self)) {
+        Py_XDECREF(result);
+        return NULL;
+    }
+    char *buffer = PyByteArray_AsString(result); /* ours alone until it is returned */
+    Py_BEGIN_ALLOW_THREADS status =
+        lmcs_snapshot_read_range(self->handle, kind, name, first_byte, buffer, (uint64_t)bytes, &error);
+    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    if (status != LMCS_OK) {
+        Py_DECREF(result);
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    return result;
+}
+
+/* ---- Differences ---------------------------------------------------------------------------------------------- */
+
+static PyObject *form_tuple(const struct lmcs_tensor *tensor, uint64_t bytes)
+{
+    if (tensor == NULL) {
+        return Py_NewRef(Py_None);
+    }
+    return Py_BuildValue("(INK)", (unsigned)tensor->dtype, shape_tuple(tensor), (unsigned long long)bytes);
+}
+
+static bool collect_difference(void *context, const struct lmcs_difference *d)
+{
+    struct collecting *collecting = context;
+    const struct lmcs_tensor *tensor = d->after != NULL ? d->after : d->before;
+    PyEval_RestoreThread(collecting->progress->thread);
+    append(collecting, Py_BuildValue("(sINNNKKKKddddd)", d->name, (unsigned)d->kind,
+                                     PyBool_FromLong(tensor->kind == LMCS_ATTACHMENT),
+                                     form_tuple(d->before, d->before_bytes), form_tuple(d->after, d->after_bytes),
+                                     (unsigned long long)d->elements, (unsigned long long)d->changed,
+                                     (unsigned long long)d->not_finite_before, (unsigned long long)d->not_finite_after,
+                                     d->max_change, d->rms_change, d->rms_before, d->rms_after, d->cosine));
+    collecting->progress->thread = PyEval_SaveThread();
+    return !collecting->progress->raised;
+}
+
+PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args)
+{
+    PyObject *other_object, *function = Py_None;
+    unsigned int flags;
+    struct core_progress progress;
+    struct lmcs_diff_report report = {0};
+    struct lmcs_error error = {0};
+    struct core_state *state = core_state_of((PyObject *)self);
+    if (!PyArg_ParseTuple(args, "O!I|O:diff", state->snapshot_type, &other_object, &flags, &function)) {
+        return NULL;
+    }
+    struct snapshot_object *other = (struct snapshot_object *)other_object;
+    struct collecting collecting = {PyList_New(0), &progress};
+    if (collecting.list == NULL) {
+        return NULL;
+    }
+    bool entered = core_snapshot_enter(self);
+    if (!entered || !core_snapshot_enter(other)) {
+        if (entered) {
+            core_pool_leave(self->pool);
+        }
+        Py_DECREF(collecting.list);
+        return NULL;
+    }
+    core_progress_init(&progress, self->pool, function);
+    CORE_BEGIN_PROGRESS(&progress);
+    enum lmcs_status status = lmcs_snapshot_diff(self->handle, other->handle, flags, collect_difference, &collecting,
+                                                 &progress.progress, &report, &error);
+    CORE_END_PROGRESS(&progress);
+    core_pool_leave(other->pool);
+    core_pool_leave(self->pool);
+    if (status != LMCS_OK || progress.raised) {
+        Py_DECREF(collecting.list);
+        return progress.raised ? NULL : core_raise(state, &error);
+    }
+    return Py_BuildValue("(N{s:K,s:K,s:K,s:K,s:K,s:K})", collecting.list, "same", (unsigned long long)report.same,
+                         "changed", (unsigned long long)report.changed, "reshaped", (unsigned long long)report.reshaped,
+                         "added", (unsigned long long)report.added, "removed", (unsigned long long)report.removed,
+                         "bytes_compared", (unsigned long long)report.bytes_compared);
+}
