@@ -6,7 +6,7 @@ It is for checking the C library and the document against each other. Checksums 
 package ``xxhash`` is installed, frames are decoded by ``reference_reader.py`` beside this file; all else is checked
 always.
 
-    reference_archive.py ARCHIVE                    list shelves, snapshots and tensors; "-": standard input
+    reference_archive.py ARCHIVE [OLDER...]         list shelves, snapshots and tensors; "-": standard input
     reference_archive.py ARCHIVE --extract FOLDER   and write each content's bytes to FOLDER/<number of the content>
 """
 
@@ -25,13 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import reference_reader as frames
 from reference_reader import BLOCK_BYTES, ELEMENT_BYTES, Damaged, Unsupported, refuse, unsupported, xxhash
 
-SHELF, SNAPSHOT, IDENTITY, CONTENT, DATA, ENTRIES, SNAPSHOT_END, TAG, END = range(1, 10)
+SHELF, SNAPSHOT, IDENTITY, CONTENT, DATA, ENTRIES, SNAPSHOT_END, TAG, END, ORIGIN, SINCE, KNOWN = range(1, 13)
 IGNORABLE = 0x80000000
 MOST_BYTES = 1 << 20
 NO_STEP = -(1 << 63)
 TENSOR, ATTACHMENT = 0, 1
 RAW, FRAME = 0, 1
 META_NAME = "lmcstore.meta"
+
+
+class Incomplete(Exception):
+    """The archive rests on an older one that is not there [7.7]."""
 
 
 @dataclass
@@ -61,6 +65,7 @@ class Content:
     record: int
     stored: bytearray = field(default_factory=bytearray)
     used: bool = False
+    there: Content | None = None  # in an older archive
     _bytes: bytes | None = None
 
     @property
@@ -69,6 +74,8 @@ class Content:
 
     def read(self) -> bytes:
         """Decode and check it [7.3 to 7.5]."""
+        if self.there is not None:
+            self._bytes = self.there.read()
         if self._bytes is None:
             base = self.base.read() if self.base is not None else None
             hashes = self._read_raw() if self.payload == RAW else self._read_frame(base)
@@ -91,7 +98,7 @@ class Content:
         if self.base is not None:
             refuse(struct.unpack_from("<QQ", self.stored, 64) != self.base.digest, "a frame against another base")
         self._bytes = frame.decode(base)
-        return [struct.pack("<QQ", low, high) for _, _, _, low, high, _ in frame.blocks]
+        return [struct.pack("<QQ", *hashes) for _, _, _, hashes, _ in frame.blocks]
 
     def _check_digest(self, hashes: list[bytes] | None) -> None:
         if hashes is None:
@@ -130,6 +137,7 @@ class Shelf:
     next_number: int
     keep_raw: int
     snapshots: list[Snapshot] = field(default_factory=list)
+    origin: tuple[str, int, int] | None = None  # shelf, number, time
     tags: dict[str, int] = field(default_factory=dict)
 
 
@@ -202,7 +210,7 @@ class Records:
             self.number += 1
             if kind < IGNORABLE:
                 refuse(kind == 0, "a record without a type")
-                unsupported(kind > END, f"a record of type {kind}")
+                unsupported(kind > KNOWN, f"a record of type {kind}")
                 return kind, payload
 
     def finish(self) -> None:
@@ -212,17 +220,30 @@ class Records:
 class Archive:
     """All that is in an archive; `shelves` by name. Contents are in memory as they are stored."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, older: list[Archive] | None = None) -> None:
         self.records = Records(file)
+        self.known = {key: content for archive in older or [] for key, content in archive.by_digest().items()}
+        self.since: list[str] = []
+        self.name = ""
         self.shelves: dict[str, Shelf] = {}
         self.identities: list[Identity] = []
         self.contents: list[Content] = []
         self.tag_count = 0
         kind, payload = self.records.next()
+        while kind == SINCE:  # [2.4]
+            refuse(len(payload) != 16, "the size of a record")
+            low, high = fields("<QQ", payload)
+            self.since.append(f"{high:016x}{low:016x}")
+            kind, payload = self.records.next()
         while kind == SHELF:
             kind, payload = self._read_shelf(payload)
         refuse(kind != END, f"a record of type {kind} that can't stand here")
         self._read_end(payload)
+
+    def by_digest(self) -> dict[tuple[tuple[int, int], int, tuple[int, ...]], Content]:
+        """Contents that another archive may rest on."""
+        mine = {(c.digest, c.identity.dtype, c.identity.shape): c for c in self.contents}
+        return self.known | mine
 
     # [4]
 
@@ -234,6 +255,12 @@ class Archive:
         refuse(not 1 <= next_number <= 1 << 62 or keep_raw == 0, "a shelf's settings")
         shelf = self.shelves[name] = Shelf(name, next_number, keep_raw)
         kind, payload = self.records.next()
+        if kind == ORIGIN:
+            number, time_ns, size, reserved = fields("<QQII", payload)
+            origin = name_of(payload[24:], size)
+            refuse("@" in origin or reserved != 0 or not 1 <= number <= 1 << 62, "where a shelf was forked from")
+            shelf.origin = (origin, number, time_ns)
+            kind, payload = self.records.next()
         while kind == SNAPSHOT:
             self._read_snapshot(shelf, payload)
             kind, payload = self.records.next()
@@ -246,12 +273,14 @@ class Archive:
         number, size, reserved = fields("<QII", payload)
         tag = name_of(payload[16:], size)
         refuse(reserved != 0, "a reserved field")
-        refuse(any(part in tag for part in ("@", "~", ":", "..")) or tag == "latest", "a tag")
+        refuse(any(part in tag for part in ("@", "~", ":", "{", "}", "..")) or tag == "latest", "a tag")
         refuse(all("0" <= c <= "9" for c in tag), "a tag of digits")
         refuse(any(other.encode() >= tag.encode() for other in shelf.tags), "the order of tags")
         owners = [snapshot for snapshot in shelf.snapshots if snapshot.number == number]
-        refuse(not owners, "a tag of a snapshot that is not here")
-        owners[0].tags.append(tag)
+        older = bool(self.since) and 0 < number < shelf.next_number
+        refuse(not owners and not older, "a tag of a snapshot that is not here")
+        for owner in owners:
+            owner.tags.append(tag)
         shelf.tags[tag] = number
         self.tag_count += 1
 
@@ -305,6 +334,8 @@ class Archive:
                 self._read_identity(payload)
             elif kind == CONTENT:
                 self._read_content(payload)
+            elif kind == KNOWN:
+                self._read_known(payload)
             elif kind == ENTRIES:
                 refuse(len(payload) == 0 or len(payload) % 16 != 0, "the size of a list of entries")
                 for identity, content in struct.iter_unpack("<QQ", payload):
@@ -374,7 +405,7 @@ class Archive:
             refuse(not 1 <= number <= len(self.contents), "a base that has not come")
             base = self.contents[number - 1]
             refuse((base.identity.dtype, base.identity.shape) != (what.dtype, what.shape), "the form of a base")
-            refuse(base.depth >= 4, "a chain that is too long")
+            refuse(base.depth >= 7, "a chain that is too long")
             base.used = True
         depth = 0 if base is None else base.depth + 1
         content = Content(what, (low, high), raw, stored, how, base, depth, self.records.number - 1)
@@ -384,6 +415,21 @@ class Archive:
             refuse(not 1 <= len(piece) <= stored - len(content.stored), "the size of a piece")
             content.stored += piece
         self.contents.append(content)
+
+    def _read_known(self, payload: bytes) -> None:
+        """[7.7]"""
+        refuse(len(payload) != 32, "the size of a record")
+        identity, low, high, raw = fields("<QQQQ", payload)
+        refuse(not 1 <= identity <= len(self.identities), "an identity that has not come")
+        what = self.identities[identity - 1]
+        refuse(raw != what.raw_bytes, "the size of a content")
+        refuse(not self.since, "a known content, but no older archive")
+        key = (low, high), what.dtype, what.shape
+        if key not in self.known:
+            raise Incomplete(f"a content that only {' or '.join(self.since)} has")
+        there = self.known[key]
+        self.contents.append(Content(what, (low, high), raw, 0, there.payload, there.base, 0, self.records.number - 1,
+                                     there=there))  # fmt: skip
 
     # [9]
 
@@ -395,6 +441,7 @@ class Archive:
         refuse(struct.unpack_from("<6Q", payload) != counts, "the counts of the end record")
         low, high = struct.unpack_from("<QQ", payload, 48)
         refuse(xxhash is not None and high << 64 | low != self.records.hash_before, "the hash of all headers")
+        self.name = f"{high:016x}{low:016x}"
         self.records.finish()
 
 
@@ -423,23 +470,28 @@ def show(archive: Archive) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Read an archive by the book (store/ARCHIVE.md).")
     parser.add_argument("archive")
+    parser.add_argument("older", nargs="*", help="archives since which it was made, the oldest first")
     parser.add_argument("--extract", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
     if xxhash is None:
         print("checksums are not checked: install the Python package xxhash", file=sys.stderr)
     try:
+        older: list[Archive] = []
+        for path in arguments.older:
+            with open(path, "rb") as file:
+                older.append(Archive(file, older))
         if arguments.archive == "-":
-            archive = Archive(sys.stdin.buffer)
+            archive = Archive(sys.stdin.buffer, older)
         else:
             with open(arguments.archive, "rb") as file:
-                archive = Archive(file)
+                archive = Archive(file, older)
         show(archive)
         for i, content in enumerate(archive.contents, 1):
             data = content.read()
             if arguments.extract:
                 arguments.extract.mkdir(parents=True, exist_ok=True)
                 (arguments.extract / str(i)).write_bytes(data)
-    except (Damaged, Unsupported) as error:
+    except (Damaged, Incomplete, Unsupported) as error:
         print(f"{arguments.archive}: {type(error).__name__.lower()}: {error}", file=sys.stderr)
         return 1
     return 0

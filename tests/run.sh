@@ -3,11 +3,13 @@
 #
 # Runs the tests. Each job is a function below; CI runs them all, in this order:
 #
-#   tests/run.sh [JOB...]        setup format lint release crash python asan tsan arm install quickstart bench
+#   tests/run.sh [JOB...]        setup format lint release crash stress python docs asan tsan arm install quickstart
+#                                bench
 #   tests/run.sh fuzz            on request: FUZZ_SECONDS (60) for each fuzz target
 #   tests/run.sh guest           on request: tests in a machine with persistent memory, by emulation
 #   tests/run.sh crash_long      on request: 300,000 images of power failures and all mutants; see tests/README.md
-#   tests/run.sh tidy coverage   on request: clang-tidy; line coverage of codec/ and store/ by the C tests
+#   tests/run.sh stress_long     on request: ten minutes of everything at once in each place, and all mutants of that
+#   tests/run.sh tidy coverage   on request: clang-tidy; lines and branches of codec/ and store/ that the tests reach
 #   tests/run.sh instructions    on request: how many instructions the codec's kernels take on arm64
 #
 # What is built goes to build/<preset>/, full logs to build/logs/. The closing line counts the cases of cmocka, pytest
@@ -18,7 +20,8 @@ cd "$(dirname "$0")/.."
 top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
-all=(setup format lint release crash python asan tsan arm install quickstart bench)
+on_request="guest crash_long stress_long fuzz tidy coverage instructions"
+all=(setup format lint release crash stress python docs asan tsan arm install quickstart bench)
 
 passed=0
 failed=0
@@ -175,7 +178,7 @@ crash_run() {
 
 crash() {
     local status=0
-    CRASH_TIMEOUT=300 crash_run 20000 --seconds 90 || status=1
+    CRASH_TIMEOUT=300 crash_run 20000 --seconds 150 || status=1
     check "deliberate bugs are found" .venv/bin/python tests/crash/mutants.py --quick || status=1
     return "$status"
 }
@@ -187,6 +190,23 @@ crash_long() {
     return "$status"
 }
 
+# Short runs are among ctest's tests, also with the sanitizers.
+stress() {
+    check "build release" cmake_build release || return 1
+    check "deliberate bugs are found by stress" .venv/bin/python tests/stress/mutants.py --quick
+}
+
+stress_long() {
+    local status=0 place
+    check "build release" cmake_build release || return 1
+    for place in /tmp /dev/shm; do
+        check "ten minutes of everything at once in $place" \
+            build/release/bin/stress --seconds 600 --threads 8 --readers 3 --in "$place" || status=1
+    done
+    check "all deliberate bugs are found by stress" .venv/bin/python tests/stress/mutants.py || status=1
+    return "$status"
+}
+
 python() {
     local status=0 numbers
     if [ ! -d tests/python ]; then
@@ -194,7 +214,8 @@ python() {
         return
     fi
     say "pytest tests/python"
-    .venv/bin/python -m pytest tests/python -q -ra -p no:cacheprovider --junitxml "$logs/pytest.xml" --durations 5 \
+    .venv/bin/python -m pytest tests/python -q -ra -p no:cacheprovider -n "$jobs" --dist worksteal \
+        --junitxml "$logs/pytest.xml" --durations 5 \
         </dev/null 2>&1 | tee "$logs/pytest.log" || status=$?
     read -r -a numbers < <(.venv/bin/python - "$logs/pytest.xml" "$status" <<'PYTHON'
 import sys, xml.etree.ElementTree as tree
@@ -215,6 +236,8 @@ PYTHON
     fi
     return "$status"
 }
+
+docs() { check "tools/docs.sh" tools/docs.sh; }
 
 asan() { build_and_test asan-ubsan -LE no-asan; }
 tsan() { build_and_test tsan; }
@@ -315,11 +338,12 @@ arm_codec() {
     local here=$top/build/arm cc=aarch64-linux-gnu-gcc kernels what
     arm_library
     $cc -static -Icodec tests/data/codec/make_corpus.c "$here/lib/liblmc.a" -o "$here/make_corpus"
-    for what in frame kernels each; do
+    for what in frame kernels each link; do
         $cc -static -Icodec "tests/fuzz/fuzz_$what.c" tests/fuzz/replay.c "$here/lib/liblmc.a" -o "$here/$what"
     done
     qemu-aarch64 "$here/kernels" tests/fuzz/corpus/kernels/*
     qemu-aarch64 "$here/each" tests/fuzz/corpus/each/*
+    qemu-aarch64 "$here/link" tests/fuzz/corpus/link/*
     for kernels in neon portable; do
         rm -rf "$here/data"
         cp -r tests/data/codec "$here/data"
@@ -403,6 +427,23 @@ bench() {
     local status=0
     check "tools/bench.sh store --smoke" tools/bench.sh store --smoke || status=1
     check "tools/bench.sh codec --smoke" tools/bench.sh codec --smoke || status=1
+    check "tools/bench.sh history --smoke" tools/bench.sh history --smoke || status=1
+    check "tools/bench.sh python --smoke" tools/bench.sh python --smoke || status=1
+    return "$status"
+}
+
+# One target for FUZZ_SECONDS: a line every 20 s or so, then how many inputs it has tried.
+fuzz_one() {
+    local target=$1 what=$2 log=$logs/fuzz-$2.log status=0
+    mkdir -p "build/fuzz/corpus/$what" "tests/fuzz/corpus/$what"
+    PMEM_IS_PMEM_FORCE=1 ASAN_OPTIONS=allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+        setarch -R "$target" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=60 -print_final_stats=1 -len_control=0 \
+        -artifact_prefix="$top/build/fuzz/$what-" "$top/build/fuzz/corpus/$what" "$top/tests/fuzz/corpus/$what" 2>&1 |
+        tee "$log" | awk -v every=20 '
+            BEGIN { next_line = systime() + every }
+            /^#[0-9]/ && systime() >= next_line { print $1, $2, $3, $4; fflush(); next_line = systime() + every }
+            /^stat::(number_of_executed|average_exec)/ { sub(/^stat::/, ""); print; fflush() }
+            /ERROR:|SUMMARY:|not so:|Test unit written/ { print; fflush() }' || status=$?
     return "$status"
 }
 
@@ -411,10 +452,7 @@ fuzz() {
     check "build fuzz" cmake_build fuzz || return 1
     for target in build/fuzz/bin/fuzz_*; do
         what=$(basename "$target" | sed 's/^fuzz_//')
-        mkdir -p "build/fuzz/corpus/$what" "tests/fuzz/corpus/$what"
-        check "fuzz $what for ${FUZZ_SECONDS:-60} s" "$target" -max_total_time="${FUZZ_SECONDS:-60}" \
-            -print_final_stats=1 \
-            -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$what" "tests/fuzz/corpus/$what" || status=1
+        check "fuzz $what for ${FUZZ_SECONDS:-60} s" fuzz_one "$target" "$what" || status=1
     done
     return "$status"
 }
@@ -425,10 +463,19 @@ tidy() {
     check "clang-tidy" clang-tidy -p build/release --quiet "${sources[@]}"
 }
 
+# By the tests in C (failures injected, corpora, short drivers among them), and of the command by those in Python.
 coverage() {
-    build_and_test coverage
+    local status=0 gcovr=(.venv/bin/python -m gcovr --root . --filter codec/ --filter store/ build/coverage)
+    find build/coverage -name '*.gcda' -delete 2>/dev/null || true
+    build_and_test coverage || status=1
+    LMC_STORE_BIN=$top/build/coverage/bin/lmc-store check "the command's tests" .venv/bin/python -m pytest -q \
+        -p no:cacheprovider tests/python/test_cli.py tests/python/test_cli_compress.py \
+        tests/python/test_cli_hostile.py ||
+        status=1
     .venv/bin/python -m pip install -q gcovr
-    .venv/bin/python -m gcovr --root . --filter codec/ --filter store/ build/coverage
+    "${gcovr[@]}" --print-summary
+    "${gcovr[@]}" --txt-metric branch
+    return "$status"
 }
 
 # Functions run in a shell of their own where an error ends them, and says which command it was.
@@ -443,10 +490,10 @@ bash_function() {
 mkdir -p "$logs"
 (($#)) || set -- "${all[@]}"
 for job in "$@"; do
-    case " ${all[*]} guest crash_long fuzz tidy coverage instructions " in
+    case " ${all[*]} $on_request " in
         *" $job "*) ;;
         *)
-            echo "tests/run.sh: no job '$job'; there are ${all[*]} guest crash_long fuzz tidy coverage instructions" >&2
+            echo "tests/run.sh: no job '$job'; there are ${all[*]} $on_request" >&2
             exit 2
             ;;
     esac

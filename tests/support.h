@@ -26,6 +26,23 @@
 #include "lmcstore.h"
 #include "store.h"
 
+/* ---- Sanitizers ---- */
+
+#ifndef __has_feature
+#define __has_feature(feature) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#define UNDER_THREAD_SANITIZER 1
+#else
+#define UNDER_THREAD_SANITIZER 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define UNDER_ADDRESS_SANITIZER 1
+#else
+#define UNDER_ADDRESS_SANITIZER 0
+#endif
+#define UNDER_SANITIZER (UNDER_THREAD_SANITIZER || UNDER_ADDRESS_SANITIZER)
+
 extern _Thread_local struct lmcs_error err;
 
 void expect_status(const char *file, int line, const char *call, enum lmcs_status got, enum lmcs_status expected);
@@ -54,7 +71,20 @@ int tear_down(void **state);
     {                                                              \
 #test " (memory)", test, set_up_in_memory, tear_down, NULL \
     }
+
+/*
+ * Sanitizers take ten times as long, and each goes to one of the places: the thread sanitizer where the address
+ * sanitizer does not, which changes from test to test.
+ */
+#if UNDER_SANITIZER
+#define IS_NEXT_ON_DISK ((__COUNTER__ + UNDER_THREAD_SANITIZER) % 2 == 0)
+#define ON_BOTH(test)                                                                                    \
+    {                                                                                                    \
+#test " (one place)", test, IS_NEXT_ON_DISK ? set_up_on_disk : set_up_in_memory, tear_down, NULL \
+    }
+#else
 #define ON_BOTH(test) ON_DISK(test), IN_MEMORY(test)
+#endif
 
 void place_path(const struct place *place, const char *name, char path[512]);
 uint64_t disk_bytes(const char *path);            /* that a file takes */

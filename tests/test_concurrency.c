@@ -578,6 +578,57 @@ static void opened_and_closed_from_everywhere(void **state)
     close_pool(stage.pool);
 }
 
+static unsigned threads_of_this_process(void)
+{
+    unsigned threads = 0;
+    char line[256];
+    FILE *status = fopen("/proc/self/status", "re");
+    EXPECT(status != NULL);
+    while (fgets(line, sizeof line, status) != NULL)
+        sscanf(line, "Threads: %u", &threads);
+    fclose(status);
+    return threads;
+}
+
+/* ---- The compactor's thread, started and stopped from everywhere ---- */
+
+static void *keep_starting(void *argument)
+{
+    struct stage *stage = argument;
+    while (going_on(stage))
+        OK(lmcs_compactor_start(stage->pool, &err));
+    return NULL;
+}
+
+static void *stop_again_and_again(void *argument)
+{
+    struct stage *stage = argument;
+    for (uint64_t i = 0; i < stage->snapshots; i++) {
+        OK(lmcs_compactor_start(stage->pool, &err));
+        lmcs_compactor_stop(stage->pool);
+    }
+    atomic_fetch_sub(&stage->capturing, 1);
+    return NULL;
+}
+
+/* Whoever stops it returns when it has ended, also when somebody else starts it meanwhile: none is forgotten. */
+static void compactor_started_and_stopped_from_everywhere(void **state)
+{
+    static void *(*const work[])(void *) = {stop_again_and_again, keep_starting, keep_starting};
+    struct place *place = *state;
+    struct stage stage = {.path = place->pool, .snapshots = scaled("LMCS_TEST_SNAPSHOTS", 2000)};
+    stage.pool = open_pool(place->pool, LMCS_OPEN_CREATE, 0);
+    lmcs_compactor_stop(stage.pool);
+    unsigned threads = threads_of_this_process();
+    alarm(100); /* what is waited for never ends, when this is wrong */
+    atomic_init(&stage.capturing, 1);
+    run_threads(work, 3, &stage);
+    lmcs_compactor_stop(stage.pool);
+    assert_int_equal(threads_of_this_process(), threads);
+    close_pool(stage.pool);
+    alarm(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -586,6 +637,7 @@ int main(void)
         ON_BOTH(restores_beside_the_compactor),
         ON_BOTH(one_shelf_of_many_threads),
         ON_BOTH(opened_and_closed_from_everywhere),
+        IN_MEMORY(compactor_started_and_stopped_from_everywhere),
     };
     return cmocka_run_group_tests_name("concurrency", tests, NULL, NULL);
 }

@@ -11,211 +11,9 @@
  * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
-#include "support.h"
-
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <libpmemobj.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-/* ---- Failing ---- */
-
-enum refusal {
-    NOTHING,
-    MEMORY,       /* malloc and the like, called by the store: none */
-    THEIR_MEMORY, /* the same, called by a library: never refused, libpmemobj ends the process or crashes */
-    FILE_SPACE,   /* fallocate: the disk is full */
-    FILE_SPACE_2, /* fallocate is not there, posix_fallocate: the disk is full */
-    SPACE_TO,     /* pwrite, write: the disk is full */
-    WRITING,      /* pwrite, write: an error of the device */
-    SYNCING,      /* fsync, fdatasync: the same */
-    SIZING,       /* ftruncate: the disk is full */
-    RESERVING,    /* pmemobj_reserve: none */
-    PUBLISHING,   /* pmemobj_publish: no room for its log */
-    MAPPING,      /* mmap: none */
-    REFUSALS
-};
-static const char *const refusal_names[REFUSALS] = {
-    "nothing", "memory", "a library\'s memory", "fallocate", "posix_fallocate", "space to write",
-    "writing", "fsync",  "ftruncate",           "reserve",   "publish",         "mmap",
-};
-
-static _Atomic int refused = NOTHING;
-static _Atomic long calls_left; /* until it fails */
-static _Atomic bool all_further;
-static _Atomic long failures;
-static _Atomic long blocks; /* of memory, in use */
-
-static bool fails_now(enum refusal refusal)
-{
-    if (atomic_load(&refused) != (int)refusal)
-        return false;
-    long left = atomic_fetch_sub(&calls_left, 1);
-    if (left > 0 || (left < 0 && !atomic_load(&all_further)))
-        return false;
-    atomic_fetch_add(&failures, 1);
-    return true;
-}
-
-static void refuse(enum refusal refusal, long n, bool all)
-{
-    atomic_store(&failures, 0);
-    atomic_store(&calls_left, n);
-    atomic_store(&all_further, all);
-    atomic_store(&refused, (int)refusal);
-}
-
-/* What follows is not to fail; whether anything has failed is still to be asked. */
-static void refuse_no_more(void)
-{
-    atomic_store(&refused, NOTHING);
-}
-
-/* Seen by the shared libraries, too. */
-#pragma GCC visibility push(default)
-
-extern void *__libc_malloc(size_t bytes);
-extern void *__libc_calloc(size_t count, size_t bytes);
-extern void *__libc_realloc(void *old, size_t bytes);
-extern void *__libc_memalign(size_t alignment, size_t bytes);
-extern void __libc_free(void *block);
-
-static void *counted(void *block)
-{
-    if (block != NULL)
-        atomic_fetch_add(&blocks, 1);
-    return block;
-}
-
-/* Calls from within the program are the store's; libpmemobj, jansson and others are shared. */
-extern const char __executable_start, etext;
-
-static bool no_memory(const void *caller)
-{
-    bool ours = (const char *)caller >= &__executable_start && (const char *)caller < &etext;
-    bool fails = fails_now(ours ? MEMORY : THEIR_MEMORY);
-    if (fails)
-        errno = ENOMEM;
-    return fails;
-}
-
-void *malloc(size_t bytes)
-{
-    return no_memory(__builtin_return_address(0)) ? NULL : counted(__libc_malloc(bytes));
-}
-void *calloc(size_t count, size_t bytes)
-{
-    return no_memory(__builtin_return_address(0)) ? NULL : counted(__libc_calloc(count, bytes));
-}
-void *realloc(void *old, size_t bytes)
-{
-    if (no_memory(__builtin_return_address(0)))
-        return NULL;
-    void *block = __libc_realloc(old, bytes);
-    return old == NULL ? counted(block) : block;
-}
-void *aligned_alloc(size_t alignment, size_t bytes)
-{
-    return no_memory(__builtin_return_address(0)) ? NULL : counted(__libc_memalign(alignment, bytes));
-}
-int posix_memalign(void **block, size_t alignment, size_t bytes)
-{
-    if (no_memory(__builtin_return_address(0)))
-        return ENOMEM;
-    *block = counted(__libc_memalign(alignment, bytes));
-    return *block == NULL ? ENOMEM : 0;
-}
-void free(void *block)
-{
-    if (block != NULL)
-        atomic_fetch_sub(&blocks, 1);
-    __libc_free(block);
-}
-
-static bool fails_with(enum refusal refusal, int error_number)
-{
-    bool fails = fails_now(refusal);
-    if (fails)
-        errno = error_number;
-    return fails;
-}
-
-int fallocate(int fd, int mode, off_t offset, off_t bytes)
-{
-    if (atomic_load(&refused) == FILE_SPACE_2) {
-        errno = EOPNOTSUPP;
-        return -1;
-    }
-    return fails_with(FILE_SPACE, ENOSPC) ? -1 : (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
-}
-int posix_fallocate(int fd, off_t offset, off_t bytes)
-{
-    if (fails_now(FILE_SPACE_2))
-        return ENOSPC;
-    return syscall(SYS_fallocate, fd, 0, offset, bytes) == 0 ? 0 : errno;
-}
-int ftruncate(int fd, off_t bytes)
-{
-    return fails_with(SIZING, ENOSPC) ? -1 : (int)syscall(SYS_ftruncate, fd, bytes);
-}
-ssize_t pwrite(int fd, const void *data, size_t bytes, off_t offset)
-{
-    if (fails_with(SPACE_TO, ENOSPC) || fails_with(WRITING, EIO))
-        return -1;
-    return syscall(SYS_pwrite64, fd, data, bytes, offset);
-}
-ssize_t write(int fd, const void *data, size_t bytes)
-{
-    if (fails_with(SPACE_TO, ENOSPC) || fails_with(WRITING, EIO))
-        return -1;
-    return syscall(SYS_write, fd, data, bytes);
-}
-ssize_t writev(int fd, const struct iovec *vectors, int count)
-{
-    if (fails_with(SPACE_TO, ENOSPC) || fails_with(WRITING, EIO))
-        return -1;
-    return syscall(SYS_writev, fd, vectors, count);
-}
-int fsync(int fd)
-{
-    return fails_with(SYNCING, EIO) ? -1 : (int)syscall(SYS_fsync, fd);
-}
-int fdatasync(int fd)
-{
-    return fails_with(SYNCING, EIO) ? -1 : (int)syscall(SYS_fdatasync, fd);
-}
-void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
-{
-    if (fails_with(MAPPING, ENOMEM))
-        return MAP_FAILED;
-    return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
-}
-
-PMEMoid pmemobj_reserve(PMEMobjpool *pool, struct pobj_action *action, size_t bytes, uint64_t type)
-{
-    static PMEMoid (*real)(PMEMobjpool *, struct pobj_action *, size_t, uint64_t);
-    if (fails_with(RESERVING, ENOMEM))
-        return OID_NULL;
-    if (real == NULL)
-        real = (PMEMoid(*)(PMEMobjpool *, struct pobj_action *, size_t, uint64_t))dlsym(RTLD_NEXT, "pmemobj_reserve");
-    return real(pool, action, bytes, type);
-}
-int pmemobj_publish(PMEMobjpool *pool, struct pobj_action *actions, size_t count)
-{
-    static int (*real)(PMEMobjpool *, struct pobj_action *, size_t);
-    if (fails_with(PUBLISHING, ENOMEM))
-        return -1;
-    if (real == NULL)
-        real = (int (*)(PMEMobjpool *, struct pobj_action *, size_t))dlsym(RTLD_NEXT, "pmemobj_publish");
-    return real(pool, actions, count);
-}
-
-#pragma GCC visibility pop
+#include "refuse.h"
 
 /* ---- The calls ---- */
 
@@ -588,25 +386,6 @@ enum { STEPS = sizeof steps / sizeof steps[0] };
 
 /* ---- Failing each in turn ---- */
 
-static bool fits(enum refusal refusal, enum lmcs_status status)
-{
-    switch (refusal) {
-    case MEMORY:
-    case MAPPING:
-        return status == LMCS_NO_MEMORY;
-    case FILE_SPACE:
-    case FILE_SPACE_2:
-    case SPACE_TO:
-    case SIZING:
-        return status == LMCS_FULL;
-    case RESERVING:
-    case PUBLISHING:
-        return status == LMCS_FULL || status == LMCS_NO_MEMORY;
-    default:
-        return status == LMCS_IO;
-    }
-}
-
 /* Gives how many calls of the refused kind were made to fail. */
 static long fail_in_turn(struct scene *scene, const struct step *step, enum refusal refusal, bool all)
 {
@@ -683,7 +462,38 @@ static void refuse_each(struct place *place, enum refusal first, enum refusal la
 
 static void each_call_refused(void **state)
 {
-    refuse_each(*state, MEMORY, REFUSALS - 1);
+    refuse_each(*state, MEMORY, MAPPING);
+}
+
+/*
+ * A limit of memory, anywhere from nothing to plenty: libpmemobj, which can't be refused just any block, is not asked
+ * when there may not be enough for it.
+ */
+static void memory_limited(void **state)
+{
+    static const struct step limited[] = {
+        {"create", prepare_create, call_create, NULL},
+        {"open", prepare_open, call_open, NULL},
+        {"open to read", prepare_open, call_open_to_read, NULL},
+    };
+    struct place *place = *state;
+    struct scene scene = {.place = place, .rng = {1}, .fd = -1};
+    long step_bytes = scaled("LMCS_TEST_EVERY", 0) != 0 ? 16 << 10 : 512 << 10, went_well = 0;
+    place_path(place, "other.pool", scene.other);
+    scene.now = state_weights(&scene.rng, 2, 1000);
+    for (size_t i = 0; i < sizeof limited / sizeof limited[0]; i++)
+        for (long bytes = 0; bytes < 48 << 20; bytes += step_bytes) {
+            limited[i].prepare(&scene);
+            atomic_store(&most_bytes, atomic_load(&bytes_in_use) + bytes);
+            refuse(MEMORY_BEYOND, 0, true);
+            enum lmcs_status status = limited[i].call(&scene);
+            refuse_no_more();
+            if (status != LMCS_OK && (status != LMCS_NO_MEMORY || failures == 0))
+                fail_msg("%s with %ld bytes: %s (%s)", limited[i].name, bytes, lmcs_status_name(status), err.message);
+            went_well += status == LMCS_OK;
+        }
+    EXPECT(went_well > 0);
+    state_free(scene.now);
 }
 
 /* What stores to a file system that a memory's file has not: pwrite and fdatasync of payloads. */
@@ -694,6 +504,7 @@ static void writes_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused), ON_DISK(writes_refused)};
+    const struct CMUnitTest tests[] = {IN_MEMORY(memory_limited), IN_MEMORY(each_call_refused),
+                                       ON_DISK(writes_refused)};
     return cmocka_run_group_tests_name("failures", tests, NULL, NULL);
 }

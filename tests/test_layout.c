@@ -46,6 +46,17 @@ static void superblock_and_root_page(void **state)
     AT(lmcs_root_df, last_snapshot_bytes, 1008);
     AT(lmcs_root_df, free_pages, 1016);
     AT(lmcs_root_df, spare, 1024);
+    AT(lmcs_root_df, next_live, 1040);
+    AT(lmcs_root_df, live_committed, 1048);
+    AT(lmcs_root_df, journals, 1056);
+    AT(lmcs_root_df, lost_contents, 1088);
+    AT(lmcs_root_df, parity_bytes, 1096);
+    AT(lmcs_root_df, scrub_next, 1104);
+    AT(lmcs_root_df, scrub_begun_ns, 1112);
+    AT(lmcs_root_df, scrub_bytes, 1120);
+    AT(lmcs_root_df, scrub_found, 1128);
+    AT(lmcs_root_df, scrub_mended, 1136);
+    AT(lmcs_root_df, scrub_done_ns, 1144);
     AT(lmcs_root_df, check, 1528);
 }
 
@@ -76,6 +87,10 @@ static void nodes_and_kinds_of_trees(void **state)
     assert_int_equal(LMCS_TREE_FREE_PAGES, 9);
     assert_int_equal(LMCS_TREE_RETIRED, 10);
     assert_int_equal(LMCS_TREE_GROUPS, 11);
+    assert_int_equal(LMCS_TREE_ORIGINS, 12);
+    assert_int_equal(LMCS_TREE_LIVE, 13);
+    assert_int_equal(LMCS_TREE_LIVE_NAMES, 14);
+    assert_int_equal(LMCS_TREE_CARE, 15);
     assert_int_equal(LMCS_TREE_NUMBERS, 16);
     assert_int_equal(LMCS_TREE_STEPS, 17);
     assert_int_equal(LMCS_TREE_TIMES, 18);
@@ -106,6 +121,8 @@ static void records(void **state)
     AT(lmcs_shelf_df, compacted, 40);
     AT(lmcs_shelf_df, created_ns, 48);
     AT(lmcs_shelf_df, trees, 56);
+    AT(lmcs_shelf_df, guarded, 336);
+    AT(lmcs_shelf_df, policy_bytes, 368);
     AT(lmcs_shelf_df, name_bytes, 372);
     SIZE(lmcs_snapshot_df, 128);
     AT(lmcs_snapshot_df, state, 8);
@@ -125,6 +142,15 @@ static void records(void **state)
     SIZE(lmcs_identity_df, 16);
     AT(lmcs_identity_df, name_bytes, 4);
     AT(lmcs_identity_df, hash, 8);
+    SIZE(lmcs_lost_df, 16);
+    AT(lmcs_lost_df, found_ns, 8);
+    SIZE(lmcs_parity_df, 24);
+    AT(lmcs_parity_df, table_check, 8);
+    AT(lmcs_parity_df, unit_bytes, 16);
+    AT(lmcs_parity_df, data, 20);
+    AT(lmcs_parity_df, parity, 21);
+    AT(lmcs_parity_df, part_count, 22);
+    SIZE(lmcs_wanted_df, 8);
     SIZE(lmcs_content_df, 64);
     AT(lmcs_content_df, raw_bytes, 16);
     AT(lmcs_content_df, stored_bytes, 24);
@@ -137,8 +163,50 @@ static void records(void **state)
     AT(lmcs_content_df, part_count, 56);
     AT(lmcs_content_df, base_count, 58);
     AT(lmcs_content_df, output, 59);
+    AT(lmcs_content_df, place, 60);
     SIZE(lmcs_part_df, 16);
-    assert_int_equal(LMCS_CHAIN_BOUND, 4);
+    assert_int_equal(LMCS_CHAIN_BOUND, 7);
+}
+
+static void live_variables(void **state)
+{
+    (void)state;
+    assert_int_equal(LMCS_OBJECT_LIVE, 3);
+    SIZE(lmcs_live_df, 56);
+    AT(lmcs_live_df, bytes, 8);
+    AT(lmcs_live_df, cell, 16);
+    AT(lmcs_live_df, cell_bytes, 24);
+    AT(lmcs_live_df, slot_bytes, 28);
+    AT(lmcs_live_df, form, 32);
+    AT(lmcs_live_df, dtype, 33);
+    AT(lmcs_live_df, ndim, 34);
+    AT(lmcs_live_df, part_count, 35);
+    AT(lmcs_live_df, note_bytes, 36);
+    AT(lmcs_live_df, name_bytes, 38);
+    SIZE(lmcs_cell_df, 64);
+    AT(lmcs_cell_df, version, 8);
+    AT(lmcs_cell_df, written_ns, 16);
+    AT(lmcs_cell_df, acknowledged, 24);
+    SIZE(lmcs_value_df, 32);
+    AT(lmcs_value_df, sequence, 8);
+    AT(lmcs_value_df, written_ns, 16);
+    AT(lmcs_value_df, bytes, 24);
+    SIZE(lmcs_journal_df, 64);
+    AT(lmcs_journal_df, flags, 4);
+    AT(lmcs_journal_df, sequence, 8);
+    AT(lmcs_journal_df, entries, 16);
+    AT(lmcs_journal_df, table_check, 24);
+    AT(lmcs_journal_df, last, 32);
+    AT(lmcs_journal_df, check, 56);
+    SIZE(lmcs_journal_entry_df, 32);
+    AT(lmcs_journal_entry_df, bytes, 8);
+    AT(lmcs_journal_entry_df, sequence, 16);
+    AT(lmcs_journal_entry_df, check, 24);
+    SIZE(lmcs_live_table_df, 16);
+    SIZE(lmcs_live_entry_df, 16);
+    AT(lmcs_live_entry_df, form, 8);
+    AT(lmcs_live_entry_df, note_bytes, 12);
+    AT(lmcs_live_entry_df, name_bytes, 14);
 }
 
 /* A pool begins as the format says, wherever libpmemobj put the superblock. */
@@ -166,6 +234,7 @@ int main(void)
         cmocka_unit_test(superblock_and_root_page),
         cmocka_unit_test(nodes_and_kinds_of_trees),
         cmocka_unit_test(records),
+        cmocka_unit_test(live_variables),
         ON_BOTH(superblock_on_media),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

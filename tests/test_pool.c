@@ -349,6 +349,39 @@ static void forked_child_opens_it_anew_for_reading(void **state)
     state_free(weights);
 }
 
+static void *open_what_is_in_use(void *argument)
+{
+    struct place *place = argument;
+    struct lmcs_pool *pool;
+    FAILS(LMCS_IN_USE, try_open(place->pool, LMCS_OPEN_WRITE, 1500, &pool));
+    return NULL;
+}
+
+/* While another thread opens a pool, for which it holds locks of the whole process; in the child it is not there. */
+static void forked_child_of_one_that_opens_a_pool(void **state)
+{
+    struct place *place = *state, beside = *place;
+    struct holder holder = {place->pool, share()};
+    struct rng rng = {5};
+    struct state *weights = state_weights(&rng, 3, 1000);
+    pthread_t thread;
+    snprintf(beside.pool, sizeof beside.pool, "%s/other.pool", place->folder);
+    struct lmcs_pool *pool = open_pool(beside.pool, LMCS_OPEN_OR_CREATE, 0);
+    take_snapshot(pool, "run", weights, 1);
+    pid_t child = start_child(hold, &holder);
+    wait_stage(holder.shared, 1);
+    assert_int_equal(pthread_create(&thread, NULL, open_what_is_in_use, place), 0);
+    usleep(50000);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(run_child(read_in_child, &beside, 20), 0);
+    pthread_join(thread, NULL);
+    holder.shared->stage = 2;
+    expect_child(child);
+    munmap(holder.shared, sizeof *holder.shared);
+    close_pool(pool);
+    state_free(weights);
+}
+
 /* ---- Limits ---- */
 
 static void limit_is_kept_and_can_be_changed(void **state)
@@ -661,6 +694,7 @@ int main(void)
         ON_BOTH(killed_parent_with_a_child_alive),
         ON_BOTH(forked_child_cannot_use_it),
         ON_DISK(forked_child_opens_it_anew_for_reading),
+        ON_DISK(forked_child_of_one_that_opens_a_pool),
         ON_BOTH(limit_is_kept_and_can_be_changed),
         ON_BOTH(full_pool_of_tensors_of_all_sizes),
         ON_BOTH(info_adds_up),

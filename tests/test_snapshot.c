@@ -803,6 +803,37 @@ static void parents(void **state)
     close_pool(pool);
 }
 
+/* A rewind while a commit is under way: that one follows from what came before it, the next from what was loaded. */
+static void loaded_while_a_commit_is_under_way(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_commit_options options;
+    lmcs_commit_options_init(&options);
+    uint64_t before = take(pool, "run", 1, &options);
+    for (int64_t i = 0; i < 20; i++) {
+        struct rng rng = {(uint64_t)i};
+        struct state *weights = state_weights(&rng, 8, 20000);
+        struct lmcs_capture *capture;
+        struct lmcs_snapshot *first;
+        uint64_t number;
+        options.asynchronous = true;
+        OK(lmcs_snapshot_open(pool, "run@1", &first, &err));
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        put_state(capture, weights);
+        OK(lmcs_capture_commit(capture, &options, &number, &err));
+        lmcs_snapshot_mark_loaded(first);
+        OK(lmcs_capture_wait(capture, &err));
+        assert_int_equal(parent_of(pool, number), before);
+        options.asynchronous = false;
+        before = take(pool, "run", i, &options);
+        assert_int_equal(parent_of(pool, before), 1);
+        lmcs_snapshot_close(first);
+        state_free(weights);
+    }
+    close_pool(pool);
+}
+
 /* ---- Handles ---- */
 
 static bool see_entry(void *context, const struct lmcs_entry *entry)
@@ -1113,6 +1144,7 @@ int main(void)
         ON_BOTH(metrics_and_metadata),
         IN_MEMORY(wrong_metrics_and_metadata),
         ON_BOTH(parents),
+        ON_BOTH(loaded_while_a_commit_is_under_way),
         ON_BOTH(handles_of_removed_snapshots),
         ON_BOTH(digests_tell_what_not_how),
         ON_BOTH(storage_counts_a_content_once),

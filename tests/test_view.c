@@ -196,7 +196,7 @@ static void by_name(void **state)
 /* 20,000 tensors of all small sizes: all of them, then by name from the last to the first. */
 static void many_small_tensors(void **state)
 {
-    enum { COUNT = 20000 };
+    enum { COUNT = UNDER_SANITIZER ? 3000 : 20000 };
     struct place *place = *state;
     struct rng rng = {3};
     struct lmcs_pool *pool = open_quiet(place->pool);
@@ -253,7 +253,7 @@ static void several_parts(void **state)
                               4 * mib - 65,     4 * mib - 32,
                               4 * mib + 1,      100,
                               31 * mib + 524288};
-    enum { COUNT = sizeof sizes / sizeof sizes[0], SNAPSHOTS = 5 };
+    enum { COUNT = sizeof sizes / sizeof sizes[0], SNAPSHOTS = UNDER_THREAD_SANITIZER ? 2 : 5 };
     setenv("LMCS_TEST_PART_BYTES", "2097152", 1);
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct state *now = state_of_sizes(&rng, sizes, COUNT), *states[SNAPSHOTS];

@@ -403,6 +403,7 @@ static int work_on_seed(uint64_t seed, enum record_medium medium, const char *ba
                           .large = seed % 3 == 0,
                           .threaded = seed % 4 == 2,
                           .tight = seed % 5 == 4,
+                          .lively = seed % 5 == 0,
                           .operations = work.generation == 0 ? 24 : 8};
         if (work.generation > 0) {
             copy_file(work.next, work.pool);

@@ -2,9 +2,12 @@
 /* expected.c - see expected.h. */
 #include "expected.h"
 
+#include "archive_stage.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "live.h"
 #include "shelf.h"
 #include "tree.h"
 
@@ -355,6 +358,11 @@ static bool look_at_shelf(struct looking *looking)
         return wrong(looking, "%llu snapshots, next %llu, %u raw; not %zu, %llu, %u",
                      (unsigned long long)info.snapshot_count, (unsigned long long)info.next_number, info.keep_raw,
                      version->snapshot_count, (unsigned long long)version->next_number, version->keep_raw);
+    if (info.origin_number != version->origin_number ||
+        (info.origin_number != 0 && strcmp(info.origin_shelf, version->origin_shelf) != 0))
+        return wrong(looking, "it was forked from %s@%llu, not %s@%llu", info.origin_shelf,
+                     (unsigned long long)info.origin_number, version->origin_shelf,
+                     (unsigned long long)version->origin_number);
     if (lmcs_snapshot_numbers(looking->pool, looking->shelf, 0, numbers, MOST_SNAPSHOTS + 1, &count, &error) != LMCS_OK)
         return wrong(looking, "%s", error.message);
     if (count != version->snapshot_count)
@@ -386,6 +394,64 @@ static bool look_at_limit(struct looking *looking)
                  (unsigned long long)looking->version->limit);
 }
 
+/* ---- Live variables ---- */
+
+static bool count_live(void *context, const struct lmcs_live_info *info)
+{
+    (void)info;
+    ++*(size_t *)context;
+    return true;
+}
+
+static bool same_words(const struct expected_live *live, const unsigned char *got)
+{
+    if (live->mixed == NULL)
+        return memcmp(got, live->data, live->bytes) == 0;
+    for (uint64_t at = 0, n; at < live->bytes; at += n) {
+        n = live->bytes - at < 8 ? live->bytes - at : 8;
+        if (memcmp(got + at, live->data + at, n) != 0 && memcmp(got + at, live->mixed + at, n) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool look_at_variable(struct looking *looking, const struct expected_live *expected)
+{
+    struct lmcs_error error;
+    struct lmcs_live *live;
+    if (lmcs_live_open(looking->pool, LIVE_SHELF, expected->name, &live, &error) != LMCS_OK)
+        return wrong(looking, "live variable \"%s\": %s", expected->name, error.message);
+    unsigned char *got = malloc(expected->bytes + 1);
+    uint64_t bytes = 0;
+    EXPECT(got != NULL);
+    enum lmcs_status status = lmcs_live_get(live, got, expected->bytes, &bytes, &error);
+    struct lmcs_live_info info;
+    if (status == LMCS_OK)
+        status = lmcs_live_info(live, &info, &error);
+    bool right = status == LMCS_OK && bytes == expected->bytes && same_words(expected, got) &&
+                 (info.form == LMCS_LIVE_VALUE) == expected->is_value;
+    free(got);
+    lmcs_live_close(live);
+    return right || wrong(looking, "live variable \"%s\" has %llu bytes, which are not those expected: %s",
+                          expected->name, (unsigned long long)bytes, status == LMCS_OK ? "" : error.message);
+}
+
+static bool look_at_live(struct looking *looking)
+{
+    const struct shelf_version *version = looking->version;
+    struct lmcs_error error;
+    size_t count = 0;
+    looking->snapshot = NULL;
+    if (lmcs_live_list(looking->pool, LIVE_SHELF, NULL, count_live, &count, &error) != LMCS_OK)
+        return wrong(looking, "%s", error.message);
+    if (count != version->live_count)
+        return wrong(looking, "%zu live variables, not %zu", count, version->live_count);
+    for (size_t i = 0; i < count; i++)
+        if (!look_at_variable(looking, &version->live[i]))
+            return false;
+    return true;
+}
+
 /* ---- Which version a shelf has ---- */
 
 static bool find_version(const struct expected *expected, const struct expected_shelf *shelf, struct looking *looking,
@@ -393,6 +459,10 @@ static bool find_version(const struct expected *expected, const struct expected_
 {
     char *why = looking->why;
     size_t why_bytes = looking->why_bytes, used = 0;
+    /* A journal that is pending is a writer's to complete: what a reader sees before may be half of it. */
+    for (*found = 0; shelf->name[0] == '=' && !looking->pool->writable; ++*found)
+        if (is_possible(expected, shelf, *found))
+            return true;
     for (size_t i = shelf->count; i-- > 0;) {
         if (!is_possible(expected, shelf, i))
             continue;
@@ -400,7 +470,9 @@ static bool find_version(const struct expected *expected, const struct expected_
         looking->version = &shelf->versions[i];
         looking->why = why + used;
         looking->why_bytes = why_bytes - used;
-        bool right = shelf->name[0] == '\0' ? look_at_limit(looking) : look_at_shelf(looking);
+        bool right = shelf->name[0] == '\0'  ? look_at_limit(looking)
+                     : shelf->name[0] == '=' ? look_at_live(looking)
+                                             : look_at_shelf(looking);
         *found = i;
         if (right) {
             looking->why = why;
@@ -436,7 +508,9 @@ static bool look_at_name(void *context, const struct lmcs_shelf_info *info)
 static bool is_same(const struct shelf_version *a, const struct shelf_version *b)
 {
     if (a->exists != b->exists || a->keep_raw != b->keep_raw || a->next_number != b->next_number ||
-        a->snapshot_count != b->snapshot_count || a->tag_count != b->tag_count || a->prepared != b->prepared)
+        a->snapshot_count != b->snapshot_count || a->tag_count != b->tag_count || a->prepared != b->prepared ||
+        a->origin_number != b->origin_number || strcmp(a->origin_shelf, b->origin_shelf) != 0 ||
+        a->live_count != b->live_count)
         return false;
     for (size_t i = 0; i < a->tag_count; i++)
         if (a->tags[i].number != b->tags[i].number || strcmp(a->tags[i].tag, b->tags[i].tag) != 0)
@@ -444,14 +518,19 @@ static bool is_same(const struct shelf_version *a, const struct shelf_version *b
     return memcmp(a->snapshots, b->snapshots, a->snapshot_count * sizeof a->snapshots[0]) == 0;
 }
 
-/* An operation on several shelves is there on all of those that it changed, or on none. */
-static bool is_joint(const struct expected *expected, const size_t found[MOST_SHELVES], char *why, size_t why_bytes)
+/*
+ * An operation on several shelves is there on all of those that it changed, or on none. A reader is not shown live
+ * variables, so nothing is known of them (find_version).
+ */
+static bool is_joint(const struct expected *expected, bool is_reader, const size_t found[MOST_SHELVES], char *why,
+                     size_t why_bytes)
 {
     for (uint64_t operation = 1; operation < expected->operation_count; operation++) {
         int with = 0, without = 0;
         for (size_t i = 0; i < expected->shelf_count; i++)
             for (size_t k = 1; k < expected->shelves[i].count; k++)
-                if (expected->shelves[i].versions[k].operation == operation &&
+                if (!(is_reader && expected->shelves[i].name[0] == '=') &&
+                    expected->shelves[i].versions[k].operation == operation &&
                     !is_same(&expected->shelves[i].versions[k], &expected->shelves[i].versions[k - 1]))
                     ++*(k <= found[i] ? &with : &without);
         if (with > 0 && without > 0) {
@@ -511,6 +590,8 @@ static bool look_at_space(int fd, uint64_t offset, const struct lmcs_object_df *
                           size_t why_bytes)
 {
     uint64_t page = LMCS_PAGE_BYTES - 1, end = (offset + df->bytes) & ~page;
+    if (df->kind == LMCS_OBJECT_LIVE)
+        return true; /* look_at_live_space */
     if (df->kind == LMCS_OBJECT_SLAB) {
         uint64_t is = allocated_bytes(fd, df->first, end);
         return is >= end - df->first || wrong_space(why, why_bytes, df, is, end - df->first);
@@ -522,6 +603,38 @@ static bool look_at_space(int fd, uint64_t offset, const struct lmcs_object_df *
     if (is < should && !refilled)
         return wrong_space(why, why_bytes, df, is, should);
     return is <= should || !exactly || wrong_space(why, why_bytes, df, is, should);
+}
+
+struct live_space {
+    int fd;
+    bool right;
+    char *why;
+    size_t why_bytes;
+};
+
+static bool has_space(int fd, uint64_t from, uint64_t bytes)
+{
+    uint64_t first = from & ~(uint64_t)(LMCS_PAGE_BYTES - 1), end = lmcs_page_up(from + bytes);
+    return allocated_bytes(fd, first, end) >= end - first;
+}
+
+static enum lmcs_status look_at_record(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
+{
+    struct live_space *space = context;
+    bool right = has_space(space->fd, record->df.cell, record->df.cell_bytes);
+    uint64_t left = lmcs_page_up(record->df.bytes);
+    (void)error;
+    for (size_t i = 0; i < record->df.part_count && left > 0; i++) {
+        uint64_t bytes = left < record->parts[i].bytes ? left : record->parts[i].bytes;
+        right = right && has_space(space->fd, record->parts[i].offset, bytes);
+        left -= bytes;
+    }
+    if (!right)
+        snprintf(space->why, space->why_bytes, "live variable \"%s\" has not the file space that it should have",
+                 record->name);
+    space->right = space->right && right;
+    free(record);
+    return LMCS_OK;
 }
 
 /*
@@ -547,10 +660,12 @@ bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_
         right = look_at_space(fd, lmcs_cursor_key(cursor).high, &df, exactly, why, why_bytes);
         OK(lmcs_cursor_next(cursor, &err));
     }
+    struct live_space space = {fd, right, why, why_bytes};
+    OK(lmcs_live_record_each(&txn, 0, look_at_record, &space, &err));
     lmcs_txn_end(&txn);
     lmcs_cursor_free(cursor);
     close(fd);
-    return right;
+    return space.right;
 }
 
 /* Prepared snapshots can't be seen; here they are resolved, which changes the pool. */
@@ -572,18 +687,42 @@ static bool resolve_prepared(const struct expected *expected, const size_t found
     return true;
 }
 
-/* What a restore has staged goes when the pool is opened for writing. */
+/* What a restore has staged goes when the pool is opened for writing; what it keeps, when nobody wants it. */
 static bool no_staging(const struct expected *expected, struct lmcs_pool *pool, const size_t found[MOST_SHELVES],
                        struct looking *looking)
 {
     size_t shelves = 0;
     for (size_t i = 0; i < expected->shelf_count; i++)
-        shelves += expected->shelves[i].name[0] != '\0' && expected->shelves[i].versions[found[i]].exists;
+        shelves += expected->shelves[i].name[0] != '\0' && expected->shelves[i].name[0] != '=' &&
+                   expected->shelves[i].versions[found[i]].exists;
+    struct lmcs_error error;
     looking->shelf = "the pool";
     looking->snapshot = NULL;
+    if (lmcs_stage_drop_kept(pool, &error) != LMCS_OK)
+        return wrong(looking, "what a restore has kept can't be removed: %s", error.message);
     uint64_t there = pool->root.trees[LMCS_TREE_SHELVES].count;
     return there == shelves ||
            wrong(looking, "%llu shelves, of which %zu can be seen", (unsigned long long)there, shelves);
+}
+
+/* Whether the run itself had damaged something that it was about to mend. */
+static bool is_damage_meant(const struct expected *expected)
+{
+    for (size_t i = 0; i < expected->operation_count; i++) {
+        const struct expected_operation *operation = &expected->operations[i];
+        bool begun = operation->begun && strcmp(operation->words, EXPECTED_REPAIR) == 0;
+        if (!operation->acknowledged && (begun || strcmp(operation->words, EXPECTED_REPAIR_LEFT) == 0))
+            return true;
+    }
+    return false;
+}
+
+static enum lmcs_status mend_what_is_meant(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_scrub_options options;
+    lmcs_scrub_options_init(&options);
+    options.repair = true;
+    return lmcs_scrub(pool, &options, NULL, NULL, NULL, NULL, error);
 }
 
 bool expected_check(const struct expected *expected, struct lmcs_pool *pool, size_t found[MOST_SHELVES], char *why,
@@ -595,6 +734,14 @@ bool expected_check(const struct expected *expected, struct lmcs_pool *pool, siz
     struct damages damages = {why, why_bytes, 0};
     struct lmcs_error error;
     why[0] = '\0';
+    if (is_damage_meant(expected) && !pool->writable) { /* a reader can't mend: it has seen nothing */
+        memset(found, 0, MOST_SHELVES * sizeof *found);
+        return true;
+    }
+    if (is_damage_meant(expected) && mend_what_is_meant(pool, &error) != LMCS_OK) {
+        snprintf(why, why_bytes, "a repair that power failed in can't be taken up again: %s", error.message);
+        return false;
+    }
     enum lmcs_status status = lmcs_verify(pool, NULL, keep_first_damages, &damages, NULL, NULL, &error);
     if (status != LMCS_OK) {
         size_t used = strlen(why);
@@ -608,7 +755,7 @@ bool expected_check(const struct expected *expected, struct lmcs_pool *pool, siz
         snprintf(why, why_bytes, "there is a shelf \"%s\"", names.stranger != NULL ? names.stranger : error.message);
         return false;
     }
-    if (!is_joint(expected, found, why, why_bytes) || !expected_space(pool, false, why, why_bytes))
+    if (!is_joint(expected, !pool->writable, found, why, why_bytes) || !expected_space(pool, false, why, why_bytes))
         return false;
     return !pool->writable ||
            (no_staging(expected, pool, found, &looking) && resolve_prepared(expected, found, &looking));

@@ -16,6 +16,9 @@
 #define MOST_TAGS      12
 #define MOST_TENSORS   10
 #define MOST_SHELVES   10
+#define MOST_LIVE      6
+#define LIVE_SHELF     "vars"  /* the shelf with live variables ... */
+#define LIVE_STATE     "=vars" /* ... and what stands for those, as if it were a shelf of its own */
 
 /* Immutable; never freed, for versions share them. */
 struct expected_tensor {
@@ -46,17 +49,31 @@ struct expected_tag {
     uint64_t number;
 };
 
+/* A live variable: f32 in one dimension when it is a tensor. `mixed`, if there is any, has been stored to it and not
+ * persisted: then each word of 8 bytes may be of that as well. All immutable and never freed. */
+struct expected_live {
+    char name[12];
+    bool is_value;
+    uint64_t bytes;
+    const unsigned char *data;
+    const unsigned char *mixed;
+};
+
 struct shelf_version {
     uint64_t operation; /* that made it; 0: it was there at the beginning */
     bool exists;
     uint32_t keep_raw;
     uint64_t next_number;
-    uint64_t limit; /* of the pool: "" only */
+    uint64_t limit;         /* of the pool: "" only */
+    uint64_t origin_number; /* of the snapshot that it was forked from; 0: it was not */
+    char origin_shelf[16];
     const struct expected_snapshot *snapshots[MOST_SNAPSHOTS];
     size_t snapshot_count;
     const struct expected_snapshot *prepared;
     struct expected_tag tags[MOST_TAGS]; /* by name */
     size_t tag_count;
+    struct expected_live live[MOST_LIVE]; /* of LIVE_STATE only */
+    size_t live_count;
 };
 
 struct expected_shelf {
@@ -65,6 +82,10 @@ struct expected_shelf {
     size_t count;
     size_t capacity;
 };
+
+/* Operations that damage something and mend it: until they are acknowledged, there may be damage that can be mended. */
+#define EXPECTED_REPAIR      "scrub repair"
+#define EXPECTED_REPAIR_LEFT "scrub repair of what is left"
 
 struct expected_operation {
     char words[160];

@@ -4,36 +4,22 @@
 
     mutants.py [--quick] [--only NAME...] [--build build/release]
 
-A mutant is a fragment of a source file and what stands there instead. It is applied to a copy in BUILD/mutants/, which
-is compiled with the flags of the release build and linked into a `crash` of its own, before the library; the sources
-and the library stay what they are. Fragments are short and must occur exactly once: an edit of the store elsewhere
-does not matter, and one of the fragment itself makes the mutant fail here until it is brought up to date. The last few
-mutants are of another kind: the recorder forgets some of the flushes, fences and syncs of libpmemobj itself.
+What a mutant is: tests/mutation.py. The last few are of another kind: the recorder forgets some of the flushes, fences
+and syncs of libpmemobj itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from mutation import TOP, Mutant, make, try_edits
+
 BUDGET = ["--until-finding", "--images", "20000", "--of-a-seed", "400"]
-
-
-@dataclass
-class Mutant:
-    name: str
-    what: str
-    file: str = ""
-    edits: list[tuple[str, str]] = field(default_factory=list)
-    options: list[str] = field(default_factory=list)
-    quick: bool = False
 
 
 PUBLISH = """    pmemobj_set_value(heap->pool, &all[count], lmcs_heap_at(heap, word_offset), word);
@@ -57,7 +43,7 @@ MUTANTS = [
         "page-flush",
         "what is stored in place of a non-temporal copy is not flushed",
         "store/pool.c",
-        [("PMEM_F_MEM_NONTEMPORAL | PMEM_F_MEM_NODRAIN", "PMEM_F_MEM_NOFLUSH")],
+        [("way | PMEM_F_MEM_NODRAIN", "PMEM_F_MEM_NOFLUSH")],
         ["--medium", "dax"],
         quick=True,
     ),
@@ -72,14 +58,24 @@ MUTANTS = [
         "worker-fence",
         "threads that copied do not drain before they are done",
         "store/copy.c",
-        [("    lmcs_heap_drain(((struct copying *)context)->pool->heap);", "    (void)context;")],
+        [
+            (
+                "    lmcs_heap_drain(((struct copying *)context)->pool->heap);",
+                "    (void)context;",
+            )
+        ],
         ["--medium", "dax", "--seed", "2"],
     ),
     Mutant(
         "put-fence",
         "put's own thread does not drain the hashes of blocks, which another thread commits",
         "store/copy.c",
-        [("    lmcs_heap_drain(pool->heap); /* the commit may be", "    /* the commit may be")],
+        [
+            (
+                "    lmcs_heap_drain(pool->heap); /* the commit may be",
+                "    /* the commit may be",
+            )
+        ],
         ["--medium", "dax", "--seed", "6"],
     ),
     Mutant(
@@ -94,7 +90,12 @@ MUTANTS = [
         "commit-sync",
         "a transaction's pages are not synced before the root word is switched",
         "store/txn.c",
-        [(WRITE_AND_SYNC, "    if (status == LMCS_OK)\n        status = write_pages(txn, error);\n")],
+        [
+            (
+                WRITE_AND_SYNC,
+                "    if (status == LMCS_OK)\n        status = write_pages(txn, error);\n",
+            )
+        ],
         ["--medium", "file"],
     ),
     Mutant(
@@ -104,9 +105,9 @@ MUTANTS = [
         [
             (WRITE_AND_SYNC, ""),
             (
-                "    pool->root = txn->root;\n    if (pages->avail_used > 0)",
+                "    pool->root = txn->root;\n    pool->epoch",
                 "    if (write_pages(txn, error) != LMCS_OK || lmcs_heap_sync(pool->heap, error) != LMCS_OK)\n"
-                "        abort();\n    pool->root = txn->root;\n    if (pages->avail_used > 0)",
+                "        abort();\n    pool->root = txn->root;\n    pool->epoch",
             ),
         ],
         quick=True,
@@ -263,10 +264,20 @@ MUTANTS = [
         "store/snapshot.c",
         [
             (
-                "    struct tagging tagging = {tag, number};\n    return change_shelf(",
-                "    struct tagging tagging = {tag, number};\n    "
-                "if (lmcs_tag_remove(pool, shelf, tag, NULL) != LMCS_OK)\n        tagging.tag = tag;\n"
-                "    return change_shelf(",
+                'numbers start at 1", pool->path);\n    return lmcs_tags_change(pool, shelf, &change, 1, error);',
+                'numbers start at 1", pool->path);\n    if (lmcs_tag_remove(pool, shelf, tag, NULL) != LMCS_OK)\n'
+                "        (void)0;\n    return lmcs_tags_change(pool, shelf, &change, 1, error);",
+            )
+        ],
+    ),
+    Mutant(
+        "drop-visible",
+        "a shelf is removed snapshot by snapshot without being hidden first",
+        "store/fork.c",
+        [
+            (
+                "    shelf.df.flags |= LMCS_SHELF_STAGING;\n    txn->root.snapshot_count -= shelf.df.snapshot_count;\n",
+                "",
             )
         ],
     ),
@@ -312,70 +323,244 @@ MUTANTS = [
         "staging-stays",
         "what a restore that was cut short has left is not removed",
         "store/store.c",
-        [("        status = lmcs_archive_drop_staging(pool, error);\n", "        (void)0;\n")],
+        [
+            (
+                "        status = lmcs_archive_drop_staging(pool, error);\n",
+                "        (void)0;\n",
+            )
+        ],
     ),
     Mutant(
-        "lose-flushes", "libpmemobj's every 5th flush is forgotten", options=["--medium", "dax", "--lose", "flushes:5"]
+        "value-in-place",
+        "a live value is written over the one that it replaces",
+        "store/live_cell.c",
+        [
+            (
+                "slot_place(body->record, !body->slot)",
+                "slot_place(body->record, body->slot)",
+            ),
+            ("    body->slot = !body->slot;\n", ""),
+        ],
+        quick=True,
     ),
     Mutant(
-        "lose-fences", "libpmemobj's every 5th fence is forgotten", options=["--medium", "dax", "--lose", "fences:5"]
+        "value-unsynced",
+        "a live value is not made durable before it is acknowledged",
+        "store/live_cell.c",
+        [
+            (
+                "        status = lmcs_heap_sync(body->pool->heap, error);\n",
+                "        (void)0;\n",
+            )
+        ],
     ),
     Mutant(
-        "lose-syncs", "every 5th msync or fdatasync is forgotten", options=["--medium", "file", "--lose", "syncs:5"]
+        "acknowledged-early",
+        "a live value's sequence is noted as acknowledged before the value is durable",
+        "store/live_cell.c",
+        [
+            (
+                "    enum lmcs_status status = lmcs_heap_write(body->pool->heap, place, image, image_bytes, error);\n",
+                "    uint64_t early = body->version + 1;\n"
+                "    enum lmcs_status status = lmcs_heap_write(body->pool->heap, "
+                "body->record->df.cell + offsetof(struct lmcs_cell_df, acknowledged), &early, 8, error);\n"
+                "    if (status == LMCS_OK)\n        status = lmcs_heap_sync(body->pool->heap, error);\n"
+                "    if (status == LMCS_OK)\n"
+                "        status = lmcs_heap_write(body->pool->heap, place, image, image_bytes, error);\n",
+            )
+        ],
+    ),
+    Mutant(
+        "persist-nothing",
+        "what was stored to a live tensor is not flushed",
+        "store/pool.c",
+        [
+            (
+                "        pmem_persist(at, bytes);\n        return LMCS_OK;",
+                "        return LMCS_OK;",
+            )
+        ],
+        ["--medium", "dax"],
+    ),
+    Mutant(
+        "persist-no-msync",
+        "what was stored to a live tensor is not written back",
+        "store/pool.c",
+        [
+            (
+                "result = msync((void *)first, (uintptr_t)at - first + bytes, MS_SYNC);",
+                "result = 0;",
+            )
+        ],
+        ["--medium", "file"],
+    ),
+    Mutant(
+        "journal-unsynced",
+        "a journal is sealed before what it says is durable",
+        "store/live_journal.c",
+        [
+            (
+                "    if (status == LMCS_OK)\n        status = lmcs_heap_sync(pool->heap, error);\n"
+                "    return status == LMCS_OK ? write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
+                "    return status == LMCS_OK ? write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "journal-unsealed",
+        "what a journal is for is written without one",
+        "store/live_journal.c",
+        [
+            (
+                "    return status == LMCS_OK ? write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
+                "    return status;",
+            )
+        ],
+    ),
+    Mutant(
+        "journal-stays",
+        "a journal is not cleared, and applied again over what was stored since",
+        "store/live_journal.c",
+        [
+            (
+                "    enum lmcs_status status = write_header(pool, kind, &header, error);\n",
+                "    enum lmcs_status status = kind == LMCS_JOURNAL_REDO ? LMCS_OK : write_header(pool, kind, &header, "
+                "error);\n",
+            )
+        ],
+    ),
+    Mutant(
+        "home-unsynced",
+        "a journal is cleared before what it says is durable where it belongs",
+        "store/live_journal.c",
+        [
+            (
+                "entries[i].data, entries[i].bytes, error);\n    if (status == LMCS_OK)\n"
+                "        status = lmcs_heap_sync(pool->heap, error);\n"
+                "    return status == LMCS_OK ? lmcs_journal_clear",
+                "entries[i].data, entries[i].bytes, error);\n    return status == LMCS_OK ? lmcs_journal_clear",
+            )
+        ],
+    ),
+    Mutant(
+        "journal-without-root",
+        "a transaction's bytes are committed by their journal, and its records later",
+        "store/live_txn.c",
+        [
+            (
+                "gathering->entries, gathering->count, with_root, &sequence",
+                "gathering->entries, gathering->count, false, &sequence",
+            )
+        ],
+    ),
+    Mutant(
+        "undo-late",
+        "what is about to be stored to is not durable in the undo journal before",
+        "store/live_journal.c",
+        [
+            (
+                "    if (status == LMCS_OK)\n        status = lmcs_heap_sync(pool->heap, error);\n"
+                "    if (status == LMCS_OK)\n        *at += room;",
+                "    if (status == LMCS_OK)\n        *at += room;",
+            )
+        ],
+    ),
+    Mutant(
+        "undo-forgotten",
+        "the undo journal is ended before what was declared is durable",
+        "store/live_txn.c",
+        [
+            (
+                "status == LMCS_OK && i < transaction->declared_count; i++",
+                "status == LMCS_OK && i < 0 * transaction->declared_count; i++",
+            )
+        ],
+    ),
+    Mutant(
+        "undo-not-rolled-back",
+        "what a crash left of a declared transaction stays",
+        "store/live_journal.c",
+        [
+            (
+                "    if (sealed && kind == LMCS_JOURNAL_UNDO && !committed)\n"
+                "        return lmcs_undo_roll_back(pool, header.sequence, error);\n",
+                "",
+            )
+        ],
+    ),
+    Mutant(
+        "made-unpersisted",
+        "a tensor that a transaction made is not durable when its record is",
+        "store/live_txn.c",
+        [("if (body->changed && !body->erased && bytes > had)", "if (false)")],
+    ),
+    Mutant(
+        "swap-split",
+        "two live variables are swapped by two transactions",
+        "store/live_change.c",
+        [
+            (
+                "        status = lmcs_live_commit_changes(bodies[0]->pool, changes, count, 0, error);",
+                "        for (size_t i = 0; status == LMCS_OK && i < count; i++)\n"
+                "            status = lmcs_live_commit_changes(bodies[0]->pool, &changes[i], 1, 0, error);",
+            )
+        ],
+    ),
+    Mutant(
+        "live-freed-too-soon",
+        "space of a live variable is given back before the commit that does without it",
+        "store/live_change.c",
+        [
+            (
+                "    if (status == LMCS_OK && !later && any)\n",
+                "    for (size_t i = 0; status == LMCS_OK && !later && i < count; i++)\n"
+                "        if (bodies[i]->stored && records[i] != NULL)\n"
+                "            lmcs_live_give_difference(bodies[i]->pool, bodies[i]->record, records[i]);\n"
+                "    if (status == LMCS_OK && !later && any)\n",
+            ),
+            (
+                "    lmcs_live_give_difference(body->pool, body->record, record);\n"
+                "    lmcs_live_body_set(body, record);\n"
+                "    body->stored = record",
+                "    lmcs_live_body_set(body, record);\n    body->stored = record",
+            ),
+        ],
+    ),
+    Mutant(
+        "live-unbacked",
+        "a live tensor gets no file space",
+        "store/live_space.c",
+        [("    status = lmcs_heap_back(pool->heap, offset, bytes, error);\n", "")],
+    ),
+    Mutant(
+        "checkout-unsynced",
+        "a tensor that was checked out is not durable when its record is",
+        "store/live_snapshot.c",
+        [
+            (
+                "        status = lmcs_live_persist_range(&body, 0, record->df.bytes, error);\n",
+                "        (void)0;\n",
+            )
+        ],
+        ["--medium", "dax"],
+    ),
+    Mutant(
+        "lose-flushes",
+        "libpmemobj's every 5th flush is forgotten",
+        options=["--medium", "dax", "--lose", "flushes:5"],
+    ),
+    Mutant(
+        "lose-fences",
+        "libpmemobj's every 5th fence is forgotten",
+        options=["--medium", "dax", "--lose", "fences:5"],
+    ),
+    Mutant(
+        "lose-syncs",
+        "every 5th msync or fdatasync is forgotten",
+        options=["--medium", "file", "--lose", "syncs:5"],
     ),
 ]
-
-
-def mutate(mutant: Mutant, folder: Path) -> Path:
-    """Write the broken copy of the source."""
-    text = (TOP / mutant.file).read_text()
-    for old, new in mutant.edits:
-        if text.count(old) != 1:
-            raise SystemExit(
-                f"mutant {mutant.name}: its fragment occurs {text.count(old)} times in {mutant.file}:\n{old}"
-            )
-        text = text.replace(old, new)
-    path = folder / f"{mutant.name}.c"
-    path.write_text(f'#line 1 "{mutant.file}"\n{text}')
-    return path
-
-
-def compile_command(build: Path, source: Path) -> list[str]:
-    """Find how the static library's objects are compiled; without the flags for the output and for warnings."""
-    for entry in json.loads((build / "compile_commands.json").read_text()):
-        command = shlex.split(entry["command"])
-        if Path(entry["file"]) == source and "lmcstore" in entry.get("output", " ".join(command)):
-            flags = [word for word in command if not word.startswith("-W")]
-            for option in ("-o", "-c"):
-                at = flags.index(option)
-                del flags[at : at + 2]
-            return flags
-    raise SystemExit(f"{source} is not compiled in {build}")
-
-
-def link_command(build: Path) -> list[str]:
-    """Find how `crash` is linked."""
-    commands = subprocess.run(
-        ["ninja", "-C", str(build), "-t", "commands", "bin/crash"], check=True, capture_output=True, text=True
-    )
-    line = commands.stdout.strip().splitlines()[-1]
-    return [word for word in shlex.split(line) if word not in ("&&", ":")]
-
-
-def make(mutant: Mutant, build: Path, folder: Path) -> Path:
-    """Build the `crash` of a mutant."""
-    if not mutant.file:
-        return build / "bin" / "crash"
-    source = mutate(mutant, folder)
-    compiled, program = folder / f"{mutant.name}.o", folder / f"crash-{mutant.name}"
-    flags = compile_command(build, TOP / mutant.file)
-    subprocess.run([*flags, f"-I{TOP / 'store'}", "-c", str(source), "-o", str(compiled)], check=True, cwd=build)
-    link = link_command(build)
-    at = link.index("-o")
-    link[at + 1] = str(program)
-    link.insert(at, str(compiled))
-    subprocess.run(link, check=True, cwd=build)
-    return program
 
 
 def main() -> int:
@@ -390,22 +575,32 @@ def main() -> int:
     ]
     folder = arguments.build.resolve() / "mutants"
     folder.mkdir(parents=True, exist_ok=True)
+    try_edits(MUTANTS)
     missed = []
     for mutant in chosen:
         if arguments.list:
             print(f"{mutant.name}: {mutant.what}")
             continue
-        program = make(mutant, arguments.build.resolve(), folder)
+        program = make(mutant, arguments.build.resolve(), folder, "crash")
         start = time.monotonic()
         run = subprocess.run(
-            [str(program), *BUDGET, "--keep", str(folder), *mutant.options], capture_output=True, text=True, cwd=TOP
+            [str(program), *BUDGET, "--keep", str(folder), *mutant.options],
+            capture_output=True,
+            text=True,
+            cwd=TOP,
         )
         lines = run.stdout.splitlines()
         finding = next((line for line in lines if line.startswith("FINDING")), None)
         images = lines[-1].split()[0] if lines else "0"
         caught = run.returncode == 1 and finding is not None
-        print(f"{'caught' if caught else 'MISSED'} {mutant.name} ({mutant.what})", flush=True)
-        print(f"    {images} images, {time.monotonic() - start:.0f} s: {(finding or run.stderr)[:200]}", flush=True)
+        print(
+            f"{'caught' if caught else 'MISSED'} {mutant.name} ({mutant.what})",
+            flush=True,
+        )
+        print(
+            f"    {images} images, {time.monotonic() - start:.0f} s: {(finding or run.stderr)[:200]}",
+            flush=True,
+        )
         if not caught:
             missed.append(mutant.name)
     if not arguments.list:

@@ -13,79 +13,60 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "content.h"
+#include "driver.h"
 #include "recorder.h"
+#include "tree.h"
 
-#define SHELVES    3u
-#define LIMIT      ((uint64_t)64 << 20)
-#define TIGHT      ((uint64_t)8 << 20)
-#define WORDS      160
-#define MOST_LATER 2u /* captures that are not durable yet */
+#define LIMIT        ((uint64_t)64 << 20)
+#define TIGHT        ((uint64_t)8 << 20)
 
-struct later {
-    struct lmcs_capture *capture;
-    uint64_t operation;
-    const char *shelf;
-    struct expected_snapshot *snapshot;
-    char tag[16];
-};
-
-struct archive {
-    int fd;
-    size_t shelf_count;
-    char names[SHELVES][16];
-    struct shelf_version shelves[SHELVES];
-};
-
-struct driver {
-    const struct run *run;
-    struct expected *expected;
-    struct lmcs_pool *pool;
-    struct rng rng;
-    uint64_t serial;  /* for names and numbers that must be unique */
-    bool wants_large; /* the next tensor is of more than a block */
-    struct later later[MOST_LATER];
-    struct archive archive;
-    struct lmcs_error error;
-};
+#define below        driver_below
+#define chance       driver_chance
+#define begin        driver_begin
+#define acknowledged driver_acknowledged
+#define next_version driver_next_version
+#define worked       driver_worked
 
 static const char *const shelf_names[SHELVES] = {"run", "eval", "ema"};
 
-static uint64_t below(struct driver *d, uint64_t bound)
+uint64_t driver_below(struct driver *d, uint64_t bound)
 {
     return rng_below(&d->rng, bound);
 }
-static bool chance(struct driver *d, uint64_t percent)
+bool driver_chance(struct driver *d, uint64_t percent)
 {
     return below(d, 100) < percent;
 }
 
 /* ---- What an operation says ---- */
 
-static uint64_t begin(struct driver *d, const char *words)
+uint64_t driver_begin(struct driver *d, const char *words)
 {
     uint64_t operation = expected_operation(d->expected, "%s", words);
     recorder_mark(MARK_BEGIN, operation);
     return operation;
 }
 
-static void acknowledged(uint64_t operation)
+void driver_acknowledged(uint64_t operation)
 {
     recorder_mark(MARK_ACKNOWLEDGED, operation);
 }
 
 /* What the store counts by itself is believed while it runs; that it is durable is what is to be seen. */
-static struct shelf_version *next_version(struct driver *d, const char *shelf, uint64_t operation)
+struct shelf_version *driver_next_version(struct driver *d, const char *shelf, uint64_t operation)
 {
     struct shelf_version *version = expected_next(d->expected, shelf, operation);
     struct lmcs_shelf_info info;
     OK(lmcs_shelf_info(d->pool, shelf, &info, &err));
     version->next_number = info.next_number;
     version->keep_raw = info.keep_raw;
+    version->origin_number = info.origin_number;
+    snprintf(version->origin_shelf, sizeof version->origin_shelf, "%.15s", info.origin_shelf);
     return version;
 }
 
-/* A full pool is no fault. */
-static bool worked(struct driver *d, enum lmcs_status status)
+bool driver_worked(struct driver *d, enum lmcs_status status)
 {
     if (status != LMCS_OK && status != LMCS_FULL) {
         fprintf(stderr, "an operation failed, %s: %s\n",
@@ -502,16 +483,17 @@ static void do_remove(struct driver *d)
     }
 }
 
-static void do_keep_raw(struct driver *d)
+static void do_policy(struct driver *d)
 {
     const char *shelf = some_shelf(d);
-    char words[WORDS];
+    char policy[96], words[WORDS];
     if (shelf == NULL)
         return;
-    uint32_t keep_raw = 1 + (uint32_t)below(d, 3);
-    snprintf(words, WORDS, "keep %u of %s raw", keep_raw, shelf);
+    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d encode=%s parity=%s", 1 + (int)below(d, 3), (int)below(d, 5),
+             below(d, 2) == 0 ? "always" : "never", below(d, 2) == 0 ? "3+1" : "none");
+    snprintf(words, WORDS, "set the policy of %s to %s", shelf, policy);
     uint64_t operation = begin(d, words);
-    if (!worked(d, lmcs_shelf_set_keep_raw(d->pool, shelf, keep_raw, &d->error)))
+    if (!worked(d, lmcs_shelf_set_policy(d->pool, shelf, policy, &d->error)))
         return;
     acknowledged(operation);
     next_version(d, shelf, operation);
@@ -528,6 +510,108 @@ static void do_limit(struct driver *d)
         return;
     acknowledged(operation);
     expected_next(d->expected, "", operation)->limit = limit;
+}
+
+/* ---- Whole shelves ---- */
+
+/* One that is not there, nor about to be; NULL: all are. */
+static const char *missing_shelf(struct driver *d)
+{
+    size_t first = below(d, SHELVES);
+    for (size_t i = 0; i < SHELVES; i++) {
+        const char *shelf = shelf_names[(first + i) % SHELVES];
+        if (!expected_newest(d->expected, shelf)->exists && !is_busy(d, shelf))
+            return shelf;
+    }
+    return NULL;
+}
+
+static void do_fork(struct driver *d)
+{
+    const char *shelf = some_shelf(d), *name = missing_shelf(d);
+    const struct expected_snapshot *from = shelf != NULL && name != NULL ? some_snapshot(d, shelf) : NULL;
+    struct lmcs_snapshot *snapshot;
+    struct expected_tag tags[MOST_TAGS];
+    size_t tag_count = 0;
+    char words[WORDS], which[32];
+    if (from == NULL)
+        return;
+    snprintf(which, sizeof which, "%llu", (unsigned long long)from->number);
+    snprintf(words, WORDS, "fork %s@%s as %s", shelf, which, name);
+    const struct shelf_version *there = expected_newest(d->expected, shelf);
+    for (size_t i = 0; i < there->tag_count; i++)
+        if (there->tags[i].number == from->number)
+            tags[tag_count++] = there->tags[i];
+    OK(lmcs_snapshot_find(d->pool, shelf, which, &snapshot, &err));
+    uint64_t operation = begin(d, words);
+    bool forked = worked(d, lmcs_shelf_fork(snapshot, name, &d->error));
+    lmcs_snapshot_close(snapshot);
+    if (!forked)
+        return;
+    acknowledged(operation);
+    struct expected_snapshot *first = malloc(sizeof *first);
+    EXPECT(first != NULL);
+    *first = *from;
+    first->number = 1;
+    first->parent = 0;
+    memset(first->group, 0, sizeof first->group);
+    struct shelf_version *version = next_version(d, name, operation);
+    version->snapshots[version->snapshot_count++] = first;
+    for (size_t i = 0; i < tag_count; i++)
+        expected_put_tag(version, tags[i].tag, 1);
+}
+
+/* Those that were forked from it know it under another name, or by the name that it had. */
+static void rename_origins(struct driver *d, const char *from, uint64_t operation)
+{
+    for (size_t i = 0; i < SHELVES; i++) {
+        const struct shelf_version *version = expected_newest(d->expected, shelf_names[i]);
+        struct lmcs_shelf_info info;
+        if (!version->exists || strcmp(version->origin_shelf, from) != 0)
+            continue;
+        OK(lmcs_shelf_info(d->pool, shelf_names[i], &info, &err));
+        if (strcmp(info.origin_shelf, from) != 0)
+            next_version(d, shelf_names[i], operation);
+    }
+}
+
+static void leave_none(struct driver *d, const char *shelf, uint64_t operation)
+{
+    struct shelf_version *version = expected_next(d->expected, shelf, operation);
+    *version = (struct shelf_version){.operation = operation};
+}
+
+static void do_rename(struct driver *d)
+{
+    const char *shelf = some_shelf(d), *name = missing_shelf(d);
+    char words[WORDS];
+    if (shelf == NULL || name == NULL || !expected_newest(d->expected, shelf)->exists)
+        return;
+    snprintf(words, WORDS, "rename %s to %s", shelf, name);
+    uint64_t operation = begin(d, words);
+    if (!worked(d, lmcs_shelf_rename(d->pool, shelf, name, &d->error)))
+        return;
+    acknowledged(operation);
+    struct shelf_version was = *expected_newest(d->expected, shelf),
+                         *version = expected_next(d->expected, name, operation);
+    *version = was;
+    version->operation = operation;
+    leave_none(d, shelf, operation);
+    rename_origins(d, shelf, operation);
+}
+
+static void do_drop(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    char words[WORDS];
+    if (shelf == NULL || !expected_newest(d->expected, shelf)->exists)
+        return;
+    snprintf(words, WORDS, "remove shelf %s", shelf);
+    uint64_t operation = begin(d, words);
+    if (!worked(d, lmcs_shelf_drop(d->pool, shelf, false, NULL, &d->error)))
+        return;
+    acknowledged(operation);
+    leave_none(d, shelf, operation);
 }
 
 /* ---- What changes nothing that can be seen ---- */
@@ -562,6 +646,76 @@ static void do_verify(struct driver *d)
     uint64_t operation = begin(d, "verify");
     if (worked(d, lmcs_verify(d->pool, NULL, NULL, NULL, NULL, NULL, &d->error)))
         acknowledged(operation);
+}
+
+/* A content that has parity, any, and a place in its payload; false: there is none. */
+static bool some_protected(struct driver *d, uint64_t *place, uint64_t *bytes)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    struct lmcs_content content;
+    uint64_t found = 0, met = 0;
+    OK(lmcs_cursor_new(&cursor, &err));
+    OK(lmcs_txn_read(d->pool, &txn, &err));
+    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CARE, &txn.root.trees[LMCS_TREE_CARE], (struct lmcs_key_df){1, 0},
+                        &err));
+    while (lmcs_cursor_valid(cursor)) {
+        if (lmcs_cursor_key(cursor).low == 0 && below(d, ++met) == 0)
+            found = lmcs_cursor_key(cursor).high;
+        OK(lmcs_cursor_next(cursor, &err));
+    }
+    if (found != 0) {
+        OK(lmcs_content_get(&txn, found, &content, &err));
+        uint64_t at = below(d, content.df.stored_bytes), unit = at / 64 * 64 + 64;
+        *place = content.parts[0].offset + at;
+        *bytes = 1 + below(d, (unit < content.df.stored_bytes ? unit : content.df.stored_bytes) - at);
+    }
+    lmcs_txn_end(&txn);
+    lmcs_cursor_free(cursor);
+    return found != 0;
+}
+
+static void turn_bytes(struct driver *d, uint64_t place, uint64_t bytes)
+{
+    unsigned char data[64];
+    int fd = open(d->run->pool_path, O_RDWR | O_CLOEXEC);
+    EXPECT(fd >= 0 && bytes <= sizeof data && pread(fd, data, bytes, (off_t)place) == (ssize_t)bytes);
+    for (uint64_t i = 0; i < bytes; i++)
+        data[i] ^= 0x5a;
+    EXPECT(pwrite(fd, data, bytes, (off_t)place) == (ssize_t)bytes);
+    close(fd);
+}
+
+/* Parity is made for what policies want it of; then something is damaged, and mended by it. */
+static void do_repair(struct driver *d)
+{
+    struct lmcs_scrub_options options;
+    uint64_t place, bytes;
+    lmcs_scrub_options_init(&options);
+    options.repair = true;
+    if (d->run->tight)
+        return;
+    uint64_t operation = begin(d, EXPECTED_REPAIR);
+    enum lmcs_status status = lmcs_scrub(d->pool, &options, NULL, NULL, NULL, NULL, &d->error);
+    if (status == LMCS_OK && some_protected(d, &place, &bytes)) {
+        turn_bytes(d, place, bytes);
+        status = lmcs_scrub(d->pool, &options, NULL, NULL, NULL, NULL, &d->error);
+        if (status == LMCS_FULL) /* then it stays as it is: the bytes are put back */
+            turn_bytes(d, place, bytes);
+    }
+    (void)worked(d, status);
+    acknowledged(operation);
+}
+
+/* What power failed in may have been a repair: then it is taken up again. */
+static void repair_what_is_left(struct driver *d)
+{
+    struct lmcs_scrub_options options;
+    lmcs_scrub_options_init(&options);
+    options.repair = true;
+    uint64_t operation = begin(d, EXPECTED_REPAIR_LEFT);
+    EXPECT(worked(d, lmcs_scrub(d->pool, &options, NULL, NULL, NULL, NULL, &d->error)));
+    acknowledged(operation);
 }
 
 static void open_again(struct driver *d)
@@ -667,7 +821,8 @@ static void do_restore(struct driver *d)
     }
     EXPECT(lseek(archive->fd, 0, SEEK_SET) == 0);
     uint64_t operation = begin(d, "restore an archive");
-    enum lmcs_status status = lmcs_restore(d->pool, archive->fd, NULL, NULL, &d->error);
+    const struct lmcs_restore_options options = {.resume = rng_below(&d->rng, 2) == 0};
+    enum lmcs_status status = lmcs_restore_with(d->pool, &archive->fd, 1, &options, NULL, NULL, &d->error);
     /* After a power failure a number that the archive has may have been given once more. */
     if (status == LMCS_EXISTS || !worked(d, status))
         return;
@@ -748,15 +903,21 @@ static const struct {
 } operations[] = {
     {do_capture, 30}, {do_capture_later, 10}, {do_abort, 4},
     {do_prepare, 5},  {do_resolve, 8},        {do_tag, 7},
-    {do_untag, 3},    {do_remove, 9},         {do_keep_raw, 3},
+    {do_untag, 3},    {do_remove, 9},         {do_policy, 4},
     {do_limit, 2},    {do_compact, 10},       {do_compact_a_little, 5},
     {do_verify, 1},   {open_again, 3},        {do_dump, 5},
     {do_restore, 9},  {do_export, 1},         {do_import, 3},
+    {do_fork, 6},     {do_rename, 3},         {do_drop, 3},
+    {do_repair, 4},   {live_operation, 45},
 };
 
 static void do_something(struct driver *d)
 {
     unsigned total = 0;
+    if (d->run->lively && driver_chance(d, 75)) {
+        live_operation(d);
+        return;
+    }
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
         total += operations[i].weight;
     uint64_t at = below(d, total);
@@ -791,6 +952,9 @@ void run_operations(const struct run *run, struct expected *expected)
     d.pool = run_open(run->pool_path, made ? LMCS_OPEN_CREATE : LMCS_OPEN_WRITE, run->threaded, limit, &err);
     OK(d.pool != NULL ? LMCS_OK : err.status);
     acknowledged(operation);
+    if (!made && !run->tight)
+        repair_what_is_left(&d);
+    live_begin(&d);
     /* Where power fails only rarely: hashes of blocks, written by a thread that does not commit them. */
     d.wants_large = run->large;
     if (made && run->large)

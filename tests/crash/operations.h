@@ -12,6 +12,7 @@ struct run {
     bool large;    /* some tensors of more than a block */
     bool threaded; /* several threads, and the compactor's own: no two runs are the same */
     bool tight;    /* a limit that is soon reached */
+    bool lively;   /* mostly live variables */
     size_t operations;
 };
 

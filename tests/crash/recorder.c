@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAPPINGS   8u
+#define MAPPINGS   512u
 #define MOST_BYTES ((uint64_t)8 << 30) /* of a record's data: address space only */
 #define PAGE       4096u
 
@@ -159,29 +159,44 @@ static bool from_library(const void *caller)
     return dladdr(caller, &info) != 0 && info.dli_fname != NULL && strstr(info.dli_fname, "libpmemobj") != NULL;
 }
 
-static bool locate(const void *address, uint64_t *offset)
+/*
+ * The next piece of a range of addresses that is mapped, as one of the file; false: there is none. A live tensor in
+ * several parts has a mapping for each, side by side, of places in the file that need not be.
+ */
+static bool next_piece(const char **at, uint64_t *bytes, uint64_t *offset, uint64_t *piece_bytes)
 {
-    for (size_t i = 0; i < MAPPINGS; i++) {
+    const struct mapping *found = NULL;
+    const char *end = *at + *bytes;
+    for (size_t i = 0; i<MAPPINGS && * bytes> 0; i++) {
         const struct mapping *mapping = &recorder.mappings[i];
-        const char *at = address;
-        if (mapping->at != NULL && at >= mapping->at && at < mapping->at + mapping->bytes) {
-            *offset = mapping->offset + (uint64_t)(at - mapping->at);
-            return true;
-        }
+        if (mapping->at != NULL && mapping->at < end && *at < mapping->at + mapping->bytes &&
+            (found == NULL || mapping->at < found->at))
+            found = mapping;
     }
-    return false;
+    if (found == NULL)
+        return false;
+    const char *first = *at > found->at ? *at : found->at, *last = found->at + found->bytes;
+    last = last < end ? last : end;
+    *offset = found->offset + (uint64_t)(first - found->at);
+    *piece_bytes = (uint64_t)(last - first);
+    *at = last;
+    *bytes = (uint64_t)(end - last);
+    return true;
 }
 
 static void note_flush(const void *address, size_t bytes, const void *caller)
 {
-    uint64_t offset;
+    const char *at = address;
+    uint64_t left = bytes, offset, n;
     if (!atomic_load(&recorder.on) || bytes == 0)
         return;
     pthread_mutex_lock(&recorder.lock);
-    if (locate(address, &offset)) {
-        look(offset, bytes);
-        if (recorder.medium == RECORD_DAX && !(from_library(caller) && lost(RECORDER_LOSES_FLUSHES)))
-            add(RECORD_FLUSH, offset, bytes, 0);
+    bool any = next_piece(&at, &left, &offset, &n), dax = recorder.medium == RECORD_DAX;
+    bool loses = any && dax && from_library(caller) && lost(RECORDER_LOSES_FLUSHES);
+    for (; any; any = next_piece(&at, &left, &offset, &n)) {
+        look(offset, n);
+        if (dax && !loses)
+            add(RECORD_FLUSH, offset, n, 0);
     }
     pthread_mutex_unlock(&recorder.lock);
 }
@@ -422,6 +437,36 @@ void *pmem_memset_nodrain(void *to, int value, size_t bytes)
 
 /* ---- System calls: a sync is recorded before it is made, for what is stored meanwhile need not be in it ---- */
 
+static void enter(struct mapping mapping)
+{
+    size_t i = 0;
+    while (i < MAPPINGS && recorder.mappings[i].at != NULL)
+        i++;
+    if (i == MAPPINGS) {
+        fprintf(stderr, "recorder: there are too many mappings\n");
+        abort();
+    }
+    recorder.mappings[i] = mapping;
+}
+
+/* What is mapped in a range of addresses is gone, or replaced. */
+static void forget(const void *at, size_t bytes)
+{
+    const char *first = at, *end = first + bytes;
+    for (size_t i = 0; i < MAPPINGS; i++) {
+        struct mapping *mapping = &recorder.mappings[i], all = *mapping;
+        if (all.at == NULL || all.at >= end || first >= all.at + all.bytes)
+            continue;
+        look_everywhere();
+        if (all.at < first)
+            mapping->bytes = (uint64_t)(first - all.at);
+        else
+            mapping->at = NULL;
+        if (all.at + all.bytes > end)
+            enter((struct mapping){end, all.bytes - (uint64_t)(end - all.at), all.offset + (uint64_t)(end - all.at)});
+    }
+}
+
 void *mmap(void *hint, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
     void *(*real)(void *, size_t, int, int, int, off_t);
@@ -433,12 +478,15 @@ void *mmap(void *hint, size_t bytes, int protection, int flags, int fd, off_t of
     pthread_mutex_lock(&recorder.lock);
     if (!recorder.known)
         learn(fd);
-    if (is_recorded(fd))
-        for (size_t i = 0; i < MAPPINGS; i++)
-            if (recorder.mappings[i].at == NULL) {
-                recorder.mappings[i] = (struct mapping){at, bytes, (uint64_t)offset};
-                break;
-            }
+    /* The same piece mapped at the same place again is no news. */
+    bool is_there = false;
+    for (size_t i = 0; i < MAPPINGS; i++)
+        is_there = is_there || (recorder.mappings[i].at == at && recorder.mappings[i].bytes >= bytes &&
+                                recorder.mappings[i].offset == (uint64_t)offset);
+    if (!is_there && is_recorded(fd)) {
+        forget(at, bytes);
+        enter((struct mapping){at, bytes, (uint64_t)offset});
+    }
     pthread_mutex_unlock(&recorder.lock);
     return at;
 }
@@ -449,23 +497,31 @@ int munmap(void *at, size_t bytes)
     REAL("munmap");
     if (atomic_load(&recorder.on)) {
         pthread_mutex_lock(&recorder.lock);
-        for (size_t i = 0; i < MAPPINGS; i++)
-            if (recorder.mappings[i].at == at) {
-                look_everywhere();
-                recorder.mappings[i].at = NULL;
-            }
+        forget(at, bytes);
         pthread_mutex_unlock(&recorder.lock);
     }
     return real(at, bytes);
+}
+
+static void note_msync(const void *address, size_t bytes)
+{
+    const char *at = address;
+    uint64_t left = bytes, offset, n;
+    pthread_mutex_lock(&recorder.lock);
+    bool any = next_piece(&at, &left, &offset, &n), loses = any && lost(RECORDER_LOSES_SYNCS);
+    if (any)
+        look_everywhere();
+    for (; any && !loses; any = next_piece(&at, &left, &offset, &n))
+        add(RECORD_SYNC, offset, n, 0);
+    pthread_mutex_unlock(&recorder.lock);
 }
 
 int msync(void *at, size_t bytes, int flags)
 {
     int (*real)(void *, size_t, int);
     REAL("msync");
-    uint64_t offset;
-    if ((flags & MS_SYNC) != 0 && atomic_load(&recorder.on) && locate(at, &offset))
-        note_range(RECORD_SYNC, offset, bytes, CALLER);
+    if ((flags & MS_SYNC) != 0 && atomic_load(&recorder.on))
+        note_msync(at, bytes);
     return real(at, bytes, flags);
 }
 

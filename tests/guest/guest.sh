@@ -40,7 +40,7 @@ install_packages() {
     have qemu-system-x86_64 || wanted+=(qemu-system-x86)
     have ndctl || wanted+=(ndctl)
     have cpio || wanted+=(cpio)
-    have pmempool || wanted+=(pmempool)
+    have pmempool || wanted+=(pmdk-tools)
     have mkfs.ext4 || [ -x /sbin/mkfs.ext4 ] || wanted+=(e2fsprogs)
     ((${#wanted[@]})) || return 0
     have apt-get || skip "there is no apt-get to install ${wanted[*]} with"

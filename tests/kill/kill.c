@@ -4,11 +4,11 @@
  *
  *   kill [--kills N] [--seed S] [--in FOLDER]
  *
- * The process that is killed works on one pool with six threads and the store's own: two write (captures, plain and
+ * The process that is killed works on one pool with seven threads and the store's own: two write (captures, plain and
  * asynchronous, with tags; tags; removals; prepared snapshots), one restores an archive and removes from what it
- * restored, one reads, one compacts, grows and shrinks the limit, dumps and verifies, and the background compacts.
- * What a call is about to do, and that it has returned, it writes to a file outside of the pool. SIGKILL comes at a
- * random time, from within the opening to a fifth of a second later.
+ * restored, one changes live variables (lively.h), one reads, one compacts, grows and shrinks the limit, dumps and
+ * verifies, and the background compacts. What a call is about to do, and that it has returned, it writes to a file
+ * outside of the pool. SIGKILL comes at a random time, from within the opening to a fifth of a second later.
  *
  * Then another process opens the pool, which checks libpmemobj's heap; checks the structure; compares every shelf with
  * what was acknowledged (model.h); reads every snapshot, bit for bit; and every tenth time verifies all checksums and
@@ -29,6 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lively.h"
 #include "model.h"
 
 #define LEAST_LIMIT     ((uint64_t)48 << 20)
@@ -41,7 +42,8 @@
 /* What parent, worker and checker share. */
 struct shared {
     struct model models[SHELVES];
-    struct record open[SHELVES]; /* begun and not ended; call CALLS: none */
+    struct lively lively;
+    struct record open[SHELVES + 1]; /* begun and not ended; call CALLS: none */
     uint64_t used_bytes;
 };
 
@@ -72,6 +74,7 @@ struct work {
     char name[16];
     struct rng rng;
     struct model model; /* of a writer: its own */
+    struct lively lively;
 };
 
 static uint32_t record_check(const struct record *record)
@@ -85,7 +88,7 @@ static void tell(struct work *work, struct record *record, enum phase phase)
     record->phase = phase;
     record->check = record_check(record);
     EXPECT(write(work->log, record, sizeof *record) == (ssize_t)sizeof *record);
-    if (phase == DONE)
+    if (phase == DONE && record->call != LIVE)
         model_apply(&work->model, record);
 }
 
@@ -240,6 +243,18 @@ static void *restore_on(void *argument)
     return NULL;
 }
 
+static void *live_on(void *argument)
+{
+    struct work *work = argument;
+    for (uint64_t n = work->lively.step + 1;; n++) {
+        struct record record = {.call = LIVE, .number = n, .tag = NO_TAG};
+        tell(work, &record, BEGUN);
+        if (went_well(work, &record, lively_step(work->pool, &work->lively, n)))
+            lively_apply(&work->lively, n);
+    }
+    return NULL;
+}
+
 /* Reads what may be removed under its feet. */
 static void *read_on(void *argument)
 {
@@ -305,19 +320,20 @@ static void *maintain(void *argument)
 /* In a forked process; it ends by being killed. */
 static void work_until_killed(const struct driver *driver)
 {
-    static struct work works[SHELVES + 2];
-    void *(*const roles[SHELVES + 2])(void *) = {write_on, write_on, restore_on, read_on, maintain};
-    pthread_t threads[SHELVES + 2];
+    static struct work works[SHELVES + 3];
+    void *(*const roles[SHELVES + 3])(void *) = {write_on, write_on, restore_on, live_on, read_on, maintain};
+    pthread_t threads[SHELVES + 3];
     int log = open(driver->log, O_WRONLY | O_APPEND | O_CLOEXEC);
     EXPECT(log >= 0);
     struct lmcs_pool *pool = open_pool(driver->pool, LMCS_OPEN_WRITE, 0);
-    for (uint32_t i = 0; i < SHELVES + 2; i++) {
+    for (uint32_t i = 0; i < SHELVES + 3; i++) {
         works[i] = (struct work){.driver = driver, .pool = pool, .log = log, .shelf = i};
         works[i].rng.state = (driver->seed * 1000003 + driver->round) * 64 + i;
         if (i < SHELVES) {
             shelf_name(i, works[i].name);
             works[i].model = driver->shared->models[i];
         }
+        works[i].lively = driver->shared->lively;
         EXPECT(pthread_create(&threads[i], NULL, roles[i], &works[i]) == 0);
     }
     pause();
@@ -365,6 +381,28 @@ static bool check_shelf(struct lmcs_pool *pool, struct model *model, const struc
     _exit(1);
 }
 
+/* The same of the live variables. */
+static bool check_live(struct lmcs_pool *pool, struct lively *lively, const struct record *open)
+{
+    struct lively after = *lively;
+    bool has_open = open->call != CALLS;
+    if (has_open) {
+        lively_apply(&after, open->number);
+        after.step = lively->step = open->number;
+    }
+    if (lively_is_right(pool, lively))
+        return false;
+    if (has_open && lively_is_right(pool, &after)) {
+        *lively = after;
+        return true;
+    }
+    lively_print(stderr, "acknowledged", lively);
+    if (has_open)
+        lively_print(stderr, "or, with what was interrupted", &after);
+    fprintf(stderr, "the live variables are neither as they were nor as they should be\n");
+    _exit(1);
+}
+
 static int check_what_is_left(void *argument)
 {
     struct driver *driver = argument;
@@ -383,6 +421,7 @@ static int check_what_is_left(void *argument)
             state_free(state);
         }
     }
+    shared->open[LIVELY].commit = check_live(pool, &shared->lively, &shared->open[LIVELY]);
     if (driver->round % 10 == 9) {
         verify_pool(pool);
         OK(lmcs_pool_set_limit(pool, MOST_LIMIT, &err));
@@ -403,10 +442,10 @@ static void read_log(struct driver *driver)
     struct record record;
     int fd = open(driver->log, O_RDONLY | O_CLOEXEC);
     EXPECT(fd >= 0);
-    for (size_t i = 0; i < SHELVES; i++)
+    for (size_t i = 0; i <= LIVELY; i++)
         shared->open[i].call = CALLS;
     while (pread(fd, &record, sizeof record, driver->read_to) == (ssize_t)sizeof record) {
-        EXPECT(record.check == record_check(&record) && record.shelf < SHELVES && record.call < CALLS);
+        EXPECT(record.check == record_check(&record) && record.shelf <= LIVELY && record.call < CALLS);
         driver->read_to += (off_t)sizeof record;
         if (record.phase == BEGUN) {
             EXPECT(shared->open[record.shelf].call == CALLS);
@@ -415,8 +454,13 @@ static void read_log(struct driver *driver)
         }
         EXPECT(shared->open[record.shelf].call == record.call);
         shared->open[record.shelf].call = CALLS;
+        if (record.shelf == LIVELY)
+            shared->lively.step = record.number;
         if (record.phase == DONE) {
-            model_apply(&shared->models[record.shelf], &record);
+            if (record.shelf == LIVELY)
+                lively_apply(&shared->lively, record.number);
+            else
+                model_apply(&shared->models[record.shelf], &record);
             driver->calls[record.call]++;
         } else {
             driver->failed_calls++;
@@ -529,7 +573,7 @@ static bool one_round(struct driver *driver, struct rng *rng)
                 WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? ": it hung" : "");
         return false;
     }
-    for (size_t i = 0; i < SHELVES; i++)
+    for (size_t i = 0; i <= LIVELY; i++)
         if (driver->shared->open[i].call != CALLS) {
             driver->open_calls++;
             driver->took_place += driver->shared->open[i].commit;
@@ -581,6 +625,7 @@ static void set_up(struct driver *driver, const char *in, uint64_t seed)
         shelf_name(i, name);
         OK(lmcs_shelf_set_keep_raw(pool, name, 2, &err));
     }
+    lively_set_up(pool, &driver->shared->lively);
     close_pool(pool);
 }
 

@@ -4,7 +4,8 @@
  */
 #include "model.h"
 
-const char *const call_names[CALLS] = {"capture", "tag", "untag", "remove", "prepare", "resolve", "restore"};
+const char *const call_names[CALLS] = {"capture", "tag",     "untag",   "remove",
+                                       "prepare", "resolve", "restore", "step of live variables"};
 
 static void add(struct model *model, uint64_t number)
 {

@@ -21,7 +21,8 @@ struct model {
     uint64_t prepared;   /* its number; 0: none */
 };
 
-enum call { CAPTURE, TAG, UNTAG, REMOVE, PREPARE, RESOLVE, RESTORE, CALLS };
+enum call { CAPTURE, TAG, UNTAG, REMOVE, PREPARE, RESOLVE, RESTORE, LIVE, CALLS };
+#define LIVELY SHELVES /* in place of a shelf: the live variables (lively.h) */
 enum phase { BEGUN, DONE, FAILED };
 #define NO_TAG UINT32_MAX
 

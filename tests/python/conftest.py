@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,9 +20,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture
-def pool_path(tmp_path: Path) -> str:
-    """Where a test's pool may be created."""
-    return str(tmp_path / "test.pool")
+def pool_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where a test's pool may be created; in memory for the modules that say so, where nothing waits for a disk."""
+    if not getattr(request.module, "IN_MEMORY", False) or not os.access("/dev/shm", os.W_OK):
+        yield str(tmp_path / "test.pool")
+        return
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir="/dev/shm") as folder:
+        yield f"{folder}/test.pool"
 
 
 @pytest.fixture

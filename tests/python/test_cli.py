@@ -24,7 +24,7 @@ import safetensors.numpy
 TOP = pathlib.Path(__file__).resolve().parents[2]
 BIN = os.environ.get("LMC_STORE_BIN", str(TOP / "build/release/bin/lmc-store"))
 COMMANDS = ["create", "info", "ls", "import", "export", "verify", "compact", "tag", "rm", "dump", "restore", "compress"]
-COMMANDS += ["decompress"]
+COMMANDS += ["decompress", "scrub"]
 
 pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
 
@@ -687,3 +687,19 @@ def test_beside_a_writer(pool, tmp_path):
         writer.stdin.close()
     assert writer.returncode == 0
     cli("compact", pool)
+
+
+def test_policy(pool):
+    shown = as_json("policy", pool, "run")
+    assert shown["policy"] == "keep_raw=4 chain=3 keep=all"
+    assert shown["would_remove"] == []
+    count = shown["kept"]
+    tried = as_json("policy", pool, "run", "keep=last:1", "chain=2", "--dry-run")
+    assert tried["policy"] == shown["policy"]
+    assert len(tried["would_remove"]) + tried["kept"] == count
+    assert "chain=2 keep=last:1" in text("policy", pool, "run", "keep=last:1", "chain=2")
+    assert as_json("policy", pool, "run")["would_remove"] == tried["would_remove"]
+    pruned = as_json("policy", pool, "run", "--prune")
+    assert pruned["removed"] == tried["would_remove"]
+    assert as_json("policy", pool, "run")["kept"] == pruned["kept"]
+    assert "there is keep_raw=" in error("policy", pool, "run", "color=red", code=2)

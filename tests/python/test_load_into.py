@@ -245,3 +245,42 @@ def test_plain_values_in_tuples(shelf: lmcstore.Shelf) -> None:
     target = {"pair": (0, filled), "n": 0}
     snapshot.load_into(target)
     assert target["n"] == 3 and target["pair"][0] == 5 and target["pair"][1] is filled and filled.item() == 1
+
+
+def test_generators_of_python_and_numpy(shelf: lmcstore.Shelf) -> None:
+    import random
+
+    python, pcg, twister = random.Random(1), np.random.default_rng(2), np.random.Generator(np.random.MT19937(3))
+    state = {
+        "python": python.getstate(),
+        "numpy": {"pcg": pcg.bit_generator.state, "twister": twister.bit_generator.state},
+    }
+    snapshot = shelf.snapshot(state)
+    expected = python.random(), pcg.random(), twister.random()
+    fresh = random.Random(9), np.random.default_rng(9), np.random.Generator(np.random.MT19937(9))
+    snapshot.load_into(python=fresh[0], numpy={"pcg": fresh[1], "twister": fresh[2]})
+    assert expected == (fresh[0].random(), fresh[1].random(), fresh[2].random())
+    with pytest.raises(lmcstore.InvalidError, match="MT19937"):
+        snapshot.load_into(numpy={"pcg": twister, "twister": twister})
+    with pytest.raises(lmcstore.InvalidError, match=r"random\.Random"):
+        snapshot.load_into(numpy=fresh[0])
+
+
+def test_a_grad_scaler_and_a_sampler(shelf: lmcstore.Shelf) -> None:
+    class Sampler:
+        def __init__(self) -> None:
+            self.epoch, self.order = 0, torch.arange(3)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"epoch": self.epoch, "order": self.order}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.epoch, self.order = state["epoch"], state["order"]
+
+    scaler, sampler = torch.amp.GradScaler("cpu", init_scale=8.0), Sampler()
+    sampler.epoch, sampler.order = 4, torch.tensor([2, 0, 1])
+    snapshot = shelf.snapshot({"scaler": scaler.state_dict(), "sampler": sampler.state_dict()})
+    other, another = torch.amp.GradScaler("cpu", init_scale=2.0), Sampler()
+    snapshot.load_into(scaler=other, sampler=another)
+    assert other.state_dict() == scaler.state_dict() and other.get_scale() == 8.0
+    assert another.epoch == 4 and another.order.tolist() == [2, 0, 1]

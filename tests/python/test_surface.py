@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lmcstore
+import numpy as np
 import pytest
 import torch
 from lmcstore._arguments import parse_size
@@ -468,3 +469,27 @@ def test_export(shelf: lmcstore.Shelf, tmp_path: Path) -> None:
     same(
         dict(model.state_dict()), dict(sorted(loaded.items(), key=lambda item: list(model.state_dict()).index(item[0])))
     )
+
+
+def test_policy(shelf: lmcstore.Shelf, store: lmcstore.Store) -> None:
+    assert shelf.policy == "keep_raw=4 chain=3 keep=all"
+    for step in range(12):
+        shelf.snapshot({"w": np.full(5000, step, np.float32)}, step=step, metrics={"loss": abs(step - 7.0)})
+    shelf.tag(3, "kept")
+    assert shelf.prune().numbers == []
+    pruned = shelf.prune("keep=last:2,every:5,best:loss", dry_run=True)
+    assert pruned.numbers == [2, 4, 5, 7, 9, 10]
+    assert pruned.kept == 6
+    assert len(shelf) == 12
+    shelf.policy = "keep=last:2,every:5,best:loss"
+    shelf.policy = "chain=2 budget=50%"
+    assert shelf.policy == "keep_raw=4 chain=2 keep=last:2,every:5,best:loss:1 budget=50%"
+    assert shelf.prune().numbers == pruned.numbers
+    assert [snapshot.step for snapshot in shelf] == [0, 2, 5, 7, 10, 11]
+    for wrong in "keep=lots", "chain=8", "colour=blue", "keep_raw=0":
+        with pytest.raises(lmcstore.InvalidError, match=wrong.split("=")[0]):
+            shelf.policy = wrong
+    with pytest.raises(lmcstore.UnsupportedError):
+        shelf.policy = 3  # type: ignore[assignment]
+    with pytest.raises(lmcstore.NotFoundError):
+        store["none"].prune(dry_run=True)

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * lively.h - live variables of a process that is killed, and what must be left of them.
+ *
+ * One thread changes the variables of one shelf, step after step: by values, journaled writes, transactions of both
+ * kinds, committed and aborted, resizing, swapping, replacing, snapshots and checkouts. What a step does follows from
+ * its number, and so does what all variables are after it. After a kill they must be what they were after the last step
+ * that was acknowledged, or after the one that was under way.
+ */
+#ifndef LMCS_TEST_KILL_LIVELY_H
+#define LMCS_TEST_KILL_LIVELY_H
+
+#include "support.h"
+
+#define LIVE_SHELF "live"
+
+/* Numbers of the steps that have filled them. */
+struct lively_variables {
+    uint64_t floats; /* of the tensor "weights" */
+    uint64_t weights;
+    uint64_t bytes;
+    uint64_t value;
+    uint64_t counter;
+    bool swapped; /* "a" and "b" */
+};
+
+struct lively {
+    uint64_t step; /* the last one that was begun */
+    struct lively_variables now;
+    struct lively_variables saved; /* in the newest snapshot */
+    bool has_saved;
+};
+
+void lively_set_up(struct lmcs_pool *pool, struct lively *lively);
+/* Does step n to the pool. LMCS_FULL: nothing has changed. */
+enum lmcs_status lively_step(struct lmcs_pool *pool, const struct lively *lively, uint64_t n);
+/* What the step has done. */
+void lively_apply(struct lively *lively, uint64_t n);
+bool lively_is_right(struct lmcs_pool *pool, const struct lively *lively);
+void lively_print(FILE *file, const char *what, const struct lively *lively);
+
+#endif

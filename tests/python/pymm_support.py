@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the tests of pymm share: folders for shelves, and processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pymm
+import pytest
+from pymm.memoryresource import find_names
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """Where a test's shelves are."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="lmcs-test-", dir=base) as made:
+        yield made
+
+
+@pytest.fixture
+def s(folder: str) -> pymm.shelf:
+    """An empty shelf of 8 MB; pytest keeps it open."""
+    return new(folder)
+
+
+def new(folder: str) -> pymm.shelf:
+    """An empty shelf of 8 MB."""
+    return pymm.shelf("test", size_mb=8, pmem_path=folder)
+
+
+def run(folder: str, code: str, killed: bool = False) -> str:
+    """Run a program of its own with ``folder`` set and pymm, np, os imported; with `killed`, it ends by SIGKILL."""
+    head = f"import os, signal, sys\nimport numpy as np\nimport pymm\nfolder = {folder!r}\n"
+    tail = "\nos.kill(os.getpid(), signal.SIGKILL)\n" if killed else ""
+    done = subprocess.run(
+        [sys.executable, "-c", head + code + tail], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == (-signal.SIGKILL if killed else 0), done.stderr
+    return done.stdout
+
+
+def again(folder: str, name: str = "test", **more: Any) -> pymm.shelf:
+    """The shelf, opened again: nobody has it open."""
+    assert find_names(name, folder, None) is None, "the shelf was not closed"
+    return pymm.shelf(name, pmem_path=folder, **more)
+
+

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Archives of parts, since others, canonical ones, taken up again: from Python, the command, and by the book."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lmcstore
+import numpy as np
+import pytest
+from lmcstore import archive
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+import reference_archive  # noqa: E402
+from reference_archive import Archive, Incomplete  # noqa: E402
+
+BIN = os.environ.get("LMC_STORE_BIN", str(TESTS.parent / "build/release/bin/lmc-store"))
+
+by_the_book = pytest.mark.skipif(reference_archive.xxhash is None, reason="xxhash is not installed")
+with_command = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason="the command is not built")
+
+
+def state_of(step: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(1)
+    weights = generator.normal(0, 0.02, 50_000).astype(np.float32)
+    return {"w": weights + np.float32(step * 1e-5), "same": weights[:100], "step": np.array(step)}
+
+
+def fill(store: lmcstore.Store, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        store["run"].snapshot(state_of(step), step=step, metrics={"loss": 1 / step})
+
+
+def expect(store: lmcstore.Store, shelf: str, numbers: list[int]) -> None:
+    assert [snapshot.number for snapshot in store[shelf]] == numbers
+    for snapshot in store[shelf]:
+        for name, value in state_of(snapshot.step or 0).items():
+            assert np.array_equal(snapshot[name], value), (snapshot.number, name)
+    assert store.verify()["damages"] == 0
+
+
+@pytest.fixture
+def full(store: lmcstore.Store) -> lmcstore.Store:
+    fill(store, 1, 8)
+    store["run"].tag(3, "best")
+    store["other"].snapshot(state_of(1), step=1)
+    store.compact()
+    return store
+
+
+def test_parts(full: lmcstore.Store, tmp_path: Path) -> None:
+    for what, numbers in [("run@3..5", [3, 4, 5]), (["run@best", "run@8"], [3, 8])]:
+        with (tmp_path / "part").open("wb") as file:
+            assert full.dump(file, what)["snapshots"] == len(numbers)
+        with lmcstore.open(tmp_path / "to.pool", mode="x") as to, (tmp_path / "part").open("rb") as file:
+            to.restore(file)
+            expect(to, "run", numbers)
+        (tmp_path / "to.pool").unlink()
+    with (tmp_path / "all").open("wb") as file:
+        full.dump(file)
+    with lmcstore.open(tmp_path / "to.pool", mode="x") as to, (tmp_path / "all").open("rb") as file:
+        to.restore(file, only="run@2..3", name="copy")
+        expect(to, "copy", [2, 3])
+        file.seek(0)
+        to.restore(file, only=["run@7", "w"], name="weights")
+        assert np.array_equal(to["weights"][7]["w"], state_of(7)["w"])
+        file.seek(0)
+        with pytest.raises(lmcstore.NotFoundError, match="nothing"):
+            to.restore(file, only="nothing*")
+        with pytest.raises(lmcstore.InvalidError):
+            to.restore(file, name="x@y")
+
+
+def test_since_and_ls(full: lmcstore.Store, tmp_path: Path) -> None:
+    with (tmp_path / "a").open("wb") as file:
+        full.dump(file)
+    fill(full, 9, 10)
+    full["run"].tag(9, "best")
+    with (tmp_path / "a").open("rb") as older, (tmp_path / "b").open("wb") as file:
+        report = full.dump(file, since=[older])
+    assert report["snapshots"] == 2 and report["contents_found"] > 0
+    first, second = archive.ls(tmp_path / "a"), archive.ls(tmp_path / "b")
+    assert second["since"] == [first["id"]] and first["since"] == []
+    assert [(s["shelf"], s["number"], s["step"]) for s in second["snapshots"]] == [("run", 9, 9), ("run", 10, 10)]
+    assert second["snapshots"][0]["tags"] == ["best"] and second["snapshots"][1]["metrics"] == {"loss": 0.1}
+    assert archive.verify(tmp_path / "a")["decoded_contents"] == first["contents"]
+    with lmcstore.open(tmp_path / "to.pool", mode="x") as to, (tmp_path / "a").open("rb") as a:
+        with (tmp_path / "b").open("rb") as b:
+            with pytest.raises(lmcstore.NotFoundError, match=first["id"]):
+                to.restore(b)
+            b.seek(0)
+            to.restore([a, b], move_tags=True)
+        expect(to, "run", list(range(1, 11)))
+        assert to["run"]["best"].number == 9
+    with pytest.raises(lmcstore.DamagedError):
+        archive.ls(io.FileIO(os.memfd_create("nothing"), "r+"))
+
+
+@by_the_book
+def test_by_the_book(full: lmcstore.Store, tmp_path: Path) -> None:
+    """The reader that was written from the document finds in all of these what was taken."""
+    with (tmp_path / "a").open("wb") as file:
+        full.dump(file)
+    fill(full, 9, 10)
+    with (tmp_path / "a").open("rb") as older, (tmp_path / "b").open("wb") as file:
+        full.dump(file, since=[older])
+    with (tmp_path / "c").open("wb") as file:
+        full.dump(file, canonical=True)
+    with (tmp_path / "d").open("wb") as file:
+        full.dump(file, "run@2")
+    a = Archive((tmp_path / "a").open("rb"))
+    with pytest.raises(Incomplete):
+        Archive((tmp_path / "b").open("rb"))
+    b = Archive((tmp_path / "b").open("rb"), [a])
+    assert b.since == [a.name] == [archive.ls(tmp_path / "a")["id"]]
+    canonical = Archive((tmp_path / "c").open("rb"))
+    assert all(content.payload == 0 for content in canonical.contents)
+    assert len({content.digest for content in canonical.contents}) == len(canonical.contents)
+    part = Archive((tmp_path / "d").open("rb"))
+    for found, numbers in [(a, 8), (b, 2), (canonical, 10), (part, 1)]:
+        assert len(found.shelves["run"].snapshots) == numbers
+        for snapshot in found.shelves["run"].snapshots:
+            assert snapshot.find("w")[1].read() == state_of(snapshot.step or 0)["w"].tobytes()
+
+
+def test_resume(full: lmcstore.Store, tmp_path: Path) -> None:
+    with (tmp_path / "a").open("wb") as file:
+        full.dump(file)
+    data = (tmp_path / "a").read_bytes()
+    (tmp_path / "b").write_bytes(data[: len(data) // 2])
+    with (tmp_path / "b").open("r+b") as file:
+        full.dump(file, resume=True)
+    assert len(archive.ls(tmp_path / "b")["snapshots"]) == 9
+    archive.verify(tmp_path / "b")
+    (tmp_path / "cut").write_bytes(data[: len(data) * 3 // 4])
+    with lmcstore.open(tmp_path / "to.pool", mode="x") as to:
+        with (tmp_path / "cut").open("rb") as file, pytest.raises(lmcstore.DamagedError):
+            to.restore(file, resume=True)
+        assert not list(to)
+        with (tmp_path / "a").open("rb") as file:
+            assert to.restore(file, resume=True)["contents_found"] > 0
+        expect(to, "run", list(range(1, 9)))
+
+
+def run(*words: str | Path, data: bytes | None = None, code: int = 0) -> str:
+    done = subprocess.run([BIN, *map(str, words)], input=data, capture_output=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr.decode()
+    return done.stdout.decode() + done.stderr.decode()
+
+
+@with_command
+def test_the_command(full: lmcstore.Store, tmp_path: Path, pool_path: str) -> None:
+    full.close()
+    a, b, to = tmp_path / "a", tmp_path / "b", tmp_path / "to.pool"
+    run("dump", pool_path, "run@..5", "-o", a)
+    run("dump", pool_path, "run", "--since", a, "-o", b)
+    assert "made since" in run("ls", b) and "  3 " in run("ls", a)
+    assert len(json.loads(run("ls", "--json", a))["snapshots"]) == 5
+    assert "no damage" in run("verify", a)
+    assert "through a pipe" in run("verify", "-", data=a.read_bytes())
+    assert len(json.loads(run("ls", "--json", "-", data=b.read_bytes()))["snapshots"]) == 3
+    assert "older" in run("restore", b, to, code=1) and not to.exists()
+    run("restore", a, b, to)
+    assert json.loads(run("ls", "--json", to))["shelves"][0]["snapshot_count"] == 8
+    run("restore", a, to, "--only", "run@2..3", "--as", "copy")
+    run("restore", a, to, "--only", "none*", code=1)
+    run("dump", pool_path, "run@9", "-o", tmp_path / "none", code=1)
+    assert not (tmp_path / "none").exists()
+    run("dump", pool_path, "--canonical", "-o", tmp_path / "c")
+    run("dump", pool_path, "--resume", code=2)
+    whole = b.read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:-50])
+    assert "cut short" in run("verify", tmp_path / "cut", code=1)
+    run("dump", pool_path, "run", "--since", a, "--resume", "-o", tmp_path / "cut")
+    assert (tmp_path / "cut").read_bytes() == whole

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Names: forks, renamed and removed shelves, ranges, times, tags that are moved with care."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+import lmcstore
+import numpy
+import pytest
+import torch
+
+
+def take(shelf: lmcstore.Shelf, count: int) -> list[dict[str, torch.Tensor]]:
+    states = []
+    for step in range(count):
+        states.append({"w": torch.full((300,), float(step)), "b": torch.arange(8)})
+        shelf.snapshot(states[-1], step=step, metrics={"loss": 1.0 / (step + 1)})
+    return states
+
+
+def test_a_fork_goes_on_by_itself(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
+    states = take(shelf, 3)
+    shelf.tag(2, "best")
+    branch = shelf["best"].fork("branch")
+    first = branch.latest
+    assert first is not None
+    assert (first.number, first.step, first.parent, first.metrics, first.tags) == (1, 1, None, {"loss": 0.5}, ["best"])
+    assert torch.equal(first["w"], states[1]["w"])
+    assert branch.origin == lmcstore.Origin("run", 2, True)
+    assert shelf.origin is None
+    assert branch.snapshot(states[0]).parent == 1
+    assert shelf.drop().removed_tags == 1
+    assert "run" not in store
+    assert branch.origin == lmcstore.Origin("run", 2, False)
+    assert torch.equal(branch[1]["w"], states[1]["w"])
+    assert store.verify()["damages"] == 0
+
+
+def test_forks_are_refused_where_they_must_be(pool_path: str, store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
+    take(shelf, 1)
+    with pytest.raises(lmcstore.ExistsError):
+        shelf[1].fork("run")
+    with pytest.raises(lmcstore.InvalidError):
+        shelf[1].fork("a@b")
+    with lmcstore.open(pool_path, "r") as reader, pytest.raises(lmcstore.ReadOnlyError):
+        reader["run"][1].fork("x")
+    assert store.shelves() == ["run"]
+
+
+def test_rename(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
+    take(shelf, 2)
+    snapshot = shelf[1]
+    branch = snapshot.fork("branch")
+    shelf.rename("walk")
+    assert (shelf.name, store.shelves()) == ("walk", ["branch", "walk"])
+    assert snapshot["w"][0] == 0
+    assert branch.origin == lmcstore.Origin("walk", 1, True)
+    with pytest.raises(lmcstore.ExistsError):
+        shelf.rename("branch")
+
+
+def test_drop_says_first_what_it_frees(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
+    take(shelf, 3)
+    dry = shelf.drop(dry_run=True)
+    assert len(shelf) == 3
+    assert shelf.drop() == dry
+    assert dry.freed_bytes > 0
+    with pytest.raises(lmcstore.NotFoundError):
+        shelf.drop()
+
+
+def test_ranges(shelf: lmcstore.Shelf) -> None:
+    take(shelf, 6)
+    shelf.remove(4)
+    shelf.tag(2, "best")
+
+    def numbers(which: str) -> list[int]:
+        return [snapshot.number for snapshot in shelf.range(which)]
+
+    assert numbers("2..5") == [2, 3, 5]
+    assert numbers("..best") == [1, 2]
+    assert numbers("step:2..") == [3, 5, 6]
+    assert numbers("best") == [2]
+    assert [snapshot.number for snapshot in reversed(shelf)] == [6, 5, 3, 2, 1]
+    with pytest.raises(lmcstore.InvalidError):
+        shelf.range("5..2")
+    with pytest.raises(lmcstore.InvalidError):
+        shelf["2..5"]
+    with pytest.raises(lmcstore.NotFoundError):
+        shelf.range("4..5")
+
+
+def test_many_are_gone_through_backwards(shelf: lmcstore.Shelf) -> None:
+    for _ in range(600):
+        shelf.snapshot({"b": 1})
+    assert [snapshot.number for snapshot in reversed(shelf)] == list(range(600, 0, -1))
+
+
+def test_times(shelf: lmcstore.Shelf) -> None:
+    take(shelf, 1)
+    time.sleep(1.1)
+    between = datetime.datetime.now(datetime.UTC)
+    time.sleep(1.1)
+    shelf.snapshot({"b": 2})
+    local = between.astimezone(datetime.timezone(datetime.timedelta(hours=5, minutes=30)))
+    assert shelf.at(time=between).number == 1
+    assert shelf.at(time=local).number == 1
+    assert shelf.at(time=between.replace(tzinfo=None)).number == 1
+    assert shelf.at(time=between.date() + datetime.timedelta(days=1)).number == 2
+    assert shelf.at(time="1 second ago").number == 1
+    assert shelf["{now}"].number == 2
+    with pytest.raises(lmcstore.NotFoundError, match="taken later"):
+        shelf.at(time=datetime.date(2001, 1, 1))
+    with pytest.raises(lmcstore.InvalidError, match="hours ago"):
+        shelf["{tomorrow}"]
+    with pytest.raises(lmcstore.InvalidError):
+        shelf.at()
+
+
+def test_tags_move_together_and_with_care(shelf: lmcstore.Shelf) -> None:
+    take(shelf, 3)
+    shelf.tag(1, "a", "b")
+    assert shelf[1].tags == ["a", "b"]
+    with pytest.raises(lmcstore.ExistsError, match="run@1"):
+        shelf.tag(3, "a", expect=2)
+    with pytest.raises(lmcstore.ExistsError):
+        shelf.tag(3, "c", "a", expect=None)
+    assert "c" not in shelf
+    shelf.tag(3, "a", expect=shelf[1])
+    shelf.tag(3, "anywhere", expect=None)
+    assert (shelf[1].tags, shelf[3].tags) == (["b"], ["a", "anywhere"])
+    shelf.tag(2, "a", expect="anywhere")
+    assert shelf["a"].number == 2
+    with pytest.raises(lmcstore.InvalidError):
+        shelf.tag(1, "{x}")
+
+
+# Reading in part
+
+
+def test_rows(shelf: lmcstore.Shelf) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(3000, 257, generator=generator)
+    values = numpy.arange(5000.0).reshape(50, 10, 10)
+    for step in range(4):
+        weight = weight + 1e-3
+        shelf.snapshot({"model": {"w": weight, "half": weight[:100].bfloat16()}, "n": values, "s": torch.tensor(1.0)})
+        if step == 0:
+            first = weight
+    shelf.keep_raw = 1
+    shelf.store.compact()
+    snapshot = shelf[1]
+    assert snapshot.storage()["longest_chain"] > 0
+    for start, stop in ((0, 64), (1020, 1030), (2990, None), (None, 3), (-5, None), (7, 7), (9, 2), (0, 10**9)):
+        rows = snapshot.rows("model.w", start, stop)
+        assert torch.equal(rows, first[start:stop])
+        assert rows.dtype == first.dtype
+    assert torch.equal(snapshot.rows("model.half", 5, 9), first[5:9].bfloat16())
+    assert numpy.array_equal(snapshot.rows("n", 3, 5), values[3:5])
+    rows = snapshot.rows("model.w", 0, 1)
+    rows += 1
+    assert torch.equal(snapshot.rows("model.w", 0, 1), first[:1])
+    with pytest.raises(lmcstore.InvalidError, match="scalar"):
+        snapshot.rows("s", 0, 1)
+    with pytest.raises(lmcstore.InvalidError):
+        snapshot.rows("model", 0, 1)
+    with pytest.raises(lmcstore.NotFoundError):
+        snapshot.rows("nothing", 0, 1)
+
+
+def test_select_and_a_budget(shelf: lmcstore.Shelf) -> None:
+    model = {f"h.{i}.{part}": torch.full((1000,), float(i)) for i in range(5) for part in ("weight", "bias")}
+    snapshot = shelf.snapshot({"model": model, "step": 3})
+    assert list(snapshot.select("model.*.weight")) == [f"model.h.{i}.weight" for i in range(5)]
+    assert snapshot.select("nothing*") == {}
+    assert torch.equal(snapshot.select("*h.3.bias")["model.h.3.bias"], model["h.3.bias"])
+    for budget in (1, 9000, "1GiB"):
+        seen = {name: tensor.clone() for name, tensor in snapshot.tensors("model.*", budget)}
+        assert list(seen) == [f"model.{name}" for name in model]
+        assert all(torch.equal(seen[f"model.{name}"], tensor) for name, tensor in model.items())
+
+
+def test_entries(shelf: lmcstore.Shelf) -> None:
+    take(shelf, 2)
+    entries = {entry["name"]: entry for entry in shelf[2].entries() if not entry["is_attachment"]}
+    assert entries["w"]["shape"] == (300,) and entries["w"]["dtype"] == "f32"
+    assert entries["w"]["stored_as"] == "raw" and entries["w"]["raw_bytes"] == 1200
+    first = {entry["name"]: entry for entry in shelf[1].entries()}
+    assert first["b"]["content"] == entries["b"]["content"]
+    assert first["w"]["content"] != entries["w"]["content"]

@@ -1,0 +1,817 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* actor.c - one thread that does whatever can be done with a pool, at random, and writes down each call. */
+#include "actor.h"
+#include "lively.h"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KEEP_ABOUT = 20, KEEP_AT_MOST = 40, LIST_MOST = 64 };
+
+uint64_t monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static bool chance(struct actor *actor, uint64_t one_in)
+{
+    return rng_below(&actor->rng, one_in) == 0;
+}
+
+/* ---- Writing down ---- */
+
+static struct event begin(enum op op, unsigned shelf)
+{
+    return (struct event){.op = (uint8_t)op, .shelf = (uint8_t)shelf, .found = true, .begun_ns = monotonic_ns()};
+}
+
+/* An event counts from the moment that it is all there. */
+static void write_down(struct actor *actor, const struct event *event)
+{
+    unsigned count = atomic_load_explicit(&actor->log->count, memory_order_relaxed);
+    EXPECT(count < LOG_EVENTS);
+    actor->log->events[count] = *event;
+    atomic_store_explicit(&actor->log->count, count + 1, memory_order_release);
+}
+
+/* The call has returned: it went well, or there was nothing of the kind. */
+static bool end(struct actor *actor, struct event *event, enum lmcs_status status)
+{
+    event->ended_ns = monotonic_ns();
+    event->found = status == LMCS_OK;
+    if (status != LMCS_NOT_FOUND)
+        OK(status);
+    write_down(actor, event);
+    return event->found;
+}
+
+struct event actor_begin(enum op op, unsigned shelf)
+{
+    return begin(op, shelf);
+}
+
+bool actor_ended(struct actor *actor, struct event *event, enum lmcs_status status)
+{
+    return end(actor, event, status);
+}
+
+static void took(struct actor *actor, enum span span, const struct event *event)
+{
+    spans_add(&actor->log->spans, span, event->ended_ns - event->begun_ns);
+}
+
+static void know(struct actor *actor, unsigned shelf, uint64_t number, uint64_t ticket)
+{
+    size_t i = rng_below(&actor->rng, KNOWN);
+    actor->known[shelf][i].number = number;
+    actor->known[shelf][i].ticket = ticket;
+}
+
+/* ---- Bytes ---- */
+
+static void check(struct actor *actor, unsigned shelf, unsigned entry, uint64_t ticket, const void *data)
+{
+    EXPECT(content_is_right(actor->stage->content, shelf, entry, ticket, data));
+    atomic_fetch_add_explicit(&actor->log->bytes_checked, content_bytes(actor->stage->content, entry),
+                              memory_order_relaxed);
+}
+
+static void check_entry(struct actor *actor, const struct lmcs_entry *entry, uint64_t ticket)
+{
+    unsigned e = content_entry(entry->tensor.name);
+    EXPECT(e < ENTRIES && content_has(e, ticket));
+    EXPECT(entry->raw_bytes == content_bytes(actor->stage->content, e));
+    EXPECT(entry->tensor.kind == (e == ATTACHMENT ? LMCS_ATTACHMENT : LMCS_TENSOR));
+}
+
+static void check_view(struct actor *actor, const struct lmcs_view *view, unsigned shelf, uint64_t ticket)
+{
+    for (size_t i = 0; i < lmcs_view_count(view); i++) {
+        const struct lmcs_entry *entry = lmcs_view_entry(view, i);
+        check_entry(actor, entry, ticket);
+        check(actor, shelf, content_entry(entry->tensor.name), ticket, lmcs_view_data(view, i));
+    }
+}
+
+static size_t entries_of(uint64_t ticket)
+{
+    size_t count = 0;
+    for (unsigned e = 0; e < ENTRIES; e++)
+        count += content_has(e, ticket);
+    return count;
+}
+
+/* ---- Captures ---- */
+
+struct making {
+    struct lmcs_capture *capture;
+    unsigned shelf;
+    uint64_t ticket;
+    uint64_t begun_ns;
+};
+
+static bool is_full(const struct actor *actor, enum lmcs_status status)
+{
+    if (status == LMCS_FULL && actor->stage->tight)
+        return true;
+    OK(status);
+    return false;
+}
+
+/* By value: what is put may be overwritten as soon as put has returned. */
+static enum lmcs_status put(struct actor *actor, const struct making *making, unsigned entry)
+{
+    uint64_t shape, bytes = content_bytes(actor->stage->content, entry);
+    struct lmcs_tensor tensor = content_tensor(actor->stage->content, entry, &shape);
+    const void *data = actor->buffers[entry];
+    content_fill(actor->stage->content, making->shelf, entry, making->ticket, actor->buffers[entry]);
+    enum lmcs_status status = lmcs_capture_put(making->capture, &tensor, &data, 1, &err);
+    memset(actor->buffers[entry], 0x77, bytes);
+    return status;
+}
+
+static enum lmcs_status fill_in_place(struct actor *actor, const struct making *making, unsigned entry)
+{
+    uint64_t shape;
+    void *data;
+    struct lmcs_tensor tensor = content_tensor(actor->stage->content, entry, &shape);
+    enum lmcs_status status = lmcs_capture_reserve(making->capture, &tensor, &data, &err);
+    if (status == LMCS_OK)
+        content_fill(actor->stage->content, making->shelf, entry, making->ticket, data);
+    return status;
+}
+
+/* Tensors that are filled in place share nothing, so most are not. */
+static enum lmcs_status put_all(struct actor *actor, const struct making *making)
+{
+    enum lmcs_status status = LMCS_OK;
+    unsigned in_place = (unsigned)rng_below(&actor->rng, 3 * ENTRIES);
+    for (unsigned e = 0; status == LMCS_OK && e < ENTRIES; e++) {
+        if (!content_has(e, making->ticket) || e == SECOND_NAME)
+            continue;
+        status = e == in_place ? fill_in_place(actor, making, e) : put(actor, making, e);
+    }
+    uint64_t shape;
+    struct lmcs_tensor again = content_tensor(actor->stage->content, SECOND_NAME, &shape);
+    return status == LMCS_OK ? lmcs_capture_put_same(making->capture, &again, content_name(TENSOR_TWICE), &err)
+                             : status;
+}
+
+static void choose_tags(struct actor *actor, struct lmcs_commit_options *options, const char **tags, uint64_t *mask)
+{
+    *mask = chance(actor, 4) ? rng_below(&actor->rng, 1 << TAGS) : 0;
+    for (unsigned t = 0; t < TAGS; t++)
+        if ((*mask >> t & 1) != 0)
+            tags[options->tag_count++] = content_tag(t);
+    options->tags = tags;
+}
+
+/* Writes down the commit, if there was one. */
+static void commit(struct actor *actor, const struct making *making)
+{
+    const char *tags[TAGS];
+    char meta[64];
+    struct lmcs_metric metric = {"ticket", (double)making->ticket};
+    struct lmcs_commit_options options;
+    lmcs_commit_options_init(&options);
+    snprintf(meta, sizeof meta, "{\"ticket\":%llu}", (unsigned long long)making->ticket);
+    options.step = (int64_t)making->ticket;
+    options.metrics = &metric;
+    options.metric_count = 1;
+    options.meta_json = meta;
+    options.asynchronous = chance(actor, 2);
+    struct event event = begin(OP_COMMIT, making->shelf);
+    choose_tags(actor, &options, tags, &event.value);
+    event.ticket = making->ticket;
+    enum lmcs_status status = lmcs_capture_commit(making->capture, &options, &event.number, &err);
+    event.behind = status == LMCS_OK && options.asynchronous && !actor->stage->tight && chance(actor, 2);
+    if (event.behind)
+        lmcs_capture_detach(making->capture);
+    else if (status == LMCS_OK && options.asynchronous)
+        status = lmcs_capture_wait(making->capture, &err);
+    event.ended_ns = monotonic_ns();
+    if (is_full(actor, status))
+        return;
+    write_down(actor, &event);
+    if (!event.behind)
+        spans_add(&actor->log->spans, SPAN_CAPTURE, event.ended_ns - making->begun_ns);
+    if (!options.asynchronous)
+        took(actor, SPAN_COMMIT, &event);
+    know(actor, making->shelf, event.number, event.ticket);
+}
+
+static void capture(struct actor *actor, unsigned shelf)
+{
+    struct making making = {
+        .shelf = shelf, .ticket = (uint64_t)(actor->index + 1) << 40 | ++actor->tickets, .begun_ns = monotonic_ns()};
+    if (is_full(actor, lmcs_capture_begin(actor->pool, content_shelf(shelf), &making.capture, &err)))
+        return;
+    enum lmcs_status status = put_all(actor, &making);
+    if (is_full(actor, status) || chance(actor, 12))
+        lmcs_capture_abort(making.capture);
+    else
+        commit(actor, &making);
+}
+
+/* ---- Tags, removal, policy ---- */
+
+static uint64_t some_number(struct actor *actor, unsigned shelf)
+{
+    uint64_t known = actor->known[shelf][rng_below(&actor->rng, KNOWN)].number;
+    return known == 0 || chance(actor, 10) ? 1 + rng_below(&actor->rng, 100) : known;
+}
+
+static void tag(struct actor *actor, unsigned shelf)
+{
+    unsigned tag = (unsigned)rng_below(&actor->rng, TAGS);
+    bool set = !chance(actor, 3);
+    uint64_t number = set ? some_number(actor, shelf) : 0;
+    struct event event = begin(set ? OP_TAG_SET : OP_TAG_REMOVE, shelf);
+    event.arg = tag;
+    event.number = number;
+    enum lmcs_status status = set ? lmcs_tag_set(actor->pool, content_shelf(shelf), content_tag(tag), number, &err)
+                                  : lmcs_tag_remove(actor->pool, content_shelf(shelf), content_tag(tag), &err);
+    end(actor, &event, status);
+}
+
+/* So many are there that chains are long; now and then the newest goes, whose number is not used again. */
+static uint64_t number_to_remove(struct actor *actor, unsigned shelf)
+{
+    uint64_t numbers[MOST_PRESENT];
+    size_t count;
+    enum lmcs_status status =
+        lmcs_snapshot_numbers(actor->pool, content_shelf(shelf), 0, numbers, MOST_PRESENT, &count, &err);
+    if (status == LMCS_NOT_FOUND || count == 0)
+        return 1;
+    OK(status);
+    if (count > KEEP_AT_MOST || (count > KEEP_ABOUT && chance(actor, 2)))
+        return numbers[rng_below(&actor->rng, count - KEEP_ABOUT / 2)];
+    return chance(actor, 8) ? numbers[rng_below(&actor->rng, count)] : some_number(actor, shelf);
+}
+
+static void remove_one(struct actor *actor, unsigned shelf)
+{
+    struct lmcs_removal removal = {0, 0, 0};
+    uint64_t number = number_to_remove(actor, shelf);
+    struct event event = begin(OP_REMOVE, shelf);
+    event.number = number;
+    event.arg = chance(actor, 6);
+    enum lmcs_status status =
+        lmcs_snapshot_remove(actor->pool, content_shelf(shelf), number, event.arg != 0, &removal, &err);
+    event.value = removal.removed_tags;
+    end(actor, &event, status);
+}
+
+static void set_keep_raw(struct actor *actor, unsigned shelf)
+{
+    struct event event = begin(OP_KEEP_RAW, shelf);
+    char words[64];
+    event.value = 1 + rng_below(&actor->rng, 6);
+    snprintf(words, sizeof words, "keep_raw=%u parity=%s", (unsigned)event.value, chance(actor, 2) ? "4+1" : "none");
+    end(actor, &event, lmcs_shelf_set_policy(actor->pool, content_shelf(shelf), words, &err));
+}
+
+/* ---- Questions ---- */
+
+static void list(struct actor *actor, unsigned shelf)
+{
+    uint64_t numbers[LIST_MOST];
+    size_t count = 0;
+    struct event event = begin(OP_LIST, shelf);
+    event.number = chance(actor, 2) ? 0 : some_number(actor, shelf);
+    event.arg = 1 + (uint32_t)rng_below(&actor->rng, LIST_MOST);
+    enum lmcs_status status =
+        lmcs_snapshot_numbers(actor->pool, content_shelf(shelf), event.number, numbers, event.arg, &count, &err);
+    event.value = list_hash(numbers, count);
+    end(actor, &event, status);
+}
+
+static void note_info(struct event *event, const struct lmcs_shelf_info *info)
+{
+    event->number = info->latest;
+    event->ticket = info->next_number;
+    event->arg = info->keep_raw;
+    event->value = info->snapshot_count;
+}
+
+static void ask_shelf(struct actor *actor, unsigned shelf)
+{
+    struct lmcs_shelf_info info = {.latest = 0};
+    struct event event = begin(OP_INFO, shelf);
+    enum lmcs_status status = lmcs_shelf_info(actor->pool, content_shelf(shelf), &info, &err);
+    note_info(&event, &info);
+    end(actor, &event, status);
+}
+
+static bool note_listed(void *context, const struct lmcs_shelf_info *info)
+{
+    struct event *events = context;
+    for (unsigned s = 0; s < SHELVES; s++) {
+        if (strcmp(info->name, content_shelf(s)) != 0)
+            continue;
+        note_info(&events[s], info);
+        events[s].found = true;
+    }
+    return true;
+}
+
+static void ask_shelves(struct actor *actor)
+{
+    struct event events[SHELVES];
+    for (unsigned s = 0; s < SHELVES; s++) {
+        events[s] = begin(OP_INFO, s);
+        events[s].found = false;
+    }
+    OK(lmcs_shelf_list(actor->pool, note_listed, events, &err));
+    for (unsigned s = 0; s < SHELVES; s++)
+        end(actor, &events[s], events[s].found ? LMCS_OK : LMCS_NOT_FOUND);
+}
+
+static void ask_pool(struct actor *actor)
+{
+    struct lmcs_pool_info info;
+    OK(lmcs_pool_info(actor->pool, &info, &err));
+    EXPECT(info.epoch >= actor->epoch && info.live_bytes <= info.used_bytes);
+    EXPECT(info.compaction_error[0] == '\0' || actor->stage->tight);
+    actor->epoch = info.epoch;
+}
+
+/* ---- Looking at a snapshot ---- */
+
+struct looking {
+    struct lmcs_snapshot *snapshot;
+    unsigned shelf;
+    uint64_t number;
+    uint64_t ticket;
+    uint64_t age; /* snapshots after it; UINT64_MAX: not known */
+};
+
+static void check_info(const struct lmcs_snapshot_info *info, unsigned shelf)
+{
+    char meta[64];
+    uint64_t ticket = (uint64_t)info->step;
+    snprintf(meta, sizeof meta, "{\"ticket\":%llu}", (unsigned long long)ticket);
+    EXPECT(strcmp(info->shelf, content_shelf(shelf)) == 0 && strcmp(info->meta_json, meta) == 0);
+    EXPECT(info->metric_count == 1 && info->metrics[0].value == (double)ticket);
+    EXPECT(info->tensor_count == entries_of(ticket) - 1 && info->parent < info->number);
+}
+
+static void choose_address(struct actor *actor, unsigned shelf, struct event *event, char which[64])
+{
+    size_t i = rng_below(&actor->rng, KNOWN);
+    event->op = (uint8_t)(OP_FIND_LATEST + rng_below(&actor->rng, 4));
+    if (event->op == OP_FIND_STEP && actor->known[shelf][i].ticket == 0)
+        event->op = OP_FIND_LATEST;
+    switch (event->op) {
+    case OP_FIND_NUMBER:
+        event->number = some_number(actor, shelf);
+        snprintf(which, 64, "%llu", (unsigned long long)event->number);
+        break;
+    case OP_FIND_TAG:
+        event->arg = (uint32_t)rng_below(&actor->rng, TAGS);
+        event->value = chance(actor, 3) ? rng_below(&actor->rng, 4) : 0;
+        snprintf(which, 64, event->value == 0 ? "%s" : "%s~%llu", content_tag(event->arg),
+                 (unsigned long long)event->value);
+        break;
+    case OP_FIND_STEP:
+        event->ticket = actor->known[shelf][i].ticket;
+        snprintf(which, 64, "step:%llu", (unsigned long long)event->ticket);
+        break;
+    default:
+        event->arg = (uint32_t)rng_below(&actor->rng, chance(actor, 2) ? 4 : KEEP_AT_MOST);
+        snprintf(which, 64, "latest~%u", event->arg);
+    }
+}
+
+static bool find(struct actor *actor, unsigned shelf, struct looking *looking)
+{
+    char which[64];
+    struct event event = begin(OP_FIND_LATEST, shelf);
+    choose_address(actor, shelf, &event, which);
+    event.begun_ns = monotonic_ns();
+    *looking = (struct looking){.shelf = shelf, .age = event.op == OP_FIND_LATEST ? event.arg : UINT64_MAX};
+    enum lmcs_status status = lmcs_snapshot_find(actor->pool, content_shelf(shelf), which, &looking->snapshot, &err);
+    event.ended_ns = monotonic_ns();
+    if (status == LMCS_OK) {
+        const struct lmcs_snapshot_info *info = lmcs_snapshot_info(looking->snapshot);
+        check_info(info, shelf);
+        EXPECT(event.op != OP_FIND_NUMBER || info->number == event.number);
+        EXPECT(event.op != OP_FIND_STEP || (uint64_t)info->step == event.ticket);
+        looking->number = event.number = info->number;
+        looking->ticket = event.ticket = (uint64_t)info->step;
+        know(actor, shelf, event.number, event.ticket);
+    } else if (status != LMCS_NOT_FOUND) {
+        OK(status);
+    }
+    event.found = status == LMCS_OK;
+    write_down(actor, &event);
+    took(actor, SPAN_FIND, &event);
+    return event.found;
+}
+
+static struct event begin_look(enum op op, const struct looking *looking)
+{
+    struct event event = begin(op, looking->shelf);
+    event.number = looking->number;
+    return event;
+}
+
+static void close_held(struct held_view *held)
+{
+    lmcs_view_close(held->view);
+    held->view = NULL;
+}
+
+/* Keeps the view, or ends it; before that, what is private is written over, which nobody else may see. */
+static void keep_or_close(struct actor *actor, struct lmcs_view *view, const struct looking *looking, uint32_t flags)
+{
+    struct held_view *held = &actor->held[rng_below(&actor->rng, HELD_VIEWS)];
+    if (chance(actor, 3)) {
+        if (held->view != NULL)
+            check_view(actor, held->view, held->shelf, held->ticket);
+        close_held(held);
+        *held = (struct held_view){view, looking->shelf, looking->ticket};
+        return;
+    }
+    for (size_t i = 0; (flags & LMCS_VIEW_PRIVATE) != 0 && i < lmcs_view_count(view); i++)
+        memset(lmcs_view_data(view, i), 0x5a, lmcs_view_entry(view, i)->raw_bytes);
+    lmcs_view_close(view);
+}
+
+static void note_view(struct actor *actor, const struct looking *looking, uint32_t flags, const struct event *event)
+{
+    if (flags == 0)
+        took(actor, SPAN_VIEW, event);
+    if (flags == LMCS_VIEW_COPY && looking->age != UINT64_MAX)
+        took(actor,
+             looking->age < 4    ? SPAN_RESTORE_NEW
+             : looking->age < 12 ? SPAN_RESTORE_AGING
+                                 : SPAN_RESTORE_OLD,
+             event);
+}
+
+static void view_all(struct actor *actor, const struct looking *looking)
+{
+    static const uint32_t all_flags[] = {0,
+                                         LMCS_VIEW_PRIVATE,
+                                         LMCS_VIEW_VERIFY,
+                                         LMCS_VIEW_COPY,
+                                         LMCS_VIEW_COPY,
+                                         LMCS_VIEW_PRIVATE | LMCS_VIEW_VERIFY,
+                                         LMCS_VIEW_COPY | LMCS_VIEW_PRIVATE};
+    uint32_t flags = all_flags[rng_below(&actor->rng, sizeof all_flags / sizeof all_flags[0])];
+    struct lmcs_view *view;
+    struct event event = begin_look(OP_LOOK, looking);
+    if (!end(actor, &event, lmcs_view_open(looking->snapshot, NULL, NULL, 0, flags, &view, &err)))
+        return;
+    note_view(actor, looking, flags, &event);
+    EXPECT(lmcs_view_count(view) == entries_of(looking->ticket));
+    check_view(actor, view, looking->shelf, looking->ticket);
+    keep_or_close(actor, view, looking, flags);
+}
+
+static void view_some(struct actor *actor, const struct looking *looking)
+{
+    const char *names[ENTRIES];
+    uint32_t kinds[ENTRIES], flags = chance(actor, 2) ? 0 : LMCS_VIEW_PRIVATE;
+    size_t count = 0;
+    for (unsigned e = 0; e < ENTRIES; e++) {
+        if (!content_has(e, looking->ticket) || chance(actor, 2))
+            continue;
+        names[count] = content_name(e);
+        kinds[count++] = e == ATTACHMENT ? LMCS_ATTACHMENT : LMCS_TENSOR;
+    }
+    struct lmcs_view *view;
+    struct event event = begin_look(OP_LOOK, looking);
+    if (!end(actor, &event, lmcs_view_open(looking->snapshot, names, kinds, count, flags, &view, &err)))
+        return;
+    EXPECT(lmcs_view_count(view) == count);
+    check_view(actor, view, looking->shelf, looking->ticket);
+    keep_or_close(actor, view, looking, flags);
+}
+
+static void read_one(struct actor *actor, const struct looking *looking)
+{
+    unsigned e = (unsigned)rng_below(&actor->rng, ENTRIES);
+    if (!content_has(e, looking->ticket))
+        return;
+    uint64_t bytes = content_bytes(actor->stage->content, e);
+    struct event event = begin_look(OP_LOOK, looking);
+    enum lmcs_status status = lmcs_snapshot_read(looking->snapshot, e == ATTACHMENT ? LMCS_ATTACHMENT : LMCS_TENSOR,
+                                                 content_name(e), actor->buffers[e], bytes, &err);
+    if (!end(actor, &event, status))
+        return;
+    took(actor, SPAN_READ, &event);
+    check(actor, looking->shelf, e, looking->ticket, actor->buffers[e]);
+}
+
+struct visiting {
+    struct actor *actor;
+    uint64_t ticket;
+    size_t count;
+};
+
+static bool visit_entry(void *context, const struct lmcs_entry *entry)
+{
+    struct visiting *visiting = context;
+    check_entry(visiting->actor, entry, visiting->ticket);
+    visiting->count++;
+    return true;
+}
+
+static void list_entries(struct actor *actor, const struct looking *looking)
+{
+    struct visiting visiting = {actor, looking->ticket, 0};
+    struct event event = begin_look(OP_LOOK, looking);
+    if (end(actor, &event, lmcs_snapshot_entries(looking->snapshot, visit_entry, &visiting, &err)))
+        EXPECT(visiting.count == entries_of(looking->ticket));
+}
+
+static void ask_digest(struct actor *actor, const struct looking *looking)
+{
+    struct lmc_hash digest = {0, 0};
+    struct event event = begin_look(OP_LOOK, looking);
+    enum lmcs_status status = lmcs_snapshot_digest(looking->snapshot, &digest, &err);
+    event.value = digest.low ^ digest.high;
+    event.ticket = looking->ticket;
+    end(actor, &event, status);
+}
+
+static void ask_storage(struct actor *actor, const struct looking *looking)
+{
+    struct lmcs_snapshot_storage storage;
+    struct event event = begin_look(OP_LOOK, looking);
+    if (!end(actor, &event, lmcs_snapshot_storage(looking->snapshot, &storage, &err)))
+        return;
+    uint64_t contents = storage.raw_contents + storage.delta_contents + storage.keyframe_contents;
+    EXPECT(contents > 0 && contents <= ENTRIES && (storage.longest_chain > 0) == (storage.delta_contents > 0));
+}
+
+static bool note_tag(void *context, const char *tag)
+{
+    for (unsigned t = 0; t < TAGS; t++)
+        if (strcmp(tag, content_tag(t)) == 0)
+            *(uint64_t *)context |= (uint64_t)1 << t;
+    return true;
+}
+
+static void ask_tags(struct actor *actor, const struct looking *looking)
+{
+    struct event event = begin_look(OP_TAGS, looking);
+    end(actor, &event, lmcs_snapshot_tags(looking->snapshot, note_tag, &event.value, &err));
+}
+
+static void look(struct actor *actor, unsigned shelf)
+{
+    static void (*const ways[])(struct actor * actor, const struct looking *looking) = {
+        view_all, view_all, view_some, read_one, read_one, list_entries, ask_digest, ask_storage, ask_tags, ask_tags};
+    struct looking looking;
+    if (!find(actor, shelf, &looking))
+        return;
+    for (uint64_t left = rng_below(&actor->rng, 4); left > 0; left--)
+        ways[rng_below(&actor->rng, sizeof ways / sizeof ways[0])](actor, &looking);
+    if (chance(actor, 8))
+        lmcs_snapshot_mark_loaded(looking.snapshot);
+    lmcs_snapshot_close(looking.snapshot);
+}
+
+/* ---- Long work ---- */
+
+static bool go_on_for_a_while(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what;
+    (void)done;
+    (void)total;
+    return !chance(context, 6);
+}
+
+static void compact(struct actor *actor)
+{
+    struct lmcs_progress progress = {go_on_for_a_while, actor};
+    enum lmcs_status status = lmcs_compact(actor->pool, chance(actor, 2) ? &progress : NULL, &err);
+    if (status != LMCS_CANCELLED)
+        is_full(actor, status);
+}
+
+static void disturb_compactor(struct actor *actor)
+{
+    if (chance(actor, 2)) {
+        lmcs_compactor_pause(actor->pool);
+        usleep(2000);
+        lmcs_compactor_resume(actor->pool);
+        return;
+    }
+    lmcs_compactor_stop(actor->pool);
+    OK(lmcs_compactor_start(actor->pool, &err));
+}
+
+/* What others take meanwhile may make it too small. */
+static void move_limit(struct actor *actor)
+{
+    struct lmcs_pool_info info;
+    OK(lmcs_pool_info(actor->pool, &info, &err));
+    uint64_t room = actor->stage->tight ? rng_below(&actor->rng, 8 << 20) : actor->stage->room_bytes;
+    enum lmcs_status status =
+        lmcs_pool_set_limit(actor->pool, info.used_bytes + room + rng_below(&actor->rng, room + 1), &err);
+    if (status != LMCS_INVALID || !actor->stage->tight)
+        OK(status);
+}
+
+static void verify(struct actor *actor, unsigned shelf)
+{
+    char address[64];
+    struct lmcs_verify_report report = {.damages = 0};
+    snprintf(address, sizeof address, chance(actor, 3) ? "%s" : "%s@latest~%u", content_shelf(shelf),
+             (unsigned)rng_below(&actor->rng, KEEP_ABOUT));
+    enum lmcs_status status =
+        lmcs_verify(actor->pool, chance(actor, 3) ? NULL : address, NULL, NULL, NULL, &report, &err);
+    if (status != LMCS_NOT_FOUND)
+        OK(status);
+    EXPECT(report.damages == 0);
+}
+
+/* A sample, or all of it: in a sound pool nothing is found, whatever else goes on. */
+static void scrub(struct actor *actor)
+{
+    struct lmcs_scrub_options options;
+    struct lmcs_scrub_report report = {.damages = 0};
+    lmcs_scrub_options_init(&options);
+    options.repair = actor->writes && chance(actor, 2);
+    options.sample_share = chance(actor, 3) ? 0 : 0.1;
+    enum lmcs_status status = lmcs_scrub(actor->pool, &options, NULL, NULL, NULL, &report, &err);
+    if (status != LMCS_FULL || !actor->stage->tight)
+        OK(status);
+    EXPECT(report.damages == 0);
+}
+
+static void dump(struct actor *actor, unsigned shelf)
+{
+    int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    EXPECT(fd >= 0);
+    enum lmcs_status status =
+        lmcs_dump(actor->pool, chance(actor, 2) ? NULL : content_shelf(shelf), fd, NULL, NULL, &err);
+    if (status != LMCS_NOT_FOUND)
+        OK(status);
+    close(fd);
+}
+
+static void open_again(struct actor *actor)
+{
+    struct lmcs_pool *pool = open_pool(actor->stage->path, LMCS_OPEN_READ, 0);
+    close_pool(actor->pool);
+    actor->pool = pool;
+}
+
+/* ---- What an actor does ---- */
+
+void actor_look_at_held(struct actor *actor)
+{
+    for (size_t i = 0; i < HELD_VIEWS; i++) {
+        struct held_view *held = &actor->held[i];
+        if (held->view == NULL)
+            continue;
+        check_view(actor, held->view, held->shelf, held->ticket);
+        if (chance(actor, 4))
+            close_held(held);
+    }
+}
+
+static void act_as_writer(struct actor *actor, unsigned shelf)
+{
+    uint64_t dice = rng_below(&actor->rng, 400);
+    if (dice < 70)
+        capture(actor, shelf);
+    else if (dice < 160)
+        remove_one(actor, shelf);
+    else if (dice < 220)
+        tag(actor, shelf);
+    else if (dice < 226)
+        set_keep_raw(actor, shelf);
+    else if (dice < 232)
+        move_limit(actor);
+    else if (dice < 236)
+        compact(actor);
+    else if (dice < 238)
+        disturb_compactor(actor);
+    else
+        look(actor, shelf);
+}
+
+static void ask(struct actor *actor, unsigned shelf)
+{
+    switch (rng_below(&actor->rng, 12)) {
+    case 0:
+        ask_pool(actor);
+        break;
+    case 1:
+        ask_shelves(actor);
+        break;
+    case 2:
+    case 3:
+    case 4:
+        ask_shelf(actor, shelf);
+        break;
+    case 5:
+    case 6:
+        actor_look_at_held(actor);
+        break;
+    default:
+        list(actor, shelf);
+    }
+}
+
+void actor_act(struct actor *actor)
+{
+    unsigned shelf = (unsigned)rng_below(&actor->rng, SHELVES);
+    uint64_t dice = rng_below(&actor->rng, 1000);
+    if (dice < 1)
+        verify(actor, shelf);
+    else if (dice < 2)
+        scrub(actor);
+    else if (dice < 3)
+        dump(actor, shelf);
+    else if (dice < 5 && !actor->writes)
+        open_again(actor);
+    else if (dice < 180)
+        ask(actor, shelf);
+    else if (dice < 210)
+        lively_ask(actor, shelf);
+    else if (dice < 260 && actor->writes)
+        lively_change(actor, shelf);
+    else if (dice < 275 && actor->writes)
+        lively_transact(actor);
+    else if (dice < 280 && actor->writes)
+        lively_look(actor);
+    else if (actor->writes)
+        act_as_writer(actor, shelf);
+    else
+        look(actor, shelf);
+}
+
+void actor_init(struct actor *actor, const struct stage *stage, struct log *log, unsigned index, uint64_t seed,
+                bool writes)
+{
+    *actor = (struct actor){.stage = stage, .log = log, .index = index, .writes = writes, .rng = {seed}};
+    for (unsigned e = 0; e < ENTRIES; e++) {
+        actor->buffers[e] = malloc(content_bytes(stage->content, e));
+        EXPECT(actor->buffers[e] != NULL);
+    }
+}
+
+bool actor_log_is_full(const struct actor *actor)
+{
+    return atomic_load_explicit(&actor->log->count, memory_order_relaxed) + LOG_SPARE > LOG_EVENTS;
+}
+
+void actor_end(struct actor *actor)
+{
+    actor_look_at_held(actor);
+    for (size_t i = 0; i < HELD_VIEWS; i++)
+        close_held(&actor->held[i]);
+    for (unsigned e = 0; e < ENTRIES; e++)
+        free(actor->buffers[e]);
+}
+
+/* ---- At rest ---- */
+
+static void find_by(struct actor *actor, unsigned shelf, struct event event, const char *which)
+{
+    struct lmcs_snapshot *snapshot;
+    event.begun_ns = monotonic_ns();
+    enum lmcs_status status = lmcs_snapshot_find(actor->pool, content_shelf(shelf), which, &snapshot, &err);
+    if (status == LMCS_OK) {
+        event.number = lmcs_snapshot_info(snapshot)->number;
+        event.ticket = (uint64_t)lmcs_snapshot_info(snapshot)->step;
+        lmcs_snapshot_close(snapshot);
+    }
+    end(actor, &event, status);
+}
+
+void actor_ask_everything(struct actor *actor, unsigned shelf)
+{
+    uint64_t numbers[MOST_PRESENT];
+    size_t count = 0;
+    ask_shelf(actor, shelf);
+    lively_ask(actor, shelf);
+    struct event event = begin(OP_LIST, shelf);
+    event.arg = MOST_PRESENT;
+    enum lmcs_status status =
+        lmcs_snapshot_numbers(actor->pool, content_shelf(shelf), 0, numbers, MOST_PRESENT, &count, &err);
+    event.value = list_hash(numbers, count);
+    end(actor, &event, status);
+    for (unsigned t = 0; t < TAGS; t++) {
+        event = begin(OP_FIND_TAG, shelf);
+        event.arg = t;
+        find_by(actor, shelf, event, content_tag(t));
+    }
+    for (size_t i = 0; i < count; i++) {
+        char which[32];
+        snprintf(which, sizeof which, "%llu", (unsigned long long)numbers[i]);
+        event = begin(OP_FIND_NUMBER, shelf);
+        event.number = numbers[i];
+        find_by(actor, shelf, event, which);
+    }
+}

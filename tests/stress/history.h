@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * history.h - what was called when, and what it answered; and whether that can be.
+ *
+ * Every call is an event: the time just before it and just after it, what was asked and what came back. A history is
+ * right (linearisable, in the sense of Herlihy and Wing) if each call can be given one moment between its two times
+ * such that, in the order of these moments, a plain sequential model gives all the answers that were got. The model is
+ * a shelf: which snapshots there are, which tag is on which, the next number, keep_raw; and a register beside it. The
+ * search is that of Wing and Gong with Lowe's memory of where it has been; a call that changes nothing and fits is
+ * taken at once, so it branches at changes only. Shelves are checked one by one, for each is an object of its own.
+ */
+#ifndef LMCS_STRESS_HISTORY_H
+#define LMCS_STRESS_HISTORY_H
+
+#include "content.h"
+
+enum op {
+    OP_COMMIT,      /* number, ticket; value: mask of the tags that it took */
+    OP_REMOVE,      /* number; value: tags removed with it; arg 1: a dry run */
+    OP_TAG_SET,     /* number; arg: tag */
+    OP_TAG_REMOVE,  /* arg: tag */
+    OP_KEEP_RAW,    /* value */
+    OP_FIND_LATEST, /* arg: how many before it; gives number, ticket */
+    OP_FIND_NUMBER, /* number; gives ticket */
+    OP_FIND_TAG,    /* arg: tag; value: how many before it; gives number, ticket */
+    OP_FIND_STEP,   /* ticket; gives number */
+    OP_LOOK,        /* number: anything that reads of a snapshot; value: its digest, or 0 */
+    OP_TAGS,        /* number; value: mask of its tags */
+    OP_LIST,        /* number: from which on; arg: at most; value: list_hash of what came */
+    OP_INFO,        /* number: the latest; ticket: the next; arg: keep_raw; value: how many */
+    OP_LIVE_GET,    /* of the live register beside it; value: what was read */
+    OP_LIVE_SET,    /* value */
+    OP_LIVE_ADD,    /* number: what was added; value: what was there */
+    OP_LIVE_SWAP,   /* number: what was looked for; ticket: what was to be there then; value: what was there */
+    OPS
+};
+
+struct event {
+    uint64_t begun_ns;
+    uint64_t ended_ns;
+    uint64_t number;
+    uint64_t ticket;
+    uint64_t value;
+    uint32_t arg;
+    uint8_t op;
+    uint8_t shelf;
+    bool found;  /* false: the answer was LMCS_NOT_FOUND */
+    bool behind; /* a detached commit: it ended when the shelf's next capture began, at the latest */
+};
+
+enum { MOST_PRESENT = 512, DEFAULT_KEEP_RAW = 4 };
+
+struct model {
+    bool exists;
+    uint32_t keep_raw;
+    uint64_t next; /* number */
+    uint64_t tags[TAGS];
+    uint64_t live; /* the register's */
+    size_t count;
+    struct {
+        uint64_t number;
+        uint64_t ticket;
+    } present[MOST_PRESENT]; /* ascending */
+};
+
+void model_init(struct model *model);
+uint64_t list_hash(const uint64_t *numbers, size_t count);
+
+enum verdict { LINEARISABLE, NOT_LINEARISABLE, UNDECIDED };
+
+struct verdict_report {
+    uint64_t states;       /* looked at */
+    uint64_t most_at_once; /* calls under way */
+    char text[4096];       /* where it got stuck */
+};
+
+/*
+ * Whether the events of one shelf, in any order, can have happened from the state `model` on, which becomes the state
+ * at their end. UNDECIDED: more than `most_states` states would have to be looked at.
+ */
+enum verdict history_check(struct model *model, const struct event *events, size_t count, uint64_t most_states,
+                           struct verdict_report *report);
+
+/* One line. */
+void event_print(const struct event *event, uint64_t start_ns, char *line, size_t bytes);
+
+#endif

@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Breaks the store on purpose, in ways that show only when many use it at the same time; `stress` must find each.
+
+    mutants.py [--quick] [--only NAME...] [--build build/release] [--seconds 60]
+
+What a mutant is: tests/mutation.py. A run that ends with a finding, by a signal, or not at all has found it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from mutation import TOP, Mutant, make, try_edits
+
+HANG_SECONDS = 240  # a run that takes so much longer than it should
+
+# Some milliseconds in which others come to their turn, where the time in which it matters is short.
+LINGER = "    for (volatile int linger = 0; linger < 3000000; linger++)\n        ;\n"
+
+MUTANTS = [
+    Mutant(
+        "view-pin",
+        "a view does not pin what it maps",
+        "store/view.c",
+        [
+            (
+                "lmcs_chain_pin(txn->pool, &chain, error) : lmcs_payload_pin(view->lease, top, error);",
+                "lmcs_chain_pin(txn->pool, &chain, error) : LMCS_OK;",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "view-chain-pin",
+        "a view does not pin what it is decoding",
+        "store/view.c",
+        [("status = decode ? lmcs_chain_pin(txn->pool, &chain, error) :", "status = decode ? LMCS_OK :")],
+    ),
+    Mutant(
+        "read-pin",
+        "a read does not pin the chain that it undoes",
+        "store/snapshot.c",
+        [
+            ("        status = lmcs_chain_pin(snapshot->pool, chain, error);\n", "        status = LMCS_OK;\n"),
+            (
+                "    lmcs_txn_end(&txn);\n    return status;\n}\n\nenum lmcs_status lmcs_snapshot_read(",
+                "    lmcs_txn_end(&txn);\n" + LINGER + "    return status;\n}\n\nenum lmcs_status lmcs_snapshot_read(",
+            ),
+            ("buffer, NULL, error);\n    lmcs_chain_unpin(snapshot->pool, &chain);\n", "buffer, NULL, error);\n"),
+            ("close(r.reader);\n    lmcs_chain_unpin(snapshot->pool, &chain);\n", "close(r.reader);\n"),
+        ],
+    ),
+    Mutant(
+        "pin-count",
+        "the first of two pins that ends takes the lease with it",
+        "store/lease.c",
+        [("if (pin != NULL && --pin->count == 0)", "if (pin != NULL && (pin->count = 0) == 0)")],
+        quick=True,
+    ),
+    Mutant(
+        "small-leases",
+        "the writer does not ask who holds small payloads",
+        "store/lease.c",
+        [
+            (
+                "    return is_locked(lease, LMCS_LEASE_BLOCKS + first, last - first + 1, &start);",
+                "    return is_locked(lease, LMCS_LEASE_BLOCKS + first, last - first + 1, &start) && start == 0;",
+            )
+        ],
+    ),
+    Mutant(
+        "epoch-leases",
+        "the writer does not ask who holds old roots",
+        "store/lease.c",
+        [("    while (current > 0 && is_locked(", "    while (current == 0 && is_locked(")],
+    ),
+    Mutant(
+        "reader-lease",
+        "a reader in another process does not lease the root that it walks",
+        "store/txn.c",
+        [("            status = lmcs_lease_epoch(pool->lease, txn->root.epoch, error);\n", "")],
+    ),
+    Mutant(
+        "verify-lease",
+        "verification does not lease the root that it walks",
+        "store/check_structure.c",
+        [
+            (
+                "    status = lmcs_lease_epoch(pool->lease, root.epoch, error);\n    lmcs_txn_end(txn);\n",
+                "    lmcs_txn_end(txn);\n" + LINGER,
+            )
+        ],
+    ),
+    Mutant(
+        "page-cache",
+        "the cache of pages goes by the place alone",
+        "store/txn.c",
+        [("slot->offset == ref->offset && slot->check == ref->check;", "slot->offset == ref->offset;")],
+        quick=True,
+    ),
+    Mutant(
+        "meta-lock",
+        "readers in the writing process take no lock",
+        "store/txn.c",
+        [
+            (
+                "        pthread_rwlock_rdlock(&pool->meta);\n        txn->root = pool->root;\n",
+                "        txn->root = pool->root;\n" + LINGER,
+            ),
+            (
+                "    } else if (pool->heap != NULL) {\n        pthread_rwlock_unlock(&pool->meta);\n",
+                "    } else if (false) {\n",
+            ),
+        ],
+    ),
+    Mutant(
+        "shelf-lock",
+        "two captures may have a shelf at the same time",
+        "store/capture.c",
+        [
+            (
+                "    while (status == LMCS_OK && busy->busy) {",
+                "    while (status == LMCS_OK && busy->busy && busy->untold) {",
+            )
+        ],
+    ),
+    Mutant(
+        "wait-too-short",
+        "waiting for an asynchronous capture does not wait until it is durable",
+        "store/capture.c",
+        [
+            (
+                "    while (!capture->done)\n        pthread_cond_wait(&pool->captures_changed, &pool->captures);\n    "
+                "status = capture->result.status;\n",
+                "    if (!capture->done) {\n        pthread_mutex_unlock(&pool->captures);\n"
+                "        lmcs_capture_detach(capture);\n        return LMCS_OK;\n    }\n"
+                "    status = capture->result.status;\n",
+            )
+        ],
+    ),
+    Mutant(
+        "tag-split",
+        "a tag is moved by two transactions",
+        "store/snapshot.c",
+        [
+            (
+                "    return lmcs_tags_change(pool, shelf, &change, 1, error);\n}\n\nenum lmcs_status lmcs_tag_remove(",
+                "    if (lmcs_tag_remove(pool, shelf, tag, NULL) != LMCS_OK)\n        (void)0;\n"
+                "    return lmcs_tags_change(pool, shelf, &change, 1, error);\n}\n\nenum lmcs_status lmcs_tag_remove(",
+            )
+        ],
+    ),
+    Mutant(
+        "tags-stay",
+        "a removed snapshot leaves one of its tags",
+        "store/shelf.c",
+        [
+            (
+                "        ++*count;\n    }\n    lmcs_cursor_free(cursor);",
+                "        ++*count;\n        break;\n    }\n    lmcs_cursor_free(cursor);",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "number-again",
+        "the number of a removed newest snapshot is used again",
+        "store/capture.c",
+        [("    df->number = c->shelf.df.next_number;", "    df->number = c->shelf.df.latest + 1;")],
+    ),
+    Mutant(
+        "live-update-unlocked",
+        "what is added to an integer is not added at once",
+        "store/live_update.c",
+        [
+            (
+                "    update->chosen = update->choose(update, now, then);\n",
+                "    pthread_mutex_unlock(&body->lock);\n"
+                + LINGER
+                + "    pthread_mutex_lock(&body->lock);\n    update->chosen = update->choose(update, now, then);\n",
+            )
+        ],
+    ),
+    Mutant(
+        "live-snapshot-let-go",
+        "a snapshot of live variables lets transactions begin while it copies",
+        "store/live_snapshot.c",
+        [
+            (
+                "    status = prepare(&putting, shelf, error);\n    pthread_mutex_unlock(&live->lock);\n",
+                "    status = prepare(&putting, shelf, error);\n    if (shelf != NULL)\n"
+                "        lmcs_live_let_go(putting.pool, shelf);\n    pthread_mutex_unlock(&live->lock);\n" + LINGER,
+            ),
+            (
+                "    finish(&putting);\n    if (shelf != NULL)\n        lmcs_live_let_go(putting.pool, shelf);\n",
+                "    finish(&putting);\n",
+            ),
+        ],
+    ),
+    Mutant(
+        "stale-answer",
+        "now and then the answer of the call before is given to a question about a shelf",
+        "store/snapshot.c",
+        [
+            (
+                "    if (status == LMCS_OK)\n        *info = found;\n    return status;\n",
+                "    if (status != LMCS_OK)\n        return status;\n"
+                "    static _Thread_local struct lmcs_shelf_info last;\n"
+                "    static _Thread_local unsigned asked;\n    *info = found;\n"
+                "    if (++asked % 8 == 0 && strcmp(last.name, found.name) == 0)\n        *info = last;\n"
+                "    last = found;\n    return LMCS_OK;\n",
+            )
+        ],
+        quick=True,
+    ),
+    Mutant(
+        "answer-of-two-moments",
+        "how many snapshots there are is asked after which one is the newest",
+        "store/snapshot.c",
+        [
+            (
+                "    if (status == LMCS_OK)\n        *info = found;\n    return status;\n",
+                "    if (status == LMCS_OK)\n        *info = found;\n"
+                "    if (status == LMCS_OK && lmcs_txn_read(pool, &txn, error) == LMCS_OK) {\n"
+                "        struct lmcs_shelf later;\n"
+                "        if (lmcs_shelf_get(&txn, name, &later, error) == LMCS_OK)\n"
+                "            info->snapshot_count = later.df.snapshot_count;\n        lmcs_txn_end(&txn);\n    }\n"
+                "    return status;\n",
+            )
+        ],
+    ),
+]
+
+
+def run(program: Path, folder: str, seconds: int) -> tuple[bool, str]:
+    """Run a mutant; was it caught, and by what."""
+    command = [str(program), "--seconds", str(seconds), "--in", folder, "--seed", "1", "--threads", "8"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + HANG_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return True, "it hangs"
+    if done.returncode < 0:
+        return True, f"{signal.Signals(-done.returncode).name}: {done.stderr.strip()}"
+    return done.returncode != 0, done.stderr.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="See that stress finds deliberate bugs.")
+    parser.add_argument("--build", type=Path, default=TOP / "build" / "release")
+    parser.add_argument("--quick", action="store_true", help="only those that are found at once")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--seconds", type=int, default=60, help="for each, at most")
+    parser.add_argument("--in", dest="base", default="/dev/shm", help="where the pools are made")
+    arguments = parser.parse_args()
+    chosen = [
+        m for m in MUTANTS if (not arguments.only or m.name in arguments.only) and (m.quick or not arguments.quick)
+    ]
+    folder = arguments.build.resolve() / "mutants"
+    folder.mkdir(parents=True, exist_ok=True)
+    try_edits(MUTANTS)
+    missed = []
+    for mutant in chosen:
+        if arguments.list:
+            print(f"{mutant.name}: {mutant.what}")
+            continue
+        program = make(mutant, arguments.build.resolve(), folder, "stress")
+        start = time.monotonic()
+        pools = tempfile.mkdtemp(prefix="lmcs-mutant-", dir=arguments.base)
+        try:
+            caught, how = run(program, pools, arguments.seconds)
+        finally:
+            shutil.rmtree(pools)
+        print(f"{'caught' if caught else 'MISSED'} {mutant.name} ({mutant.what})", flush=True)
+        lines = how.splitlines()
+        print(f"    {time.monotonic() - start:.0f} s: {(lines[0] if lines else '')[:200]}", flush=True)
+        if not caught:
+            missed.append(mutant.name)
+    if not arguments.list:
+        print(f"{len(chosen) - len(missed)} of {len(chosen)} mutants were caught")
+    if missed:
+        print(f"missed: {' '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * sample.h - what the processes and the pool take, now and then: a line of a CSV file each time.
+ */
+#ifndef LMCS_STRESS_SAMPLE_H
+#define LMCS_STRESS_SAMPLE_H
+
+#include <sys/types.h>
+
+#include "crew.h"
+
+struct sampler;
+
+/* `path` NULL: nothing is written. */
+struct sampler *sampler_new(const char *path);
+/* At rest. `reader`: 0, or a reading process. Takes the times that calls took since the last sample. */
+void sampler_take(struct sampler *sampler, struct crew *crew, struct lmcs_pool *pool, uint64_t rounds, uint64_t calls);
+void sampler_end(struct sampler *sampler);
+
+#endif
