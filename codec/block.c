@@ -130,7 +130,7 @@ static enum lmc_status encode_classes(const struct lmci_block_shape *shape, cons
 {
     struct lmci_classes own = *classes;
     dst[0] = base ? LMCI_METHOD_CLASSES : LMCI_METHOD_VALUES;
-    if (base)
+    if (base && !own.fitted)
         lmci_plan_shifts(shape->word, data, base, shape->bytes, &own);
     enum lmc_status status = lmci_classes_encode(shape, &own, data, base, hasher, dst + 1, shape->bytes, coded_bytes);
     *coded_bytes += *coded_bytes ? 1 : 0;

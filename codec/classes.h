@@ -29,6 +29,7 @@ struct lmci_classes {
     uint8_t finer[LMCI_MAX_CLASSES]; /* by how much the shift is smaller than what the lengths of differences ask for */
     uint32_t center;                 /* what stands for each word of a base where there is none ... */
     bool rotate;                     /* ... and whether the words are rotated to the left then */
+    bool fitted;                     /* the shifts are the block's own already */
 };
 
 /* What a block is dealt to, and put together from: the kernels advance the lists. */

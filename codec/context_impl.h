@@ -150,11 +150,11 @@ static size_t context_join_whole(const uint8_t classes[256], unsigned count, siz
 static size_t context_pick(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,
                            size_t distance, unsigned char *list)
 {
+    size_t i = distance < n ? distance : n;
     unsigned char *at = list;
-    size_t i = 0;
-    for (; i < n && i < distance; i++) {
-        *at = bytes[i];
-        at += classes[0] == class;
+    if (classes[0] == class) {
+        memcpy(list, bytes, i);
+        at += i;
     }
     i = context_pick_whole(classes, class, bytes, n, distance, i, &at);
     for (; i < n; i++) {
@@ -168,9 +168,9 @@ static size_t context_pick(const uint8_t classes[256], unsigned class, const uns
 static void context_join(const uint8_t classes[256], unsigned count, size_t n, size_t distance,
                          const unsigned char **lists, unsigned char *bytes)
 {
-    size_t i = 0;
-    for (; i < n && i < distance; i++)
-        bytes[i] = *lists[classes[0]]++;
+    size_t i = distance < n ? distance : n;
+    memcpy(bytes, lists[classes[0]], i);
+    lists[classes[0]] += i;
     i = context_join_whole(classes, count, n, distance, i, lists, bytes);
     for (; i < n; i++)
         bytes[i] = *lists[classes[bytes[i - distance]]]++;

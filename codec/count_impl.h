@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* count_impl.h - counts bytes, all or a sample of them. */
+/* count_impl.h - counts bytes, all or a sample of them, and weighs the counts. */
 
 #define COUNT_CHUNK ((size_t)64)
 
@@ -57,4 +57,26 @@ static void count_symbols(const unsigned char *symbols, size_t count, size_t eve
         }
         add_counts(part, counts);
     }
+}
+
+/* log2(x) in 1/65536 by the bits of a float: the exponent, and a parabola for the rest; anything for 0. */
+static inline uint32_t log2_of_count(uint32_t x)
+{
+    const float exact = (float)(int32_t)x;
+    uint32_t bits;
+    memcpy(&bits, &exact, sizeof bits);
+    const uint32_t fraction = bits >> 7 & 65535;
+    return ((bits >> 23) - 127) * 65536 + fraction + (((fraction * (65536 - fraction)) >> 16) * 22517 >> 16);
+}
+
+static uint64_t sum_logs(const uint32_t *counts, unsigned symbols, unsigned *seen)
+{
+    uint64_t sum = 0;
+    uint32_t some = 0;
+    for (unsigned s = 0; s < symbols; s++) {
+        sum += counts[s] * (uint64_t)log2_of_count(counts[s]);
+        some += counts[s] != 0;
+    }
+    *seen = some;
+    return sum;
 }

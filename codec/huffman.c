@@ -8,6 +8,8 @@
  */
 #include "huffman.h"
 
+#include "kernels.h"
+
 /* ---- Entropy --------------------------------------------------------------------------------------------------- */
 
 /* log2(x) in 1/65536, x > 0: the position of the top bit, and a parabola for the rest (off by at most 0.008). */
@@ -18,31 +20,20 @@ static uint64_t log2_q16(uint64_t x)
     return ((uint64_t)top << 16) + fraction + (((fraction * (65536 - fraction)) >> 16) * 22517 >> 16);
 }
 
-/* The same for x below 2^24, by the bits of a float, so that compilers vectorize it; anything for 0. */
-static inline uint32_t log2_of_count(uint32_t x)
-{
-    const float exact = (float)(int32_t)x;
-    uint32_t bits;
-    memcpy(&bits, &exact, sizeof bits);
-    const uint32_t fraction = bits >> 7 & 65535;
-    return ((bits >> 23) - 127) * 65536 + fraction + (((fraction * (65536 - fraction)) >> 16) * 22517 >> 16);
-}
-
 uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total)
 {
-    uint64_t whole = total ? total * log2_q16(total) : 0;
-    uint64_t parts = 0;
-    for (unsigned s = 0; s < symbols; s++)
-        parts += counts[s] * (uint64_t)log2_of_count(counts[s]);
+    unsigned seen;
+    const uint64_t whole = total ? total * log2_q16(total) : 0;
+    const uint64_t parts = lmci_kernels()->sum_logs(counts, symbols, &seen);
     return whole > parts ? (whole - parts) >> 16 : 0;
 }
 
 uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total)
 {
-    unsigned seen = 0;
-    for (unsigned s = 0; s < 256; s++)
-        seen += counts[s] != 0;
-    return lmci_entropy_bits(counts, 256, total) + (seen ? (seen - 1) * 3 / 2 : 0);
+    unsigned seen;
+    const uint64_t whole = total ? total * log2_q16(total) : 0;
+    const uint64_t parts = lmci_kernels()->sum_logs(counts, 256, &seen);
+    return (whole > parts ? (whole - parts) >> 16 : 0) + (seen ? (seen - 1) * 3 / 2 : 0);
 }
 
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
@@ -61,17 +52,19 @@ static inline unsigned bucket_of(uint32_t count)
 /* Symbols that occur as count << 9 | symbol, ascending; returns how many. Counts are below 2^23. */
 static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
 {
+    uint32_t found[LMCI_SYMBOLS];
     uint16_t start[BUCKETS + 1] = {0}; /* few counts share a bucket */
-    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++)
-        start[bucket_of(counts[s]) + 1]++;
-    const unsigned none = start[1];
-    start[1] = 0;
+    unsigned n = 0;
+    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++) {
+        found[n] = counts[s] << 9 | s;
+        n += counts[s] != 0;
+    }
+    for (unsigned i = 0; i < n; i++)
+        start[bucket_of(found[i] >> 9) + 1]++;
     for (unsigned i = 1; i < BUCKETS; i++)
         start[i + 1] = (uint16_t)(start[i + 1] + start[i]);
-    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++)
-        if (counts[s])
-            keys[start[bucket_of(counts[s])]++] = counts[s] << 9 | s;
-    const unsigned n = LMCI_SYMBOLS - none;
+    for (unsigned i = 0; i < n; i++)
+        keys[start[bucket_of(found[i] >> 9)]++] = found[i];
     for (unsigned i = 1; i < n; i++) {
         uint32_t key = keys[i];
         unsigned at = i;

@@ -45,6 +45,8 @@ struct lmci_kernels {
 
     /* Counts all symbols, or (`every` above 1) one chunk of 64 in so many. */
     void (*count)(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256]);
+    /* The sum of count * log2(count), the logarithms in 1/65536, for counts below 2^24; and how many aren't 0. */
+    uint64_t (*sum_logs)(const uint32_t *counts, unsigned symbols, unsigned *seen);
     void (*rename)(const uint8_t lut[256], const unsigned char *from, size_t count, unsigned char *to);
 
     /* Half bytes, the first of two in the low half. */

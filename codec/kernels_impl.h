@@ -31,6 +31,7 @@ const struct lmci_kernels LMCI_KERNELS_TABLE = {
     .split = split,
     .merge = merge,
     .count = count_symbols,
+    .sum_logs = sum_logs,
     .rename = rename_bytes,
     .pack_nibbles = pack_nibbles,
     .unpack_nibbles = unpack_nibbles,

@@ -71,7 +71,8 @@ enum lmc_status lmci_keyed_encode(const struct lmci_block_shape *shape, const st
         return LMC_NO_MEMORY;
     lmci_kernels()->keyed_base(shape->word, base, room.count, room.against);
     lmci_kernels()->keyed_split(shape->word, low, data, base, room.against, room.count, room.planes, room.words);
-    lmci_plan_shifts(room.shape.word, room.words, room.against, room.shape.bytes, &own);
+    if (!own.fitted)
+        lmci_plan_shifts(room.shape.word, room.words, room.against, room.shape.bytes, &own);
     const size_t planes = put_planes(&room, shape->dense, low, dst, capacity);
     enum lmc_status status = LMC_OK;
     *written = 0;

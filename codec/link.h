@@ -76,6 +76,28 @@ struct lmci_link_view {
     const unsigned char *after[LMC_MAX_BASES];
 };
 
+/* Hashes of a block's arrays, taken piece by piece while these are in the cache. */
+struct lmci_state_hasher {
+    struct lmc_hasher arrays[LMC_MAX_BASES];
+    size_t bytes; /* of each that are hashed */
+};
+
+static inline void lmci_state_hasher_init(struct lmci_state_hasher *hasher)
+{
+    for (unsigned k = 0; k < LMC_MAX_BASES; k++)
+        lmc_hasher_init(&hasher->arrays[k]);
+    hasher->bytes = 0;
+}
+
+/* Goes on to byte `end` of the block, which may have been reached before. */
+static inline void lmci_state_hash(struct lmci_state_hasher *hasher, unsigned arrays, const unsigned char *const *block,
+                                   size_t end)
+{
+    for (unsigned k = 0; k < arrays && end > hasher->bytes; k++)
+        lmc_hasher_update(&hasher->arrays[k], block[k] + hasher->bytes, end - hasher->bytes);
+    hasher->bytes = end > hasher->bytes ? end : hasher->bytes;
+}
+
 /* Decodes the piece in place. `scratch`: lmci_link_decoder_bytes. */
 size_t lmci_link_decoder_bytes(void);
 enum lmc_status lmci_link_decode_piece(const struct lmc_link_rule *rule, const unsigned char *coded, size_t coded_bytes,

@@ -25,7 +25,8 @@ struct chain {
     unsigned arrays;
     size_t bytes; /* of each array's block */
     unsigned char *state[LMC_MAX_BASES];
-    unsigned char *scratch; /* lmci_link_decoder_bytes */
+    unsigned char *scratch;          /* lmci_link_decoder_bytes */
+    struct lmci_state_hasher hasher; /* of the last state */
     size_t failed;
 };
 
@@ -50,11 +51,17 @@ static enum lmc_status check_step(const struct chain *chain, const struct lmc_li
     return LMC_OK;
 }
 
-static enum lmc_status check_state(const struct chain *chain, const struct lmc_frame *last, const char **message)
+static void hash_state(struct chain *chain, size_t end)
 {
+    lmci_state_hash(&chain->hasher, chain->arrays, (const unsigned char *const *)chain->state, end);
+}
+
+static enum lmc_status check_state(struct chain *chain, const struct lmc_frame *last, const char **message)
+{
+    hash_state(chain, chain->bytes);
     for (unsigned k = 0; k < chain->arrays; k++) {
         const struct lmc_hash expected = lmci_frame_raw_hash(last, chain->index, k);
-        const struct lmc_hash content = lmc_hash128(chain->state[k], chain->bytes);
+        const struct lmc_hash content = lmc_hasher_final(&chain->hasher.arrays[k]);
         if (content.low != expected.low || content.high != expected.high)
             return lmci_damaged(message,
                                 "a decoded block is not what was encoded: the state before may be the wrong one");
@@ -119,8 +126,8 @@ static enum lmc_status decode_piece(const struct chain *chain, const struct lmc_
 /* Links that are undone together: enough to keep a piece in the cache, few enough to stand on the stack. */
 #define TOGETHER 32
 
-/* Steps `first` to first + count - 1, all of them in pieces. */
-static enum lmc_status decode_run(struct chain *chain, size_t first, size_t count, const char **message)
+/* Steps `first` to first + count - 1, all of them in pieces; `last`: no others follow. */
+static enum lmc_status decode_run(struct chain *chain, size_t first, size_t count, bool last, const char **message)
 {
     struct lmc_link_rule rules[TOGETHER];
     struct lmci_reader in[TOGETHER];
@@ -137,6 +144,8 @@ static enum lmc_status decode_run(struct chain *chain, size_t first, size_t coun
             chain->failed = first + i;
             status = decode_piece(chain, &rules[i], &in[i], from, bytes, message);
         }
+        if (status == LMC_OK && last)
+            hash_state(chain, from + bytes);
     }
     return status;
 }
@@ -157,7 +166,8 @@ static enum lmc_status decode_steps(struct chain *chain, size_t step_count, cons
         while (at + run < step_count && run < TOGETHER && is_in_pieces(&chain->steps[at + run]))
             run++;
         chain->failed = at;
-        status = run ? decode_run(chain, at, run, message) : decode_deltas(chain, &chain->steps[at], message);
+        status = run ? decode_run(chain, at, run, at + run == step_count, message)
+                     : decode_deltas(chain, &chain->steps[at], message);
         run = run ? run : 1;
     }
     return status;
@@ -178,6 +188,7 @@ static enum lmc_status decode_chain(struct chain *chain, size_t step_count, cons
     chain->scratch = lmci_allocate(lmci_link_decoder_bytes());
     if (!chain->scratch)
         return failed(LMC_NO_MEMORY, message, "no memory to decode a link");
+    lmci_state_hasher_init(&chain->hasher);
     const struct lmci_float_environment saved = lmci_float_enter();
     enum lmc_status status = decode_steps(chain, step_count, message);
     lmci_float_leave(&saved);

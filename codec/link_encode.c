@@ -28,6 +28,15 @@ static enum lmc_status failed(enum lmc_status status, const char **message, cons
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
+/* A plan takes several encodings of the sample, and shall not take longer than that of a small array. */
+static size_t sample_of(uint64_t raw_bytes)
+{
+    const uint64_t some = raw_bytes / 4 / 8;
+    return some < LMCI_SAMPLE_ELEMENTS / 2 ? LMCI_SAMPLE_ELEMENTS / 2
+           : some < LMCI_SAMPLE_ELEMENTS   ? (size_t)some
+                                           : LMCI_SAMPLE_ELEMENTS;
+}
+
 static enum lmc_status make_plan(struct lmc_link_encoder *encoder)
 {
     const struct lmc_link_params *params = &encoder->params;
@@ -38,7 +47,8 @@ static enum lmc_status make_plan(struct lmc_link_encoder *encoder)
     struct lmci_link_sample *sample = lmci_allocate(sizeof *sample);
     if (!sample)
         return LMC_NO_MEMORY;
-    lmci_link_sample(encoder->arrays, params->before, params->after, params->raw_bytes, sample);
+    lmci_link_sample(encoder->arrays, params->before, params->after, params->raw_bytes, sample_of(params->raw_bytes),
+                     sample);
     const struct lmci_float_environment saved = lmci_float_enter();
     enum lmc_status status = lmci_link_plan(&params->rule, &sample->view, sample->elements, &encoder->plan, &bytes);
     lmci_float_leave(&saved);
@@ -109,6 +119,7 @@ struct work {
     const struct lmc_link_encoder *encoder;
     struct lmci_link_view view;
     size_t bytes; /* of each array */
+    struct lmci_state_hasher *hasher;
     unsigned char *scratch;
     unsigned char *piece;
 };
@@ -139,6 +150,7 @@ static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst
         size_t written;
         status = lmci_link_encode_piece(&encoder->params.rule, &encoder->plan, &view, bytes / 4, work->scratch,
                                         work->piece, &written);
+        lmci_state_hash(work->hasher, encoder->arrays, work->view.after, from + bytes);
         if (status != LMC_OK || written + 3 > room - at)
             break;
         for (unsigned k = 0; k < 3; k++)
@@ -215,7 +227,8 @@ enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, ui
                                       size_t dst_bytes, struct lmc_link_block *block)
 {
     const struct lmc_link_params *params = &encoder->params;
-    struct work work = {.encoder = encoder};
+    struct lmci_state_hasher hasher;
+    struct work work = {.encoder = encoder, .hasher = &hasher};
     size_t used;
     if (index >= encoder->block_count)
         return LMC_INVALID;
@@ -227,17 +240,20 @@ enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, ui
     for (unsigned k = 0; k < encoder->arrays; k++) {
         work.view.before[k] = (const unsigned char *)params->before[k] + index * LMC_BLOCK_BYTES;
         work.view.after[k] = (const unsigned char *)params->after[k] + index * LMC_BLOCK_BYTES;
-        block->raw_hash[k] = lmc_hash128(work.view.after[k], work.bytes);
     }
     const size_t most = work.bytes / 4 < LMCI_PIECE_ELEMENTS ? work.bytes / 4 : LMCI_PIECE_ELEMENTS;
     work.scratch = lmci_allocate(lmci_link_encoder_bytes() + lmci_link_piece_bound(encoder->arrays, most));
     if (!work.scratch)
         return LMC_NO_MEMORY;
     work.piece = work.scratch + lmci_link_encoder_bytes();
+    lmci_state_hasher_init(&hasher);
     enum lmc_status status = encode_smaller(&work, dst, bound, &used);
     lmci_release(work.scratch);
     if (status != LMC_OK)
         return status;
+    lmci_state_hash(&hasher, encoder->arrays, work.view.after, work.bytes);
+    for (unsigned k = 0; k < encoder->arrays; k++)
+        block->raw_hash[k] = lmc_hasher_final(&hasher.arrays[k]);
     block->coded_bytes = (uint32_t)used;
     block->coded_hash = lmc_hash64(dst, used, index);
     return LMC_OK;

@@ -211,58 +211,159 @@ static double best_neighbour(struct room *room, struct lmc_link_rule *rule, floa
     return most;
 }
 
+/* Betas are written by people, with few digits. */
+static double as_written(double x, double digits)
+{
+    return (double)(int64_t)(x * digits + 0.5) / digits;
+}
+
+/* The number that was rounded to a constant: torch takes its powers before it rounds. */
+static double before_rounding(float constant)
+{
+    for (double digits = 10; digits < 1e7; digits *= 10)
+        if ((float)as_written((double)constant, digits) == constant)
+            return as_written((double)constant, digits);
+    return (double)constant;
+}
+
 /*
  * Adam's root where the step is not known: it shows in what eps is against it. The one with the least squares, of steps
- * that lie the closer together the more there is to tell.
+ * that lie the closer together the more there is to tell. Gives beta2 to the power of the step.
  */
-static void fit_root(const struct room *room, struct lmc_link_rule *rule, bool decays)
+static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool decays)
 {
-    double decay, rate;
+    const double beta2 = before_rounding(rule->beta2);
+    double decay, rate, kept = beta2, best = 0;
     rule->root = 1;
-    double least = near_rate(room, rule, decays, &decay, &rate), kept = (double)rule->beta2;
-    float best = 1;
+    double least = near_rate(room, rule, decays, &decay, &rate);
     for (double steps = 1, more; kept > 0x1p-26; steps += more) {
         rule->root = (float)__builtin_sqrt(1 - kept);
         const double left = near_rate(room, rule, decays, &decay, &rate);
         if (left < least) {
             least = left;
-            best = rule->root;
+            best = kept;
         }
         more = steps < 64 ? 1 : (double)(int64_t)(steps / 64);
         for (double i = 0; i < more; i++)
-            kept *= (double)rule->beta2;
+            kept *= beta2;
     }
-    rule->root = best;
+    rule->root = (float)__builtin_sqrt(1 - best);
+    return best;
 }
 
 #define GOOD 0.9 /* a share: torch's square roots are not always rounded right, its tails not always as its vectors */
+
+/* The rate, and AdamW's decay, with the root that the rule has; the share of weights that come out exactly. */
+static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
+{
+    double decay, rate;
+    (void)near_rate(room, rule, decays, &decay, &rate);
+    rule->decay = decays ? (float)decay : 1;
+    rule->rate = (float)exact_rate(room, rule, rate);
+    double found = best_neighbour(room, rule, &rule->rate, 2);
+    for (int ulps = -2; ulps <= 2 && found < GOOD && decays; ulps++) {
+        struct lmc_link_rule other = *rule;
+        other.decay = moved((float)decay, ulps);
+        other.rate = (float)exact_rate(room, &other, rate);
+        const double now = best_neighbour(room, &other, &other.rate, 2);
+        if (now > found) {
+            found = now;
+            *rule = other;
+        }
+    }
+    return found;
+}
+
+#define ROOTS_BESIDE 16 /* steps: the least squares may be off by noise, the share that comes out exactly is not */
+
+#define EXACT        0.99 /* a share below which a root is tried that is not what its step says, to the last bit */
+
+/* The best of the root's neighbours. */
+static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
+{
+    const struct lmc_link_rule middle = *rule;
+    for (int ulps = -2; ulps <= 2; ulps++) {
+        struct lmc_link_rule other = middle;
+        other.root = moved(middle.root, ulps);
+        const double now = ulps != 0 ? fit_rate(room, &other, decays) : 0;
+        if (now > found) {
+            found = now;
+            *rule = other;
+        }
+    }
+    return found;
+}
+
+static double to_power(double x, double whole)
+{
+    double power = 1;
+    for (uint64_t n = whole > 0 ? (uint64_t)whole : 0; n; n >>= 1, x *= x)
+        power = n & 1 ? power * x : power;
+    return power;
+}
+
+/*
+ * Where eps is nothing against second moments, least squares say little of the root. Roundings tell which is nearer: a
+ * search for the step with the most weights that come out exactly, by strides that are halved.
+ */
+static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
+{
+    const double beta2 = before_rounding(rule->beta2);
+    const double kept = 1 - (double)rule->root * (double)rule->root;
+    double steps = 1;
+    while (steps < 0x1p30 && to_power(beta2, 2 * steps) > (kept > 0x1p-26 ? kept : 0x1p-26))
+        steps *= 2;
+    for (double stride = (double)(int64_t)(steps / 2 + 1); stride >= 1; stride = (double)(int64_t)(stride / 2)) {
+        for (int way = -1; way <= 1; way += 2) {
+            struct lmc_link_rule other = *rule;
+            const double tried = steps + way * stride;
+            other.root = (float)__builtin_sqrt(1 - to_power(beta2, tried));
+            const double now = tried < 1 ? 0 : fit_rate(room, &other, decays);
+            if (now <= found)
+                continue;
+            found = now;
+            *rule = other;
+            steps = tried;
+            stride *= 2; /* once more as far */
+            break;
+        }
+    }
+    return found;
+}
+
+/* The same where the root is not known: from that with the least squares on, as long as it gets better. */
+static double fit_root_and_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
+{
+    const double beta2 = before_rounding(rule->beta2), near = fit_root(room, rule, decays);
+    double found = fit_rate(room, rule, decays);
+    const double first = found;
+    for (int way = 0; way < 2 && found > 0.5 && (way == 0 || found == first); way++) {
+        double kept = near;
+        for (int i = 0; i < ROOTS_BESIDE; i++) {
+            struct lmc_link_rule other = *rule;
+            kept = way == 0 ? kept * beta2 : kept / beta2;
+            other.root = (float)__builtin_sqrt(1 - kept);
+            const double now = kept > 0 && kept < 1 ? fit_rate(room, &other, decays) : 0;
+            if (now <= found)
+                break;
+            found = now;
+            *rule = other;
+        }
+    }
+    if (found > 0.5 && found < GOOD)
+        found = fit_root_by_roundings(room, rule, decays, found);
+    return found > 0.5 && found < EXACT ? fit_root_beside(room, rule, decays, found) : found;
+}
 
 static double fit_weights(struct room *room, struct lmc_link_rule *rule, bool hinted)
 {
     const bool decays = rule->optimizer == LMC_ADAM && !(rule->flags & LMC_LINK_L2);
     const struct lmc_link_rule before = *rule;
     const double with_hints = share_weights(room, rule);
-    double decay, rate;
     if (with_hints >= GOOD)
         return with_hints;
-    if (!hinted && rule->optimizer == LMC_ADAM)
-        fit_root(room, rule, decays);
-    (void)near_rate(room, rule, decays, &decay, &rate);
-    rule->decay = decays ? (float)decay : 1;
-    rule->rate = (float)exact_rate(room, rule, rate);
-    double found = best_neighbour(room, rule, &rule->rate, 2);
-    if (found < GOOD && decays) {
-        for (int ulps = -2; ulps <= 2 && found < GOOD; ulps++) {
-            struct lmc_link_rule other = *rule;
-            other.decay = moved((float)decay, ulps);
-            other.rate = (float)exact_rate(room, &other, rate);
-            const double now = best_neighbour(room, &other, &other.rate, 2);
-            if (now > found) {
-                found = now;
-                *rule = other;
-            }
-        }
-    }
+    const double found =
+        !hinted && rule->optimizer == LMC_ADAM ? fit_root_and_rate(room, rule, decays) : fit_rate(room, rule, decays);
     if (found <= with_hints || !is_usable((double)rule->rate) || !is_usable((double)rule->decay)) {
         *rule = before;
         return with_hints;
@@ -299,12 +400,6 @@ static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
         x[k] /= a[k][k];
     }
     return true;
-}
-
-/* Betas are written by people, with few digits. */
-static double as_written(double x, double digits)
-{
-    return (double)(int64_t)(x * digits + 0.5) / digits;
 }
 
 /* v' = beta2 v + k (m'^2 - 2 beta1 m m' + beta1^2 m^2), by least squares of what each term is of v'. */
@@ -364,7 +459,7 @@ static bool fit_betas(struct room *room, struct lmc_link_rule *rule, float share
 #define SCALE_TRIES 8  /* elements, one of which is short without its scale */
 #define SCALE_ASKED 64 /* others, which say whether a scale makes them short */
 #define SCALE_FIRST 16 /* of these, the first ones are asked first */
-#define SCALE_SHARE 2  /* one in so many has to be short */
+#define SCALE_SHARE 4  /* one in so many has to be short */
 
 struct interval {
     double low, high; /* of a gradient's magnitude */
@@ -495,13 +590,15 @@ static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bi
     }
 }
 
-/* First as if gradients were bf16, then as sums of some. */
+#define SHORT_LENGTH 9.0 /* mean bits of a mantissa: no scale is looked for where they are so short */
+
+/* First as if gradients were bf16, then as sums of some: with a wrong scale, some of those are as short as bf16. */
 static void fit_scales(struct room *room, struct lmc_link_rule *rule)
 {
     const float hinted = rule->scale;
     rule->scale = 1;
     fit_scale(room, rule, 8);
-    if (rule->scale == 1)
+    if (length_with(room, rule) > SHORT_LENGTH)
         fit_scale(room, rule, 12);
     if (rule->scale != 1 || hinted == 1)
         return;
@@ -510,9 +607,75 @@ static void fit_scales(struct room *room, struct lmc_link_rule *rule)
     rule->scale = length_with(room, rule) < without ? hinted : 1;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
+/* Of gradients that are known: how many are what a number so short becomes by a scale, in f32. */
+static size_t count_scaled(const float *gradients, size_t count, float scale, unsigned bits)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++)
+        found += (float)shortened((double)gradients[i] / (double)scale, bits) * scale == gradients[i];
+    return found;
+}
 
-#define SHORT_LENGTH 9.0 /* mean bits of a mantissa: no scale is looked for where they are so short */
+/* The scale with which most of them are, of those beside the one that their intervals lead to; 0: it is too few. */
+static float known_scale(const float *gradients, const struct interval *list, size_t count, double *room, unsigned bits)
+{
+    const size_t unscaled = count_scaled(gradients, count, 1, bits);
+    size_t used = 0, most = count / SCALE_SHARE;
+    float best = unscaled > most ? 1 : 0;
+    const bool sure = unscaled > count - count / 8; /* a third of what was multiplied by 1/3 is short, too */
+    const double near = sure ? 0 : near_scale(list, count < SCALE_ASKED ? count : SCALE_ASKED, bits);
+    if (!(near > 0))
+        return best;
+    most = unscaled > most ? unscaled : most;
+    for (size_t i = 0; i < count; i++) {
+        double whole;
+        if (is_short(&list[i], 1 / near, bits, &whole)) {
+            room[used] = list[i].low / whole;
+            room[LMCI_SAMPLE_ELEMENTS + used++] = list[i].high / whole;
+        }
+    }
+    const float middle = (float)(used ? suits_most(room, room + LMCI_SAMPLE_ELEMENTS, used) : near);
+    for (int ulps = -3; ulps <= 3; ulps++) {
+        const size_t found = count_scaled(gradients, count, moved(middle, ulps), bits);
+        if (found > most) {
+            most = found;
+            best = moved(middle, ulps);
+        }
+    }
+    return best;
+}
+
+enum lmc_status lmc_link_gradient_scale(const float *gradients, size_t elements, double *scale)
+{
+    struct room *room = lmci_allocate(sizeof *room);
+    struct interval *list = lmci_allocate(LMCI_SAMPLE_ELEMENTS * sizeof *list);
+    *scale = 0;
+    if (!room || !list) {
+        lmci_release(room);
+        lmci_release(list);
+        return LMC_NO_MEMORY;
+    }
+    const struct lmci_float_environment saved = lmci_float_enter();
+    const size_t step = elements > LMCI_SAMPLE_ELEMENTS ? elements / LMCI_SAMPLE_ELEMENTS : 1;
+    size_t count = 0;
+    for (size_t i = 0; i < elements && count < LMCI_SAMPLE_ELEMENTS; i += step) {
+        const double size = fabs((double)gradients[i]), reach = half_ulp(gradients[i]);
+        if (is_usable(size) && size > 1e-30) {
+            room->value[count] = (float)size;
+            list[count++] = (struct interval){size - reach, size + reach};
+        }
+    }
+    if (count >= SCALE_FIRST)
+        *scale = (double)known_scale(room->value, list, count, room->ends, 8);
+    if (count >= SCALE_FIRST && *scale == 0)
+        *scale = (double)known_scale(room->value, list, count, room->ends, 12);
+    lmci_float_leave(&saved);
+    lmci_release(room);
+    lmci_release(list);
+    return LMC_OK;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
 
 static bool unhinted(uint32_t array_count, struct lmc_link_rule *rule)
 {
@@ -610,7 +773,7 @@ enum lmc_status lmc_link_fit(const struct lmc_link_hints *hints, uint32_t array_
     if (!room)
         return failed(LMC_NO_MEMORY, message, "no memory to fit a link");
     memset(room, 0, sizeof *room);
-    lmci_link_sample(array_count, before, after, raw_bytes, &room->sample);
+    lmci_link_sample(array_count, before, after, raw_bytes, LMCI_SAMPLE_ELEMENTS, &room->sample);
     enum lmc_status status = fit_room(room, hints != NULL, array_count, rule, fit, message);
     lmci_release(room);
     return status;

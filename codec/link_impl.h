@@ -126,6 +126,12 @@ static void link_most(size_t n, const lmci_f32 *second_after, const lmci_f32 *mo
     EACH for (size_t i = 0; i < n; i++) to[i] = known(most[i] > second_after[i] ? most[i] : second_after[i]);
 }
 
+#if defined(__AVX512VBMI2__)
+
+#include "link_avx512_impl.h"
+
+#else
+
 static void adam_weights(const struct lmc_link_rule *rule, size_t n, const lmci_f32 *first, const lmci_f32 *second,
                          const lmci_f32 *weight, lmci_f32 *to)
 {
@@ -138,6 +144,8 @@ static void adam_weights(const struct lmc_link_rule *rule, size_t n, const lmci_
         to[i] = known(kept + way);
     }
 }
+
+#endif
 
 static void sgd_weights(const struct lmc_link_rule *rule, size_t n, const lmci_f32 *first, const lmci_f32 *weight,
                         lmci_f32 *to)
@@ -206,6 +214,18 @@ static void link_from_bytes(const struct lmc_link_rule *rule, size_t n, const st
         values[i] = symbol ? float_of(bits) * scale : 0.0f;
     }
 }
+
+#if !defined(__AVX512VBMI2__)
+
+static void link_short_moments(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
+                               const struct lmci_gradients *gradients, const lmci_f32 *weight, lmci_f32 *first,
+                               lmci_f32 *second)
+{
+    link_from_bytes(rule, n, reference, gradients);
+    link_moments(rule, n, gradients->value, weight, first, second, first, second);
+}
+
+#endif
 
 static inline __attribute__((always_inline)) void from_bits(bool variable, float scale, size_t n,
                                                             const struct lmci_reference *reference,
@@ -303,6 +323,8 @@ static size_t link_pack(size_t n, const struct lmci_gradients *gradients, unsign
     return (size_t)(at - dst) + (count != 0);
 }
 
+#if !defined(__AVX512VBMI2__)
+
 static void link_unpack(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes)
 {
     const unsigned char *stored = gradients->stored;
@@ -319,6 +341,8 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
         at += stored[i];
     }
 }
+
+#endif
 
 /* ---- Gradients into a link ------------------------------------------------------------------------------------- */
 
@@ -377,6 +401,39 @@ static void link_to_bytes(const struct lmc_link_rule *rule, size_t n, const stru
     else
         to_bytes(rule, false, n, reference, first, first_after, weight, gradients);
 }
+
+/* So many elements at once: copies, for compilers have their reasons not to vectorize doubles from floats that may lie
+ * anywhere; where that is done by hand, only at an array's end. */
+#define STRIP ((size_t)256)
+
+#if defined(__AVX512VBMI2__)
+#define STRIP_IN_PLACE true
+typedef lmci_f32 strip_f32;
+typedef lmci_u32 strip_u32;
+#else
+#define STRIP_IN_PLACE false
+typedef float strip_f32;
+typedef uint32_t strip_u32;
+#endif
+
+struct strip {
+    const strip_f32 *first, *first_after, *second, *second_after, *weight;
+    const strip_u32 *reference;
+    uint32_t from[STRIP], to[STRIP]; /* gradients that lead from one state to the other, without their sign */
+    uint32_t middle[STRIP];          /* of these; the sign is this one's */
+    uint32_t bits[STRIP];            /* the one that is coded */
+    uint32_t digits[STRIP], stored[STRIP];
+    uint32_t copies[6][STRIP];
+};
+
+/* Where there is no gradient that leads to the other state, `from` and `to` become the nearest one. */
+static inline void strip_ranges(const struct lmc_link_rule *rule, bool adam, bool l2, bool scaled, struct strip *strip);
+
+#if defined(__AVX512VBMI2__)
+
+#include "link_range_avx512_impl.h"
+
+#else
 
 /* Half of what the last bit of a float is worth. */
 static inline double half_ulp(float x)
@@ -465,29 +522,17 @@ static inline uint32_t bits_down(double x)
     return bits_of(near) - ((double)near > x ? 1 : 0);
 }
 
-/* So many elements at once, aligned: a compiler has its reasons not to vectorize doubles from floats that are not. */
-#define STRIP ((size_t)256)
-
-struct strip {
-    float first[STRIP], first_after[STRIP], second[STRIP], second_after[STRIP], weight[STRIP];
-    uint32_t reference[STRIP];
-    uint32_t from[STRIP], to[STRIP]; /* gradients that lead from one state to the other, without their sign */
-    uint32_t middle[STRIP];          /* of these; the sign is this one's */
-    uint32_t bits[STRIP];            /* the one that is coded */
-    uint32_t digits[STRIP], stored[STRIP];
-};
-
-/* Where there is no gradient that leads to the other state, `from` and `to` are the nearest one. */
 static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_link_rule *rule, bool adam, bool l2,
                                                                bool scaled, struct strip *strip)
 {
     const double inverse = 1 / (double)rule->gain, unscale = 1 / (double)rule->scale, decay = (double)rule->l2;
+    const float *first = strip->first, *first_after = strip->first_after, *weight = strip->weight;
+    const float *second = strip->second, *second_after = strip->second_after;
     EACH for (size_t i = 0; i < STRIP; i++)
     {
-        struct range range = range_of(rule, adam, inverse, strip->first[i], strip->first_after[i], strip->second[i],
-                                      strip->second_after[i]);
+        struct range range = range_of(rule, adam, inverse, first[i], first_after[i], second[i], second_after[i]);
         if (l2) {
-            const double shift = decay * (double)strip->weight[i];
+            const double shift = decay * (double)weight[i];
             range = rounded_to(range);
             range = (struct range){range.low - shift, range.high - shift};
         }
@@ -506,6 +551,8 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
         strip->to[i] = up > down ? near : down;
     }
 }
+
+#endif
 
 /* The number from `from` to `to`, not both 0, with the most zeros at its end; its last set bit is at *place. */
 static inline uint32_t shortest(uint32_t from, uint32_t to, uint32_t *place)
@@ -537,9 +584,10 @@ static inline void strip_shortest(struct strip *strip, unsigned char *lengths)
 
 static inline void strip_enough(int kappa, struct strip *strip)
 {
+    const strip_f32 *before = strip->first;
     EACH for (size_t i = 0; i < STRIP; i++)
     {
-        const uint32_t middle = strip->middle[i] & 0x7fffffff, first = bits_of(strip->first[i]);
+        const uint32_t middle = strip->middle[i] & 0x7fffffff, first = bits_of(before[i]);
         const uint32_t some = dropped_bits(exponent_of(middle), first, kappa);
         const uint32_t bits = (middle + (1u << some >> 1)) >> some << some;
         const uint32_t drop = dropped_bits(exponent_of(bits), first, kappa);
@@ -555,6 +603,7 @@ static inline void strip_out(float scale, size_t n, const struct lmci_reference 
 {
     const unsigned halved = reference->halved;
     const int bias = reference->bias;
+    const strip_u32 *words = strip->reference;
     unsigned char *symbols = gradients->symbol, *lengths_to = gradients->length, *storeds = gradients->stored;
     uint32_t *bits_to = gradients->bits;
     float *values = gradients->value;
@@ -564,7 +613,7 @@ static inline void strip_out(float scale, size_t n, const struct lmci_reference 
         uint32_t bits = strip->bits[i];
         bits = exponent_of(bits) == 255 ? 0 : bits;
         const uint32_t some = 0 - (uint32_t)(bits != 0);
-        const uint32_t symbol = exponent_of(bits) - (exponent_of(strip->reference[i]) >> halved) + (uint32_t)bias;
+        const uint32_t symbol = exponent_of(bits) - (exponent_of(words[i]) >> halved) + (uint32_t)bias;
         const uint32_t coded = (0 - (uint32_t)(symbol - 1 < 254)) & some;
         symbols[i] = (unsigned char)((symbol | ~coded) & some); /* if not coded, 255 */
         lengths_to[i] = (unsigned char)(lengths[i] & coded);
@@ -574,6 +623,19 @@ static inline void strip_out(float scale, size_t n, const struct lmci_reference 
     }
 }
 
+/* `some` words of an array from `at` on: as they lie there, or a copy. */
+static inline const void *strip_words(struct strip *strip, unsigned copy, const void *array, size_t at, size_t some)
+{
+    const unsigned char *from = (const unsigned char *)array + 4 * at;
+    if (STRIP_IN_PLACE && some == STRIP)
+        return from;
+    if (some == STRIP)
+        memcpy(strip->copies[copy], from, sizeof strip->copies[copy]);
+    else
+        memcpy(strip->copies[copy], from, 4 * some);
+    return strip->copies[copy];
+}
+
 static inline __attribute__((always_inline)) void to_bits(const struct lmc_link_rule *rule, bool adam, bool variable,
                                                           int kappa, size_t n, const struct lmci_reference *reference,
                                                           const struct lmci_link_view *view,
@@ -581,20 +643,19 @@ static inline __attribute__((always_inline)) void to_bits(const struct lmc_link_
 {
     struct strip strip;
     unsigned char lengths[STRIP] = {0};
-    const unsigned char *weight = view->before[adam ? LMCI_ADAM_WEIGHT : LMCI_SGD_WEIGHT];
-    const unsigned char *words = (const unsigned char *)reference->words;
-    memset(&strip, 0, sizeof strip);
+    memset(strip.copies, 0, sizeof strip.copies);
+    strip.second = strip.second_after = (const strip_f32 *)(const void *)strip.copies[0];
     for (size_t at = 0; at < n; at += STRIP) {
-        const size_t some = n - at < STRIP ? n - at : STRIP, bytes = 4 * some;
+        const size_t some = n - at < STRIP ? n - at : STRIP;
         const struct lmci_gradients there = {gradients->value + at,  gradients->symbol + at, NULL,
                                              gradients->length + at, gradients->stored + at, gradients->bits + at};
-        memcpy(strip.first, view->before[LMCI_FIRST] + 4 * at, bytes);
-        memcpy(strip.first_after, view->after[LMCI_FIRST] + 4 * at, bytes);
-        memcpy(strip.weight, weight + 4 * at, bytes);
-        memcpy(strip.reference, words + 4 * at, bytes);
+        strip.first = strip_words(&strip, 0, view->before[LMCI_FIRST], at, some);
+        strip.first_after = strip_words(&strip, 1, view->after[LMCI_FIRST], at, some);
+        strip.weight = strip_words(&strip, 2, view->before[adam ? LMCI_ADAM_WEIGHT : LMCI_SGD_WEIGHT], at, some);
+        strip.reference = strip_words(&strip, 3, reference->words, at, some);
         if (adam) {
-            memcpy(strip.second, view->before[LMCI_SECOND] + 4 * at, bytes);
-            memcpy(strip.second_after, view->after[LMCI_SECOND] + 4 * at, bytes);
+            strip.second = strip_words(&strip, 4, view->before[LMCI_SECOND], at, some);
+            strip.second_after = strip_words(&strip, 5, view->after[LMCI_SECOND], at, some);
         }
         if (rule->l2 == 0 && rule->scale == 1)
             strip_ranges(rule, adam, false, false, &strip);
@@ -639,6 +700,40 @@ static size_t link_rest(size_t n, const lmci_u32 *actual, const lmci_u32 *predic
     return count;
 }
 
+#if !defined(__AVX512VBMI2__)
+
+static size_t missed_of(size_t n, const lmci_f32 *actual, const float *predicted, unsigned char *rest)
+{
+    return link_rest(n, (const lmci_u32 *)(const void *)actual, (const lmci_u32 *)(const void *)predicted, rest);
+}
+
+static void link_step(const struct lmc_link_rule *rule, size_t n, const float *gradient,
+                      const struct lmci_link_view *view, unsigned char *const *rest, size_t *missed)
+{
+    const bool adam = rule->optimizer == LMC_ADAM;
+    const unsigned weight = lmci_weight_of(rule);
+    const lmci_f32 *before[LMC_MAX_BASES], *after[LMC_MAX_BASES];
+    float to[2][LMCI_CHUNK_ELEMENTS];
+    unsigned second = LMCI_SECOND;
+    for (unsigned k = 0; k < lmc_link_arrays(rule->optimizer, rule->flags); k++) {
+        before[k] = (const lmci_f32 *)(const void *)view->before[k];
+        after[k] = (const lmci_f32 *)(const void *)view->after[k];
+    }
+    link_moments(rule, n, gradient, before[weight], before[LMCI_FIRST], before[LMCI_SECOND], to[0], to[1]);
+    missed[LMCI_FIRST] += missed_of(n, after[LMCI_FIRST], to[0], rest[LMCI_FIRST]);
+    if (adam)
+        missed[second] += missed_of(n, after[second], to[1], rest[second]);
+    if (adam && rule->flags & LMC_LINK_AMSGRAD) {
+        second = LMCI_ADAM_MOST;
+        link_most(n, after[LMCI_SECOND], before[second], to[0]);
+        missed[second] += missed_of(n, after[second], to[0], rest[second]);
+    }
+    link_weights(rule, n, gradient, after[LMCI_FIRST], after[second], before[weight], to[0]);
+    missed[weight] += missed_of(n, after[weight], to[0], rest[weight]);
+}
+
+#endif
+
 static void link_add_rest(size_t n, const unsigned char *rest, lmci_u32 *words)
 {
     EACH for (size_t i = 0; i < n; i++)
@@ -653,7 +748,9 @@ const struct lmci_link_kernels LMCI_LINK_TABLE = {
     .moments = link_moments,
     .most = link_most,
     .weights = link_weights,
+    .step = link_step,
     .from_bytes = link_from_bytes,
+    .short_moments = link_short_moments,
     .from_bits = link_from_bits,
     .to_bytes = link_to_bytes,
     .to_bits = link_to_bits,

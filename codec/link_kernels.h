@@ -49,12 +49,22 @@ struct lmci_link_kernels {
     /* The weights, from the moments after the step; `second` of Adam with amsgrad: the greatest. */
     void (*weights)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *first,
                     const lmci_f32 *second, const lmci_f32 *weight, lmci_f32 *to);
+    /* All of them against the state after the step, for at most a chunk: `rest` of each array as below; to `missed` is
+     * added how many aren't zero. */
+    void (*step)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const struct lmci_link_view *view,
+                 unsigned char *const *rest, size_t *missed);
 
     /* Values from symbols and bytes, or bits. */
     void (*from_bytes)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                        const struct lmci_gradients *gradients);
     void (*from_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, size_t n,
                       const struct lmci_reference *reference, const struct lmci_gradients *gradients);
+
+    /* The moments after the step from symbols and bytes of gradients in one go, in place; values only where the weights
+     * need them, too. */
+    void (*short_moments)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
+                          const struct lmci_gradients *gradients, const lmci_f32 *weight, lmci_f32 *first,
+                          lmci_f32 *second);
 
     /* The gradients that made a state of another, as bf16: values, symbols, bytes. */
     void (*to_bytes)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,

@@ -239,12 +239,10 @@ static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lm
     return LMC_OK;
 }
 
-static enum lmc_status chunk_gradients(struct piece *piece, size_t at, size_t n, unsigned char *const *now,
-                                       struct room *room, const char **message)
+/* Casts: kernels that decode write neither symbols nor bytes nor lengths. */
+static struct lmci_gradients gradients_at(const struct piece *piece, size_t at, struct room *room)
 {
-    const struct lmci_reference reference = lmci_reference_of(piece->rule, (const unsigned char *const *)now);
-    /* Casts: kernels that decode write neither symbols nor bytes nor lengths. */
-    const struct lmci_gradients gradients = {
+    return (struct lmci_gradients){
         .value = room->values,
         .symbol = (unsigned char *)(uintptr_t)(piece->symbols + at),
         .byte = (unsigned char *)(uintptr_t)(piece->bytes ? piece->bytes + at : NULL),
@@ -252,39 +250,69 @@ static enum lmc_status chunk_gradients(struct piece *piece, size_t at, size_t n,
         .stored = room->stored,
         .bits = room->bits,
     };
+}
+
+static enum lmc_status chunk_gradients(struct piece *piece, size_t n, unsigned char *const *now,
+                                       const struct lmci_gradients *gradients, const char **message)
+{
+    const struct lmci_reference reference = lmci_reference_of(piece->rule, (const unsigned char *const *)now);
     enum lmc_status status = LMC_OK;
     if (piece->mode == LMCI_GRADIENT_SHORT)
-        lmci_link_kernels()->from_bytes(piece->rule, n, &reference, &gradients);
+        lmci_link_kernels()->from_bytes(piece->rule, n, &reference, gradients);
     else
-        status = chunk_bits(piece, n, &reference, (const lmci_u32 *)(void *)now[LMCI_FIRST], &gradients, message);
+        status = chunk_bits(piece, n, &reference, (const lmci_u32 *)(void *)now[LMCI_FIRST], gradients, message);
     for (size_t i = 0; piece->any_raw && i < n; i++)
-        if (gradients.symbol[i] == LMCI_SYMBOL_RAW) {
-            memcpy(&room->values[i], piece->raw, 4);
+        if (gradients->symbol[i] == LMCI_SYMBOL_RAW) {
+            memcpy(&gradients->value[i], piece->raw, 4);
             piece->raw += 4;
         }
     return status;
 }
 
+static lmci_f32 *floats(unsigned char *array)
+{
+    return (lmci_f32 *)(void *)array;
+}
+
+/* The moments, but for what their arithmetic missed. In one go where all gradients are short. */
+static enum lmc_status chunk_moments(struct piece *piece, size_t n, unsigned char *const *now,
+                                     const struct lmci_gradients *gradients, const char **message)
+{
+    const struct lmci_link_kernels *kernels = lmci_link_kernels();
+    const struct lmc_link_rule *rule = piece->rule;
+    lmci_f32 *first = floats(now[LMCI_FIRST]), *weight = floats(now[lmci_weight_of(rule)]);
+    lmci_f32 *second = rule->optimizer == LMC_ADAM ? floats(now[LMCI_SECOND]) : NULL;
+    enum lmc_status status = LMC_OK;
+    if (piece->mode == LMCI_GRADIENT_SHORT &&
+        !(piece->any_raw && memchr(gradients->symbol, LMCI_SYMBOL_RAW, n) != NULL)) {
+        const struct lmci_reference reference = lmci_reference_of(rule, (const unsigned char *const *)now);
+        kernels->short_moments(rule, n, &reference, gradients, weight, first, second);
+        return LMC_OK;
+    }
+    status = chunk_gradients(piece, n, now, gradients, message);
+    if (status == LMC_OK)
+        kernels->moments(rule, n, gradients->value, weight, first, second, first, second);
+    return status;
+}
+
+/* What follows from the moments. */
 static void chunk_step(struct piece *piece, size_t at, size_t n, unsigned char *const *now, const float *values)
 {
     const struct lmci_link_kernels *kernels = lmci_link_kernels();
     const struct lmc_link_rule *rule = piece->rule;
     const unsigned weight = lmci_weight_of(rule);
     const bool adam = rule->optimizer == LMC_ADAM, greatest = rule->flags & LMC_LINK_AMSGRAD && adam;
-    lmci_f32 *array[LMC_MAX_BASES] = {NULL};
-    for (unsigned k = 0; k < piece->arrays; k++)
-        array[k] = (lmci_f32 *)(void *)now[k];
-    lmci_f32 *second = adam ? array[LMCI_SECOND] : NULL;
-    kernels->moments(rule, n, values, array[weight], array[LMCI_FIRST], second, array[LMCI_FIRST], second);
+    lmci_f32 *second = adam ? floats(now[LMCI_SECOND]) : NULL;
     apply(&piece->rests[LMCI_FIRST], at, n, now[LMCI_FIRST]);
     if (adam)
         apply(&piece->rests[LMCI_SECOND], at, n, now[LMCI_SECOND]);
     if (greatest) {
-        kernels->most(n, second, array[LMCI_ADAM_MOST], array[LMCI_ADAM_MOST]);
+        lmci_f32 *most = floats(now[LMCI_ADAM_MOST]);
+        kernels->most(n, second, most, most);
         apply(&piece->rests[LMCI_ADAM_MOST], at, n, now[LMCI_ADAM_MOST]);
-        second = array[LMCI_ADAM_MOST];
+        second = most;
     }
-    kernels->weights(rule, n, values, array[LMCI_FIRST], second, array[weight], array[weight]);
+    kernels->weights(rule, n, values, floats(now[LMCI_FIRST]), second, floats(now[weight]), floats(now[weight]));
     apply(&piece->rests[weight], at, n, now[weight]);
 }
 
@@ -296,7 +324,8 @@ static enum lmc_status run(struct piece *piece, unsigned char *const *state, str
         const size_t left = piece->elements - at, n = left < LMCI_CHUNK_ELEMENTS ? left : LMCI_CHUNK_ELEMENTS;
         for (unsigned k = 0; k < piece->arrays; k++)
             now[k] = state[k] + 4 * at;
-        status = chunk_gradients(piece, at, n, now, room, message);
+        const struct lmci_gradients gradients = gradients_at(piece, at, room);
+        status = chunk_moments(piece, n, now, &gradients, message);
         if (status == LMC_OK)
             chunk_step(piece, at, n, now, room->values);
     }

@@ -32,11 +32,11 @@ struct room {
     uint32_t raw[LMCI_PIECE_ELEMENTS];
     uint32_t bits[LMCI_CHUNK_ELEMENTS];
     unsigned char stored[LMCI_CHUNK_ELEMENTS];
-    lmci_u32 predicted[LMCI_CHUNK_ELEMENTS], predicted2[LMCI_CHUNK_ELEMENTS];
     /* A chunk's elements that are looked at once more. */
     uint16_t again[LMCI_CHUNK_ELEMENTS];
     uint32_t gathered[2][LMC_MAX_BASES][LMCI_CHUNK_ELEMENTS];
     unsigned char symbols_again[LMCI_CHUNK_ELEMENTS], lengths_again[LMCI_CHUNK_ELEMENTS];
+    unsigned char rests_again[LMC_MAX_BASES][LMCI_CHUNK_ELEMENTS];
     float values_again[LMCI_CHUNK_ELEMENTS];
 };
 
@@ -73,11 +73,6 @@ static const lmci_f32 *floats(const unsigned char *array)
     return (const lmci_f32 *)(const void *)array;
 }
 
-static const lmci_u32 *words(const unsigned char *array)
-{
-    return (const lmci_u32 *)(const void *)array;
-}
-
 static struct lmci_link_view view_at(const struct piece *piece, size_t at)
 {
     struct lmci_link_view view = {{NULL}, {NULL}};
@@ -88,71 +83,66 @@ static struct lmci_link_view view_at(const struct piece *piece, size_t at)
     return view;
 }
 
-/* Moments of some gradients, and what they miss. */
-static size_t miss_moments(const struct piece *piece, const struct lmci_link_view *view, size_t n, const float *values,
-                           unsigned char *const *rest, size_t missed[2])
+/* Where a step with short gradients misses a moment. */
+static size_t find_missed(const struct piece *piece, size_t n, unsigned char *const *rest, uint16_t *places)
 {
-    const struct lmci_link_kernels *kernels = lmci_link_kernels();
-    const struct lmc_link_rule *rule = piece->rule;
-    const bool adam = rule->optimizer == LMC_ADAM;
-    lmci_u32 *predicted = piece->room->predicted, *predicted2 = piece->room->predicted2;
-    kernels->moments(rule, n, values, floats(view->before[lmci_weight_of(rule)]), floats(view->before[LMCI_FIRST]),
-                     adam ? floats(view->before[LMCI_SECOND]) : NULL, (lmci_f32 *)(void *)predicted,
-                     (lmci_f32 *)(void *)predicted2);
-    missed[0] = kernels->rest(n, words(view->after[LMCI_FIRST]), predicted, rest[LMCI_FIRST]);
-    missed[1] = adam ? kernels->rest(n, words(view->after[LMCI_SECOND]), predicted2, rest[LMCI_SECOND]) : 0;
-    return missed[0] + missed[1];
+    const unsigned char *first = rest[LMCI_FIRST];
+    const unsigned char *second = piece->rule->optimizer == LMC_ADAM ? rest[LMCI_SECOND] : first;
+    size_t count = 0;
+    for (size_t at = 0; at < n; at += 8) {
+        const bool last = n - at < 8;
+        if (!last && (lmci_load64(first + at) | lmci_load64(second + at)) == 0)
+            continue;
+        for (size_t i = at; i < (last ? n : at + 8); i++)
+            if (first[i] | second[i])
+                places[count++] = (uint16_t)i;
+    }
+    return count;
 }
 
-/* Copies the elements that a step with short gradients misses, side by side. */
-static size_t gather(const struct piece *piece, const struct lmci_link_view *view, size_t n, unsigned char *const *rest,
-                     struct lmci_link_view *gathered)
+/* Copies these elements side by side. */
+static struct lmci_link_view gather(const struct piece *piece, const struct lmci_link_view *view, size_t count)
 {
     struct room *room = piece->room;
-    const bool adam = piece->rule->optimizer == LMC_ADAM;
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++)
-        if (rest[LMCI_FIRST][i] || (adam && rest[LMCI_SECOND][i]))
-            room->again[count++] = (uint16_t)i;
+    struct lmci_link_view gathered = {{NULL}, {NULL}};
     for (unsigned k = 0; k < piece->arrays; k++) {
         for (size_t i = 0; i < count; i++) {
             room->gathered[0][k][i] = lmci_load32(view->before[k] + 4 * (size_t)room->again[i]);
             room->gathered[1][k][i] = lmci_load32(view->after[k] + 4 * (size_t)room->again[i]);
         }
-        gathered->before[k] = (const unsigned char *)room->gathered[0][k];
-        gathered->after[k] = (const unsigned char *)room->gathered[1][k];
+        gathered.before[k] = (const unsigned char *)room->gathered[0][k];
+        gathered.after[k] = (const unsigned char *)room->gathered[1][k];
     }
-    return count;
+    return gathered;
 }
 
 /* Looks for gradients among all floats where none of bf16 leads to the moments; these stand as they are. */
 static void find_raw(struct piece *piece, const struct lmci_link_view *view, size_t n,
-                     const struct lmci_gradients *gradients, unsigned char *const *rest, size_t missed[2])
+                     const struct lmci_gradients *gradients, unsigned char *const *rest)
 {
     struct room *room = piece->room;
-    struct lmci_link_view some = {{NULL}, {NULL}};
-    unsigned char own[2][LMCI_CHUNK_ELEMENTS];
-    unsigned char *const own_rest[2] = {own[0], own[1]};
-    size_t unused[2];
+    unsigned char *own[LMC_MAX_BASES];
+    size_t unused[LMC_MAX_BASES] = {0};
     const bool adam = piece->rule->optimizer == LMC_ADAM;
-    const size_t count = gather(piece, view, n, rest, &some);
+    const size_t count = find_missed(piece, n, rest, room->again);
+    const struct lmci_link_view some = gather(piece, view, count);
     const struct lmci_gradients again = {.value = room->values_again,
                                          .symbol = room->symbols_again,
                                          .length = room->lengths_again,
                                          .stored = room->stored,
                                          .bits = room->bits};
     const struct lmci_reference reference = lmci_reference_of(piece->rule, some.before);
+    for (unsigned k = 0; k < piece->arrays; k++)
+        own[k] = room->rests_again[k];
     lmci_link_kernels()->to_bits(piece->rule, LMCI_GRADIENT_VARIABLE, 0, count, &reference, &some, &again);
-    (void)miss_moments(piece, &some, count, room->values_again, own_rest, unused);
+    lmci_link_kernels()->step(piece->rule, count, room->values_again, &some, own, unused);
     for (size_t i = 0; i < count; i++) {
         const size_t at = room->again[i];
-        if (own[0][i] || (adam && own[1][i]))
+        if (own[LMCI_FIRST][i] || (adam && own[LMCI_SECOND][i]))
             continue;
-        missed[0] -= rest[LMCI_FIRST][at] != 0;
-        rest[LMCI_FIRST][at] = 0;
-        if (adam) {
-            missed[1] -= rest[LMCI_SECOND][at] != 0;
-            rest[LMCI_SECOND][at] = 0;
+        for (unsigned k = 0; k < piece->arrays; k++) {
+            piece->missed[k] += (size_t)(own[k][i] != 0) - (size_t)(rest[k][at] != 0);
+            rest[k][at] = own[k][i];
         }
         gradients->symbol[at] = LMCI_SYMBOL_RAW;
         gradients->byte[at] = 0;
@@ -160,31 +150,16 @@ static void find_raw(struct piece *piece, const struct lmci_link_view *view, siz
     }
 }
 
-static void miss_weights(struct piece *piece, const struct lmci_link_view *view, size_t at, size_t n,
-                         const float *values)
-{
-    const struct lmci_link_kernels *kernels = lmci_link_kernels();
-    const struct lmc_link_rule *rule = piece->rule;
-    const unsigned weight = lmci_weight_of(rule);
-    const bool adam = rule->optimizer == LMC_ADAM;
-    lmci_u32 *predicted = piece->room->predicted;
-    unsigned second = LMCI_SECOND;
-    if (adam && rule->flags & LMC_LINK_AMSGRAD) {
-        second = LMCI_ADAM_MOST;
-        kernels->most(n, floats(view->after[LMCI_SECOND]), floats(view->before[second]), (lmci_f32 *)(void *)predicted);
-        piece->missed[second] +=
-            kernels->rest(n, words(view->after[second]), predicted, piece->room->rests[second] + at);
-    }
-    kernels->weights(rule, n, values, floats(view->after[LMCI_FIRST]), adam ? floats(view->after[second]) : NULL,
-                     floats(view->before[weight]), (lmci_f32 *)(void *)predicted);
-    piece->missed[weight] += kernels->rest(n, words(view->after[weight]), predicted, piece->room->rests[weight] + at);
-}
-
 static void keep_raw(struct piece *piece, size_t n, const struct lmci_gradients *gradients)
 {
     const unsigned char *at = gradients->symbol, *end = at + n;
     for (; at < end && (at = memchr(at, LMCI_SYMBOL_RAW, (size_t)(end - at))); at++)
         memcpy(&piece->room->raw[piece->raw_count++], &gradients->value[at - gradients->symbol], 4);
+}
+
+static size_t missed_moments(const struct piece *piece)
+{
+    return piece->missed[LMCI_FIRST] + (piece->rule->optimizer == LMC_ADAM ? piece->missed[LMCI_SECOND] : 0);
 }
 
 static void run_chunk(struct piece *piece, size_t at, size_t n)
@@ -195,20 +170,19 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
     const struct lmci_reference reference = lmci_reference_of(piece->rule, view.before);
     const struct lmci_gradients gradients = {room->values,       room->symbols + at, room->bytes + at,
                                              room->lengths + at, room->stored,       room->bits};
-    unsigned char *const rest[2] = {room->rests[0] + at, room->rests[1] + at};
-    size_t missed[2];
+    const size_t missed = missed_moments(piece);
+    unsigned char *rest[LMC_MAX_BASES];
+    for (unsigned k = 0; k < piece->arrays; k++)
+        rest[k] = room->rests[k] + at;
     if (piece->mode == LMCI_GRADIENT_SHORT)
         kernels->to_bytes(piece->rule, n, &reference, floats(view.before[LMCI_FIRST]), floats(view.after[LMCI_FIRST]),
                           floats(view.before[lmci_weight_of(piece->rule)]), &gradients);
     else
         kernels->to_bits(piece->rule, piece->mode, piece->kappa, n, &reference, &view, &gradients);
-    if (miss_moments(piece, &view, n, gradients.value, rest, missed) && piece->mode == LMCI_GRADIENT_SHORT)
-        find_raw(piece, &view, n, &gradients, rest, missed);
+    kernels->step(piece->rule, n, gradients.value, &view, rest, piece->missed);
+    if (piece->mode == LMCI_GRADIENT_SHORT && missed_moments(piece) > missed)
+        find_raw(piece, &view, n, &gradients, rest);
     keep_raw(piece, n, &gradients);
-    piece->missed[LMCI_FIRST] += missed[0];
-    if (piece->rule->optimizer == LMC_ADAM)
-        piece->missed[LMCI_SECOND] += missed[1];
-    miss_weights(piece, &view, at, n, gradients.value);
     if (piece->mode != LMCI_GRADIENT_SHORT)
         piece->packed_bytes += kernels->pack(n, &gradients, room->packed + piece->packed_bytes);
 }
@@ -435,13 +409,15 @@ enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const s
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* What the piece takes in some mode; SIZE_MAX where it doesn't fit. */
-static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, int kappa, enum lmc_status *status)
+/* What the piece takes in some mode; SIZE_MAX where it doesn't fit. *raw_count: gradients that stand as they are. */
+static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, int kappa, size_t *raw_count,
+                      enum lmc_status *status)
 {
     struct piece piece = *from;
     piece.kappa = kappa;
     if (*status != LMC_OK || !run_piece(&piece, mode))
         return SIZE_MAX;
+    *raw_count = piece.raw_count;
     *status = write_piece(&piece);
     return (size_t)(piece.at - from->at);
 }
@@ -457,10 +433,14 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
     if (!memory)
         return LMC_NO_MEMORY;
     const struct piece piece = piece_of(rule, view, elements, memory, memory + lmci_link_encoder_bytes());
-    *bytes = size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &status);
-    *plan = (struct lmci_link_plan){LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};
-    for (size_t i = 0; i < sizeof kappas / sizeof *kappas; i++) {
-        const size_t full = size_in(&piece, LMCI_GRADIENT_FULL, kappas[i], &status);
+    size_t raw_count = 0;
+    const size_t with_short = size_in(&piece, LMCI_GRADIENT_SHORT, 0, &raw_count, &status);
+    /* What bf16 explains without exception, nothing longer is tried on. */
+    const bool is_short = with_short < 2 * elements && raw_count == 0;
+    *bytes = is_short ? with_short : size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
+    *plan = (struct lmci_link_plan){is_short ? LMCI_GRADIENT_SHORT : LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};
+    for (size_t i = 0; !is_short && i < sizeof kappas / sizeof *kappas; i++) {
+        const size_t full = size_in(&piece, LMCI_GRADIENT_FULL, kappas[i], &raw_count, &status);
         if (full >= *bytes && i > 0 && plan->mode == LMCI_GRADIENT_FULL && kappas[i] > plan->kappa)
             break;
         if (full < *bytes) {
@@ -468,7 +448,6 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
             *plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, kappas[i]};
         }
     }
-    const size_t with_short = size_in(&piece, LMCI_GRADIENT_SHORT, 0, &status);
     if (with_short < *bytes) {
         *bytes = with_short;
         plan->mode = LMCI_GRADIENT_SHORT;

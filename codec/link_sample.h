@@ -13,16 +13,17 @@
 
 struct lmci_link_sample {
     struct lmci_link_view view;
-    size_t elements; /* at most LMCI_SAMPLE_ELEMENTS, and all where there are no more */
+    size_t elements;
     float values[2][LMC_MAX_BASES][LMCI_SAMPLE_ELEMENTS];
 };
 
+/* At most `most` elements (LMCI_SAMPLE_RUNS to LMCI_SAMPLE_ELEMENTS), and all where there are no more. */
 static inline void lmci_link_sample(unsigned arrays, const void *const *before, const void *const *after,
-                                    uint64_t raw_bytes, struct lmci_link_sample *sample)
+                                    uint64_t raw_bytes, size_t most, struct lmci_link_sample *sample)
 {
     const size_t elements = (size_t)(raw_bytes / 4);
-    const bool all = elements <= LMCI_SAMPLE_ELEMENTS;
-    const size_t runs = all ? 1 : LMCI_SAMPLE_RUNS, run = all ? elements : LMCI_SAMPLE_RUN;
+    const bool all = elements <= most;
+    const size_t runs = all ? 1 : LMCI_SAMPLE_RUNS, run = all ? elements : most / LMCI_SAMPLE_RUNS;
     const size_t stride = all ? 0 : (elements - run) / (runs - 1);
     sample->elements = runs * run;
     for (unsigned k = 0; k < arrays; k++) {

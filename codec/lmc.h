@@ -278,6 +278,15 @@ struct lmc_link_hints {
     double scale;               /* that bf16 gradients were multiplied by, in f32, before the step; 0: unknown */
 };
 
+/*
+ * What gradients in bf16, or sums of a few such, were multiplied by before the step (the scale of hints), found in the
+ * gradients themselves as the optimizer was given them: at least a hundred elements or so, such as a sample of all.
+ *
+ * scale     1: they are short as they are; 0: by no number do they become so (those of a model in f32 don't)
+ * errors    LMC_NO_MEMORY
+ */
+LMC_API LMC_NODISCARD enum lmc_status lmc_link_gradient_scale(const float *gradients, size_t elements, double *scale);
+
 /* The optimizer's arithmetic with its constants, as a link stores them. Unused constants are zero. */
 struct lmc_link_rule {
     uint32_t optimizer;

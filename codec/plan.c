@@ -26,6 +26,7 @@
 #define SAMPLE_LEAST  ((size_t)1024) /* words, and all of a tensor that has no more */
 #define SAMPLE_MOST   ((size_t)16384)
 #define SAMPLE_ONE_IN 32 /* words, between these */
+#define SMALL_BYTES   ((size_t)128 << 10)
 
 /* Coding a plane takes time, so it must save a bit in so many words. */
 #define PLANE_COST       8
@@ -37,6 +38,7 @@ struct sample {
     size_t words;
     size_t plane_cost;
     size_t block_words; /* of a whole block, or of the tensor if that is smaller */
+    bool small;         /* the sample tells as much of all words as one of a block would */
     unsigned char *memory;
     unsigned char *data;
     unsigned char *base; /* NULL without one */
@@ -51,6 +53,7 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     if (sample->words < SAMPLE_LEAST)
         sample->words = all < SAMPLE_LEAST ? (size_t)all : SAMPLE_LEAST;
     sample->block_words = all < LMC_BLOCK_BYTES / sample->word ? (size_t)all : LMC_BLOCK_BYTES / sample->word;
+    sample->small = params->raw_bytes <= SMALL_BYTES;
     sample->dense = params->level == LMC_LEVEL_DENSE;
     sample->plane_cost = sample->dense ? PLANE_COST_DENSE : PLANE_COST;
     size_t bytes = sample->words * sample->word;
@@ -144,10 +147,12 @@ static int32_t sample_difference(const struct sample *sample, size_t i, uint32_t
     return sample->word == 2 ? (int16_t)(uint16_t)d : (int32_t)d;
 }
 
+/* Without a branch, for none could be foreseen. */
 static unsigned length_of(int32_t difference)
 {
-    uint32_t size = difference < 0 ? 0 - (uint32_t)difference : (uint32_t)difference;
-    return size ? 32 - (unsigned)__builtin_clz(size) : 0;
+    const uint32_t sign = 0 - ((uint32_t)difference >> 31);
+    const uint32_t size = ((uint32_t)difference ^ sign) - sign;
+    return 63 - (unsigned)__builtin_clzll((uint64_t)size << 1 | 1);
 }
 
 /* Of the differences for each key; only those from `first` to `last` are counted, or cleared. */
@@ -277,16 +282,22 @@ static bool few_outliers(const struct group *group, unsigned shift)
     return shift >= 4 && outliers <= group->words / FEW_OUTLIERS;
 }
 
-#define BLOCK_SAMPLE ((size_t)2048) /* words of a block, by chunks of 64 */
+/* Words of a block, by chunks of 64: one in so many, but at least and at most as many. */
+#define BLOCK_ONE_IN 16
+#define BLOCK_LEAST  ((size_t)1024)
+#define BLOCK_MOST   ((size_t)2048)
 
-/* Scale changes from place to place: the shifts of a block follow from a sample of its own. */
+/* Scale changes from place to place: the shifts of a block, if there are several, follow from a sample of its own. */
 void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
                       struct lmci_classes *classes)
 {
     struct group groups[LMCI_MAX_CLASSES];
     uint8_t class_of[256];
     const size_t words = bytes / word;
-    const size_t stride = words > BLOCK_SAMPLE ? words / (BLOCK_SAMPLE / 64) : 64;
+    const size_t some = words / BLOCK_ONE_IN < BLOCK_LEAST  ? BLOCK_LEAST
+                        : words / BLOCK_ONE_IN > BLOCK_MOST ? BLOCK_MOST
+                                                            : words / BLOCK_ONE_IN;
+    const size_t stride = words > some ? words / (some / 64) : 64;
     memset(groups, 0, classes->count * sizeof *groups);
     memset(class_of, 0, sizeof class_of);
     for (unsigned c = 1; c < classes->count; c++)
@@ -304,7 +315,7 @@ void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned c
         }
     }
     for (unsigned c = 0; c < classes->count; c++) {
-        if (groups[c].words < BLOCK_SAMPLE / 64)
+        if (groups[c].words < BLOCK_MOST / 64)
             continue;
         choose_shift(&groups[c], word, &classes->shift[c]);
         for (unsigned finer = 4; finer <= classes->finer[c] && few_outliers(&groups[c], classes->shift[c]); finer += 4)
@@ -371,6 +382,7 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
     uint64_t class_bits = CLASS_BITS * (uint64_t)sample->words / sample->block_words;
     unsigned n = reduce_groups(groups, make_groups(sample, groups), most, class_bits);
     classes->count = n;
+    classes->fitted = sample->small && !sample->dense;
     groups[0].first = 0;
     for (unsigned c = 0; c < n; c++) {
         classes->finer[c] = 0;
@@ -481,11 +493,10 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
 
 /* ---- The choice ------------------------------------------------------------------------------------------------ */
 
-/* The better of the two ways to code a tensor alone. */
-static uint64_t choose_alone(const struct sample *sample, bool is_float, struct lmci_scheme *scheme)
+/* The better of the two ways to code a tensor alone; `rotated`: what it takes as floats rotated. */
+static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, struct lmci_scheme *scheme)
 {
-    uint64_t least = cost_bits(sample, LMCI_KEEP);
-    uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
+    const uint64_t least = cost_bits(sample, LMCI_KEEP);
     scheme->transform = rotated < least ? LMCI_ROTATE : LMCI_KEEP;
     return rotated < least ? rotated : least;
 }
@@ -524,16 +535,27 @@ static void choose_values(const struct sample *sample, bool possible, uint64_t a
     scheme->classes = values;
 }
 
+#define CLEARLY \
+    3 /* bits a word: so much smaller as a delta than alone and rotated, it is so, too, if it is not rotated */
+
 static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
 {
     enum lmc_status status = LMC_OK;
     const bool is_float = lmci_dtype_is_float(params->dtype);
     const unsigned usual = sample->word <= 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
     const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
-    const uint64_t alone = choose_alone(sample, is_float, scheme);
+    const bool dealt = sample->base && is_float && lmci_has_classes(sample->word);
+    const uint64_t classes = dealt ? plan_classes(sample, most, &scheme->classes) : UINT64_MAX;
+    const uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
+    scheme->transform = LMCI_ROTATE;
+    if (dealt && classes + CLEARLY * (uint64_t)sample->words < rotated) {
+        scheme->method = LMCI_METHOD_CLASSES;
+        return LMC_OK;
+    }
+    const uint64_t alone = choose_alone(sample, rotated, scheme);
     const uint64_t least = alone - alone / 64;
-    if (sample->base && is_float && lmci_has_classes(sample->word)) {
-        if (plan_classes(sample, most, &scheme->classes) < least)
+    if (dealt) {
+        if (classes < least)
             scheme->method = LMCI_METHOD_CLASSES;
     } else if (sample->base) {
         const uint64_t smallest = choose_delta(sample, least, scheme);

@@ -75,6 +75,7 @@ struct tree_plan {
 
 /* Symbols that are counted of a long plane: a code for more is hardly better, and counting all takes long. */
 #define COUNTED       ((size_t)4 << 10)
+#define COUNTED_LEAST ((size_t)1 << 10) /* and of a short one every other, but at least so many */
 #define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to see whether they differ */
 #define DENSE_ONE_IN  4                 /* at the dense level, unless that is less */
 
@@ -224,7 +225,9 @@ static size_t counted_of(size_t symbols, bool dense, size_t usual)
 /* Flags have many symbols, and a long plane time to count more. */
 static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned depth, bool dense, uint32_t counts[256])
 {
-    const size_t usual = depth > 0 ? 3 * COUNTED : bytes / 32 > COUNTED ? bytes / 32 : COUNTED;
+    size_t usual = depth > 0 ? 3 * COUNTED : bytes / 32 > COUNTED ? bytes / 32 : COUNTED;
+    if (depth == 0 && !dense && bytes / 2 < usual)
+        usual = bytes / 2 > COUNTED_LEAST ? bytes / 2 : COUNTED_LEAST;
     return count_about(plane, bytes, counted_of(bytes, dense, usual), counts);
 }
 

@@ -26,15 +26,20 @@ static void order_leaves(const uint8_t lengths[LMCI_SYMBOLS], struct maker *make
 {
     unsigned of_length[LMCI_MAX_BITS + 2] = {0};
     unsigned next[LMCI_MAX_BITS + 2] = {0};
+    uint16_t coded[LMCI_SYMBOLS];
+    unsigned count = 0;
     uint32_t code = 0;
-    for (unsigned s = 0; s < LMCI_SYMBOLS; s++)
-        of_length[lengths[s]]++;
+    for (unsigned s = 0; s < LMCI_SYMBOLS; s++) {
+        coded[count] = (uint16_t)s;
+        count += lengths[s] != 0;
+    }
+    for (unsigned i = 0; i < count; i++)
+        of_length[lengths[coded[i]]]++;
     for (unsigned length = 1; length <= LMCI_MAX_BITS; length++)
         next[length + 1] = next[length] + of_length[length];
     maker->leaves = next[LMCI_MAX_BITS + 1];
-    for (unsigned s = 0; s < LMCI_SYMBOLS; s++)
-        if (lengths[s])
-            maker->tree->symbol[next[lengths[s]]++] = (uint16_t)s;
+    for (unsigned i = 0; i < count; i++)
+        maker->tree->symbol[next[lengths[coded[i]]]++] = coded[i];
     for (unsigned leaf = 0; leaf < maker->leaves; leaf++) {
         maker->code[leaf] = (uint16_t)code;
         code += 1u << (LMCI_MAX_BITS - lengths[maker->tree->symbol[leaf]]);
