@@ -633,22 +633,55 @@ static enum lmcs_status note_snapshot(struct lmcs_dump *dump, struct order *orde
     return walk_manifest(&walk, record, previous, related && !dump->options->canonical, error);
 }
 
-/* Adds a content to what rests on its base, if that is outside. */
+static bool all_inside(const struct lmcs_dump *dump, const struct lmcs_content *link)
+{
+    bool all = true;
+    for (size_t i = 0; i < link->df.base_count; i++)
+        all = all && lmcs_id_get(&dump->inside, link->bases[i]) != 0;
+    return all;
+}
+
+/* What a base takes that nothing selected has, with what it rests on. */
+static uint64_t outside_bytes(const struct lmcs_dump *dump, const struct lmcs_chain *chain)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < chain->length && lmcs_id_get(&dump->inside, chain->links[i].id) == 0; i++) {
+        bytes += chain->links[i].df.stored_bytes;
+        if (chain->links[i].df.payload == LMCS_PAYLOAD_LINK && all_inside(dump, &chain->links[i]))
+            break;
+    }
+    return bytes;
+}
+
+/* What a content rests on that travels for its sake alone; 0: nothing. */
+static enum lmcs_status find_outside(struct lmcs_dump *dump, const struct lmcs_content *content, uint64_t *base,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_content link;
+    *base = content->df.base_count > 0 ? content->bases[0] : 0;
+    if (content->df.payload != LMCS_PAYLOAD_LINKED) {
+        *base = lmcs_id_get(&dump->inside, *base) == 0 ? *base : 0;
+        return LMCS_OK;
+    }
+    enum lmcs_status status = lmcs_content_get(&dump->txn, content->link, &link, error);
+    *base = status == LMCS_OK && !all_inside(dump, &link) ? link.id : 0;
+    return status;
+}
+
+/* Adds a content to what rests on its base, or its link, if that is outside. */
 static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
-    uint64_t base = content->df.base_count > 0 ? content->bases[0] : 0;
-    if (base == 0 || lmcs_id_get(&dump->inside, base) != 0)
-        return LMCS_OK;
+    uint64_t base;
+    enum lmcs_status status = find_outside(dump, content, &base, error);
+    if (status != LMCS_OK || base == 0)
+        return status;
     uint64_t index = lmcs_id_get(&dump->outside, base);
-    enum lmcs_status status = LMCS_OK;
     if (index == 0) {
-        struct lmcs_outside cost = {0};
         status = lmcs_chain_load(&dump->txn, base, &chain, error);
         if (status != LMCS_OK)
             return status;
-        for (size_t i = 0; i < chain.length && lmcs_id_get(&dump->inside, chain.links[i].id) == 0; i++)
-            cost.base_bytes += chain.links[i].df.stored_bytes;
+        struct lmcs_outside cost = {.base_bytes = outside_bytes(dump, &chain)};
         if (!lmcs_archive_grow(&dump->costs, &dump->cost_capacity, dump->cost_count, sizeof cost))
             return lmcs_fail_memory(error);
         dump->costs[dump->cost_count++] = cost;
@@ -704,6 +737,17 @@ static enum lmcs_status look_ahead(struct lmcs_dump *dump, struct plans *plans, 
 
 /* ---- Older archives, and this one's beginning ---- */
 
+/* Notes how a content was sent. */
+static enum lmcs_status note_form(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t index,
+                                  struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *content = &reader->contents[index];
+    uint64_t form = content->is_known ? LMCS_FORM_KNOWN : 0;
+    if (content->payload == LMCS_PAYLOAD_LINKED)
+        form = lmcs_form_linked(content->bases[0], reader->contents[content->bases[0] - 1].base_count, content->output);
+    return form == 0 ? LMCS_OK : lmcs_id_put(&dump->forms, index + 1, form, error);
+}
+
 /* Notes the contents of an archive that has been read. */
 static enum lmcs_status note_digests(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t count,
                                      bool is_own, struct lmcs_error *error)
@@ -711,9 +755,13 @@ static enum lmcs_status note_digests(struct lmcs_dump *dump, const struct lmcs_a
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         const struct lmcs_archive_content *content = &reader->contents[i];
+        uint8_t depth = content->line > 0 ? (uint8_t)(LMCS_SENT_LINE + content->line) : content->depth;
         const struct lmcs_known known = {
-            .digest = content->digest, .sent = is_own ? (i + 1) << 3 | content->depth : 0, .depth = content->depth};
-        status = add_known(dump, &known, error);
+            .digest = content->digest, .sent = is_own ? (i + 1) << LMCS_SENT_BITS | depth : 0, .depth = depth};
+        if (is_own || content->payload != LMCS_PAYLOAD_LINK) /* a link is never only named */
+            status = add_known(dump, &known, error);
+        if (status == LMCS_OK && is_own)
+            status = note_form(dump, reader, i, error);
     }
     return status;
 }
@@ -934,6 +982,7 @@ static void free_dump(struct lmcs_dump *dump)
 {
     lmcs_id_free(&dump->identities);
     lmcs_id_free(&dump->contents);
+    lmcs_id_free(&dump->forms);
     lmcs_id_free(&dump->inside);
     lmcs_id_free(&dump->outside);
     lmcs_holders_free(&dump->lost);

@@ -96,8 +96,9 @@ struct lmcs_archive_content_df {
     uint8_t payload;       /* enum lmcs_payload_kind */
     uint8_t flags;         /* LMCS_CONTENT_SETTLED */
     uint8_t base_count;
-    uint8_t reserved[5];
-    /* bases (u64 content each) follow */
+    uint8_t output; /* of what is linked: which of the link's arrays it is */
+    uint8_t reserved[4];
+    /* bases (u64 content each) follow; of what is linked: its link */
 };
 static_assert(sizeof(struct lmcs_archive_content_df) == 48, "archive content layout");
 

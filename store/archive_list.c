@@ -112,12 +112,15 @@ enum lmcs_status lmcs_archive_list(int fd, bool (*visit)(void *context, const st
 
 /* ---- Verifying ---- */
 
+/* Of a line, the last link is decoded, with all before it; of the others and what they lead to, the digests count. */
 static enum lmcs_status decode_content(struct lmcs_decoding *d, const struct lmcs_archive_content *content, bool *done,
                                        struct lmcs_error *error)
 {
     const void *data;
-    enum lmcs_status status = lmcs_decoding_open(d, content, done, error);
-    for (uint64_t i = 0; status == LMCS_OK && *done && i < lmc_block_count(d->raw_bytes); i++)
+    bool comes_with = content->payload == LMCS_PAYLOAD_LINKED || content->is_gone_from;
+    enum lmcs_status status =
+        comes_with ? lmcs_decoding_open_newest(d, content, done, error) : lmcs_decoding_open(d, content, done, error);
+    for (uint64_t i = 0; status == LMCS_OK && *done && !comes_with && i < lmc_block_count(d->raw_bytes); i++)
         status = lmcs_decoding_block(d, i, &data, error);
     lmcs_decoding_close(d);
     return status;

@@ -261,22 +261,36 @@ static struct lmcs_archive_identity *identity_of(struct lmcs_archive_reader *rea
 
 /* ---- Contents ---- */
 
+/* What the fields of a record say of its payload. */
+static bool size_is_possible(const struct lmcs_archive_content_df *df)
+{
+    switch (df->payload) {
+    case LMCS_PAYLOAD_RAW:
+        return df->base_count == 0 && df->stored_bytes == lmcs_raw_stored_bytes(df->raw_bytes);
+    case LMCS_PAYLOAD_FRAME:
+        return df->flags == 0 && df->stored_bytes >= LMC_FRAME_PREFIX_BYTES && df->raw_bytes <= (uint64_t)1 << 55 &&
+               df->stored_bytes <= lmc_frame_bound(df->raw_bytes);
+    case LMCS_PAYLOAD_LINK:
+        return df->flags == 0 && df->stored_bytes >= LMC_FRAME_PREFIX_BYTES && df->base_count >= 2 &&
+               df->raw_bytes > 0 && df->raw_bytes <= (uint64_t)1 << 53 &&
+               df->stored_bytes <= lmc_link_bound(df->base_count, df->raw_bytes);
+    default:
+        return df->flags == 0 && df->stored_bytes == 0 && df->raw_bytes > 0 && df->base_count == 1;
+    }
+}
+
 static enum lmcs_status check_stored(struct lmcs_archive_reader *reader, const struct lmcs_archive_content_df *df,
                                      struct lmcs_error *error)
 {
     const struct lmcs_archive_source *source = &reader->source;
     static const uint8_t none[sizeof df->reserved];
-    if (df->payload > LMCS_PAYLOAD_FRAME || df->base_count > LMC_MAX_BASES ||
-        memcmp(df->reserved, none, sizeof none) != 0 || (df->flags & ~LMCS_CONTENT_SETTLED) != 0)
+    if (df->payload > LMCS_PAYLOAD_LINKED || df->base_count > LMC_MAX_BASES ||
+        memcmp(df->reserved, none, sizeof none) != 0 || (df->flags & ~LMCS_CONTENT_SETTLED) != 0 ||
+        (df->output != 0 && df->payload != LMCS_PAYLOAD_LINKED))
         return UNSUPPORTED(reader, error, "a content is stored in a way that this lmc-store does not know");
-    if (df->payload == LMCS_PAYLOAD_RAW &&
-        (df->base_count != 0 || df->stored_bytes != lmcs_raw_stored_bytes(df->raw_bytes)))
-        return FAIL(reader, error, "a raw content has the wrong size");
-    if (df->payload == LMCS_PAYLOAD_FRAME &&
-        (df->flags != 0 || df->stored_bytes < LMC_FRAME_PREFIX_BYTES || df->raw_bytes > (uint64_t)1 << 55 ||
-         df->stored_bytes > lmc_frame_bound(df->raw_bytes)))
-        return FAIL(reader, error, "a coded content has an impossible size");
-    if (df->base_count > 1)
+    if (!size_is_possible(df))
+        return FAIL(reader, error, "a content has an impossible size");
+    if (df->base_count > 1 && df->payload != LMCS_PAYLOAD_LINK)
         return UNSUPPORTED(reader, error, "a content rests on several bases");
     /* A file says how much can still come: no space is taken for more. */
     if (source->total != 0 && df->stored_bytes > (source->total > source->offset ? source->total - source->offset : 0))
@@ -285,29 +299,90 @@ static enum lmcs_status check_stored(struct lmcs_archive_reader *reader, const s
     return LMCS_OK;
 }
 
-/* Finds the base and notes that it is used; *depth gets the deltas to undo. */
-static enum lmcs_status check_base(struct lmcs_archive_reader *reader, const struct lmcs_archive_content_df *df,
-                                   uint32_t *base, uint8_t *depth, struct lmcs_error *error)
+const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_archive_reader *reader,
+                                                            const struct lmcs_archive_content *link)
 {
-    uint64_t id;
-    *depth = 0;
-    *base = 0;
-    if (reader->source.bytes != sizeof *df + df->base_count * sizeof id)
-        return FAIL(reader, error, "the record of a content has the wrong size");
-    if (df->base_count == 0)
-        return LMCS_OK;
-    memcpy(&id, reader->source.payload + sizeof *df, sizeof id);
-    if (id == 0 || id > reader->content_count)
-        return FAIL(reader, error, "a content rests on one that has not come");
-    struct lmcs_archive_content *content = &reader->contents[id - 1];
-    if (reader->identities[content->identity]->raw_bytes != df->raw_bytes)
-        return FAIL(reader, error, "a content rests on one of another size");
-    if (content->depth >= LMCS_CHAIN_BOUND)
+    const struct lmcs_archive_content *base = &reader->contents[link->bases[0] - 1];
+    return base->payload == LMCS_PAYLOAD_LINKED ? &reader->contents[base->bases[0] - 1] : NULL;
+}
+
+/* A delta rests on what is raw or a frame, and the chain of them has a bound. */
+static enum lmcs_status check_delta(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
+                                    struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *base = &reader->contents[content->bases[0] - 1];
+    if (base->payload >= LMCS_PAYLOAD_LINK)
+        return FAIL(reader, error, "a delta rests on what a link leads to");
+    if (base->depth >= LMCS_CHAIN_BOUND)
         return FAIL(reader, error, "a chain of deltas is longer than %u", LMCS_CHAIN_BOUND);
-    content->is_used = true;
-    *depth = (uint8_t)(content->depth + 1);
-    *base = (uint32_t)id;
+    content->depth = (uint8_t)(base->depth + 1);
     return LMCS_OK;
+}
+
+/* What a link leads from: all arrays that another one leads to, in order, or such as need nothing else. */
+static enum lmcs_status check_link(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
+                                   struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *before = lmcs_archive_link_before(reader, content);
+    if (reader->identities[content->identity]->tensor.dtype != LMC_F32)
+        return FAIL(reader, error, "a link is of another dtype than f32");
+    for (uint32_t i = 0; i < content->base_count; i++) {
+        const struct lmcs_archive_content *base = &reader->contents[content->bases[i] - 1];
+        bool follows = before != NULL && base->payload == LMCS_PAYLOAD_LINKED && base->output == i &&
+                       &reader->contents[base->bases[0] - 1] == before;
+        for (uint32_t k = 0; k < i; k++)
+            if (content->bases[k] == content->bases[i])
+                return FAIL(reader, error, "a link leads from one array twice");
+        if (before != NULL ? !follows : base->payload >= LMCS_PAYLOAD_LINK || base->depth > 0)
+            return FAIL(reader, error, "a link leads from arrays that don't belong together");
+    }
+    if (before == NULL) {
+        content->line = 1;
+        return LMCS_OK;
+    }
+    if (before->base_count != content->base_count)
+        return FAIL(reader, error, "a link leads from a state of other arrays");
+    if (before->line >= LMCS_LINK_BOUND)
+        return FAIL(reader, error, "a line of links is longer than %u", LMCS_LINK_BOUND);
+    content->line = (uint8_t)(before->line + 1);
+    reader->contents[before - reader->contents].is_gone_from = true;
+    return LMCS_OK;
+}
+
+static enum lmcs_status check_linked(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
+                                     struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *link = &reader->contents[content->bases[0] - 1];
+    if (link->payload != LMCS_PAYLOAD_LINK || content->output >= link->base_count)
+        return FAIL(reader, error, "a content is said to be an array that no link has");
+    content->line = link->line;
+    return LMCS_OK;
+}
+
+/* Finds what a content rests on, and notes that it is used. */
+static enum lmcs_status check_bases(struct lmcs_archive_reader *reader, const struct lmcs_archive_content_df *df,
+                                    struct lmcs_archive_content *content, struct lmcs_error *error)
+{
+    const struct lmcs_tensor *tensor = &reader->identities[content->identity]->tensor;
+    if (reader->source.bytes != sizeof *df + df->base_count * sizeof(uint64_t))
+        return FAIL(reader, error, "the record of a content has the wrong size");
+    for (uint32_t i = 0; i < df->base_count; i++) {
+        uint64_t id;
+        memcpy(&id, reader->source.payload + sizeof *df + i * sizeof id, sizeof id);
+        if (id == 0 || id > reader->content_count)
+            return FAIL(reader, error, "a content rests on one that has not come");
+        struct lmcs_archive_content *base = &reader->contents[id - 1];
+        if (!lmcs_archive_same_form(&reader->identities[base->identity]->tensor, tensor))
+            return FAIL(reader, error, "a content rests on one of another dtype or shape");
+        base->is_used = true;
+        content->bases[i] = (uint32_t)id;
+    }
+    content->base_count = df->base_count;
+    if (df->payload == LMCS_PAYLOAD_LINK)
+        return check_link(reader, content, error);
+    if (df->payload == LMCS_PAYLOAD_LINKED)
+        return check_linked(reader, content, error);
+    return df->base_count > 0 ? check_delta(reader, content, error) : LMCS_OK;
 }
 
 static enum lmcs_status add_content(struct lmcs_archive_reader *reader, const struct lmcs_archive_content *content,
@@ -340,10 +415,11 @@ static enum lmcs_status read_content(struct lmcs_archive_reader *reader, struct 
                                            .at = reader->source.offset,
                                            .identity = (uint32_t)(df.identity - 1),
                                            .payload = df.payload,
-                                           .flags = df.flags};
+                                           .flags = df.flags,
+                                           .output = df.output};
     enum lmcs_status status = check_stored(reader, &df, error);
     if (status == LMCS_OK)
-        status = check_base(reader, &df, &content.base, &content.depth, error);
+        status = check_bases(reader, &df, &content, error);
     if (status == LMCS_OK)
         status = add_content(reader, &content, error);
     if (status != LMCS_OK)
@@ -494,6 +570,8 @@ static enum lmcs_status take_entry(struct lmcs_archive_reader *reader, const str
         return FAIL(reader, error, "tensor \"%.64s\" is taken off a list that does not have it", identity->tensor.name);
     if (entry->content != 0) {
         struct lmcs_archive_content *content = &reader->contents[entry->content - 1];
+        if (content->payload == LMCS_PAYLOAD_LINK)
+            return FAIL(reader, error, "tensor \"%.64s\" is said to be a link", identity->tensor.name);
         if (!lmcs_archive_same_form(&reader->identities[content->identity]->tensor, &identity->tensor))
             return FAIL(reader, error, "tensor \"%.64s\" has a content of another dtype or shape",
                         identity->tensor.name);

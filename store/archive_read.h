@@ -28,15 +28,19 @@ struct lmcs_archive_identity {
 struct lmcs_archive_content {
     struct lmc_hash digest;
     uint64_t stored_bytes;
-    uint64_t at;       /* in the stream: where its first piece's header is */
-    uint32_t identity; /* index */
-    uint32_t base;     /* id; 0: none */
-    uint8_t payload;   /* enum lmcs_payload_kind */
+    uint64_t at;                   /* in the stream: where its first piece's header is */
+    uint32_t identity;             /* index */
+    uint32_t bases[LMC_MAX_BASES]; /* ids; of what is linked: its link */
+    uint8_t base_count;
+    uint8_t payload; /* enum lmcs_payload_kind */
     uint8_t flags;
-    uint8_t depth;  /* deltas to undo to read it, as far as this archive goes */
-    bool is_known;  /* an older archive has it */
-    bool is_used;   /* by an entry, or as a base */
-    bool is_wanted; /* for visitors that select */
+    uint8_t output;    /* of what is linked: which of the link's arrays it is */
+    uint8_t depth;     /* deltas to undo to read it, as far as this archive goes ... */
+    uint8_t line;      /* ... or links */
+    bool is_known;     /* an older archive has it */
+    bool is_used;      /* by an entry, or as a base */
+    bool is_gone_from; /* a link: another one leads on from what it leads to */
+    bool is_wanted;    /* for visitors that select */
     /* for the visitor that restores */
     bool has_run;  /* some snapshot has it */
     bool is_found; /* the pool had it */
@@ -118,6 +122,9 @@ void lmcs_archive_reader_fini(struct lmcs_archive_reader *reader);
 enum lmcs_status lmcs_archive_reader_next(struct lmcs_archive_reader *reader, struct lmcs_error *error);
 /* Reads to the end. */
 enum lmcs_status lmcs_archive_reader_run(struct lmcs_archive_reader *reader, struct lmcs_error *error);
+/* The link that leads to the arrays from which a link leads; NULL: none of this archive does. */
+const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_archive_reader *reader,
+                                                            const struct lmcs_archive_content *link);
 /* Whether two tensors can have one content. */
 bool lmcs_archive_same_form(const struct lmcs_tensor *a, const struct lmcs_tensor *b);
 /* Makes room for one more item; false without memory. */

@@ -18,10 +18,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "archive_bases.h"
 #include "archive_index.h"
 #include "archive_pieces.h"
 #include "archive_stage.h"
 #include "meta.h"
+#include "relations.h"
 #include "store.h"
 
 struct restore {
@@ -35,6 +37,9 @@ struct restore {
     int fd;         /* of the archive at work ... */
     uint64_t start; /* ... and where it begins there */
     unsigned char *piece;
+    uint32_t *wanted; /* contents that are to be fetched */
+    size_t wanted_count;
+    size_t wanted_capacity;
     bool skips_shelf;      /* the shelf at work is not wanted */
     bool skips_snapshot;   /* nor the snapshot */
     bool skips_data;       /* nor the content */
@@ -51,7 +56,7 @@ static bool is_wanted(const struct restore *restore, const struct lmcs_tensor *t
     if (restore->options->only_count == 0)
         return true;
     if (tensor->kind == LMCS_ATTACHMENT)
-        return strcmp(tensor->name, LMCS_META_NAME) == 0;
+        return lmcs_is_own(tensor->kind, tensor->name);
     return lmcs_only_has(restore->options->only, restore->options->only_count, tensor->name);
 }
 
@@ -193,20 +198,22 @@ static enum lmcs_status add_pending(struct restore *restore, size_t index, struc
 {
     struct lmcs_stage *stage = &restore->stage;
     const struct lmcs_archive_content *content = &restore->reader->contents[index];
-    if (!lmcs_archive_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
-        return lmcs_fail_memory(error);
-    struct lmcs_stage_pending *pending = &stage->pending[stage->pending_count];
-    *pending = (struct lmcs_stage_pending){.index = index};
-    pending->content.df =
+    struct lmcs_stage_pending pending = {.index = index};
+    enum lmcs_status status = lmcs_stage_bases(stage, index, pending.instead, error);
+    if (status != LMCS_OK)
+        return status;
+    pending.content.df =
         (struct lmcs_content_df){.digest_low = content->digest.low,
                                  .digest_high = content->digest.high,
                                  .raw_bytes = restore->reader->identities[content->identity]->raw_bytes,
                                  .payload = content->payload,
                                  .flags = content->flags};
-    enum lmcs_status status = lmcs_stage_room(stage, &pending->content, content->stored_bytes, error);
+    if (!lmcs_archive_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
+        return lmcs_fail_memory(error);
+    status = lmcs_stage_room(stage, &pending.content, content->stored_bytes, error);
     if (status != LMCS_OK)
         return status;
-    stage->pending_count++;
+    stage->pending[stage->pending_count++] = pending;
     stage->pending_bytes += content->stored_bytes;
     return LMCS_OK;
 }
@@ -215,12 +222,17 @@ static enum lmcs_status add_pending(struct restore *restore, size_t index, struc
 static enum lmcs_status find_content(struct restore *restore, size_t index, bool *found, struct lmcs_error *error)
 {
     struct lmcs_archive_content *content = &restore->reader->contents[index];
-    const struct lmcs_tensor *tensor = &restore->reader->identities[content->identity]->tensor;
-    uint32_t depth = content->is_known ? LMCS_CHAIN_BOUND : content->depth;
-    enum lmcs_status status =
-        lmcs_stage_find(&restore->stage, &content->digest, tensor, depth, &content->pool_id, error);
+    struct lmcs_stage_wanted wanted = {.digest = content->digest,
+                                       .tensor = &restore->reader->identities[content->identity]->tensor,
+                                       .depth = content->is_known ? LMCS_CHAIN_BOUND : content->depth,
+                                       .arrays = content->payload == LMCS_PAYLOAD_LINK ? content->base_count : 0,
+                                       .line = content->line,
+                                       .output = content->output};
+    if (content->payload == LMCS_PAYLOAD_LINKED)
+        wanted.link = restore->reader->contents[content->bases[0] - 1].pool_id;
+    enum lmcs_status status = lmcs_stage_find(&restore->stage, &wanted, &content->pool_id, error);
     if (status == LMCS_OK && content->pool_id == 0 && content->is_known)
-        return fail_missing(restore, tensor, error);
+        return fail_missing(restore, wanted.tensor, error);
     content->is_found = content->pool_id != 0;
     *found = content->is_found;
     restore->report.contents_found += *found && !content->is_known;
@@ -230,15 +242,17 @@ static enum lmcs_status find_content(struct restore *restore, size_t index, bool
 static enum lmcs_status take_content(void *context, struct lmcs_error *error)
 {
     struct restore *restore = context;
-    size_t index = restore->reader->content_count - 1;
+    const struct lmcs_archive_reader *reader = restore->reader;
+    size_t index = reader->content_count - 1;
     restore->skips_data = true;
     if (restore->selects)
         return LMCS_OK; /* it is fetched when something needs it */
     /* What rests on a content that is written is written too: else nothing might use that one, nor ever remove it. */
-    uint32_t base = restore->reader->contents[index].base;
     enum lmcs_status status = LMCS_OK;
-    bool found = false;
-    if (base == 0 || restore->reader->contents[base - 1].is_found)
+    bool found = true;
+    for (size_t i = 0; i < reader->contents[index].base_count; i++)
+        found = found && reader->contents[reader->contents[index].bases[i] - 1].is_found;
+    if (found)
         status = find_content(restore, index, &found, error);
     restore->skips_data = found;
     return status != LMCS_OK || found ? status : add_pending(restore, index, error);
@@ -265,22 +279,49 @@ static enum lmcs_status fetch_payload(struct restore *restore, size_t index, str
     return status;
 }
 
-/* Fetches a content of the part, and what it rests on, as far as they have not come. */
+/* Adds a content to those that are to be fetched, unless it has come or the pool has it. */
+static enum lmcs_status want_content(struct restore *restore, uint32_t id, struct lmcs_error *error)
+{
+    struct lmcs_archive_content *content = &restore->reader->contents[id - 1];
+    enum lmcs_status status = LMCS_OK;
+    bool found = true;
+    if (content->is_wanted)
+        return LMCS_OK;
+    content->is_wanted = true;
+    if (content->payload == LMCS_PAYLOAD_LINKED) { /* its link comes first: it is looked for among what that leads to */
+        status = want_content(restore, content->bases[0], error);
+        found = restore->reader->contents[content->bases[0] - 1].is_found;
+    }
+    if (status == LMCS_OK && found)
+        status = find_content(restore, id - 1, &found, error);
+    if (status != LMCS_OK || found)
+        return status;
+    if (!lmcs_archive_grow(&restore->wanted, &restore->wanted_capacity, restore->wanted_count, sizeof id))
+        return lmcs_fail_memory(error);
+    restore->wanted[restore->wanted_count++] = id;
+    return LMCS_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Fetches a content of the part, and what it rests on, as far as they have not come: bases have lower ids. */
 static enum lmcs_status fetch_content(struct restore *restore, uint64_t id, struct lmcs_error *error)
 {
-    uint32_t chain[LMCS_CHAIN_BOUND + 1];
-    size_t length = 0;
-    enum lmcs_status status = LMCS_OK;
-    for (; id != 0 && !restore->reader->contents[id - 1].is_wanted; id = restore->reader->contents[id - 1].base) {
-        bool found;
-        restore->reader->contents[id - 1].is_wanted = true;
-        status = find_content(restore, (size_t)id - 1, &found, error);
-        if (status != LMCS_OK || found)
-            break;
-        chain[length++] = (uint32_t)id;
+    restore->wanted_count = 0;
+    enum lmcs_status status = id != 0 ? want_content(restore, (uint32_t)id, error) : LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < restore->wanted_count; i++) {
+        const struct lmcs_archive_content *content = &restore->reader->contents[restore->wanted[i] - 1];
+        for (size_t k = 0; status == LMCS_OK && k < content->base_count; k++)
+            status = want_content(restore, content->bases[k], error);
     }
-    while (status == LMCS_OK && length > 0)
-        status = fetch_payload(restore, chain[--length] - 1, error);
+    if (restore->wanted_count > 1)
+        qsort(restore->wanted, restore->wanted_count, sizeof *restore->wanted, by_id);
+    for (size_t i = 0; status == LMCS_OK && i < restore->wanted_count; i++)
+        status = fetch_payload(restore, restore->wanted[i] - 1, error);
     return status;
 }
 
@@ -427,6 +468,7 @@ static void end_restore(struct restore *restore, enum lmcs_status status)
     if (status == LMCS_OK)
         (void)lmcs_stage_drop_kept(restore->pool, NULL);
     lmcs_parts_free(&restore->parts);
+    free(restore->wanted);
     free(restore->piece);
 }
 

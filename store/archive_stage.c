@@ -20,7 +20,9 @@
 #include <string.h>
 
 #include "archive.h"
+#include "archive_bases.h"
 #include "compact.h"
+#include "live.h"
 #include "meta.h"
 #include "read.h"
 #include "snapshot.h"
@@ -85,6 +87,14 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
     if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
         status = lmcs_payload_take(region, bytes, content, error);
     return status;
+}
+
+static enum lmcs_status add_unrun(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
+{
+    if (!lmcs_archive_grow(&stage->unrun, &stage->unrun_capacity, stage->unrun_count, sizeof *stage->unrun))
+        return lmcs_fail_memory(error);
+    stage->unrun[stage->unrun_count++] = id;
+    return LMCS_OK;
 }
 
 /* ---- Shelves ---- */
@@ -208,29 +218,20 @@ static enum lmcs_status remove_entry(struct staging *s, const struct lmcs_archiv
                              : status;
 }
 
-/* What the pool had when the archive was begun, it must have still; a base must leave room for a delta above it. */
-static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive_content *content, bool is_base,
+/* What the pool had when the archive was begun, it must have still. */
+static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive_content *content,
                                     struct lmcs_error *error)
 {
     struct lmcs_content there;
-    uint32_t depth = 0;
     bool found = true;
     if (!content->is_found)
         return LMCS_OK;
-    const char *name = s->stage->reader->identities[content->identity]->tensor.name;
     enum lmcs_status status = lmcs_content_find(&s->txn, content->pool_id, &there, &found, error);
     if (status == LMCS_OK && !found)
         return lmcs_fail(error, LMCS_NOT_FOUND, 0,
                          "%s: a version of tensor \"%.64s\" that the archive rests on was removed from the pool while "
                          "the archive was read: restore once more",
-                         s->txn.pool->path, name);
-    if (status == LMCS_OK && is_base)
-        status = lmcs_content_depth(&s->txn, &there, &depth, error);
-    if (status == LMCS_OK && depth >= LMCS_CHAIN_BOUND)
-        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
-                         "%s: a delta of tensor \"%.64s\" can't be put on the %u that its base takes in this pool: "
-                         "restore into another one, together with the archives before this one",
-                         s->txn.pool->path, name, depth);
+                         s->txn.pool->path, s->stage->reader->identities[content->identity]->tensor.name);
     return status;
 }
 
@@ -240,16 +241,13 @@ static enum lmcs_status add_content(struct staging *s, struct lmcs_stage_pending
     struct lmcs_content *content = &pending->content;
     content->id = 0;
     content->df.runs = content->df.base_uses = content->df.height = 0;
-    content->df.base_count = entry->base != 0;
     enum lmcs_status status = find_identity(s, entry->identity, &content->df.identity, error);
-    if (status == LMCS_OK && entry->base != 0) {
-        const struct lmcs_archive_content *base = &s->stage->reader->contents[entry->base - 1];
-        content->bases[0] = base->pool_id;
-        status = check_found(s, base, true, error);
-    }
+    if (status == LMCS_OK)
+        status = lmcs_stage_tie(s->stage, &s->txn, pending, error);
     if (status == LMCS_OK)
         status = lmcs_content_add(&s->txn, content, error);
-    entry->pool_id = content->id;
+    if (!pending->is_copy)
+        entry->pool_id = content->id;
     return status;
 }
 
@@ -267,7 +265,7 @@ static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_e
                                &found, error);
     if (status != LMCS_OK || (found && old.content == now.content))
         return status;
-    status = check_found(s, content, false, error);
+    status = check_found(s, content, error);
     if (status == LMCS_OK && content->is_found) /* the pool may have had it as a base alone: it is more than that now */
         status = lmcs_tree_delete(&s->txn, LMCS_TREE_DEPENDENTS, &s->txn.root.trees[LMCS_TREE_DEPENDENTS],
                                   (struct lmcs_key_df){0, content->pool_id}, &found, error);
@@ -363,38 +361,46 @@ static void forget_attempts(struct lmcs_stage *stage)
 
 /* ---- A snapshot: verifying what is staged ---- */
 
-/* Reads a content in full, into `buffer` unless that is NULL. */
-static enum lmcs_status read_content(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
-                                     void *buffer, struct lmcs_error *error)
+static enum lmcs_status check_head(struct lmcs_stage *stage, const struct lmcs_chain *chain,
+                                   const struct lmcs_tensor *tensor, struct lmcs_error *error)
 {
-    struct lmcs_txn txn;
+    struct lmcs_reader *reader = NULL;
+    enum lmcs_status status =
+        lmcs_reader_open(stage->pool, chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, &reader, error);
+    lmcs_reader_close(reader);
+    return status;
+}
+
+/* Reads a content in full, into `buffer` unless that is NULL. `knows_link`: that which leads to it has been read. */
+static enum lmcs_status read_content(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
+                                     bool knows_link, void *buffer, struct lmcs_error *error)
+{
     struct lmcs_chain chain;
-    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    enum lmcs_status status = lmcs_chain_hold(stage->pool, id, &chain, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_chain_load(&txn, id, &chain, error);
-    if (status == LMCS_OK)
-        status = lmcs_chain_pin(stage->pool, &chain, error);
-    lmcs_txn_end(&txn);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_chain_read(stage->pool, &chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, buffer,
-                             NULL, error);
+    if (knows_link && chain.links[0].df.payload == LMCS_PAYLOAD_LINKED)
+        status = check_head(stage, &chain, tensor, error);
+    else
+        status = lmcs_chain_read(stage->pool, &chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, buffer,
+                                 NULL, error);
     lmcs_chain_unpin(stage->pool, &chain);
     return status;
 }
 
+/* A link is read with all arrays that it leads to, and comes before them. */
 static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++) {
-        const struct lmcs_archive_content *content = &stage->reader->contents[stage->pending[i].index];
-        status =
-            read_content(stage, content->pool_id, &stage->reader->identities[content->identity]->tensor, NULL, error);
+        const struct lmcs_stage_pending *pending = &stage->pending[i];
+        const struct lmcs_archive_content *content = &stage->reader->contents[pending->index];
+        status = read_content(stage, pending->content.id, &stage->reader->identities[content->identity]->tensor, true,
+                              NULL, error);
         if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED)
             lmcs_error_prefix(
                 error, "the archive %s: content %llu: ", status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
-                (unsigned long long)stage->pending[i].index + 1);
+                (unsigned long long)pending->index + 1);
     }
     return status;
 }
@@ -426,7 +432,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     if (text == NULL)
         return lmcs_fail_memory(error);
     lmcs_identity_tensor(&identity, &tensor);
-    status = read_content(stage, content, &tensor, text, error);
+    status = read_content(stage, content, &tensor, false, text, error);
     text[bytes] = '\0';
     if (status == LMCS_OK && strlen(text) != bytes)
         status = lmcs_fail(error, LMCS_DAMAGED, 0, "a snapshot's metadata is not what was written");
@@ -530,12 +536,18 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
     for (size_t i = 0; i < stage->entry_count; i++)
         if (stage->entries[i].content != 0)
             stage->reader->contents[stage->entries[i].content - 1].has_run = true;
+    for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++)
+        if (stage->pending[i].is_copy)
+            status = add_unrun(stage, stage->pending[i].content.id, error);
     shelf->lineage = stage->record.df.lineage;
     shelf->last = stage->record.df;
     stage->snapshots++;
-    status = verify_contents(stage, error);
+    if (status == LMCS_OK)
+        status = verify_contents(stage, error);
     if (status == LMCS_OK)
         status = verify_meta(stage, error);
+    if (status == LMCS_DAMAGED) /* what is not what it says must not be found by a restore that is taken up again */
+        stage->keeps = false;
     if (status == LMCS_OK)
         status = note_if_there(stage, error);
     stage->pending_count = stage->entry_count = 0;
@@ -575,7 +587,7 @@ static enum lmcs_status remove_some(struct lmcs_pool *pool, uint64_t id, const u
 enum lmcs_status lmcs_stage_drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
                                        struct lmcs_error *error)
 {
-    enum lmcs_status status = LMCS_OK;
+    enum lmcs_status status = lmcs_live_drop(pool, id, removal, error);
     for (bool done = false; status == LMCS_OK && !done;)
         status = remove_some(pool, id, NULL, REMOVALS, removal, &done, error);
     return status;
@@ -583,7 +595,7 @@ enum lmcs_status lmcs_stage_drop_shelf(struct lmcs_pool *pool, uint64_t id, stru
 
 static enum lmcs_status drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
 {
-    struct lmcs_removal removal = {0, 0, 0};
+    struct lmcs_removal removal = {0};
     return lmcs_stage_drop_shelf(pool, id, &removal, error);
 }
 
@@ -753,12 +765,18 @@ enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_
     return status;
 }
 
-static enum lmcs_status add_unrun(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
+/* Of a link also the arrays that it leads from, which stand in no chain when another one leads to them. */
+static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, const struct lmcs_content *link,
+                                        struct lmcs_error *error)
 {
-    if (!lmcs_archive_grow(&stage->unrun, &stage->unrun_capacity, stage->unrun_count, sizeof *stage->unrun))
-        return lmcs_fail_memory(error);
-    stage->unrun[stage->unrun_count++] = id;
-    return LMCS_OK;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < link->df.base_count; i++) {
+        struct lmcs_content base;
+        status = lmcs_content_get(txn, link->bases[i], &base, error);
+        if (status == LMCS_OK && base.df.runs == 0)
+            status = add_unrun(stage, base.id, error);
+    }
+    return status;
 }
 
 /* What a content of the pool rests on may be what a restore before this one has left, and nobody has noted. */
@@ -770,10 +788,12 @@ static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, s
     if (status != LMCS_OK)
         return status;
     status = lmcs_chain_load(&txn, id, &chain, error);
-    lmcs_txn_end(&txn);
-    for (size_t i = 1; status == LMCS_OK && i < chain.length; i++)
-        if (chain.links[i].df.runs == 0)
+    for (size_t i = 0; status == LMCS_OK && i < chain.length; i++)
+        if (chain.links[i].df.payload == LMCS_PAYLOAD_LINK)
+            status = add_unrun_bases(stage, &txn, &chain.links[i], error);
+        else if (i > 0 && chain.links[i].df.runs == 0)
             status = add_unrun(stage, chain.links[i].id, error);
+    lmcs_txn_end(&txn);
     return status;
 }
 
@@ -782,7 +802,7 @@ enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *err
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < stage->reader->content_count; i++) {
         const struct lmcs_archive_content *content = &stage->reader->contents[i];
-        if (content->is_found && content->has_run)
+        if (content->is_found)
             status = add_found_bases(stage, content->pool_id, error);
         if (status == LMCS_OK && !content->has_run && content->pool_id != 0)
             status = add_unrun(stage, content->pool_id, error);
@@ -791,43 +811,61 @@ enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *err
     return status;
 }
 
-/* Whether it is there, has the form, and is no deeper than `depth`. */
-static enum lmcs_status fits(struct lmcs_stage *stage, uint64_t id, const struct lmcs_stage_found *wanted,
-                             const struct lmcs_tensor *tensor, uint32_t depth, bool *yes, struct lmcs_error *error)
+/* Whether it has the form that is wanted, but for what its digest says. */
+static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content *content,
+                                 const struct lmcs_stage_wanted *wanted, bool *yes, struct lmcs_error *error)
 {
-    struct lmcs_txn txn;
-    struct lmcs_content content;
     struct lmcs_identity identity;
     struct lmcs_tensor there;
     uint32_t deltas = 0;
+    enum lmcs_status status = lmcs_identity_get(txn, content->df.identity, &identity, error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_identity_tensor(&identity, &there);
+    bool is_link = content->df.payload == LMCS_PAYLOAD_LINK;
+    *yes = lmcs_archive_same_form(&there, wanted->tensor) && is_link == (wanted->arrays > 0);
+    if (!*yes || is_link) {
+        *yes = *yes && content->df.base_count == wanted->arrays && content->df.place <= wanted->line;
+        return LMCS_OK;
+    }
+    if (wanted->link != 0) {
+        *yes = content->link == wanted->link && content->df.output == wanted->output;
+        return LMCS_OK;
+    }
+    status = lmcs_content_depth(txn, content, &deltas, error);
+    /* A delta of the archive may come to rest on it, which can't be put on what a link leads to. */
+    *yes = deltas <= wanted->depth && (content->link == 0 || wanted->depth == LMCS_CHAIN_BOUND);
+    return status;
+}
+
+static enum lmcs_status fits(struct lmcs_stage *stage, uint64_t id, const struct lmcs_stage_wanted *wanted, bool *yes,
+                             struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content;
     *yes = false;
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_content_find(&txn, id, &content, yes, error);
-    if (status == LMCS_OK && *yes)
-        status = lmcs_identity_get(&txn, content.df.identity, &identity, error);
-    if (status == LMCS_OK && *yes)
-        status = lmcs_content_depth(&txn, &content, &deltas, error);
+    *yes = status == LMCS_OK && *yes && content.df.digest_low == wanted->digest.low &&
+           content.df.digest_high == wanted->digest.high;
+    if (*yes)
+        status = has_form(&txn, &content, wanted, yes, error);
     lmcs_txn_end(&txn);
-    if (status != LMCS_OK || !*yes)
-        return status;
-    lmcs_identity_tensor(&identity, &there);
-    *yes = content.df.digest_low == wanted->digest.low && content.df.digest_high == wanted->digest.high &&
-           lmcs_archive_same_form(&there, tensor) && deltas <= depth;
-    return LMCS_OK;
+    return status;
 }
 
-enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmc_hash *digest,
-                                 const struct lmcs_tensor *tensor, uint32_t depth, uint64_t *id,
+enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_stage_wanted *wanted, uint64_t *id,
                                  struct lmcs_error *error)
 {
-    const struct lmcs_stage_found wanted = {*digest, 0};
+    const struct lmcs_stage_found first = {wanted->digest, 0};
+    const struct lmc_hash *digest = &wanted->digest;
     size_t low = 0, high = stage->found_count;
     *id = 0;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (by_digest(&stage->found[middle], &wanted) < 0)
+        if (by_digest(&stage->found[middle], &first) < 0)
             low = middle + 1;
         else
             high = middle;
@@ -837,9 +875,9 @@ enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmc_hash
            stage->found[low].digest.high == digest->high;
          low++) {
         bool yes;
-        enum lmcs_status status = fits(stage, stage->found[low].id, &wanted, tensor, depth, &yes, error);
+        enum lmcs_status status = fits(stage, stage->found[low].id, wanted, &yes, error);
         if (status == LMCS_OK && yes && !stage->keeps)
-            status = read_content(stage, stage->found[low].id, tensor, NULL, error);
+            status = read_content(stage, stage->found[low].id, wanted->tensor, wanted->link != 0, NULL, error);
         if (status == LMCS_DAMAGED) /* then the archive's is better */
             continue;
         if (status != LMCS_OK)
@@ -860,7 +898,7 @@ static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage
     enum lmcs_status status = LMCS_OK;
     while (status == LMCS_OK && shelf->dropped < shelf->skipped_count) {
         size_t left = shelf->skipped_count - shelf->dropped, count = left < REMOVALS ? left : REMOVALS;
-        struct lmcs_removal removal = {0, 0, 0};
+        struct lmcs_removal removal = {0};
         bool done;
         status = remove_some(stage->pool, shelf->id, shelf->skipped + shelf->dropped, count, &removal, &done, error);
         shelf->dropped += status == LMCS_OK ? count : 0;
@@ -981,7 +1019,8 @@ static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *tx
         uint64_t successor;
         bool found = false, noted = true;
         status = lmcs_content_find(txn, stage->unrun[i], &content, &found, error);
-        if (status == LMCS_OK && found && content.df.runs == 0)
+        /* A link goes with the last that it leads to, and needs no note. */
+        if (status == LMCS_OK && found && content.df.runs == 0 && content.df.payload != LMCS_PAYLOAD_LINK)
             status = lmcs_tree_get(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
                                    (struct lmcs_key_df){0, content.id}, &successor, sizeof successor, sizeof successor,
                                    NULL, &noted, error);

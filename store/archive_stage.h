@@ -14,8 +14,21 @@
 
 /* A content that arrived with the snapshot at work. */
 struct lmcs_stage_pending {
-    size_t index;                /* of the content */
-    struct lmcs_content content; /* what goes to the pool, but for its ids */
+    size_t index;                  /* of the content */
+    bool is_copy;                  /* the pool has it in a form that something here can't rest on */
+    size_t instead[LMC_MAX_BASES]; /* copies that it rests on: their places here + 1; 0: what the archive says */
+    struct lmcs_content content;   /* what goes to the pool, but for its ids */
+};
+
+/* What is looked for in the pool. */
+struct lmcs_stage_wanted {
+    struct lmc_hash digest;
+    const struct lmcs_tensor *tensor;
+    uint32_t depth;  /* deltas that it may take to read it */
+    uint32_t arrays; /* of a link; 0: it is none ... */
+    uint32_t line;   /* ... of a line that is no longer */
+    uint64_t link;   /* that must lead to it ... */
+    uint8_t output;  /* ... as this array; 0: none needs to */
 };
 
 struct lmcs_stage_tag {
@@ -88,12 +101,9 @@ enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_
                                   struct lmcs_error *error);
 /* Ends one that has been read to its end; the reader may go. */
 enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *error);
-/*
- * The content of the pool that has this digest, dtype and shape, and takes no more than `depth` deltas to read; it has
- * been read and verified. *id 0: there is none. What was found may go before it is staged; then staging fails.
- */
-enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmc_hash *digest,
-                                 const struct lmcs_tensor *tensor, uint32_t depth, uint64_t *id,
+/* The content of the pool that is wanted; it has been read and verified. *id 0: there is none. What was found may go
+ * before it is staged; then staging fails. */
+enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_stage_wanted *wanted, uint64_t *id,
                                  struct lmcs_error *error);
 void lmcs_stage_fini(struct lmcs_stage *stage);
 /* Takes the shelf of that name, so that captures wait, and makes its staging shelf. */

@@ -5,8 +5,10 @@
  * The compactor may change how a content is stored between two snapshots. A base that was sent in an older form is
  * a base all the same, unless the chain in the archive would become too long: then the chain is sent again as it is
  * now. A content that an older archive has is only named. A base that nothing selected has travels along, unless that
- * takes more than sending what rests on it whole. In memory are 8 bytes for each content sent, and 40 for each one that
- * is known by its digest.
+ * takes more than sending what rests on it whole. So does a line of links; a link is sent onto arrays of the state
+ * before that the archive has, all by one link or all by themselves, and where there are none, they are sent first. In
+ * memory are 8 bytes for each content sent, as many for each that is linked or only named, and 40 for each one that is
+ * known by its digest.
  */
 #include "archive_write.h"
 
@@ -17,6 +19,7 @@
 #include <unistd.h>
 
 #include "payload.h"
+#include "scan.h"
 
 #define PROGRESS_BYTES ((uint64_t)4 << 20)
 
@@ -184,35 +187,12 @@ static enum lmcs_status fail_payload(struct lmcs_dump *dump, const struct lmcs_i
 static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_content *content,
                                     const struct lmcs_identity *identity, struct lmcs_error *error)
 {
-    unsigned char prefix[LMC_FRAME_PREFIX_BYTES];
-    const struct lmcs_media *media = dump->pool->media;
-    uint64_t header_bytes, stored = content->df.stored_bytes;
-    const char *why = "its header is cut short";
-    struct lmc_frame frame;
-    if (stored < sizeof prefix)
-        return fail_payload(dump, identity, why, error);
-    enum lmcs_status status = lmcs_payload_read(media, content, 0, prefix, sizeof prefix, error);
-    if (status != LMCS_OK)
-        return status;
-    if (lmc_frame_header_bytes(prefix, sizeof prefix, &header_bytes, &why) != LMC_OK || header_bytes > stored)
-        return fail_payload(dump, identity, why, error);
-    unsigned char *header = malloc((size_t)header_bytes), *block = NULL;
-    if (header == NULL || (block = malloc(LMC_BLOCK_BYTES + 1)) == NULL)
-        status = lmcs_fail_memory(error);
-    if (status == LMCS_OK)
-        status = lmcs_payload_read(media, content, 0, header, header_bytes, error);
-    if (status == LMCS_OK &&
-        (lmc_frame_parse(header, (size_t)header_bytes, &frame, &why) != LMC_OK || frame.frame_bytes != stored))
-        status = fail_payload(dump, identity, why, error);
-    for (uint64_t i = 0; status == LMCS_OK && i < frame.block_count; i++) {
-        uint64_t at;
-        struct lmc_block coded = lmc_frame_block(&frame, i, &at);
-        status = lmcs_payload_read(media, content, at, block, coded.coded_bytes, error);
-        if (status == LMCS_OK && lmc_hash64(block, coded.coded_bytes, i) != coded.coded_hash)
-            status = fail_payload(dump, identity, "a block's checksum is wrong", error);
-    }
-    free(block);
-    free(header);
+    struct lmcs_bytes bytes = lmcs_bytes_of_pool(dump->pool->media, content);
+    struct lmcs_scan scan = {.blocks = 0};
+    enum lmcs_status status = lmcs_scan(&bytes, content, identity, dump->pool->workers, &scan, error);
+    if (status == LMCS_OK && !lmcs_scan_is_clean(&scan))
+        status = fail_payload(dump, identity, scan.head_is_bad ? "its header is damaged" : scan.why, error);
+    lmcs_scan_free(&scan);
     return status;
 }
 
@@ -225,7 +205,7 @@ static enum lmcs_status check_payload(struct lmcs_dump *dump, const struct lmcs_
     enum lmcs_status status = lmcs_identity_get(&dump->txn, content->df.identity, &identity, error);
     if (status != LMCS_OK)
         return status;
-    if (content->df.payload == LMCS_PAYLOAD_FRAME)
+    if (content->df.payload != LMCS_PAYLOAD_RAW)
         return check_frame(dump, content, &identity, error);
     chain.links[0] = *content;
     return lmcs_chain_read(dump->pool, &chain, identity.name, identity.df.dtype, identity.df.ndim, identity.shape, NULL,
@@ -258,17 +238,17 @@ static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_c
         .payload = content->df.payload,
         .flags = content->df.payload == LMCS_PAYLOAD_RAW ? content->df.flags & LMCS_CONTENT_SETTLED : 0,
         .base_count = content->df.base_count};
-    uint64_t bases[LMC_MAX_BASES], depth = 0;
+    uint64_t bases[LMC_MAX_BASES], depth = content->df.payload == LMCS_PAYLOAD_LINK ? LMCS_SENT_LINE + 1 : 0;
     for (size_t i = 0; i < df.base_count; i++) {
-        uint64_t base = lmcs_id_get(&dump->contents, content->bases[i]);
-        bases[i] = base >> 3;
-        depth = (base & 7) + 1 > depth ? (base & 7) + 1 : depth;
+        uint64_t base = lmcs_id_get(&dump->contents, content->bases[i]), below = base & LMCS_SENT_MASK;
+        bases[i] = base >> LMCS_SENT_BITS;
+        depth = below + 1 > depth ? below + 1 : depth;
     }
     enum lmcs_status status = check_payload(dump, content, error);
     if (status == LMCS_OK)
         status = lmcs_dump_identity(dump, content->df.identity, &df.identity, error);
     if (status == LMCS_OK)
-        status = lmcs_id_put(&dump->contents, content->id, ++dump->end.contents << 3 | depth, error);
+        status = lmcs_id_put(&dump->contents, content->id, ++dump->end.contents << LMCS_SENT_BITS | depth, error);
     if (status == LMCS_OK)
         status =
             lmcs_dump_record(dump, LMCS_ARCHIVE_CONTENT, &df, sizeof df, bases, df.base_count * sizeof *bases, error);
@@ -316,7 +296,7 @@ static bool is_there(const struct lmcs_dump *dump, const struct lmcs_content *co
 {
     uint64_t sent = lmcs_id_get(&dump->contents, content->id);
     const struct lmcs_known *known = sent == 0 ? known_of(dump, content) : NULL;
-    *depth = known != NULL ? known->depth : sent & 7;
+    *depth = known != NULL ? known->depth : sent & LMCS_SENT_MASK;
     return sent != 0 || (known != NULL && (!known->is_new || known->sent != 0));
 }
 
@@ -335,8 +315,10 @@ static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_c
         status = lmcs_dump_identity(dump, content->df.identity, &df.identity, error);
         if (status == LMCS_OK)
             status = lmcs_dump_record(dump, LMCS_ARCHIVE_KNOWN, &df, sizeof df, NULL, 0, error);
-        known->sent = ++dump->end.contents << 3 | known->depth;
+        known->sent = ++dump->end.contents << LMCS_SENT_BITS | known->depth;
         dump->known_sent++;
+        if (status == LMCS_OK)
+            status = lmcs_id_put(&dump->forms, dump->end.contents, LMCS_FORM_KNOWN, error);
     }
     return status == LMCS_OK ? lmcs_id_put(&dump->contents, content->id, known->sent, error) : status;
 }
@@ -428,13 +410,188 @@ static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_cha
     if (status == LMCS_OK)
         status = lmcs_dump_identity(dump, dump->name != 0 ? dump->name : identity.id, &df.identity, error);
     if (status == LMCS_OK)
-        status = lmcs_id_put(&dump->contents, content->id, ++dump->end.contents << 3, error);
+        status = lmcs_id_put(&dump->contents, content->id, ++dump->end.contents << LMCS_SENT_BITS, error);
     struct lmcs_known *known = known_of(dump, content);
     if (known != NULL)
-        known->sent = dump->end.contents << 3;
+        known->sent = dump->end.contents << LMCS_SENT_BITS;
     if (status == LMCS_OK)
         status = lmcs_dump_record(dump, LMCS_ARCHIVE_CONTENT, &df, sizeof df, NULL, 0, error);
     return status == LMCS_OK ? send_decoded(dump, chain, &identity, error) : status;
+}
+
+/* ---- Lines of links ---- */
+
+/* How a content is in the archive, or would be if it were named. */
+struct form {
+    bool is_there;
+    uint64_t sent; /* its id; 0: not named yet */
+    uint64_t link; /* the id of the link that leads to it; 0: it has bytes of its own, or an older archive has it */
+    uint32_t arrays, output;
+    uint32_t deltas; /* to undo, in this archive */
+    uint32_t line;   /* links to undo */
+    struct lmc_hash digest;
+};
+
+static struct form form_of(const struct lmcs_dump *dump, const struct lmcs_content *content)
+{
+    struct form form = {.digest = {content->df.digest_low, content->df.digest_high}};
+    const struct lmcs_known *known = known_of(dump, content);
+    uint64_t depth, sent = lmcs_id_get(&dump->contents, content->id);
+    form.is_there = is_there(dump, content, &depth);
+    if (sent == 0 && form.is_there)
+        sent = known->sent;
+    form.sent = sent >> LMCS_SENT_BITS;
+    uint64_t how = form.sent != 0 ? lmcs_id_get(&dump->forms, form.sent) : form.is_there ? LMCS_FORM_KNOWN : 0;
+    form.line = depth >= LMCS_SENT_LINE ? (uint32_t)(depth - LMCS_SENT_LINE) : 0;
+    if (how == LMCS_FORM_KNOWN)
+        return form;
+    form.deltas = form.line == 0 ? (uint32_t)depth : 0;
+    form.link = how >> 8;
+    form.arrays = how >> 4 & 15;
+    form.output = how & 15;
+    return form;
+}
+
+/* The arrays before a step, as the pool has them and the archive. */
+struct before {
+    struct lmcs_content contents[LMC_MAX_BASES];
+    struct form forms[LMC_MAX_BASES];
+    size_t count;
+    uint64_t older; /* in the pool: the link by which one of them is stored; 0: there is none */
+};
+
+static enum lmcs_status load_before(struct lmcs_dump *dump, const struct lmcs_content *link, struct before *before,
+                                    struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    before->older = 0;
+    before->count = link->df.base_count;
+    for (size_t i = 0; status == LMCS_OK && i < before->count; i++) {
+        status = lmcs_content_get(&dump->txn, link->bases[i], &before->contents[i], error);
+        if (status != LMCS_OK)
+            return status;
+        before->forms[i] = form_of(dump, &before->contents[i]);
+        if (before->contents[i].df.payload == LMCS_PAYLOAD_LINKED)
+            before->older = before->contents[i].link;
+    }
+    return LMCS_OK;
+}
+
+/* Whether a line may begin with array i: it needs nothing else in this archive, and is not another array as well. */
+static bool may_begin(const struct before *before, size_t i)
+{
+    const struct form *form = &before->forms[i], *other = before->forms;
+    for (; other < form; other++)
+        if (other->sent == form->sent &&
+            (form->sent != 0 || (other->digest.low == form->digest.low && other->digest.high == form->digest.high)))
+            return false;
+    return form->is_there && form->link == 0 && form->deltas == 0 && form->line < LMCS_LINK_BOUND;
+}
+
+/* Whether a link can be sent onto these arrays as they are in the archive: a line goes on, or one may begin. */
+static bool can_bear(const struct before *before)
+{
+    bool goes_on = true, begins = true;
+    for (size_t i = 0; i < before->count; i++) {
+        const struct form *form = &before->forms[i];
+        goes_on = goes_on && form->is_there && form->link != 0 && form->link == before->forms[0].link &&
+                  form->arrays == before->count && form->output == i && form->line < LMCS_LINK_BOUND;
+        begins = begins && may_begin(before, i);
+    }
+    return goes_on || begins;
+}
+
+/* Says that a content is array `output` of what a link leads to, which has been sent. */
+static enum lmcs_status send_array(struct lmcs_dump *dump, const struct lmcs_content *content,
+                                   const struct lmcs_content *link, uint32_t output, struct lmcs_error *error)
+{
+    uint64_t sent = lmcs_id_get(&dump->contents, link->id), id = sent >> LMCS_SENT_BITS;
+    struct lmcs_archive_content_df df = {.digest_low = content->df.digest_low,
+                                         .digest_high = content->df.digest_high,
+                                         .raw_bytes = content->df.raw_bytes,
+                                         .payload = LMCS_PAYLOAD_LINKED,
+                                         .base_count = 1,
+                                         .output = (uint8_t)output};
+    enum lmcs_status status = lmcs_dump_identity(dump, content->df.identity, &df.identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_id_put(&dump->contents, content->id,
+                             ++dump->end.contents << LMCS_SENT_BITS | (sent & LMCS_SENT_MASK), error);
+    if (status == LMCS_OK)
+        status =
+            lmcs_id_put(&dump->forms, dump->end.contents, lmcs_form_linked(id, link->df.base_count, output), error);
+    return status == LMCS_OK ? lmcs_dump_record(dump, LMCS_ARCHIVE_CONTENT, &df, sizeof df, &id, sizeof id, error)
+                             : status;
+}
+
+/* Sends an array that a line is to begin with. */
+static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    if (content->df.payload < LMCS_PAYLOAD_LINK && content->df.base_count == 0)
+        return send_content(dump, content, error);
+    enum lmcs_status status = lmcs_chain_load(&dump->txn, content->id, &chain, error);
+    return status == LMCS_OK ? send_whole(dump, &chain, error) : status;
+}
+
+/* Sends a link, and of the arrays that it leads from what is not there in a form in which it can be. */
+static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_content *link, struct lmcs_error *error)
+{
+    struct before before;
+    struct lmcs_content older;
+    struct form form = {.is_there = false};
+    enum lmcs_status status = load_before(dump, link, &before, error);
+    bool can = status == LMCS_OK && can_bear(&before);
+    if (status == LMCS_OK && !can && before.older != 0) {
+        status = lmcs_content_get(&dump->txn, before.older, &older, error);
+        if (status == LMCS_OK)
+            form = form_of(dump, &older);
+    }
+    bool goes_on = form.is_there && form.line < LMCS_LINK_BOUND;
+    for (size_t i = 0; status == LMCS_OK && i < before.count; i++) {
+        const struct form *now = &before.forms[i];
+        if (!can && goes_on && (now->link != form.sent || now->output != i))
+            status = send_array(dump, &before.contents[i], &older, (uint32_t)i, error);
+        else if (!can && !goes_on && !may_begin(&before, i))
+            status = send_first(dump, &before.contents[i], error);
+        else
+            status = name_content(dump, &before.contents[i], error);
+    }
+    return status == LMCS_OK ? send_content(dump, link, error) : status;
+}
+
+/*
+ * Sends a link with what must come before it. *possible false: nothing was sent, for all that would have to travel
+ * takes more than what it leads to.
+ */
+static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *link, bool *possible,
+                                  struct lmcs_error *error)
+{
+    struct before before;
+    uint64_t ids[LMCS_LINK_BOUND], next = link->id;
+    size_t count = 0;
+    enum lmcs_status status = LMCS_OK;
+    bool is_there = false;
+    while (status == LMCS_OK && next != 0 && count < LMCS_LINK_BOUND) {
+        status = lmcs_content_get(&dump->txn, next, link, error);
+        is_there = status == LMCS_OK && form_of(dump, link).is_there;
+        if (is_there)
+            status = name_content(dump, link, error);
+        if (status != LMCS_OK || is_there)
+            break;
+        status = load_before(dump, link, &before, error);
+        bool can = status == LMCS_OK && can_bear(&before);
+        if (status != LMCS_OK || (!can && is_too_dear(dump, link)))
+            break;
+        ids[count++] = next;
+        next = can ? 0 : before.older;
+    }
+    *possible = is_there || count > 0;
+    while (status == LMCS_OK && count > 0) {
+        status = lmcs_content_get(&dump->txn, ids[--count], link, error);
+        if (status == LMCS_OK)
+            status = send_link(dump, link, error);
+    }
+    return status;
 }
 
 /* ---- Contents with what they rest on ---- */
@@ -456,32 +613,47 @@ static size_t links_to_send(const struct lmcs_dump *dump, const struct lmcs_chai
     return first < chain->length && first + depth > LMCS_CHAIN_BOUND ? chain->length : first;
 }
 
-enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error)
+static enum lmcs_status send_chain(struct lmcs_dump *dump, struct lmcs_chain *chain, struct lmcs_error *error)
 {
-    struct lmcs_chain chain, rest;
-    uint64_t depth;
+    enum lmcs_status status = LMCS_OK;
     bool whole;
-    *sent = lmcs_id_get(&dump->contents, id) >> 3;
-    if (*sent != 0)
-        return LMCS_OK;
-    enum lmcs_status status = lmcs_chain_load(&dump->txn, id, &chain, error);
-    if (status != LMCS_OK)
-        return status;
-    bool there = is_there(dump, &chain.links[0], &depth);
-    size_t count = there ? 0 : links_to_send(dump, &chain, &whole);
-    if (there)
-        status = name_content(dump, &chain.links[0], error);
-    else if (!whole && count < chain.length)
-        status = name_content(dump, &chain.links[count], error);
-    if (status == LMCS_OK && count > 0 && whole) {
-        rest = chain;
-        rest.length = chain.length - --count;
-        memmove(rest.links, chain.links + count, rest.length * sizeof *rest.links);
+    size_t count = links_to_send(dump, chain, &whole);
+    if (whole) {
+        struct lmcs_chain rest = *chain;
+        rest.length = chain->length - --count;
+        memmove(rest.links, chain->links + count, rest.length * sizeof *rest.links);
         status = send_whole(dump, &rest, error);
+    } else if (count < chain->length) {
+        status = name_content(dump, &chain->links[count], error);
     }
     while (status == LMCS_OK && count-- > 0)
-        status = send_content(dump, &chain.links[count], error);
-    *sent = lmcs_id_get(&dump->contents, id) >> 3;
+        status = send_content(dump, &chain->links[count], error);
+    return status;
+}
+
+enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error)
+{
+    struct lmcs_content content, link;
+    struct lmcs_chain chain;
+    uint64_t depth;
+    *sent = lmcs_id_get(&dump->contents, id) >> LMCS_SENT_BITS;
+    if (*sent != 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_content_get(&dump->txn, id, &content, error);
+    bool there = status == LMCS_OK && is_there(dump, &content, &depth), possible = false;
+    if (there)
+        status = name_content(dump, &content, error);
+    if (status == LMCS_OK && !there && content.df.payload == LMCS_PAYLOAD_LINKED && !dump->options->canonical) {
+        link.id = content.link;
+        status = send_line(dump, &link, &possible, error);
+        if (status == LMCS_OK && possible)
+            status = send_array(dump, &content, &link, content.df.output, error);
+    }
+    if (status == LMCS_OK && !there && !possible)
+        status = lmcs_chain_load(&dump->txn, id, &chain, error);
+    if (status == LMCS_OK && !there && !possible)
+        status = chain.line > 0 ? send_whole(dump, &chain, error) : send_chain(dump, &chain, error);
+    *sent = lmcs_id_get(&dump->contents, id) >> LMCS_SENT_BITS;
     return status;
 }
 

@@ -24,11 +24,23 @@ uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id); /* 0: none */
 enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error);
 void lmcs_id_free(struct lmcs_id_map *map);
 
+/* How a content is in an archive: its id there, and in the low byte what it takes to read it, deltas or a line. */
+#define LMCS_SENT_BITS  8u
+#define LMCS_SENT_MASK  0xffu
+#define LMCS_SENT_LINE  0x80u /* and how many links */
+
+#define LMCS_FORM_KNOWN UINT64_MAX /* an older archive has it */
+/* It is array `output` of the `arrays` that a link leads to. */
+static inline uint64_t lmcs_form_linked(uint64_t link, uint32_t arrays, uint32_t output)
+{
+    return link << 8 | arrays << 4 | output;
+}
+
 /* A content by its digest: an older archive has it, or this one, before it was taken up again. */
 struct lmcs_known {
     struct lmc_hash digest;
-    uint64_t sent; /* its id here << 3 | depth; 0: not named yet */
-    uint8_t depth; /* in the older archive */
+    uint64_t sent; /* as above; 0: not named yet */
+    uint8_t depth; /* in the older archive: the low byte */
     bool is_new;   /* no archive has it: it is here to be sent once, however often the pool has it */
 };
 
@@ -53,7 +65,8 @@ struct lmcs_dump {
     struct lmc_hasher headers;
     struct lmcs_archive_end_df end;
     struct lmcs_id_map identities;
-    struct lmcs_id_map contents; /* archive id << 3 | depth of its chain in the archive */
+    struct lmcs_id_map contents; /* as they were sent */
+    struct lmcs_id_map forms;    /* by ids of the archive: LMCS_FORM_KNOWN, or by which link; 0: bytes of its own */
     struct lmcs_known *known;    /* by digest */
     size_t known_count;
     size_t known_capacity;

@@ -23,6 +23,7 @@
 #include "grow.h"
 #include "guard.h"
 #include "meta.h"
+#include "relations.h"
 #include "shelf.h"
 #include "tree.h"
 
@@ -46,6 +47,7 @@ struct lmcs_capture {
     bool has_coded;     /* ... and has begun to */
     uint64_t new_bytes; /* of tensors that are not shared, decoded */
     uint64_t spent_ns;  /* on writing them and making them durable */
+    struct lmcs_relations relations;
     /* commit */
     struct lmcs_commit_options options; /* its pointers are copies */
     char *meta;
@@ -214,6 +216,7 @@ static void free_capture(struct lmcs_capture *capture)
     free(capture->entries);
     free(capture->names);
     free(capture->meta);
+    lmcs_relations_free(&capture->relations);
     for (size_t i = 0; i < capture->options.tag_count && capture->tags != NULL; i++)
         free(capture->tags[i]);
     free(capture->tags);
@@ -538,6 +541,18 @@ enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture, const struct lmc
     return status;
 }
 
+enum lmcs_status lmcs_capture_relate(struct lmcs_capture *capture, const struct lmcs_relation *relations, size_t count,
+                                     struct lmcs_error *error)
+{
+    enum lmcs_status status = check_open(capture, error);
+    size_t before = capture->relations.count;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+        status = lmcs_relations_add(&capture->relations, &relations[i], error);
+    if (status != LMCS_OK)
+        capture->relations.count = before;
+    return status;
+}
+
 enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture, const struct lmcs_tensor *tensor,
                                        const char *existing_name, struct lmcs_error *error)
 {
@@ -847,6 +862,30 @@ void lmcs_commit_options_init(struct lmcs_commit_options *options)
     *options = (struct lmcs_commit_options){.step = LMCS_NO_STEP};
 }
 
+/* An attachment of the store's own. */
+static enum lmcs_status attach(struct lmcs_capture *capture, const char *name, const void *data, uint64_t bytes,
+                               struct lmcs_error *error)
+{
+    struct lmcs_tensor tensor = {.name = name, .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &bytes};
+    return lmcs_capture_put(capture, &tensor, &data, 1, error);
+}
+
+static enum lmcs_status attach_relations(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    void *grouping, *constants;
+    uint64_t grouping_bytes, constants_bytes;
+    enum lmcs_status status =
+        lmcs_relations_encode(&capture->relations, &grouping, &grouping_bytes, &constants, &constants_bytes, error);
+    if (status != LMCS_OK)
+        return status;
+    status = attach(capture, LMCS_RELATIONS_NAME, grouping, grouping_bytes, error);
+    if (status == LMCS_OK)
+        status = attach(capture, LMCS_CONSTANTS_NAME, constants, constants_bytes, error);
+    free(grouping);
+    free(constants);
+    return status;
+}
+
 static enum lmcs_status take_options(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
                                      struct lmcs_error *error)
 {
@@ -867,13 +906,9 @@ static enum lmcs_status take_options(struct lmcs_capture *capture, const struct 
         capture->options.tag_count++;
     }
     enum lmcs_status status = lmcs_meta_encode(options, &capture->meta, error);
-    if (status != LMCS_OK || strlen(capture->meta) <= LMCS_META_INLINE)
-        return status;
-    uint64_t length = strlen(capture->meta);
-    struct lmcs_tensor tensor = {
-        .name = LMCS_META_NAME, .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &length};
-    const void *data = capture->meta;
-    return lmcs_capture_put(capture, &tensor, &data, 1, error);
+    if (status == LMCS_OK && strlen(capture->meta) > LMCS_META_INLINE)
+        status = attach(capture, LMCS_META_NAME, capture->meta, strlen(capture->meta), error);
+    return status == LMCS_OK && capture->relations.count > 0 ? attach_relations(capture, error) : status;
 }
 
 /* Tells what became of a capture, and gives the shelf to the next. */
@@ -1033,7 +1068,7 @@ static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *
 {
     struct lmcs_shelf shelf;
     struct lmcs_record record;
-    struct lmcs_removal removal = {0, 0, 0};
+    struct lmcs_removal removal = {0};
     uint64_t value[2];
     bool found;
     enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_GROUPS, &txn->root.trees[LMCS_TREE_GROUPS], *key, value,

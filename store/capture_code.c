@@ -20,7 +20,7 @@
 #include "shelf.h"
 #include "tree.h"
 
-#define BATCH_SOURCES 64u
+#define BATCH_SOURCES 256u
 #define SERIAL_BYTES  ((uint64_t)16 << 20) /* smaller tensors are one thread's each, larger ones all threads' */
 
 struct coded {
@@ -55,9 +55,9 @@ static enum lmcs_status find_base(struct lmcs_txn *txn, struct coded *item, stru
         status = lmcs_content_get(txn, before->bases[0], base, error);
     uint32_t distance = base->id == before->id ? 1 : before->df.place + 1;
     item->base.length = 1;
-    item->possible = status == LMCS_OK && base->df.payload == LMCS_PAYLOAD_RAW && base->df.part_count == 1 &&
-                     base->df.raw_bytes == item->source->entry->raw_bytes && distance <= LMCS_PLAN_MOST_JUMP &&
-                     base->df.raw_bytes >= LMCS_PLAN_LEAST_BYTES;
+    item->possible = status == LMCS_OK && base->df.payload == LMCS_PAYLOAD_RAW && base->link == 0 &&
+                     base->df.part_count == 1 && base->df.raw_bytes == item->source->entry->raw_bytes &&
+                     distance <= LMCS_PLAN_MOST_JUMP && base->df.raw_bytes >= LMCS_PLAN_LEAST_BYTES;
     item->coding.made.df.place = distance;
     return status;
 }
@@ -147,7 +147,6 @@ static enum lmcs_status take_results(struct batch *batch, struct lmcs_error *err
         } else if (item->possible && item->coding.worthwhile) {
             entry->content = item->coding.made;
             entry->is_coded = true;
-            lmcs_heap_write_behind(batch->pool->heap, entry->content.parts[0].offset, entry->content.parts[0].bytes);
         }
     }
     return LMCS_OK;

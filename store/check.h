@@ -28,7 +28,10 @@ struct lmcs_known_content {
     uint32_t shelf;     /* ... of this shelf: an index of shelf_names */
     uint32_t base_uses; /* that its record counts and no other content has shown yet */
     uint16_t height;
-    bool wanted; /* it belongs to what is to be checked */
+    uint8_t link_arrays; /* of a link; 0: it is none */
+    bool has_link;       /* one leads to it */
+    bool is_verified;    /* of a link: all that it leads to */
+    bool wanted;         /* it belongs to what is to be checked */
 };
 
 struct lmcs_structure {

@@ -724,12 +724,15 @@ static enum lmcs_status visit_content(struct checking *c, struct lmcs_key_df key
         SAY(c, "content %llu does not match the tensor that it belongs to", ULL(key.high));
     if (!lmcs_grow(&out->contents, &c->content_capacity, out->content_count, sizeof *out->contents))
         return lmcs_fail_memory(c->error);
+    uint8_t arrays = content.df.payload == LMCS_PAYLOAD_LINK ? content.df.base_count : 0;
     out->contents[out->content_count++] = (struct lmcs_known_content){.id = key.high,
                                                                       .identity = content.df.identity,
                                                                       .raw_bytes = content.df.raw_bytes,
                                                                       .runs = content.df.runs,
                                                                       .base_uses = content.df.base_uses,
                                                                       .height = content.df.height,
+                                                                      .link_arrays = arrays,
+                                                                      .has_link = content.link != 0,
                                                                       .wanted = c->want_all};
     return LMCS_OK;
 }
@@ -750,33 +753,77 @@ static enum lmcs_status check_parts(struct checking *c, const struct lmcs_conten
     return status;
 }
 
+/* That a content is counted and listed as a dependent of `base_id`. *base gets what is known of that; NULL: nothing. */
+static enum lmcs_status check_tie(struct checking *c, const struct lmcs_content *content, uint64_t base_id,
+                                  const struct lmcs_known_content **known)
+{
+    struct lmcs_known_content *base = find_content(c, base_id);
+    char nothing;
+    bool found;
+    *known = base;
+    c->base_count++;
+    if (base == NULL) {
+        if (!c->lost)
+            SAY(c, "content %llu rests on content %llu, which is not there", ULL(content->id), ULL(base_id));
+        return LMCS_OK;
+    }
+    if (base->base_uses == 0)
+        SAY(c, "content %llu is the base of more deltas than are recorded", ULL(base->id));
+    else
+        base->base_uses--;
+    if (base->raw_bytes != content->df.raw_bytes)
+        SAY(c, "content %llu does not fit the content %llu that it rests on", ULL(content->id), ULL(base->id));
+    enum lmcs_status status = has_key(c, LMCS_TREE_DEPENDENTS, &c->txn.root.trees[LMCS_TREE_DEPENDENTS],
+                                      (struct lmcs_key_df){base->id, content->id}, &nothing, 0, &found);
+    if (status == LMCS_OK && !found && !c->lost)
+        SAY(c, "content %llu is not listed among those that rest on %llu", ULL(content->id), ULL(base->id));
+    return status;
+}
+
+/*
+ * What a link leads from: arrays that one link leads to, in their order, or such as need no other content. (Of the
+ * former, some may have been given a payload of their own since.)
+ */
+static enum lmcs_status check_link(struct checking *c, const struct lmcs_content *link)
+{
+    struct lmcs_content base, before = {.df = {.place = 0}};
+    enum lmcs_status status = LMCS_OK;
+    uint64_t from = 0;
+    for (size_t i = 0; status == LMCS_OK && i < link->df.base_count; i++) {
+        status = lmcs_content_get(&c->txn, link->bases[i], &base, c->error);
+        if (status != LMCS_OK)
+            break;
+        from = from == 0 ? base.link : from;
+        if (base.df.base_count > 0 || base.df.payload == LMCS_PAYLOAD_LINK ||
+            (base.link != 0 && (base.link != from || base.df.output != i)))
+            SAY(c, "link %llu leads from arrays that don't belong together", ULL(link->id));
+    }
+    if (status == LMCS_OK && from != 0)
+        status = lmcs_content_get(&c->txn, from, &before, c->error);
+    if (status == LMCS_OK && link->df.place <= before.df.place)
+        SAY(c, "link %llu has place %u in its line, but comes after place %u", ULL(link->id), link->df.place,
+            before.df.place);
+    return status;
+}
+
 static enum lmcs_status check_bases(struct checking *c, const struct lmcs_content *content)
 {
+    const struct lmcs_known_content *base;
+    bool is_link = content->df.payload == LMCS_PAYLOAD_LINK;
     enum lmcs_status status = LMCS_OK;
     if (content->df.height > LMCS_CHAIN_BOUND)
         SAY(c, "on content %llu rests a chain of %u deltas: too long", ULL(content->id), content->df.height);
-    for (size_t i = 0; status == LMCS_OK && i < content->df.base_count; i++, c->base_count++) {
-        struct lmcs_known_content *base = find_content(c, content->bases[i]);
-        char nothing;
-        bool found;
-        if (base == NULL) {
-            if (!c->lost)
-                SAY(c, "content %llu rests on content %llu, which is not there", ULL(content->id),
-                    ULL(content->bases[i]));
-            continue;
-        }
-        if (base->base_uses == 0)
-            SAY(c, "content %llu is the base of more deltas than are recorded", ULL(base->id));
-        else
-            base->base_uses--;
-        if (base->height <= content->df.height || base->raw_bytes != content->df.raw_bytes)
+    for (size_t i = 0; status == LMCS_OK && i < content->df.base_count; i++) {
+        status = check_tie(c, content, content->bases[i], &base);
+        if (status == LMCS_OK && base != NULL && !is_link && (base->height <= content->df.height || base->has_link))
             SAY(c, "content %llu does not fit the content %llu that it rests on", ULL(content->id), ULL(base->id));
-        status = has_key(c, LMCS_TREE_DEPENDENTS, &c->txn.root.trees[LMCS_TREE_DEPENDENTS],
-                         (struct lmcs_key_df){base->id, content->id}, &nothing, 0, &found);
-        if (status == LMCS_OK && !found && !c->lost)
-            SAY(c, "content %llu is not listed among those that rest on %llu", ULL(content->id), ULL(base->id));
     }
-    return status;
+    if (status == LMCS_OK && content->link != 0) {
+        status = check_tie(c, content, content->link, &base);
+        if (status == LMCS_OK && base != NULL && content->df.output >= base->link_arrays)
+            SAY(c, "content %llu is said to be an array that link %llu does not have", ULL(content->id), ULL(base->id));
+    }
+    return status == LMCS_OK && is_link ? check_link(c, content) : status;
 }
 
 static enum lmcs_status visit_content_again(struct checking *c, struct lmcs_key_df key, const void *value, size_t bytes)
@@ -791,6 +838,11 @@ static enum lmcs_status visit_content_again(struct checking *c, struct lmcs_key_
         status = check_bases(c, &content);
     if (status != LMCS_OK || content.df.runs > 0)
         return status;
+    if (content.df.payload == LMCS_PAYLOAD_LINK) { /* no manifest has any: it goes with the last that it leads to */
+        if (!c->lost && content.df.base_uses == 0)
+            SAY(c, "link %llu is used by nothing, and nobody will remove it", ULL(key.high));
+        return status;
+    }
     uint64_t successor;
     bool found;
     c->idle_count++;

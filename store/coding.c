@@ -20,12 +20,15 @@ struct encoding {
     struct lmcs_coding *coding;
     struct lmc_encoder *encoder;
     struct lmc_block *blocks;
+    struct lmc_link_encoder *link_encoder; /* of a link, in place of these two */
+    struct lmc_link_block *link_blocks;
     uint64_t block_count;
     uint64_t first; /* block of the window */
     size_t slot_bytes;
     unsigned char *slots; /* room for a window's coded blocks */
     _Atomic int failure;  /* enum lmc_status */
-    struct lmcs_guarded sources[2];
+    struct lmcs_guarded sources[2 * LMC_MAX_BASES];
+    size_t source_count;
     _Atomic bool unreadable;
 };
 
@@ -34,6 +37,30 @@ static enum lmcs_status fail_unreadable(const struct lmcs_coding *coding, struct
 {
     return lmcs_fail(error, LMCS_DAMAGED, EIO, "%s: tensor \"%s\" is damaged: the medium can't be read",
                      coding->pool->path, coding->tensor.name);
+}
+
+static uint32_t coded_bytes(const struct encoding *e, uint64_t block)
+{
+    return e->link_blocks != NULL ? e->link_blocks[block].coded_bytes : e->blocks[block].coded_bytes;
+}
+
+static size_t header_bytes(const struct encoding *e)
+{
+    return e->link_encoder != NULL ? lmc_link_encoder_header_bytes(e->link_encoder)
+                                   : lmc_encoder_header_bytes(e->encoder);
+}
+
+/* Decoded bytes of all that the frame holds. */
+static uint64_t decoded_bytes(const struct lmcs_coding *coding)
+{
+    return coding->link != NULL ? coding->raw_bytes * coding->made.df.base_count : coding->raw_bytes;
+}
+
+/* What it must stay below to be worth while. */
+static uint64_t most_bytes(const struct lmcs_coding *coding)
+{
+    uint64_t raw = lmcs_raw_stored_bytes(decoded_bytes(coding));
+    return coding->most_bytes != 0 ? coding->most_bytes : raw - raw / 64;
 }
 
 /* ---- Blocks ---- */
@@ -50,12 +77,20 @@ static void encode_block(void *context)
     struct encoding *e = job->encoding;
     const struct lmcs_coding *coding = e->coding;
     uint64_t block = e->first + job->slot, at = block * LMC_BLOCK_BYTES, left = coding->raw_bytes - at;
+    unsigned char *slot = e->slots + job->slot * e->slot_bytes;
+    if (e->link_encoder != NULL) {
+        enum lmc_status made =
+            lmc_link_encode_block(e->link_encoder, block, slot, e->slot_bytes, &e->link_blocks[block]);
+        if (made != LMC_OK)
+            e->failure = (int)made;
+        return;
+    }
     const unsigned char *data = (const unsigned char *)coding->data + at;
     if (job->copy != NULL)
         data = memcpy(job->copy, data, left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES);
     enum lmc_status status =
         lmc_encode_block_of(e->encoder, block, data, coding->base != NULL ? (const char *)coding->base + at : NULL,
-                            e->slots + job->slot * e->slot_bytes, e->slot_bytes, &e->blocks[block]);
+                            slot, e->slot_bytes, &e->blocks[block]);
     if (status != LMC_OK)
         e->failure = (int)status;
 }
@@ -72,7 +107,7 @@ static void encode_job(void *context, uint64_t i)
             return;
         }
     }
-    if (!lmcs_guard(e->sources, 2, encode_block, &job))
+    if (!lmcs_guard(e->sources, e->source_count, encode_block, &job))
         e->unreadable = true;
     free(job.copy);
 }
@@ -108,7 +143,7 @@ static enum lmcs_status write_window(struct encoding *e, uint64_t count, uint64_
 {
     enum lmcs_status status = LMCS_OK;
     for (uint64_t i = 0; status == LMCS_OK && i < count; i++) {
-        uint32_t bytes = e->blocks[e->first + i].coded_bytes;
+        uint32_t bytes = coded_bytes(e, e->first + i);
         status = lmcs_payload_write(e->coding->pool->heap, &e->coding->made, *at, e->slots + i * e->slot_bytes, bytes,
                                     error);
         *at += bytes;
@@ -116,21 +151,48 @@ static enum lmcs_status write_window(struct encoding *e, uint64_t count, uint64_
     return status;
 }
 
+/* A capture has somebody wait until it is durable: the disk begins while the next one is encoded. */
+static void write_behind(const struct lmcs_coding *coding)
+{
+    for (uint32_t i = 0; coding->may_change && i < coding->made.df.part_count; i++)
+        lmcs_heap_write_behind(coding->pool->heap, coding->made.parts[i].offset, coding->made.parts[i].bytes);
+}
+
 static uint64_t window_bytes(const struct encoding *e, uint64_t first, uint64_t count)
 {
     uint64_t sum = 0;
     for (uint64_t i = first; i < first + count; i++)
-        sum += e->blocks[i].coded_bytes;
+        sum += coded_bytes(e, i);
     return sum;
+}
+
+/* Of a link: what its record has as its digest. */
+static enum lmc_status take_link_digest(struct lmcs_coding *coding, const void *header, size_t bytes)
+{
+    struct lmc_frame frame;
+    struct lmc_hash digest;
+    const char *why;
+    enum lmc_status status = lmc_frame_parse(header, bytes, &frame, &why);
+    if (status == LMC_OK && !lmcs_link_digest(&frame, coding->tensor.ndim, coding->tensor.shape, &digest))
+        return LMC_INVALID;
+    if (status == LMC_OK) {
+        coding->made.df.digest_low = digest.low;
+        coding->made.df.digest_high = digest.high;
+    }
+    return status;
 }
 
 static enum lmcs_status write_header(struct encoding *e, struct lmcs_error *error)
 {
-    size_t bytes = lmc_encoder_header_bytes(e->encoder);
+    size_t bytes = header_bytes(e);
     void *header = malloc(bytes);
     if (header == NULL)
         return lmcs_fail_memory(error);
-    enum lmc_status made = lmc_encode_header(e->encoder, e->blocks, header, bytes);
+    enum lmc_status made = e->link_encoder != NULL
+                               ? lmc_link_encode_header(e->link_encoder, e->link_blocks, header, bytes)
+                               : lmc_encode_header(e->encoder, e->blocks, header, bytes);
+    if (made == LMC_OK && e->link_encoder != NULL)
+        made = take_link_digest(e->coding, header, bytes);
     enum lmcs_status status =
         made != LMC_OK ? lmcs_fail(error, LMCS_INVALID, 0, "the codec can't make a header (%d)", (int)made)
                        : lmcs_payload_write(e->coding->pool->heap, &e->coding->made, 0, header, bytes, error);
@@ -161,13 +223,12 @@ static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error
 static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_coding *coding = e->coding;
-    uint64_t raw = lmcs_raw_stored_bytes(coding->raw_bytes);
-    uint64_t at = lmc_encoder_header_bytes(e->encoder);
+    uint64_t at = header_bytes(e);
     enum lmcs_status status = encode_window(e, e->block_count, error);
     if (status != LMCS_OK)
         return status;
     uint64_t total = at + window_bytes(e, 0, e->block_count);
-    coding->worthwhile = total < raw - raw / 64;
+    coding->worthwhile = total < most_bytes(coding);
     if (coding->may_change)
         status = take_digest(e, error);
     coding->worthwhile &= !coding->is_known;
@@ -201,8 +262,7 @@ static void shrink_made(struct lmcs_coding *coding, uint64_t total)
 static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_coding *coding = e->coding;
-    uint64_t raw = lmcs_raw_stored_bytes(coding->raw_bytes), most = raw - raw / 64;
-    uint64_t at = lmc_encoder_header_bytes(e->encoder);
+    uint64_t most = most_bytes(coding), at = header_bytes(e);
     enum lmcs_status status = take_room(coding, most, error);
     coding->worthwhile = true;
     for (e->first = 0; status == LMCS_OK && coding->worthwhile && e->first < e->block_count;
@@ -236,7 +296,46 @@ struct planning {
 static void plan(void *context)
 {
     struct planning *p = context;
-    p->made = lmc_encoder_new(p->params, &p->encoding->encoder, &p->why);
+    struct encoding *e = p->encoding;
+    p->made = e->coding->link != NULL ? lmc_link_encoder_new(e->coding->link, &e->link_encoder, &p->why)
+                                      : lmc_encoder_new(p->params, &e->encoder, &p->why);
+}
+
+static void guard_sources(struct encoding *e)
+{
+    const struct lmcs_coding *coding = e->coding;
+    if (coding->link == NULL) {
+        e->sources[0] = (struct lmcs_guarded){coding->data, coding->may_change ? 0 : coding->raw_bytes};
+        e->sources[1] = (struct lmcs_guarded){coding->base, coding->base != NULL ? coding->raw_bytes : 0};
+        e->source_count = 2;
+        return;
+    }
+    for (size_t i = 0; i < coding->made.df.base_count; i++) {
+        e->sources[e->source_count++] = (struct lmcs_guarded){coding->link->before[i], coding->raw_bytes};
+        e->sources[e->source_count++] = (struct lmcs_guarded){coding->link->after[i], coding->raw_bytes};
+    }
+}
+
+static enum lmcs_status make_room(struct encoding *e, struct lmcs_error *error)
+{
+    const struct lmcs_coding *coding = e->coding;
+    bool whole = decoded_bytes(coding) <= WHOLE_BYTES;
+    size_t block = coding->raw_bytes < LMC_BLOCK_BYTES ? (size_t)coding->raw_bytes : LMC_BLOCK_BYTES;
+    bool room;
+    if (coding->link != NULL) {
+        e->block_count = lmc_link_encoder_block_count(e->link_encoder);
+        e->slot_bytes = lmc_link_block_bound(coding->made.df.base_count, block);
+        e->link_blocks = calloc(e->block_count + 1, sizeof *e->link_blocks);
+        room = e->link_blocks != NULL;
+    } else {
+        e->block_count = lmc_encoder_block_count(e->encoder);
+        e->slot_bytes = lmc_block_bound(block);
+        e->blocks = calloc(e->block_count + 1, sizeof *e->blocks);
+        room = e->blocks != NULL;
+    }
+    e->slot_bytes = (e->slot_bytes + 63) & ~(size_t)63;
+    e->slots = malloc((whole ? e->block_count + 1 : WINDOW_BLOCKS) * e->slot_bytes);
+    return room && e->slots != NULL ? LMCS_OK : lmcs_fail_memory(error);
 }
 
 static enum lmcs_status prepare(struct encoding *e, struct lmcs_error *error)
@@ -245,24 +344,18 @@ static enum lmcs_status prepare(struct encoding *e, struct lmcs_error *error)
     struct lmc_params params = {
         .dtype = coding->tensor.dtype, .raw_bytes = coding->raw_bytes, .data = coding->data, .base = coding->base};
     struct planning planning = {e, &params, "", LMC_OK};
-    e->sources[0] = (struct lmcs_guarded){coding->data, coding->may_change ? 0 : coding->raw_bytes};
-    e->sources[1] = (struct lmcs_guarded){coding->base, coding->base != NULL ? coding->raw_bytes : 0};
+    guard_sources(e);
     if (coding->base != NULL)
         params.base_digest =
             (struct lmc_hash){coding->base_chain->links[0].df.digest_low, coding->base_chain->links[0].df.digest_high};
-    if (!lmcs_guard(e->sources, 2, plan, &planning))
+    if (!lmcs_guard(e->sources, e->source_count, plan, &planning))
         return fail_unreadable(coding, error);
     if (planning.made != LMC_OK)
         return planning.made == LMC_NO_MEMORY ? lmcs_fail_memory(error)
                                               : lmcs_fail(error, LMCS_INVALID, 0, "codec: %s", planning.why);
-    bool whole = coding->raw_bytes <= WHOLE_BYTES;
-    size_t block = coding->raw_bytes < LMC_BLOCK_BYTES ? (size_t)coding->raw_bytes : LMC_BLOCK_BYTES;
-    e->block_count = lmc_encoder_block_count(e->encoder);
-    e->slot_bytes = (lmc_block_bound(block) + 63) & ~(size_t)63;
-    e->blocks = calloc(e->block_count + 1, sizeof *e->blocks);
-    e->slots = malloc((whole ? e->block_count + 1 : WINDOW_BLOCKS) * e->slot_bytes);
-    if (e->blocks == NULL || e->slots == NULL)
-        return lmcs_fail_memory(error);
+    enum lmcs_status status = make_room(e, error);
+    if (status != LMCS_OK || coding->link != NULL)
+        return status;
     bool needs_base = coding->base != NULL && lmc_encoder_base_count(e->encoder) > 0;
     coding->made.df.payload = LMCS_PAYLOAD_FRAME;
     coding->made.df.base_count = needs_base;
@@ -272,7 +365,10 @@ static enum lmcs_status prepare(struct encoding *e, struct lmcs_error *error)
 
 enum lmcs_status lmcs_coding_verify(const struct lmcs_coding *coding, struct lmcs_error *error)
 {
-    size_t bases = coding->made.df.base_count > 0 ? coding->base_chain->length : 0;
+    bool is_link = coding->link != NULL;
+    size_t bases = is_link                          ? coding->made.df.base_count
+                   : coding->made.df.base_count > 0 ? coding->base_chain->length
+                                                    : 0;
     if (bases > LMCS_CHAIN_BOUND)
         return lmcs_fail(error, LMCS_INVALID, 0, "%s: the chain of a delta would be too long", coding->pool->path);
     struct lmcs_chain *chain = malloc(sizeof *chain);
@@ -280,10 +376,11 @@ enum lmcs_status lmcs_coding_verify(const struct lmcs_coding *coding, struct lmc
         return lmcs_fail_memory(error);
     lmcs_heap_drain(coding->pool->heap);
     chain->length = 1 + bases;
+    chain->line = is_link;
     chain->serial = coding->serial;
     chain->links[0] = coding->made;
     for (size_t i = 0; i < bases; i++)
-        chain->links[1 + i] = coding->base_chain->links[i];
+        chain->links[1 + i] = is_link ? coding->before[i] : coding->base_chain->links[i];
     const struct lmcs_tensor *tensor = &coding->tensor;
     enum lmcs_status status = lmcs_chain_read(coding->pool, chain, tensor->name, tensor->dtype, tensor->ndim,
                                               tensor->shape, NULL, NULL, error);
@@ -297,9 +394,14 @@ enum lmcs_status lmcs_coding_run(struct lmcs_coding *coding, struct lmcs_error *
     coding->worthwhile = coding->is_known = false;
     enum lmcs_status status = prepare(&e, error);
     if (status == LMCS_OK)
-        status = coding->raw_bytes <= WHOLE_BYTES ? encode_whole(&e, error) : encode_by_windows(&e, error);
+        status = decoded_bytes(coding) <= WHOLE_BYTES ? encode_whole(&e, error) : encode_by_windows(&e, error);
     lmc_encoder_free(e.encoder);
+    lmc_link_encoder_free(e.link_encoder);
     free(e.blocks);
+    free(e.link_blocks);
     free(e.slots);
-    return status == LMCS_OK && coding->worthwhile ? lmcs_coding_verify(coding, error) : status;
+    if (status != LMCS_OK || !coding->worthwhile)
+        return status;
+    write_behind(coding);
+    return lmcs_coding_verify(coding, error);
 }

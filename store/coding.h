@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* coding.h - a tensor's bytes become a frame in the pool: for the compactor, and for captures that write deltas. */
+/*
+ * coding.h - a tensor's bytes become a frame in the pool: for the compactor, and for captures that write deltas; and
+ * the arrays of an optimizer become a link.
+ */
 #ifndef LMCS_CODING_H
 #define LMCS_CODING_H
 
@@ -18,6 +21,9 @@ struct lmcs_coding {
     const void *base;                    /* NULL: none */
     const struct lmcs_chain *base_chain; /* of the base, pinned */
     const struct lmcs_content *known;    /* NULL, or: when the data turns out to be that, nothing is made */
+    const struct lmc_link_params *link;  /* NULL, or: a link is made, and data, base and known are not looked at ... */
+    const struct lmcs_content *before;   /* ... from these contents, raw and pinned */
+    uint64_t most_bytes;                 /* not worthwhile when it is larger; 0: than what saves the 64th part */
     /* on output */
     struct lmcs_content made; /* on input its raw size; parts, sizes, bases, kind; the digest, when data may change */
     bool is_known;            /* it was */

@@ -4,8 +4,9 @@
  *
  * Work comes in rounds, each of one kind, taken in this order:
  *   release   retired ranges that no reader needs any more
- *   code      the oldest snapshot of a shelf that is not among its newest `keep_raw` and was not looked at yet: the
- *             contents whose run ends with it are coded against what came after them
+ *   code      the oldest snapshot of a shelf that is not among its newest `keep_raw` and was not looked at yet: links
+ *             are made from it to the next one (links.c); then the contents whose run ends with it are coded against
+ *             what came after them, or stored by the links that lead to them
  *   rebase    contents that live on only as bases: they and their dependents are coded so that they can go
  *   move      what still lives in an extent that is nearly dead
  *   parity    for what policies want it of, when nothing else is left to do
@@ -30,6 +31,8 @@
 #include "compact_plan.h"
 #include "grow.h"
 #include "guard.h"
+#include "lines.h"
+#include "links.h"
 #include "manifest.h"
 #include "parity.h"
 #include "prune.h"
@@ -39,7 +42,7 @@
 #include "topology.h"
 #include "tree.h"
 
-#define BATCH_CONTENTS  64u
+#define BATCH_CONTENTS  512u
 #define BATCH_BYTES     ((uint64_t)64 << 20)
 #define RELEASE_AT_ONCE 4096u
 #define LONGEST_SEARCH  4096
@@ -76,6 +79,7 @@ struct candidate {
 /* What the plan for the contents of one snapshot depends on. */
 struct outlook {
     uint32_t chain;
+    uint32_t links;
     uint32_t keep_raw;
     uint64_t rate_bytes; /* of decoded bytes that are coded in a second; 0: no limit */
     struct lmcs_plan_pattern pattern;
@@ -92,6 +96,7 @@ struct round {
     bool urgent;      /* a capture found no space: only the newest snapshots stay raw, and the policies' rules hold */
     const char *held; /* urgent: the shelf that this capture has */
     bool worked;      /* something was done */
+    uint64_t swapped; /* contents that were written anew */
     struct candidate *candidates;
     size_t count;
     size_t capacity;
@@ -215,7 +220,7 @@ static enum lmcs_status can_be_base(struct lmcs_txn *txn, const struct lmcs_cont
     enum lmcs_status status = lmcs_content_find(txn, id, &base, possible, error);
     if (status != LMCS_OK || !*possible)
         return status;
-    *possible = id != content->id && base.df.raw_bytes == content->df.raw_bytes;
+    *possible = id != content->id && base.df.raw_bytes == content->df.raw_bytes && base.link == 0;
     while (status == LMCS_OK && *possible && base.df.base_count > 0) {
         *possible = base.bases[0] != content->id && ++*depth <= LMCS_CHAIN_BOUND;
         status = lmcs_content_get(txn, base.bases[0], &base, error);
@@ -259,6 +264,13 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
     enum lmcs_status status = lmcs_content_find(round->txn, entry->content, &content, &found, error);
     if (status != LMCS_OK || !found)
         return status;
+    bool bears = false;
+    if (content.df.payload == LMCS_PAYLOAD_RAW)
+        status = lmcs_content_bears_links(round->txn, &content, &bears, error);
+    if (status != LMCS_OK)
+        return status;
+    if (bears || (content.df.payload == LMCS_PAYLOAD_RAW && content.link != 0)) /* stored by its link, or a keyframe */
+        return add_candidate(round, &(struct candidate){.content = content.id, .chain = outlook->chain}, error);
     uint32_t wanted = outlook->pattern.jumps[content.df.place % outlook->pattern.length];
     if (successor != 0)
         status = find_successors(round, identity, content.id, wanted, &successors, error);
@@ -283,6 +295,7 @@ static void apply_policy(struct round *round, const struct lmcs_shelf *shelf)
     lmcs_shelf_policy(shelf, &policy);
     bool pressed = round->urgent || lmcs_over_budget(round->txn, &policy);
     outlook->chain = policy.chain;
+    outlook->links = policy.links;
     outlook->keep_raw = pressed ? 1 : policy.keep_raw;
     outlook->rate_bytes = round->background && !pressed ? policy.rate_bytes : 0;
 }
@@ -386,6 +399,7 @@ static enum lmcs_status swap_batch(struct round *round, struct batch *batch, str
         return status;
     }
     status = lmcs_txn_commit(&txn, error);
+    round->swapped += status == LMCS_OK ? swapped : 0;
     pthread_mutex_lock(&round->compactor->lock);
     round->compactor->compacted_contents += status == LMCS_OK ? swapped : 0;
     pthread_mutex_unlock(&round->compactor->lock);
@@ -431,7 +445,10 @@ static enum lmcs_status code_one(struct round *round, struct batch *batch, const
         free(recode);
         return is_of_one_content(round, candidate->content, status) ? LMCS_OK : status;
     }
-    status = lmcs_recode_encode(recode, error);
+    bool linked = false;
+    status = recode->has_base ? LMCS_OK : lmcs_recode_linked(recode, &linked, error);
+    if (status == LMCS_OK && !linked)
+        status = lmcs_recode_encode(recode, error);
     if (status == LMCS_DAMAGED && recode->has_base) { /* it may be the base: what it would rest on must be sound */
         (void)is_of_one_content(round, candidate->base, status);
         lmcs_recode_alone(recode);
@@ -464,7 +481,9 @@ static enum lmcs_status code_candidates(struct round *round, struct lmcs_error *
         if (status == LMCS_FULL && batch.count > 0)
             status = LMCS_OK; /* what the batch frees is room for the next one */
         if (batch.count > 0 && (status == LMCS_OK || status == LMCS_CANCELLED)) {
+            const uint64_t before = round->swapped;
             enum lmcs_status swapped = swap_batch(round, &batch, error);
+            round->worked |= round->swapped > before; /* which may have made room for what found none */
             status = swapped != LMCS_OK ? swapped : status;
         }
         end_batch(&batch);
@@ -492,11 +511,57 @@ static enum lmcs_status move_watermark(struct round *round, uint64_t shelf_id, u
     return status;
 }
 
+static bool links_may_go_on(void *context, uint64_t bytes)
+{
+    struct round *round = context;
+    struct lmcs_error ignored;
+    if (round->background)
+        hold_rate(round, bytes);
+    return go_on(round, 0, 1, &ignored) == LMCS_OK;
+}
+
+/*
+ * What there is no room to write anew stays as it is, and its turn comes again: others may be small enough, and what is
+ * moved, pruned or given back may be room for it.
+ */
+static enum lmcs_status unless_full(enum lmcs_status status)
+{
+    return status == LMCS_FULL ? LMCS_OK : status;
+}
+
+/* From the snapshot whose turn it is to the next one. */
+static enum lmcs_status link_shelf(struct round *round, uint64_t shelf_id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_links_turn turn = {.pool = round->pool,
+                                   .shelf = shelf_id,
+                                   .serial = round->background,
+                                   .go_on = links_may_go_on,
+                                   .context = round};
+    bool found;
+    enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    round->txn = &txn;
+    status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
+    if (status == LMCS_OK && found && (shelf.df.flags & LMCS_SHELF_STAGING) == 0) {
+        apply_policy(round, &shelf);
+        turn.bound = round->outlook.links;
+        status = next_snapshot(&txn, &shelf, round->outlook.keep_raw, &turn.number, error);
+    }
+    lmcs_txn_end(&txn);
+    return status == LMCS_OK && turn.number != 0 ? lmcs_links_make(&turn, error) : status;
+}
+
 static enum lmcs_status code_shelf(struct round *round, uint64_t shelf_id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     uint64_t number = 0;
     round->count = 0;
+    enum lmcs_status linked = link_shelf(round, shelf_id, error);
+    if (linked != LMCS_OK)
+        return linked;
     enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
@@ -509,7 +574,7 @@ static enum lmcs_status code_shelf(struct round *round, uint64_t shelf_id, struc
     if (status == LMCS_OK)
         status = move_watermark(round, shelf_id, number, error);
     round->worked |= status == LMCS_OK;
-    return status;
+    return unless_full(status);
 }
 
 static enum lmcs_status code_round(struct round *round, struct lmcs_error *error)
@@ -540,19 +605,27 @@ struct unused_base {
     struct lmcs_content content;
     uint64_t dependents[32];
     size_t dependent_count;
+    bool bears_links; /* links are among what rests on it: they are not made again */
 };
 
 static enum lmcs_status list_dependents(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct unused_base *base,
                                         struct lmcs_error *error)
 {
     base->dependent_count = 0;
+    base->bears_links = false;
     enum lmcs_status status =
         lmcs_cursor_seek(cursor, txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
                          (struct lmcs_key_df){base->id, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == base->id &&
            base->dependent_count < 32) {
-        base->dependents[base->dependent_count++] = lmcs_cursor_key(cursor).low;
-        status = lmcs_cursor_next(cursor, error);
+        struct lmcs_content dependent;
+        status = lmcs_content_get(txn, lmcs_cursor_key(cursor).low, &dependent, error);
+        bool is_link = status == LMCS_OK && dependent.df.payload == LMCS_PAYLOAD_LINK;
+        base->bears_links |= is_link;
+        if (status == LMCS_OK && !is_link)
+            base->dependents[base->dependent_count++] = dependent.id;
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
     }
     return status;
 }
@@ -663,6 +736,37 @@ static enum lmcs_status rebase_one(struct round *round, const struct unused_base
     return status;
 }
 
+/*
+ * Has the step that inherits an unused one of its line begin a line of its own, if that costs less than the links that
+ * are kept for it: as after pruning to every tenth step.
+ */
+static enum lmcs_status restart_line(struct round *round, uint64_t unused, struct lmcs_error *error)
+{
+    struct batch batch = {.count = 0};
+    struct lmcs_line_heir heir;
+    struct lmcs_txn txn;
+    uint64_t stored = 0;
+    enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_line_find_heir(&txn, unused, &heir, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || heir.count == 0 || !lmcs_plan_restart(heir.link_bytes, heir.raw_bytes))
+        return status;
+    lmcs_region_init(&batch.region, round->pool, 1);
+    for (size_t i = 0; status == LMCS_OK && i < heir.count; i++)
+        status = code_one(round, &batch, &(struct candidate){.content = heir.arrays[i]}, error);
+    bool all = batch.count == heir.count; /* of a line, part of a step can't begin another */
+    for (size_t i = 0; i < batch.count; i++) {
+        all = all && batch.items[i]->worthwhile;
+        stored += batch.items[i]->made.df.stored_bytes;
+    }
+    if (status == LMCS_OK && all && stored < heir.link_bytes)
+        status = swap_batch(round, &batch, error);
+    end_batch(&batch);
+    return status;
+}
+
 /* What could be done for it has been done: it stays until its last dependent goes. */
 static enum lmcs_status settle_unused(struct round *round, uint64_t id, struct lmcs_error *error)
 {
@@ -697,6 +801,8 @@ static enum lmcs_status rebase_round(struct round *round, struct lmcs_error *err
         round->worked = true;
         for (size_t i = 0; status == LMCS_OK && i < base.dependent_count; i++)
             status = rebase_one(round, &base, base.dependents[i], error);
+        if (status == LMCS_OK && base.bears_links)
+            status = restart_line(round, id, error);
         lmcs_code_let_in(round->pool);
         /* If it has to stay, it need not stay raw. */
         round->count = 0;
@@ -832,9 +938,9 @@ static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
     if (status == LMCS_OK)
         status = code_round(round, error);
     if (status == LMCS_OK)
-        status = rebase_round(round, error);
+        status = unless_full(rebase_round(round, error));
     if (status == LMCS_OK && !round->worked)
-        status = move_round(round, error);
+        status = unless_full(move_round(round, error));
     if (status == LMCS_OK)
         status = look_at_suspects(round, error);
     if (status == LMCS_OK && !round->worked && !round->urgent)

@@ -94,6 +94,11 @@ bool lmcs_plan_rebase(uint64_t old_bytes, uint64_t new_bytes, uint64_t base_byte
     return new_bytes <= old_bytes || new_bytes - old_bytes < share;
 }
 
+bool lmcs_plan_restart(uint64_t link_bytes, uint64_t raw_bytes)
+{
+    return link_bytes > raw_bytes;
+}
+
 uint64_t lmcs_plan_reserve(uint64_t last_snapshot_bytes)
 {
     return last_snapshot_bytes + last_snapshot_bytes / 4;

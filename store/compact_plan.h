@@ -73,6 +73,12 @@ struct lmcs_plan lmcs_plan_content(const struct lmcs_plan_facts *facts, const st
  */
 bool lmcs_plan_rebase(uint64_t old_bytes, uint64_t new_bytes, uint64_t base_bytes, uint32_t base_uses);
 
+/*
+ * Whether a step whose line lost the steps below it is to begin a line of its own: links that nothing else needs take
+ * more than its arrays do raw, and so more than its keyframes.
+ */
+bool lmcs_plan_restart(uint64_t link_bytes, uint64_t raw_bytes);
+
 /* File space of free extents to keep warm for captures: one snapshot's. */
 uint64_t lmcs_plan_reserve(uint64_t last_snapshot_bytes);
 

@@ -6,6 +6,9 @@
  * inherit it don't count. It also counts the deltas that use it as a base. With neither it goes. One that is only a
  * base is noted in the tree of dependents under base 0, so that the compactor can code its dependents anew and let
  * it go.
+ *
+ * A link is a content of its own, which no manifest has: it rests on the arrays before a step, and those after it rest
+ * on it, whether they are stored by it or, being raw still, only may be later. It goes with the last of them.
  */
 #include "content.h"
 
@@ -276,7 +279,7 @@ void lmcs_identity_tensor(const struct lmcs_identity *identity, struct lmcs_tens
 
 struct content_record {
     struct lmcs_content_df df;
-    unsigned char rest[LMCS_MAX_PARTS * sizeof(struct lmcs_part_df) + LMC_MAX_BASES * 8];
+    unsigned char rest[LMCS_MAX_PARTS * sizeof(struct lmcs_part_df) + LMC_MAX_BASES * 8 + 8];
 };
 
 uint64_t lmcs_content_room(const struct lmcs_content *content)
@@ -285,6 +288,22 @@ uint64_t lmcs_content_room(const struct lmcs_content *content)
     for (size_t i = 0; i < content->df.part_count; i++)
         room += lmcs_room(content->parts[i].bytes);
     return room;
+}
+
+static bool links_are_sound(const struct lmcs_content *content)
+{
+    const struct lmcs_content_df *df = &content->df;
+    switch (df->payload) {
+    case LMCS_PAYLOAD_LINK:
+        return df->base_count >= 2 && content->link == 0 && df->runs == 0 && df->output == 0 && df->place >= 1 &&
+               df->place <= LMCS_LINK_BOUND;
+    case LMCS_PAYLOAD_LINKED:
+        return df->base_count == 0 && content->link != 0 && df->part_count == 0 && df->output < LMC_MAX_BASES;
+    case LMCS_PAYLOAD_RAW:
+        return content->link != 0 ? df->output < LMC_MAX_BASES : df->output == 0;
+    default:
+        return content->link == 0 && df->base_count <= 1 && df->output == 0;
+    }
 }
 
 static bool content_is_sound(struct lmcs_txn *txn, const struct lmcs_content *content)
@@ -302,8 +321,10 @@ static bool content_is_sound(struct lmcs_txn *txn, const struct lmcs_content *co
         df->payload != LMCS_PAYLOAD_RAW || (df->base_count == 0 && df->raw_bytes <= sum &&
                                             sum >= df->raw_bytes + (blocks > 1 ? blocks * sizeof(struct lmc_hash) : 0));
     /* A frame has at least 33 bytes for each block: no sum of sizes can overflow. */
-    bool frame_fits = df->payload != LMCS_PAYLOAD_FRAME || blocks <= sum / 33;
-    return sum == df->stored_bytes && df->payload <= LMCS_PAYLOAD_FRAME && raw_fits && frame_fits && df->output == 0;
+    bool is_frame = df->payload == LMCS_PAYLOAD_FRAME || df->payload == LMCS_PAYLOAD_LINK;
+    bool frame_fits = !is_frame || blocks <= sum / 33;
+    return sum == df->stored_bytes && df->payload <= LMCS_PAYLOAD_LINKED && raw_fits && frame_fits &&
+           links_are_sound(content);
 }
 
 enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmcs_content *content, bool *found,
@@ -318,14 +339,17 @@ enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmc
         return status;
     const struct lmcs_content_df *df = &record.df;
     size_t parts = df->part_count * sizeof(struct lmcs_part_df), bases = df->base_count * sizeof(uint64_t);
-    bool sound =
-        df->part_count <= LMCS_MAX_PARTS && df->base_count <= LMC_MAX_BASES && bytes == sizeof *df + parts + bases;
+    size_t link = (df->flags & LMCS_CONTENT_HAS_LINK) != 0 ? sizeof(uint64_t) : 0;
+    bool sound = df->part_count <= LMCS_MAX_PARTS && df->base_count <= LMC_MAX_BASES &&
+                 bytes == sizeof *df + parts + bases + link;
     if (sound) {
         content->id = id;
         content->df = *df;
+        content->link = 0;
         memcpy(content->parts, record.rest, parts);
         memcpy(content->bases, record.rest + parts, bases);
-        sound = content_is_sound(txn, content);
+        memcpy(&content->link, record.rest + parts + bases, link);
+        sound = (content->link != 0) == (link != 0) && content_is_sound(txn, content);
     }
     if (!sound)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of content %llu", txn->pool->path,
@@ -348,11 +372,14 @@ enum lmcs_status lmcs_content_put(struct lmcs_txn *txn, const struct lmcs_conten
 {
     struct content_record record = {.df = content->df};
     size_t parts = content->df.part_count * sizeof(struct lmcs_part_df);
-    size_t bases = content->df.base_count * sizeof(uint64_t);
+    size_t bases = content->df.base_count * sizeof(uint64_t), link = content->link != 0 ? sizeof content->link : 0;
+    record.df.flags &= (uint8_t)~LMCS_CONTENT_HAS_LINK;
+    record.df.flags |= link != 0 ? LMCS_CONTENT_HAS_LINK : 0;
     memcpy(record.rest, content->parts, parts);
     memcpy(record.rest + parts, content->bases, bases);
+    memcpy(record.rest + parts + bases, &content->link, link);
     return lmcs_tree_put(txn, LMCS_TREE_CONTENTS, &txn->root.trees[LMCS_TREE_CONTENTS],
-                         (struct lmcs_key_df){content->id, 0}, &record, sizeof record.df + parts + bases, error);
+                         (struct lmcs_key_df){content->id, 0}, &record, sizeof record.df + parts + bases + link, error);
 }
 
 static enum lmcs_status add_parts(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error)
@@ -386,40 +413,52 @@ static enum lmcs_status raise_height(struct lmcs_txn *txn, uint64_t id, uint32_t
     return LMCS_OK;
 }
 
-/* Enters a content as a dependent of its bases. */
+/* Enters a content as a dependent of another. */
+static enum lmcs_status tie(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t base, uint32_t height,
+                            struct lmcs_error *error)
+{
+    enum lmcs_status status = raise_height(txn, base, height, 1, error);
+    return status == LMCS_OK ? lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                                             (struct lmcs_key_df){base, content->id}, NULL, 0, error)
+                             : status;
+}
+
+/* Of its bases; a link is no delta, and does not count as one. */
 static enum lmcs_status tie_bases(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < content->df.base_count; i++) {
-        status = raise_height(txn, content->bases[i], content->df.height + 1u, 1, error);
-        if (status == LMCS_OK)
-            status = lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                                   (struct lmcs_key_df){content->bases[i], content->id}, NULL, 0, error);
-    }
+    uint32_t height = content->df.payload == LMCS_PAYLOAD_LINK ? 0 : content->df.height + 1u;
+    for (size_t i = 0; status == LMCS_OK && i < content->df.base_count; i++)
+        status = tie(txn, content, content->bases[i], height, error);
     return status;
 }
 
 static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_release *release,
                                struct lmcs_error *error);
 
+static enum lmcs_status untie(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t base_id,
+                              struct lmcs_release *release, struct lmcs_error *error)
+{
+    struct lmcs_content base;
+    enum lmcs_status status = lmcs_tree_delete(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                                               (struct lmcs_key_df){base_id, content->id}, NULL, error);
+    if (status == LMCS_OK)
+        status = lmcs_content_get(txn, base_id, &base, error);
+    if (status != LMCS_OK)
+        return status;
+    base.df.base_uses--;
+    if (base.df.base_uses == 0)
+        base.df.height = 0;
+    return base.df.base_uses == 0 && base.df.runs == 0 ? let_go(txn, &base, release, error)
+                                                       : lmcs_content_put(txn, &base, error);
+}
+
 static enum lmcs_status untie_bases(struct lmcs_txn *txn, const struct lmcs_content *content,
                                     struct lmcs_release *release, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < content->df.base_count; i++) {
-        struct lmcs_content base;
-        status = lmcs_tree_delete(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                                  (struct lmcs_key_df){content->bases[i], content->id}, NULL, error);
-        if (status == LMCS_OK)
-            status = lmcs_content_get(txn, content->bases[i], &base, error);
-        if (status != LMCS_OK)
-            break;
-        base.df.base_uses--;
-        if (base.df.base_uses == 0)
-            base.df.height = 0;
-        status = base.df.base_uses == 0 && base.df.runs == 0 ? let_go(txn, &base, release, error)
-                                                             : lmcs_content_put(txn, &base, error);
-    }
+    for (size_t i = 0; status == LMCS_OK && i < content->df.base_count; i++)
+        status = untie(txn, content, content->bases[i], release, error);
     return status;
 }
 
@@ -428,6 +467,20 @@ static enum lmcs_status retire_parts(struct lmcs_txn *txn, const struct lmcs_con
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < content->df.part_count; i++)
         status = lmcs_space_retire(txn, content->parts[i].offset, content->parts[i].bytes, error);
+    return status;
+}
+
+/* What a content that is stored by a link takes of it; 0: it is not. */
+static enum lmcs_status link_share(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t *share,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_content link;
+    *share = 0;
+    if (content->df.payload != LMCS_PAYLOAD_LINKED)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_content_get(txn, content->link, &link, error);
+    if (status == LMCS_OK)
+        *share = lmcs_content_room(&link) / link.df.base_count;
     return status;
 }
 
@@ -447,12 +500,16 @@ static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *conten
         status = lmcs_tree_delete(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
                                   (struct lmcs_key_df){0, content->id}, &found, error);
     if (status == LMCS_OK && found) { /* it was counted when it was noted */
-        uint64_t room = lmcs_content_room(content);
+        uint64_t room = lmcs_content_room(content), share = 0;
         release->later_bytes -= room < release->later_bytes ? room : release->later_bytes;
+        status = link_share(txn, content, &share, error);
+        release->kept_bytes -= share < release->kept_bytes ? share : release->kept_bytes;
     }
     if (status == LMCS_OK)
         status = lmcs_identity_count(txn, content->df.identity, -1, error);
-    return status == LMCS_OK ? untie_bases(txn, content, release, error) : status;
+    if (status == LMCS_OK)
+        status = untie_bases(txn, content, release, error);
+    return status == LMCS_OK && content->link != 0 ? untie(txn, content, content->link, release, error) : status;
 }
 
 enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_error *error)
@@ -464,6 +521,8 @@ enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *con
         status = add_parts(txn, content, error);
     if (status == LMCS_OK)
         status = tie_bases(txn, content, error);
+    if (status == LMCS_OK && content->link != 0)
+        status = tie(txn, content, content->link, 0, error);
     return status == LMCS_OK ? lmcs_identity_count(txn, content->df.identity, 1, error) : status;
 }
 
@@ -494,18 +553,35 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     if (content.df.runs == 0 && content.df.base_uses == 0)
         return let_go(txn, &content, release, error);
     if (content.df.runs == 0) {
+        uint64_t share;
         release->later_bytes += lmcs_content_room(&content);
-        status = lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                               (struct lmcs_key_df){0, id}, &successor, sizeof successor, error);
+        status = link_share(txn, &content, &share, error);
+        release->kept_bytes += share;
+        if (status == LMCS_OK)
+            status = lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                                   (struct lmcs_key_df){0, id}, &successor, sizeof successor, error);
     }
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
+}
+
+/* What had parity wants it for the link that it is stored by from now on. */
+static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_parity_record own, links;
+    bool has = false, known = false;
+    enum lmcs_status status = lmcs_parity_find(txn, content->id, &own, &has, error);
+    if (status == LMCS_OK && has)
+        status = lmcs_parity_find(txn, content->link, &links, &known, error);
+    return status == LMCS_OK && has && !known ? lmcs_parity_want(txn, content->link, own.df.data, own.df.parity, error)
+                                              : status;
 }
 
 enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,
                                    struct lmcs_error *error)
 {
     struct lmcs_content old, changed;
-    struct lmcs_release release = {0, 0};
+    struct lmcs_release release = {0};
     enum lmcs_status status = lmcs_content_get(txn, id, &old, error);
     if (status != LMCS_OK)
         return status;
@@ -515,9 +591,14 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
     changed.df.part_count = with->df.part_count;
     changed.df.base_count = with->df.base_count;
     changed.df.flags = with->df.flags;
+    /* Its link is what it is by now; what gets a frame of its own has no use for it any more. */
+    changed.df.output = with->df.payload == LMCS_PAYLOAD_FRAME ? 0 : old.df.output;
+    changed.link = with->df.payload == LMCS_PAYLOAD_FRAME ? 0 : old.link;
     memcpy(changed.parts, with->parts, sizeof changed.parts);
     memcpy(changed.bases, with->bases, sizeof changed.bases);
     status = retire_parts(txn, &old, error);
+    if (status == LMCS_OK && changed.df.payload == LMCS_PAYLOAD_LINKED)
+        status = hand_on_parity(txn, &changed, error);
     if (status == LMCS_OK && !same_bytes)
         status = lmcs_care_renew(txn, id, error);
     if (status == LMCS_OK)
@@ -529,7 +610,52 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
                 memcmp(old.bases, with->bases, old.df.base_count * sizeof old.bases[0]) == 0;
     if (status == LMCS_OK && !same)
         status = tie_bases(txn, &changed, error);
-    return status == LMCS_OK && !same ? untie_bases(txn, &old, &release, error) : status;
+    if (status == LMCS_OK && changed.link != old.link && changed.link != 0)
+        status = tie(txn, &changed, changed.link, 0, error);
+    if (status == LMCS_OK && !same)
+        status = untie_bases(txn, &old, &release, error);
+    return status == LMCS_OK && changed.link != old.link && old.link != 0 ? untie(txn, &old, old.link, &release, error)
+                                                                          : status;
+}
+
+enum lmcs_status lmcs_content_set_link(struct lmcs_txn *txn, uint64_t id, uint64_t link, uint8_t output,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_content content;
+    struct lmcs_release release = {0};
+    enum lmcs_status status = lmcs_content_get(txn, id, &content, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t old = content.link;
+    content.link = link;
+    content.df.output = output;
+    status = lmcs_content_put(txn, &content, error);
+    if (status == LMCS_OK && link != 0)
+        status = tie(txn, &content, link, 0, error);
+    return status == LMCS_OK && old != 0 ? untie(txn, &content, old, &release, error) : status;
+}
+
+enum lmcs_status lmcs_content_bears_links(struct lmcs_txn *txn, const struct lmcs_content *content, bool *bears,
+                                          struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    *bears = false;
+    if (content->df.base_uses == 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                              (struct lmcs_key_df){content->id, 0}, error);
+    while (status == LMCS_OK && !*bears && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == content->id) {
+        struct lmcs_content dependent;
+        status = lmcs_content_get(txn, lmcs_cursor_key(cursor).low, &dependent, error);
+        *bears = status == LMCS_OK && dependent.df.payload == LMCS_PAYLOAD_LINK;
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
 }
 
 enum lmcs_status lmcs_content_depth(struct lmcs_txn *txn, const struct lmcs_content *content, uint32_t *depth,

@@ -40,6 +40,7 @@ struct lmcs_content {
     struct lmcs_content_df df;
     struct lmcs_part_df parts[LMCS_MAX_PARTS];
     uint64_t bases[LMC_MAX_BASES];
+    uint64_t link; /* that leads to it; 0: none */
 };
 
 /* LMCS_DAMAGED when there is none, or it is not sound. */
@@ -54,6 +55,7 @@ enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *con
 struct lmcs_release {
     uint64_t freed_bytes;
     uint64_t later_bytes;
+    uint64_t kept_bytes;
 };
 /* A run of a content begins under a name, which may be another than the one that it was entered with. */
 enum lmcs_status lmcs_content_run(struct lmcs_txn *txn, uint64_t id, uint64_t identity, struct lmcs_error *error);
@@ -66,9 +68,16 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
 /*
  * Replaces a content's payload: parts, bases and kind are those of `with`. The old ones are let go. `same_bytes`: it is
  * stored as it was, elsewhere, and what care.h notes of it stays; else nothing of it is lost, and new parity is wanted.
+ * A link that leads to it stays what it is by now, unless `with` is a frame of its own: then it is let go, too.
  */
 enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,
                                    struct lmcs_error *error);
+/* Whether a link rests on it: then it has to be raw, a keyframe, or linked itself. */
+enum lmcs_status lmcs_content_bears_links(struct lmcs_txn *txn, const struct lmcs_content *content, bool *bears,
+                                          struct lmcs_error *error);
+/* Notes a link that leads to it (0: none any more), as array `output`; its payload stays what it is. */
+enum lmcs_status lmcs_content_set_link(struct lmcs_txn *txn, uint64_t id, uint64_t link, uint8_t output,
+                                       struct lmcs_error *error);
 /* Deltas to undo to read it. LMCS_DAMAGED past the bound. */
 enum lmcs_status lmcs_content_depth(struct lmcs_txn *txn, const struct lmcs_content *content, uint32_t *depth,
                                     struct lmcs_error *error);

@@ -13,6 +13,7 @@
 
 #include "elements.h"
 #include "grow.h"
+#include "relations.h"
 #include "snapshot.h"
 
 /* ---- What the snapshots have ---- */
@@ -39,22 +40,25 @@ static enum lmcs_status add_item(void *context, uint64_t identity, const struct 
     return LMCS_OK;
 }
 
-/* Long metadata is an attachment of the store's own. */
-static enum lmcs_status drop_meta(struct lmcs_txn *txn, const struct lmcs_record *record, struct items *items,
-                                  struct lmcs_error *error)
+/* Takes off the attachments that are the store's own. */
+static enum lmcs_status drop_own(struct lmcs_txn *txn, const struct lmcs_record *record, struct items *items,
+                                 struct lmcs_error *error)
 {
-    struct lmcs_identity identity;
-    uint64_t content;
-    bool found;
-    size_t kept = 0;
-    enum lmcs_status status =
-        lmcs_manifest_find(txn, record, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found, error);
-    if (status != LMCS_OK || !found)
-        return status;
-    for (size_t i = 0; i < items->count; i++)
-        if (items->at[i].identity != identity.id)
-            items->at[kept++] = items->at[i];
-    items->count = kept;
+    static const char *const names[] = {LMCS_META_NAME, LMCS_RELATIONS_NAME, LMCS_CONSTANTS_NAME};
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+        struct lmcs_identity identity;
+        uint64_t content;
+        bool found;
+        size_t kept = 0;
+        enum lmcs_status status =
+            lmcs_manifest_find(txn, record, LMCS_ATTACHMENT, names[k], &identity, &content, &found, error);
+        if (status != LMCS_OK)
+            return status;
+        for (size_t i = 0; i < items->count; i++)
+            if (!found || items->at[i].identity != identity.id)
+                items->at[kept++] = items->at[i];
+        items->count = kept;
+    }
     return LMCS_OK;
 }
 
@@ -68,7 +72,7 @@ static enum lmcs_status list_items(struct lmcs_snapshot *snapshot, struct items 
         return status;
     status = lmcs_manifest_each(&txn, &record, add_item, items, error);
     if (status == LMCS_OK)
-        status = drop_meta(&txn, &record, items, error);
+        status = drop_own(&txn, &record, items, error);
     lmcs_txn_end(&txn);
     return status;
 }

@@ -352,6 +352,8 @@ enum lmcs_status lmcs_donors_ask(struct lmcs_donors *donors, const struct lmcs_c
     if (!donors->is_listed)
         status = list_pool(&donors->sources[0], error);
     donors->is_listed |= status == LMCS_OK;
+    if (content->df.payload == LMCS_PAYLOAD_LINK) /* it has no decoded bytes of its own */
+        return status;
     donors->content = content->id;
     donors->identity = content->df.identity;
     donors->raw_bytes = content->df.raw_bytes;
@@ -386,7 +388,7 @@ static bool hashes_in_archive(const struct copy *copy, struct lmc_hash *hashes, 
     const struct lmcs_archive_link *link = &copy->decoding.links[0];
     const struct lmcs_tensor *tensor = copy->decoding.tensor;
     uint64_t at;
-    if (link->header == NULL)
+    if (link->header == NULL || copy->decoding.line > 0) /* a link's header has those of all arrays */
         return false;
     for (uint64_t i = 0; i < blocks; i++)
         if (link->content->payload == LMCS_PAYLOAD_RAW)
@@ -493,6 +495,48 @@ bool lmcs_donors_block(struct lmcs_donors *donors, uint64_t block, const struct 
             copy->head.hashes[block].high == hash->high && read_copy(copy, block, hash, bytes, to)) {
             donors->name = "a neighbour that has the same block";
             return true;
+        }
+    }
+    return false;
+}
+
+/* ---- Links ---- */
+
+static bool read_link(struct source *source, const struct listed *item, void *to, size_t bytes)
+{
+    struct lmcs_error ignored;
+    struct lmcs_pieces pieces;
+    if (source->pool == NULL) {
+        const struct lmcs_archive_content *content = &source->reader.contents[item->content];
+        lmcs_pieces_init(&pieces, source->fd, source->start, content);
+        return content->payload == LMCS_PAYLOAD_LINK && content->stored_bytes == bytes &&
+               lmcs_pieces_read(&pieces, 0, to, bytes, &ignored) == LMCS_OK;
+    }
+    struct copy *copy = calloc(1, sizeof *copy);
+    if (copy == NULL)
+        return false;
+    copy->source = source;
+    const struct lmcs_content *content = &copy->chain.links[0];
+    bool read = hold(copy, item->content) && content->df.payload == LMCS_PAYLOAD_LINK &&
+                content->df.stored_bytes == bytes &&
+                lmcs_payload_read(source->pool->media, content, 0, to, bytes, &ignored) == LMCS_OK;
+    close_copy(copy);
+    return read;
+}
+
+bool lmcs_donors_link(struct lmcs_donors *donors, const struct lmcs_content *link, size_t which, void *to, size_t bytes)
+{
+    const struct listed wanted = {.digest = {link->df.digest_low, link->df.digest_high}};
+    for (size_t i = 0; i < donors->source_count; i++) {
+        struct source *source = &donors->sources[i];
+        for (size_t k = 0; k < source->count; k++) {
+            const struct listed *item = &source->list[k];
+            if (by_digest(item, &wanted) != 0 || (source->is_own && item->content == link->id) || which-- > 0)
+                continue;
+            donors->name = source->name;
+            if (read_link(source, item, to, bytes))
+                return true;
+            which = 0; /* that was none: the next one, then */
         }
     }
     return false;

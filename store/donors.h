@@ -23,6 +23,12 @@ const struct lmc_hash *lmcs_donors_hashes(struct lmcs_donors *donors);
  * known. False: nobody has it; then what is in `to` means nothing.
  */
 bool lmcs_donors_block(struct lmcs_donors *donors, uint64_t block, const struct lmc_hash *hash, void *to);
+/*
+ * The frame of the link that is asked for, `bytes` long, as another pool or an archive has it: one that leads between
+ * the same states. `which`: 0 for the first, and so on. False: there are no more.
+ */
+bool lmcs_donors_link(struct lmcs_donors *donors, const struct lmcs_content *link, size_t which, void *to,
+                      size_t bytes);
 /* Who was the last to give something, in words. */
 const char *lmcs_donors_name(const struct lmcs_donors *donors);
 

@@ -289,29 +289,6 @@ enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *nam
     return status;
 }
 
-/* ---- Live variables ---- */
-
-static enum lmcs_status count_one(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
-{
-    (void)error;
-    ++*(uint64_t *)context;
-    free(record);
-    return LMCS_OK;
-}
-
-/* Whoever has a live variable open knows it by its shelf's name, so that name stays, and the shelf with it. */
-static enum lmcs_status check_no_live(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *what,
-                                      struct lmcs_error *error)
-{
-    uint64_t count = 0;
-    enum lmcs_status status = lmcs_live_record_each(txn, shelf->df.id, count_one, &count, error);
-    if (status == LMCS_OK && count > 0)
-        return lmcs_fail(error, LMCS_IN_USE, 0,
-                         "%s: shelf \"%.200s\" has %llu live variables and can't be %s: erase them first",
-                         txn->pool->path, shelf->name, (unsigned long long)count, what);
-    return status;
-}
-
 /* ---- Names ---- */
 
 static enum lmcs_status rename_in(struct lmcs_txn *txn, const char *from, const char *to, struct lmcs_error *error)
@@ -319,8 +296,6 @@ static enum lmcs_status rename_in(struct lmcs_txn *txn, const char *from, const 
     struct lmcs_shelf shelf;
     struct lmcs_root_tree_df *names = &txn->root.trees[LMCS_TREE_SHELF_NAMES];
     enum lmcs_status status = lmcs_shelf_get(txn, from, &shelf, error);
-    if (status == LMCS_OK)
-        status = check_no_live(txn, &shelf, "renamed", error);
     if (status == LMCS_OK)
         status = check_free(txn, to, error);
     if (status == LMCS_OK)
@@ -335,7 +310,8 @@ static enum lmcs_status rename_in(struct lmcs_txn *txn, const char *from, const 
     return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
 }
 
-static enum lmcs_status rename_now(struct lmcs_pool *pool, const char *from, const char *to, struct lmcs_error *error)
+static enum lmcs_status rename_in_txn(struct lmcs_pool *pool, const char *from, const char *to,
+                                      struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
@@ -345,6 +321,16 @@ static enum lmcs_status rename_now(struct lmcs_pool *pool, const char *from, con
     if (status == LMCS_OK)
         return lmcs_txn_commit(&txn, error);
     lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status rename_now(struct lmcs_pool *pool, const char *from, const char *to, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_live_shelf_begin(pool, from, "renamed", error);
+    if (status != LMCS_OK)
+        return status;
+    status = rename_in_txn(pool, from, to, error);
+    lmcs_live_shelf_end(pool, from, status == LMCS_OK);
     return status;
 }
 
@@ -401,8 +387,6 @@ static enum lmcs_status hide(struct lmcs_txn *txn, const char *name, uint64_t *i
     if (status == LMCS_OK)
         status = check_unprepared(txn, &shelf, error);
     if (status == LMCS_OK)
-        status = check_no_live(txn, &shelf, "removed", error);
-    if (status == LMCS_OK)
         status = lmcs_origin_forget(txn, &shelf, error);
     if (status != LMCS_OK)
         return status;
@@ -419,14 +403,18 @@ static enum lmcs_status count_removal(struct lmcs_pool *pool, const char *name, 
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
     uint64_t number = 0;
-    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    enum lmcs_status status = lmcs_live_shelf_begin(pool, name, "removed", error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_live_shelf_end(pool, name, false);
+    status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_get(&txn, name, &shelf, error);
     if (status == LMCS_OK)
         status = check_unprepared(&txn, &shelf, error);
     if (status == LMCS_OK)
-        status = check_no_live(&txn, &shelf, "removed", error);
+        status = lmcs_live_count_removal(&txn, shelf.df.id, removal, error);
     while (status == LMCS_OK) {
         status = lmcs_record_after(&txn, &shelf, 0, &number, error);
         if (status != LMCS_OK || number == 0)
@@ -437,19 +425,28 @@ static enum lmcs_status count_removal(struct lmcs_pool *pool, const char *name, 
     return status;
 }
 
-static enum lmcs_status drop_now(struct lmcs_pool *pool, const char *name, struct lmcs_removal *removal,
-                                 struct lmcs_error *error)
+static enum lmcs_status hide_in_txn(struct lmcs_pool *pool, const char *name, uint64_t *id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
-    uint64_t id = 0;
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = hide(&txn, name, &id, error);
+    status = hide(&txn, name, id, error);
     if (status == LMCS_OK)
-        status = lmcs_txn_commit(&txn, error);
-    else
-        lmcs_txn_end(&txn);
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status drop_now(struct lmcs_pool *pool, const char *name, struct lmcs_removal *removal,
+                                 struct lmcs_error *error)
+{
+    uint64_t id = 0;
+    enum lmcs_status status = lmcs_live_shelf_begin(pool, name, "removed", error);
+    if (status != LMCS_OK)
+        return status;
+    status = hide_in_txn(pool, name, &id, error);
+    lmcs_live_shelf_end(pool, name, status == LMCS_OK);
     if (status != LMCS_OK)
         return status;
     status = lmcs_stage_drop_shelf(pool, id, removal, error);
@@ -464,7 +461,7 @@ enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool
                                  struct lmcs_error *error)
 {
     struct lmcs_busy_shelf *busy;
-    struct lmcs_removal counted = {0, 0, 0};
+    struct lmcs_removal counted = {0};
     const char *name = shelf == NULL ? "" : shelf;
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
     if (status == LMCS_OK)

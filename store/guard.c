@@ -76,18 +76,29 @@ static void handle(int number, siginfo_t *info, void *context)
     pass_on(number, info, context);
 }
 
+static bool is_on_top(struct sigaction *now)
+{
+    return sigaction(SIGBUS, NULL, now) == 0 && (now->sa_flags & SA_SIGINFO) != 0 && now->sa_sigaction == handle;
+}
+
 void lmcs_guard_install(void)
 {
     /* SA_NODEFER: it is left by a jump, after which the next one must come through. */
     struct sigaction now, action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
     pthread_mutex_lock(&install_lock);
-    bool ours = sigaction(SIGBUS, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == handle;
-    if (!ours) {
+    if (!is_on_top(&now)) {
         previous = now;
         sigaction(SIGBUS, &action, NULL);
     }
     pthread_mutex_unlock(&install_lock);
+}
+
+bool lmcs_guard_holds(void)
+{
+    struct sigaction now;
+    sigset_t blocked;
+    return is_on_top(&now) && pthread_sigmask(SIG_SETMASK, NULL, &blocked) == 0 && sigismember(&blocked, SIGBUS) == 0;
 }
 
 bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(void *context), void *context)

@@ -22,6 +22,11 @@ struct lmcs_guarded {
  * so it must hold no locks. A SIGBUS that has nothing to do with the ranges goes to whoever handled it before.
  */
 bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(void *context), void *context);
+/*
+ * Whether a guard of this thread would be asked first: nobody has put a handler of his own on top since, and SIGBUS is
+ * not blocked. For work that can as well be done without touching what may fail.
+ */
+bool lmcs_guard_holds(void);
 /* memcpy whose source is guarded; what it leaves in `to` when it fails is unspecified. */
 bool lmcs_guard_copy(void *to, const void *from, size_t bytes);
 

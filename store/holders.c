@@ -65,11 +65,23 @@ static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
 static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cursor, size_t i)
 {
     struct needed base = f->needed[i];
-    enum lmcs_status status =
-        lmcs_cursor_seek(cursor, &f->txn, LMCS_TREE_DEPENDENTS, &f->txn.root.trees[LMCS_TREE_DEPENDENTS],
-                         (struct lmcs_key_df){base.content, 0}, f->error);
+    struct lmcs_content content = {.df = {.payload = LMCS_PAYLOAD_RAW}};
+    bool found;
+    enum lmcs_status status = lmcs_content_find(&f->txn, base.content, &content, &found, f->error);
+    if (status == LMCS_DAMAGED) /* what rests on it is found all the same */
+        status = LMCS_OK;
+    bool is_link = content.df.payload == LMCS_PAYLOAD_LINK;
+    if (status == LMCS_OK)
+        status = lmcs_cursor_seek(cursor, &f->txn, LMCS_TREE_DEPENDENTS, &f->txn.root.trees[LMCS_TREE_DEPENDENTS],
+                                  (struct lmcs_key_df){base.content, 0}, f->error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == base.content) {
-        status = need(f, lmcs_cursor_key(cursor).low, base.root);
+        bool needs_it = true; /* what is raw only may be stored by a link later */
+        if (is_link)
+            status = lmcs_content_get(&f->txn, lmcs_cursor_key(cursor).low, &content, f->error);
+        if (status == LMCS_OK && is_link)
+            needs_it = content.df.payload != LMCS_PAYLOAD_RAW;
+        if (status == LMCS_OK && needs_it)
+            status = need(f, lmcs_cursor_key(cursor).low, base.root);
         if (status == LMCS_OK)
             status = lmcs_cursor_next(cursor, f->error);
     }

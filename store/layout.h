@@ -247,12 +247,56 @@ struct lmcs_snapshot_df {
     uint64_t tensor_count;
     uint64_t raw_bytes;
     unsigned char group[16];
-    uint64_t reserved[2];
+    uint32_t links; /* enum lmcs_links: what came of links from the snapshot before to this one */
+    uint32_t reserved0;
+    uint64_t reserved;
     /* {"metrics": {...}, "meta": {...}} follows */
 };
 static_assert(sizeof(struct lmcs_snapshot_df) == 128, "snapshot layout");
 #define LMCS_META_NAME "lmcstore.meta"
 #define LMCS_META_MOST ((uint64_t)64 << 20)
+
+/* Two attachments of the store's own, of snapshots whose caller said which tensors are one optimizer's state. */
+#define LMCS_RELATIONS_MAGIC 0x58434d4cu /* "LMCX" */
+#define LMCS_CONSTANTS_MAGIC 0x43434d4cu /* "LMCC" */
+
+struct lmcs_relations_df {
+    uint32_t magic;
+    uint32_t version; /* 1 */
+    uint64_t count;
+};
+static_assert(sizeof(struct lmcs_relations_df) == 16, "relations layout");
+
+struct lmcs_related_df {
+    uint32_t group; /* of constants */
+    uint8_t name_count;
+    uint8_t reserved[3];
+    uint16_t name_bytes[4];
+    /* the names follow, without ends */
+};
+static_assert(sizeof(struct lmcs_related_df) == 16, "relation layout");
+
+struct lmcs_constants_df {
+    uint32_t optimizer; /* as in codec/lmc.h */
+    uint32_t flags;
+    double constants[9]; /* step, lr, weight_decay, beta1, beta2, eps, momentum, dampening, scale */
+};
+static_assert(sizeof(struct lmcs_constants_df) == 80, "constants layout");
+
+/* What came of links from the snapshot before to one. */
+enum lmcs_links {
+    LMCS_LINKS_UNKNOWN = 0, /* not looked at, or there is nothing that changed together */
+    LMCS_LINKS_MADE,
+    LMCS_LINKS_FIRST,       /* the line was as long as the policy lets it be: this one begins the next */
+    LMCS_LINKS_GAP,         /* the step before it is missing */
+    LMCS_LINKS_UNEXPLAINED, /* no arithmetic that is known made it */
+    LMCS_LINKS_LARGE,       /* a link is not smaller than deltas */
+    LMCS_LINKS_OFF,         /* the policy says so */
+    LMCS_LINKS_UNFIT,       /* the tensors that were named are not there, or not alike */
+    LMCS_LINKS_NOT_RAW,     /* they, or those before, were coded already, or something rests on them */
+    LMCS_LINKS_NOT_FOUND,   /* nobody said what belongs together, and the data show no optimizer's step */
+    LMCS_LINKS_COUNT
+};
 
 struct lmcs_tag_df {
     uint64_t number;
@@ -277,8 +321,13 @@ struct lmcs_identity_df {
 };
 static_assert(sizeof(struct lmcs_identity_df) == 16, "identity layout");
 
-enum lmcs_payload_kind { LMCS_PAYLOAD_RAW = 0, LMCS_PAYLOAD_FRAME = 1 };
-#define LMCS_CONTENT_SETTLED 1u /* tried: a frame is no smaller than the raw bytes */
+/*
+ * A content that is a link is no tensor's: its payload is a link frame, which leads from its bases, the arrays before
+ * a step, to the contents that name it. Of those, one that is linked has no payload: the link's is how it is stored.
+ */
+enum lmcs_payload_kind { LMCS_PAYLOAD_RAW = 0, LMCS_PAYLOAD_FRAME = 1, LMCS_PAYLOAD_LINK = 2, LMCS_PAYLOAD_LINKED = 3 };
+#define LMCS_CONTENT_SETTLED  1u /* tried: a frame is no smaller than the raw bytes */
+#define LMCS_CONTENT_HAS_LINK 2u /* raw or linked: a link leads to it, whose id follows the bases */
 
 struct lmcs_part_df {
     uint64_t offset;
@@ -298,9 +347,10 @@ struct lmcs_content_df {
     uint8_t flags;
     uint16_t part_count;
     uint8_t base_count;
-    uint8_t output; /* which output of the frame this is */
-    uint32_t place; /* contents of its name that were coded since the last keyframe: a hint for the compactor */
-    /* parts, then bases (u64 content each) */
+    uint8_t output; /* with a link: which of its arrays this is */
+    uint32_t place; /* contents of its name that were coded since the last keyframe: a hint for the compactor; of a link
+                       the links to undo to read what it leads to, itself included */
+    /* parts, then bases (u64 content each), then the link (u64 content) */
 };
 static_assert(sizeof(struct lmcs_content_df) == 64, "content layout");
 
@@ -334,6 +384,7 @@ struct lmcs_wanted_df {
 #define LMCS_BASE_SETTLED UINT64_MAX
 #define LMCS_MAX_PARTS    16u /* of a payload */
 #define LMCS_CHAIN_BOUND  7u  /* deltas to undo, at most, to read a content */
+#define LMCS_LINK_BOUND   64u /* links to undo, at most */
 
 /* ---- Live variables ---- */
 

@@ -182,12 +182,19 @@ enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, 
 {
     struct lmcs_live_shelf *shelf = pool->live->shelves;
     uint64_t id = 0;
-    while (shelf != NULL && (name == NULL || strcmp(shelf->name, name) != 0))
+    enum lmcs_status status = LMCS_OK;
+    *found = NULL;
+    if (pool->heap == NULL) /* the process that writes may have given the name to another shelf */
+        status = find_shelf_id(pool, name, &id, error);
+    if (status != LMCS_OK || (pool->heap == NULL && id == 0))
+        return status;
+    while (shelf != NULL && (name == NULL || strcmp(shelf->name, name) != 0 || (id != 0 && shelf->id != id)))
         shelf = shelf->next;
     *found = shelf;
     if (shelf != NULL)
         return LMCS_OK;
-    enum lmcs_status status = find_shelf_id(pool, name, &id, error);
+    if (id == 0)
+        status = find_shelf_id(pool, name, &id, error);
     if (status == LMCS_OK && id == 0 && make)
         status = make_shelf(pool, name, &id, error);
     if (status != LMCS_OK || id == 0)
@@ -231,7 +238,10 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
                              "%s: this thread has a transaction on shelf \"%.200s\" that is neither committed nor "
                              "aborted; they don't nest",
                              pool->path, shelf->name);
-        if (!lmcs_live_wait(pool->live, &until, wait_ms))
+        shelf->waiting++; /* so it stays what it is */
+        bool in_time = lmcs_live_wait(pool->live, &until, wait_ms);
+        shelf->waiting--;
+        if (!in_time)
             return lmcs_fail(error, LMCS_IN_USE, 0,
                              "%s: shelf \"%.200s\" has a transaction, a snapshot or a checkout of its live variables "
                              "under way, which has not ended within %u ms",

@@ -114,7 +114,8 @@ void lmcs_live_give_difference(struct lmcs_pool *pool, const struct lmcs_live_re
 struct lmcs_live_shelf {
     struct lmcs_live_shelf *next;
     uint64_t id;
-    bool held; /* by a transaction, a snapshot or a checkout */
+    bool held;        /* by a transaction, a snapshot or a checkout */
+    uint32_t waiting; /* threads that want to hold it */
     pthread_t holder;
     struct lmcs_transaction *transaction;
     char name[];
@@ -203,6 +204,23 @@ enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error
 /* `make`: the shelf is made if it is not there. Without: *shelf is NULL then. */
 enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, bool make,
                                       struct lmcs_live_shelf **shelf, struct lmcs_error *error);
+
+/* ---- Shelves (live_shelf.c) ---- */
+
+/*
+ * Around the change of a shelf's name, or its removal from sight: in between nobody holds, or can open, any of its
+ * variables. LMCS_IN_USE: somebody of this process holds one. `gone`: the name is no longer that shelf's.
+ */
+enum lmcs_status lmcs_live_shelf_begin(struct lmcs_pool *pool, const char *name, const char *what,
+                                       struct lmcs_error *error);
+void lmcs_live_shelf_end(struct lmcs_pool *pool, const char *name, bool gone);
+/* What the variables of a shelf take is added to what a removal frees. */
+enum lmcs_status lmcs_live_count_removal(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_removal *removal,
+                                         struct lmcs_error *error);
+/* Erases all variables of a shelf that is out of sight, some at a time. */
+enum lmcs_status lmcs_live_drop(struct lmcs_pool *pool, uint64_t shelf, struct lmcs_removal *removal,
+                                struct lmcs_error *error);
+
 /* The body of a name, with one more reference; NULL: there is none. */
 enum lmcs_status lmcs_live_body_find(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error);

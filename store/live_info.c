@@ -53,6 +53,7 @@ static void fill_body(struct lmcs_live_body *body, struct lmcs_live_info *info)
     fill_record(body->record, body->pool, info);
     fill_state(body->record, &state, info);
     info->handles = body->handles;
+    info->is_damaged = body->is_damaged;
     if (!body->named)
         info->name[0] = '\0';
 }
@@ -84,8 +85,8 @@ static bool is_wanted(const struct lmcs_live_filter *filter, const struct lmcs_l
     if (filter == NULL)
         return true;
     return (filter->prefix == NULL || strncmp(info->name, filter->prefix, strlen(filter->prefix)) == 0) &&
-           info->written_ns >= filter->written_from_ns &&
-           (filter->written_until_ns == 0 || info->written_ns < filter->written_until_ns);
+           (info->is_damaged || (info->written_ns >= filter->written_from_ns &&
+                                 (filter->written_until_ns == 0 || info->written_ns < filter->written_until_ns)));
 }
 
 static enum lmcs_status add_info(struct listing *listing, const struct lmcs_live_info *info, struct lmcs_error *error)
@@ -112,9 +113,11 @@ static enum lmcs_status list_record(void *context, struct lmcs_live_record *reco
         listing->pool->heap != NULL && lmcs_live_body_of_id(listing->pool->live, record->shelf, record->id) != NULL;
     if (!has_body)
         status = lmcs_cell_read(listing->pool, record, NULL, &state, error);
-    if (!has_body && status == LMCS_OK) {
+    if (!has_body && (status == LMCS_OK || status == LMCS_DAMAGED)) {
         fill_record(record, listing->pool, &info);
-        fill_state(record, &state, &info);
+        info.is_damaged = status == LMCS_DAMAGED; /* the others are not kept from being listed */
+        if (!info.is_damaged)
+            fill_state(record, &state, &info);
         status = add_info(listing, &info, error);
     }
     free(record);

@@ -177,6 +177,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *
  *   keep_raw=N     the newest N snapshots stay raw (1 or more; 4)
  *   chain=N        to read a tensor, N deltas are undone at most (0 to 7; 3). 0: no deltas. More: smaller, and slower
+ *   links=N        where relations say what an optimizer's state is (lmcs_capture_relate), consecutive steps are stored
+ *                  by links, of which N are undone at most (0 to 64; 24) to read a tensor; off: none are made
  *   keep=RULE,...  what is kept when the compactor prunes: what any rule says; "all" (as it is without the word): no
  *                  snapshot is ever removed. What is tagged or prepared, and the latest, is always kept.
  *                    last:N           the newest N
@@ -242,16 +244,17 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool 
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *name,
                                                          struct lmcs_error *error);
 /*
- * Gives a shelf another name; snapshot handles go on. LMCS_EXISTS: there is one of that name; LMCS_IN_USE: it has live
- * variables.
+ * Gives a shelf another name; snapshot handles go on. LMCS_EXISTS: there is one of that name; LMCS_IN_USE: somebody in
+ * this process has one of its live variables open.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                            struct lmcs_error *error);
 struct lmcs_removal;
 /*
- * Removes a shelf with all its snapshots for ever. The first commit takes it out of sight as a whole; then its
- * snapshots go, and what a crash leaves of them goes when the pool is next opened for writing. Forks of it keep what
- * they share. `removal` may be NULL. With dry_run nothing is changed. LMCS_IN_USE: it has live variables.
+ * Removes a shelf with all its snapshots and live variables for ever. The first commit takes it out of sight as a
+ * whole; then these go, and what a crash leaves of them goes when the pool is next opened for writing. Forks of it keep
+ * what they share. `removal` may be NULL. With dry_run nothing is changed. LMCS_IN_USE: somebody in this process has
+ * one of its live variables open.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool dry_run,
                                                          struct lmcs_removal *removal, struct lmcs_error *error);
@@ -302,6 +305,28 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *c
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture,
                                                                const struct lmcs_tensor *tensor,
                                                                const char *existing_name, struct lmcs_error *error);
+/*
+ * Which of a capture's tensors are the state of one parameter under an optimizer, in the order of a link's arrays
+ * (lmc.h): exp_avg, exp_avg_sq, the parameter, and with amsgrad max_exp_avg_sq; or momentum_buffer, the parameter. The
+ * constants are those of the step that led to this state, as in struct lmc_link_hints; lmc_link_gradient_scale finds
+ * the scale in gradients. When the step before is a snapshot as well, the compactor can store this one for little more
+ * than the gradient (the policy's `links`).
+ */
+struct lmcs_relation {
+    const char *names[4];
+    uint32_t name_count;
+    uint32_t optimizer; /* enum lmc_optimizer */
+    uint32_t flags;     /* LMC_LINK_* */
+    double step, lr, weight_decay, beta1, beta2, eps, momentum, dampening, scale;
+};
+/*
+ * May be called several times, before or after the tensors are put. Relations are hints: tensors that are not there,
+ * are not f32 or have not one shape, and constants that are wrong, cost space and nothing else. LMCS_INVALID: they make
+ * no sense by themselves; then none of this call is taken, and the capture goes on.
+ */
+LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_relate(struct lmcs_capture *capture,
+                                                             const struct lmcs_relation *relations, size_t count,
+                                                             struct lmcs_error *error);
 /*
  * Reserves room for a row-major tensor and gives a pointer to fill it in place (zeroed or not: unspecified), valid
  * until commit or abort. It is hashed and made durable at commit; nothing else may write to it meanwhile.
@@ -414,7 +439,10 @@ struct lmcs_snapshot_storage {
     uint64_t raw_contents;
     uint64_t delta_contents;    /* coded against a base */
     uint64_t keyframe_contents; /* compressed, alone */
+    uint64_t link_contents;     /* stored by a link, of which stored_bytes has their share */
     uint32_t longest_chain;     /* deltas to undo, at most; 0: all raw or keyframes */
+    uint32_t longest_line;      /* links to undo, at most */
+    const char *links_note;     /* why the step before does not lead to it by links; NULL: it does, or nobody asked */
 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot,
                                                                struct lmcs_snapshot_storage *storage,
@@ -479,6 +507,7 @@ struct lmcs_removal {
     uint64_t freed_bytes; /* payloads that nothing refers to any more: free as soon as readers let go of them */
     uint64_t later_bytes; /* kept as bases of other snapshots' deltas: free after compaction */
     uint64_t removed_tags;
+    uint64_t kept_bytes; /* of its links, on which those of later steps rest: they go with the last of these */
 };
 /* Removes a snapshot for ever. `removal` may be NULL. With dry_run nothing is changed. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf,
@@ -511,7 +540,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune(struct lmcs_pool *pool, cons
 
 /* ---- Reading -------------------------------------------------------------------------------------------------- */
 
-enum lmcs_stored_as { LMCS_STORED_RAW, LMCS_STORED_KEYFRAME, LMCS_STORED_DELTA };
+enum lmcs_stored_as { LMCS_STORED_RAW, LMCS_STORED_KEYFRAME, LMCS_STORED_DELTA, LMCS_STORED_LINK };
 
 /* One tensor of a snapshot. Pointers are valid during the visit, or as long as the view that gave it. */
 struct lmcs_entry {
@@ -519,9 +548,9 @@ struct lmcs_entry {
     struct lmc_hash digest;
     uint64_t content; /* equal numbers: the same stored content */
     uint64_t raw_bytes;
-    uint64_t stored_bytes;
+    uint64_t stored_bytes; /* of a link its share */
     enum lmcs_stored_as stored_as;
-    uint32_t chain; /* deltas to undo to read it */
+    uint32_t chain; /* deltas or links to undo to read it */
 };
 
 /*
@@ -636,7 +665,10 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
 
 /* ---- Compaction ----------------------------------------------------------------------------------------------- */
 
-/* Compacts until nothing is left to do, and gives unused file space back. */
+/*
+ * Compacts until nothing is left to do, and gives unused file space back. What there is no room to write anew in a full
+ * pool stays as it is, for the next time: lmcs_pool_info has the backlog.
+ */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);
 /* The background thread holds still between pause and resume (they nest); compaction on request is not affected. */

@@ -102,6 +102,7 @@ struct lmcs_live_info {
     int32_t numa_node;   /* of the pool; -1: not known, or one node only */
     unsigned char note[LMCS_LIVE_MAX_NOTE + 1]; /* and a NUL */
     uint32_t note_bytes;
+    bool is_damaged; /* opening it fails, and version and written_ns are not known; nor is a value's size */
 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_info(struct lmcs_live *live, struct lmcs_live_info *info,
                                                         struct lmcs_error *error);
@@ -113,7 +114,8 @@ struct lmcs_live_filter {
 };
 /*
  * Visits the variables of a shelf by name (byte order), until `visit` returns false. `filter` may be NULL. A shelf that
- * is not there has none. All are looked up before the first visit, so `visit` may call any function.
+ * is not there has none. One that is damaged is among them whenever it was written to. All are looked up before the
+ * first visit, so `visit` may call any function.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_list(struct lmcs_pool *pool, const char *shelf,
                                                         const struct lmcs_live_filter *filter,

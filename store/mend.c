@@ -65,6 +65,7 @@ struct mending {
     bool has_parity;
     bool was_lost; /* something of it, by what is noted */
     struct lmcs_scan scan;
+    bool is_another;      /* the image is not what was stored, but another link between the same states */
     unsigned char *image; /* its stored bytes */
     size_t image_bytes;
     char source[LMCS_SOURCE_TEXT];
@@ -250,6 +251,32 @@ static enum lmcs_status try_donors(struct mending *m, struct lmcs_error *error)
     return took ? scan_image(m, error) : LMCS_OK;
 }
 
+/* A link has no copy that is decoded; one that leads between the same states takes its place. */
+static enum lmcs_status try_links(struct mending *m, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    unsigned char *own = m->image;
+    if (stored(m)->df.payload != LMCS_PAYLOAD_LINK)
+        return LMCS_OK;
+    m->image = map_memory(m->image_bytes, error);
+    if (m->image == NULL) {
+        m->image = own;
+        return LMCS_NO_MEMORY;
+    }
+    for (size_t i = 0; status == LMCS_OK && !m->is_another; i++) {
+        if (!lmcs_donors_link(m->mender->donors, stored(m), i, m->image, m->image_bytes))
+            break;
+        status = scan_image(m, error);
+        m->is_another = status == LMCS_OK && lmcs_scan_is_clean(&m->scan);
+    }
+    if (m->is_another)
+        note_source(m, lmcs_donors_name(m->mender->donors));
+    unsigned char *other = m->is_another ? own : m->image;
+    m->image = m->is_another ? m->image : own;
+    munmap(other, m->image_bytes + 1);
+    return status == LMCS_OK && !m->is_another ? scan_image(m, error) : status;
+}
+
 /* ---- Committing ---- */
 
 static bool same_payload(const struct lmcs_content *a, const struct lmcs_content *b)
@@ -330,6 +357,15 @@ static enum lmcs_status look_again(struct mending *m, const struct lmcs_content 
     return status;
 }
 
+/* What someone else has coded counts only once it has been decoded. */
+static enum lmcs_status decode_link(struct mending *m, const struct lmcs_content *made, struct lmcs_error *error)
+{
+    struct lmcs_chain chain = m->chain;
+    chain.links[0] = *made;
+    return lmcs_chain_read(m->pool, &chain, m->identity.name, m->identity.df.dtype, m->identity.df.ndim,
+                           m->identity.shape, NULL, NULL, error);
+}
+
 static enum lmcs_status keep_image(struct mending *m, bool *done, struct lmcs_error *error)
 {
     struct lmcs_region region;
@@ -338,8 +374,10 @@ static enum lmcs_status keep_image(struct mending *m, bool *done, struct lmcs_er
     enum lmcs_status status = write_bytes(m, &region, m->image, m->image_bytes, &made, error);
     if (status == LMCS_OK)
         status = look_again(m, &made, error);
+    if (status == LMCS_OK && m->is_another)
+        status = decode_link(m, &made, error);
     if (status == LMCS_OK)
-        status = commit(m, &made, true, &region, &m->scan, done, error);
+        status = commit(m, &made, !m->is_another, &region, &m->scan, done, error);
     lmcs_region_end(&region);
     return status;
 }
@@ -389,6 +427,7 @@ static unsigned char *decode_base(struct mending *m, struct lmcs_chain *base)
     if (m->chain.length < 2)
         return NULL;
     base->length = m->chain.length - 1;
+    base->line = 0;
     base->serial = false;
     memcpy(base->links, m->chain.links + 1, base->length * sizeof base->links[0]);
     unsigned char *bytes = map_memory(base->links[0].df.raw_bytes, &ignored);
@@ -487,6 +526,8 @@ static enum lmcs_status mend_stored(struct mending *m, struct lmcs_error *error)
         status = try_table(m, error);
     if (status == LMCS_OK && !lmcs_scan_is_clean(&m->scan))
         status = try_donors(m, error);
+    if (status == LMCS_OK && !lmcs_scan_is_clean(&m->scan))
+        status = try_links(m, error);
     return status;
 }
 
@@ -502,6 +543,13 @@ static enum lmcs_status give_up(struct mending *m, struct lmcs_mended *mended, s
     return commit(m, NULL, true, NULL, &m->scan, &done, error);
 }
 
+static enum lmcs_status scan_stored(struct mending *m, struct lmcs_error *error)
+{
+    struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, stored(m));
+    lmcs_scan_free(&m->scan);
+    return lmcs_scan(&bytes, stored(m), &m->identity, m->pool->workers, &m->scan, error);
+}
+
 /* What is stored has been scanned, and something is wrong with it, or was by what is noted. */
 static enum lmcs_status mend_one(struct mending *m, struct lmcs_mended *mended, struct lmcs_error *error)
 {
@@ -512,6 +560,10 @@ static enum lmcs_status mend_one(struct mending *m, struct lmcs_mended *mended, 
         return status;
     if (m->scan.bad_count < bad || m->scan.head_is_bad != head) {
         status = keep_image(m, &done, error);
+        if (status == LMCS_DAMAGED && m->is_another) { /* it does not lead there, or can't be read for what is before */
+            status = scan_stored(m, error);
+            return status == LMCS_OK ? give_up(m, mended, error) : status;
+        }
         if (status != LMCS_OK || !done || lmcs_scan_is_clean(&m->scan)) {
             mended->is_whole = status == LMCS_OK;
             return status;
@@ -525,8 +577,7 @@ static enum lmcs_status mend_one(struct mending *m, struct lmcs_mended *mended, 
             mended->is_whole = status == LMCS_OK;
             return status;
         }
-        struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, stored(m));
-        status = lmcs_scan(&bytes, stored(m), &m->identity, m->pool->workers, &m->scan, error);
+        status = scan_stored(m, error);
     }
     done = false;
     if (status == LMCS_OK && stored(m)->df.payload == LMCS_PAYLOAD_FRAME)
@@ -547,8 +598,7 @@ enum lmcs_status lmcs_mend(struct lmcs_mender *mender, uint64_t content, struct 
     m->pool = mender->pool;
     enum lmcs_status status = take_up(m, content, &found, error);
     if (status == LMCS_OK && found) {
-        struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, stored(m));
-        status = lmcs_scan(&bytes, stored(m), &m->identity, m->pool->workers, &m->scan, error);
+        status = scan_stored(m, error);
         if (status == LMCS_OK && !lmcs_scan_is_clean(&m->scan)) {
             status = mend_one(m, mended, error);
         } else if (status == LMCS_OK) {

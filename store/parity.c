@@ -563,13 +563,18 @@ static enum lmcs_status note_content(void *context, uint64_t identity, const str
 {
     const struct noting *noting = context;
     struct lmcs_parity_record now;
+    struct lmcs_content content;
     bool found;
     (void)identity;
     (void)successor;
-    enum lmcs_status status = lmcs_parity_find(noting->txn, entry->content, &now, &found, error);
+    enum lmcs_status status = lmcs_content_get(noting->txn, entry->content, &content, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t id = content.df.payload == LMCS_PAYLOAD_LINKED ? content.link : content.id;
+    status = lmcs_parity_find(noting->txn, id, &now, &found, error);
     if (status != LMCS_OK || (found && now.df.data == noting->data && now.df.parity == noting->parity))
         return status;
-    return lmcs_parity_want(noting->txn, entry->content, noting->data, noting->parity, error);
+    return lmcs_parity_want(noting->txn, id, noting->data, noting->parity, error);
 }
 
 /* Notes what the next snapshots of a shelf have new. *noted: there was one. */

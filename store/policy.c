@@ -207,6 +207,15 @@ static enum lmcs_status read_parity(struct reader *reader, struct lmcs_policy *p
     return LMCS_OK;
 }
 
+static enum lmcs_status read_links(struct reader *reader, struct lmcs_policy *policy)
+{
+    uint64_t number = 0;
+    if (!take(reader, "off") && (!take_number(reader, &number) || number > LMCS_LINK_BOUND))
+        return fail_word(reader, "a line has 0 to 64 links; or off");
+    policy->links = (uint32_t)number;
+    return LMCS_OK;
+}
+
 static enum lmcs_status read_word(struct reader *reader, struct lmcs_policy *policy)
 {
     uint64_t number;
@@ -228,6 +237,8 @@ static enum lmcs_status read_word(struct reader *reader, struct lmcs_policy *pol
         policy->chain = (uint32_t)number;
         return LMCS_OK;
     }
+    if (take(reader, "links="))
+        return read_links(reader, policy);
     if (take(reader, "rate=")) {
         if (take(reader, "none")) {
             policy->rate_bytes = 0;
@@ -242,12 +253,13 @@ static enum lmcs_status read_word(struct reader *reader, struct lmcs_policy *pol
         return read_scrub(reader, policy);
     if (take(reader, "parity="))
         return read_parity(reader, policy);
-    return fail_word(reader, "there is keep_raw=, chain=, keep=, budget=, rate=, encode=, scrub= and parity=");
+    return fail_word(reader, "there is keep_raw=, chain=, links=, keep=, budget=, rate=, encode=, scrub= and parity=");
 }
 
 void lmcs_policy_init(struct lmcs_policy *policy)
 {
-    *policy = (struct lmcs_policy){.keep_raw = LMCS_DEFAULT_KEEP_RAW, .chain = LMCS_DEFAULT_CHAIN};
+    *policy = (struct lmcs_policy){
+        .keep_raw = LMCS_DEFAULT_KEEP_RAW, .chain = LMCS_DEFAULT_CHAIN, .links = LMCS_DEFAULT_LINKS};
 }
 
 enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy, struct lmcs_error *error)
@@ -339,6 +351,8 @@ enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[
         put(&writer, "%s", i > 0 ? "," : "");
         put_rule(&writer, &policy->rules[i]);
     }
+    if (policy->links != LMCS_DEFAULT_LINKS)
+        put(&writer, policy->links > 0 ? " links=%" PRIu32 : " links=off", policy->links);
     if (policy->budget_bytes > 0)
         put_size(&writer, "budget=", policy->budget_bytes);
     if (policy->budget_percent > 0)

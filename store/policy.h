@@ -13,6 +13,7 @@
 
 #define LMCS_DEFAULT_KEEP_RAW 4
 #define LMCS_DEFAULT_CHAIN    3
+#define LMCS_DEFAULT_LINKS    24 /* so that a step of 1 GiB comes back in 4 s on one core: tools/bench.sh links */
 #define LMCS_MAX_RULES        12
 #define LMCS_MAX_PARITY_DATA  128
 #define LMCS_MAX_PARITY       16
@@ -33,6 +34,7 @@ enum lmcs_encode_on_capture { LMCS_ENCODE_NEVER, LMCS_ENCODE_AUTO, LMCS_ENCODE_A
 struct lmcs_policy {
     uint32_t keep_raw;
     uint32_t chain;
+    uint32_t links;          /* in a line, at most; 0: none are made */
     uint64_t budget_bytes;   /* 0: none */
     uint32_t budget_percent; /* of what the pool may take; 0: none */
     uint64_t rate_bytes;     /* a second; 0: no limit */

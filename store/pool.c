@@ -255,12 +255,24 @@ static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, ui
     return fdatasync(fd) == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", path);
 }
 
+/*
+ * Whether a range that has nothing yet is larger than what is free. Asked before, for file systems take all that there
+ * is before they say so, and meanwhile everybody else's writes fail. (One without any blocks has no limit.)
+ */
+static bool can_not_fit(int fd, uint64_t offset, uint64_t bytes)
+{
+    struct statvfs fs;
+    if (fstatvfs(fd, &fs) != 0 || fs.f_blocks == 0 || bytes / fs.f_frsize <= fs.f_bavail)
+        return false;
+    off_t data = lseek(fd, (off_t)offset, SEEK_DATA);
+    return data < 0 ? errno == ENXIO : (uint64_t)data >= offset + bytes;
+}
+
 static enum lmcs_status back_range(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
-    int failure;
-    do
-        failure = fallocate(fd, 0, (off_t)offset, (off_t)bytes) == 0 ? 0 : errno;
-    while (failure == EINTR);
+    int failure = can_not_fit(fd, offset, bytes) ? ENOSPC : 0;
+    while (failure == 0 && fallocate(fd, 0, (off_t)offset, (off_t)bytes) != 0)
+        failure = errno == EINTR ? 0 : errno;
     if (failure == EOPNOTSUPP)
         failure = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
     if (failure == 0)

@@ -8,17 +8,28 @@
 #include "content.h"
 #include "payload.h"
 
-/* A content and what it rests on: links[0] is the content, each further one the base of the one before. */
+#define LMCS_CHAIN_MOST (1 + LMCS_LINK_BOUND + LMC_MAX_BASES)
+
+/*
+ * A content and what it rests on: links[0] is the content, each further one the base of the one before. Where it is a
+ * link, or stored by one, that is a line: then come the links, the newest first, and behind them the arrays from which
+ * the oldest one leads, each raw or a keyframe.
+ */
 struct lmcs_chain {
-    size_t length; /* 1 to LMCS_CHAIN_BOUND + 1 */
+    size_t length; /* 1 to LMCS_CHAIN_MOST */
+    size_t line;   /* links in the line; 0: these are deltas */
     bool serial;   /* read in the caller's thread alone */
-    struct lmcs_content links[LMCS_CHAIN_BOUND + 1];
+    struct lmcs_content links[LMCS_CHAIN_MOST];
 };
 
+/* Of a link, what leads to it and itself. */
 enum lmcs_status lmcs_chain_load(struct lmcs_txn *txn, uint64_t content, struct lmcs_chain *chain,
                                  struct lmcs_error *error);
 /* Pins the payloads, within the transaction that loaded the chain; after that it may end. */
 enum lmcs_status lmcs_chain_pin(struct lmcs_pool *pool, const struct lmcs_chain *chain, struct lmcs_error *error);
+/* Loads and pins it, in a transaction of its own. */
+enum lmcs_status lmcs_chain_hold(struct lmcs_pool *pool, uint64_t content, struct lmcs_chain *chain,
+                                 struct lmcs_error *error);
 void lmcs_chain_unpin(struct lmcs_pool *pool, const struct lmcs_chain *chain);
 
 /* What is known of a content from its identity: dtype and shape (raw_bytes follows from them). */
@@ -36,6 +47,19 @@ struct lmcs_bad_range {
 enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
                                  uint32_t dtype, uint32_t ndim, const uint64_t *shape, void *buffer,
                                  const struct lmcs_bad_range *bad, struct lmcs_error *error);
+
+/*
+ * The same for the arrays of one link at once, which costs as much as one of them: `chain` is that of one of them, or
+ * the link's. contents[i] is what is stored as array i, and buffers[i] where it goes (NULL: only verify); NULL: it is
+ * not wanted.
+ */
+enum lmcs_status lmcs_chain_read_arrays(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
+                                        uint32_t ndim, const uint64_t *shape,
+                                        const struct lmcs_content *const *contents, void *const *buffers,
+                                        struct lmcs_error *error);
+
+/* What a link's record has as its digest: of those of all arrays, after the step and before it. */
+bool lmcs_link_digest(const struct lmc_frame *frame, uint32_t ndim, const uint64_t *shape, struct lmc_hash *digest);
 
 /*
  * A content that is read block by block (LMC_BLOCK_BYTES), each by itself: by any number of threads, and only those

@@ -15,6 +15,7 @@
 
 #include "care.h"
 #include "coding.h"
+#include "scan.h"
 
 /* ---- Begin and end ---- */
 
@@ -49,12 +50,16 @@ static enum lmcs_status load(struct lmcs_recode *recode, struct lmcs_txn *txn, u
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "content %llu has gone", (unsigned long long)content);
     if (status == LMCS_OK)
         status = lmcs_chain_load(txn, content, &recode->chain, error);
-    if (status == LMCS_OK && recode->chain_bound == 0)
+    if (status == LMCS_OK && recode->chain_bound == 0 && recode->chain.line == 0)
         recode->chain_bound = (uint32_t)recode->chain.length - 1 + recode->chain.links[0].df.height;
     if (status == LMCS_OK)
         status = lmcs_identity_get(txn, recode->chain.links[0].df.identity, &recode->identity, error);
     if (status == LMCS_OK)
         status = check_lost(recode, txn, error);
+    bool bears = false;
+    if (status == LMCS_OK && base != 0)
+        status = lmcs_content_bears_links(txn, &recode->chain.links[0], &bears, error);
+    base = bears ? 0 : base;
     if (status == LMCS_OK && base != 0)
         status = lmcs_content_find(txn, base, &found_content, &found, error);
     if (status == LMCS_OK && base != 0 && found) { /* nothing may come to rest on what is lost */
@@ -66,7 +71,8 @@ static enum lmcs_status load(struct lmcs_recode *recode, struct lmcs_txn *txn, u
         status = lmcs_chain_load(txn, base, &recode->base, error);
         const struct lmcs_content_df *df = &recode->chain.links[0].df;
         /* Coded alone, then, if the chain of those that rest on it would become too long. */
-        recode->has_base = status == LMCS_OK && recode->base.links[0].df.raw_bytes == df->raw_bytes &&
+        recode->has_base = status == LMCS_OK && recode->base.links[0].link == 0 &&
+                           recode->base.links[0].df.raw_bytes == df->raw_bytes &&
                            recode->base.length + df->height <= recode->chain_bound && !rests_on(&recode->base, content);
     }
     if (status == LMCS_OK)
@@ -112,13 +118,7 @@ void lmcs_recode_end(struct lmcs_recode *recode)
 
 /* ---- The decoded bytes of a chain, at an address ---- */
 
-struct bytes_at {
-    const void *data;
-    void *map;
-    size_t map_bytes;
-};
-
-static enum lmcs_status stitch(struct lmcs_recode *recode, const struct lmcs_content *content, struct bytes_at *at,
+static enum lmcs_status stitch(struct lmcs_pool *pool, const struct lmcs_content *content, struct lmcs_bytes_at *at,
                                struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -130,7 +130,7 @@ static enum lmcs_status stitch(struct lmcs_recode *recode, const struct lmcs_con
         return lmcs_fail_memory(error);
     }
     for (size_t i = 0; status == LMCS_OK && i < content->df.part_count; i++) {
-        status = lmcs_media_map_shared(recode->pool->media, content->parts[i].offset, content->parts[i].bytes,
+        status = lmcs_media_map_shared(pool->media, content->parts[i].offset, content->parts[i].bytes,
                                        (char *)at->map + done, error);
         done += content->parts[i].bytes;
     }
@@ -138,16 +138,28 @@ static enum lmcs_status stitch(struct lmcs_recode *recode, const struct lmcs_con
     return status;
 }
 
-static enum lmcs_status get_bytes(struct lmcs_recode *recode, const struct lmcs_chain *chain, struct bytes_at *at,
+enum lmcs_status lmcs_bytes_map(struct lmcs_pool *pool, const struct lmcs_content *content, struct lmcs_bytes_at *at,
+                                struct lmcs_error *error)
+{
+    *at = (struct lmcs_bytes_at){lmcs_payload_at(pool->media, content, 0, content->df.raw_bytes), NULL, 0};
+    return at->data != NULL ? LMCS_OK : stitch(pool, content, at, error);
+}
+
+void lmcs_bytes_unmap(struct lmcs_bytes_at *at)
+{
+    if (at->map != NULL)
+        munmap(at->map, at->map_bytes);
+    at->map = NULL;
+}
+
+static enum lmcs_status get_bytes(struct lmcs_recode *recode, const struct lmcs_chain *chain, struct lmcs_bytes_at *at,
                                   struct lmcs_error *error)
 {
     const struct lmcs_content *top = &chain->links[0];
     const struct lmcs_identity *identity = &recode->identity;
-    *at = (struct bytes_at){NULL, NULL, 0};
-    if (top->df.payload == LMCS_PAYLOAD_RAW) {
-        at->data = lmcs_payload_at(recode->pool->media, top, 0, top->df.raw_bytes);
-        return at->data != NULL ? LMCS_OK : stitch(recode, top, at, error);
-    }
+    *at = (struct lmcs_bytes_at){NULL, NULL, 0};
+    if (top->df.payload == LMCS_PAYLOAD_RAW)
+        return lmcs_bytes_map(recode->pool, top, at, error);
     at->map_bytes = top->df.raw_bytes;
     at->map = mmap(NULL, at->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at->map == MAP_FAILED) {
@@ -157,12 +169,6 @@ static enum lmcs_status get_bytes(struct lmcs_recode *recode, const struct lmcs_
     at->data = at->map;
     return lmcs_chain_read(recode->pool, chain, identity->name, identity->df.dtype, identity->df.ndim, identity->shape,
                            at->map, NULL, error);
-}
-
-static void put_bytes(struct bytes_at *at)
-{
-    if (at->map != NULL)
-        munmap(at->map, at->map_bytes);
 }
 
 /* ---- The new payload ---- */
@@ -179,10 +185,51 @@ static struct lmcs_coding coding_of(struct lmcs_recode *recode)
     return coding;
 }
 
+/* Whether the link, which was decoded when it was made, is still what was written. Lets go of it. */
+static enum lmcs_status link_is_whole(struct lmcs_recode *recode, bool *whole, struct lmcs_error *error)
+{
+    const struct lmcs_content *link = &recode->base.links[0];
+    struct lmcs_bytes bytes = lmcs_bytes_of_pool(recode->pool->media, link);
+    struct lmcs_scan scan = {.blocks = 0};
+    enum lmcs_status status =
+        lmcs_scan(&bytes, link, &recode->identity, recode->serial ? NULL : recode->pool->workers, &scan, error);
+    *whole = status == LMCS_OK && lmcs_scan_is_clean(&scan);
+    lmcs_scan_free(&scan);
+    lmcs_payload_unpin(recode->pool->lease, link);
+    return status == LMCS_DAMAGED ? LMCS_OK : status;
+}
+
+enum lmcs_status lmcs_recode_linked(struct lmcs_recode *recode, bool *possible, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    const struct lmcs_content *top = &recode->chain.links[0];
+    *possible = top->link != 0 && top->df.payload == LMCS_PAYLOAD_RAW;
+    if (!*possible)
+        return LMCS_OK;
+    recode->made = *top;
+    recode->made.df.payload = LMCS_PAYLOAD_LINKED;
+    recode->made.df.part_count = 0;
+    recode->made.df.stored_bytes = 0;
+    recode->worthwhile = true;
+    enum lmcs_status status = lmcs_txn_read(recode->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_chain_load(&txn, top->link, &recode->base, error);
+    for (size_t i = 0; status == LMCS_OK && *possible && i < recode->base.length; i++) {
+        bool lost = false;
+        status = lmcs_lost_any(&txn, recode->base.links[i].id, &lost, error);
+        *possible = !lost;
+    }
+    if (status == LMCS_OK && *possible)
+        status = lmcs_payload_pin(recode->pool->lease, &recode->base.links[0], error);
+    lmcs_txn_end(&txn);
+    return status == LMCS_OK && *possible ? link_is_whole(recode, possible, error) : status;
+}
+
 enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_error *error)
 {
     struct lmcs_coding coding = coding_of(recode);
-    struct bytes_at data = {0}, base = {0};
+    struct lmcs_bytes_at data = {0}, base = {0};
     enum lmcs_status status = get_bytes(recode, &recode->chain, &data, error);
     if (status == LMCS_OK && recode->has_base)
         status = get_bytes(recode, &recode->base, &base, error);
@@ -191,8 +238,8 @@ enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_erro
         coding.base = recode->has_base ? base.data : NULL;
         status = lmcs_coding_run(&coding, error);
     }
-    put_bytes(&data);
-    put_bytes(&base);
+    lmcs_bytes_unmap(&data);
+    lmcs_bytes_unmap(&base);
     recode->made = coding.made;
     recode->worthwhile = coding.worthwhile;
     return status;
@@ -217,8 +264,16 @@ enum lmcs_status lmcs_recode_copy(struct lmcs_recode *recode, struct lmcs_error 
     free(piece);
     if (status != LMCS_OK)
         return status;
+    if (from->df.payload == LMCS_PAYLOAD_LINK) {
+        lmcs_heap_drain(recode->pool->heap);
+        recode->base = recode->chain;
+        recode->base.links[0] = recode->made;
+        return lmcs_chain_read(recode->pool, &recode->base, recode->identity.name, recode->identity.df.dtype,
+                               recode->identity.df.ndim, recode->identity.shape, NULL, NULL, error);
+    }
     if (from->df.base_count > 0) { /* to verify, its base is wanted */
         recode->base.length = recode->chain.length - 1;
+        recode->base.line = 0;
         memcpy(recode->base.links, recode->chain.links + 1, recode->base.length * sizeof recode->base.links[0]);
     }
     struct lmcs_coding coding = coding_of(recode);
@@ -241,13 +296,16 @@ static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_re
     struct lmcs_content base;
     uint32_t depth = 0;
     uint64_t wanted = recode->made.df.base_count > 0 ? recode->made.bases[0] : 0;
-    *right = true;
-    if (wanted == 0 || wanted == (now->df.base_count > 0 ? now->bases[0] : 0))
+    bool bears = false;
+    *right = recode->made.df.payload != LMCS_PAYLOAD_LINKED || now->link == recode->made.link;
+    if (!*right || wanted == 0 || wanted == (now->df.base_count > 0 ? now->bases[0] : 0))
         return LMCS_OK;
     enum lmcs_status status = lmcs_content_find(txn, wanted, &base, right, error);
     if (status == LMCS_OK && *right)
         status = lmcs_content_depth(txn, &base, &depth, error);
-    *right = *right && depth + 1 + now->df.height <= recode->chain_bound;
+    if (status == LMCS_OK && *right)
+        status = lmcs_content_bears_links(txn, now, &bears, error);
+    *right = *right && !bears && base.link == 0 && depth + 1 + now->df.height <= recode->chain_bound;
     return status;
 }
 

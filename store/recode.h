@@ -27,6 +27,8 @@ enum lmcs_status lmcs_recode_begin(struct lmcs_recode *recode, struct lmcs_pool 
                                    uint64_t content, uint64_t base, bool serial, struct lmcs_error *error);
 /* Drops the base: it is to be coded alone. */
 void lmcs_recode_alone(struct lmcs_recode *recode);
+/* Takes the link that leads to it, which has been made and verified, for its payload. *possible false: it can't be. */
+enum lmcs_status lmcs_recode_linked(struct lmcs_recode *recode, bool *possible, struct lmcs_error *error);
 /* Encodes it against its base, or alone, into the region, and verifies what was written by decoding it. */
 enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_error *error);
 /* Copies its payload as it is to another place. */
@@ -35,5 +37,15 @@ enum lmcs_status lmcs_recode_copy(struct lmcs_recode *recode, struct lmcs_error 
 enum lmcs_status lmcs_recode_swap(struct lmcs_txn *txn, struct lmcs_recode *recode, bool *done,
                                   struct lmcs_error *error);
 void lmcs_recode_end(struct lmcs_recode *recode);
+
+/* A raw content's bytes at an address: where they lie, or, of several parts, stitched together by a mapping. */
+struct lmcs_bytes_at {
+    const void *data;
+    void *map;
+    size_t map_bytes;
+};
+enum lmcs_status lmcs_bytes_map(struct lmcs_pool *pool, const struct lmcs_content *content, struct lmcs_bytes_at *at,
+                                struct lmcs_error *error);
+void lmcs_bytes_unmap(struct lmcs_bytes_at *at);
 
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "payload.h"
+#include "read.h"
 #include "workers.h"
 
 #define MOST_MIXED 10u /* blocks of which it is not known which hash is right: 1,024 digests */
@@ -204,12 +205,24 @@ static enum lmcs_status scan_raw(struct scanning *s, struct lmcs_workers *worker
 
 /* ---- Frames ---- */
 
+/* What the record should have as digest, by the header. */
+static bool read_digest(const struct scanning *s, struct lmc_hash *digest)
+{
+    const struct lmc_frame *frame = &s->scan->frame;
+    const struct lmcs_identity_df *df = &s->identity->df;
+    if (s->content->df.payload == LMCS_PAYLOAD_LINK)
+        return frame->predictor != 0 && frame->output_count == frame->base_count &&
+               lmcs_link_digest(frame, df->ndim, s->identity->shape, digest);
+    return frame->predictor == 0 && frame->output_count == 1 &&
+           lmc_frame_digest(frame, df->dtype, df->ndim, s->identity->shape, digest) == LMC_OK;
+}
+
 static enum lmcs_status read_header(struct scanning *s, bool *sound)
 {
     const struct lmcs_content_df *df = &s->content->df;
     struct lmcs_scan *scan = s->scan;
     unsigned char prefix[LMC_FRAME_PREFIX_BYTES];
-    uint64_t header_bytes = 0, most = 65536 + 64 * scan->blocks;
+    uint64_t header_bytes = 0, most = 65536 + 128 * scan->blocks;
     uint64_t n = df->stored_bytes < sizeof prefix ? df->stored_bytes : sizeof prefix;
     const char *why = "";
     struct lmcs_error error;
@@ -226,10 +239,8 @@ static enum lmcs_status read_header(struct scanning *s, bool *sound)
         return status;
     *sound = lmc_frame_parse(scan->header, header_bytes, &scan->frame, &why) == LMC_OK &&
              scan->frame.raw_bytes == df->raw_bytes && scan->frame.frame_bytes == df->stored_bytes &&
-             scan->frame.base_count == df->base_count && scan->frame.output_count == 1 &&
-             lmc_frame_digest(&scan->frame, s->identity->df.dtype, s->identity->df.ndim, s->identity->shape, &digest) ==
-                 LMC_OK &&
-             digest.low == df->digest_low && digest.high == df->digest_high;
+             scan->frame.base_count == df->base_count && read_digest(s, &digest) && digest.low == df->digest_low &&
+             digest.high == df->digest_high;
     if (!*sound) {
         free(scan->header);
         scan->header = NULL;
@@ -293,6 +304,8 @@ enum lmcs_status lmcs_scan_head(const struct lmcs_bytes *bytes, const struct lmc
     uint64_t at = lmcs_raw_table_at(content->df.raw_bytes);
     if (status != LMCS_OK || scan->blocks == 0)
         return status;
+    if (content->df.payload >= LMCS_PAYLOAD_LINK) /* its blocks' hashes are those of several arrays */
+        return LMCS_OK;
     if (content->df.payload == LMCS_PAYLOAD_FRAME) {
         status = read_header(&s, &sound);
         for (uint64_t i = 0; sound && i < scan->blocks; i++)
@@ -313,7 +326,7 @@ enum lmcs_status lmcs_scan(const struct lmcs_bytes *bytes, const struct lmcs_con
     enum lmcs_status status = begin(content, identity, scan, error);
     if (status != LMCS_OK)
         return status;
-    if (scan->blocks > 0)
+    if (scan->blocks > 0 && content->df.payload != LMCS_PAYLOAD_LINKED) /* which has no bytes of its own */
         status = content->df.payload == LMCS_PAYLOAD_RAW ? scan_raw(&s, workers) : scan_frame(&s, workers);
     free(s.found);
     scan->bad_count = s.bad;

@@ -383,26 +383,69 @@ static enum lmcs_status add_address(struct scrubbing *s, struct lmcs_txn *txn, c
     return status == LMCS_OK ? add_snapshots(s, txn, &shelf, first, last, error) : status;
 }
 
-/* What rests on nothing is there already; bases are needed too. */
+struct ids {
+    uint64_t *at;
+    size_t count;
+    size_t capacity;
+};
+
+/* Ids of `found` that are in it once, and not among those of the scrub. */
+static void only_new(const struct scrubbing *s, struct ids *found)
+{
+    size_t kept = 0;
+    if (found->count > 1)
+        qsort(found->at, found->count, sizeof *found->at, by_value);
+    for (size_t i = 0; i < found->count; i++) {
+        bool again = kept > 0 && found->at[kept - 1] == found->at[i];
+        if (!again && bsearch(&found->at[i], s->ids, s->id_count, sizeof *s->ids, by_value) == NULL)
+            found->at[kept++] = found->at[i];
+    }
+    found->count = kept;
+}
+
+/* Adds what a content rests on, directly. */
+static enum lmcs_status add_bases_of(struct scrubbing *s, struct lmcs_txn *txn, uint64_t id, struct ids *found,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_content content;
+    bool is_there;
+    enum lmcs_status status = lmcs_content_find(txn, id, &content, &is_there, error);
+    if (status != LMCS_OK || !is_there)
+        return status == LMCS_DAMAGED ? LMCS_OK : status; /* told when its turn comes */
+    s->report.bytes_total += content.df.stored_bytes;
+    uint64_t link = content.df.payload == LMCS_PAYLOAD_LINKED ? content.link : 0;
+    for (size_t i = 0; i < content.df.base_count + (size_t)(link != 0); i++) {
+        if (!lmcs_grow(&found->at, &found->capacity, found->count, sizeof *found->at))
+            return lmcs_fail_memory(error);
+        found->at[found->count++] = i < content.df.base_count ? content.bases[i] : link;
+    }
+    return LMCS_OK;
+}
+
+/* What the contents rest on is scrubbed as well: first their bases, then the bases of these. */
 static enum lmcs_status add_bases(struct scrubbing *s, struct lmcs_txn *txn, struct lmcs_error *error)
 {
+    struct ids now = {NULL, 0, 0}, next = {NULL, 0, 0};
     enum lmcs_status status = LMCS_OK;
     sort_ids(s);
-    for (size_t i = 0; status == LMCS_OK && i < s->id_count; i++) {
-        struct lmcs_content content;
-        bool found;
-        status = lmcs_content_find(txn, s->ids[i], &content, &found, error);
-        if (status == LMCS_DAMAGED || (status == LMCS_OK && !found)) {
-            status = LMCS_OK; /* told when its turn comes */
-            continue;
+    for (size_t i = 0; status == LMCS_OK && i < s->id_count; i++)
+        status = add_bases_of(s, txn, s->ids[i], &now, error);
+    only_new(s, &now);
+    while (status == LMCS_OK && now.count > 0 && s->id_count < LMCS_MAX_TENSORS) {
+        next.count = 0;
+        for (size_t i = 0; status == LMCS_OK && i < now.count; i++) {
+            status = add_id(s, now.at[i], error);
+            if (status == LMCS_OK)
+                status = add_bases_of(s, txn, now.at[i], &next, error);
         }
-        s->report.bytes_total += content.df.stored_bytes;
-        if (status == LMCS_OK && content.df.base_count > 0 && s->id_count < LMCS_MAX_TENSORS)
-            status = bsearch(&content.bases[0], s->ids, s->id_count, sizeof *s->ids, by_value) == NULL
-                         ? add_id(s, content.bases[0], error)
-                         : LMCS_OK;
+        sort_ids(s);
+        only_new(s, &next);
+        struct ids swapped = now;
+        now = next;
+        next = swapped;
     }
-    sort_ids(s);
+    free(now.at);
+    free(next.at);
     return status;
 }
 
@@ -845,24 +888,28 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
 enum lmcs_status lmcs_scrub_chain(struct lmcs_pool *pool, uint64_t content, struct lmcs_error *error)
 {
     struct lmcs_mender *mender = NULL;
-    enum lmcs_status status = lmcs_mender_open(pool, NULL, 0, &mender, error);
-    for (int i = 0; status == LMCS_OK && content != 0 && i <= (int)LMCS_CHAIN_BOUND; i++) {
-        struct lmcs_txn txn;
-        struct lmcs_content found_content;
-        struct lmcs_mended mended = {.lost = NULL};
-        bool found = false;
-        status = lmcs_txn_read(pool, &txn, error);
-        if (status != LMCS_OK)
-            break;
+    struct lmcs_chain *chain = malloc(sizeof *chain);
+    struct lmcs_txn txn;
+    struct lmcs_content found_content;
+    bool found = false;
+    if (chain == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    if (status == LMCS_OK) {
         status = lmcs_content_find(&txn, content, &found_content, &found, error);
+        if (status == LMCS_OK && found)
+            status = lmcs_chain_load(&txn, content, chain, error);
         lmcs_txn_end(&txn);
-        if (status != LMCS_OK || !found)
-            break;
-        status = lmcs_mend(mender, content, &mended, error);
+    }
+    if (status == LMCS_OK && found)
+        status = lmcs_mender_open(pool, NULL, 0, &mender, error);
+    for (size_t i = 0; status == LMCS_OK && found && i < chain->length; i++) {
+        struct lmcs_mended mended = {.lost = NULL};
+        status = lmcs_mend(mender, chain->links[i].id, &mended, error);
         free(mended.lost);
-        content = found_content.df.base_count > 0 ? found_content.bases[0] : 0;
     }
     lmcs_mender_close(mender);
+    free(chain);
     return status;
 }
 

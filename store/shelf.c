@@ -567,6 +567,7 @@ enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shel
         status = lmcs_shelf_find_latest(txn, shelf, error);
     removal->freed_bytes += removing.release.freed_bytes;
     removal->later_bytes += removing.release.later_bytes;
+    removal->kept_bytes += removing.release.kept_bytes;
     removal->removed_tags += tags;
     return status;
 }

@@ -15,6 +15,7 @@
 
 #include "capture.h"
 #include "compact.h"
+#include "relations.h"
 #include "tree.h"
 
 static enum lmcs_status fail_removed(const struct lmcs_snapshot *snapshot, struct lmcs_error *error)
@@ -111,6 +112,37 @@ enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_reco
     return status;
 }
 
+/* What a content takes: of a link, which stands for several, its share. */
+static uint64_t stored_bytes(const struct lmcs_chain *chain)
+{
+    const struct lmcs_content *top = &chain->links[0], *link = &chain->links[1];
+    if (top->df.payload != LMCS_PAYLOAD_LINKED)
+        return top->df.stored_bytes;
+    uint64_t share = link->df.stored_bytes / link->df.base_count;
+    return top->df.output == 0 ? link->df.stored_bytes - share * (link->df.base_count - 1u) : share;
+}
+
+static uint32_t to_undo(const struct lmcs_chain *chain)
+{
+    return (uint32_t)(chain->line > 0 ? chain->line : chain->length - 1);
+}
+
+/* Why a snapshot does not come from the one before it by links. */
+static const char *links_note(uint32_t links)
+{
+    static const char *const notes[LMCS_LINKS_COUNT] = {
+        [LMCS_LINKS_FIRST] = "it begins a line of links: the one before is as long as the policy's links=",
+        [LMCS_LINKS_GAP] = "the step before it is missing",
+        [LMCS_LINKS_UNEXPLAINED] = "no arithmetic that is known leads to it from the step before",
+        [LMCS_LINKS_LARGE] = "a link would not be smaller than deltas",
+        [LMCS_LINKS_OFF] = "the policy says links=off",
+        [LMCS_LINKS_UNFIT] = "the tensors that its relations name are not there, or not f32 of one shape",
+        [LMCS_LINKS_NOT_RAW] = "it, or the step before, was coded already, or is damaged",
+        [LMCS_LINKS_NOT_FOUND] = "no optimizer's step was found in its tensors (relations would say where it is)",
+    };
+    return links < LMCS_LINKS_COUNT ? notes[links] : NULL;
+}
+
 void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_chain *chain, struct lmcs_entry *entry)
 {
     const struct lmcs_content_df *df = &chain->links[0].df;
@@ -119,43 +151,56 @@ void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_cha
     entry->digest = (struct lmc_hash){df->digest_low, df->digest_high};
     entry->content = chain->links[0].id;
     entry->raw_bytes = df->raw_bytes;
-    entry->stored_bytes = df->stored_bytes;
-    entry->stored_as = df->payload == LMCS_PAYLOAD_RAW ? LMCS_STORED_RAW
-                       : df->base_count > 0            ? LMCS_STORED_DELTA
-                                                       : LMCS_STORED_KEYFRAME;
-    entry->chain = (uint32_t)(chain->length - 1);
+    entry->stored_bytes = stored_bytes(chain);
+    entry->stored_as = df->payload == LMCS_PAYLOAD_RAW      ? LMCS_STORED_RAW
+                       : df->payload == LMCS_PAYLOAD_LINKED ? LMCS_STORED_LINK
+                       : df->base_count > 0                 ? LMCS_STORED_DELTA
+                                                            : LMCS_STORED_KEYFRAME;
+    entry->chain = to_undo(chain);
 }
 
 /* ---- Handles ---- */
 
-enum lmcs_status lmcs_record_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
-                                       struct lmcs_error *error)
+enum lmcs_status lmcs_attachment_read(struct lmcs_txn *txn, const struct lmcs_record *record, const char *name,
+                                      uint64_t most, void **data, uint64_t *bytes, bool *found,
+                                      struct lmcs_error *error)
 {
     struct lmcs_identity identity;
     struct lmcs_chain chain;
     uint64_t content;
+    enum lmcs_status status = lmcs_manifest_find(txn, record, LMCS_ATTACHMENT, name, &identity, &content, found, error);
+    if (status == LMCS_OK && *found)
+        status = lmcs_chain_load(txn, content, &chain, error);
+    if (status != LMCS_OK || !*found)
+        return status;
+    *bytes = chain.links[0].df.raw_bytes;
+    if (*bytes > most)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: attachment \"%s\" is impossibly long", txn->pool->path, name);
+    char *text = malloc(*bytes + 1);
+    if (text == NULL)
+        return lmcs_fail_memory(error);
+    text[*bytes] = '\0';
+    status = lmcs_chain_read(txn->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape, text, NULL,
+                             error);
+    if (status != LMCS_OK) {
+        free(text);
+        return status;
+    }
+    *data = text;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_record_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
+                                       struct lmcs_error *error)
+{
+    void *data = NULL;
+    uint64_t bytes;
     bool found;
     enum lmcs_status status =
-        lmcs_manifest_find(txn, record, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found, error);
+        lmcs_attachment_read(txn, record, LMCS_META_NAME, LMCS_META_MOST, &data, &bytes, &found, error);
     if (status == LMCS_OK && !found)
-        status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a snapshot's metadata is missing", txn->pool->path);
-    if (status == LMCS_OK)
-        status = lmcs_chain_load(txn, content, &chain, error);
-    if (status != LMCS_OK)
-        return status;
-    uint64_t bytes = chain.links[0].df.raw_bytes;
-    if (bytes > LMCS_META_MOST)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a snapshot's metadata is impossibly long", txn->pool->path);
-    *text = malloc(bytes + 1);
-    if (*text == NULL)
-        return lmcs_fail_memory(error);
-    (*text)[bytes] = '\0';
-    status = lmcs_chain_read(txn->pool, &chain, LMCS_META_NAME, identity.df.dtype, identity.df.ndim, identity.shape,
-                             *text, NULL, error);
-    if (status != LMCS_OK) {
-        free(*text);
-        *text = NULL;
-    }
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a snapshot's metadata is missing", txn->pool->path);
+    *text = data;
     return status;
 }
 
@@ -281,11 +326,6 @@ struct visiting {
     struct lmc_hash sum;
 };
 
-static bool is_meta(const struct lmcs_identity *identity)
-{
-    return identity->df.kind == LMCS_ATTACHMENT && strcmp(identity->name, LMCS_META_NAME) == 0;
-}
-
 static enum lmcs_status visit_entry(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
                                     struct lmcs_error *error)
 {
@@ -296,7 +336,7 @@ static enum lmcs_status visit_entry(void *context, uint64_t id, const struct lmc
     enum lmcs_status status = lmcs_identity_get(visiting->txn, id, &identity, error);
     if (status == LMCS_OK)
         status = lmcs_chain_load(visiting->txn, at->content, &chain, error);
-    if (status != LMCS_OK || is_meta(&identity))
+    if (status != LMCS_OK || lmcs_is_own(identity.df.kind, identity.name))
         return status;
     lmcs_entry_fill(&identity, &chain, &entry);
     *stop = !visiting->visit(visiting->context, &entry);
@@ -352,11 +392,14 @@ static enum lmcs_status count_storage(struct lmcs_txn *txn, uint64_t content, st
     if (status != LMCS_OK)
         return status;
     const struct lmcs_content_df *df = &chain.links[0].df;
-    storage->stored_bytes += df->stored_bytes;
+    storage->stored_bytes += stored_bytes(&chain);
+    storage->link_contents += df->payload == LMCS_PAYLOAD_LINKED;
     storage->raw_contents += df->payload == LMCS_PAYLOAD_RAW;
     storage->delta_contents += df->base_count > 0;
     storage->keyframe_contents += df->payload == LMCS_PAYLOAD_FRAME && df->base_count == 0;
-    if (storage->longest_chain < chain.length - 1)
+    if (chain.line > 0)
+        storage->longest_line = chain.line > storage->longest_line ? (uint32_t)chain.line : storage->longest_line;
+    else if (storage->longest_chain < chain.length - 1)
         storage->longest_chain = (uint32_t)(chain.length - 1);
     return LMCS_OK;
 }
@@ -380,6 +423,7 @@ enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lm
             status = count_storage(&txn, contents.ids[i], &counted, error);
     lmcs_txn_end(&txn);
     free(contents.ids);
+    counted.links_note = links_note(record.df.links);
     if (status == LMCS_OK)
         *storage = counted;
     return status;
@@ -978,7 +1022,7 @@ enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf,
 {
     struct lmcs_txn txn;
     struct lmcs_busy_shelf *busy;
-    struct lmcs_removal counted = {0, 0, 0};
+    struct lmcs_removal counted = {0};
     const char *name = shelf == NULL ? "" : shelf;
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
     if (status == LMCS_OK)

@@ -36,6 +36,10 @@ enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_reco
                                                               const struct lmcs_manifest_df *entry, bool *stop,
                                                               struct lmcs_error *error),
                                     void *context, struct lmcs_error *error);
+/* An attachment of the store's own, at most `most` bytes of it: *data is malloced. *found false: there is none. */
+enum lmcs_status lmcs_attachment_read(struct lmcs_txn *txn, const struct lmcs_record *record, const char *name,
+                                      uint64_t most, void **data, uint64_t *bytes, bool *found,
+                                      struct lmcs_error *error);
 /* Metadata that is an attachment; *text is malloced. */
 enum lmcs_status lmcs_record_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
                                        struct lmcs_error *error);

@@ -559,38 +559,71 @@ enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_
 
 /* ---- Looking up ---- */
 
+/* One page on the way down to a key. */
+struct lookup {
+    struct lmcs_key_df key;
+    uint8_t kind;
+    int level;               /* of the page that is looked at next; -1: any */
+    struct lmcs_ref_df next; /* below it; 0: it was a leaf */
+    void *value;
+    size_t least, most; /* bytes of it */
+    size_t bytes;
+    bool found;
+    const char *why; /* damaged */
+};
+
+static void look_in_page(void *context, const struct lmcs_node_df *node)
+{
+    struct lookup *l = context;
+    l->next.offset = 0;
+    if (node->kind != l->kind)
+        l->why = "a page belongs to another tree";
+    else if (l->level >= 0 && node->level != l->level)
+        l->why = "a tree's levels don't match";
+    if (l->why != NULL)
+        return;
+    if (node->level > 0) {
+        l->level = node->level - 1;
+        l->next = lmcs_node_child(node, child_index(node, l->key));
+        if (l->next.offset == 0)
+            l->why = "a tree refers to no page";
+        return;
+    }
+    size_t i = lower_bound(node, l->key);
+    if (i == node->count || lmcs_key_compare(lmcs_node_key(node, i), l->key) != 0)
+        return;
+    l->found = true;
+    l->bytes = node->slots[i].value_bytes;
+    if (l->bytes < l->least || l->bytes > l->most)
+        l->why = "a record has the wrong size";
+    else
+        memcpy(l->value, lmcs_node_value(node, i), l->bytes);
+}
+
 enum lmcs_status lmcs_tree_get(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, void *value, size_t least, size_t most, size_t *bytes,
                                bool *found, struct lmcs_error *error)
 {
-    _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
-    const struct lmcs_node_df *node;
     bool tail = in_tail(tree, key);
-    struct lmcs_ref_df ref = tail ? tree->tail : tree->ref;
+    struct lookup l = {.key = key,
+                       .kind = kind,
+                       .level = tail ? 0 : -1,
+                       .next = tail ? tree->tail : tree->ref,
+                       .value = value,
+                       .least = least,
+                       .most = most};
     *found = false;
-    for (int level = tail ? 0 : -1; ref.offset != 0; level--) {
-        enum lmcs_status status = lmcs_page_read(txn, &ref, kind, buffer, &node, error);
+    while (l.next.offset != 0) {
+        struct lmcs_ref_df ref = l.next;
+        enum lmcs_status status = lmcs_page_show(txn, &ref, kind, look_in_page, &l, error);
         if (status != LMCS_OK)
             return status;
-        if (level >= 0 && node->level != level)
-            return fail_tree(txn, "a tree's levels don't match", error);
-        if (node->level == 0)
-            break;
-        level = node->level;
-        ref = lmcs_node_child(node, child_index(node, key));
+        if (l.why != NULL)
+            return fail_tree(txn, l.why, error);
     }
-    if (ref.offset == 0)
-        return LMCS_OK;
-    size_t i = lower_bound(node, key);
-    if (i == node->count || lmcs_key_compare(lmcs_node_key(node, i), key) != 0)
-        return LMCS_OK;
-    size_t n = node->slots[i].value_bytes;
-    if (n < least || n > most)
-        return fail_tree(txn, "a record has the wrong size", error);
-    memcpy(value, lmcs_node_value(node, i), n);
-    if (bytes != NULL)
-        *bytes = n;
-    *found = true;
+    *found = l.found;
+    if (l.found && bytes != NULL)
+        *bytes = l.bytes;
     return LMCS_OK;
 }
 

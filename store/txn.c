@@ -74,14 +74,21 @@ static size_t cache_index(uint64_t offset)
     return (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 52);
 }
 
-static bool cache_get(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, void *buffer)
+static void copy_page(void *context, const struct lmcs_node_df *node)
+{
+    memcpy(context, node, LMCS_PAGE_BYTES);
+}
+
+/* Shows the page to `look` while nobody can put another in its place. False: it is not there. */
+static bool cache_look(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, lmcs_page_look *look,
+                       void *context)
 {
     size_t i = cache_index(ref->offset) % LMCS_CACHE_SLOTS;
     struct cache_slot *slot = &cache->slots[i];
     pthread_mutex_lock(&cache->locks[i % CACHE_LOCKS]);
     bool found = slot->offset == ref->offset && slot->check == ref->check;
     if (found)
-        memcpy(buffer, slot->page, LMCS_PAGE_BYTES);
+        look(context, (const struct lmcs_node_df *)slot->page);
     pthread_mutex_unlock(&cache->locks[i % CACHE_LOCKS]);
     return found;
 }
@@ -153,7 +160,7 @@ static enum lmcs_status load_page(struct lmcs_txn *txn, const struct lmcs_ref_df
 {
     if (ref->offset % LMCS_PAGE_BYTES != 0 || ref->offset == 0)
         return fail_page(txn, ref, "its place is impossible", error);
-    if (!cache_get(txn->pool->cache, ref, buffer)) {
+    if (!cache_look(txn->pool->cache, ref, copy_page, buffer)) {
         enum lmcs_status status = lmcs_media_read(txn->pool->media, ref->offset, buffer, LMCS_PAGE_BYTES, error);
         bool whole = status == LMCS_OK && lmcs_page_is_whole(buffer, ref);
         if (!whole && !lmcs_page_from_replica(txn->pool, ref, buffer))
@@ -406,6 +413,24 @@ enum lmcs_status lmcs_page_read(struct lmcs_txn *txn, const struct lmcs_ref_df *
         return LMCS_OK;
     enum lmcs_status status = load_page(txn, ref, kind, buffer, error);
     *node = buffer;
+    return status;
+}
+
+enum lmcs_status lmcs_page_show(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, lmcs_page_look *look,
+                                void *context, struct lmcs_error *error)
+{
+    const struct lmcs_node_df *node = lmcs_page_dirty(txn, ref->offset);
+    if (node != NULL) {
+        look(context, node);
+        return LMCS_OK;
+    }
+    bool possible = ref->offset % LMCS_PAGE_BYTES == 0 && ref->offset != 0;
+    if (possible && cache_look(txn->pool->cache, ref, look, context))
+        return LMCS_OK;
+    _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
+    enum lmcs_status status = load_page(txn, ref, kind, buffer, error);
+    if (status == LMCS_OK)
+        look(context, (const struct lmcs_node_df *)buffer);
     return status;
 }
 

@@ -36,6 +36,13 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
 /* The page that `ref` refers to, checked: either the transaction's own, or a copy in `buffer` (LMCS_PAGE_BYTES). */
 enum lmcs_status lmcs_page_read(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, void *buffer,
                                 const struct lmcs_node_df **node, struct lmcs_error *error);
+/*
+ * Shows that page to `look`, without a copy if there is one already. It may belong to another tree: node->kind says so.
+ * What `look` does is short, for others wait for it, and it reads no pages.
+ */
+typedef void lmcs_page_look(void *context, const struct lmcs_node_df *node);
+enum lmcs_status lmcs_page_show(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, lmcs_page_look *look,
+                                void *context, struct lmcs_error *error);
 /* Makes the page writable: copies it unless this transaction wrote it, and sets ref->offset. The page that it replaces
  * becomes free with the commit, unless it is `shared` with others. */
 enum lmcs_status lmcs_page_write(struct lmcs_txn *txn, struct lmcs_ref_df *ref, uint8_t kind, bool shared,

@@ -17,6 +17,7 @@
 
 #include "care.h"
 #include "grow.h"
+#include "relations.h"
 #include "snapshot.h"
 
 #define CLUSTER_GAP ((uint64_t)1 << 20)
@@ -142,7 +143,7 @@ static enum lmcs_status collect_entry(void *context, uint64_t id, const struct l
     struct lmcs_identity identity;
     (void)stop;
     enum lmcs_status status = lmcs_identity_get(collecting->txn, id, &identity, error);
-    if (status != LMCS_OK || (identity.df.kind == LMCS_ATTACHMENT && strcmp(identity.name, LMCS_META_NAME) == 0))
+    if (status != LMCS_OK || lmcs_is_own(identity.df.kind, identity.name))
         return status;
     return add_item(collecting->view, collecting->txn, &identity, at->content, collecting->flags, error);
 }
@@ -294,20 +295,45 @@ static enum lmcs_status map_all(struct lmcs_view *view, uint32_t flags, struct l
 
 struct decoding {
     struct lmcs_pool *pool;
-    struct viewed **items;
+    struct viewed **items; /* arrays of one link lie side by side ... */
+    size_t *firsts;        /* ... and this says where each such group, or single item, begins */
+    size_t count;
     pthread_mutex_t lock;
     struct lmcs_error error;
     bool failed;
 };
 
+/* The link that an item is stored by; 0: none. */
+static uint64_t link_of(const struct viewed *item)
+{
+    return item->chain->line > 0 && item->entry.tensor.dtype == LMC_F32 ? item->chain->links[0].link : 0;
+}
+
+static int by_link(const void *a, const void *b)
+{
+    uint64_t x = link_of(*(struct viewed *const *)a), y = link_of(*(struct viewed *const *)b);
+    return (x > y) - (x < y);
+}
+
 static void decode_job(void *context, uint64_t i)
 {
     struct decoding *decoding = context;
-    const struct viewed *item = decoding->items[i];
+    size_t first = decoding->firsts[i], end = decoding->firsts[i + 1];
+    const struct viewed *item = decoding->items[first];
     const struct lmcs_tensor *tensor = &item->entry.tensor;
+    void *buffers[LMC_MAX_BASES] = {NULL};
+    const struct lmcs_content *contents[LMC_MAX_BASES] = {NULL};
     struct lmcs_error error;
-    enum lmcs_status status = lmcs_chain_read(decoding->pool, item->chain, tensor->name, tensor->dtype, tensor->ndim,
-                                              tensor->shape, item->data, NULL, &error);
+    for (size_t k = first; link_of(item) != 0 && k < end; k++) {
+        const struct lmcs_content *top = &decoding->items[k]->chain->links[0];
+        contents[top->df.output] = top;
+        buffers[top->df.output] = decoding->items[k]->data;
+    }
+    enum lmcs_status status = link_of(item) != 0
+                                  ? lmcs_chain_read_arrays(decoding->pool, item->chain, tensor->name, tensor->ndim,
+                                                           tensor->shape, contents, buffers, &error)
+                                  : lmcs_chain_read(decoding->pool, item->chain, tensor->name, tensor->dtype,
+                                                    tensor->ndim, tensor->shape, item->data, NULL, &error);
     if (status == LMCS_OK)
         return;
     pthread_mutex_lock(&decoding->lock);
@@ -318,21 +344,45 @@ static void decode_job(void *context, uint64_t i)
     pthread_mutex_unlock(&decoding->lock);
 }
 
+/* A content that several names share is decoded for each of them. */
+static void find_groups(struct decoding *decoding, size_t items)
+{
+    uint32_t seen = 0;
+    for (size_t i = 0; i < items; i++) {
+        uint64_t link = link_of(decoding->items[i]);
+        uint32_t bit = link != 0 ? 1u << decoding->items[i]->chain->links[0].df.output : 0;
+        bool same = i > 0 && link != 0 && link == link_of(decoding->items[i - 1]) && (seen & bit) == 0;
+        if (!same)
+            decoding->firsts[decoding->count++] = i;
+        seen = same ? seen | bit : bit;
+    }
+    decoding->firsts[decoding->count] = items;
+}
+
 /* Decodes (item->data NULL: only verifies) the items that have a chain. */
 static enum lmcs_status run_decoding(struct lmcs_view *view, struct lmcs_pool *pool, struct lmcs_error *error)
 {
-    struct decoding decoding = {.pool = pool, .items = malloc((view->count + 1) * sizeof(struct viewed *))};
-    if (decoding.items == NULL)
+    struct decoding decoding = {.pool = pool,
+                                .items = malloc((view->count + 1) * sizeof(struct viewed *)),
+                                .firsts = malloc((view->count + 1) * sizeof(size_t))};
+    if (decoding.items == NULL || decoding.firsts == NULL) {
+        free(decoding.items);
+        free(decoding.firsts);
         return lmcs_fail_memory(error);
+    }
     size_t count = 0;
     for (size_t i = 0; i < view->count; i++)
         if (view->items[i].chain != NULL)
             decoding.items[count++] = &view->items[i];
+    if (count > 1)
+        qsort(decoding.items, count, sizeof *decoding.items, by_link);
+    find_groups(&decoding, count);
     pthread_mutex_init(&decoding.lock, NULL);
     if (count > 0)
-        lmcs_workers_run(pool->workers, decode_job, NULL, &decoding, count);
+        lmcs_workers_run(pool->workers, decode_job, NULL, &decoding, decoding.count);
     pthread_mutex_destroy(&decoding.lock);
     free(decoding.items);
+    free(decoding.firsts);
     if (decoding.failed && error != NULL)
         *error = decoding.error;
     return decoding.failed ? decoding.error.status : LMCS_OK;
