@@ -10,6 +10,7 @@
 #   tools/bench.sh store --dir DIR       on that file system (default: build/bench)
 #   tools/bench.sh history               long histories: bytes a step beside others', topologies, restores by age, the
 #                                        compactor beside a trainer, slow media, finding snapshots, forks, differences
+#   tools/bench.sh links                 an optimizer's state from the one before, trained in several ways
 #   tools/bench.sh parity                what parity takes, in bytes and time; and a scrub
 #   tools/bench.sh python                the Python packages: captures, views, variables that live in the pool
 #   tools/bench.sh workloads             the examples whose data may be larger than memory, with and without enough
@@ -23,9 +24,9 @@ set -euo pipefail
 export BENCH_FROM=$PWD # files on the command line are named from there
 cd "$(dirname "$0")/.."
 case ${1:-} in
-    store | codec | history | parity | python | workloads) suite=$1; shift ;;
-    -h | --help | "") sed -n '4,20s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "bench: no suite '$1' (there are: store codec history parity python workloads)" >&2; exit 2 ;;
+    store | codec | history | links | parity | python | workloads) suite=$1; shift ;;
+    -h | --help | "") sed -n '4,21s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "bench: no suite '$1' (there are: store codec history links parity python workloads)" >&2; exit 2 ;;
 esac
 cmake=cmake
 if ! cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || v[2] >= 25) }'; then
@@ -33,7 +34,8 @@ if ! cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1]
 fi
 mkdir -p build
 [ "$suite" = python ] || {
-    "$cmake" --preset release && "$cmake" --build --preset release --target bench_store bench_codec lmc-store
+    "$cmake" --preset release &&
+        "$cmake" --build --preset release --target bench_store bench_codec bench_links lmc-store
 } >build/bench.log 2>&1 || {
     tail -n 20 build/bench.log >&2
     exit 1

@@ -121,6 +121,14 @@ enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode);
 enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open_mode mode);
 /* Closes cli->pool; an error of it is kept unless there was one before. */
 enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status);
+/* All shelves of the pool, by name; `infos` to be freed, also after a failure. */
+struct cli_shelves {
+    struct lmcs_shelf_info *infos;
+    size_t count;
+    size_t capacity;
+    bool is_out_of_memory;
+};
+enum lmcs_status cli_shelves(struct cli *cli, struct cli_shelves *shelves);
 /* Opens an address that must name one snapshot ("run" alone is refused when `is_explicit`). */
 enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot);
 

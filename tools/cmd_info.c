@@ -5,7 +5,10 @@
 #include "cli.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "lmcstore_live.h"
 
 static const char *medium_name(enum lmcs_medium medium)
 {
@@ -79,11 +82,16 @@ static void print_space(const struct lmcs_pool_info *info)
         printf(" (as the disk allows)\n");
 }
 
-static void print_contents(const struct lmcs_pool_info *info)
+static void print_contents(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live)
 {
     label("holds");
     printf("%" PRIu64 " snapshot%s on %" PRIu64 " shel%s, %" PRIu64 " tensor contents\n", info->snapshot_count,
            cli_s(info->snapshot_count), info->shelf_count, info->shelf_count == 1 ? "f" : "ves", info->content_count);
+    if (live->variables) {
+        label("");
+        printf("%" PRIu64 " live variable%s of %s\n", live->variables, cli_s(live->variables),
+               cli_bytes(live->bytes).text);
+    }
     label("a snapshot");
     if (info->last_snapshot_bytes)
         printf("the newest took %s", cli_bytes(info->last_snapshot_bytes).text);
@@ -133,7 +141,7 @@ static void print_scrub(const struct lmcs_pool_info *info)
     }
 }
 
-static void print_info(const struct lmcs_pool_info *info)
+static void print_info(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live)
 {
     label("pool");
     cli_print(stdout, info->path);
@@ -143,7 +151,7 @@ static void print_info(const struct lmcs_pool_info *info)
            info->writable ? "" : ", open for reading");
     print_medium(info);
     print_space(info);
-    print_contents(info);
+    print_contents(info, live);
     print_compaction(info);
     print_scrub(info);
 }
@@ -195,9 +203,11 @@ static json_t *scrub_json(const struct lmcs_pool_info *info)
     return json;
 }
 
-static json_t *info_json(const struct lmcs_pool_info *info)
+static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_live_usage *live)
 {
-    json_t *json = json_object();
+    json_t *json = json_object(), *variables = json_object();
+    cli_json_set(variables, "count", cli_json_u64(live->variables));
+    cli_json_set(variables, "bytes", cli_json_u64(live->bytes));
     cli_json_set(json, "pool", cli_json_text(info->path));
     cli_json_set(json, "uuid", uuid_json(info->uuid));
     cli_json_set(json, "format_version", cli_json_u64(info->format_version));
@@ -213,6 +223,7 @@ static json_t *info_json(const struct lmcs_pool_info *info)
     cli_json_set(json, "shelf_count", cli_json_u64(info->shelf_count));
     cli_json_set(json, "snapshot_count", cli_json_u64(info->snapshot_count));
     cli_json_set(json, "content_count", cli_json_u64(info->content_count));
+    cli_json_set(json, "live_variables", variables);
     cli_json_set(json, "last_snapshot_bytes", cli_json_u64(info->last_snapshot_bytes));
     cli_json_set(json, "snapshots_that_fit", cli_json_u64(info->snapshots_that_fit));
     cli_json_set(json, "compaction", compaction_json(info));
@@ -221,18 +232,38 @@ static json_t *info_json(const struct lmcs_pool_info *info)
     return json;
 }
 
+/* Counts the live variables of all shelves as far as they can be read: poolsets have none, damage is for others. */
+static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live)
+{
+    struct cli_shelves shelves;
+    enum lmcs_status status = cli_shelves(cli, &shelves);
+    for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
+        struct lmcs_live_usage usage = {0};
+        status = lmcs_live_usage(cli->pool, shelves.infos[i].name, &usage, &cli->error);
+        if (status == LMCS_UNSUPPORTED || status == LMCS_DAMAGED)
+            status = LMCS_OK;
+        live->variables += usage.variables;
+        live->bytes += usage.bytes;
+    }
+    free(shelves.infos);
+    return status == LMCS_DAMAGED ? LMCS_OK : status;
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_pool_info info;
+    struct lmcs_live_usage live = {0};
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)
         status = lmcs_pool_info(cli->pool, &info, &cli->error);
+    if (status == LMCS_OK)
+        status = count_live(cli, &live);
     if (status != LMCS_OK)
         return status;
     if (cli->options.json)
-        cli->json = info_json(&info);
+        cli->json = info_json(&info, &live);
     else
-        print_info(&info);
+        print_info(&info, &live);
     return LMCS_OK;
 }
 

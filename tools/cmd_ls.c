@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cmd_ls.c - lmc-store ls: shelves and their snapshots, or the tensors of one snapshot.
+ * cmd_ls.c - lmc-store ls: shelves with their snapshots and live variables, or the tensors of one snapshot.
  *
  * Columns have fixed places, and what can be of any length stands last, so that output streams and scripts can cut it.
  */
@@ -10,30 +10,88 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Shelves -------------------------------------------------------------------------------------------------- */
+#include "lmcstore_live.h"
 
-struct shelves {
-    struct lmcs_shelf_info *infos;
-    size_t count;
-    size_t capacity;
-    bool is_out_of_memory;
+/* ---- Shapes --------------------------------------------------------------------------------------------------- */
+
+struct shape_text {
+    char text[LMCS_MAX_DIMS * 21];
 };
 
-static bool add_shelf(void *context, const struct lmcs_shelf_info *info)
+static struct shape_text shape_text(const uint64_t *shape, uint32_t ndim)
 {
-    struct shelves *shelves = context;
-    if (shelves->count == shelves->capacity) {
-        size_t capacity = shelves->capacity ? shelves->capacity * 2 : 8;
-        struct lmcs_shelf_info *infos = realloc(shelves->infos, capacity * sizeof *infos);
-        shelves->is_out_of_memory = !infos;
-        if (!infos)
-            return false;
-        shelves->infos = infos;
-        shelves->capacity = capacity;
-    }
-    shelves->infos[shelves->count++] = *info;
-    return true;
+    struct shape_text made = {"scalar"};
+    size_t used = 0;
+    for (uint32_t i = 0; i < ndim && used < sizeof made.text; i++)
+        used += (size_t)snprintf(made.text + used, sizeof made.text - used, "%s%" PRIu64, i ? "x" : "", shape[i]);
+    return made;
 }
+
+static json_t *integers_json(const uint64_t *values, uint32_t count)
+{
+    json_t *json = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(json, cli_json_u64(values[i]));
+    return json;
+}
+
+/* ---- Live variables ------------------------------------------------------------------------------------------- */
+
+struct variables {
+    json_t *rows; /* NULL: to be printed */
+    uint64_t count;
+};
+
+static void print_variable(const struct lmcs_live_info *info)
+{
+    const char *dtype = lmc_dtype_name(info->dtype);
+    printf("  %-12s %-18s %10s ", dtype ? dtype : "?", shape_text(info->shape, info->ndim).text,
+           info->is_damaged && info->form == LMCS_LIVE_VALUE ? "?" : cli_bytes(info->bytes).text);
+    if (info->is_damaged)
+        printf("%8s  %-19s  ", "?", "DAMAGED");
+    else
+        printf("%8" PRIu64 "  %-19s  ", info->version, info->written_ns ? cli_time(info->written_ns).text : "-");
+    cli_print(stdout, info->name);
+    putchar('\n');
+}
+
+static json_t *variable_json(const struct lmcs_live_info *info)
+{
+    const char *dtype = lmc_dtype_name(info->dtype);
+    json_t *json = json_object();
+    cli_json_set(json, "name", cli_json_text(info->name));
+    cli_json_set(json, "form", cli_json_text(info->form == LMCS_LIVE_TENSOR ? "tensor" : "value"));
+    cli_json_set(json, "dtype", dtype ? cli_json_text(dtype) : NULL);
+    cli_json_set(json, "shape", integers_json(info->shape, info->ndim));
+    cli_json_set(json, "bytes", cli_json_u64(info->bytes));
+    cli_json_set(json, "reserved_bytes", cli_json_u64(info->reserved_bytes));
+    cli_json_set(json, "version", info->is_damaged ? NULL : cli_json_u64(info->version));
+    cli_json_set(json, "written", info->written_ns ? json_real((double)info->written_ns / 1e9) : NULL);
+    cli_json_set(json, "is_damaged", json_boolean(info->is_damaged));
+    return json;
+}
+
+static bool visit_variable(void *context, const struct lmcs_live_info *info)
+{
+    struct variables *variables = context;
+    if (variables->rows)
+        json_array_append_new(variables->rows, variable_json(info));
+    else if (variables->count == 0)
+        printf("  DTYPE        SHAPE                   BYTES  VERSION  WRITTEN              LIVE VARIABLE\n");
+    if (!variables->rows)
+        print_variable(info);
+    variables->count++;
+    return !ferror(stdout);
+}
+
+/* `rows` NULL: prints them. */
+static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_t *rows)
+{
+    struct variables variables = {.rows = rows};
+    return lmcs_live_list(cli->pool, shelf, NULL, visit_variable, &variables, &cli->error);
+}
+
+/* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
 /* The numbers of a shelf's newest snapshots (all of them without -n), ascending; to be freed. */
 static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint64_t **numbers, size_t *first,
@@ -99,7 +157,54 @@ static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapsh
     return status;
 }
 
-static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapshot)
+/* How a snapshot is stored, by what most has to be undone for, and how much that is: "links 7". */
+static void print_how(const struct lmcs_snapshot_storage *storage)
+{
+    const char *how = storage->link_contents && storage->delta_contents ? "links+deltas"
+                      : storage->link_contents                          ? "links"
+                      : storage->delta_contents                         ? "deltas"
+                      : storage->keyframe_contents                      ? "keyframe"
+                                                                        : "raw";
+    uint32_t most = storage->longest_line > storage->longest_chain ? storage->longest_line : storage->longest_chain;
+    char text[32];
+    snprintf(text, sizeof text, most ? "%s %" PRIu32 : "%s", how, most);
+    printf("%-14s  ", text);
+}
+
+/* Why snapshots of a shelf don't follow from those before them by links, each reason once. */
+struct reasons {
+    struct reason {
+        const char *why; /* the library's, and so one pointer each */
+        uint64_t count, first, last;
+    } all[8];
+    size_t count;
+};
+
+static void add_reason(struct reasons *reasons, const char *why, uint64_t number)
+{
+    size_t i = 0;
+    while (i < reasons->count && reasons->all[i].why != why)
+        i++;
+    if (!why || i == sizeof reasons->all / sizeof *reasons->all)
+        return;
+    if (i == reasons->count)
+        reasons->all[reasons->count++] = (struct reason){why, 0, number, number};
+    reasons->all[i].count++;
+    reasons->all[i].last = number;
+}
+
+static void print_reasons(const struct reasons *reasons)
+{
+    for (size_t i = 0; i < reasons->count; i++) {
+        const struct reason *reason = &reasons->all[i];
+        printf("  no link to %" PRIu64, reason->first);
+        if (reason->count > 1)
+            printf(" and to %" PRIu64 " more up to %" PRIu64, reason->count - 1, reason->last);
+        printf(": %s\n", reason->why);
+    }
+}
+
+static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapshot, struct reasons *reasons)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
     struct lmcs_snapshot_storage storage;
@@ -109,6 +214,8 @@ static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapsho
     printf("%8" PRIu64 " %10s  %s  %10s %10s %8s  ", info->number, cli_step(info->step).text,
            cli_time(info->time_ns).text, cli_bytes(info->raw_bytes).text, cli_bytes(storage.stored_bytes).text,
            cli_ratio(info->raw_bytes, storage.stored_bytes).text);
+    print_how(&storage);
+    add_reason(reasons, storage.links_note, info->number);
     status = print_tags(cli, snapshot);
     fputs("  ", stdout);
     print_metrics(info);
@@ -116,11 +223,11 @@ static enum lmcs_status print_row(struct cli *cli, struct lmcs_snapshot *snapsho
     return status;
 }
 
-static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot, json_t *rows)
+static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot, json_t *rows, struct reasons *reasons)
 {
     json_t *row = NULL;
     if (!cli->options.json)
-        return print_row(cli, snapshot);
+        return print_row(cli, snapshot, reasons);
     enum lmcs_status status = cli_json_snapshot(cli, snapshot, &row);
     if (status == LMCS_OK)
         json_array_append_new(rows, row);
@@ -128,14 +235,15 @@ static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot,
 }
 
 /* One that a writer removes while we list is not there: no error. */
-static enum lmcs_status list_snapshot(struct cli *cli, const char *shelf, uint64_t number, json_t *rows)
+static enum lmcs_status list_snapshot(struct cli *cli, const char *shelf, uint64_t number, json_t *rows,
+                                      struct reasons *reasons)
 {
     struct lmcs_snapshot *snapshot = NULL;
     char which[24];
     snprintf(which, sizeof which, "%" PRIu64, number);
     enum lmcs_status status = lmcs_snapshot_find(cli->pool, shelf, which, &snapshot, &cli->error);
     if (status == LMCS_OK)
-        status = add_row(cli, snapshot, rows);
+        status = add_row(cli, snapshot, rows, reasons);
     lmcs_snapshot_close(snapshot);
     return status == LMCS_NOT_FOUND ? LMCS_OK : status;
 }
@@ -146,10 +254,11 @@ static void print_shelf(const struct lmcs_shelf_info *info, size_t shown)
     printf(": %" PRIu64 " snapshot%s; the newest %" PRIu32 " stay raw\n", info->snapshot_count,
            cli_s(info->snapshot_count), info->keep_raw);
     if (shown)
-        printf("  NUMBER       STEP  TIME                         RAW     STORED    RATIO  TAGS  METRICS\n");
+        printf("  NUMBER       STEP  TIME                         RAW     STORED    RATIO  HOW             TAGS  "
+               "METRICS\n");
 }
 
-static json_t *shelf_json(const struct lmcs_shelf_info *info, json_t *rows)
+static json_t *shelf_json(const struct lmcs_shelf_info *info, json_t *rows, json_t *variables)
 {
     json_t *json = json_object();
     cli_json_set(json, "name", cli_json_text(info->name));
@@ -158,6 +267,7 @@ static json_t *shelf_json(const struct lmcs_shelf_info *info, json_t *rows)
     cli_json_set(json, "next_number", cli_json_u64(info->next_number));
     cli_json_set(json, "keep_raw", cli_json_u64(info->keep_raw));
     cli_json_set(json, "snapshots", rows);
+    cli_json_set(json, "live", variables);
     return json;
 }
 
@@ -166,14 +276,20 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
     uint64_t *numbers = NULL;
     size_t first = 0;
     size_t count = 0;
-    json_t *rows = json_array();
+    struct reasons reasons = {.count = 0};
+    json_t *rows = json_array(), *variables = json_array();
     enum lmcs_status status = newest_numbers(cli, info->name, &numbers, &first, &count);
     if (status == LMCS_OK && !cli->options.json)
         print_shelf(info, count - first);
     for (size_t i = first; i < count && status == LMCS_OK && !ferror(stdout); i++)
-        status = list_snapshot(cli, info->name, numbers[i], rows);
+        status = list_snapshot(cli, info->name, numbers[i], rows, &reasons);
+    if (!cli->options.json)
+        print_reasons(&reasons);
+    if (status == LMCS_OK && !ferror(stdout))
+        status = list_variables(cli, info->name, cli->options.json ? variables : NULL);
     if (status == LMCS_OK && cli->options.json)
-        json_array_append_new(shelves, shelf_json(info, json_incref(rows)));
+        json_array_append_new(shelves, shelf_json(info, json_incref(rows), json_incref(variables)));
+    json_decref(variables);
     json_decref(rows);
     free(numbers);
     return status;
@@ -181,10 +297,8 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
 
 static enum lmcs_status list_all(struct cli *cli, json_t *json)
 {
-    struct shelves shelves = {0};
-    enum lmcs_status status = lmcs_shelf_list(cli->pool, add_shelf, &shelves, &cli->error);
-    if (status == LMCS_OK && shelves.is_out_of_memory)
-        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    struct cli_shelves shelves;
+    enum lmcs_status status = cli_shelves(cli, &shelves);
     if (status == LMCS_OK && shelves.count == 0 && !cli->options.json)
         printf("the pool is empty: no shelves yet\n");
     for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
@@ -225,30 +339,19 @@ struct tensors {
 
 static const char *stored_name(enum lmcs_stored_as stored_as)
 {
-    static const char *const names[] = {"raw", "keyframe", "delta"};
-    return (unsigned)stored_as < 3 ? names[stored_as] : "unknown";
+    static const char *const names[] = {"raw", "keyframe", "delta", "link"};
+    return (unsigned)stored_as < sizeof names / sizeof names[0] ? names[stored_as] : "unknown";
 }
 
 static void print_tensor(const struct lmcs_entry *entry)
 {
-    char shape[32 * 21];
-    size_t used = 0;
-    for (uint32_t i = 0; i < entry->tensor.ndim && used < sizeof shape; i++)
-        used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%" PRIu64, i ? "x" : "", entry->tensor.shape[i]);
     const char *dtype = lmc_dtype_name(entry->tensor.dtype);
-    printf("%-12s %-18s %10s %10s %8s  %-8s  ", dtype ? dtype : "?", entry->tensor.ndim ? shape : "scalar",
-           cli_bytes(entry->raw_bytes).text, cli_bytes(entry->stored_bytes).text,
-           cli_ratio(entry->raw_bytes, entry->stored_bytes).text, stored_name(entry->stored_as));
+    printf("%-12s %-18s %10s %10s %8s  %-8s  ", dtype ? dtype : "?",
+           shape_text(entry->tensor.shape, entry->tensor.ndim).text, cli_bytes(entry->raw_bytes).text,
+           cli_bytes(entry->stored_bytes).text, cli_ratio(entry->raw_bytes, entry->stored_bytes).text,
+           stored_name(entry->stored_as));
     cli_print(stdout, entry->tensor.name);
     putchar('\n');
-}
-
-static json_t *integers_json(const uint64_t *values, uint32_t count)
-{
-    json_t *json = json_array();
-    for (uint32_t i = 0; i < count; i++)
-        json_array_append_new(json, cli_json_u64(values[i]));
-    return json;
 }
 
 static json_t *digest_json(struct lmc_hash digest)
@@ -312,8 +415,13 @@ static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapsh
         printf("no parent\n");
     printf("%" PRIu64 " tensors, raw %s, stored %s", info->tensor_count, cli_bytes(info->raw_bytes).text,
            cli_bytes(storage.stored_bytes).text);
-    printf(" (%s), longest chain %" PRIu32 "\ntags ", cli_ratio(info->raw_bytes, storage.stored_bytes).text,
+    printf(" (%s), longest chain %" PRIu32, cli_ratio(info->raw_bytes, storage.stored_bytes).text,
            storage.longest_chain);
+    if (storage.link_contents)
+        printf(", %" PRIu64 " by links, at most %" PRIu32 " to undo", storage.link_contents, storage.longest_line);
+    if (storage.links_note)
+        printf("\nlinks: %s", storage.links_note);
+    fputs("\ntags ", stdout);
     status = print_tags(cli, snapshot);
     printf("\nmetrics ");
     print_metrics(info);
@@ -379,12 +487,14 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_ls = {
     .name = "ls",
     .synopsis = "POOL|ARCHIVE|- [ADDRESS] [-n N] [--json]",
-    .summary = "Lists shelves and snapshots, or a snapshot's tensors",
+    .summary = "Lists shelves, snapshots and live variables, or a snapshot's tensors",
     .help =
-        "Without ADDRESS: every shelf with its snapshots, oldest first. With a shelf's name: that one. With a\n"
-        "snapshot's address such as run@7 or run@latest: its tensors. STORED counts what is shared with other\n"
-        "snapshots in full. Works while another process writes to the pool. Of an archive (-: standard input), which\n"
-        "needs no pool: its snapshots, and what came with each.",
+        "Without ADDRESS: every shelf with its snapshots, oldest first, and its live variables (VERSION: how often\n"
+        "it was written to). With a shelf's name: that one. With a snapshot's address such as run@7 or run@latest:\n"
+        "its tensors. STORED counts what is shared with other snapshots in full. HOW: raw, keyframe (alone), deltas\n"
+        "or links (from the optimizer's step before), and how many of them are undone to read it, at most; below it\n"
+        "stands why there are no links where somebody asked for them. Works while another process writes to the\n"
+        "pool. Of an archive (-: standard input), which needs no pool: its snapshots, and what came with each.",
     .options = "nfj",
     .min_arguments = 1,
     .max_arguments = 2,

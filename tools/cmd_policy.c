@@ -105,6 +105,7 @@ const struct cli_command cmd_policy = {
     .help = "Without words it shows the policy, and how many snapshots it would remove. Words change it:\n\n"
             "  keep_raw=N     the newest N stay raw (4)\n"
             "  chain=N        at most N deltas are undone to read a tensor (3)\n"
+            "  links=N        at most N links of an optimizer's steps (24), or off\n"
             "  keep=RULE,...  what is kept; \"all\" (the default): nothing is ever removed\n"
             "                 last:100        the newest 100\n"
             "                 every:1000      one of every 1,000 steps\n"

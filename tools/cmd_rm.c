@@ -25,6 +25,7 @@ static void report_json(struct cli *cli, const struct removed *removed)
     cli_json_set(cli->json, "removed", json_boolean(!cli->options.dry_run));
     cli_json_set(cli->json, "freed_bytes", cli_json_u64(removed->sum.freed_bytes));
     cli_json_set(cli->json, "later_bytes", cli_json_u64(removed->sum.later_bytes));
+    cli_json_set(cli->json, "kept_bytes", cli_json_u64(removed->sum.kept_bytes));
     cli_json_set(cli->json, "removed_tags", cli_json_u64(removed->sum.removed_tags));
 }
 
@@ -48,6 +49,9 @@ static void report(struct cli *cli, const struct removed *removed)
            cli_bytes(removed->sum.freed_bytes).text);
     if (removed->sum.later_bytes)
         printf(", %s more after compaction", cli_bytes(removed->sum.later_bytes).text);
+    if (removed->sum.kept_bytes)
+        printf(", %s stay%s as links that later steps rest on", cli_bytes(removed->sum.kept_bytes).text,
+               cli->options.dry_run ? "" : "ed");
     if (removed->sum.removed_tags)
         printf(", %" PRIu64 " tag%s gone", removed->sum.removed_tags, cli_s(removed->sum.removed_tags));
     putchar('\n');
@@ -64,11 +68,12 @@ static enum lmcs_status remove_range(struct cli *cli, const char *shelf, struct 
     while (status == LMCS_OK && got == SOME && from <= removed->last) {
         status = lmcs_snapshot_numbers(cli->pool, shelf, from, numbers, SOME, &got, &cli->error);
         for (size_t i = 0; status == LMCS_OK && i < got && numbers[i] <= removed->last; i++) {
-            struct lmcs_removal removal = {0, 0, 0};
+            struct lmcs_removal removal = {0};
             status = lmcs_snapshot_remove(cli->pool, shelf, numbers[i], cli->options.dry_run, &removal, &cli->error);
             removed->count += status == LMCS_OK;
             removed->sum.freed_bytes += removal.freed_bytes;
             removed->sum.later_bytes += removal.later_bytes;
+            removed->sum.kept_bytes += removal.kept_bytes;
             removed->sum.removed_tags += removal.removed_tags;
             from = numbers[i] + 1;
         }

@@ -93,7 +93,10 @@ static void set_storage(json_t *json, const struct lmcs_snapshot_info *info,
     cli_json_set(json, "raw_contents", cli_json_u64(storage->raw_contents));
     cli_json_set(json, "delta_contents", cli_json_u64(storage->delta_contents));
     cli_json_set(json, "keyframe_contents", cli_json_u64(storage->keyframe_contents));
+    cli_json_set(json, "link_contents", cli_json_u64(storage->link_contents));
     cli_json_set(json, "longest_chain", cli_json_u64(storage->longest_chain));
+    cli_json_set(json, "longest_line", cli_json_u64(storage->longest_line));
+    cli_json_set(json, "links_note", storage->links_note ? cli_json_text(storage->links_note) : NULL);
 }
 
 enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)

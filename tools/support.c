@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * support.c - errors, and the opening of pools and snapshots, the same way for every command.
+ * support.c - errors, and the opening of pools, shelves and snapshots, the same way for every command.
  */
 #include "cli.h"
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 __attribute__((format(printf, 4, 0))) static void fill(struct cli *cli, enum lmcs_status status, int system_errno,
@@ -69,6 +70,29 @@ enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status)
         return status;
     cli->error = error;
     return closed;
+}
+
+static bool add_shelf(void *context, const struct lmcs_shelf_info *info)
+{
+    struct cli_shelves *shelves = context;
+    if (shelves->count == shelves->capacity) {
+        size_t capacity = shelves->capacity ? shelves->capacity * 2 : 8;
+        struct lmcs_shelf_info *infos = realloc(shelves->infos, capacity * sizeof *infos);
+        shelves->is_out_of_memory = !infos;
+        if (!infos)
+            return false;
+        shelves->infos = infos;
+        shelves->capacity = capacity;
+    }
+    shelves->infos[shelves->count++] = *info;
+    return true;
+}
+
+enum lmcs_status cli_shelves(struct cli *cli, struct cli_shelves *shelves)
+{
+    memset(shelves, 0, sizeof *shelves);
+    enum lmcs_status status = lmcs_shelf_list(cli->pool, add_shelf, shelves, &cli->error);
+    return status == LMCS_OK && shelves->is_out_of_memory ? cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory") : status;
 }
 
 enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot)

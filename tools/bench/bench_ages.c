@@ -48,7 +48,7 @@ struct version {
     size_t count;
     uint64_t raw_bytes;
     uint64_t stored_bytes;
-    uint64_t stored_as[3]; /* raw bytes by enum lmcs_stored_as */
+    uint64_t stored_as[LMCS_STORED_LINK + 1]; /* raw bytes by enum lmcs_stored_as */
     uint32_t chain;
     double seconds[MOST_ROUNDS];
 };

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bench_links.c - links of one training, measured: size, speed as a share of memcpy's, and whether all came back.
+ * bench_links.c - links of one training, measured: sizes, speeds, and whether all came back.
  *
  *   bench_links adam|sgd STEPS STEP LR WEIGHT_DECAY BETA1_OR_MOMENTUM BETA2 EPS FILE...
  *
  * The files have one array each, raw f32: those of the first state, then those of the next, and so on, STEPS + 1
- * states. STEP is the number of the first step. One line: elements, bits an element with hints and without, the same
- * of ordinary deltas, the shares of each array that come out exactly, GB/s of memcpy, in, out, and of a link of the
- * whole chain.
- * All in one thread; speeds are by the thread's own clock, the best of some rounds.
+ * states, of which few are in memory at a time. STEP is the number of the first step. Prints one JSON object. All in
+ * one thread, by its own clock; the best of some rounds of the first link, of memcpy and ordinary deltas of the same
+ * arrays, and of the whole chain.
  */
 #include "lmc.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,10 +24,24 @@ struct training {
     uint32_t arrays;
     unsigned steps;
     size_t bytes; /* of an array */
-    void *state[MOST_STEPS + 1][LMC_MAX_BASES];
-    void *now[LMC_MAX_BASES]; /* what is decoded */
+    char *const *files;
+    void *state[MOST_STEPS + 1][LMC_MAX_BASES]; /* the first two, the last, and those at hand */
+    void *now[LMC_MAX_BASES];                   /* what is decoded */
+    unsigned char *room;                        /* what is encoded */
+    size_t room_bytes;
     unsigned char *frame[MOST_STEPS];
     size_t frame_bytes[MOST_STEPS];
+};
+
+/* What links took that were made with hints, or without. */
+struct made {
+    double bits;  /* an element, mean over all links */
+    double fit_s; /* the longest search for constants */
+    struct lmc_link_fit first;
+};
+
+struct seconds {
+    double copy, in, out, chain, delta_in, delta_out;
 };
 
 static void fail(const char *what, const char *why)
@@ -52,6 +66,14 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+static void least(double *best, double seconds)
+{
+    if (*best == 0 || seconds < *best)
+        *best = seconds;
+}
+
+/* ---- States ----------------------------------------------------------------------------------------------------- */
+
 static void *read_file(const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
@@ -66,56 +88,25 @@ static void *read_file(const char *path, size_t *bytes)
     return memory;
 }
 
-static struct lmc_link_params params_of(const struct training *training, unsigned step)
+static void load(struct training *training, unsigned step)
 {
-    struct lmc_link_params params = {.raw_bytes = training->bytes};
+    for (uint32_t k = 0; k < training->arrays && !training->state[step][k]; k++)
+        training->state[step][k] = read_file(training->files[step * training->arrays + k], &training->bytes);
+}
+
+static void unload(struct training *training, unsigned step)
+{
     for (uint32_t k = 0; k < training->arrays; k++) {
-        params.before[k] = training->state[step][k];
-        params.after[k] = training->state[step + 1][k];
+        free(training->state[step][k]);
+        training->state[step][k] = NULL;
     }
-    return params;
 }
 
-static double encode(struct training *training, unsigned step, const struct lmc_link_params *params)
-{
-    const size_t room = (size_t)lmc_link_bound(training->arrays, training->bytes);
-    const char *message = "";
-    if (!training->frame[step])
-        training->frame[step] = room_of(room);
-    const double begin = now();
-    if (lmc_link_compress(params, training->frame[step], room, &training->frame_bytes[step], &message) != LMC_OK)
-        fail("encoding", message);
-    return now() - begin;
-}
-
-static double bits_of(const struct training *training, size_t bytes)
-{
-    return 8.0 * (double)bytes / (double)(training->bytes / 4);
-}
-
-static double delta_bits(const struct training *training)
-{
-    const size_t room = (size_t)lmc_frame_bound(training->bytes);
-    unsigned char *frame = room_of(room);
-    size_t all = 0, some;
-    for (uint32_t k = 0; k < training->arrays; k++) {
-        const struct lmc_params params = {.dtype = LMC_F32,
-                                          .raw_bytes = training->bytes,
-                                          .data = training->state[1][k],
-                                          .base = training->state[0][k]};
-        if (lmc_compress(&params, frame, room, &some, NULL) != LMC_OK)
-            fail("encoding", "a delta");
-        all += some;
-    }
-    free(frame);
-    return bits_of(training, all);
-}
-
-static double copy(const struct training *training, unsigned step)
+static double copy(const struct training *training)
 {
     const double begin = now();
     for (uint32_t k = 0; k < training->arrays; k++)
-        memcpy(training->now[k], training->state[step][k], training->bytes);
+        memcpy(training->now[k], training->state[0][k], training->bytes);
     return now() - begin;
 }
 
@@ -124,6 +115,62 @@ static void compare(const struct training *training, unsigned step)
     for (uint32_t k = 0; k < training->arrays; k++)
         if (memcmp(training->now[k], training->state[step][k], training->bytes) != 0)
             fail("decoding", "another state came back");
+}
+
+/* ---- Links ------------------------------------------------------------------------------------------------------ */
+
+static struct lmc_link_params fitted(const struct training *training, const struct lmc_link_hints *hints, unsigned step,
+                                     struct lmc_link_fit *fit)
+{
+    struct lmc_link_params params = {.raw_bytes = training->bytes};
+    for (uint32_t k = 0; k < training->arrays; k++) {
+        params.before[k] = training->state[step][k];
+        params.after[k] = training->state[step + 1][k];
+    }
+    if (lmc_link_fit(hints, training->arrays, params.before, params.after, params.raw_bytes, &params.rule, fit, NULL) >
+        LMC_UNSUPPORTED)
+        fail("fitting", "no memory");
+    return params;
+}
+
+/* Encodes into the room; the size. */
+static size_t encode(struct training *training, const struct lmc_link_params *params, double *seconds)
+{
+    const char *message = "";
+    size_t bytes = 0;
+    const double begin = now();
+    if (lmc_link_compress(params, training->room, training->room_bytes, &bytes, &message) != LMC_OK)
+        fail("encoding", message);
+    *seconds = now() - begin;
+    return bytes;
+}
+
+/* Makes every link, with hints or without; the frames of those with hints are kept. */
+static struct made make_all(struct training *training, bool with_hints)
+{
+    struct made made = {0};
+    struct lmc_link_hints hints = training->hints;
+    double seconds;
+    for (unsigned t = 0; t < training->steps; t++, hints.step++) {
+        struct lmc_link_fit fit;
+        load(training, t);
+        load(training, t + 1);
+        const double begin = now();
+        const struct lmc_link_params params = fitted(training, with_hints ? &hints : NULL, t, &fit);
+        seconds = now() - begin;
+        made.fit_s = seconds > made.fit_s ? seconds : made.fit_s;
+        made.first = t == 0 ? fit : made.first;
+        const size_t bytes = encode(training, &params, &seconds);
+        made.bits += 8.0 * (double)bytes / ((double)training->bytes / 4 * training->steps);
+        if (with_hints) {
+            training->frame[t] = room_of(bytes);
+            memcpy(training->frame[t], training->room, bytes);
+            training->frame_bytes[t] = bytes;
+        }
+        if (t > 1)
+            unload(training, t);
+    }
+    return made;
 }
 
 /* All blocks of the first `steps` links, as a chain. */
@@ -153,50 +200,63 @@ static double decode(const struct training *training, unsigned steps)
     return now() - begin;
 }
 
-static struct lmc_link_params fitted(const struct training *training, const struct lmc_link_hints *hints, unsigned step,
-                                     struct lmc_link_fit *fit)
-{
-    struct lmc_link_params params = params_of(training, step);
-    if (lmc_link_fit(hints, training->arrays, params.before, params.after, params.raw_bytes, &params.rule, fit, NULL) >
-        LMC_UNSUPPORTED)
-        fail("fitting", "no memory");
-    return params;
-}
+/* ---- Ordinary deltas -------------------------------------------------------------------------------------------- */
 
-static double least(double a, double b)
+/* The second state's arrays against the first one's, once; bytes. */
+static size_t deltas(struct training *training, struct seconds *best)
 {
-    return a < b ? a : b;
+    double in = 0, out = 0;
+    size_t all = 0, some = 0;
+    for (uint32_t k = 0; k < training->arrays; k++) {
+        const void *bases[] = {training->state[0][k]};
+        const struct lmc_params params = {
+            .dtype = LMC_F32, .raw_bytes = training->bytes, .data = training->state[1][k], .base = bases[0]};
+        const double begin = now();
+        if (lmc_compress(&params, training->room, training->room_bytes, &some, NULL) != LMC_OK)
+            fail("encoding", "a delta");
+        const double encoded = now();
+        if (lmc_decompress(training->room, some, bases, training->now[k], training->bytes, NULL) != LMC_OK)
+            fail("decoding", "a delta");
+        in += encoded - begin;
+        out += now() - encoded;
+        all += some;
+    }
+    compare(training, 1);
+    least(&best->delta_in, in);
+    least(&best->delta_out, out);
+    return all;
 }
 
 static void measure(struct training *training)
 {
+    struct seconds best = {0};
     struct lmc_link_fit fit;
-    const double gigabytes = 1e-9 * (double)training->bytes * training->arrays;
-    double in = 1e9, out = 1e9, chain = 1e9, copied = 1e9;
-    struct lmc_link_params params = fitted(training, NULL, 0, &fit);
-    (void)encode(training, 0, &params);
-    const double without_hints = bits_of(training, training->frame_bytes[0]);
-    struct lmc_link_hints hints = training->hints;
-    for (unsigned t = 0; t < training->steps; t++, hints.step++) {
-        params = fitted(training, &hints, t, &fit);
-        (void)encode(training, t, &params);
-    }
-    params = fitted(training, &training->hints, 0, &fit);
+    double seconds;
+    size_t delta_bytes = 0;
+    const struct made made = make_all(training, true), blind = make_all(training, false);
+    const struct lmc_link_params first = fitted(training, &training->hints, 0, &fit);
     for (unsigned r = 0; r < ROUNDS; r++) {
-        in = least(in, encode(training, 0, &params));
-        copied = least(copied, copy(training, 0));
-        out = least(out, decode(training, 1));
+        (void)encode(training, &first, &seconds);
+        least(&best.in, seconds);
+        least(&best.copy, copy(training));
+        least(&best.out, decode(training, 1));
         compare(training, 1);
-        (void)copy(training, 0);
-        chain = least(chain, decode(training, training->steps));
+        (void)copy(training);
+        least(&best.chain, decode(training, training->steps));
         compare(training, training->steps);
+        delta_bytes = deltas(training, &best);
     }
-    printf("%zu %.3f %.3f %.3f", training->bytes / 4, bits_of(training, training->frame_bytes[0]), without_hints,
-           delta_bits(training));
+    const double elements = (double)training->bytes / 4, gigabytes = 1e-9 * (double)training->bytes * training->arrays;
+    printf(
+        "{\"elements\": %.0f, \"links\": %u, \"bits\": %.4f, \"bits_without_hints\": %.4f, \"bits_of_deltas\": %.4f, ",
+        elements, training->steps, made.bits, blind.bits, 8.0 * (double)delta_bytes / elements);
+    printf("\"fit_s\": %.6f, \"blind_fit_s\": %.6f, \"sampled\": %u, \"exact\": [", made.fit_s, blind.fit_s,
+           blind.first.sampled);
     for (uint32_t k = 0; k < training->arrays; k++)
-        printf(" %.5f", (double)fit.exact[k]);
-    printf(" %.2f %.2f %.2f %.2f\n", gigabytes / copied, gigabytes / in, gigabytes / out,
-           gigabytes * training->steps / chain);
+        printf("%s%.5f", k > 0 ? ", " : "", (double)made.first.exact[k]);
+    printf("], \"memcpy_gbs\": %.3f, \"in_gbs\": %.3f, \"out_gbs\": %.3f, \"chain_gbs\": %.3f, ", gigabytes / best.copy,
+           gigabytes / best.in, gigabytes / best.out, gigabytes * training->steps / best.chain);
+    printf("\"delta_in_gbs\": %.3f, \"delta_out_gbs\": %.3f}\n", gigabytes / best.delta_in, gigabytes / best.delta_out);
 }
 
 int main(int argc, char **argv)
@@ -214,13 +274,14 @@ int main(int argc, char **argv)
                                              .eps = atof(argv[8])};
     training.arrays = lmc_link_arrays(training.hints.optimizer, 0);
     training.steps = (unsigned)atoi(argv[2]);
+    training.files = argv + 9;
     if (!training.steps || training.steps > MOST_STEPS || (unsigned)argc != 9 + (training.steps + 1) * training.arrays)
         fail("usage", "as many files as the states have arrays");
-    for (unsigned t = 0; t <= training.steps; t++)
-        for (uint32_t k = 0; k < training.arrays; k++)
-            training.state[t][k] = read_file(argv[9 + t * training.arrays + k], &training.bytes);
+    load(&training, 0);
     for (uint32_t k = 0; k < training.arrays; k++)
         training.now[k] = room_of(training.bytes);
+    training.room_bytes = (size_t)lmc_link_bound(training.arrays, training.bytes);
+    training.room = room_of(training.room_bytes);
     measure(&training);
     return 0;
 }

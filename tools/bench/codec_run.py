@@ -136,3 +136,13 @@ class Peers:
         if "error" in answer:
             raise RuntimeError(f"the peers can't load {source.name}: {answer['error']}")
         return self.program
+
+    def size(self, peer: str, source: Source) -> dict[str, Any]:
+        """Let a peer code a tensor once, checked: its answer, or RuntimeError with what went wrong."""
+        program = self.load(source, 1)
+        if peer not in program.first:
+            raise RuntimeError("it is not installed")
+        answer = program.ask({"size": peer})
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer

@@ -2,15 +2,11 @@
 """Measures long histories: finding snapshots, the log, forks, differences. Run by tools/bench.sh history."""
 
 import argparse
-import json
-import os
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from history_ages import ages
@@ -18,7 +14,7 @@ from history_pace import compactor, slow, trainer
 from history_peers import peers
 from history_setting import COMMAND, MIB, THREADS, TOP, Setting, bench_store
 from history_topology import topology
-from tables import Section, gbs, ms, processor, progress, run_sections
+from tables import Run, Section, gbs, ms, run_suite
 
 
 def timed(*words: object) -> float:
@@ -94,39 +90,20 @@ SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (
 )
 
 
-def main() -> None:
-    """Measure what was asked for; exit 1 when a section could not run."""
-    parser = argparse.ArgumentParser(prog="tools/bench.sh history", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
-    parser.add_argument("--smoke", action="store_true", help="only see that it runs; the numbers mean nothing")
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what only this suite takes."""
     parser.add_argument("--no-peers", action="store_true", help="without other codecs and restic, which it fetches")
     parser.add_argument("--plot", type=Path, default=TOP / "build/bench/topology.svg", help="where topology draws")
-    parser.add_argument("--dir", type=Path, default=TOP / "build/bench", help="a folder on the file system to measure")
-    parser.add_argument("--only", action="append", choices=[section.__name__ for section in SECTIONS], help="this one")
-    options = parser.parse_args()
-    kept = options.dir.resolve() / "history-data"
-    kept.mkdir(parents=True, exist_ok=True)
+
+
+def setting_of(run: Run) -> Setting:
+    """Find the histories that are kept, and a folder for the rest."""
+    kept = run.options.dir.resolve() / "history-data"
+    kept.mkdir(exist_ok=True)
     torch.set_num_threads(1)  # sums are the same then on every machine, and nothing waits for a busy processor
-    size = "smoke" if options.smoke else "quick" if options.quick else "full"
-    report: dict[str, Any] = {"machine": f"{processor()}, load {os.getloadavg()[0]:.1f}; {size} run"}
-    if not options.json:
-        print(f"{report['machine']}\n", flush=True)
-    with tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as folder:
-        setting = Setting(
-            Path(folder).resolve(), kept, size, options.plot.absolute(), not (options.no_peers or options.smoke)
-        )
-        failures = run_sections(SECTIONS, setting, options.only, report, options.json)
-    report["left out"] = setting.notes
-    if options.json:
-        print(json.dumps(report, indent=2))
-    else:
-        for note in setting.notes:
-            print(f"Left out: {note}")
-    if failures:
-        progress(f"could not be measured: {', '.join(failures)}")
-        raise SystemExit(1)
+    peers = not (run.options.no_peers or run.options.smoke)
+    return Setting(run.scratch(run.options.dir), kept, run.size, run.options.plot.absolute(), peers)
 
 
 if __name__ == "__main__":
-    main()
+    run_suite("history", __doc__, SECTIONS, setting_of, options=options)

@@ -15,7 +15,7 @@ def ages_of(setting: Setting, kind: str) -> Section:
     t = bench_store("ages", pool_of(setting, kind), 0, setting.of(7, 5, 2), 1)
     versions: list[dict[str, Any]] = t["versions"][::-1]
     delta = t["delta_s"]
-    section = Section(f"Time to restore by age, {kind}")
+    section = Section(f"Time to restore by age, {kind}, links=off")
     section.head = ["snapshots taken since", "longest chain", "restore, ms: middle one", "longest"]
     section.head += ["over one delta: middle one", "longest"]
     for first, last in BANDS:

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The compactor beside a trainer: how fast it is, what it costs the trainer, and captures that write deltas."""
 
+import contextlib
+import copy
+import mmap
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import lmcstore
 import torch
 from history_run import KINDS, RECIPES, Trainer, flat_state, history
 from history_setting import GIB, MIB, Setting, mean, median
+from limits import slow_disk
+from peers import State, tensors_of
 from tables import Section, gbs, ms, progress
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -25,6 +31,11 @@ def on_cores(cores: list[int]) -> Iterator[None]:
         os.sched_setaffinity(0, CORES)
 
 
+def turned(tensor: torch.Tensor, by: int) -> torch.Tensor:
+    """Copy a tensor with its elements moved on, so that two of one are as different as any two tensors."""
+    return tensor.reshape(-1).roll(97 * by).reshape(tensor.shape)
+
+
 class Wide:
     """The states of a run, several times side by side: as large as is wanted, and as compressible."""
 
@@ -33,7 +44,7 @@ class Wide:
         self.step = RECIPES[setting.size][kind].steps // 4
         first = self._read()
         copies = max(1, round(size / sum(tensor.nbytes for tensor in first.values())))
-        self.state = {str(i): {name: tensor.clone() for name, tensor in first.items()} for i in range(copies)}
+        self.state = {str(i): {name: turned(tensor, i) for name, tensor in first.items()} for i in range(copies)}
         self.bytes = copies * sum(tensor.nbytes for tensor in first.values())
 
     def _read(self) -> dict[str, torch.Tensor]:
@@ -44,11 +55,37 @@ class Wide:
         """Become the state of the next step."""
         self.step += 1
         for name, tensor in self._read().items():
-            for part in self.state.values():
-                part[name].copy_(tensor)
+            for i, part in enumerate(self.state.values()):
+                part[name].copy_(turned(tensor, i))
 
 
 # ---- The compactor's speed ------------------------------------------------------------------------------------------
+
+
+class WideRun(Wide):
+    """The same with models and optimizers, as a trainer hands them over: links can be made of their steps."""
+
+    def __init__(self, setting: Setting, kind: str, size: int) -> None:
+        super().__init__(setting, kind, size)
+        self.runs = [copy.deepcopy(self._read_run()) for _ in self.state]
+        self._fill(self._read_run())
+
+    def _read_run(self) -> State:
+        with history(self.setting, self.kind) as shelf:
+            state = shelf.at(step=self.step).state_dict()
+        return {"model": state["model"], "optimizer": state["optimizer"]}
+
+    def go_on(self) -> None:
+        """Become the state of the next step."""
+        super().go_on()
+        self._fill(self._read_run())
+
+    def _fill(self, new: State) -> None:
+        tensors = tensors_of(new)
+        for i, run in enumerate(self.runs):
+            for name, tensor in tensors_of(run).items():
+                tensor.copy_(turned(tensors[name], i))
+            run["optimizer"]["param_groups"] = new["optimizer"]["param_groups"]
 
 
 def by_codec(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> float:
@@ -61,48 +98,65 @@ def by_codec(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> floa
     return time.thread_time() - begin
 
 
+def timed_compact(store: lmcstore.Store) -> tuple[float, float]:
+    """Compact what there is on one core; seconds by the clock and of the process."""
+    with on_cores(CORES[-1:]):
+        begin, cpu = time.perf_counter(), time.process_time()
+        store.compact()
+        return time.perf_counter() - begin, time.process_time() - cpu
+
+
 def compactor(setting: Setting) -> Section:
-    """Compact snapshots of a large state on one core."""
+    """Compact snapshots of a large state on one core, into links and into deltas."""
     rounds = setting.of(6, 4, 2)
-    wide = Wide(setting, "fp32", setting.of(GIB, 256 * MIB, 4 * MIB))
+    wide = WideRun(setting, "fp32", setting.of(GIB, 256 * MIB, 4 * MIB))
     path = setting.folder / "compactor.pool"
-    walls, cpus, alone, stored = [], [], [], []
+    ways = {"links": "keep_raw=2", "deltas": "keep_raw=2 links=off"}
+    walls: dict[str, list[float]] = {way: [] for way in ways}
+    cpus: dict[str, list[float]] = {way: [] for way in ways}
+    stored: dict[str, list[float]] = {way: [] for way in ways}
+    alone = []
     store = lmcstore.open(path, background=False, threads=1)
-    shelf = store["run"]
-    shelf.snapshot(wide.state, step=0)
-    shelf.policy = "keep_raw=2"
-    for i in range(1, 3 + rounds):
+    for i in range(4 + rounds):
         before = {name: tensor.clone() for name, tensor in wide.state["0"].items()}
-        wide.go_on()
-        shelf.snapshot(wide.state, step=i)
-        if i >= 2:
-            with on_cores(CORES[-1:]):
-                begin, cpu = time.perf_counter(), time.process_time()
-                store.compact()
-                walls.append(time.perf_counter() - begin)
-                cpus.append(time.process_time() - cpu)
-            alone.append(by_codec(wide.state["0"], before) * len(wide.state))
-            stored.append(shelf[i - 1].stored_bytes / wide.bytes)
+        if i > 0:
+            wide.go_on()
+        for way, policy in ways.items():
+            shelf = store[way]
+            shelf.snapshot({"runs": wide.runs}, step=i)
+            shelf.policy = policy
+            times = timed_compact(store)
+            if i < 4:  # the first is a keyframe in both
+                continue
+            walls[way].append(times[0])
+            cpus[way].append(times[1])
+            stored[way].append(shelf[i - 1].stored_bytes / wide.bytes)
             progress(
-                f"    {wide.bytes / GIB / walls[-1]:.2f} GiB/s, {wide.bytes / GIB / cpus[-1]:.2f} by processor time"
+                f"    {way}: {wide.bytes / GIB / times[0]:.2f} GiB/s, {wide.bytes / GIB / times[1]:.2f} by processor"
             )
+        if i >= 4:
+            alone.append(by_codec(wide.state["0"], before) * len(wide.state))
     store.close()
     path.unlink()
     section = Section("The compactor on one core")
-    section.head = ["state, GiB", "seconds a snapshot", "of processor time", "the codec alone", "GiB/s"]
-    section.head += ["by processor time", "stored, % of raw"]
-    wall, cpu, codec = median(walls), median(cpus), median(alone)
+    section.head = ["a step is stored by", "state, GiB", "seconds", "of processor time", "GiB/s", "by processor time"]
+    section.head += ["stored, % of raw"]
     size = wide.bytes / GIB
-    cells = [f"{size:.2f}", f"{wall:.3f}", f"{cpu:.3f}", f"{codec:.3f}", f"{size / wall:.2f}", f"{size / cpu:.2f}"]
-    section.rows.append([*cells, f"{100 * mean(stored):.1f}"])
-    section.numbers = {"bytes": wide.bytes, "wall_s": wall, "cpu_s": cpu, "codec_s": codec}
+    for way in ways:
+        wall, cpu = median(walls[way]), median(cpus[way])
+        cells = [f"{size:.2f}", f"{wall:.3f}", f"{cpu:.3f}", f"{size / wall:.2f}", f"{size / cpu:.2f}"]
+        section.rows.append([way, *cells, f"{100 * mean(stored[way]):.1f}"])
+        section.numbers[way] = {"bytes": wide.bytes, "wall_s": wall, "cpu_s": cpu}
+    section.numbers["deltas"]["codec_s"] = median(alone)
     section.notes.append(
-        f"States of {RECIPES[setting.size]['fp32'].name}, one step apart, so often side by side; medians of "
-        f"{len(walls)}. Coded, written to the file system, synced, read back, decoded and compared; unused space is "
-        "given back. Processor time of the whole process; the codec alone encodes and decodes as many bytes."
+        f"States of {RECIPES[setting.size]['fp32'].name} with their optimizers, one step apart, so often side by "
+        f"side; medians of {rounds}. Coded, written to the file system, synced, read back, decoded and compared; "
+        "unused space is given back. Processor time of the whole process; for the deltas, the codec alone takes "
+        f"{median(alone):.3f} s."
     )
-    section.goal("GiB of a state that one core compacts in a second", size / wall, ">=", 1)
-    section.goal("the same by processor time", size / cpu, ">=", 1)
+    fastest = section.numbers["links"]
+    section.goal("GiB of a state that one core compacts in a second", size / fastest["wall_s"], ">=", 1)
+    section.goal("the same by processor time", size / fastest["cpu_s"], ">=", 1)
     return section
 
 
@@ -182,11 +236,25 @@ def timed_write(file: int, state: dict[str, dict[str, torch.Tensor]]) -> float:
     return time.perf_counter() - begin
 
 
-def slow_of(setting: Setting, kind: str) -> Section:
+SLOW_WARM = 6
+"""Turns after which captures go where others have been."""
+SLOW_RATE = 250_000_000
+"""Bytes a second: of a disk over a network, or a small one in a cloud."""
+
+
+def touch_memory() -> None:
+    """Use what memory is free once: what a virtual machine has never used costs its host some microseconds a page."""
+    size = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE // 8 * 7
+    with contextlib.suppress(OSError), mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for offset in range(0, size, mmap.PAGESIZE):
+            memory[offset] = 1
+
+
+def slow_of(setting: Setting, kind: str, folder: Path, where: str, goal: bool) -> Section:
     """Capture states that are one step apart, in three ways, beside plain writing."""
-    rounds = setting.of(19, 11, 4)
+    rounds = SLOW_WARM + setting.of(16, 8, 2)
     wide = Wide(setting, kind, setting.of(256 * MIB, 64 * MIB, 2 * MIB))
-    path = setting.folder / "slow.pool"
+    path = folder / "slow.pool"
     ways = ("never", "auto", "always")
     times: dict[str, list[float]] = {way: [] for way in ("write", *ways)}
     shares: dict[str, list[float]] = {way: [] for way in ways}
@@ -194,7 +262,7 @@ def slow_of(setting: Setting, kind: str) -> Section:
     for way in ways:
         store[way].snapshot(wide.state, step=0)
         store[way].policy = f"encode={way} keep_raw=2"
-    file = os.open(setting.folder / "slow.file", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.open(folder / "slow.file", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for turn in range(rounds):
         wide.go_on()
         order = [*times][turn % 4 :] + [*times][: turn % 4]
@@ -206,16 +274,19 @@ def slow_of(setting: Setting, kind: str) -> Section:
                 begin = time.perf_counter()
                 snapshot = store[way].snapshot(wide.state, step=turn + 1)
                 seconds = time.perf_counter() - begin
-                shares[way].append(snapshot.stored_bytes / wide.bytes)
-            if turn > 2:
+                if turn >= SLOW_WARM:
+                    shares[way].append(snapshot.stored_bytes / wide.bytes)
+            if turn >= SLOW_WARM:
                 times[way].append(seconds)
-        if turn % 8 == 7:
-            store.compact()
+        for way in ways:
+            if turn >= 2:  # so that there is space to use again; compacting would give it back
+                store[way].remove(turn - 1)
     os.close(file)
     store.close()
     path.unlink()
+    (folder / "slow.file").unlink()
     plain = median(times["write"])
-    section = Section(f"Captures that write deltas, {kind}")
+    section = Section(f"Captures that write deltas, {kind}, {where}")
     section.head = ["way", "written, % of raw", "until durable, ms", "GB/s", "over write + fdatasync"]
     section.rows.append(["write + fdatasync", "100.0", ms(plain), gbs(wide.bytes, plain), "1.00"])
     for way in ways:
@@ -224,18 +295,28 @@ def slow_of(setting: Setting, kind: str) -> Section:
         section.rows.append(
             [f"encode={way}", f"{100 * mean(shares[way]):.1f}", ms(t), gbs(wide.bytes, t), f"{median(ratios):.2f}"]
         )
-        section.numbers[f"{kind}, {way}"] = {"durable_s": t, "over_write": median(ratios)}
-    section.numbers[f"{kind}, write"] = {"durable_s": plain}
+        section.numbers[f"{kind}, {where}, {way}"] = {"durable_s": t, "over_write": median(ratios)}
+    section.numbers[f"{kind}, {where}, write"] = {"durable_s": plain}
     section.notes.append(
         f"States of {RECIPES[setting.size][kind].name}, one step apart, so often side by side that they have "
         f"{wide.bytes / MIB:.0f} MiB; each way in turn, {len(times['write'])} times; medians, the last column of "
         "ratios within a turn. Plain writing goes over a file that is there, captures into a pool with the space."
     )
-    ratio = section.numbers[f"{kind}, auto"]["over_write"]
-    section.goal(f"{kind}: encode=auto until durable, over write + fdatasync of the raw bytes", ratio, "<=", 0.8)
+    if goal:
+        ratio = section.numbers[f"{kind}, {where}, auto"]["over_write"]
+        section.goal(f"{kind}, {where}: encode=auto until durable, over write + fdatasync", ratio, "<=", 0.8)
     return section
 
 
 def slow(setting: Setting) -> list[Section]:
-    """Measure captures that write deltas, on the file system of the folder."""
-    return [slow_of(setting, kind) for kind in KINDS]
+    """Measure captures that write deltas: on the folder's file system, and on an ext4 whose disk is slow."""
+    if setting.size != "smoke":
+        touch_memory()
+    sections = [slow_of(setting, kind, setting.folder, "this disk", False) for kind in KINDS]
+    where = f"a disk of {SLOW_RATE / 1e6:.0f} MB/s"
+    try:
+        with slow_disk(setting.folder, 10 * GIB, SLOW_RATE) as folder:
+            sections += [slow_of(setting, kind, folder, where, True) for kind in KINDS]
+    except OSError as error:
+        setting.notes.append(f"Nothing was measured on {where}: {error}.")
+    return sections

@@ -14,8 +14,9 @@ import safetensors.torch
 import torch
 from codec_data import Source, write
 from codec_run import Peers
-from history_run import CLASSES, KINDS, RECIPES, class_of, described, flat_state, history, pool_of
-from history_setting import Setting, debian_tool, mean
+from debian import debian_tool, zstd
+from history_run import CLASSES, KINDS, POOLS, RECIPES, class_of, described, flat_state, history, pool_of
+from history_setting import Setting, mean
 from peers import disk_bytes
 from tables import Section, progress
 
@@ -72,13 +73,16 @@ class Pool:
     raw: Sizes = field(default_factory=dict)
     older: Sizes = field(default_factory=dict)  # stored, of snapshots behind those that stay raw
     older_raw: Sizes = field(default_factory=dict)
-    deltas: int = 0
-    keyframes: int = 0
+    stored_as: dict[str, int] = field(default_factory=dict)  # how many contents
+
+    def compacted(self) -> float:
+        """Give what a step takes once it is compacted."""
+        return sum(self.older.values()) / (self.steps - self.keep_raw)
 
 
-def look_at(setting: Setting, kind: str) -> Pool:
+def look_at(setting: Setting, kind: str, way: str) -> Pool:
     """Add up what the contents of a history take, each once."""
-    path = pool_of(setting, kind)
+    path = pool_of(setting, kind, way)
     seen: set[int] = set()
     with lmcstore.open(path, mode="r") as store:
         shelf = store["gpt"]
@@ -91,8 +95,7 @@ def look_at(setting: Setting, kind: str) -> Pool:
                 if entry["content"] not in seen:
                     seen.add(entry["content"])
                     pool.older[what] = pool.older.get(what, 0) + entry["stored_bytes"]
-                    pool.deltas += entry["stored_as"] == "delta"
-                    pool.keyframes += entry["stored_as"] == "keyframe"
+                    pool.stored_as[entry["stored_as"]] = pool.stored_as.get(entry["stored_as"], 0) + 1
     return pool
 
 
@@ -106,11 +109,6 @@ def deltas_of(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> Siz
 
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
-
-
-def zstd(words: list[str], data: bytes | None, tool: Path) -> int:
-    """Compress by the command; the size of what it writes."""
-    return len(subprocess.run([tool, "-q", "-c", *words], input=data, check=True, capture_output=True).stdout)
 
 
 def torch_size(state: dict[str, torch.Tensor]) -> int:
@@ -146,7 +144,7 @@ def patched(setting: Setting, sample: Sample, tool: Path) -> float:
     for new, old in sample.pairs():
         safetensors.torch.save_file(old, files[0])
         safetensors.torch.save_file(new, files[1])
-        sizes.append(zstd(["-3", "--long=31", f"--patch-from={files[0]}", str(files[1])], None, tool))
+        sizes.append(len(zstd(["-3", "--long=31", f"--patch-from={files[0]}", str(files[1])], None, tool)))
     for file in files:
         file.unlink()
     return mean(sizes)
@@ -167,7 +165,7 @@ def in_files(setting: Setting, sample: Sample) -> dict[str, float]:
     attempt(
         "safetensors, zstd -3",
         "zstd",
-        lambda tool: mean([zstd(["-3"], safetensors.torch.save(state), tool) for state in states]),
+        lambda tool: mean([len(zstd(["-3"], safetensors.torch.save(state), tool)) for state in states]),
     )
     attempt("safetensors, zstd -3 --patch-from", "zstd", lambda tool: patched(setting, sample, tool))
     if setting.peers:
@@ -205,13 +203,7 @@ def ask(
         return raw_bytes
     dtype = {"fp32": "f32", "bf16": "bf16"}[kind]
     try:
-        program = peers.load(Source("", "weights", dtype, files[0], files[1]), 1)
-        if peer not in program.first:
-            raise RuntimeError("it is not installed")
-        answer = program.ask({"size": peer})
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return float(answer["bytes"])
+        return float(peers.size(peer, Source("", "weights", dtype, files[0], files[1]))["bytes"])
     except RuntimeError as error:
         lost.add(peer)
         setting.notes.append(f"{peer}: {error}")
@@ -230,27 +222,34 @@ def codec_peers(setting: Setting) -> Peers | None:
 # ---- Tables ---------------------------------------------------------------------------------------------------------
 
 
-def whole_table(kind: str, setting: Setting, pool: Pool, ways: list[tuple[str, float]], full: float) -> Section:
+def whole_table(
+    kind: str, setting: Setting, pools: dict[str, Pool], ways: list[tuple[str, float]], full: float
+) -> Section:
     """Say what a step takes in each way, everything counted."""
     section = Section(f"Bytes a step, {kind}")
     section.head = ["way to keep every step", "MB a step", "full copies over it"]
     for what, size in ways:
         section.rows.append([what, f"{size / 1e6:.3f}", f"{full / size:.2f}"])
         section.numbers[f"{kind}, {what}"] = size
-    older = sum(pool.older.values()) / (pool.steps - pool.keep_raw)
+    pool = pools["deltas"]
+    contents = "; ".join(
+        f"links={'off' if way == 'deltas' else 'on'}: "
+        + ", ".join(f"{count} {name}" for name, count in sorted(found.stored_as.items()))
+        for way, found in pools.items()
+    )
     section.notes.append(
-        f"{described(setting, kind)[0].upper()}{described(setting, kind)[1:]}. The pool: its disk blocks after "
+        f"{described(setting, kind)[0].upper()}{described(setting, kind)[1:]}. A whole pool: its disk blocks after "
         f"compaction over all {pool.steps} steps, with its newest {pool.keep_raw} raw, keyframes, manifests and all "
-        f"other metadata ({pool.metadata / 1e6:.2f} MB); and what a step takes once it is compacted "
-        f"({older / 1e6:.3f} MB): {pool.deltas} deltas, {pool.keyframes} keyframes. No read of it undoes more than 3 "
-        f"deltas. Peers: means over {setting.of(5, 3, 2)} steps spread over the run, tensors alone; restic over "
+        f"other metadata ({pool.metadata / 1e6:.2f} MB). A compacted step: what the others take ({contents}). With "
+        "links=off no read undoes more than 3 deltas; with links, more than 24 links. Peers: means over "
+        f"{setting.of(5, 3, 2)} steps spread over the run, tensors alone; restic over "
         f"{setting.of(10, 5, 3)} steps in a row. Those that code against the step before count no keyframes, so to "
         "read step N with them takes N decodings."
     )
     return section
 
 
-def class_table(kind: str, pool: Pool, codecs: dict[str, Sizes], sample: Sample) -> Section:
+def class_table(kind: str, pools: dict[str, Pool], codecs: dict[str, Sizes], sample: Sample) -> Section:
     """Say how each kind of tensor does."""
     section = Section(f"Ratios by class of tensor, {kind}")
     raw = {
@@ -258,18 +257,20 @@ def class_table(kind: str, pool: Pool, codecs: dict[str, Sizes], sample: Sample)
         for what, tensors in by_class(sample.states[sample.row[0]]).items()
     }
     total = sum(raw.values())
-    section.head = ["class", "share of the state", "the pool, compacted", *(f"{name}, one step" for name in codecs)]
+    section.head = ["class", "share of the state", "the pool, links=off", "the pool"]
+    section.head += [f"{name}, one step" for name in codecs]
     for what in CLASSES:
         if what in raw:
             cells = [f"{raw[what] / sizes[what]:.2f}" for sizes in codecs.values()]
-            ratio = pool.older_raw[what] / pool.older[what]
-            section.rows.append([what, f"{100 * raw[what] / total:.1f} %", f"{ratio:.2f}", *cells])
+            ratios = {way: pool.older_raw[what] / pool.older[what] for way, pool in pools.items()}
+            ours = [f"{ratio:.2f}" for ratio in ratios.values()]
+            section.rows.append([what, f"{100 * raw[what] / total:.1f} %", *ours, *cells])
             section.numbers[f"{kind}, {what}"] = {
-                "pool": ratio,
+                **{f"pool, {way}": ratio for way, ratio in ratios.items()},
                 **{name: raw[what] / sizes[what] for name, sizes in codecs.items()},
             }
     section.notes.append(
-        "Raw bytes over stored bytes. The pool's deltas jump, and its keyframes count; the others code each sampled "
+        "Raw bytes over stored bytes. The pools' deltas jump, and their keyframes count; the others code each sampled "
         "step against the one before it. Embeddings are tied with the head, and count once."
     )
     return section
@@ -277,7 +278,7 @@ def class_table(kind: str, pool: Pool, codecs: dict[str, Sizes], sample: Sample)
 
 def peers_of(setting: Setting, kind: str, codecs: Peers | None) -> list[Section]:
     """Measure one run."""
-    pool = look_at(setting, kind)
+    pools = {way: look_at(setting, kind, way) for way in POOLS}
     with history(setting, kind) as shelf:
         sample = sample_of(setting, shelf, RECIPES[setting.size][kind].steps)
     files = in_files(setting, sample)
@@ -288,12 +289,13 @@ def peers_of(setting: Setting, kind: str, codecs: Peers | None) -> list[Section]
             arrays["LMC"][what] = arrays["LMC"].get(what, 0) + size / len(sample.steps)
     if codecs:
         arrays |= by_codecs(setting, sample, kind, codecs)
-    older = sum(pool.older.values()) / (pool.steps - pool.keep_raw)
     names = {"LMC": "LMC deltas", "ZipNN": "ZipNN of the XOR", "z4ai": "z4ai deltas"}
     ways = [("full copies, torch.save", full), ("every tenth raw, the other nine lost", full / 10), *files.items()]
     ways += [(f"{names[name]} with the step before", sum(sizes.values())) for name, sizes in arrays.items()]
-    ways += [("lmc-store, the whole pool", pool.disk / pool.steps), ("lmc-store, a compacted step", older)]
-    return [whole_table(kind, setting, pool, ways, full), class_table(kind, pool, arrays, sample)]
+    for way, pool in pools.items():
+        name = "lmc-store, links=off" if way == "deltas" else "lmc-store"
+        ways += [(f"{name}: the whole pool", pool.disk / pool.steps), (f"{name}: a compacted step", pool.compacted())]
+    return [whole_table(kind, setting, pools, ways, full), class_table(kind, pools, arrays, sample)]
 
 
 def peers(setting: Setting) -> list[Section]:

@@ -5,7 +5,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,28 +86,37 @@ class Trainer:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
 
+POOLS = ("deltas", "links")
+"""How the steps of a run are kept: as without links, and as by default."""
+
+
 def train(folder: Path, recipe: Recipe) -> None:
-    """Train and snapshot every step, compaction in the background and then to its end."""
+    """Train and snapshot every step into each pool, compaction in the background and then to its end."""
     trainer = Trainer(recipe, folder / "text")
-    with lmcstore.open(folder / "run.pool") as store:
+    with ExitStack() as opened:
+        stores = [opened.enter_context(lmcstore.open(folder / f"{way}.pool")) for way in POOLS]
         for step in range(recipe.steps):
             loss = trainer.step()
-            store["gpt"].snapshot(trainer.state(), step=step, metrics={"loss": loss})
+            for way, store in zip(POOLS, stores, strict=True):
+                store["gpt"].snapshot(trainer.state(), step=step, metrics={"loss": loss})
+                if step == 0 and way == "deltas":
+                    store["gpt"].policy = "links=off"
             if step % 25 == 0:
                 progress(f"training a GPT in {recipe.kind}: step {step} of {recipe.steps}, loss {loss:.2f}")
-        store.compact()
+        for store in stores:
+            store.compact()
 
 
-def pool_of(setting: Setting, kind: str) -> Path:
-    """Give the pool of a run, which is trained if there is none yet; to be opened for reading alone."""
+def pool_of(setting: Setting, kind: str, way: str = "deltas") -> Path:
+    """Give a pool of a run, which is trained if there is none yet; to be opened for reading alone."""
     recipe = RECIPES[setting.size][kind]
-    home = setting.kept / recipe.name
+    home = setting.kept / f"{recipe.name}-pools"
     if not home.exists():
         with tempfile.TemporaryDirectory(prefix="training-", dir=setting.kept) as made:
             train(Path(made), recipe)
             shutil.move(made, home)
             Path(made).mkdir()  # for its context to remove
-    return home / "run.pool"
+    return home / f"{way}.pool"
 
 
 def described(setting: Setting, kind: str) -> str:

@@ -3,10 +3,8 @@
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,27 +50,3 @@ def mean(values: list[float]) -> float:
 def median(values: list[float]) -> float:
     """Give the middle one."""
     return statistics.median(values)
-
-
-def debian_tool(name: str, folder: Path) -> Path:
-    """Find a program, or fetch its Debian package and unpack it into a folder, without installing it.
-
-    Raises
-    ------
-    RuntimeError
-        It is not to be had; the text says why.
-    """
-    found = shutil.which(name)
-    home = folder / name
-    unpacked = home / "usr/bin" / name
-    if found:
-        return Path(found)
-    if not unpacked.exists():
-        with tempfile.TemporaryDirectory(prefix="package-", dir=folder) as made:
-            try:
-                subprocess.run(["apt-get", "download", "-q", name], cwd=made, check=True, capture_output=True)
-                package = next(Path(made).glob("*.deb"))
-                subprocess.run(["dpkg-deb", "-x", package, home], check=True, capture_output=True)
-            except (OSError, subprocess.CalledProcessError, StopIteration) as error:
-                raise RuntimeError(f"{name}: not installed, and no Debian package ({type(error).__name__})") from None
-    return unpacked

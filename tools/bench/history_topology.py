@@ -170,8 +170,8 @@ def made_by_store(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> 
         for name, store in stores.items():
             store.pause()
             store["gpt"].snapshot(state, step=step)
-            if step == steps - count and POLICIES[name]:
-                store["gpt"].policy = POLICIES[name]
+            if step == steps - count:
+                store["gpt"].policy = f"{POLICIES[name]} links=off"
             if step % 8 == 0:
                 store.compact()
     found = {}

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs a program with little memory: in a memory cgroup where one can be made, else by a limit on its data."""
+"""Little memory, and slow disks, where they are wanted.
+
+A program is run in a memory cgroup where one can be made, else by a limit on its data. A disk is a loop device, whose
+speed the kernel limits.
+"""
 
 import os
 import resource
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +26,7 @@ class Outcome:
     errors: str
     peak_bytes: int
     kept_to: str  # what kept it to its limit: "cgroup" or "rlimit"; "" without a limit
+    cpu_seconds: float  # of processor time, its own and the kernel's for it: others add less to that than by the clock
 
     @property
     def out_of_memory(self) -> bool:
@@ -63,7 +69,8 @@ def _run(words: Sequence[object], before: Callable[[], None] | None) -> Outcome:
         child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         errors.seek(0)
-        return Outcome(child.returncode, output.read(), errors.read(), usage.ru_maxrss * 1024, "")
+        cpu_seconds = usage.ru_utime + usage.ru_stime
+        return Outcome(child.returncode, output.read(), errors.read(), usage.ru_maxrss * 1024, "", cpu_seconds)
 
 
 def run_limited(words: Sequence[object], limit_bytes: int | None) -> Outcome:
@@ -83,3 +90,41 @@ def run_limited(words: Sequence[object], limit_bytes: int | None) -> Outcome:
     finally:
         group.close()
     return outcome
+
+
+# ---- Disks ----------------------------------------------------------------------------------------------------------
+
+
+def _tool(*words: object) -> str:
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"{words[0]}: {done.stderr.strip() or done.returncode}")
+    return done.stdout.strip()
+
+
+@contextmanager
+def slow_disk(folder: Path, size: int, bytes_per_second: int) -> Iterator[Path]:
+    """Give a folder on an ext4 of its own, which is written to at such a speed at most.
+
+    It is in a file in `folder`, behind a loop device that passes the page cache by. OSError: that takes root, loop
+    devices, and version 1 of the block I/O cgroup, whose limits hold for what the kernel writes back later, too.
+    """
+    limit = GROUPS / "blkio" / "blkio.throttle.write_bps_device"
+    if not os.access(limit, os.W_OK):
+        raise OSError(f"{limit} can't be written")
+    with ExitStack() as undo:
+        top = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="slow-disk-", dir=folder)))
+        image, mounted = top / "image", top / "mounted"
+        mounted.mkdir()
+        with image.open("wb") as file:
+            file.truncate(size)
+        _tool("mkfs.ext4", "-q", "-F", image)
+        device = _tool("losetup", "-f", "--show", "--direct-io=on", image)
+        undo.callback(_tool, "losetup", "-d", device)
+        number = os.stat(device).st_rdev
+        name = f"{os.major(number)}:{os.minor(number)}"
+        _tool("mount", device, mounted)
+        undo.callback(_tool, "umount", mounted)
+        limit.write_text(f"{name} {bytes_per_second}")
+        undo.callback(limit.write_text, f"{name} 0")
+        yield mounted

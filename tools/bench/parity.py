@@ -1,31 +1,38 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What scrubbing and parity cost: bytes, and time beside that of reading the same file.
-
-tools/bench.sh parity [--mib 512] [--in FOLDER]
-"""
-
-from __future__ import annotations
+"""Measures what scrubbing and parity cost: bytes, and time beside a read of the file. Run by tools/bench.sh parity."""
 
 import argparse
 import os
-import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import lmcstore
 import numpy as np
+from tables import Run, Section, run_suite
+
+POLICIES = ("parity=none", "parity=64+2", "parity=16+1", "parity=16+2", "parity=8+2")
 
 
-def timed(call) -> float:
+@dataclass
+class Setting:
+    """Where to measure, and how much."""
+
+    folder: Path
+    mib: int
+
+
+def timed(call: Callable[[], object]) -> float:
     """Give the seconds that a call takes."""
     begun = time.perf_counter()
     call()
     return time.perf_counter() - begun
 
 
-def read_raw(array: np.ndarray, path: Path) -> float:
+def read_raw(data: bytes, path: Path) -> float:
     """Give the seconds that it takes to read as many bytes from a file in the page cache."""
-    path.write_bytes(array.tobytes())
+    path.write_bytes(data)
     buffer = bytearray(1 << 20)
 
     def read() -> None:
@@ -33,33 +40,43 @@ def read_raw(array: np.ndarray, path: Path) -> float:
             while file.readinto(buffer):
                 pass
 
-    return timed(read)
+    seconds = timed(read)
+    path.unlink()
+    return seconds
 
 
-def main() -> None:
-    """Print a table: one row for each policy."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--in", dest="folder", default=tempfile.gettempdir())
-    arguments = parser.parse_args()
-    size = arguments.mib << 20
+def parity(setting: Setting) -> Section:
+    """Measure each policy: what parity adds, making it, and a scrub."""
+    size = setting.mib << 20
     state = {f"w{i}": np.random.default_rng(i).standard_normal(size // 4 // 8, dtype=np.float32) for i in range(8)}
-    with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="lmcs-parity-") as folder:
-        baseline = read_raw(np.concatenate(list(state.values())), Path(folder) / "raw")
-        os.unlink(Path(folder) / "raw")
-        print(f"{arguments.mib} MiB in 8 tensors, {arguments.folder}; read(2) of as much takes {baseline:.2f} s")
-        print(f"{'policy':>14} {'parity bytes':>13} {'made in':>9} {'scrub':>9}")
-        for policy in ("parity=none", "parity=64+2", "parity=16+1", "parity=16+2", "parity=8+2"):
-            with lmcstore.open(Path(folder) / policy, background=False) as store:
-                store["run"].snapshot(state)
-                scrub = timed(store.scrub)
-                store["run"].policy = policy
-                made = timed(lambda store=store: store.scrub(repair=True)) - scrub
-                share = store.info()["parity_bytes"] / size
-                scrub = timed(store.scrub)
-                print(f"{policy:>14} {share:>12.2%} {max(made, 0):>7.2f} s {scrub:>7.2f} s")
-            os.unlink(Path(folder) / policy)
+    baseline = read_raw(b"".join(array.tobytes() for array in state.values()), setting.folder / "raw")
+    section = Section(f"Parity of {setting.mib} MiB in 8 tensors")
+    section.head = ["policy", "parity, of the data", "made in, s", "scrub, s"]
+    section.notes.append(f"read(2) of as much from a file in the page cache takes {baseline:.2f} s.")
+    section.numbers["read_s"] = baseline
+    for policy in POLICIES:
+        with lmcstore.open(setting.folder / policy, background=False) as store:
+            store["run"].snapshot(state)
+            scrub = timed(store.scrub)
+            store["run"].policy = policy
+            made = max(timed(lambda store=store: store.scrub(repair=True)) - scrub, 0.0)  # type: ignore[misc]
+            share = store.info()["parity_bytes"] / size
+            scrub = timed(store.scrub)
+        section.rows.append([policy, f"{share:.2%}", f"{made:.2f}", f"{scrub:.2f}"])
+        section.numbers[policy] = {"share": share, "made_s": made, "scrub_s": scrub}
+        os.unlink(setting.folder / policy)
+    return section
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add what only this suite takes."""
+    parser.add_argument("--mib", type=int, help="so many MiB of tensors (512; 128 with --quick)")
+
+
+def setting_of(run: Run) -> Setting:
+    """Make a folder for the pools."""
+    return Setting(run.scratch(run.options.dir), run.options.mib or {"full": 512, "quick": 128, "smoke": 8}[run.size])
 
 
 if __name__ == "__main__":
-    main()
+    run_suite("parity", __doc__, (parity,), setting_of, options=options)

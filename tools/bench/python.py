@@ -4,13 +4,10 @@
 Run by tools/bench.sh python. Everything is in one process, in memory, as on persistent memory (PMEM_IS_PMEM_FORCE=1).
 """
 
-import argparse
 import gc
-import json
 import os
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +21,7 @@ import lmcstore
 import numpy as np
 import pymm
 import torch
-from tables import Section, gbs, processor, progress, run_sections
+from tables import Run, Section, gbs, processor, run_suite
 
 MIB, GIB = 1 << 20, 1 << 30
 THREADS = min(8, len(os.sched_getaffinity(0)))
@@ -42,15 +39,24 @@ class Setting:
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
 
+def both_times(work: Callable[[], object]) -> tuple[float, float]:
+    """Do something once: by the clock, and of all threads' processor time, to which others add less."""
+    gc.collect()
+    begin, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - begin, time.process_time() - cpu
+
+
 def seconds(work: Callable[[], object]) -> float:
     """Do something once."""
-    gc.collect()
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+    return both_times(work)[0]
 
 
 # ---- Snapshots ------------------------------------------------------------------------------------------------------
+
+
+CAPTURE_WARM = 6
+"""Captures after which there is space that is used again."""
 
 
 def copy_all(pairs: list[tuple[Any, Any]], threads: int) -> None:
@@ -64,16 +70,21 @@ def copy_all(pairs: list[tuple[Any, Any]], threads: int) -> None:
 
 
 def capture(setting: Setting) -> Section:
-    """Measure the capture of a state_dict, all changed, beside memcpy of the same bytes, in turn."""
+    """Measure the capture of a state_dict, all changed, beside memcpy of the same bytes, in turn.
+
+    memcpy goes to memory that it has written to before. So captures count from when they go to space that others have
+    left: before that, each page of the pool is a fault, and of the machine's memory perhaps a new one.
+    """
     section = Section("Capture of a state_dict from Python, beside memcpy", ["", "GB/s", "of memcpy"])
     size, rounds = setting.of(GIB, 256 * MIB, 16 * MIB), setting.of(9, 5, 3)
     count = 256
     state = {f"layer.{i}.weight": torch.randn(size // count // 4) for i in range(count)}
     pairs = [(np.empty(value.numel(), np.float32), value.numpy()) for value in state.values()]
     found: dict[str, list[float]] = {"memcpy, 1 thread": [], f"memcpy, {THREADS} threads": [], "capture": []}
+    first: list[float] = []
     with lmcstore.open(setting.folder / "capture.pool", background=False) as store:
         shelf = store["run"]
-        for step in range(rounds + 2):
+        for step in range(rounds + CAPTURE_WARM):
             for value in state.values():
                 value[::512] += 1  # each tensor, each page
             times = {
@@ -83,7 +94,9 @@ def capture(setting: Setting) -> Section:
             }
             if step > 1:
                 shelf.remove(shelf.latest.number - 2)
-            if step >= 2:  # by then there is space that is used again
+            if step < 2:
+                first.append(times["capture"])
+            elif step >= CAPTURE_WARM:
                 for name, value in times.items():
                     found[name].append(value)
     (setting.folder / "capture.pool").unlink()
@@ -93,28 +106,32 @@ def capture(setting: Setting) -> Section:
         section.rows.append([name, gbs(size, value), f"{memcpy / value:.2f}"])
     section.numbers = medians
     section.goal("speed of a capture over memcpy", memcpy / medians["capture"], ">=", 0.75)
-    section.notes.append(f"{size >> 20} MiB in {count} tensors, median of {rounds}; the better memcpy counts.")
+    section.rows.append(["the first two captures, into new memory", gbs(size, statistics.mean(first)), ""])
+    section.notes.append(
+        f"{size >> 20} MiB in {count} tensors, median of {rounds} after {CAPTURE_WARM} to warm up; the better memcpy "
+        f"counts. Captures have {THREADS} threads."
+    )
     return section
 
 
 def many(setting: Setting) -> Section:
     """Measure what a tensor costs: small ones, of which each changed, and views of all."""
-    section = Section("A state_dict of many small tensors", ["", "microseconds a tensor"])
+    section = Section("A state_dict of many small tensors", ["", "microseconds a tensor", "of processor time"])
     count, rounds = setting.of(10_000, 10_000, 500), setting.of(15, 7, 3)
     state = {f"layer.{i // 4}.part.{i % 4}": torch.randn(64) for i in range(count)}
-    captures, views = [], []
+    captures, views = [], []  # each: by the clock, and of processor time
     with lmcstore.open(setting.folder / "many.pool", background=False) as store:
         shelf = store["run"]
         for _ in range(rounds):
             for value in state.values():
                 value += 1
-            captures.append(seconds(lambda: shelf.snapshot(state)) / count)
-            views.append(seconds(lambda: shelf.latest.state_dict()) / count)
+            captures.append(both_times(lambda: shelf.snapshot(state)))
+            views.append(both_times(lambda: shelf.latest.state_dict()))
     (setting.folder / "many.pool").unlink()
     for what, values, bound in (("capture, all changed", captures, 5), ("latest.state_dict()", views, 3)):
-        us = statistics.median(values) * 1e6
-        section.numbers[what] = us
-        section.rows.append([what, f"{us:.2f}"])
+        us, cpu = (statistics.median(times) / count * 1e6 for times in zip(*values, strict=True))
+        section.numbers[what] = {"wall_us": us, "cpu_us": cpu}
+        section.rows.append([what, f"{us:.2f}", f"{cpu:.2f}"])
         section.goal(f"microseconds a tensor, {what}", us, "<=", bound)
     section.notes.append(f"{count:,} tensors of 256 bytes, median of {rounds}.")
     return section
@@ -231,28 +248,16 @@ def start(setting: Setting) -> Section:
 SECTIONS = (capture, many, live, start)
 
 
-def main() -> None:
-    """Measure what was asked for; exit 1 when a section could not run."""
-    parser = argparse.ArgumentParser(prog="tools/bench.sh python", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
-    parser.add_argument("--smoke", action="store_true", help="only see that it runs; the numbers mean nothing")
-    parser.add_argument("--dir", type=Path, default=Path("/dev/shm"), help="a folder in memory, or on fsdax")
-    parser.add_argument("--only", action="append", choices=[section.__name__ for section in SECTIONS], help="this one")
-    options = parser.parse_args()
+def setting_of(run: Run) -> Setting:
+    """Make a folder for the pools."""
     torch.set_num_threads(THREADS)
-    size = "smoke" if options.smoke else "quick" if options.quick else "full"
-    report: dict[str, Any] = {"machine": f"{processor()}; {options.dir}, forced; {size} run"}
-    if not options.json:
-        print(f"{report['machine']}\n", flush=True)
-    with tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as folder:
-        failures = run_sections(SECTIONS, Setting(Path(folder).resolve(), size), options.only, report, options.json)
-    if options.json:
-        print(json.dumps(report, indent=2))
-    if failures:
-        progress(f"could not be measured: {', '.join(failures)}")
-        raise SystemExit(1)
+    return Setting(run.scratch(run.options.dir), run.size)
+
+
+def machine(setting: Setting) -> str:
+    """Describe what this was measured on."""
+    return f"{processor()}; {setting.folder.parent}, forced; {setting.size} run"
 
 
 if __name__ == "__main__":
-    main()
+    run_suite("python", __doc__, SECTIONS, setting_of, folder=Path("/dev/shm"), machine=machine)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Measures the store: every claim about its speed and space as a ratio within one run. Run by tools/bench.sh store."""
 
-import argparse
 import json
 import os
 import random
@@ -9,7 +8,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -23,7 +21,7 @@ sys.path.insert(0, str(TOP / "tools/quickstart"))
 import torch  # noqa: E402
 from model import CONTEXT, GPT  # noqa: E402
 from peers import FILE_SAVERS, read_all, save_lmcstore, start_dcp, stop_dcp, tensors_of  # noqa: E402
-from tables import Section, gbs, ms, processor, progress, run_sections  # noqa: E402
+from tables import Run, Section, gbs, ms, processor, progress, run_suite  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 BENCH = TOP / "build/release/bin/bench_store"
@@ -427,39 +425,12 @@ def machine(setting: Setting) -> str:
     )
 
 
-def main() -> None:
-    """Measure what was asked for; exit 1 when a section could not run."""
-    parser = argparse.ArgumentParser(prog="tools/bench.sh store", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
-    parser.add_argument(
-        "--smoke", action="store_true", help="only see that every section runs; the numbers mean nothing"
-    )
-    parser.add_argument("--dir", type=Path, default=TOP / "build/bench", help="a folder on the file system to measure")
-    names = [section.__name__ for section in SECTIONS]
-    parser.add_argument("--only", action="append", choices=names, help="this section")
-    options = parser.parse_args()
+def setting_of(run: Run) -> Setting:
+    """Make the folders to measure in: on the file system, and in memory."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(THREADS)
-
-    options.dir.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as disk,
-        tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir="/dev/shm") as shm,
-    ):
-        size = "smoke" if options.smoke else "quick" if options.quick else "full"
-        setting = Setting(Path(disk).resolve(), Path(shm), size)
-        report["machine"] = machine(setting)
-        if not options.json:
-            print(f"{report['machine']}\n", flush=True)
-        failures = run_sections(SECTIONS, setting, options.only, report, options.json)
-    if options.json:
-        print(json.dumps(report, indent=2))
-    if failures:
-        progress(f"could not be measured: {', '.join(failures)}")
-        raise SystemExit(1)
+    return Setting(run.scratch(run.options.dir), run.scratch(Path("/dev/shm")), run.size)
 
 
 if __name__ == "__main__":
-    main()
+    run_suite("store", __doc__, SECTIONS, setting_of, machine=machine)

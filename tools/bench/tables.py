@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the suites of tools/bench.sh share: sections with their goals, and how they are printed."""
 
+import argparse
+import json
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+TOP = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass
@@ -74,6 +80,17 @@ def markdown(section: Section) -> str:
     return "\n".join(parts) + "\n"
 
 
+def figures(title: str, measured: list[Section]) -> Section:
+    """Write the goals of sections as one table: what is asked, what was measured, and whether that is met."""
+    section = Section(title, ["figure", "asked", "measured", "met"])
+    for what, value, relation, bound in [goal for part in measured for goal in part.goals]:
+        asked = f"{'at most' if relation == '<=' else 'at least'} {bound:g}"
+        section.rows.append([what, asked, f"{value:.3g}", "yes" if met(value, relation, bound) else "**no**"])
+    for part in measured:
+        part.listed = False
+    return section
+
+
 def run_sections(
     sections: Sequence[Callable[[Any], Section | list[Section]]],
     setting: Any,
@@ -107,3 +124,62 @@ def run_sections(
         if not as_json:
             print("\n".join(markdown(part) for part in parts), flush=True)
     return failures
+
+
+@dataclass
+class Run:
+    """What a suite was asked for; folders that it makes go when it ends."""
+
+    options: argparse.Namespace
+    size: str  # "full", "quick" or "smoke"
+    stack: ExitStack
+
+    def scratch(self, folder: Path) -> Path:
+        """Make a folder in another one."""
+        made = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=folder))
+        return Path(made).resolve()
+
+
+def run_suite(
+    name: str,
+    description: str | None,
+    sections: Sequence[Callable[[Any], Section | list[Section]]],
+    setting_of: Callable[[Run], Any],
+    *,
+    folder: Path = TOP / "build/bench",
+    options: Callable[[argparse.ArgumentParser], None] | None = None,
+    machine: Callable[[Any], str] | None = None,
+) -> None:
+    """Be the program of one suite: measure what was asked for, print it; exit 1 when a section could not run.
+
+    `options` adds to the command line; `machine` says what was measured on; what a setting has in `notes` is said to
+    have been left out.
+    """
+    parser = argparse.ArgumentParser(prog=f"tools/bench.sh {name}", description=description)
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
+    parser.add_argument("--smoke", action="store_true", help="only see that it runs; the numbers mean nothing")
+    parser.add_argument("--dir", type=Path, default=folder, help="a folder on the file system to measure")
+    parser.add_argument("--only", action="append", choices=[section.__name__ for section in sections], help="this one")
+    if options:
+        options(parser)
+    chosen = parser.parse_args()
+    chosen.dir.mkdir(parents=True, exist_ok=True)
+    size = "smoke" if chosen.smoke else "quick" if chosen.quick else "full"
+    with ExitStack() as stack:
+        setting = setting_of(Run(chosen, size, stack))
+        said = machine(setting) if machine else f"{processor()}, load {os.getloadavg()[0]:.1f}; {size} run"
+        report: dict[str, Any] = {"machine": said}
+        if not chosen.json:
+            print(f"{said}\n", flush=True)
+        failures = run_sections(sections, setting, chosen.only, report, chosen.json)
+    notes = getattr(setting, "notes", [])
+    report["left out"] = notes
+    if chosen.json:
+        print(json.dumps(report, indent=2))
+    else:
+        for note in notes:
+            print(f"Left out: {note}")
+    if failures:
+        progress(f"could not be measured: {', '.join(failures)}")
+        raise SystemExit(1)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs the examples whose data may be larger than memory. Run by tools/bench.sh workloads."""
 
-import argparse
 import json
 import os
 import statistics
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from limits import Outcome, run_limited
-from tables import Section, processor, progress, run_sections
+from tables import Run, Section, run_suite
 
 TOP = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = TOP / "python/examples"
@@ -31,52 +30,83 @@ class Setting:
         return {"full": full, "quick": quick, "smoke": smoke}[self.size]
 
 
-def run_example(
-    setting: Setting, name: str, words: list[object], shelf: bool, limit_bytes: int | None
-) -> tuple[Outcome, dict[str, Any]]:
-    """Run an example on one thread; a report that it did not come to is empty."""
-    with tempfile.TemporaryDirectory(dir=setting.folder) as folder:
-        place = ["--shelf", folder] if shelf else []
+@dataclass
+class Ran:
+    """A run of an example; a report that it did not come to is empty."""
+
+    outcome: Outcome
+    report: dict[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        """How long it took by the clock, without its start."""
+        return float(sum(self.report["seconds"].values()))
+
+
+def run_example(name: str, words: list[object], where: Path | None, limit_bytes: int | None) -> Ran:
+    """Run an example on one thread, with its arrays in memory or in a pool below a folder."""
+    with tempfile.TemporaryDirectory(dir=where) as folder:
+        place = [] if where is None else ["--shelf", folder]
         outcome = run_limited([sys.executable, EXAMPLES / f"{name}.py", "--json", *words, *place], limit_bytes)
     if outcome.status != 0 and not outcome.out_of_memory:
         raise RuntimeError(f"{name} ended with {outcome.status}: {outcome.errors.strip()[-500:]}")
-    return outcome, json.loads(outcome.output) if outcome.status == 0 else {}
+    return Ran(outcome, json.loads(outcome.output) if outcome.status == 0 else {})
+
+
+def measures(seconds: float, cpu_seconds: float, peak_bytes: int) -> list[str]:
+    """Give the last columns of a row."""
+    return [f"{seconds:.1f} s", f"{cpu_seconds:.1f} s", f"{peak_bytes / MIB:.0f} MiB", "the same"]
+
+
+def median_row(place: str, runs: list[Ran]) -> list[str]:
+    """Give the row of a place where there was memory enough."""
+    seconds = statistics.median(ran.seconds for ran in runs)
+    cpu_seconds = statistics.median(ran.outcome.cpu_seconds for ran in runs)
+    return [place, "", *measures(seconds, cpu_seconds, runs[-1].outcome.peak_bytes)]
+
+
+def limited_row(place: str, ran: Ran, limit_bytes: int) -> list[str]:
+    """Give the row of a place where there was not."""
+    outcome, limit = ran.outcome, f"{limit_bytes / MIB:.0f} MiB ({ran.outcome.kept_to})"
+    if ran.report:
+        return [place, limit, *measures(ran.seconds, outcome.cpu_seconds, outcome.peak_bytes)]
+    peak = f"{outcome.peak_bytes / MIB:.0f} MiB" if outcome.kept_to == "cgroup" else ""
+    return [place, limit, "out of memory", "", peak, ""]
 
 
 def compare(setting: Setting, section: Section, name: str, words: list[object], limit_bytes: int, rounds: int) -> None:
-    """Fill a table: in memory and on a shelf, in turn, then both with too little memory for the data."""
-    seconds: dict[str, list[float]] = {"memory": [], "shelf": []}
-    peaks: dict[str, int] = {}
-    results = []
+    """Fill a table: in memory and on shelves, in turn, then with too little memory for the data.
+
+    A shelf in /dev/shm is in memory as well; its pages are the data, so there is no limit that it could keep to.
+    """
+    places = {"memory": None, "shelf": setting.folder}
+    if os.access("/dev/shm", os.W_OK):
+        places["shelf in /dev/shm"] = Path("/dev/shm")
+    runs: dict[str, list[Ran]] = {place: [] for place in places}
     for _ in range(rounds):
-        for place in seconds:
-            outcome, report = run_example(setting, name, words, place == "shelf", None)
-            seconds[place].append(sum(report["seconds"].values()))
-            peaks[place] = outcome.peak_bytes
-            results.append(report)
-    for place, taken in seconds.items():
-        section.rows.append(
-            [place, "", f"{statistics.median(taken):.1f} s", f"{peaks[place] / MIB:.0f} MiB", "the same"]
-        )
-    small = []
-    for place in seconds:
-        outcome, report = run_example(setting, name, words, place == "shelf", limit_bytes)
-        took = f"{sum(report['seconds'].values()):.1f} s" if report else "out of memory"
-        end = "the same" if report else ""
-        peak = f"{outcome.peak_bytes / MIB:.0f} MiB" if outcome.kept_to == "cgroup" or report else ""
-        section.rows.append([place, f"{limit_bytes / MIB:.0f} MiB ({outcome.kept_to})", took, peak, end])
-        results += [report] if report else []
-        small.append(bool(report))
-    if any(report["result"] != results[0]["result"] for report in results):
-        raise RuntimeError(f"{name}: the results differ: {[report['result'] for report in results]}")
-    ratio = statistics.median(shelf / memory for memory, shelf in zip(*seconds.values(), strict=True))
-    section.numbers = {"seconds": seconds, "ratio": ratio, "finished": dict(zip(seconds, small, strict=True))}
-    section.goal(f"{name} on a shelf, in times of in memory", ratio, "<=", 1.1)
-    section.goal(f"{name} finishes on a shelf with too little memory (1: yes)", float(small[1]), ">=", 1)
-    section.numbers["report"] = results[0]
+        for place, where in places.items():
+            runs[place].append(run_example(name, words, where, None))
+    section.rows += [median_row(place, found) for place, found in runs.items()]
+    limited = {place: run_example(name, words, places[place], limit_bytes) for place in ("memory", "shelf")}
+    section.rows += [limited_row(place, ran, limit_bytes) for place, ran in limited.items()]
+    everything = [ran for found in (*runs.values(), limited.values()) for ran in found]
+    results = [ran.report["result"] for ran in everything if ran.report]
+    if any(result != results[0] for result in results):
+        raise RuntimeError(f"{name}: the results differ: {results}")
+    section.numbers = {"seconds": {place: [ran.seconds for ran in found] for place, found in runs.items()}}
+    for place in list(places)[1:]:
+        pairs = list(zip(runs["memory"], runs[place], strict=True))
+        clock = statistics.median(there.seconds / here.seconds for here, there in pairs)
+        cpu = statistics.median(there.outcome.cpu_seconds / here.outcome.cpu_seconds for here, there in pairs)
+        section.numbers[f"{place}, times of memory"] = {"clock": clock, "processor": cpu}
+        section.goal(f"{name}, {place}: time, in times of in memory", clock, "<=", 1.1)
+        section.goal(f"{name}, {place}: processor time, in times of in memory", cpu, "<=", 1.1)
+    finished = float(bool(limited["shelf"].report))
+    section.goal(f"{name} finishes on a shelf with too little memory (1: yes)", finished, ">=", 1)
+    section.numbers["report"] = runs["memory"][0].report
 
 
-HEAD = ["where the data are", "memory limit", "time", "peak memory", "result"]
+HEAD = ["where the data are", "memory limit", "time", "processor time", "peak memory", "result"]
 PAGES = (
     "Peaks of the shelf count pages of the pool that the kernel keeps while it has room; it gives them up for others."
 )
@@ -126,29 +156,11 @@ def bayes(setting: Setting) -> Section:
 SECTIONS = (gmra, bayes)
 
 
-def main() -> None:
-    """Measure what was asked for; exit 1 when a section could not run."""
-    parser = argparse.ArgumentParser(prog="tools/bench.sh workloads", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
-    parser.add_argument("--smoke", action="store_true", help="only see that it runs; the numbers mean nothing")
-    parser.add_argument("--dir", type=Path, default=TOP / "build/bench", help="a folder on the file system to measure")
-    parser.add_argument("--only", action="append", choices=[section.__name__ for section in SECTIONS], help="this one")
-    options = parser.parse_args()
-    options.dir.mkdir(parents=True, exist_ok=True)
+def setting_of(run: Run) -> Setting:
+    """Make a folder for the data."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-    size = "smoke" if options.smoke else "quick" if options.quick else "full"
-    report: dict[str, Any] = {"machine": f"{processor()}; {size} run"}
-    if not options.json:
-        print(f"{report['machine']}\n", flush=True)
-    with tempfile.TemporaryDirectory(prefix="lmcs-bench-", dir=options.dir) as folder:
-        failures = run_sections(SECTIONS, Setting(Path(folder).resolve(), size), options.only, report, options.json)
-    if options.json:
-        print(json.dumps(report, indent=2))
-    if failures:
-        progress(f"could not be measured: {', '.join(failures)}")
-        raise SystemExit(1)
+    return Setting(run.scratch(run.options.dir), run.size)
 
 
 if __name__ == "__main__":
-    main()
+    run_suite("workloads", __doc__, SECTIONS, setting_of)

@@ -35,17 +35,22 @@ def _follow(trainer: subprocess.Popen) -> list[str]:
 
 
 def _follow_and_kill(trainer: subprocess.Popen, after_step: int) -> int:
-    """Show the trainer's lines until a step is done; kill it half a step later. Return the step it was killed in."""
+    """Show the trainer's lines until a step is done; kill it half a step later. Return the step it was killed in.
+
+    On a busy machine the next step may be done by then: what it has said is what counts.
+    """
+    quickest = float("inf")
     for line in trainer.stdout:
         say(f"  {line.rstrip()}")
         done = DONE.match(line)
+        quickest = min(quickest, float(done[2])) if done else quickest
         if done and int(done[1]) == after_step:
-            time.sleep(float(done[2]) / 2)
+            time.sleep(quickest / 2)
             os.kill(trainer.pid, signal.SIGKILL)
             rest = trainer.stdout.read().strip()
             say(f"  {rest} <- SIGKILL")
             trainer.wait()
-            return after_step + 1
+            return after_step + 1 + rest.count("durable after")
     failed("the trainer ended before it could be killed")
 
 
@@ -68,8 +73,9 @@ def train_and_crash(text: Path, pool: Path, work: Path, steps: int) -> dict[int,
     lines = _follow(_trainer(arguments))
     found = re.search(r"step (\d+): going on with step (\d+)", lines[0])
     expect(
-        found is not None and int(found[2]) == killed_in,
-        f"the pool opened, its last committed step was {killed_in - 1}, and training went on with step {killed_in}",
+        # One more, if it was durable and the kill came before it could say so.
+        found is not None and int(found[1]) in (killed_in - 1, killed_in) and int(found[2]) == int(found[1]) + 1,
+        f"the pool opened, the last step that it said was durable, {killed_in - 1}, was there, and training went on",
     )
     expected = {int(k): v for k, v in json.loads(straight.read_text()).items()}
     got = {int(k): v for k, v in json.loads(resumed.read_text()).items()}

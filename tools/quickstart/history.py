@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Part 3: the compactor turns the older steps into deltas; what they take then, and what it takes to read them."""
+"""Part 3: the compactor turns the older steps into links; what they take then, and what it takes to read them."""
 
 import json
 import time
@@ -40,10 +40,11 @@ def show_history(pool: Path, expected: dict[int, str]) -> None:
     """Compact, then read every step back, compare it with the uninterrupted run, and show what each takes."""
     import lmcstore
 
-    heading(3, "The history: older steps become deltas")
+    heading(3, "The history: older steps become links")
     before = disk_bytes(pool)
     say("While a pool is open for writing a background thread compacts it: all but the newest 4 snapshots of a shelf")
-    say("become lossless deltas. The trainer is gone; this does what it left, and gives the file's free space back:")
+    say("become lossless links, from each step's state to the next by its gradient. The trainer is gone; this does")
+    say("what it left, and gives the file's free space back:")
     begin = time.perf_counter()
     command([TOOL, "compact", pool])
     say(f"{time.perf_counter() - begin:.1f} s; the pool takes {mb(disk_bytes(pool))} MB of disk, before {mb(before)}")

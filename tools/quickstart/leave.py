@@ -37,7 +37,7 @@ def _rewind(text: Path, pool: Path, work: Path, expected: dict[int, str]) -> Non
 
 def _archive(pool: Path, work: Path) -> None:
     archive, copy = work / "gpt.lmca", work / "copy.pool"
-    say("Archive: the whole shelf, deltas as they are, into one file; and from it into a fresh pool.")
+    say("Archive: the whole shelf, links and deltas as they are, into one file; and from it into a fresh pool.")
     command([TOOL, "dump", pool, "gpt", "-o", archive])
     say(f"{mb(os.path.getsize(archive))} MB in the archive")
     command([TOOL, "restore", archive, copy])
