@@ -2,7 +2,7 @@
 """Builds ``lmcstore._core``: the C libraries of the checkout as static archives by CMake, then the module over them.
 
 Everything else is in pyproject.toml. The libraries go into the module, so it has no RPATH and needs no installed
-liblmcstore; libpmemobj and the others come from the system.
+liblmcstore; libpmemobj and the others come from the system (the README says why).
 """
 
 import os
@@ -66,6 +66,7 @@ core = Extension(
         "src/codec_functions.c",
         "src/live_type.c",
         "src/pool_live.c",
+        "src/numpy_memory.c",
     ],
     depends=["src/core.h", "../store/lmcstore.h", "../store/lmcstore_live.h", "../store/workers.h", "../codec/lmc.h"],
     include_dirs=[str(CHECKOUT / "store"), str(CHECKOUT / "codec")],

@@ -52,7 +52,9 @@ from .errors import (
     ReadOnlyError,
     UnsupportedError,
 )
+from .lazy import LazyTensor, Part
 from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transaction
+from .log import Log
 from .progress import ProgressBar
 from .shelf import Origin, Pruned, Removal, Shelf
 from .snapshot import Snapshot
@@ -70,14 +72,17 @@ __all__ = [
     "InUseError",
     "InputOutputError",
     "InvalidError",
+    "LazyTensor",
     "Live",
     "LiveInfo",
     "LiveTensor",
     "LiveValue",
     "LiveVariable",
+    "Log",
     "NotFoundError",
     "Origin",
     "OutOfMemoryError",
+    "Part",
     "ProgressBar",
     "Pruned",
     "ReadOnlyError",

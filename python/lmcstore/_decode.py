@@ -11,11 +11,11 @@ import fnmatch
 import functools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import _core, _numpy
+from . import _core, _numpy, lazy
 from ._scalars import MAX_DEPTH, Attached, Reader, Unpackable, loaded
-from ._torch import Torch
+from ._torch import Torch, torch_of
 from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 from .state import (
     DICT_TYPES,
@@ -58,7 +58,7 @@ class TensorRef:
 class Branch:
     """A container: its tag in the skeleton, the keys of a dict, its children, and an OrderedDict's _metadata."""
 
-    __slots__ = ("children", "keys", "metadata", "tag", "texts")
+    __slots__ = ("children", "keys", "metadata", "refs", "tag", "texts")
 
     def __init__(self, tag: str, keys: list[Any] | None) -> None:
         self.tag = tag
@@ -66,6 +66,7 @@ class Branch:
         self.children: list[Node] = []
         self.metadata: Node | None = None
         self.texts: dict[str, list[int]] | None = None  # children by their key's text, made when asked for
+        self.refs: list[TensorRef] | None = None  # all tensors below it, likewise: the nodes are kept between snapshots
 
     def by_text(self, text: str) -> list[int]:
         """Give the children whose key reads like this."""
@@ -78,6 +79,20 @@ class Branch:
 
 
 Node = Leaf | TensorRef | Branch
+
+
+class Described(NamedTuple):
+    """What is known of a stored tensor without reading it."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    raw_bytes: int
+
+    @property
+    def dtype_name(self) -> str:
+        """The store's name of the dtype."""
+        known = _core.dtype_info(self.dtype)
+        return known[0] if known is not None else f"dtype {self.dtype}"
 
 
 class _Parser:
@@ -235,6 +250,8 @@ class Decoded:
     ----------
     handle : _core.Snapshot
         The snapshot.
+    owner : object
+        What is kept with it: the store, which is closed when nobody refers to it.
 
     Raises
     ------
@@ -244,9 +261,10 @@ class Decoded:
         A newer lmcstore wrote them.
     """
 
-    def __init__(self, handle: _core.Snapshot) -> None:
+    def __init__(self, handle: _core.Snapshot, owner: object) -> None:
         self._handle = handle
-        self._entries: list[tuple[Any, ...]] | None = None  # of tensors, when they were asked for
+        self._owner = owner
+        self._entries: dict[str, Described] | None = None  # of tensors, when they were asked for
         skeleton = _read_skeleton(handle)
         self.is_flat = skeleton is None
         """Whether the snapshot has no structure: it was imported, or made in C."""
@@ -336,8 +354,7 @@ class Decoded:
 
     def fitting(self, pattern: str) -> list[TensorRef]:
         """Give the tensors whose names fit a pattern, in the order of their names in the snapshot."""
-        refs: list[TensorRef] = []
-        _collect(self.root, refs)
+        refs = _refs_of(self.root)
         by_name = {ref.name: ref for ref in refs}
         names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
         return [by_name[name] for name in names if name in by_name]
@@ -351,11 +368,10 @@ class Decoded:
 
     def batches(self, refs: list[TensorRef], budget: int) -> Iterator[list[TensorRef]]:
         """Cut a list of tensors so that each piece fits in `budget` bytes, or is one tensor."""
-        sizes = {entry[0]: entry[4] for entry in self._described()}
         batch: list[TensorRef] = []
         used = 0
         for ref in refs:
-            size = sizes.get(ref.name, 0)
+            size = self.described(ref).raw_bytes
             if batch and used + size > budget:
                 yield batch
                 batch, used = [], 0
@@ -368,22 +384,74 @@ class Decoded:
         """Read some rows of a tensor, and no block without them."""
         if type(node) is not TensorRef:
             raise InvalidError("rows are of a tensor, and this is none")
-        entry = next((entry for entry in self._described() if entry[0] == node.name), None)
-        if entry is None:
-            raise _damaged(f"there is no tensor {node.name!r}")
-        dtype, shape, raw_bytes = entry[2], entry[3], entry[4]
-        if len(shape) == 0 or (node.special is not None and node.special[:1] in "<>" and len(shape) == 1):
+        if not self.visible_shape(node):
             raise InvalidError(f"{node.name!r} is a scalar and has no rows")
+        dtype, shape, raw_bytes = self.described(node)
         first, last, _ = slice(start, stop).indices(shape[0])
         count = max(0, last - first)
         row_bytes = raw_bytes // shape[0] if shape[0] else 0
         data = self._handle.read_range(_core.TENSOR, node.name, first * row_bytes, count * row_bytes)
         return _Builder(self._handle, self.is_flat).over(node, dtype, (count, *shape[1:]), data)
 
-    def _described(self) -> list[tuple[Any, ...]]:
+    # Without reading, and as what is asked for: for `lmcstore.lazy`
+
+    def lazy(self, node: Node) -> Any:
+        """Make the objects of a part, with lazy tensors in it; of a tensor or value itself, what `read` makes."""
+        if type(node) is not Branch or not _holds_tensors(node):
+            return self.read(node)
+        if node.keys is None:
+            items = [lazy.make_tensor(self, n) if type(n) is TensorRef else self.lazy(n) for n in node.children]
+            return items if node.tag == "l" else tuple(items)
+        part = lazy.make_part(self, node)
+        for key, child in zip(node.keys, node.children, strict=True):
+            part[key] = lazy.make_tensor(self, child) if type(child) is TensorRef else self.lazy(child)
+        if node.metadata is not None:
+            part._metadata = self.read(node.metadata)
+        return part
+
+    def described(self, ref: TensorRef) -> Described:
+        """Say what is known of a stored tensor."""
         if self._entries is None:
-            self._entries = [entry for entry in self._handle.entries() if entry[1] == _core.TENSOR]
-        return self._entries
+            entries = (entry for entry in self._handle.entries() if entry[1] == _core.TENSOR)
+            self._entries = {entry[0]: Described(entry[2], entry[3], entry[4]) for entry in entries}
+        found = self._entries.get(ref.name)
+        if found is None:
+            raise _damaged(f"there is no tensor {ref.name!r}")
+        return found
+
+    def visible_shape(self, ref: TensorRef) -> tuple[int, ...]:
+        """Give the shape that a tensor has when it is read."""
+        shape = self.described(ref).shape
+        return shape[:-1] if _numpy.is_swapped(ref.special) else shape
+
+    def is_torch(self, ref: TensorRef) -> bool:
+        """Whether a tensor is read as one of torch's."""
+        return ref.is_torch and (not self.is_flat or _torch_is_there())
+
+    def type_of(self, ref: TensorRef) -> type:
+        """Give the class that a tensor is read as."""
+        if self.is_torch(ref):
+            made: type = _import_torch().torch.Tensor
+            return made
+        import numpy
+
+        return numpy.ndarray
+
+    def dtype(self, ref: TensorRef) -> Any:
+        """Give the dtype that a tensor has when it is read."""
+        number = self.described(ref).dtype
+        if self.is_torch(ref):
+            return _import_torch().dtype(number)
+        return _numpy.dtype_of(number, ref.name) if ref.special is None else _numpy.special_dtype(ref.special, ref.name)
+
+    def read_as(self, ref: TensorRef, is_torch: bool) -> Any:
+        """Read a tensor as one of torch's, or as a NumPy array, whatever it was saved as."""
+        if is_torch and _numpy.is_swapped(ref.special):
+            raise UnsupportedError(f"{ref.name}: torch has no dtype for {ref.special}: read it by numpy()")
+        other = TensorRef(ref.name, is_torch)
+        if not is_torch:
+            other.special = ref.special or _numpy.special_of(self.described(ref).dtype)
+        return _Builder(self._handle, False).build(other, False, _core.VIEW_PRIVATE)
 
 
 def _flat_root(names: list[str]) -> Branch:
@@ -439,8 +507,7 @@ class _Builder:
         self._members: dict[tuple[int, int], Any] = {}
 
     def build(self, node: Node, is_root: bool, flags: int) -> Any:
-        refs: list[TensorRef] = []
-        _collect(node, refs)
+        refs = _refs_of(node)
         if self._is_flat and not _torch_is_there():
             for ref in refs:
                 ref.is_torch = False
@@ -463,9 +530,9 @@ class _Builder:
         except NotFoundError as error:
             self._handle.names()  # says so if it is the snapshot that is gone
             raise _damaged(str(error)) from None
-        for name, kind, dtype, shape, buffer in zip(*view.unpack(), strict=True):
-            if kind == _core.TENSOR:
-                self._entries[name] = (dtype, shape, buffer)
+        names, kinds, dtypes, shapes, buffers = view.unpack()
+        tensors = zip(names, kinds, zip(dtypes, shapes, buffers, strict=True), strict=True)
+        self._entries = {name: entry for name, kind, entry in tensors if kind == _core.TENSOR}
 
     def _object(self, node: Node) -> Any:
         if type(node) is TensorRef:
@@ -484,7 +551,7 @@ class _Builder:
     def _dict(self, node: Branch, keys: list[Any]) -> Any:
         made: Any = DICT_TYPES[node.tag]()
         for key, child in zip(keys, node.children, strict=True):
-            made[key] = self._object(child)
+            made[key] = self._tensor(child) if type(child) is TensorRef else self._object(child)
         if len(made) != len(keys):
             raise _damaged("a dict has a key twice")
         if node.metadata is not None:
@@ -518,6 +585,16 @@ class _Builder:
         return self._members[group, ref.member]
 
 
+def _refs_of(node: Node) -> list[TensorRef]:
+    if type(node) is Branch and node.refs is not None:
+        return node.refs
+    refs: list[TensorRef] = []
+    _collect(node, refs)
+    if type(node) is Branch:
+        node.refs = refs
+    return refs
+
+
 def _collect(node: Node, refs: list[TensorRef]) -> None:
     if type(node) is TensorRef:
         refs.append(node)
@@ -526,6 +603,10 @@ def _collect(node: Node, refs: list[TensorRef]) -> None:
             _collect(child, refs)
         if node.metadata is not None:
             _collect(node.metadata, refs)
+
+
+def _holds_tensors(node: Node) -> bool:
+    return type(node) is TensorRef or (type(node) is Branch and any(map(_holds_tensors, node.children)))
 
 
 def _torch_is_there() -> bool:
@@ -541,4 +622,4 @@ def _import_torch() -> Torch:
         import torch
     except ImportError:
         raise UnsupportedError("the snapshot holds torch tensors; install torch to read them") from None
-    return Torch(torch)
+    return torch_of(torch)

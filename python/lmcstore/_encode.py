@@ -13,15 +13,19 @@ from collections import OrderedDict
 from typing import Any
 
 from . import _core, _numpy
+from ._device import Stage
+from ._relations import Finder, Relation
 from ._scalars import MAX_DEPTH, Unpackable, loaded, pack, pack_attached, pack_sequence
-from ._torch import Torch
+from ._torch import Torch, torch_of
 from .errors import UnsupportedError
+from .lazy import LazyTensor, Part
 from .state import (
     DICT_TAGS,
     EXACT_JSON_INT,
     LARGE_LEAF_BYTES,
     LEAVES_AT_ONCE,
     SKELETON,
+    SURELY_FITS,
     VALUE,
     VALUES,
     VERSION,
@@ -36,32 +40,35 @@ _STAGE_BYTES = 16 << 20
 """How much is copied at once of tensors that can't be put as they lie."""
 
 
+_STRIDED = 1 << 16  # in a head of `_Columns`
+
+
 class _Columns:
-    """Tensors as packed arrays, the way `_core.Capture.put` takes them."""
+    """Tensors as packed arrays, the way `_core.Capture.put` takes them.
+
+    A head is the dtype, the number of dimensions in the second byte, and `_STRIDED` for one whose strides are given.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.dtypes = bytearray()
-        self.ndims = bytearray()
+        self.heads = array("I")
         self.shapes = array("Q")
         self.strides = array("q")
-        self.strided = bytearray()
         self.addresses = array("Q")
 
     def add(
         self, name: str, dtype: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, address: int = 0
     ) -> None:
         self.names.append(name)
-        self.dtypes.append(dtype)
-        self.ndims.append(len(shape))
+        self.heads.append(dtype | len(shape) << 8 | (0 if strides is None else _STRIDED))
         self.shapes.extend(shape)
-        self.strides.extend(shape if strides is None else strides)
-        self.strided.append(strides is not None)
+        if strides is not None:
+            self.strides.extend(strides)
         self.addresses.append(address)
 
     def put(self, capture: _core.Capture) -> None:
         if self.names:
-            capture.put(self.names, self.dtypes, self.ndims, self.shapes, self.strides, self.strided, self.addresses)
+            capture.put(self.names, self.heads, self.shapes, self.strides, self.addresses)
 
 
 class _Tied:
@@ -94,7 +101,8 @@ class Encoded:
 
     def __init__(self, state: Any) -> None:
         torch = loaded("torch")
-        self._torch = Torch(torch) if torch is not None and hasattr(torch, "nn") else None
+        self._torch = torch_of(torch) if torch is not None and hasattr(torch, "nn") else None
+        self._torch_types = self._torch.types if self._torch is not None else frozenset()
         numpy = loaded("numpy")
         self._ndarray = getattr(numpy, "ndarray", None)
         self._names: set[str] = set()
@@ -103,7 +111,11 @@ class Encoded:
         self._same_as: list[str] = []
         self._staged: list[tuple[str, Any, int, tuple[int, ...]]] = []
         self._keep: list[Any] = []
-        self._ties: dict[Any, Any] = {}  # what makes a _Tied, until there is another one
+        self._unusual: dict[int, str] = {}  # names of described tensors by their id
+        self._ties: dict[Any, _Tied] = {}
+        self._places: dict[int, int] = {}  # of usual tensors: address, and where they stand in the next list
+        self._usual: list[Any] = []  # flat, for thousands of tuples would be the garbage collector's to look at: of
+        # each tensor what makes a _Tied, when there is another one at its address
         self._groups = 0
         self._active: set[int] = set()
         self._leaves = 0
@@ -129,18 +141,34 @@ class Encoded:
         self._columns.put(capture)
         self._put_staged(capture)
         if self._same.names:
-            capture.put_same(self._same.names, self._same_as, self._same.dtypes, self._same.ndims, self._same.shapes)
+            capture.put_same(self._same.names, self._same_as, self._same.heads, self._same.shapes)
         capture.put_attachment(SKELETON, self._skeleton)
         for prefix, parts in ((VALUES, self._chunks), (VALUE, self._large)):
             for number, part in enumerate(parts):
                 capture.put_attachment(f"{prefix}{number}", part)
+
+    def relations(self, state: Any, finder: Finder, scale: float) -> list[Relation]:
+        """Find what belongs together in the state that this was made of; see `Finder.find`."""
+        if self._torch is None:
+            return []
+        names = [*self._columns.names, *(name for name, *_ in self._staged)]
+        return finder.find(state, self._torch.is_f32, names, self._own_names, scale)
+
+    def _own_names(self) -> dict[int, str]:
+        tensors = zip(self._usual[4::5], self._usual[::5], strict=True)
+        return {id(tensor): name for tensor, name in tensors} | self._unusual
 
     def _put_staged(self, capture: _core.Capture) -> None:
         """Put tensors that have to be copied: small ones in groups, large ones in place."""
         if self._torch is None or not self._staged:
             return
         group, copies, group_bytes = _Columns(), [], 0
+        on_devices = [staged for staged in self._staged if self._torch.backend(staged[1]) is not None]
+        if on_devices:
+            self._put_from_devices(capture, self._torch, on_devices)
         for name, tensor, dtype, shape in self._staged:
+            if self._torch.backend(tensor) is not None:
+                continue
             size = tensor.numel() * tensor.element_size()
             if size > _STAGE_BYTES:
                 buffer = capture.reserve(name, dtype, array("Q", shape))
@@ -155,11 +183,36 @@ class Encoded:
                 group, copies, group_bytes = _Columns(), [], 0
         group.put(capture)
 
+    def _put_from_devices(self, capture: _core.Capture, torch: Torch, staged: list[tuple[Any, ...]]) -> None:
+        """Put tensors by way of pinned memory: those that fit in a buffer from there, others when they are whole.
+
+        None is filled in place, as nothing is compared then, and what has not changed would be stored again.
+        """
+        stage = Stage(torch.torch, torch.backend(staged[0][1]))
+        aside: Any = None  # of the tensor that comes in pieces
+        try:
+            for pieces in stage.to_host((number, tensor) for number, (_, tensor, _, _) in enumerate(staged)):
+                group = _Columns()
+                for piece in pieces:
+                    name, tensor, dtype, shape = staged[piece.key]
+                    data = piece.bytes
+                    if not piece.is_whole:
+                        if piece.start == 0:
+                            aside = torch.bytes_aside(tensor.numel() * tensor.element_size())
+                        aside[piece.start : piece.start + len(data)].copy_(data)
+                        if piece.start + len(data) < len(aside):
+                            continue
+                        data = aside
+                    group.add(name, dtype, shape, None, data.data_ptr())
+                group.put(capture)
+        except RuntimeError as error:
+            raise UnsupportedError(f"a tensor can't be copied from its device: {error}") from None
+
     # Nodes. `parent` is the list that the node will be appended to.
 
     def _node(self, value: Any, path: str, parent: list[Any], depth: int) -> Any:
         kind = type(value)
-        if self._torch is not None and kind in self._torch.types:
+        if kind in self._torch_types:
             return self._torch_node(value, path, parent)
         if kind in DICT_TAGS:
             return self._dict_node(value, path, depth)
@@ -168,6 +221,13 @@ class Encoded:
             return self._sequence_node(value, path, depth) if packed is None else self._leaf(packed)
         if kind is self._ndarray:
             return self._numpy_node(value, path)
+        if kind is Part:
+            return self._node(value.copy(), path, parent, depth)
+        if kind is LazyTensor:
+            return self._node(value.read(), path, parent, depth)
+        plain = getattr(kind, "__lmcstore_plain__", None)  # of a type that is willing to come back as another
+        if plain is not None and depth < MAX_DEPTH:
+            return self._node(plain(value), path, parent, depth + 1)
         try:
             return self._leaf(pack(value))
         except Unpackable as refused:
@@ -206,13 +266,16 @@ class Encoded:
             node[0] = "O"
             node.append(self._node(attributes["_metadata"], join(path, "_metadata"), node, depth + 1))
         for key, child in value.items():
-            if type(key) is str and key and is_plain(key):  # the usual case, looked at once
+            if type(key) is str and key and (key.isprintable() or is_plain(key)):  # the usual case, looked at once
                 keys.append(key)
                 below = f"{path}.{key}" if path else key
             else:
                 keys.append(self._key(key, path))
                 below = join(path, key)
-            node.append(self._node(child, below, node, depth + 1))
+            if type(child) in self._torch_types:
+                node.append(self._torch_node(child, below, node))
+            else:
+                node.append(self._node(child, below, node, depth + 1))
         self._active.remove(id(value))
         return node
 
@@ -244,17 +307,46 @@ class Encoded:
             tries += 1
             name = numbered_name(natural, tries)
         self._names.add(name)
-        return name, None if name == natural else name
+        return name, name if tries > 1 else None
 
     def _torch_node(self, tensor: Any, path: str, parent: list[Any]) -> Any:
+        assert self._torch is not None
+        usual = self._torch.usual(tensor)
+        if usual is None:
+            return self._described_node(tensor, path, parent)
+        dtype, shape, address = usual
+        place = len(self._usual)
+        first = self._places.setdefault(address, place)
+        if first != place:
+            self._note_tie(*self._usual[first : first + 5])
+            return self._described_node(tensor, path, parent)
+        if path and len(path) <= SURELY_FITS and path not in self._names:
+            name, explicit = path, None
+            self._names.add(path)
+        else:
+            name, explicit = self._name(path)
+        self._usual += (name, explicit, parent, len(parent), tensor)
+        columns = self._columns
+        columns.names.append(name)
+        columns.heads.append(dtype | len(shape) << 8)
+        columns.shapes.extend(shape)
+        columns.addresses.append(address)
+        return 1 if explicit is None else ["T", explicit]
+
+    def _note_tie(self, name: str, explicit: str | None, parent: list[Any], index: int, tensor: Any) -> None:
+        """Enter a tensor among those that others may be tied to, if it is not there."""
+        assert self._torch is not None
+        tie = self._torch.describe(tensor, name).tie
+        if tie not in self._ties:
+            self._ties[tie] = _Tied(name, explicit, parent, index, tensor)
+
+    def _described_node(self, tensor: Any, path: str, parent: list[Any]) -> Any:
         assert self._torch is not None
         described = self._torch.describe(tensor, where(path))
         name, explicit = self._name(path)
         self._keep.append(tensor)
-        first = self._ties.get(described.tie) if described.tie is not None else None
-        if first is not None:
-            tied = first if type(first) is _Tied else _Tied(*first)
-            self._ties[described.tie] = tied
+        tied = self._ties.get(described.tie) if described.tie is not None else None
+        if tied is not None:
             self._same.add(name, described.dtype, described.shape)
             self._same_as.append(tied.name)
             if tied.group is None:
@@ -263,7 +355,8 @@ class Encoded:
                 tied.parent[tied.index] = ["T", tied.explicit, tied.group, 0]
             return ["T", explicit, tied.group, tied.members.setdefault(id(tensor), len(tied.members))]
         if described.tie is not None:
-            self._ties[described.tie] = (name, explicit, parent, len(parent), tensor)
+            self._ties[described.tie] = _Tied(name, explicit, parent, len(parent), tensor)
+        self._unusual[id(tensor)] = name
         if described.must_copy:
             self._staged.append((name, tensor, described.dtype, described.shape))
         else:

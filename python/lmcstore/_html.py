@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How stores, shelves, snapshots and live variables show themselves in notebooks: small tables."""
+"""How stores, shelves, snapshots and live variables show themselves: small tables, in notebooks and as text."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left_o
     more = f"<tfoot><tr><td colspan={len(head)}>and {left_out:,} more</td></tr></tfoot>" if left_out > 0 else ""
     caption = f"<caption>{html.escape(title)}</caption>"
     return f"<table>{caption}<thead>{line(head, 'th')}</thead><tbody>{body}</tbody>{more}</table>"
+
+
+def columns(rows: Sequence[Sequence[str]], numbers: int) -> list[str]:
+    """Give the lines of a table as text; the first columns are of numbers, which stand at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if i < numbers else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines

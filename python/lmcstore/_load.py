@@ -5,8 +5,8 @@ It has two halves. Planning walks the targets beside the state that was read, ch
 do; only when all of it fits is it done. What is loaded is copied: no target keeps memory of the snapshot's views.
 
 A target is a torch module, an optimizer or anything else with ``load_state_dict``; a ``torch.Generator``, a NumPy
-Generator or a ``random.Random``; a tensor or an array, filled in place; or a dict or list with such targets in it, in
-which plain values are replaced.
+Generator or RandomState, a ``random.Random``, or the module ``random`` or ``numpy.random`` itself; a tensor or an
+array, filled in place; or a dict or list with such targets in it, in which plain values are replaced.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._scalars import loaded
+from ._torch import Torch
 from .errors import InvalidError, NotFoundError, UnsupportedError
 
 Action = Callable[[], None]
@@ -60,6 +61,7 @@ class Plan:
 
     def __init__(self) -> None:
         self._actions: list[Action] = []
+        self._copies: Torch | None = None
         self._torch = loaded("torch")
         self._numpy = loaded("numpy")
         self._random = loaded("random")
@@ -100,6 +102,8 @@ class Plan:
             self._add_random(target, source, path)
         elif self._is_numpy_generator(target):
             self._add_numpy_generator(target, source, path)
+        elif self._is_random_state(target):
+            self._add_random_state(target, source, path)
         elif hasattr(target, "load_state_dict"):
             self._add_object(target, source, path)
         elif isinstance(target, dict):
@@ -117,10 +121,15 @@ class Plan:
         return self._numpy is not None and isinstance(value, self._numpy.ndarray)
 
     def _is_random(self, value: Any) -> bool:
-        return self._random is not None and isinstance(value, self._random.Random)
+        return self._random is not None and (value is self._random or isinstance(value, self._random.Random))
 
     def _is_numpy_generator(self, value: Any) -> bool:
         return self._numpy is not None and isinstance(value, self._numpy.random.Generator)
+
+    def _is_random_state(self, value: Any) -> bool:
+        if self._numpy is None:
+            return False
+        return value is self._numpy.random or isinstance(value, self._numpy.random.RandomState)
 
     def _holds_targets(self, value: Any) -> bool:
         """Whether something in a value is filled in place; else the value as a whole is replaced."""
@@ -128,7 +137,7 @@ class Plan:
             return any(map(self._holds_targets, value.values()))
         if isinstance(value, list | tuple):
             return any(map(self._holds_targets, value))
-        kinds = (self._is_tensor, self._is_array, self._is_random, self._is_numpy_generator)
+        kinds = (self._is_tensor, self._is_array, self._is_random, self._is_numpy_generator, self._is_random_state)
         return any(is_kind(value) for is_kind in kinds) or hasattr(value, "load_state_dict")
 
     # Tensors and arrays
@@ -136,17 +145,13 @@ class Plan:
     def _add_tensor(self, target: Any, source: Any, path: str) -> None:
         if not self._is_tensor(source):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tensor")
-        if target.is_meta:
-            raise UnsupportedError(f"{path}: the target is on the device 'meta' and has no memory to load into")
+        _check_memory(target, path)
         _same(path, "shape", tuple(source.shape), tuple(target.shape))
         _same(path, "dtype", source.dtype, target.dtype)
-        torch = self._torch
-
-        def action() -> None:
-            with torch.no_grad():  # type: ignore[union-attr]
-                target.copy_(source)
-
-        self._actions.append(action)
+        if self._copies is None:
+            self._copies = Torch(self._torch)
+        copies = self._copies
+        self._actions.append(lambda: copies.copy_back(target, source))
 
     def _add_array(self, target: Any, source: Any, path: str) -> None:
         if not self._is_array(source):
@@ -170,8 +175,9 @@ class Plan:
         self._actions.append(lambda: target.set_state(source.clone()))
 
     def _add_random(self, target: Any, source: Any, path: str) -> None:
+        kind = self._random.Random if target is self._random else type(target)
         try:
-            type(target)().setstate(source)  # checks it
+            kind().setstate(source)  # checks it
         except (TypeError, ValueError, LookupError, NotImplementedError) as error:
             raise InvalidError(f"{path}: the snapshot has no state of a random.Random there: {error}") from None
         self._actions.append(lambda: target.setstate(source))
@@ -187,6 +193,15 @@ class Plan:
             target.bit_generator.state = source
 
         self._actions.append(action)
+
+    def _add_random_state(self, target: Any, source: Any, path: str) -> None:
+        import numpy
+
+        try:
+            numpy.random.RandomState().set_state(source)  # checks it
+        except (TypeError, ValueError, LookupError) as error:
+            raise InvalidError(f"{path}: the snapshot has no state of a RandomState there: {error}") from None
+        self._actions.append(lambda: target.set_state(source))
 
     # Objects with load_state_dict
 
@@ -215,6 +230,7 @@ class Plan:
             if self._is_tensor(value):
                 if not self._is_tensor(source[key]):
                     raise InvalidError(f"{path}.{key}: the snapshot has no tensor there")
+                _check_memory(value, f"{path}.{key}")  # torch would warn, and load nothing
                 _same(f"{path}.{key}", "shape", tuple(source[key].shape), tuple(value.shape))
 
     # Containers
@@ -255,6 +271,15 @@ class Plan:
             self._add_dict(target, source, "the state", exact=False)
         else:
             self.add(target, source, "the state")
+
+
+def _check_memory(target: Any, path: str) -> None:
+    """Check that a tensor can be filled."""
+    if target.is_meta:
+        raise UnsupportedError(f"{path}: the target is on the device 'meta' and has no memory to load into")
+    if target.is_nested or target.is_quantized or str(target.layout) != "torch.strided":
+        kind = "nested" if target.is_nested else "quantized" if target.is_quantized else target.layout
+        raise UnsupportedError(f"{path}: the target is {kind}; a dense tensor can't be loaded into it")
 
 
 def _same(path: str, what: str, stored: Any, wanted: Any) -> None:

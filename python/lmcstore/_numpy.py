@@ -83,10 +83,10 @@ def describe(array: Any, path: str) -> Described:
     stored = dtype_name(native)
     if stored is None:
         raise UnsupportedError(f"{path}: a NumPy array of dtype {dtype} can't be stored")
-    if native.char in _ALIASES:
-        special = native.char
-    elif native.char not in _DTYPES:
+    if not _is_numpys_own(native):
         special = native.name
+    elif native.char in _ALIASES:
+        special = native.char
     shape, strides = array.shape, None if array.flags.c_contiguous else array.strides
     number = _core.DTYPES[stored]
     if swapped:
@@ -98,13 +98,28 @@ def describe(array: Any, path: str) -> Described:
     return Described(number, shape, strides, array.__array_interface__["data"][0], special)
 
 
+def refuse_masked(array: Any, what: str) -> None:
+    """Refuse an array whose mask nothing would keep.
+
+    Raises
+    ------
+    UnsupportedError
+        It is one.
+    """
+    if hasattr(array, "mask"):
+        raise UnsupportedError(f"{what}: a masked array can't be stored; store its data and its mask by themselves")
+
+
 def dtype_name(dtype: Any) -> str | None:
     """Give the store's name of a NumPy dtype in native order, or None: it has none."""
-    if dtype.names is None and dtype.char in _DTYPES:
-        return _DTYPES[dtype.char]
-    if dtype.char in _ALIASES:
-        return _ALIASES[dtype.char]
+    if _is_numpys_own(dtype):
+        return _DTYPES.get(dtype.char) or _ALIASES.get(dtype.char)
     return _ML_DTYPES[dtype.name] if _is_ml_dtype(dtype) else None
+
+
+def _is_numpys_own(dtype: Any) -> bool:
+    """Whether no other package has made it: of theirs, some have the characters of NumPy's."""
+    return bool(dtype.isbuiltin != 2)
 
 
 def dtype_of(number: int, path: str) -> Any:
@@ -120,7 +135,7 @@ def dtype_of(number: int, path: str) -> Any:
     if number in _BY_NUMBER:
         return numpy.dtype(_BY_NUMBER[number])
     if number in _ML_BY_NUMBER:
-        return _special_dtype(_ML_BY_NUMBER[number], path)
+        return special_dtype(_ML_BY_NUMBER[number], path)
     known = _core.dtype_info(number)
     raise UnsupportedError(f"{path}: NumPy has no dtype for {known[0] if known else number}")
 
@@ -141,7 +156,26 @@ def _is_ml_dtype(dtype: Any) -> bool:
     return ml_dtypes is not None and dtype.name in _ML_DTYPES and dtype.type is getattr(ml_dtypes, dtype.name, None)
 
 
-def _special_dtype(special: str, path: str) -> Any:
+def is_swapped(special: str | None) -> bool:
+    """Whether an array is of the other byte order: stored as bytes, with one more dimension."""
+    return special is not None and special[:1] in "<>"
+
+
+def special_of(number: int) -> str | None:
+    """Give what `array` needs to know for a dtype of the store's that only ml_dtypes has."""
+    return _ML_BY_NUMBER.get(number)
+
+
+def special_dtype(special: str, path: str) -> Any:
+    """Give the dtype that `describe` noted.
+
+    Raises
+    ------
+    DamagedError
+        There is no such.
+    UnsupportedError
+        It is one of the package ml_dtypes, which is not installed.
+    """
     import numpy
 
     if special in _ML_DTYPES:
@@ -168,8 +202,8 @@ def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str
     import numpy
 
     if special is not None:
-        found = _special_dtype(special, path)
-        if special[:1] in "<>":
+        found = special_dtype(special, path)
+        if is_swapped(special):
             if dtype != _core.DTYPES["u8"] or shape[-1:] != (found.itemsize,):
                 raise DamagedError(f"{path}: the state is damaged: its bytes are no array of {special}")
             shape = shape[:-1]

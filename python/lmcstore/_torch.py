@@ -3,15 +3,17 @@
 
 A tensor goes in by its address, its shape and its strides: no copy is made of one that lies in the processor's memory.
 One that doesn't (or is lazily conjugated or negated) is copied: small ones in groups, large ones straight into room
-that the capture reserves. A tensor comes out as an ordinary writable one with a storage of its own over a private
-mapping (`torch.frombuffer`), which keeps the mapping alive.
+that the capture reserves; those on CUDA by way of pinned memory (`_device`). A tensor comes out as an ordinary writable
+one with a storage of its own over a private mapping (`torch.frombuffer`), which keeps the mapping alive.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from . import _core
+from ._device import CHUNK_BYTES, Cuda, Stage
 from .errors import UnsupportedError
 
 DTYPE_NAMES = {
@@ -73,6 +75,7 @@ class Torch:
         self.number_of: dict[Any, int] = {}
         self.dtype_of: dict[int, Any] = {}
         self._item_bytes: dict[int, int] = {}
+        self._usual: dict[Any, tuple[int, int]] = {}  # dtypes that can't be lazily conjugated: number and bytes
         self._complex = {_core.DTYPES[name] for name in ("c32", "c64", "c128")}
         for name, stored in DTYPE_NAMES.items():
             dtype = getattr(torch, name, None)
@@ -80,6 +83,38 @@ class Torch:
                 self.number_of[dtype] = _core.DTYPES[stored]
                 self.dtype_of[_core.DTYPES[stored]] = dtype
                 self._item_bytes[_core.DTYPES[stored]] = dtype.itemsize
+                if _core.DTYPES[stored] not in self._complex:
+                    self._usual[dtype] = _core.DTYPES[stored], dtype.itemsize
+        self._strided = torch.strided
+
+    def is_f32(self, value: Any) -> bool:
+        """Say whether it is a tensor of float32 that can be stored."""
+        return type(value) in self.types and value.dtype is self.torch.float32 and value.layout is self._strided
+
+    def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int] | None:
+        """Say how a tensor is stored if it is as nearly all are: on the CPU, row-major, not empty, not complex.
+
+        Looks at as little as will do, for it is what a capture of many small tensors takes its time for.
+
+        Returns
+        -------
+        tuple of dtype, shape and address, or None
+            None: `describe` has to look at it.
+        """
+        known = self._usual.get(tensor.dtype)
+        if known is None or not tensor.is_cpu or tensor.layout is not self._strided or tensor.is_nested:
+            return None
+        if not tensor.is_contiguous() or tensor.is_neg() or (self._have_names and tensor.has_names()):
+            return None
+        shape, offset, size = tensor.shape, tensor.storage_offset() * known[1], tensor.nbytes
+        try:
+            storage = tensor.untyped_storage()
+            start = storage.data_ptr()
+        except (RuntimeError, NotImplementedError):
+            return None
+        if not start or not size or offset + size > storage.nbytes() or len(shape) > _core.MAX_DIMS:
+            return None
+        return known[0], shape, start + offset
 
     def describe(self, tensor: Any, path: str) -> Described:
         """Say how a tensor is stored.
@@ -136,6 +171,20 @@ class Torch:
         number = self.number_of.get(dtype)
         return None if number is None else _dtype_name(number)
 
+    def backend(self, tensor: Any) -> Any:
+        """Give what copies a tensor by way of pinned memory (a `_device.Cuda`); None: it is not on such a device."""
+        return Cuda(self.torch) if tensor.is_cuda else None
+
+    def copy_back(self, target: Any, source: Any) -> None:
+        """Copy a tensor of the processor's memory into one of any device, of equal dtype and shape."""
+        backend = self.backend(target)
+        size = target.numel() * target.element_size()
+        with self.torch.no_grad():
+            if backend is None or size < CHUNK_BYTES or not target.is_contiguous():
+                target.copy_(source)
+            else:
+                Stage(self.torch, backend).to_device(target, source)
+
     def dense_copy(self, tensor: Any, path: str) -> Any:
         """Copy a tensor into the processor's memory, row-major, its lazy conjugation or negation carried out."""
         try:
@@ -151,6 +200,10 @@ class Torch:
         except RuntimeError as error:
             raise UnsupportedError(f"{path}: the tensor can't be copied to the CPU: {error}") from None
 
+    def bytes_aside(self, size_bytes: int) -> Any:
+        """Make a tensor of bytes in the processor's memory."""
+        return self.torch.empty(size_bytes, dtype=self.torch.uint8, device="cpu")
+
     def tensor(self, buffer: _core.Buffer, dtype: int, shape: tuple[int, ...]) -> Any:
         """Make a tensor over a buffer, which it keeps.
 
@@ -159,17 +212,34 @@ class Torch:
         torch.Tensor
             Of that shape, on the CPU, row-major, writable when the buffer is, no view of another tensor.
         """
-        found = self.dtype_of.get(dtype)
-        if found is None:
-            raise UnsupportedError(f"this torch ({self.torch.__version__}) has no dtype for {_dtype_name(dtype)}")
+        found = self.dtype(dtype)
         if 0 in shape:
             return self.torch.empty(shape, dtype=found, device="cpu")
         flat = self.torch.frombuffer(buffer, dtype=found)
         return flat if len(shape) == 1 else flat.resize_(shape)  # of as many elements: no view, and no new memory
 
+    def dtype(self, number: int) -> Any:
+        """Give torch's dtype for one of the store's.
+
+        Raises
+        ------
+        UnsupportedError
+            This torch has none.
+        """
+        found = self.dtype_of.get(number)
+        if found is None:
+            raise UnsupportedError(f"this torch ({self.torch.__version__}) has no dtype for {_dtype_name(number)}")
+        return found
+
     def again(self, tensor: Any) -> Any:
         """Make another tensor over the same memory."""
         return tensor.detach()
+
+
+@functools.lru_cache(maxsize=1)
+def torch_of(torch: Any) -> Torch:
+    """Give `Torch` of the module, made once."""
+    return Torch(torch)
 
 
 def _dtype_name(dtype: int) -> str:

@@ -35,9 +35,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from . import _core, _numpy, _torch
 from ._scalars import loaded
@@ -56,8 +55,7 @@ _FORMATS = {**dict.fromkeys("BHILQN", "u"), **dict.fromkeys("bhilqn", "i"), **di
 _Out = TypeVar("_Out")
 
 
-@dataclass(frozen=True, slots=True)
-class FrameInfo:
+class FrameInfo(NamedTuple):
     """What the header of a frame says.
 
     Attributes
@@ -316,8 +314,7 @@ def _format_name(view: memoryview) -> str | None:
 def _numpy_source(numpy: ModuleType, value: Any, what: str) -> tuple[Buffer, int, str | None]:
     if value.dtype.hasobject:
         raise UnsupportedError(f"{what} is a NumPy array of dtype {value.dtype}: it has addresses, not numbers")
-    if hasattr(value, "mask"):
-        raise UnsupportedError(f"{what} is a masked array; compress its data and its mask by themselves")
+    _numpy.refuse_masked(value, what)
     array = numpy.ascontiguousarray(numpy.asarray(value))
     name = _numpy.dtype_name(array.dtype) if array.dtype.isnative else None
     return array.reshape(-1).view(numpy.uint8), array.nbytes, name

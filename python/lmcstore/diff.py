@@ -6,10 +6,9 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
-from . import _core
+from . import _core, _html
 
 KINDS = ("same", "changed", "reshaped", "added", "removed")
 SAME = 1  # LMCS_DIFF_SAME
@@ -19,8 +18,7 @@ _ROWS_SHOWN = 60
 _HEAD = ("changed", "max", "rms", "relative", "cosine", "name", "form")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorDiff:
+class TensorDiff(NamedTuple):
     """What became of one tensor, or of an attachment.
 
     The numbers are of elements that are finite in both snapshots, and there for ``kind == "changed"``; elements are
@@ -128,13 +126,9 @@ class Diff(Sequence[TensorDiff]):
         return f"{self.before} to {self.after}: {counts}"
 
     def __repr__(self) -> str:
-        rows = [_HEAD, *(item.cells() for item in self._items[:_ROWS_SHOWN])]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
         lines = [self.summary()]
         if self._items:
-            for row in rows:
-                numbers = (cell.rjust(width) for cell, width in zip(row[:5], widths[:5], strict=True))
-                lines.append("  ".join((*numbers, row[5].ljust(widths[5]), row[6])).rstrip())
+            lines += _html.columns([_HEAD, *(item.cells() for item in self._items[:_ROWS_SHOWN])], 5)
         if len(self._items) > _ROWS_SHOWN:
             lines.append(f"... and {len(self._items) - _ROWS_SHOWN} more")
         return "\n".join(lines)

@@ -23,6 +23,7 @@ from ._arguments import address, int64, meta_json, metric_lists, milliseconds, p
 from ._scalars import Reader, Unpackable, loaded, pack, pack_sequence
 from ._torch import DTYPE_NAMES, Torch
 from .errors import DamagedError, ExistsError, InUseError, InvalidError, NotFoundError, UnsupportedError
+from .lazy import LazyTensor
 
 if TYPE_CHECKING:
     from .shelf import Shelf
@@ -79,6 +80,8 @@ class LiveInfo(NamedTuple):
     """Of the pool; -1: not known, or there is one only."""
     note: bytes
     """Kept with it: what makes its Python type."""
+    is_damaged: bool = False
+    """Whether it can't be opened: then `version` and `written`, and a value's size, are not known."""
 
 
 def _info(raw: dict[str, Any]) -> LiveInfo:
@@ -95,6 +98,7 @@ def _info(raw: dict[str, Any]) -> LiveInfo:
         raw["handles"],
         raw["numa_node"],
         raw["note"],
+        raw["is_damaged"],
     )
 
 
@@ -668,10 +672,13 @@ class Live(MutableMapping[str, Any]):
         self._shelf._store._check_writable()
         if isinstance(value, LiveTensor):
             value = value.array
+        elif isinstance(value, LazyTensor):
+            value = value.read()
         torch, numpy = loaded("torch"), loaded("numpy")
         if torch is not None and isinstance(value, torch.Tensor):
             self._put_tensor(name, value)
         elif numpy is not None and isinstance(value, numpy.ndarray):
+            _numpy.refuse_masked(value, name)
             kind = _numpy_kind(value.dtype, name)
             made = LiveTensor(self._create(name, value.shape, kind, 0, _core.LIVE_UNNAMED))
             made.array[...] = value

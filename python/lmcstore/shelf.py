@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import logging
+import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,14 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._arguments import address, int64, meta_json, metric_lists, tag_names
 from ._encode import Encoded
+from ._gradients import scale_of
+from ._relations import Finder
 from .errors import InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
+from .log import Log
 from .snapshot import Progress, Snapshot
 
 if TYPE_CHECKING:
     from .store import Store
 
-log = logging.getLogger("lmcstore")
+logger = logging.getLogger("lmcstore")
 
 _NUMBERS_AT_ONCE = 4096
 _DEFAULT_PARENT = 0
@@ -113,6 +118,8 @@ class Shelf:
         meta: Mapping[str, Any] | None = None,
         parent: int | Snapshot | None = None,
         wait: bool = True,
+        gradient_scale: float | None = None,
+        gradients: Any = None,
     ) -> Snapshot:
         """Take a snapshot of a state: all of it or nothing.
 
@@ -136,6 +143,12 @@ class Shelf:
             True: return when the snapshot is durable. False: return when it is captured, so that the state may
             change; it is not `latest` before it is durable (see `Snapshot.wait`), and a failure is raised by that,
             by the next snapshot, and by the store's close.
+        gradient_scale : float, optional
+            What gradients in bf16 were multiplied by before the step: the clip's coefficient, over the loss scale. It
+            is found in the data, too; to say it saves the search. Nothing but sizes depends on it.
+        gradients : module, optimizer, or iterable of tensors, optional
+            The gradients of the step themselves, as the optimizer was given them, in place of `gradient_scale`, which
+            is found in some thousand of them: a model before its `zero_grad`, or tensors. They are not stored.
 
         Returns
         -------
@@ -159,16 +172,26 @@ class Shelf:
         names, values = metric_lists(metrics)
         json_text = meta_json(meta)
         parent_number = _DEFAULT_PARENT if parent is None else self._parent_number(parent)
+        scale = 0.0 if gradient_scale is None else float(gradient_scale)
+        if not 0 <= scale < math.inf:
+            raise InvalidError(f"gradient_scale can't be {gradient_scale}: it is a positive number")
+        if gradients is not None and gradient_scale is not None:
+            raise InvalidError("gradients and gradient_scale say the same: give one of them")
+        if gradients is not None:
+            scale = scale_of(gradients)
         encoded = Encoded(state)
         capture = self._store._pool.begin(self._name)
         try:
             encoded.put(capture)
+            for relation in encoded.relations(state, self._store._finders.setdefault(self._name, Finder()), scale):
+                for member in relation.members:
+                    capture.relate(member, relation.optimizer, relation.flags, relation.constants)
             time_ns = time.time_ns()
             number = capture.commit(step, parent_number, time_ns, tag_list, names, values, json_text, not wait)
         except BaseException:
             capture.abort()
             raise
-        log.debug("%s@%d %s", self._name, number, "is durable" if wait else "is captured")
+        logger.debug("%s@%d %s", self._name, number, "is durable" if wait else "is captured")
         return Snapshot(self, number, None if wait else capture, step)
 
     def remove(self, which: int | str | Snapshot, *, dry_run: bool = False) -> Removal:
@@ -256,6 +279,7 @@ class Shelf:
         ===============  ============================================================================================
         ``keep_raw=4``   the newest 4 snapshots stay raw, and so are read without decoding
         ``chain=3``      to read a tensor, at most 3 deltas are undone (0 to 7)
+        ``links=24``     ... or at most 24 links between an optimizer's steps (0 to 64, or ``off``)
         ``keep=...``     what is kept, by any of some rules with commas between them; ``all``: nothing is ever removed
         ``budget=200G``  compact harder, and then prune, when the pool gets larger than this, or than ``50%`` of it
         ``rate=100M``    the background codes no more than this a second; ``none``
@@ -327,18 +351,25 @@ class Shelf:
         ------
         ExistsError
             There is a shelf of that name.
+        InUseError
+            One of its live variables is open in this process.
         """
         self._store._check_writable()
         self._store._pool.rename(self._name, name)
         self._name = name
 
     def drop(self, *, dry_run: bool = False) -> Removal:
-        """Remove the shelf with all its snapshots for ever; what was forked from it keeps what it shares.
+        """Remove the shelf with its snapshots and live variables for ever; forks of it keep what they share.
 
         Returns
         -------
         Removal
             What is free now, and what after compaction.
+
+        Raises
+        ------
+        InUseError
+            One of its live variables is open in this process.
         """
         self._store._check_writable()
         return Removal(*self._store._pool.drop(self._name, dry_run))
@@ -416,6 +447,31 @@ class Shelf:
         """
         first, last = self._store._pool.range(self._name, address(which))
         return self._between(first, last)
+
+    def log(self, count: int | None = 20) -> Log:
+        """Give the newest snapshots, newest first: a sequence that prints as a table.
+
+        Parameters
+        ----------
+        count : int, optional
+            How many; None: all.
+
+        Examples
+        --------
+        >>> print(shelf.log())  # doctest: +ELLIPSIS
+        shelf run
+        number  step  time (UTC)           parent  size  tags  metrics
+             1        ...                          ... B
+        """
+        if count is not None and (type(count) is not int or count < 1):
+            raise InvalidError(f"a log has one snapshot or more, or all of them by None, not {count!r}")
+        items = list(itertools.islice(reversed(self), count))
+        return Log(self._name, items, max(0, len(self) - len(items)))
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The number of the snapshot that each tag is on, by tag; every snapshot is looked at."""
+        return dict(sorted((tag, snapshot.number) for snapshot in self for tag in snapshot.tags))
 
     def _between(self, first: int, last: int) -> Iterator[Snapshot]:
         pool = self._store._pool
@@ -504,17 +560,7 @@ class Shelf:
 
         if self._store.closed:
             return _html.table(repr(self), (), ())
-        rows: list[tuple[Any, ...]] = []
-        for snapshot in reversed(self):
-            step = "" if snapshot.step is None else snapshot.step
-            metrics = ", ".join(f"{name} {value:.6g}" for name, value in snapshot.metrics.items())
-            tags = ", ".join(snapshot.tags)
-            size = _html.size(snapshot.raw_bytes)
-            rows.append((snapshot.number, step, _html.when(snapshot.time), size, metrics, tags))
-            if len(rows) == _html.MOST_ROWS:
-                break
-        head = ("number", "step", "time (UTC)", "size", "metrics", "tags")
-        return _html.table(f"shelf {self._name}", head, rows, len(self) - len(rows))
+        return self.log(_html.MOST_ROWS)._repr_html_()
 
 
 def _time_text(time: datetime.datetime | datetime.date) -> str:

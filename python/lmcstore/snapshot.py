@@ -21,14 +21,14 @@ Progress = Callable[[str, int, int], object]
 """Called now and then during long work with what is done, how much of it, and of how much; may raise to stop it."""
 
 
-_STORED_AS = ("raw", "keyframe", "delta")
+_STORED_AS = ("raw", "keyframe", "delta", "link")
 
 
 class Snapshot:
     """One immutable, complete version of a shelf.
 
-    ``snap["model.h.0.weight"]`` is a tensor of its state, ``snap["optimizer"]`` a part, and a tuple of keys says what
-    dots can't: ``snap[("a", "b.c")]``.
+    ``snap["model.h.0.weight"]`` is a tensor of its state, ``snap["optimizer"]`` a part, in which nothing is read before
+    it is used, and a tuple of keys says what dots can't: ``snap[("a", "b.c")]``.
     """
 
     def __init__(
@@ -103,15 +103,18 @@ class Snapshot:
     @property
     def stored_bytes(self) -> int:
         """Bytes of the payloads of all its contents now: shared ones in full, the bases of deltas not."""
-        return self.storage()["stored_bytes"]
+        stored: int = self.storage()["stored_bytes"]
+        return stored
 
-    def storage(self) -> dict[str, int]:
+    def storage(self) -> dict[str, Any]:
         """Tell how it is stored now.
 
         Returns
         -------
         dict
-            ``stored_bytes``, ``raw_contents``, ``delta_contents``, ``keyframe_contents``, ``longest_chain``.
+            ``stored_bytes``, ``raw_contents``, ``delta_contents``, ``keyframe_contents``, ``link_contents``,
+            ``longest_chain`` (deltas to undo, at most), ``longest_line`` (links to undo, at most), and
+            ``links_note``: why the step before does not lead to it by links, or None.
         """
         return self._handle.storage()
 
@@ -149,8 +152,8 @@ class Snapshot:
 
     # Reading
 
-    def state_dict(self) -> Any:
-        """Give the whole state: the same nesting, types and values.
+    def state_dict(self, path: Any = ()) -> Any:
+        """Give the whole state, or a part of it: the same nesting, types and values.
 
         Torch tensors are on the CPU, row-major and writable: what is written goes to memory of this process and never
         to the snapshot. NumPy arrays are read-only. Both keep what they need, also after the store's close. Raw
@@ -159,19 +162,29 @@ class Snapshot:
         A snapshot that was imported, or made in C, gives a dict of its tensors by name (NumPy arrays where torch is
         not installed).
 
+        Parameters
+        ----------
+        path : str or tuple, optional
+            Of a part, as for ``snap[path]``; tensors elsewhere are not read.
+
         Raises
         ------
         NotFoundError
-            The snapshot was removed.
+            The snapshot was removed, or has no such part.
         DamagedError
             It can't be read as it was written.
         UnsupportedError
             It holds torch tensors and torch is not installed, or a newer lmcstore wrote it.
         """
-        return self._decode().read(self._decode().root)
+        decoded = self._decode()
+        return decoded.read(decoded.find(path))
 
     def __getitem__(self, path: Any) -> Any:
         """Give a tensor, a part or a value of the state.
+
+        A part with tensors in it is a `lmcstore.Part`, a dict with a `lmcstore.LazyTensor` for each of them (or a list
+        or tuple of such), which are read when they are used: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows. A
+        tensor itself is read at once. `state_dict` gives parts that are read.
 
         Parameters
         ----------
@@ -186,7 +199,7 @@ class Snapshot:
             The dotted path fits several parts.
         """
         decoded = self._decode()
-        return decoded.read(decoded.find(path))
+        return decoded.lazy(decoded.find(path))
 
     def select(self, pattern: str) -> dict[str, Any]:
         """Give the tensors whose names fit a pattern, by name; nothing else is read.
@@ -200,7 +213,7 @@ class Snapshot:
         return decoded.read_refs(decoded.fitting(pattern))
 
     def rows(self, path: Any, start: int | None = None, stop: int | None = None) -> Any:
-        """Give some rows of a tensor: ``snap.rows("model.wte.weight", 0, 64)`` equals ``snap[...][:64]``.
+        """Give some rows of a tensor: ``snap.rows("model.wte.weight", 0, 64)``.
 
         Only the blocks of 1 MiB in which they lie are read and decoded. What is given is a copy.
 
@@ -248,7 +261,8 @@ class Snapshot:
         -------
         list of dict
             ``name``, ``is_attachment``, ``dtype``, ``shape``, ``raw_bytes``, ``stored_bytes``, ``stored_as``
-            (``"raw"``, ``"keyframe"`` or ``"delta"``), ``chain`` (deltas to undo), ``content`` (equal numbers: shared).
+            (``"raw"``, ``"keyframe"``, ``"delta"`` or ``"link"``), ``chain`` (deltas or links to undo), ``content``
+            (equal numbers: shared).
         """
         made = []
         for name, kind, dtype, shape, raw_bytes, stored_bytes, stored_as, chain, content in self._handle.entries():
@@ -331,9 +345,10 @@ class Snapshot:
         **parts : Any
             For parts of the state by their key (``model=model``): objects with ``load_state_dict`` (modules,
             optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, of which ``bit_generator.state`` was
-            taken; ``random.Random``, of which ``getstate()`` was), tensors and NumPy arrays (filled in place; shape and
-            dtype must be equal), or dicts and lists of these, in which plain values are replaced. Parts that are not
-            asked for are left alone.
+            taken; ``random.Random`` or the module ``random``, of which ``getstate()`` was; a NumPy ``RandomState`` or
+            the module ``numpy.random``, of which ``get_state()`` was), tensors and NumPy arrays (filled in place; shape
+            and dtype must be equal), or dicts and lists of these, in which plain values are replaced. Parts that are
+            not asked for are left alone.
 
         Returns
         -------
@@ -393,7 +408,7 @@ class Snapshot:
 
     def _decode(self) -> Decoded:
         if self._decoded is None:
-            self._decoded = Decoded(self._handle)
+            self._decoded = Decoded(self._handle, self._shelf._store)
         return self._decoded
 
     def __eq__(self, other: object) -> bool:

@@ -55,7 +55,8 @@ DICT_TAGS: dict[type, str] = {dict: "d", OrderedDict: "o", Counter: "C"}
 DICT_TYPES: dict[str, type] = {"d": dict, "o": OrderedDict, "O": OrderedDict, "C": Counter}
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_SURELY_FITS = _core.MAX_NAME // 4
+SURELY_FITS = _core.MAX_NAME // 4
+"""A path of so many characters is a name as it is."""
 
 
 def is_plain(text: str) -> bool:
@@ -88,15 +89,15 @@ def natural_name(path: str) -> str:
     """Give the name that the tensor at a path has unless another one took it."""
     if not path:
         return "state"
-    if len(path) <= _SURELY_FITS or len(path.encode()) <= _core.MAX_NAME:
+    if len(path) <= SURELY_FITS or len(path.encode()) <= _core.MAX_NAME:
         return path
     digest = hashlib.blake2b(path.encode(), digest_size=8).hexdigest()
-    return f"{path[: _SURELY_FITS - 32]}~{digest}"
+    return f"{path[: SURELY_FITS - 32]}~{digest}"
 
 
 def numbered_name(natural: str, number: int) -> str:
     """Give another name in place of a natural one that is taken."""
-    return f"{natural[: _SURELY_FITS - 32]}~{number}"
+    return f"{natural[: SURELY_FITS - 32]}~{number}"
 
 
 def where(path: str) -> str:

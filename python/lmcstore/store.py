@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from . import _core
 from ._arguments import descriptor, milliseconds, parse_size, within
+from ._relations import Finder
 from .errors import Error, InvalidError, ReadOnlyError, UnsupportedError
 from .shelf import Shelf
 from .snapshot import Progress
@@ -114,6 +115,7 @@ class Store:
 
     def __init__(self, pool: _core.Pool, path: str, mode: str) -> None:
         self._pool = pool
+        self._finders: dict[str, Finder] = {}
         self._path = path
         self._mode = mode
         self._uuid: bytes = pool.info()["uuid"]
@@ -276,6 +278,7 @@ class Store:
         since: Iterable[int | Any] = (),
         canonical: bool = False,
         resume: bool = False,
+        skip_lost: bool = False,
     ) -> dict[str, Any]:
         """Write an archive to a binary file or a descriptor, which may be a pipe.
 
@@ -292,6 +295,8 @@ class Store:
             Make the same archive for the same content, however it is stored: entries by name, payloads raw.
         resume
             `file` is open for reading and writing, and may hold the beginning of this archive: check it, and go on.
+        skip_lost
+            Leave out snapshots of which a scrub found something lost, instead of failing at them.
 
         Returns
         -------
@@ -308,7 +313,7 @@ class Store:
         """
         addresses = _texts(what)
         older = tuple(descriptor(one) for one in since)
-        return self._pool.dump(descriptor(file), addresses, older, canonical, resume, progress)
+        return self._pool.dump(descriptor(file), addresses, older, canonical, resume, skip_lost, progress)
 
     def restore(
         self,

@@ -19,7 +19,10 @@ The pool is the file ``<pmem_path>/<name>.pool``; `lmcstore` and the command ``l
 shelf refuses is a RuntimeError. torch is imported when it is needed.
 """
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError as error:
+    raise ImportError("pymm needs NumPy: pip install numpy") from error
 
 from . import pymmcore
 from ._memory import MemoryReference, Shadow, ShelfError, ShelvedCommon

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 from lmcstore import _core
 
-from ._memory import HIDDEN, Names, Shadow, ShelfError, ShelvedCommon, raises_shelf_errors, read_note
+from ._memory import (
+    HIDDEN,
+    PYTHON,
+    RAW,
+    MemoryReference,
+    Names,
+    Shadow,
+    ShelfError,
+    ShelvedCommon,
+    raises_shelf_errors,
+    read_note,
+)
 from .bytes import shelved_bytes
 from .dlpack_array import shelved_dlpack_array
 from .float_number import float_number, shelved_float_number
@@ -164,7 +175,7 @@ def object_of(names: Names, name: str, core: _core.Live) -> Any:
         known = shelved_string if kind == "string" else shelved_bytes
         return known.existing(names, name, core, extra)
     if info["form"] == _core.LIVE_VALUE:
-        return _number(names, name, core)
+        return _value(names, name, core, {} if note == PYTHON else {RAW: True})
     if note == "torch":
         from .torch_tensor import open_tensor
 
@@ -172,7 +183,7 @@ def object_of(names: Names, name: str, core: _core.Live) -> Any:
     return open_array(names, name, core)
 
 
-def _number(names: Names, name: str, core: _core.Live) -> Any:
+def _value(names: Names, name: str, core: _core.Live, extra: dict[str, Any]) -> Any:
     from lmcstore.live import LiveValue
 
     value = LiveValue(core).get()
@@ -183,5 +194,5 @@ def _number(names: Names, name: str, core: _core.Live) -> Any:
         (bytes, shelved_bytes),
     ):
         if isinstance(value, plain):
-            return shelved.existing(names, name, core, {})
+            return shelved.over(value, MemoryReference(core, name, names, extra))
     raise ShelfError(f"{name}: a live value that holds a {type(value).__qualname__} is nothing that PyMM knows")

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -26,6 +27,9 @@ HIDDEN = "-"
 MAX_SMALL = _core.LIVE_MAX_VALUE - 64
 """Bytes of a text that is a value; longer ones are tensors."""
 PYTHON = "python"
+"""The note of values that are packed."""
+RAW = "raw"
+"""In what is known of values that others made and that are not: they are replaced, not written to."""
 
 _GROWTH = 2
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -58,12 +62,12 @@ def raises_shelf_errors(function: _Function) -> _Function:
     return wrapped  # type: ignore[return-value]
 
 
-class Shadow:
+class Shadow(ABC):
     """What stands for a variable before it is put on a shelf, such as `pymm.ndarray`."""
 
+    @abstractmethod
     def build(self, names: Names, name: str) -> Any:
         """Make the variable, unnamed yet, and give its object."""
-        raise NotImplementedError
 
 
 class ShelvedCommon:
@@ -183,14 +187,15 @@ class Pool:
 
 
 class MemoryReference:
-    """The memory of one variable. It is made durable when nobody refers to it any more."""
+    """The memory of one variable. It is made durable when nobody refers to it any more, if it has a name still."""
 
-    __slots__ = ("__weakref__", "address", "core", "extra", "name", "nbytes", "owner", "set")
+    __slots__ = ("__weakref__", "address", "core", "extra", "is_leaving", "name", "nbytes", "owner", "set")
 
     def __init__(
         self, core: _core.Live, name: str, owner: Names | None, extra: dict[str, Any] | None = None
     ) -> None:
         self.core = core
+        self.is_leaving = False  # about to be erased: what nobody will read need not be durable
         self.set = core.set
         self.extra = extra if extra is not None else {}
         self.name = name
@@ -201,7 +206,13 @@ class MemoryReference:
     def __del__(self) -> None:
         if getattr(self, "address", 0) and self.nbytes:
             with contextlib.suppress(lmcstore.Error):  # in a child of fork, say
-                self.core.persist(0, self.nbytes)
+                if not (self.is_leaving or self._is_replaced()):
+                    self.core.persist(0, self.nbytes)
+
+    def _is_replaced(self) -> bool:
+        """Whether another variable has its name, for good: no transaction may give it back."""
+        names = self.owner() if self.owner is not None else None
+        return names is not None and names.transaction is None and not self.core.info()["name"]
 
     @property
     def varname(self) -> str:

@@ -15,7 +15,7 @@ import lmcstore
 from lmcstore import _core
 from lmcstore._scalars import Reader, pack
 
-from ._memory import PYTHON, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note
+from ._memory import PYTHON, RAW, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note
 
 
 class SmallShadow(Shadow):
@@ -80,7 +80,7 @@ class Small(ShelvedCommon):
     def _stored(self, value: Any) -> Self | None:
         memory = self._value_named_memory
         data, needs_tensor = self._encoded(value)
-        if needs_tensor or memory.address:
+        if needs_tensor or memory.address or RAW in memory.extra:
             return None
         try:
             memory.set(data)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import lmcstore
 import numpy as np
-from lmcstore import _core, live
+from lmcstore import _core, _numpy, live
 
 from ._memory import (
     MemoryReference,
@@ -43,6 +43,10 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
 
     __array_priority__ = -100.0
     _persist_all: Callable[[int, int], None] | None = None  # of the variable itself, not of its views
+
+    def __lmcstore_plain__(self) -> Any:
+        """Let `lmcstore.Shelf.snapshot` store it as a plain array."""
+        return self.view(np.ndarray)
 
     def __array_finalize__(self, source: Any) -> None:
         if source is not None:
@@ -218,6 +222,8 @@ class ndarray(Shadow):
 
     def build(self, names: Names, name: str) -> shelved_ndarray:
         """Make the array, unnamed yet."""
+        if self.source is not None:
+            _numpy.refuse_masked(self.source, name)
         kind = live._numpy_kind(self.dtype, name)
         extra: dict[str, Any] = {}
         shape = self.shape

@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 from typing import Any
 
-from ._memory import ShelfError
+from lmcstore import _core
+
+from ._memory import ShelfError, shelf_errors
+
+_LEAST_BYTES = 4 << 20  # below that memory is much faster, and there is enough of it
+_ALL = 1 << 62
 
 
 def version() -> str:
@@ -27,18 +34,53 @@ def memoryview_addr(view: Any) -> int:
 def enable_transient_memory(
     backing_directory: str = "/tmp", pmem_file: str | None = None, pmem_file_size_gb: float = 0
 ) -> None:
-    """Take what PyMM takes, which needed a NumPy of its own, and check it.
+    """Let NumPy make large arrays in files, so that right-hand sides of assignments may be larger than memory.
 
-    Right-hand sides of assignments are made in ordinary memory. Where they don't fit, make the variable first, with
-    `pymm.ndarray`, and compute into it: ``np.add(a, b, out=s.x)``.
+    From now on arrays of 4 MiB and more that this thread makes are mapped from files without a name, which are gone
+    with them; the kernel writes them out when memory is short. That is slower than memory, so where one can, compute
+    into variables instead: ``np.add(a, b, out=s.x)``. Tensors of torch are made as ever.
+
+    After a fork, what the child writes to such arrays is the parent's, too.
+
+    Parameters
+    ----------
+    backing_directory : str
+        A folder for the files.
+    pmem_file : str, optional
+        A file of persistent memory in PyMM. Here its folder counts, which is used first; no file of the name is made.
+    pmem_file_size_gb : float
+        How much may be there; 0: whatever there is room for.
+
+    Raises
+    ------
+    RuntimeError
+        No file can be made in a folder.
     """
     if not os.path.isdir(backing_directory):
         raise ShelfError(f"backing_directory {backing_directory!r} is no folder")
-    if pmem_file is not None and not os.path.isdir(os.path.dirname(os.path.abspath(pmem_file))):
-        raise ShelfError(f"pmem_file {pmem_file!r} is in no folder")
-    if pmem_file_size_gb < 0:
-        raise ShelfError("pmem_file_size_gb can't be negative")
+    folders = [(os.fsencode(backing_directory), _ALL)]
+    if pmem_file is not None:
+        folder = os.path.dirname(os.path.abspath(pmem_file))
+        if not os.path.isdir(folder):
+            raise ShelfError(f"pmem_file {pmem_file!r} is in no folder")
+        if not pmem_file_size_gb >= 0:
+            raise ShelfError("pmem_file_size_gb can't be negative")
+        most = min(int(pmem_file_size_gb * (1 << 30)), _ALL) if pmem_file_size_gb else _ALL
+        folders.insert(0, (os.fsencode(folder), most))
+    with shelf_errors():
+        _core.numpy_memory(_functions(), tuple(folders), _LEAST_BYTES)
 
 
 def disable_transient_memory() -> None:
-    """Undo `enable_transient_memory`."""
+    """Let NumPy make arrays in memory again; those that are in files stay there."""
+    _core.numpy_memory(_functions(), (), 0)
+
+
+def _functions() -> Any:
+    """Give NumPy's table of functions for C."""
+    for package in ("numpy._core", "numpy.core"):  # of NumPy 2 and 1
+        with contextlib.suppress(ImportError, AttributeError):
+            module = importlib.import_module(f"{package}._multiarray_umath")
+            if hasattr(module, "get_handler_name"):  # NumPy 1.22, since which the table has the function
+                return module._ARRAY_API
+    raise ShelfError("this NumPy does not let others say where its arrays are")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from . import _saved
 from ._make import assigned, opened
 from ._memory import (
     HIDDEN,
+    MemoryReference,
     Names,
     Pool,
     Shadow,
@@ -210,12 +212,26 @@ class shelf:
         if held is not None and sys.getrefcount(held) > 2:  # ours, and the argument's
             names[name] = held
             return False
+        memory = None
+        if held is not None:
+            memory = weakref.ref(held._value_named_memory)
+            held._value_named_memory.is_leaving = names.transaction is None
         held = None
         try:
             self._pool.erase(name)
         except lmcstore.InUseError:
+            self._stays(name, memory() if memory is not None else None)
             return False
         return True
+
+    def _stays(self, name: str, memory: MemoryReference | None) -> None:
+        """Undo what was done for a variable to be erased: it is durable when nobody refers to it any more."""
+        if memory is not None:
+            memory.is_leaving = False
+            return
+        core = self._pool.open(name)
+        if core is not None:
+            MemoryReference(core, name, self._names).persist()
 
     def _parts_of(self, name: str) -> list[str]:
         core = self._pool.open(name)

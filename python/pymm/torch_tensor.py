@@ -42,9 +42,18 @@ def _shelved_class() -> Any:
 
         __torch_function__ = torch._C._disabled_torch_function_impl
 
+        def __lmcstore_plain__(self) -> Any:
+            """Let `lmcstore.Shelf.snapshot` store it as a plain tensor."""
+            return self.as_tensor()
+
         def as_tensor(self) -> Any:
             """Give a plain torch.Tensor over the same memory."""
             return self.as_subclass(torch.Tensor)
+
+        def detach(self) -> Any:
+            """Give the tensor without its history, over the same memory: a Parameter can be made of it."""
+            plain = torch.Tensor.detach(self).as_subclass(torch.Tensor)
+            return _shelved(plain, self._value_named_memory, self.name_on_shelf)
 
         def fill(self, value: Any) -> Any:
             """Fill it with a value, durably."""
@@ -67,7 +76,10 @@ def _shelved_class() -> Any:
                 raise ShelfError(f"items {item_offset} and so on can't be made durable: {error}") from error
 
         def __deepcopy__(self, memo: Any) -> Any:
-            return self.as_tensor().detach().clone().requires_grad_(self.requires_grad)
+            plain = self.as_tensor().detach().clone()
+            if getattr(self, "_is_param", False):
+                return torch.nn.Parameter(plain, self.requires_grad)
+            return plain.requires_grad_(self.requires_grad)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             return self.as_tensor().detach().clone().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
@@ -187,14 +199,19 @@ def _want_gradients(tensor: Any, name: str) -> None:
         raise ShelfError(f"{name}: {error}") from None
 
 
+def _shelved(plain: Any, memory: MemoryReference, name: str) -> Any:
+    tensor = _tools().torch.Tensor._make_subclass(_shelved_class(), plain, False)
+    tensor._value_named_memory = memory
+    tensor.name_on_shelf = name
+    return tensor
+
+
 def open_tensor(names: Names | None, name: str, core: _core.Live, extra: dict[str, Any]) -> Any:
     """Give the tensor over a variable."""
-    tools, cls = _tools(), _shelved_class()
+    tools = _tools()
     info = core.info()
     plain = tools.tensor(core.buffer(), info["dtype"], info["shape"])
-    tensor = tools.torch.Tensor._make_subclass(cls, plain, False)
-    tensor._value_named_memory = MemoryReference(core, name, names)
-    tensor.name_on_shelf = name
+    tensor = _shelved(plain, MemoryReference(core, name, names), name)
     if extra.get("grad") == 1:
         _want_gradients(tensor, name)
     return tensor

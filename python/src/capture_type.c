@@ -2,9 +2,9 @@
 /*
  * capture_type.c - Capture: the writing of one snapshot.
  *
- * Tensors come in batches: a sequence of names, and packed arrays for the rest (dtypes, numbers of dimensions, shapes
- * and strides one after the other, addresses). The caller keeps the memory alive during the call. A batch is handed on
- * in pieces of a few hundred MiB, between which signals are looked at.
+ * Tensors come in batches: a sequence of names, and packed arrays for the rest (heads, shapes one after the other, the
+ * strides of those that have them likewise, addresses). The caller keeps the memory alive during the call. A batch is
+ * handed on in pieces of a few hundred MiB, between which signals are looked at.
  *
  * A failure of an asynchronous commit is kept, so that wait() says it as often as it is asked, and close() once.
  */
@@ -194,12 +194,14 @@ static bool batch_sizes(struct batch *batch)
     return true;
 }
 
+#define HEAD_STRIDED 0x10000u
+
 /*
- * Fills a batch: dtypes and ndims one byte each, shapes u64 one after the other, strides i64 likewise (bytes), and
- * strided one byte each: 0 says row-major, whatever stands in strides. strides and strided may be NULL.
+ * Fills a batch. Heads, u32: dtype, number of dimensions in the second byte, and HEAD_STRIDED for one that has strides,
+ * the others being row-major; shapes u64; strides i64, in bytes; NULL: there are none.
  */
-static bool batch_init(struct batch *batch, PyObject *names, const Py_buffer *dtypes, const Py_buffer *ndims,
-                       const Py_buffer *shapes, const Py_buffer *strides, const Py_buffer *strided)
+static bool batch_init(struct batch *batch, PyObject *names, const Py_buffer *heads, const Py_buffer *shapes,
+                       const Py_buffer *strides)
 {
     memset(batch, 0, sizeof *batch);
     batch->names = PySequence_Tuple(names);
@@ -213,31 +215,33 @@ static bool batch_init(struct batch *batch, PyObject *names, const Py_buffer *dt
         PyErr_NoMemory();
         goto failed;
     }
-    size_t dims = (size_t)shapes->len / sizeof(uint64_t);
-    bool sizes_fit = (size_t)dtypes->len == batch->count && (size_t)ndims->len == batch->count &&
-                     (strides == NULL || (size_t)strides->len / sizeof(int64_t) == dims) &&
-                     (strided == NULL || (size_t)strided->len == batch->count);
-    size_t used = 0;
+    size_t dims = (size_t)shapes->len / sizeof(uint64_t), used = 0;
+    size_t stride_dims = strides != NULL ? (size_t)strides->len / sizeof(int64_t) : 0, strides_used = 0;
+    bool sizes_fit = (size_t)heads->len == batch->count * sizeof(uint32_t);
     for (size_t i = 0; sizes_fit && i < batch->count; i++) {
         struct lmcs_tensor *tensor = &batch->tensors[i];
+        uint32_t head = ((const uint32_t *)heads->buf)[i];
+        bool is_strided = (head & HEAD_STRIDED) != 0;
         tensor->name = name_of(PyTuple_GetItem(batch->names, (Py_ssize_t)i));
         if (tensor->name == NULL) {
             goto failed;
         }
         tensor->kind = LMCS_TENSOR;
-        tensor->dtype = ((const unsigned char *)dtypes->buf)[i];
-        tensor->ndim = ((const unsigned char *)ndims->buf)[i];
-        if (tensor->ndim > dims - used) {
+        tensor->dtype = head & 0xff;
+        tensor->ndim = head >> 8 & 0xff;
+        if (tensor->ndim > dims - used ||
+            (is_strided && (strides == NULL || tensor->ndim > stride_dims - strides_used))) {
             sizes_fit = false;
             break;
         }
         tensor->shape = (const uint64_t *)shapes->buf + used;
-        if (strides != NULL && strided != NULL && ((const unsigned char *)strided->buf)[i]) {
-            tensor->strides = (const int64_t *)strides->buf + used;
-        }
         used += tensor->ndim;
+        if (is_strided) {
+            tensor->strides = (const int64_t *)strides->buf + strides_used;
+            strides_used += tensor->ndim;
+        }
     }
-    if (!sizes_fit || used != dims) {
+    if (!sizes_fit || used != dims || strides_used != stride_dims) {
         PyErr_SetString(PyExc_ValueError, "the arrays of a batch don't fit each other");
         goto failed;
     }
@@ -286,13 +290,12 @@ static PyObject *put_batch(struct capture_object *self, const struct batch *batc
 static PyObject *capture_put(struct capture_object *self, PyObject *args)
 {
     PyObject *names, *result = NULL;
-    Py_buffer dtypes, ndims, shapes, strides, strided, addresses;
-    if (!PyArg_ParseTuple(args, "Oy*y*y*y*y*y*:put", &names, &dtypes, &ndims, &shapes, &strides, &strided,
-                          &addresses)) {
+    Py_buffer heads, shapes, strides, addresses;
+    if (!PyArg_ParseTuple(args, "Oy*y*y*y*:put", &names, &heads, &shapes, &strides, &addresses)) {
         return NULL;
     }
     struct batch batch;
-    if (!batch_init(&batch, names, &dtypes, &ndims, &shapes, &strides, &strided)) {
+    if (!batch_init(&batch, names, &heads, &shapes, &strides)) {
         goto out;
     }
     if ((size_t)addresses.len != batch.count * sizeof(uint64_t)) {
@@ -302,11 +305,9 @@ static PyObject *capture_put(struct capture_object *self, PyObject *args)
     }
     batch_free(&batch);
 out:
-    PyBuffer_Release(&dtypes);
-    PyBuffer_Release(&ndims);
+    PyBuffer_Release(&heads);
     PyBuffer_Release(&shapes);
     PyBuffer_Release(&strides);
-    PyBuffer_Release(&strided);
     PyBuffer_Release(&addresses);
     return result;
 }
@@ -315,14 +316,14 @@ _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses travel as 64-bit n
 static PyObject *capture_put_same(struct capture_object *self, PyObject *args)
 {
     PyObject *names, *existing, *result = NULL;
-    Py_buffer dtypes, ndims, shapes;
-    if (!PyArg_ParseTuple(args, "OOy*y*y*:put_same", &names, &existing, &dtypes, &ndims, &shapes)) {
+    Py_buffer heads, shapes;
+    if (!PyArg_ParseTuple(args, "OOy*y*:put_same", &names, &existing, &heads, &shapes)) {
         return NULL;
     }
     struct batch batch;
     PyObject *sources = PySequence_Tuple(existing);
     const char **source_names = NULL;
-    if (sources == NULL || !batch_init(&batch, names, &dtypes, &ndims, &shapes, NULL, NULL)) {
+    if (sources == NULL || !batch_init(&batch, names, &heads, &shapes, NULL)) {
         goto out;
     }
     source_names = calloc(batch.count + 1, sizeof *source_names);
@@ -360,8 +361,7 @@ out_batch:
     batch_free(&batch);
 out:
     Py_XDECREF(sources);
-    PyBuffer_Release(&dtypes);
-    PyBuffer_Release(&ndims);
+    PyBuffer_Release(&heads);
     PyBuffer_Release(&shapes);
     return result;
 }
@@ -385,6 +385,40 @@ static PyObject *capture_put_attachment(struct capture_object *self, PyObject *a
     Py_BEGIN_ALLOW_THREADS status = lmcs_capture_put(self->handle, &tensor, &data, 1, &error);
     Py_END_ALLOW_THREADS end_call(self);
     PyBuffer_Release(&bytes);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *capture_relate(struct capture_object *self, PyObject *args)
+{
+    PyObject *names;
+    struct lmcs_relation relation = {0};
+    if (!PyArg_ParseTuple(args, "O!O&O&(ddddddddd):relate", &PyTuple_Type, &names, core_to_uint32, &relation.optimizer,
+                          core_to_uint32, &relation.flags, &relation.step, &relation.lr, &relation.weight_decay,
+                          &relation.beta1, &relation.beta2, &relation.eps, &relation.momentum, &relation.dampening,
+                          &relation.scale)) {
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_Size(names);
+    if (count < 0 || (size_t)count > sizeof relation.names / sizeof relation.names[0]) {
+        PyErr_SetString(PyExc_ValueError, "a relation has 2 to 4 names");
+        return NULL;
+    }
+    relation.name_count = (uint32_t)count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        relation.names[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(names, i), NULL);
+        if (relation.names[i] == NULL) {
+            return NULL;
+        }
+    }
+    struct lmcs_error error = {0};
+    if (!begin_call(self)) {
+        return NULL;
+    }
+    enum lmcs_status status = lmcs_capture_relate(self->handle, &relation, 1, &error);
+    end_call(self);
     if (status != LMCS_OK) {
         return core_raise(core_state_of((PyObject *)self), &error);
     }
@@ -638,10 +672,12 @@ static PyObject *capture_stats(struct capture_object *self, PyObject *unused)
 
 static PyMethodDef methods[] = {
     METHOD("put", capture_put, METH_VARARGS,
-           "put(names, dtypes, ndims, shapes, strides, strided, addresses): see the file's opening comment."),
-    METHOD("put_same", capture_put_same, METH_VARARGS, "put_same(names, existing, dtypes, ndims, shapes)."),
+           "put(names, heads, shapes, strides, addresses): see the file's opening comment."),
+    METHOD("put_same", capture_put_same, METH_VARARGS, "put_same(names, existing, heads, shapes)."),
     METHOD("put_attachment", capture_put_attachment, METH_VARARGS, "put_attachment(name, bytes)."),
     METHOD("put_live", capture_put_live, METH_NOARGS, "All live variables of the shelf, as they are."),
+    METHOD("relate", capture_relate, METH_VARARGS,
+           "relate(names, optimizer, flags, constants): tensors that are one optimizer's state of one parameter."),
     METHOD("reserve", capture_reserve, METH_VARARGS,
            "reserve(name, dtype, shape): a writable Buffer, to be filled and dropped before the commit."),
     METHOD("commit", capture_commit, METH_VARARGS,

@@ -641,3 +641,22 @@ PyObject *core_memory(PyObject *module, PyObject *args)
     }
     return core_buffer_new(state, owner, (void *)(uintptr_t)address, (uint64_t)size_bytes, false);
 }
+
+PyObject *core_gradient_scale(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer data;
+    double scale;
+    if (!PyArg_ParseTuple(args, "y*:gradient_scale", &data)) {
+        return NULL;
+    }
+    float *gradients = malloc((size_t)data.len + 1); /* as they may lie anywhere */
+    enum lmc_status status = LMC_NO_MEMORY;
+    if (gradients != NULL) {
+        memcpy(gradients, data.buf, (size_t)data.len);
+        status = lmc_link_gradient_scale(gradients, (size_t)data.len / sizeof *gradients, &scale);
+    }
+    free(gradients);
+    PyBuffer_Release(&data);
+    return status == LMC_OK ? PyFloat_FromDouble(scale) : PyErr_NoMemory();
+}

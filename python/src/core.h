@@ -179,6 +179,7 @@ PyObject *core_codec_compress(PyObject *module, PyObject *args);
 PyObject *core_codec_decompress(PyObject *module, PyObject *args);
 PyObject *core_codec_info(PyObject *module, PyObject *owner);
 PyObject *core_codec_digest(PyObject *module, PyObject *args);
+PyObject *core_gradient_scale(PyObject *module, PyObject *args);
 
 /* ---- pool_archive.c ---- */
 
@@ -234,6 +235,11 @@ PyObject *core_pool_live_checkout(struct pool_object *self, PyObject *args);
 
 PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
 PyObject *core_pool_prune(struct pool_object *self, PyObject *args);
+
+/* ---- numpy_memory.c ---- */
+
+/* (NumPy's table of functions, ((folder, most bytes), ...), least bytes): sets where its arrays are; (): as it was. */
+PyObject *core_numpy_memory(PyObject *module, PyObject *args);
 
 /* ---- pool_scrub.c: a method of Pool --------------------------------------------------------------------------- */
 

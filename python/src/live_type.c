@@ -84,13 +84,13 @@ PyObject *core_live_info_dict(const struct lmcs_live_info *info)
     if (shape == NULL) {
         return NULL;
     }
-    return Py_BuildValue("{s:s,s:I,s:I,s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:i,s:y#}", "name", info->name, "form",
+    return Py_BuildValue("{s:s,s:I,s:I,s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:i,s:y#,s:N}", "name", info->name, "form",
                          (unsigned)info->form, "dtype", (unsigned)info->dtype, "shape", shape, "bytes",
                          (unsigned long long)info->bytes, "reserved_bytes", (unsigned long long)info->reserved_bytes,
                          "created_ns", (unsigned long long)info->created_ns, "written_ns",
                          (unsigned long long)info->written_ns, "version", (unsigned long long)info->version, "handles",
                          (unsigned)info->handles, "numa_node", (int)info->numa_node, "note", (const char *)info->note,
-                         (Py_ssize_t)info->note_bytes);
+                         (Py_ssize_t)info->note_bytes, "is_damaged", PyBool_FromLong(info->is_damaged));
 }
 
 static PyObject *live_info(struct live_object *self, PyObject *unused)

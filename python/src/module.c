@@ -81,7 +81,9 @@ static PyMethodDef methods[] = {
     {"archive_ls", core_archive_ls, METH_VARARGS, "archive_ls(fd): what is in an archive, as a dict."},
     {"archive_verify", core_archive_verify, METH_VARARGS, "archive_verify(fd): the same, when it is whole."},
     {"codec_digest", core_codec_digest, METH_VARARGS, "A digest as text: (data, dtype, threads)."},
+    {"gradient_scale", core_gradient_scale, METH_VARARGS, "What short gradients were multiplied by: (f32 as bytes)."},
     {"memory", core_memory, METH_VARARGS, "A Buffer over memory: (owner, address, size_bytes)."},
+    {"numpy_memory", core_numpy_memory, METH_VARARGS, "Sets where NumPy's arrays are: (table, folders, least bytes)."},
     {"dtype_info", dtype_info, METH_O, "dtype_info(dtype)\n--\n\nName and size in bytes of a dtype, or None."},
     {NULL, NULL, 0, NULL},
 };

@@ -126,11 +126,12 @@ static PyObject *snapshot_storage(struct snapshot_object *self, PyObject *unused
     if (status != LMCS_OK) {
         return core_raise(core_state_of((PyObject *)self), &error);
     }
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:I}", "stored_bytes", (unsigned long long)storage.stored_bytes,
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:z}", "stored_bytes", (unsigned long long)storage.stored_bytes,
                          "raw_contents", (unsigned long long)storage.raw_contents, "delta_contents",
                          (unsigned long long)storage.delta_contents, "keyframe_contents",
-                         (unsigned long long)storage.keyframe_contents, "longest_chain",
-                         (unsigned)storage.longest_chain);
+                         (unsigned long long)storage.keyframe_contents, "link_contents",
+                         (unsigned long long)storage.link_contents, "longest_chain", (unsigned)storage.longest_chain,
+                         "longest_line", (unsigned)storage.longest_line, "links_note", storage.links_note);
 }
 
 static PyObject *snapshot_digest(struct snapshot_object *self, PyObject *unused)

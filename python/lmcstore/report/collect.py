@@ -40,7 +40,9 @@ class Point:
     new_bytes: int
     """Stored bytes of the contents that no listed snapshot before it has."""
     chain: int
-    """Deltas to undo, at most, to read it."""
+    """Deltas or links to undo, at most, to read it."""
+    links_note: str | None
+    """Why the step before does not lead to it by links; None: it does, or nobody asked."""
 
     @property
     def stored_bytes(self) -> int:
@@ -122,7 +124,19 @@ def _point(snapshot: Snapshot, seen: set[int]) -> Point:
         stored=stored,
         new_bytes=new_bytes,
         chain=chain,
+        links_note=snapshot.storage()["links_note"],
     )
+
+
+def _tell_links(gathered: Gathered) -> None:
+    """Say once for each reason why there are no links to some snapshots."""
+    reasons: dict[str, list[int]] = {}
+    for point in gathered.points:
+        if point.links_note is not None:
+            reasons.setdefault(point.links_note, []).append(point.number)
+    for reason, numbers in reasons.items():
+        more = f" and {len(numbers) - 1} more up to {numbers[-1]}" if len(numbers) > 1 else ""
+        gathered.notes.append(f"No link leads to snapshot {numbers[0]}{more}: {reason}.")
 
 
 def _list_points(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
@@ -140,6 +154,7 @@ def _list_points(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
             break
     if len(chosen) < len(numbers):
         gathered.notes.append(f"{len(chosen)} of {len(numbers)} snapshots are shown, at even distances.")
+    _tell_links(gathered)
 
 
 def _choose_rows(snapshot: Snapshot) -> tuple[list[str], int]:
@@ -184,7 +199,9 @@ def _restore(shelf: Shelf, number: int, newest: int) -> Restore:
         view = snapshot._handle.view(None, _core.TENSOR, _core.VIEW_COPY | _core.VIEW_VERIFY)
         seconds = min(seconds, time.perf_counter() - begin)
         del view
-    return Restore(number, newest - number, seconds, snapshot.raw_bytes, snapshot.storage()["longest_chain"])
+    storage = snapshot.storage()
+    chain = max(storage["longest_chain"], storage["longest_line"])
+    return Restore(number, newest - number, seconds, snapshot.raw_bytes, chain)
 
 
 def _measure_restores(shelf: Shelf, gathered: Gathered, deadline: float) -> None:

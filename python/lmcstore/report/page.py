@@ -169,7 +169,7 @@ def _snapshots(points: Sequence[Point]) -> str:
                 chart.bar(*edges[i], low, low + size, kind)
             low += size
         each = "\n".join(f"{kind} {bytes_text(point.stored[kind])}" for kind in kinds if point.stored.get(kind))
-        chart.column(*edges[i], f"{_label(point)}\nraw {bytes_text(point.raw_bytes)}\n{each}\nchain of {point.chain}")
+        chart.column(*edges[i], f"{_label(point)}\nraw {bytes_text(point.raw_bytes)}\n{each}\nto undo {point.chain}")
     svg = chart.svg(what, _x_ticks(xs), _size_ticks(high), "How each snapshot is stored")
     return _legend([(kind, kind) for kind in kinds]) + svg
 
@@ -198,13 +198,13 @@ def _restores(gathered: Gathered) -> str:
             item.seconds * 1000,
             "raw" if item.chain == 0 else "delta",
             f"snapshot {item.number}, {item.age} after it\n{item.seconds * 1000:.1f} ms, {bytes_text(speed)}/s\n"
-            f"{item.chain} deltas to undo",
+            f"{item.chain} deltas or links to undo",
         )
     oldest = max(item.age for item in found)
     x_ticks = [(value, f"{value:.0f}") for value in ticks(0, max(1, oldest), 6) if value == int(value)]
     y_ticks = [(value, f"{value:g} ms") for value in ticks(0, most * 1.1 or 1.0, 4)]
     svg = chart.svg("snapshots taken since", x_ticks, y_ticks, "Time to restore by age")
-    return _legend([("raw", "nothing to undo"), ("delta", "deltas to undo")]) + svg
+    return _legend([("raw", "nothing to undo"), ("delta", "deltas or links to undo")]) + svg
 
 
 def _metric(points: Sequence[Point], name: str) -> str:

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Bytes between a device's memory and the processor's, by way of two pinned buffers.
+
+A device copies asynchronously only to and from pinned memory. So large copies go in chunks through two pinned buffers:
+while the device fills or empties one, the processor works on the other. All copies are on the device's current stream:
+they see what was queued there before, and have been carried out when a function returns.
+
+`Cuda` is all that is known of devices; a test can put something else in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+CHUNK_BYTES = 32 << 20
+"""Of each of the two buffers: about a millisecond's worth, far more than it takes to begin a copy."""
+_ALIGNMENT = 64
+
+
+class Cuda:
+    """CUDA (or ROCm, which torch calls by the same name)."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def pinned(self, size_bytes: int) -> Any:
+        """Make a buffer in pinned memory; where no more can be pinned an ordinary one, which is slower."""
+        torch = self._torch
+        try:
+            return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        except RuntimeError:
+            return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Begin a copy of bytes; one of the two is on the device."""
+        device = target.device if target.is_cuda else source.device
+        with self._torch.cuda.device(device):
+            target.copy_(source, non_blocking=True)
+
+    def record(self, device: Any) -> Any:
+        """Give what can be waited for (`synchronize`): all that has been begun on a device."""
+        return self._torch.cuda.current_stream(device).record_event()
+
+
+class Piece(NamedTuple):
+    """Bytes of a tensor that have come to the processor's memory."""
+
+    key: Any
+    start: int
+    bytes: Any
+    is_whole: bool
+
+
+class _Planned(NamedTuple):
+    key: Any
+    flat: Any
+    start: int
+    size: int
+    at: int
+
+
+class Stage:
+    """The two buffers.
+
+    Parameters
+    ----------
+    torch : module
+        Torch.
+    backend : Cuda
+        What makes buffers and copies.
+    chunk_bytes : int
+        Size of each buffer.
+    """
+
+    def __init__(self, torch: Any, backend: Any, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._torch = torch
+        self._backend = backend
+        self._chunk_bytes = chunk_bytes
+        self._buffers = [backend.pinned(chunk_bytes), backend.pinned(chunk_bytes)]
+
+    def to_host(self, tensors: Iterable[tuple[Any, Any]]) -> Iterator[list[Piece]]:
+        """Bring tensors to the processor's memory, chunk by chunk.
+
+        Parameters
+        ----------
+        tensors : iterable of (key, tensor)
+            On devices. Each is made row-major there if it isn't.
+
+        Yields
+        ------
+        list of Piece
+            In order. Tensors that fit in a chunk come in one piece. The bytes are valid until the next list is asked
+            for; meanwhile the device copies what will be in that.
+        """
+        waiting = None
+        turn = 0
+        for chunk in self._chunks(tensors):
+            buffer = self._buffers[turn]
+            for planned in chunk:
+                end = planned.start + planned.size
+                self._backend.copy(buffer[planned.at : planned.at + planned.size], planned.flat[planned.start : end])
+            ready = self._backend.record(chunk[0].flat.device)
+            if waiting is not None:
+                yield _arrived(*waiting)
+            waiting = ready, chunk, buffer
+            turn = 1 - turn
+        if waiting is not None:
+            yield _arrived(*waiting)
+
+    def to_device(self, target: Any, source: Any) -> None:
+        """Copy a tensor of the processor's memory to a row-major one on a device, of equal dtype and shape."""
+        to, data = self._flat(target), self._flat(source)
+        ready: list[Any] = [None, None]
+        for number, start in enumerate(range(0, len(data), self._chunk_bytes)):
+            turn = number % 2
+            end = min(start + self._chunk_bytes, len(data))
+            if ready[turn] is not None:
+                ready[turn].synchronize()  # the device has read what is in this buffer
+            chunk = self._buffers[turn][: end - start]
+            chunk.copy_(data[start:end])
+            self._backend.copy(to[start:end], chunk)
+            ready[turn] = self._backend.record(to.device)
+        for event in ready:
+            if event is not None:
+                event.synchronize()
+
+    def _chunks(self, tensors: Iterable[tuple[Any, Any]]) -> Iterator[list[_Planned]]:
+        """Plan what goes into each chunk: pieces of tensors of one device."""
+        chunk: list[_Planned] = []
+        used = 0
+        for key, tensor in tensors:
+            flat = self._flat(tensor)
+            start, size = 0, len(flat)
+            fits = used + min(size, self._chunk_bytes) <= self._chunk_bytes
+            if chunk and not (fits and chunk[0].flat.device == flat.device):
+                yield chunk
+                chunk, used = [], 0
+            while start < size:
+                taken = min(size - start, self._chunk_bytes)
+                chunk.append(_Planned(key, flat, start, taken, used))
+                used = -(-(used + taken) // _ALIGNMENT) * _ALIGNMENT
+                start += taken
+                if start < size:
+                    yield chunk
+                    chunk, used = [], 0
+        if chunk:
+            yield chunk
+
+    def _flat(self, tensor: Any) -> Any:
+        """Give a tensor's elements as one row of bytes: its own where it is row-major."""
+        dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        return dense.view(-1).view(self._torch.uint8)
+
+
+def _arrived(ready: Any, chunk: list[_Planned], buffer: Any) -> list[Piece]:
+    ready.synchronize()
+    return [
+        Piece(piece.key, piece.start, buffer[piece.at : piece.at + piece.size], piece.size == len(piece.flat))
+        for piece in chunk
+    ]

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What gradients were multiplied by before a step, from the gradients themselves.
+
+Links (see codec/README.md) code a step by its gradient, which is short when it came from bf16; a clip or a loss scale
+makes it long again, until it is known. Only a sample is looked at, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import _core
+from .errors import UnsupportedError
+
+_TENSORS = 16
+"""The largest that are sampled: a clip by the norm of all is the same for all."""
+_ELEMENTS = 256
+"""Of each."""
+
+
+def scale_of(gradients: Any) -> float:
+    """Find the scale; 0: there is none by which they are short.
+
+    Parameters
+    ----------
+    gradients : Any
+        A module or an optimizer, whose parameters have gradients; or tensors, in a mapping or any other iterable.
+    """
+    try:
+        tensors = sorted(_tensors(gradients), key=_count, reverse=True)[:_TENSORS]
+        sample = array("f")
+        for tensor in tensors:
+            flat = tensor.reshape(-1)
+            sample.extend(map(float, flat[:: max(1, _count(tensor) // _ELEMENTS)][:_ELEMENTS].tolist()))
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"gradients of type {type(gradients).__qualname__!r} are none: give a model, an optimizer, or tensors"
+        ) from error
+    return _core.gradient_scale(sample)
+
+
+def _count(tensor: Any) -> int:
+    count = 1
+    for length in tensor.shape:
+        count *= length
+    return count
+
+
+def _tensors(gradients: Any) -> Iterable[Any]:
+    if hasattr(gradients, "tolist"):  # a tensor, or an array
+        return [gradients]
+    if isinstance(getattr(gradients, "param_groups", None), list):
+        parameters = [p for group in gradients.param_groups for p in group["params"]]
+    elif callable(getattr(gradients, "parameters", None)):
+        parameters = list(gradients.parameters())
+    else:
+        values = gradients.values() if isinstance(gradients, Mapping) else gradients
+        return [tensor for tensor in values if tensor is not None]
+    return [p.grad for p in parameters if p.grad is not None]

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which tensors of a state an optimizer's step changes together, and by which constants.
+
+A link (see codec/README.md) codes a step of Adam, AdamW or SGD by its gradient. For that the store must know what
+belongs together: a parameter and its moments. A state says so, though not by names: `Optimizer.state_dict()` numbers
+the parameters in the order in which the optimizer was given them, group by group, and a module's `state_dict()` has
+them in the order in which the module has them, among its buffers. `Finder` puts the two side by side.
+
+It may be wrong: two parameters of one shape may have changed places. Nothing is lost by that. The store tries every
+relation on a sample of the data before it uses it, and codes by ordinary deltas what does not fit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+ADAM, SGD = 1, 2
+"""Optimizers, as lmc.h numbers them (enum lmc_optimizer)."""
+L2, AMSGRAD, NESTEROV = 1, 2, 4
+"""Flags, as lmc.h has them (LMC_LINK_*)."""
+
+_ADAM_GROUP = {"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"}
+_ADAM_STATE = {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+_SGD_GROUP = {"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"}
+_SGD_STATE = {"momentum_buffer"}
+_BUFFERS = {"running_mean", "running_var"}
+"""Last keys of tensors that have a parameter's shape and are none."""
+_OTHERS = {"momentum_decay", "lr_decay", "alpha", "rho", "etas"}  # of optimizers that look like these at first sight
+
+_COPIES = {"avg", "average", "averaged", "best", "ema", "init", "initial", "key", "momentum", "old", "previous"} | {
+    "ref", "reference", "shadow", "swa", "target", "teacher"
+}
+"""Words in keys of what has a model's tensors and is not what an optimizer changes."""
+
+_NOT_TORCHS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
+"""What comes of reading a state_dict that torch did not make."""
+
+
+class Relation(NamedTuple):
+    """Parameters and their moments that one step changed by the same constants."""
+
+    optimizer: int
+    """`ADAM` or `SGD`."""
+    flags: int
+    """`L2`, `AMSGRAD`, `NESTEROV`."""
+    constants: tuple[float, ...]
+    """Step, lr, weight_decay, beta1, beta2, eps, momentum, dampening, and the gradients' scale; 0: unused, or unknown.
+    """
+    members: list[tuple[str, ...]]
+    """Names of the tensors in the order of lmc.h: Adam's are exp_avg, exp_avg_sq, the parameter and, with `AMSGRAD`,
+    max_exp_avg_sq; SGD's are momentum_buffer and the parameter."""
+
+
+class _Rule(NamedTuple):
+    """What a parameter group says of its steps."""
+
+    optimizer: int
+    flags: int
+    constants: tuple[float, ...]
+    """As in `Relation`, without the step and the scale."""
+    moments: tuple[str, ...]
+    """Keys of the arrays that lead up to the parameter."""
+
+
+class _Slot(NamedTuple):
+    """A parameter as an optimizer has it: without a name."""
+
+    group: int
+    key: Any
+    """Of its state."""
+    shape: tuple[int, ...]
+    name: str | None
+    """In the module, if the optimizer was given names."""
+    rule: _Rule
+    state: Mapping[str, Any]
+
+    def arrays(self, parameter: Any) -> list[Any]:
+        """All that a step changes, in the order of a relation's names."""
+        most = [self.state.get("max_exp_avg_sq")] if self.rule.flags & AMSGRAD else []
+        return [*(self.state.get(key) for key in self.rule.moments), parameter, *most]
+
+
+class _Group(NamedTuple):
+    """A parameter group of an optimizer: keys of states, and the names of what these and the parameters are."""
+
+    number: int
+    members: list[tuple[Any, tuple[str, ...]]]
+
+
+_Path = tuple[Any, ...]
+"""Keys and indices that lead from a state to a part of it."""
+
+
+def _number(value: Any) -> float:
+    """Read a hyperparameter, which may be a tensor of one element."""
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+def _rule_of(group: Mapping[str, Any]) -> _Rule | None:
+    """Read what a parameter group says of its steps; None: they are not of a kind that links know."""
+    if not _OTHERS.isdisjoint(group):
+        return None
+    if group.keys() >= _ADAM_GROUP:
+        beta1, beta2 = group["betas"]
+        decay = _number(group["weight_decay"])
+        flags = AMSGRAD if group["amsgrad"] else 0
+        if decay != 0 and group.get("decoupled_weight_decay") is False:
+            flags |= L2
+        constants = (_number(group["lr"]), decay, _number(beta1), _number(beta2), _number(group["eps"]), 0.0, 0.0)
+        return _Rule(ADAM, flags, constants, ("exp_avg", "exp_avg_sq"))
+    if group.keys() >= _SGD_GROUP and _number(group["momentum"]) != 0:
+        momentum, dampening = _number(group["momentum"]), _number(group["dampening"])
+        constants = (_number(group["lr"]), _number(group["weight_decay"]), 0.0, 0.0, 0.0, momentum, dampening)
+        return _Rule(SGD, NESTEROV if group["nesterov"] else 0, constants, ("momentum_buffer",))
+    return None
+
+
+def _is_optimizer(value: Any) -> bool:
+    """Whether this is what `Optimizer.state_dict()` returns."""
+    if not isinstance(value, Mapping) or not value.keys() >= {"state", "param_groups"}:
+        return False
+    state, groups = value["state"], value["param_groups"]
+    return isinstance(state, Mapping) and isinstance(groups, list) and all(isinstance(g, Mapping) for g in groups)
+
+
+def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> list[list[_Slot]]:
+    """List the parameters with moments that links can code, in the optimizer's order, by groups."""
+    slots: list[list[_Slot]] = []
+    for index, group in enumerate(optimizer["param_groups"]):
+        try:
+            rule = _rule_of(group)
+            params = list(group["params"])
+        except _NOT_TORCHS:
+            continue  # a group that torch did not make
+        names = group.get("param_names")
+        if not isinstance(names, list) or len(names) != len(params):
+            names = [None] * len(params)
+        found = []
+        for number, name in zip(params, names, strict=True):
+            state = optimizer["state"].get(number) if isinstance(number, int | str) else None
+            if rule is None or not isinstance(state, Mapping):
+                continue
+            first = state.get(rule.moments[0])
+            known = _ADAM_STATE if rule.optimizer == ADAM else _SGD_STATE
+            if first is not None and is_tensor(first) and state.keys() <= known:
+                called = name if isinstance(name, str) else None
+                found.append(_Slot(index, number, tuple(first.shape), called, rule, state))
+        slots.append(found)
+    return slots
+
+
+class _Modules:
+    """The tensors of a state outside of optimizers, in its order, by the containers that they are in."""
+
+    def __init__(self, is_tensor: Callable[[Any], bool], name_of: Callable[[Any], str | None]) -> None:
+        self.is_tensor = is_tensor
+        self.name_of = name_of
+        self.tensors: list[tuple[str, Any]] = []
+        """Keys, joined by dots, and tensors."""
+        self.containers: list[tuple[_Path, int, int]] = []
+        """Stretches of `tensors`: each dict or list at the top that has any, and the way to it; the whole is the last.
+        """
+        self.optimizers: list[tuple[_Path, Mapping[str, Any]]] = []
+        """Each with the way to it."""
+
+    def walk(self, state: Any) -> None:
+        self._walk(state, ())
+        self.containers.append(((), 0, len(self.tensors)))
+
+    def _walk(self, value: Any, path: _Path) -> None:
+        if self.is_tensor(value):
+            key = ".".join(map(str, path))
+            if key.rpartition(".")[2] not in _BUFFERS and self.name_of(value) is not None:
+                self.tensors.append((key, value))
+            return
+        if _is_optimizer(value):
+            self.optimizers.append((path, value))
+            return
+        children: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, Mapping):
+            children = value.items()
+        elif isinstance(value, list | tuple):
+            children = enumerate(value)
+        begin = len(self.tensors)
+        for key, child in children:
+            self._walk(child, (*path, key))
+        if 0 < len(path) <= 2 and len(self.tensors) > begin:
+            self.containers.append((path, begin, len(self.tensors)))
+
+
+def _by_order(slots: list[_Slot], tensors: list[tuple[str, Any]], taken: set[int]) -> list[int] | None:
+    """Find the slots, in their order, among the tensors in theirs: the places, or None: not all are there."""
+    places = []
+    at = 0
+    for slot in slots:
+        while at < len(tensors) and (at in taken or tuple(tensors[at][1].shape) != slot.shape):
+            at += 1
+        if at == len(tensors):
+            return None
+        places.append(at)
+        at += 1
+    return places
+
+
+def _by_name(slots: list[_Slot], tensors: list[tuple[str, Any]]) -> list[int] | None:
+    """Find the slots by the names that the optimizer was given."""
+    at: dict[str, int] = {}
+    for place, (path, _) in enumerate(tensors):
+        parts = path.split(".")
+        for begin in range(min(3, len(parts))):
+            at.setdefault(".".join(parts[begin:]), place)
+    places = [at.get(slot.name, -1) if slot.name is not None else -1 for slot in slots]
+    fits = all(p >= 0 and tuple(tensors[p][1].shape) == s.shape for p, s in zip(places, slots, strict=True))
+    return places if fits and len(set(places)) == len(places) else None
+
+
+def _places(groups: list[list[_Slot]], tensors: list[tuple[str, Any]]) -> list[int] | None:
+    """Find the parameters of all groups: by name, else all in order, else each group in order."""
+    slots = [slot for group in groups for slot in group]
+    places = _by_name(slots, tensors)
+    if places is None:
+        places = _by_order(slots, tensors, set())
+    if places is not None:
+        return places
+    taken: set[int] = set()
+    places = []
+    for group in groups:
+        found = _by_order(group, tensors, taken)
+        if found is None:
+            return None
+        taken.update(found)
+        places += found
+    return places
+
+
+def _shared(a: _Path, b: _Path) -> int:
+    """Count the keys that two ways begin with alike."""
+    count = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        count += 1
+    return count
+
+
+def _is_copy(path: _Path) -> bool:
+    """Whether its keys say that something is an average or an older state of a model."""
+    return any(not _COPIES.isdisjoint(re.split("[^a-z]+", str(key).lower())) for key in path)
+
+
+def _best_places(path: _Path, groups: list[list[_Slot]], modules: _Modules, taken: set[int]) -> list[Any] | None:
+    """Find the parameters of the optimizer at `path` in the smallest container that has them all.
+
+    Of those as small it is the one that is not called a copy, then the one that lies nearest to the optimizer, and then
+    the first. Tensors in `taken` (by their `id`) are another optimizer's.
+    """
+
+    def rank(container: tuple[_Path, int, int]) -> tuple[int, bool, int]:
+        way, begin, end = container
+        return end - begin, _is_copy(way), -_shared(way, path)
+
+    for _, begin, end in sorted(modules.containers, key=rank):
+        tensors = [item for item in modules.tensors[begin:end] if id(item[1]) not in taken]
+        places = _places(groups, tensors) if sum(map(len, groups)) <= len(tensors) else None
+        if places is not None:
+            return [tensors[place][1] for place in places]
+    return None
+
+
+class Finder:
+    """Finds what belongs together in the states that come to a shelf, and remembers it for the next one like it."""
+
+    def __init__(self) -> None:
+        self._known: tuple[list[str], list[tuple[_Path, list[_Group]]]] = ([], [])
+
+    def find(
+        self,
+        state: Any,
+        is_tensor: Callable[[Any], bool],
+        names: list[str],
+        own_names: Callable[[], Mapping[int, str]],
+        scale: float,
+    ) -> list[Relation]:
+        """Find what belongs together in a state.
+
+        Parameters
+        ----------
+        state : Any
+            As `Shelf.snapshot` takes it.
+        is_tensor : callable
+            Whether something is a tensor that a link may have as an array: f32, dense.
+        names : list of str
+            Of all its tensors in the store. A state with those of the one before is taken to be built as that one.
+        own_names : callable
+            Gives the name of each tensor of this state, by its `id`; of tied ones the first has a name.
+        scale : float
+            What bf16 gradients were multiplied by before the step; 0: unknown.
+
+        Returns
+        -------
+        list of Relation
+            One for each optimizer, group of parameters and step. Empty when there is no optimizer that is known.
+        """
+        known, plan = self._known
+        if names != known:
+            named = own_names()
+            plan = list(_look(state, is_tensor, lambda tensor: named.get(id(tensor))))
+            self._known = names, plan
+        relations: dict[tuple[Any, ...], Relation] = {}
+        for path, groups in plan:
+            optimizer = _at(state, path)
+            if not _is_optimizer(optimizer):
+                continue
+            for group in groups:
+                _relate(optimizer, group, scale, relations)
+        return list(relations.values())
+
+
+def _look(
+    state: Any, is_tensor: Callable[[Any], bool], name_of: Callable[[Any], str | None]
+) -> Iterable[tuple[_Path, list[_Group]]]:
+    """Look at a whole state: the way to each optimizer, and what its groups' parameters are called."""
+    modules = _Modules(is_tensor, name_of)
+    modules.walk(state)
+    taken: set[int] = set()
+    for path, optimizer in modules.optimizers:
+        groups = _slots(optimizer, is_tensor)
+        slots = [slot for group in groups for slot in group]
+        parameters = _best_places(path, groups, modules, taken) if slots else None
+        if parameters is None:
+            continue
+        taken.update(map(id, parameters))
+        found: dict[int, _Group] = {}
+        for slot, parameter in zip(slots, parameters, strict=True):
+            arrays = slot.arrays(parameter)
+            fits = all(is_tensor(array) and tuple(array.shape) == slot.shape for array in arrays)
+            members = tuple(filter(None, map(name_of, arrays))) if fits else ()
+            if len(members) == len(arrays) == len(set(members)):
+                found.setdefault(slot.group, _Group(slot.group, [])).members.append((slot.key, members))
+        yield path, list(found.values())
+
+
+def _at(state: Any, path: _Path) -> Any:
+    """Go a way; None: it leads nowhere in this state."""
+    for key in path:
+        try:
+            state = state[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return state
+
+
+def _relate(
+    optimizer: Mapping[str, Any], group: _Group, scale: float, relations: dict[tuple[Any, ...], Relation]
+) -> None:
+    """Add a group's relations, by the constants that it has in this state, and by the step of each parameter."""
+    try:
+        rule = _rule_of(optimizer["param_groups"][group.number])
+        if rule is None:
+            return
+        for key, members in group.members:
+            step = _number(optimizer["state"][key].get("step", 0.0))
+            constants = (step, *rule.constants, scale)
+            if not all(map(math.isfinite, constants)):
+                continue  # a run that went astray, which is kept all the same
+            same = (group.number, rule.optimizer, rule.flags, constants)
+            relations.setdefault(same, Relation(rule.optimizer, rule.flags, constants, [])).members.append(members)
+    except _NOT_TORCHS:
+        return  # not what torch makes: what was added so far is right

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Parts of a snapshot whose tensors are read when they are used, and then no more of them than is asked for.
+
+``snap["model"]`` is a `Part`: a dict with the keys and values that were saved, in which a `LazyTensor` stands for each
+tensor. ``snap["model"]["layers.0.weight"][:64]`` decodes the blocks of 64 rows and no others. Nothing is kept of what
+was read: who needs it again keeps it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ._scalars import loaded
+from .errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from ._decode import Decoded, Node, TensorRef
+
+_WHOLE = slice(None)
+
+
+class LazyTensor:
+    """A tensor of a snapshot that has not been read.
+
+    It knows its shape and dtype. Indexing reads the rows that are needed and gives an ordinary tensor (or array, for
+    what was saved as one): a slice or a number as the first index reads these rows, a list or array of numbers the rows
+    from the least to the greatest, and anything else (a mask, ``...``, ``None``) all of them. Arithmetic, functions of
+    torch and NumPy, and all other attributes of a tensor read the whole of it, each time anew. It can't be changed:
+    `torch` gives a writable tensor.
+
+    Reading raises what `lmcstore.Snapshot.state_dict` raises; the store must still be open then.
+    """
+
+    __slots__ = ("_decoded", "_ref")
+    __hash__ = object.__hash__
+
+    def __new__(cls, *args: Any) -> LazyTensor:
+        """Refuse: only a snapshot makes them. Optimizers rebuild values of types that they don't know in this way."""
+        raise UnsupportedError(
+            f"a {cls.__name__} is made by a snapshot only; for ordinary tensors: snap.state_dict(part), or load_into"
+        )
+
+    _decoded: Decoded
+    _ref: TensorRef
+
+    @property
+    def name(self) -> str:
+        """Its name in the snapshot: see `lmcstore.Snapshot.names`."""
+        return self._ref.name
+
+    @property
+    def shape(self) -> Any:
+        """Its shape: a ``torch.Size``, or a tuple for an array."""
+        shape = self._decoded.visible_shape(self._ref)
+        torch = loaded("torch") if self._decoded.is_torch(self._ref) else None
+        return shape if torch is None else torch.Size(shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of its dimensions."""
+        return len(self._decoded.visible_shape(self._ref))
+
+    @property
+    def dtype(self) -> Any:
+        """Its dtype: torch's, or NumPy's for an array."""
+        return self._decoded.dtype(self._ref)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self._decoded.described(self._ref).raw_bytes
+
+    def read(self) -> Any:
+        """Read it as what it was saved as: what `torch` or what `numpy` gives."""
+        return self._decoded.read(self._ref)
+
+    def torch(self) -> Any:
+        """Read it as a ``torch.Tensor``, as `lmcstore.Snapshot.state_dict` gives it: writable, and this caller's own.
+
+        Raises
+        ------
+        UnsupportedError
+            It was saved as an array of a dtype that torch does not have, or torch is not installed.
+        """
+        return self._decoded.read_as(self._ref, True)
+
+    def numpy(self) -> Any:
+        """Read it as a read-only ``numpy.ndarray``. Torch need not be there, also for what was saved as its tensor.
+
+        Raises
+        ------
+        UnsupportedError
+            NumPy has no such dtype, also not by the package ml_dtypes, or that is not installed.
+        """
+        return self._decoded.read_as(self._ref, False)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Read the rows that are needed for an index. See the class."""
+        first, *rest = index if type(index) is tuple and index else (index,)
+        shape = self._decoded.visible_shape(self._ref)
+        hull = _rows_for(first, shape[0]) if shape else None
+        if hull is None:
+            return self.read()[index]
+        start, stop, local = hull
+        rows = self._decoded.read_rows(self._ref, start, stop)
+        return rows if _is_whole(local) and not rest else rows[(local, *rest)]
+
+    def __len__(self) -> int:
+        shape = self._decoded.visible_shape(self._ref)
+        if not shape:
+            raise TypeError("len() of a tensor without dimensions")
+        return shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.read())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        import numpy
+
+        made = self.numpy()
+        return made if dtype is None and not copy else numpy.array(made, dtype=dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.torch().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.torch().__dlpack_device__()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        changes = name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], LazyTensor)
+        if changes or isinstance(kwargs.get("out"), LazyTensor):
+            raise UnsupportedError(f"{name}: a tensor of a snapshot can't be changed; its torch() gives a writable one")
+        return func(*_read_all(args), **_read_all(kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"a LazyTensor has no {name!r}")
+        if name.endswith("_"):
+            raise AttributeError(f"{name}: a tensor of a snapshot can't be changed; its torch() gives a writable one")
+        if not hasattr(self._decoded.type_of(self._ref), name):
+            raise AttributeError(f"a tensor has no {name!r}")  # and it isn't read to say so
+        return getattr(self.read(), name)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError(f"{self.name}: a tensor of a snapshot can't be pickled before it is read: its torch()")
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self._decoded.visible_shape(self._ref)))
+        return f"<lmcstore.LazyTensor {self._decoded.described(self._ref).dtype_name} [{shape}]>"
+
+
+def _forward(name: str, function: Callable[..., Any]) -> None:
+    def method(self: LazyTensor, *others: Any) -> Any:
+        return function(self.read(), *_read_all(others))
+
+    def reflected(self: LazyTensor, other: Any) -> Any:
+        return function(other, self.read())
+
+    setattr(LazyTensor, f"__{name}__", method)
+    if name in _REFLECTED:
+        setattr(LazyTensor, f"__r{name}__", reflected)
+
+
+_REFLECTED = {"add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"}
+for _name in (*_REFLECTED, "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
+    _forward(_name, getattr(operator, f"__{_name}__"))
+for _function in (bool, int, float, complex, operator.index):
+    _forward(_function.__name__, _function)
+_forward("contains", operator.contains)
+
+
+class Part(dict[Any, Any]):
+    """A dict of a snapshot's state, with a `LazyTensor` for each tensor in it.
+
+    A module's ``load_state_dict`` takes it, and reads one tensor after the other. What needs ordinary tensors (an
+    optimizer's, or ``assign=True``) takes `copy`, or ``snap.state_dict("optimizer")``, which is the same.
+    """
+
+    _decoded: Decoded
+    _node: Node
+    _metadata: Any  # as torch's modules have it beside their state; where it was saved
+
+    def copy(self) -> Any:
+        """Read it: the containers and tensors that were saved, as `lmcstore.Snapshot.state_dict` gives them.
+
+        ``torch.optim.Optimizer.load_state_dict`` begins with a copy, so a part can be handed to it.
+        """
+        return self._decoded.read(self._node)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError("a part of a snapshot can't be pickled before it is read: its copy()")
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        tensors = [(key, value) for key, value in self.items() if isinstance(value, LazyTensor)]
+        rows = [
+            (key, value._decoded.described(value._ref).dtype_name, tuple(value.shape), _html.size(value.nbytes))
+            for key, value in tensors[: _html.MOST_ROWS]
+        ]
+        title = f"{len(self):,} entries, {len(tensors):,} of them tensors"
+        return _html.table(title, ("tensor", "dtype", "shape", "size"), rows, len(tensors) - len(rows))
+
+
+def make_tensor(decoded: Decoded, ref: TensorRef) -> LazyTensor:
+    """Make what stands for a tensor."""
+    made: LazyTensor = object.__new__(LazyTensor)
+    made._decoded, made._ref = decoded, ref
+    return made
+
+
+def make_part(decoded: Decoded, node: Node) -> Part:
+    """Make an empty part, to be filled with a node's children."""
+    made = Part()
+    made._decoded, made._node = decoded, node
+    return made
+
+
+def _rows_for(index: Any, count: int) -> tuple[int, int, Any] | None:
+    """Say which rows an index needs, and what it is among these; None: all of them, and the index as it is."""
+    if isinstance(index, slice):
+        chosen = range(count)[index]
+        if not chosen:
+            return 0, 0, _WHOLE
+        ends = sorted((chosen[0], chosen[-1]))
+        return ends[0], ends[1] + 1, slice(None, None, index.step)
+    numbers = _numbers_in(index)
+    if not numbers:
+        return None
+    inside = [number + count if number < 0 else number for number in numbers]
+    start, stop = min(inside), max(inside) + 1
+    if start < 0 or stop > count:
+        raise IndexError(f"index {index} is out of bounds for {count} rows")
+    local = [number - start for number in inside]
+    return start, stop, local if isinstance(index, list) or len(getattr(index, "shape", ())) > 0 else 0
+
+
+def _numbers_in(index: Any) -> list[int]:
+    """Give the row numbers of an index that has such; none for masks, ``None``, ``...`` and what else there is."""
+    if hasattr(index, "shape") and hasattr(index, "dtype"):
+        index = index.tolist() if len(index.shape) < 2 and _is_of_integers(index) else None
+    if isinstance(index, list):
+        return list(index) if all(type(number) is int for number in index) else []
+    try:
+        return [] if isinstance(index, bool) else [operator.index(index)]
+    except TypeError:
+        return []
+
+
+def _is_of_integers(index: Any) -> bool:
+    """Whether an array's or tensor's elements are numbers of rows; torch takes u8 for a mask."""
+    kind = getattr(index.dtype, "kind", None)
+    return kind in "iu" if kind is not None else str(index.dtype) in ("torch.int16", "torch.int32", "torch.int64")
+
+
+def _is_whole(index: Any) -> bool:
+    return type(index) is slice and index.start is None and index.stop is None and index.step in (None, 1)
+
+
+def _read_all(value: Any) -> Any:
+    """Read the lazy tensors among arguments."""
+    if isinstance(value, LazyTensor):
+        return value.read()
+    if type(value) in (list, tuple):
+        return type(value)(map(_read_all, value))
+    if type(value) is dict:
+        return {key: _read_all(child) for key, child in value.items()}
+    return value

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What `Shelf.log` gives: snapshots, newest first, that show themselves as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, overload
+
+from . import _html
+
+if TYPE_CHECKING:
+    from .snapshot import Snapshot
+
+_HEAD = ("number", "step", "time (UTC)", "parent", "size", "tags", "metrics")
+_NUMBERS = 2  # columns at the left that are
+
+
+class Log(Sequence["Snapshot"]):
+    """Snapshots of a shelf, newest first; a table when it is printed, also in a notebook.
+
+    ``parent`` stands where a snapshot was not taken after the one below it: training went on from that number.
+    """
+
+    def __init__(self, shelf: str, items: list[Snapshot], left_out: int) -> None:
+        self._shelf = shelf
+        self._items = items
+        self._left_out = left_out
+
+    @overload
+    def __getitem__(self, which: int) -> Snapshot: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Snapshot]: ...
+    def __getitem__(self, which: int | slice) -> Snapshot | list[Snapshot]:
+        return self._items[which]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        return iter(self._items)
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        below = [snapshot.number for snapshot in self._items[1:]]
+        for i, snapshot in enumerate(self._items):
+            usual = snapshot.parent is None or (i < len(below) and snapshot.parent == below[i])
+            yield (
+                str(snapshot.number),
+                "" if snapshot.step is None else str(snapshot.step),
+                _html.when(snapshot.time),
+                "" if usual or i == len(below) else str(snapshot.parent),
+                _html.size(snapshot.raw_bytes),
+                ", ".join(snapshot.tags),
+                ", ".join(f"{name} {value:.6g}" for name, value in snapshot.metrics.items()),
+            )
+
+    def __repr__(self) -> str:
+        lines = [f"shelf {self._shelf}"]
+        if self._items:
+            lines += _html.columns([_HEAD, *self._rows()], _NUMBERS)
+        if self._left_out:
+            lines.append(f"... and {self._left_out:,} older")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return _html.table(f"shelf {self._shelf}", _HEAD, self._rows(), self._left_out)
