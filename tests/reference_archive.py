@@ -30,7 +30,8 @@ IGNORABLE = 0x80000000
 MOST_BYTES = 1 << 20
 NO_STEP = -(1 << 63)
 TENSOR, ATTACHMENT = 0, 1
-RAW, FRAME = 0, 1
+RAW, FRAME, LINK, LINKED = range(4)
+F32 = 12
 META_NAME = "lmcstore.meta"
 
 
@@ -60,9 +61,11 @@ class Content:
     raw_bytes: int
     stored_bytes: int
     payload: int
-    base: Content | None
-    depth: int
+    bases: list[Content]
+    depth: int  # deltas
+    line: int  # links
     record: int
+    output: int = 0
     stored: bytearray = field(default_factory=bytearray)
     used: bool = False
     there: Content | None = None  # in an older archive
@@ -72,14 +75,23 @@ class Content:
     def hex_digest(self) -> str:
         return f"{self.digest[1]:016x}{self.digest[0]:016x}"
 
+    @property
+    def base(self) -> Content | None:
+        return self.bases[0] if self.bases else None
+
     def read(self) -> bytes:
-        """Decode and check it [7.3 to 7.5]."""
+        """Decode and check it [7.3 to 7.5]; of a link, all arrays after the step, one behind the other [7.8]."""
         if self.there is not None:
             self._bytes = self.there.read()
         if self._bytes is None:
-            base = self.base.read() if self.base is not None else None
-            hashes = self._read_raw() if self.payload == RAW else self._read_frame(base)
-            self._check_digest(hashes)
+            if self.payload == LINK:
+                self._read_link()
+            elif self.payload == RAW:
+                self._check_digest(self._read_raw())
+            elif self.payload == LINKED:
+                self._check_digest(self._read_linked())
+            else:
+                self._check_digest(self._read_frame(self.base.read() if self.base is not None else None))
         assert self._bytes is not None
         return self._bytes
 
@@ -100,13 +112,30 @@ class Content:
         self._bytes = frame.decode(base)
         return [struct.pack("<QQ", *hashes) for _, _, _, hashes, _ in frame.blocks]
 
-    def _check_digest(self, hashes: list[bytes] | None) -> None:
-        if hashes is None:
-            return
-        shape = self.identity.shape
-        head = b"LMCD" + struct.pack(f"<III{len(shape)}Q", self.identity.dtype, len(shape), 0, *shape)
+    def _read_link(self) -> None:
+        """[7.8]"""
+        frame = frames.Frame(bytes(self.stored))
+        refuse(frame.predictor == 0 or frame.base_count != len(self.bases), "a link that is none")
+        refuse(frame.raw_bytes != self.raw_bytes, "a link of something else")
+        before = b"".join(struct.pack("<QQ", *base.digest) for base in self.bases)
+        refuse(self.stored[64 : 64 + len(before)] != before, "a link that leads from something else")
+        self._bytes = frame.decode(b"".join(base.read() for base in self.bases))
         if xxhash is not None:
-            refuse(hash128(head + b"".join(hashes)) != struct.pack("<QQ", *self.digest), "the digest of a content")
+            hashes = [[hash128(block) for block in blocks_of(self._array(i))] for i in range(len(self.bases))]
+            after = b"".join(digest_of(self.identity, blocks) for blocks in hashes)
+            refuse(hash128(after + before) != struct.pack("<QQ", *self.digest), "the digest of a link")
+
+    def _array(self, output: int) -> bytes:
+        return self.read()[output * self.raw_bytes : (output + 1) * self.raw_bytes]
+
+    def _read_linked(self) -> list[bytes] | None:
+        """[7.9]"""
+        self._bytes = self.bases[0]._array(self.output)
+        return [hash128(block) for block in blocks_of(self._bytes)] if xxhash else None
+
+    def _check_digest(self, hashes: list[bytes] | None) -> None:
+        if hashes is not None and xxhash is not None:
+            refuse(digest_of(self.identity, hashes) != struct.pack("<QQ", *self.digest), "the digest of a content")
 
 
 @dataclass
@@ -144,6 +173,13 @@ class Shelf:
 def hash128(data: bytes) -> bytes:
     value = xxhash.xxh3_128_intdigest(data)
     return struct.pack("<QQ", value & (1 << 64) - 1, value >> 64)
+
+
+def digest_of(identity: Identity, hashes: list[bytes]) -> bytes:
+    """[7.5]"""
+    shape = identity.shape
+    head = b"LMCD" + struct.pack(f"<III{len(shape)}Q", identity.dtype, len(shape), 0, *shape)
+    return hash128(head + b"".join(hashes))
 
 
 def blocks_of(data: bytes) -> list[bytes]:
@@ -242,7 +278,7 @@ class Archive:
 
     def by_digest(self) -> dict[tuple[tuple[int, int], int, tuple[int, ...]], Content]:
         """Contents that another archive may rest on."""
-        mine = {(c.digest, c.identity.dtype, c.identity.shape): c for c in self.contents}
+        mine = {(c.digest, c.identity.dtype, c.identity.shape): c for c in self.contents if c.payload != LINK}
         return self.known | mine
 
     # [4]
@@ -361,6 +397,7 @@ class Archive:
             del snapshot.entries[identity]
             return
         what, found = self.identities[identity - 1], self.contents[content - 1]
+        refuse(found.payload == LINK, "an entry that is a link")
         refuse((what.dtype, what.shape) != (found.identity.dtype, found.identity.shape), "the form of a content")
         found.used = True
         snapshot.entries[identity] = what, found
@@ -389,32 +426,57 @@ class Archive:
     # [7]
 
     def _read_content(self, payload: bytes) -> None:
-        identity, low, high, raw, stored, how, flags, bases, reserved = fields("<QQQQQBBB5s", payload)
-        unsupported(how > FRAME or flags & ~1 != 0 or bases > 1 or any(reserved), "how a content is stored")
-        refuse(how == FRAME and flags != 0, "a frame that is no smaller")
-        refuse(how == RAW and bases != 0, "a raw content with a base")
-        refuse(len(payload) != 48 + 8 * bases, "the size of a record")
+        identity, low, high, raw, stored, how, flags, count, output, reserved = fields("<QQQQQBBBB4s", payload)
+        unsupported(how > LINKED or flags & ~1 != 0 or count > 4 or any(reserved), "how a content is stored")
+        unsupported(output != 0 and how != LINKED, "how a content is stored")
+        refuse(how != RAW and flags != 0, "a frame that is no smaller")
+        refuse(how == RAW and count != 0, "a raw content with a base")
+        unsupported(how == FRAME and count > 1, "a delta against several bases")
+        refuse(len(payload) != 48 + 8 * count, "the size of a record")
         refuse(not 1 <= identity <= len(self.identities), "an identity that has not come")
         what = self.identities[identity - 1]
         refuse(raw != what.raw_bytes, "the size of a content")
         table = raw if raw <= BLOCK_BYTES else (raw + 15) // 16 * 16 + 16 * ((raw + BLOCK_BYTES - 1) // BLOCK_BYTES)
         refuse(how == RAW and stored != table, "the size of a raw content")
-        base = None
-        if bases:
-            (number,) = struct.unpack_from("<Q", payload, 48)
+        bases = []
+        for number in struct.unpack_from(f"<{count}Q", payload, 48):
             refuse(not 1 <= number <= len(self.contents), "a base that has not come")
-            base = self.contents[number - 1]
-            refuse((base.identity.dtype, base.identity.shape) != (what.dtype, what.shape), "the form of a base")
-            refuse(base.depth >= 7, "a chain that is too long")
-            base.used = True
-        depth = 0 if base is None else base.depth + 1
-        content = Content(what, (low, high), raw, stored, how, base, depth, self.records.number - 1)
+            bases.append(self.contents[number - 1])
+            refuse((bases[-1].identity.dtype, bases[-1].identity.shape) != (what.dtype, what.shape), "a base's form")
+            bases[-1].used = True
+        content = Content(what, (low, high), raw, stored, how, bases, 0, 0, self.records.number - 1, output)
+        self._check_bases(content)
         while len(content.stored) < stored:
             kind, piece = self.records.next()
             refuse(kind != DATA, f"a record of type {kind} that can't stand here")
             refuse(not 1 <= len(piece) <= stored - len(content.stored), "the size of a piece")
             content.stored += piece
         self.contents.append(content)
+
+    def _check_bases(self, content: Content) -> None:
+        bases, first = content.bases, content.base
+        if content.payload == LINK:  # [7.8]
+            refuse(content.identity.dtype != F32 or not content.raw_bytes or len(bases) < 2, "a link of something else")
+            refuse(len({id(base) for base in bases}) != len(bases), "a link from one array twice")
+            before = bases[0].bases[0] if bases[0].payload == LINKED else None
+            for i, base in enumerate(bases):
+                if before is None:
+                    refuse(base.payload > FRAME or base.depth > 0, "a link from what needs something else")
+                else:
+                    refuse(base.payload != LINKED or base.bases[0] is not before or base.output != i, "a link's bases")
+            refuse(before is not None and len(before.bases) != len(bases), "a link from a state of other arrays")
+            content.line = 1 if before is None else before.line + 1
+            refuse(content.line > 64, "a line that is too long")
+        elif content.payload == LINKED:  # [7.9]
+            refuse(first is None or len(bases) > 1 or first.payload != LINK, "a content to which no link leads")
+            assert first is not None
+            refuse(content.output >= len(first.bases), "an array that a link does not have")
+            refuse(content.stored_bytes != 0, "bytes of what a link leads to")
+            content.line = first.line
+        elif first is not None:
+            refuse(first.payload > FRAME, "a delta against what a link leads to")
+            refuse(first.depth >= 7, "a chain that is too long")
+            content.depth = first.depth + 1
 
     def _read_known(self, payload: bytes) -> None:
         """[7.7]"""
@@ -427,9 +489,8 @@ class Archive:
         key = (low, high), what.dtype, what.shape
         if key not in self.known:
             raise Incomplete(f"a content that only {' or '.join(self.since)} has")
-        there = self.known[key]
-        self.contents.append(Content(what, (low, high), raw, 0, there.payload, there.base, 0, self.records.number - 1,
-                                     there=there))  # fmt: skip
+        self.contents.append(Content(what, (low, high), raw, 0, RAW, [], 0, 0, self.records.number - 1,
+                                     there=self.known[key]))  # fmt: skip
 
     # [9]
 
@@ -461,7 +522,7 @@ def show(archive: Archive) -> None:
             for identity, content in snapshot.entries.values():
                 kind = "tensor" if identity.kind == TENSOR else "attachment"
                 content.read()
-                form = "raw" if content.payload == RAW else "delta" if content.base else "keyframe"
+                form = ("raw", "delta" if content.base else "keyframe", "link", "linked")[content.payload]
                 print(f"    {kind} {identity.name}: dtype {identity.dtype}, shape {list(identity.shape)}, "
                       f"{identity.raw_bytes} bytes, {form}, content {numbers[id(content)]}, "
                       f"digest {content.hex_digest}")  # fmt: skip

@@ -3,7 +3,7 @@
  * test_archive.c - dump and restore: round trips, merging, hostile archives, faults, and dumping beside a trainer.
  */
 /* ctest: timeout=600 labels=slow,no-tsan */
-#include "support.h"
+#include "test_archive_seal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "archive_format.h"
 #include "payload.h"
 
 /* ---- Archives in files ---- */
@@ -552,34 +551,6 @@ static void test_flipped(void **state)
     close(fd);
     close(bad);
     close_pool(pool);
-}
-
-/* Computes all checksums anew, as someone would who forges an archive. */
-static void seal(unsigned char *data, size_t bytes)
-{
-    struct lmcs_archive_head_df head;
-    struct lmc_hasher headers;
-    lmc_hasher_init(&headers);
-    memcpy(&head, data, sizeof head);
-    head.check = lmc_hash64(&head, offsetof(struct lmcs_archive_head_df, check), 0);
-    memcpy(data, &head, sizeof head);
-    lmc_hasher_update(&headers, data, sizeof head);
-    size_t at = sizeof head;
-    for (uint64_t number = 0; at < bytes; number++) {
-        struct lmcs_archive_record_df record;
-        memcpy(&record, data + at, sizeof record);
-        EXPECT(record.bytes <= bytes - at - sizeof record);
-        unsigned char *payload = data + at + sizeof record;
-        if (record.type == LMCS_ARCHIVE_END && record.bytes == sizeof(struct lmcs_archive_end_df)) {
-            struct lmc_hash hash = lmc_hasher_final(&headers);
-            memcpy(payload + offsetof(struct lmcs_archive_end_df, hash_low), &hash, sizeof hash);
-        }
-        record.payload_check = lmc_hash64(payload, record.bytes, number);
-        record.check = lmc_hash64(&record, offsetof(struct lmcs_archive_record_df, check), number);
-        memcpy(data + at, &record, sizeof record);
-        lmc_hasher_update(&headers, &record, sizeof record);
-        at += sizeof record + record.bytes;
-    }
 }
 
 /* Restores what someone has forged: refused with nothing left, or sound. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "archive_format.h"
+#include "test_archive_files.h"
 
 #define SNAPSHOTS 10u
 
@@ -66,11 +67,6 @@ static int new_file(const struct place *place, const char *name)
     return fd;
 }
 
-static void rewind_to_start(int fd)
-{
-    EXPECT(lseek(fd, 0, SEEK_SET) == 0);
-}
-
 static int dump_to(const struct place *place, struct lmcs_pool *pool, const struct lmcs_dump_options *options,
                    const char *name, struct lmcs_transfer_report *report)
 {
@@ -99,31 +95,6 @@ static int dump_since(const struct place *place, struct lmcs_pool *pool, const i
     options.since = since;
     options.since_count = count;
     return dump_to(place, pool, &options, name, report);
-}
-
-static unsigned char *content_of_file(int fd, size_t *bytes)
-{
-    *bytes = (size_t)lseek(fd, 0, SEEK_END);
-    unsigned char *data = malloc(*bytes + 1);
-    EXPECT(data != NULL && pread(fd, data, *bytes, 0) == (ssize_t)*bytes);
-    rewind_to_start(fd);
-    return data;
-}
-
-static void set_content(int fd, const void *data, size_t bytes)
-{
-    EXPECT(ftruncate(fd, 0) == 0 && pwrite(fd, data, bytes, 0) == (ssize_t)bytes);
-    rewind_to_start(fd);
-}
-
-static bool same_files(int a, int b)
-{
-    size_t bytes, others;
-    unsigned char *x = content_of_file(a, &bytes), *y = content_of_file(b, &others);
-    bool same = bytes == others && memcmp(x, y, bytes) == 0;
-    free(x);
-    free(y);
-    return same;
 }
 
 /* The shelf has these snapshots and no others, each as it was taken. */
@@ -401,17 +372,17 @@ static void test_resume_dump(void **state)
     int whole = new_file(place, "whole.archive"), cut = new_file(place, "cut.archive");
     size_t bytes;
     OK(lmcs_dump_with(from, &options, whole, NULL, &report, &err)); /* nothing was begun */
-    unsigned char *data = content_of_file(whole, &bytes);
+    unsigned char *data = bytes_of(whole, &bytes);
     OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err));
     EXPECT(restored.bytes == bytes && restored.snapshots == report.snapshots); /* it is complete: left alone */
     for (size_t n = 0; n < bytes; n += 1 + bytes / 97) {
-        set_content(cut, data, n);
+        set_bytes(cut, data, n);
         if (n > 100 && n % 2 == 0) { /* what is damaged at the end is written anew, too */
             unsigned char wrong = data[n - 1] ^ 1;
             EXPECT(pwrite(cut, &wrong, 1, (off_t)n - 1) == 1);
         }
         if (n == 0)
-            set_content(cut, data, 0);
+            set_bytes(cut, data, 0);
         OK(lmcs_dump_with(from, &options, cut, NULL, &restored, &err));
         EXPECT(restored.snapshots == report.snapshots);
         rewind_to_start(cut);
@@ -427,7 +398,7 @@ static void test_resume_dump(void **state)
         }
     }
     /* What happened meanwhile does no harm, and is not in it. */
-    set_content(cut, data, bytes * 2 / 3);
+    set_bytes(cut, data, bytes * 2 / 3);
     take_more(from, &run, 10, 12);
     OK(lmcs_compact(from, NULL, &err));
     OK(lmcs_dump_with(from, &options, cut, NULL, &restored, &err));
@@ -436,11 +407,11 @@ static void test_resume_dump(void **state)
     OK(lmcs_restore(to, cut, NULL, &restored, &err));
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
     /* Of what it can't be the beginning, it is not. */
-    set_content(cut, "this is a text of somebody, with more bytes than a head has", 59);
+    set_bytes(cut, "this is a text of somebody, with more bytes than a head has", 59);
     FAILS(LMCS_DAMAGED, lmcs_dump_with(from, &options, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == 59);
     const struct lmcs_dump_options since = {.resume = true, .since = &whole, .since_count = 1};
-    set_content(cut, data, bytes / 2);
+    set_bytes(cut, data, bytes / 2);
     rewind_to_start(whole);
     FAILS(LMCS_INVALID, lmcs_dump_with(from, &since, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == (off_t)(bytes / 2));
@@ -463,8 +434,8 @@ static void test_resume_restore(void **state)
     struct lmcs_pool *from = make_run(place, &run, 60000), *to = new_pool(place, "to.pool");
     int whole = dump_to(place, from, &everything, "whole.archive", &report), cut = new_file(place, "cut.archive");
     size_t bytes;
-    unsigned char *data = content_of_file(whole, &bytes);
-    set_content(cut, data, bytes * 3 / 4);
+    unsigned char *data = bytes_of(whole, &bytes);
+    set_bytes(cut, data, bytes * 3 / 4);
     FAILS(LMCS_DAMAGED, lmcs_restore_with(to, &cut, 1, &resume, NULL, NULL, &err));
     EXPECT(pool_info(to).snapshot_count == 0 && pool_info(to).shelf_count == 0);
     uint64_t arrived = pool_info(to).content_count;
@@ -560,14 +531,14 @@ static void test_verify(void **state)
     struct lmcs_pool *from = make_run(place, &run, 40);
     int fd = dump_to(place, from, &everything, "a.archive", &report), bad = new_file(place, "bad.archive");
     size_t bytes;
-    unsigned char *data = content_of_file(fd, &bytes);
+    unsigned char *data = bytes_of(fd, &bytes);
     for (size_t n = 0; n < bytes; n++) {
-        set_content(bad, data, n);
+        set_bytes(bad, data, n);
         FAILS(LMCS_DAMAGED, lmcs_archive_verify(bad, NULL, NULL, &err));
         rewind_to_start(bad);
         FAILS(LMCS_DAMAGED, lmcs_archive_list(bad, NULL, NULL, NULL, NULL, &err));
     }
-    set_content(bad, data, bytes);
+    set_bytes(bad, data, bytes);
     for (size_t n = 0; n < bytes; n++) {
         unsigned char byte = data[n] ^ (unsigned char)(1u << n % 8);
         EXPECT(pwrite(bad, &byte, 1, (off_t)n) == 1);
@@ -602,7 +573,7 @@ static void test_verify(void **state)
     record.payload_check = lmc_hash64(data + at + sizeof record, record.bytes, number);
     record.check = lmc_hash64(&record, offsetof(struct lmcs_archive_record_df, check), number);
     memcpy(data + at, &record, sizeof record);
-    set_content(bad, data, bytes);
+    set_bytes(bad, data, bytes);
     OK(lmcs_archive_list(bad, NULL, NULL, NULL, NULL, &err));
     rewind_to_start(bad);
     FAILS(LMCS_DAMAGED, lmcs_archive_verify(bad, NULL, NULL, &err));

@@ -333,6 +333,30 @@ static bool stop_soon(void *context, const char *what, uint64_t done, uint64_t t
     return ++*calls < 3;
 }
 
+/* More tensors than are switched at once: each batch ends with a commit, and none is forgotten between two. */
+static void many_tensors_take_few_commits(void **state)
+{
+    enum { COUNT = 1300 };
+    struct place *place = *state;
+    struct rng rng = {12};
+    struct state *first = state_weights(&rng, COUNT, 500), *second = state_copy(first);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    state_step(second, &rng, 0, COUNT);
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 1, &err));
+    take_snapshot(pool, "run", first, 1);
+    take_snapshot(pool, "run", second, 2);
+    uint64_t before = pool->root.epoch;
+    OK(lmcs_compact(pool, NULL, &err));
+    EXPECT(storage_of(pool, "run", 1).delta_contents == COUNT);
+    EXPECT(pool->root.epoch - before < COUNT / 64);
+    expect_snapshot(pool, "run", 1, first);
+    expect_snapshot(pool, "run", 2, second);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(first);
+    state_free(second);
+}
+
 static void cancelled(void **state)
 {
     struct place *place = *state;
@@ -566,6 +590,52 @@ static void long_pruned_run_does_not_grow(void **state)
 }
 
 /* Changes some of a tensor's elements. */
+static enum lmcs_status fill(struct lmcs_pool *pool, const char *shelf, struct rng *rng, struct state *state)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (int64_t step = 0; step < 1000 && status == LMCS_OK; step++) {
+        state_step(state, rng, 0, 1);
+        status = try_snapshot(pool, shelf, state, step, NULL, &err);
+    }
+    return status;
+}
+
+/*
+ * Captures leave the compactor room for what they have; then a large content of an older one may find none. It stays as
+ * it is, the small ones are compacted all the same, and when there is room it is, too.
+ */
+static void a_full_pool_is_compacted_as_far_as_it_goes(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_pool_info info;
+    struct rng rng = {29};
+    struct state *large = state_weights(&rng, 1, 220000), *little = state_weights(&rng, 1, 5000);
+    OK(lmcs_pool_set_limit(pool, (uint64_t)8 << 20, &err));
+    OK(lmcs_shelf_set_policy(pool, "large", "keep_raw=1", &err));
+    OK(lmcs_shelf_set_policy(pool, "small", "keep_raw=1", &err));
+    for (int64_t step = 0; step < 5; step++) {
+        state_step(large, &rng, 0, 1);
+        take_snapshot(pool, "large", large, step);
+    }
+    close_pool(pool); /* what is opened again knows of no large captures */
+    pool = open_quiet(place->pool);
+    assert_int_equal(fill(pool, "small", &rng, little), LMCS_FULL);
+    OK(lmcs_compact(pool, NULL, &err));
+    OK(lmcs_pool_info(pool, &info, &err));
+    assert_true(info.used_bytes <= (uint64_t)8 << 20);
+    for (uint64_t n = 1; n <= 20; n++)
+        OK(lmcs_snapshot_remove(pool, "small", n, false, NULL, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    OK(lmcs_pool_info(pool, &info, &err));
+    assert_int_equal(info.compaction_backlog, 0);
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(large);
+    state_free(little);
+}
+
 static void change_sparsely(struct rng *rng, struct held *held)
 {
     for (size_t k = 0; k + 4 <= held->bytes; k += 4 * (1 + (size_t)rng_below(rng, 8))) {
@@ -633,8 +703,10 @@ int main(void)
         ON_BOTH(background_compacts_by_itself),
         ON_BOTH(pause_holds_and_resume_goes_on),
         ON_DISK(request_works_while_paused),
+        ON_DISK(many_tensors_take_few_commits),
         ON_DISK(cancelled),
         ON_BOTH(space_is_given_back),
+        ON_BOTH(a_full_pool_is_compacted_as_far_as_it_goes),
         ON_BOTH(space_that_is_stuck_is_left),
         ON_BOTH(space_is_taken_while_it_is_given_back),
         ON_BOTH(space_is_given_back_after_a_crash),

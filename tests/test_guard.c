@@ -6,8 +6,9 @@
  * (Pages that really failed, and devdax, are for the guest: guest/guest_poison.c.)
  */
 /* ctest: labels=no-tsan */
-#include "support.h"
+#include "test_links_support.h"
 
+#include <fenv.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -168,17 +169,24 @@ static void handler_of_the_application_is_asked(void **state)
 
 /* ---- In a pool ---- */
 
-/* Breaks the first page of what a tensor has raw, for those who read it through the mapping. */
-static void break_tensor(struct lmcs_pool *pool, uint64_t number, const char *tensor)
+/* Breaks a page of what a tensor has stored, for those who read it through the mapping. */
+static void break_stored(struct lmcs_pool *pool, uint64_t number, const char *tensor, uint32_t payload, uint64_t at)
 {
     struct lmcs_txn txn;
     struct lmcs_content content;
     uint64_t id = content_of(pool, "run", number, tensor);
     OK(lmcs_txn_read(pool, &txn, &err));
     OK(lmcs_content_get(&txn, id, &content, &err));
+    if (payload == LMCS_PAYLOAD_LINK) /* that it is stored by */
+        OK(lmcs_content_get(&txn, content.link, &content, &err));
     lmcs_txn_end(&txn);
-    EXPECT(content.df.payload == LMCS_PAYLOAD_RAW);
-    break_page(lmcs_media_at(pool->media, content.parts[0].offset, 1));
+    EXPECT(content.df.payload == payload);
+    break_page(lmcs_media_at(pool->media, content.parts[0].offset + at, 1));
+}
+
+static void break_tensor(struct lmcs_pool *pool, uint64_t number, const char *tensor)
+{
+    break_stored(pool, number, tensor, LMCS_PAYLOAD_RAW, 0);
 }
 
 static int snapshot_writes_anew_what_cannot_be_compared_here(void *argument)
@@ -222,6 +230,63 @@ static int compactor_leaves_what_it_cannot_read_here(void *argument)
 }
 IN_CHILD(compactor_leaves_what_it_cannot_read)
 
+/* What the mapping does not give is asked of the file, which has it: a delta, and the raw payload that it rests on. */
+static int delta_is_read_from_the_file_then_here(void *argument)
+{
+    const struct place *place = argument;
+    struct rng rng = {3};
+    struct state *first = state_weights(&rng, 3, 400000), *second = state_copy(first);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    state_step(second, &rng, 0, 3);
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 1, &err));
+    take_snapshot(pool, "run", first, 1);
+    take_snapshot(pool, "run", second, 2);
+    OK(lmcs_compact(pool, NULL, &err));
+    EXPECT(lmcs_guard_holds());
+    break_stored(pool, 1, "t0", LMCS_PAYLOAD_FRAME, 65536);
+    break_stored(pool, 2, "t1", LMCS_PAYLOAD_RAW, 65536);
+    expect_snapshot(pool, "run", 1, first);
+    verify_pool(pool);
+    /* With somebody else's handler on top, nothing is touched that may not be there. */
+    signal(SIGBUS, SIG_DFL);
+    EXPECT(!lmcs_guard_holds());
+    expect_snapshot(pool, "run", 1, first);
+    close_pool(pool);
+    state_free(first);
+    state_free(second);
+    return 0;
+}
+IN_CHILD(delta_is_read_from_the_file_then)
+
+/* The same of a line of links: two of them are broken, and reading leaves the caller his arithmetic. */
+static int line_is_read_from_the_file_then_here(void *argument)
+{
+    const struct place *place = argument;
+    const size_t sizes[PARAMETERS] = {400000, 5000, 300};
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), ANY, sizes);
+    set_policy(pool, "run", "keep_raw=1");
+    run_on(&run, pool, "run", 2);
+    OK(lmcs_compact(pool, NULL, &err));
+    run_on(&run, pool, "run", 4);
+    OK(lmcs_compact(pool, NULL, &err));
+    EXPECT(lmcs_guard_holds());
+    break_stored(pool, 3, "p0.weight", LMCS_PAYLOAD_LINK, 65536);
+    break_stored(pool, 5, "p0.exp_avg", LMCS_PAYLOAD_LINK, 65536);
+    fesetround(FE_UPWARD);
+    expect_run(&run, pool, "run");
+    EXPECT(fegetround() == FE_UPWARD);
+    fesetround(FE_TONEAREST);
+    verify_pool(pool);
+    signal(SIGBUS, SIG_DFL);
+    expect_run(&run, pool, "run");
+    close_pool(pool);
+    run_end(&run);
+    return 0;
+}
+IN_CHILD(line_is_read_from_the_file_then)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +297,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(others_keep_their_signal, set_up_on_disk, tear_down),
         ON_BOTH(snapshot_writes_anew_what_cannot_be_compared),
         ON_DISK(compactor_leaves_what_it_cannot_read),
+        ON_DISK(delta_is_read_from_the_file_then),
+        ON_DISK(line_is_read_from_the_file_then),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,13 @@ static bool value_is_right(struct lmcs_pool *pool, size_t i, enum lmcs_status *s
     return *status == LMCS_OK && bytes == strlen(texts[i]) && memcmp(got, texts[i], bytes) == 0;
 }
 
+static bool count_listed(void *context, const struct lmcs_live_info *info)
+{
+    unsigned *counts = context;
+    counts[info->is_damaged]++;
+    return true;
+}
+
 /* Gives whether the damage was seen: then by all, and by the name of the value. */
 static bool look_for_damage(const char *path, size_t i, enum lmcs_open_mode mode)
 {
@@ -110,6 +117,9 @@ static bool look_for_damage(const char *path, size_t i, enum lmcs_open_mode mode
     EXPECT((verified == LMCS_DAMAGED) == !right && (verified == LMCS_OK) == right);
     EXPECT(right || (told.damages == told.named && told.named == 1));
     EXPECT(right || strstr(err.message, values[i]) != NULL || mode == LMCS_OPEN_READ);
+    unsigned counts[2] = {0, 0};
+    OK(lmcs_live_list(pool, "run", NULL, count_listed, counts, &err));
+    EXPECT(counts[0] == (right ? VALUES + 1 : VALUES) && counts[1] == (right ? 0 : 1));
     close_pool(pool);
     return !right;
 }

@@ -225,6 +225,8 @@ static void rebasing_pays_for_itself(void **state)
     assert_false(lmcs_plan_rebase(100, 150, 50, 1));
     assert_false(lmcs_plan_rebase(100, 130, 50, 2)); /* the base is shared by two */
     assert_true(lmcs_plan_rebase(100, 120, 50, 2));
+    assert_false(lmcs_plan_restart(100, 100));
+    assert_true(lmcs_plan_restart(101, 100));
     assert_true(lmcs_plan_reserve(100) >= 100);
 }
 

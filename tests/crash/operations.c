@@ -9,6 +9,7 @@
 #include "operations.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -161,6 +162,72 @@ static void step_tensor(struct driver *d, struct expected_tensor *tensor)
     expected_digest(tensor);
 }
 
+/* ---- A parameter under an optimizer ---- */
+
+#define SGD_BUFFER   "sgd.momentum_buffer"
+#define SGD_WEIGHT   "sgd.weight"
+#define SGD_LR       0.05
+#define SGD_MOMENTUM 0.9
+
+static struct expected_tensor *find_tensor(struct expected_snapshot *snapshot, const char *name)
+{
+    for (size_t i = 0; i < snapshot->count; i++)
+        if (strcmp(snapshot->tensors[i].name, name) == 0)
+            return &snapshot->tensors[i];
+    return NULL;
+}
+
+static void make_parameter(struct driver *d, struct expected_snapshot *snapshot)
+{
+    static const char *const names[] = {SGD_BUFFER, SGD_WEIGHT};
+    uint64_t elements = 300 + below(d, 12000);
+    for (int i = 0; i < 2; i++) {
+        struct expected_tensor *tensor = &snapshot->tensors[snapshot->count++];
+        *tensor = (struct expected_tensor){
+            .kind = LMCS_TENSOR, .dtype = LMC_F32, .ndim = 1, .shape = {elements}, .bytes = 4 * elements};
+        snprintf(tensor->name, sizeof tensor->name, "%s", names[i]);
+        float *data = calloc(elements + 1, sizeof *data);
+        EXPECT(data != NULL);
+        for (uint64_t e = 0; i == 1 && e < elements; e++)
+            data[e] = (float)((double)below(d, 1 << 20) / (1 << 20) - 0.5);
+        tensor->data = (unsigned char *)data;
+        expected_digest(tensor);
+    }
+}
+
+/* One step of SGD with momentum, of gradients that have few bits, as bf16 has. */
+static void step_parameter(struct driver *d, struct expected_tensor *buffer, struct expected_tensor *weight)
+{
+    float *m = malloc(buffer->bytes + 8), *w = malloc(weight->bytes + 8);
+    EXPECT(m != NULL && w != NULL);
+    memcpy(m, buffer->data, buffer->bytes);
+    memcpy(w, weight->data, weight->bytes);
+    for (uint64_t i = 0; 4 * i < buffer->bytes && 4 * i < weight->bytes; i++) {
+        float gradient = ((float)below(d, 256) - 128.0F) / 4096.0F, kept = m[i] * (float)SGD_MOMENTUM;
+        m[i] = kept + gradient;
+        w[i] = fmaf((float)-SGD_LR, m[i], w[i]);
+    }
+    buffer->data = (unsigned char *)m;
+    weight->data = (unsigned char *)w;
+    expected_digest(buffer);
+    expected_digest(weight);
+}
+
+static enum lmcs_status relate(struct driver *d, struct lmcs_capture *capture, struct expected_snapshot *snapshot)
+{
+    const struct lmcs_relation relation = {.names = {SGD_BUFFER, SGD_WEIGHT},
+                                           .name_count = 2,
+                                           .optimizer = LMC_SGD,
+                                           .lr = SGD_LR,
+                                           .momentum = SGD_MOMENTUM};
+    return find_tensor(snapshot, SGD_WEIGHT) != NULL ? lmcs_capture_relate(capture, &relation, 1, &d->error) : LMCS_OK;
+}
+
+static bool is_of_parameter(const struct expected_tensor *tensor)
+{
+    return strncmp(tensor->name, "sgd.", 4) == 0;
+}
+
 /* The next state of a shelf: of its tensors some are as before, most have changed, few are new or gone. */
 static void next_state(struct driver *d, const char *shelf, struct expected_snapshot *snapshot)
 {
@@ -170,8 +237,13 @@ static void next_state(struct driver *d, const char *shelf, struct expected_snap
         memcpy(snapshot->tensors, last->tensors, sizeof snapshot->tensors);
         snapshot->count = last->count;
     }
+    struct expected_tensor *buffer = find_tensor(snapshot, SGD_BUFFER), *weight = find_tensor(snapshot, SGD_WEIGHT);
+    if (buffer != NULL && weight != NULL && chance(d, 90))
+        step_parameter(d, buffer, weight);
+    else if (buffer == NULL && weight == NULL && snapshot->count + 4 < MOST_TENSORS && chance(d, 60))
+        make_parameter(d, snapshot);
     for (size_t i = 0; i < snapshot->count; i++) {
-        if (chance(d, 60))
+        if (chance(d, is_of_parameter(&snapshot->tensors[i]) ? 3 : 60))
             step_tensor(d, &snapshot->tensors[i]);
         else if (chance(d, 8))
             snapshot->tensors[i] = snapshot->tensors[--snapshot->count];
@@ -239,7 +311,7 @@ static struct expected_snapshot *begin_capture(struct driver *d, const char *she
         snprintf(snapshot->meta, sizeof snapshot->meta, "{}");
     if (!worked(d, lmcs_capture_begin(d->pool, shelf, capture, &d->error)))
         return NULL;
-    if (!worked(d, put_tensors(d, *capture, snapshot))) {
+    if (!worked(d, relate(d, *capture, snapshot)) || !worked(d, put_tensors(d, *capture, snapshot))) {
         lmcs_capture_abort(*capture);
         return NULL;
     }
@@ -489,8 +561,9 @@ static void do_policy(struct driver *d)
     char policy[96], words[WORDS];
     if (shelf == NULL)
         return;
-    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d encode=%s parity=%s", 1 + (int)below(d, 3), (int)below(d, 5),
-             below(d, 2) == 0 ? "always" : "never", below(d, 2) == 0 ? "3+1" : "none");
+    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d links=%d encode=%s parity=%s", 1 + (int)below(d, 3),
+             (int)below(d, 5), (int)below(d, 7), below(d, 4) == 0 ? "always" : "never",
+             below(d, 2) == 0 ? "3+1" : "none");
     snprintf(words, WORDS, "set the policy of %s to %s", shelf, policy);
     uint64_t operation = begin(d, words);
     if (!worked(d, lmcs_shelf_set_policy(d->pool, shelf, policy, &d->error)))
@@ -621,6 +694,15 @@ static void do_compact(struct driver *d)
     uint64_t operation = begin(d, "compact");
     if (worked(d, lmcs_compact(d->pool, NULL, &d->error)))
         acknowledged(operation);
+}
+
+/* Steps of an optimizer one after the other, so that there are links to make. */
+static void do_train(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    for (uint64_t i = 0, steps = 3 + below(d, 4); shelf != NULL && i < steps && !is_crowded(d, shelf); i++)
+        capture_now_or_later(d, shelf, NULL);
+    do_compact(d);
 }
 
 static bool stop_after_some(void *context, const char *what, uint64_t done, uint64_t total)
@@ -908,7 +990,7 @@ static const struct {
     {do_verify, 1},   {open_again, 3},        {do_dump, 5},
     {do_restore, 9},  {do_export, 1},         {do_import, 3},
     {do_fork, 6},     {do_rename, 3},         {do_drop, 3},
-    {do_repair, 4},   {live_operation, 45},
+    {do_repair, 4},   {do_train, 9},          {live_operation, 45},
 };
 
 static void do_something(struct driver *d)

@@ -436,6 +436,19 @@ static void check_out(struct driver *d)
     becomes(d, operation, &model);
 }
 
+/* Variables and snapshots go together, out of sight at once; the next operations make the shelf anew. */
+static void drop_all(struct driver *d)
+{
+    const struct model none = {.count = 0};
+    uint64_t operation = driver_begin(d, "remove the shelf of live variables");
+    if (!driver_worked(d, lmcs_shelf_drop(d->pool, LIVE_SHELF, false, NULL, &d->error)))
+        return;
+    driver_acknowledged(operation);
+    *expected_next(d->expected, LIVE_SHELF, operation) = (struct shelf_version){.operation = operation};
+    if (model_of(d).count > 0) /* else nothing can be seen of it there */
+        becomes(d, operation, &none);
+}
+
 /* ---- All of them ---- */
 
 /* What was stored and not persisted before a power failure is now what it is. */
@@ -488,6 +501,8 @@ void live_operation(struct driver *d)
         run_transaction(d);
     else if (at < 90)
         snapshot_all(d);
-    else
+    else if (at < 98)
         check_out(d);
+    else
+        drop_all(d);
 }

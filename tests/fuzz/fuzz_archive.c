@@ -13,6 +13,7 @@
 #include "archive_format.h"
 #include "layout.h"
 #include "meta.h"
+#include "read.h"
 
 #include <sys/mman.h>
 
@@ -36,7 +37,9 @@ struct sealer {
     uint64_t raw_bytes[MOST];
     bool present[MOST]; /* in the list of entries */
     uint64_t entries;
-    struct lmc_hash digest[MOST]; /* of contents */
+    struct lmc_hash digest[MOST];    /* of contents */
+    const unsigned char *link[MOST]; /* frames of those that are links */
+    size_t link_bytes[MOST];
 };
 
 /* The shape of an identity's record, if it has one. */
@@ -63,7 +66,8 @@ static void seal_identity(struct sealer *sealer, const unsigned char *payload, u
         sealer->identity[i] = NULL;
 }
 
-/* `data`: the record behind that of the content, `data_bytes` 0 when it has none or several. */
+/* `data`: the record behind that of the content, `data_bytes` 0 when it has none or several; of what a link leads to,
+ * the link's. */
 static struct lmc_hash digest_of(const struct sealer *sealer, const struct lmcs_archive_content_df *df,
                                  const unsigned char *data, uint64_t data_bytes)
 {
@@ -80,6 +84,12 @@ static struct lmc_hash digest_of(const struct sealer *sealer, const struct lmcs_
     if (df->payload == LMCS_PAYLOAD_FRAME && lmc_frame_parse(data, data_bytes, &frame, NULL) == LMC_OK &&
         lmc_frame_digest(&frame, record[1], record[2], shape, &digest) != LMC_OK)
         digest = (struct lmc_hash){0, 0};
+    if (df->payload == LMCS_PAYLOAD_LINK && lmc_frame_parse(data, data_bytes, &frame, NULL) == LMC_OK &&
+        frame.predictor != 0 && !lmcs_link_digest(&frame, record[2], shape, &digest))
+        digest = (struct lmc_hash){0, 0};
+    if (df->payload == LMCS_PAYLOAD_LINKED && lmc_frame_parse(data, data_bytes, &frame, NULL) == LMC_OK &&
+        lmc_link_digest(&frame, df->output, record[2], shape, &digest) != LMC_OK)
+        digest = (struct lmc_hash){0, 0};
     return digest;
 }
 
@@ -87,6 +97,7 @@ static void seal_content(struct sealer *sealer, unsigned char *payload, uint32_t
 {
     uint64_t i = ++sealer->end.contents, base = 0, stored_bytes = 0;
     struct lmcs_archive_content_df df;
+    const unsigned char *frame;
     struct lmcs_archive_record_df next;
     unsigned char *data = payload + bytes;
     size_t data_bytes = 0, records = 0;
@@ -104,16 +115,24 @@ static void seal_content(struct sealer *sealer, unsigned char *payload, uint32_t
     if (records != 1)
         data_bytes = 0;
     data += data_bytes > 0 ? HEADER : 0;
-    if (df.base_count == 1 && bytes >= sizeof df + sizeof base)
-        memcpy(&base, payload + sizeof df, sizeof base);
-    if (df.payload == LMCS_PAYLOAD_FRAME && data_bytes >= 80) {
-        if (base > 0 && base < i)
-            memcpy(data + 64, &sealer->digest[base], sizeof *sealer->digest);
+    bool is_frame = df.payload == LMCS_PAYLOAD_FRAME || df.payload == LMCS_PAYLOAD_LINK;
+    for (size_t k = 0; k < df.base_count && bytes >= sizeof df + (k + 1) * sizeof base; k++) {
+        memcpy(&base, payload + sizeof df + k * sizeof base, sizeof base);
+        if (is_frame && data_bytes >= 64 + 16 * (k + 1) && base > 0 && base < i)
+            memcpy(data + 64 + 16 * k, &sealer->digest[base], sizeof *sealer->digest);
+    }
+    if (is_frame && data_bytes >= 80)
         seal_frame(data, data_bytes);
+    sealer->link[i] = df.payload == LMCS_PAYLOAD_LINK && data_bytes > 0 ? data : NULL;
+    sealer->link_bytes[i] = data_bytes;
+    frame = data;
+    if (df.payload == LMCS_PAYLOAD_LINKED && base > 0 && base < i && sealer->link[base] != NULL) {
+        frame = sealer->link[base];
+        data_bytes = sealer->link_bytes[base];
     }
     if (df.identity > 0 && df.identity <= sealer->end.identities && df.identity < MOST) {
         df.raw_bytes = sealer->raw_bytes[df.identity];
-        struct lmc_hash digest = digest_of(sealer, &df, data, data_bytes);
+        struct lmc_hash digest = digest_of(sealer, &df, frame, data_bytes);
         df.digest_low = digest.low;
         df.digest_high = digest.high;
     }

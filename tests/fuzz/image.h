@@ -240,6 +240,25 @@ static inline void image_seal(void)
 
 /* ---- Making it ---- */
 
+/* A step of SGD with momentum: two arrays that a link leads to from those of the snapshot before. */
+static inline void image_step(struct lmcs_capture *capture, unsigned step)
+{
+    static float buffer[400], weight[400];
+    static const struct lmcs_relation relation = {
+        .names = {"sgd.buffer", "sgd.weight"}, .name_count = 2, .optimizer = LMC_SGD, .lr = 0.5, .momentum = 0.5};
+    static const uint64_t shape = sizeof buffer / sizeof *buffer;
+    static const struct lmcs_tensor tensors[] = {{.name = "sgd.buffer", .dtype = LMC_F32, .ndim = 1, .shape = &shape},
+                                                 {.name = "sgd.weight", .dtype = LMC_F32, .ndim = 1, .shape = &shape}};
+    const void *const both[] = {buffer, weight};
+    struct lmcs_error error;
+    for (unsigned i = 0; i < shape; i++) { /* numbers of few bits: nothing is rounded */
+        buffer[i] = buffer[i] * 0.5F + (float)((i * 37 + step * 11) % 64) / 64;
+        weight[i] -= buffer[i] * 0.5F;
+    }
+    REQUIRE(lmcs_capture_relate(capture, &relation, 1, &error) == LMCS_OK, &error);
+    REQUIRE(lmcs_capture_put(capture, tensors, both, 2, &error) == LMCS_OK, &error);
+}
+
 /* A snapshot of two larger tensors, `parts` small ones, and an attachment; deltas of the one before in part. */
 static inline void image_snapshot(struct lmcs_pool *pool, const char *shelf, unsigned step, unsigned parts)
 {
@@ -265,6 +284,8 @@ static inline void image_snapshot(struct lmcs_pool *pool, const char *shelf, uns
     options.metric_count = 1;
     options.meta_json = meta;
     REQUIRE(lmcs_capture_begin(pool, shelf, &capture, &error) == LMCS_OK, &error);
+    if (strcmp(shelf, "run") == 0)
+        image_step(capture, step);
     for (unsigned i = 0; i < 2; i++) {
         snprintf(name, sizeof name, "w%u", i);
         REQUIRE(lmcs_capture_put(capture, &tensor, &pointer, 1, &error) == LMCS_OK, &error);
@@ -289,7 +310,7 @@ static inline void image_snapshot(struct lmcs_pool *pool, const char *shelf, uns
     REQUIRE(lmcs_capture_commit(capture, &options, NULL, &error) == LMCS_OK, &error);
 }
 
-/* "run" with deltas and a snapshot that was removed, "wide" whose manifest has several pages. */
+/* "run" with deltas, links and a snapshot that was removed, "wide" whose manifest has several pages. */
 static inline void image_make(void)
 {
     struct lmcs_error error;
@@ -299,6 +320,11 @@ static inline void image_make(void)
         image_snapshot(pool, "run", step, 3);
     image_snapshot(pool, "wide", 5, 120);
     REQUIRE(lmcs_compact(pool, NULL, &error) == LMCS_OK, &error);
+    struct lmcs_snapshot *snapshot;
+    struct lmcs_snapshot_storage storage;
+    REQUIRE(lmcs_snapshot_open(pool, "run@3", &snapshot, &error) == LMCS_OK, &error);
+    REQUIRE(lmcs_snapshot_storage(snapshot, &storage, &error) == LMCS_OK && storage.longest_line == 2, &error);
+    lmcs_snapshot_close(snapshot);
     REQUIRE(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &error) == LMCS_OK, &error);
     if (image.fill != NULL)
         image.fill(pool);

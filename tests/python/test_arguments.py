@@ -33,7 +33,7 @@ class SpiteError(Exception):
     """What hostile objects raise: it may pass through."""
 
 
-ALLOWED = (lmcstore.Error, TypeError, ValueError, SpiteError)
+ALLOWED = (lmcstore.Error, TypeError, ValueError, IndexError, SpiteError)
 
 # The C module also lets pass what the arguments' own types say: of buffers that can't be had, of ints too large.
 CORE_ALLOWED = (*ALLOWED, OverflowError, BufferError, NotImplementedError, MemoryError, AttributeError)
@@ -276,6 +276,9 @@ CALLS: list[Call] = [
     lambda store, shelf, snap, path, x, y: shelf.snapshot({"a": x}, wait=y).wait(),
     lambda store, shelf, snap, path, x, y: snap[x],
     lambda store, shelf, snap, path, x, y: snap[("model", x)],
+    lambda store, shelf, snap, path, x, y: snap["model"]["w"][x],
+    lambda store, shelf, snap, path, x, y: snap["model"]["w"][x, y],
+    lambda store, shelf, snap, path, x, y: snap.state_dict(x),
     lambda store, shelf, snap, path, x, y: snap.load_into(x),
     lambda store, shelf, snap, path, x, y: snap.load_into(model=x),
     lambda store, shelf, snap, path, x, y: snap.load_into({"model": {"w": x}}),
@@ -322,11 +325,13 @@ CORE_CALLS: list[Call] = [
 ]
 
 CAPTURE_CALLS: list[Call] = [
-    lambda capture, x, y: capture.put([x], y, b"\1", array.array("Q", [1]), array.array("q", [0]), b"\0", b""),
-    lambda capture, x, y: capture.put(x, b"\1", b"\1", y, array.array("q", [0]), b"\0", b""),
-    lambda capture, x, y: capture.put(["t"], b"\1", x, y, b"", b"\0", b""),
-    lambda capture, x, y: capture.put_same([x], [y], b"\1", b"\1", array.array("Q", [1])),
-    lambda capture, x, y: capture.put_same(["t"], ["u"], x, y, b""),
+    lambda capture, x, y: capture.put([x], y, array.array("Q", [1]), array.array("q", [0]), b""),
+    lambda capture, x, y: capture.put(x, array.array("I", [0x10101]), y, array.array("q", [0]), b""),
+    lambda capture, x, y: capture.put(["t"], x, y, b"", b""),
+    lambda capture, x, y: capture.put(["t"], array.array("I", [0x10101]), array.array("Q", [1]), x, y),
+    lambda capture, x, y: capture.put_same([x], [y], array.array("I", [0x10101]), array.array("Q", [1])),
+    lambda capture, x, y: capture.put_same(["t"], ["u"], array.array("I", [0x10001]), x),
+    lambda capture, x, y: capture.put_same(["t"], ["u"], x, y),
     lambda capture, x, y: capture.put_attachment(x, y),
     lambda capture, x, y: capture.reserve(x, 1, y),
     lambda capture, x, y: capture.reserve("t", x, array.array("Q", [4])),

@@ -24,11 +24,9 @@ def craft(shelf: lmcstore.Shelf, skeleton: Any, values: bytes = b"", tensors: tu
     count = len(tensors)
     capture.put(
         tensors,
-        bytes([_core.DTYPES["f32"]]) * count,
-        bytes([1]) * count,
+        array("I", [_core.DTYPES["f32"] | 1 << 8] * count),
         array("Q", [2] * count),
-        array("q", [0] * count),
-        bytes(count),
+        b"",
         array("Q", [data.data_ptr()] * count),
     )
     text = skeleton if isinstance(skeleton, bytes) else json.dumps(skeleton).encode()
@@ -190,11 +188,9 @@ def test_a_snapshot_without_a_structure_is_flat(shelf: lmcstore.Shelf) -> None:
     names = ["model.a.weight", "model.b", "x"]
     capture.put(
         names,
-        bytes([_core.DTYPES["f32"]]) * 3,
-        bytes([1]) * 3,
+        array("I", [_core.DTYPES["f32"] | 1 << 8] * 3),
         array("Q", [4] * 3),
-        array("q", [0] * 3),
-        bytes(3),
+        b"",
         array("Q", [data.data_ptr()] * 3),
     )
     capture.commit(None, 0, 0, (), (), (), None, False)

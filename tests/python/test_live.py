@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 from same import same
+from test_cli import BIN, as_json, text
+from test_scrub import damage
 
 IN_MEMORY = True
 
@@ -90,6 +93,9 @@ def test_low_precision_is_ml_dtypes_in_numpy(shelf: lmcstore.Shelf) -> None:
     assert shelf.live.tensor("f").tensor.dtype == torch.float8_e4m3fn
     with pytest.raises(lmcstore.UnsupportedError, match="no numbers"):
         shelf.live["x"] = np.array([object()])
+    with pytest.raises(lmcstore.UnsupportedError, match="x: a masked array"):
+        shelf.live["x"] = np.ma.masked_array([1, 2], [True, False])
+    assert "x" not in shelf.live
     shelf.live["e4m3"] = np.array([1.5], ml_dtypes.float8_e4m3)  # which torch and the store don't have: as bytes
     assert shelf.live["e4m3"].dtype == ml_dtypes.float8_e4m3 and float(shelf.live["e4m3"][0]) == 1.5
 
@@ -507,3 +513,69 @@ def test_damaged_dtypes_are_errors(shelf: lmcstore.Shelf) -> None:
         core.set_note(note)
         with pytest.raises(lmcstore.DamagedError):
             shelf.live["r"]
+
+
+def test_a_shelf_with_live_variables_is_renamed_and_dropped(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
+    shelf.live["w"] = torch.arange(6.0)
+    shelf.live["epoch"] = 7
+    held = shelf.live["w"]
+    for change in (lambda: shelf.rename("walk"), shelf.drop, lambda: shelf.drop(dry_run=True)):
+        with pytest.raises(lmcstore.InUseError, match='"w"'):
+            change()
+    del held
+    gc.collect()
+    shelf.rename("walk")
+    assert shelf.live["epoch"] == 7 and store["walk"].live["w"].tolist() == [0, 1, 2, 3, 4, 5]
+    store["run"].live["epoch"] = 1  # another shelf, which is called what the first one was
+    assert store["walk"].live["epoch"] == 7
+    gc.collect()
+    dry = shelf.drop(dry_run=True)
+    assert dry.freed_bytes > 0 and shelf.drop() == dry
+    assert "walk" not in store and store["run"].live["epoch"] == 1 and store.verify()["damages"] == 0
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_a_damaged_value_is_listed(pool_path: str, mode: str) -> None:
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        store["run"].live["fine"] = "a text"
+        store["run"].live["bad"] = "a needle in a haystack"
+        store["run"].live["w"] = torch.ones(5)
+    damage(pool_path, b"a needle in a haystack", 3)
+    with lmcstore.open(pool_path, mode, background=False) as store:
+        live = store["run"].live
+        infos = {name: live.info(name) for name in ("fine", "w")}
+        assert not any(info.is_damaged for info in infos.values())
+        assert list(live) == ["bad", "fine", "w"]
+        assert {info.name: info.is_damaged for info in live.infos()} == {"bad": True, "fine": False, "w": False}
+        with pytest.raises(lmcstore.DamagedError, match="bad"):
+            _ = live["bad"]
+        assert live["fine"] == "a text"
+        if os.access(BIN, os.X_OK):
+            shown = text("ls", pool_path, "run")
+            assert [line.split()[-1] for line in shown.splitlines() if " DAMAGED " in line] == ["bad"]
+            (found,) = as_json("ls", pool_path, "run")["shelves"]
+            assert [one["name"] for one in found["live"] if one["is_damaged"]] == ["bad"]
+        if mode == "r+":
+            live["bad"] = "mended"
+            assert live["bad"] == "mended" and not any(info.is_damaged for info in live.infos())
+
+
+@pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+def test_the_command_lists_live_variables(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
+    shelf.live["w"] = torch.zeros(3, 4, dtype=torch.bfloat16)
+    shelf.live["epoch"] = 7
+    shelf.live["epoch"] = 8
+    shelf.snapshot({"a": torch.ones(2)})
+    (found,) = as_json("ls", store.path)["shelves"]
+    epoch, weights = found["live"]
+    assert (weights["name"], weights["dtype"], weights["shape"], weights["bytes"]) == ("w", "bf16", [3, 4], 24)
+    assert weights["form"] == "tensor" and weights["version"] == shelf.live.info("w").version
+    assert epoch["form"] == "value" and epoch["version"] == shelf.live.info("epoch").version >= 2
+    shown = text("ls", store.path, "run").splitlines()
+    assert shown[0].startswith("run: 1 snapshot") and "LIVE VARIABLE" in shown[-3]
+    assert shown[-1].split()[:3] == ["bf16", "3x4", "24"] and shown[-1].endswith(" w")
+    assert "2 live variables of 3" in text("info", store.path)
+    found = as_json("info", store.path)["live_variables"]
+    assert found["count"] == 2 and found["bytes"] == sum(info.nbytes for info in shelf.live.infos())
+    store["bare"].snapshot({"a": 1})
+    assert "LIVE" not in text("ls", store.path, "bare")

@@ -208,7 +208,7 @@ def test_modules_on_meta_and_of_other_dtype(shelf: lmcstore.Shelf) -> None:
     shelf.snapshot({"model": model.state_dict()})
     with torch.device("meta"):
         empty = torch.nn.Linear(3, 2)
-    empty.load_state_dict(shelf[1]["model"], assign=True)
+    empty.load_state_dict(shelf[1].state_dict("model"), assign=True)
     same(dict(model.state_dict()), dict(empty.state_dict()))
     half = torch.nn.Linear(3, 2).to(torch.bfloat16)
     shelf[1].load_into(model=half)  # as torch does it
@@ -264,6 +264,28 @@ def test_generators_of_python_and_numpy(shelf: lmcstore.Shelf) -> None:
         snapshot.load_into(numpy={"pcg": twister, "twister": twister})
     with pytest.raises(lmcstore.InvalidError, match=r"random\.Random"):
         snapshot.load_into(numpy=fresh[0])
+
+
+def test_the_generators_behind_the_modules(shelf: lmcstore.Shelf) -> None:
+    import random
+
+    before = random.getstate(), np.random.get_state()
+    try:
+        legacy = np.random.RandomState(3)
+        legacy.standard_normal()  # which keeps a second one
+        snapshot = shelf.snapshot(
+            {"random": random.getstate(), "numpy": np.random.get_state(), "legacy": [legacy.get_state()]}
+        )
+        expected = random.random(), np.random.random_sample(), legacy.standard_normal()
+        fresh = np.random.RandomState(4)
+        snapshot.load_into(random=random, numpy=np.random, legacy=[fresh])
+        assert expected == (random.random(), np.random.random_sample(), fresh.standard_normal())
+        for wrong in ({"random": np.random}, {"numpy": random}, {"random": np.random.RandomState(1)}):
+            with pytest.raises(lmcstore.InvalidError, match="has no state of"):
+                snapshot.load_into(**wrong)
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
 
 
 def test_a_grad_scaler_and_a_sampler(shelf: lmcstore.Shelf) -> None:

@@ -190,3 +190,24 @@ def test_entries(shelf: lmcstore.Shelf) -> None:
     first = {entry["name"]: entry for entry in shelf[1].entries()}
     assert first["b"]["content"] == entries["b"]["content"]
     assert first["w"]["content"] != entries["w"]["content"]
+
+
+def test_log_and_tags(store: lmcstore.Store, shelf: lmcstore.Shelf) -> None:
+    assert len(shelf.log()) == 0 and shelf.tags == {} and repr(shelf.log()) == "shelf run"
+    for step in range(5):
+        shelf.snapshot({"w": torch.full((300,), float(step))}, step=10 * step, metrics={"loss": 1 / (step + 1)})
+    shelf.tag(2, "best", "good")
+    shelf[2].load_into({"w": torch.zeros(300)})
+    shelf.snapshot({"w": torch.ones(300)}, tags=["<b>"])
+    log = shelf.log(3)
+    assert [snap.number for snap in log] == [6, 5, 4] and log[0] == shelf.latest and len(log[1:]) == 2
+    lines = repr(log).splitlines()
+    assert len(lines) == 6 and lines[-1] == "... and 3 older"
+    assert lines[2].split()[0] == "6" and lines[2].split()[3] == "2" and lines[2].endswith("<b>")
+    assert lines[3].split()[:2] == ["5", "40"] and lines[3].endswith("loss 0.2") and " 4 " not in lines[3]
+    assert len(shelf.log(None)) == 6 and "best, good" in repr(shelf.log(None))
+    assert shelf.tags == {"<b>": 6, "best": 2, "good": 2}
+    assert "&lt;b&gt;" in log._repr_html_() and "and 3 more" in log._repr_html_()
+    for wrong in (0, -1, True, "2"):
+        with pytest.raises(lmcstore.InvalidError):
+            shelf.log(wrong)  # type: ignore[arg-type]

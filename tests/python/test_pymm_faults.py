@@ -309,8 +309,9 @@ def test_6_objects_are_refused(s: pymm.shelf) -> None:
         if isinstance(value, np.ndarray):
             with pytest.raises(RuntimeError, match="holds no numbers"):
                 s.x = value
-    with pytest.raises(RuntimeError):
-        s.x = pymm.ndarray((3,), dtype=object)
+    for bad in (lambda: pymm.ndarray((3,), dtype=object), lambda: np.ma.masked_array([1, 2], [True, False])):
+        with pytest.raises(RuntimeError):
+            s.x = bad()
     with pytest.raises(RuntimeError):
         s.x = np.zeros(2, dtype=[("a", "i4"), ("o", object)])
     assert s.items == []

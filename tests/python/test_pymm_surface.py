@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import Any
 
+import lmcstore
 import numpy as np
 import pymm
 import pytest
@@ -178,6 +179,31 @@ def test_erase_while_others_refer_to_it(s: pymm.shelf) -> None:
         del view
         s.erase(name)
         assert name not in s
+
+
+def test_what_is_let_go_of_is_made_durable_if_it_stays(folder: str, s: pymm.shelf) -> None:
+    def version() -> int:
+        return int(live.info("x").version)
+
+    s.x = np.zeros(1000)
+    with lmcstore.open(f"{folder}/test.pool") as store:
+        live = store["test"].live
+        held = live.tensor("x")
+        s.x[0] = 1
+        before = version()
+        with pytest.raises(RuntimeError, match="can't be erased"):
+            s.erase("x")
+        assert version() > before and s.x[0] == 1
+        view, before = s.x[2:], version()
+        with pytest.raises(RuntimeError, match="can't be erased"):
+            s.erase("x")
+        view[0] = 2
+        del view
+        s._names.forget()
+        assert version() > before and s.x[2] == 2
+        before = held.info().version
+        s.x = np.ones(3)
+        assert held.info().version == before and held.info().name == "" and held.array[2] == 2
 
 
 # ---- Arrays -------------------------------------------------------------------------------------------------------
@@ -355,6 +381,33 @@ def test_an_optimizer_steps_on_the_shelf(folder: str) -> None:
 # ---- Numbers, texts, bytes ----------------------------------------------------------------------------------------
 
 
+def test_parameters_of_a_module_on_the_shelf(folder: str) -> None:
+    s = new(folder)
+    s.w, s.b = torch.randn(4, 3), torch.zeros(4)
+    model = torch.nn.Linear(3, 4)
+    model.weight, model.bias = torch.nn.Parameter(s.w), torch.nn.Parameter(s.b)
+    assert len(list(model.parameters())) == 2 and model.weight.data_ptr() == s.w.data_ptr() and not s.w.requires_grad
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    before, state = s.w.tolist(), copy.deepcopy(model.state_dict())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert s.w.tolist() == model.weight.tolist() != before
+    other = copy.deepcopy(model)
+    assert len(list(other.parameters())) == 2 and type(other.weight) is torch.nn.Parameter
+    assert other.weight.data_ptr() != s.w.data_ptr()
+    loaded = pickle.loads(pickle.dumps(model.state_dict()))
+    assert type(loaded["weight"]) is torch.Tensor and torch.equal(loaded["weight"], s.w)
+    with pytest.raises(RuntimeError, match="can't be erased"):
+        s.erase("w")
+    model.load_state_dict(state)
+    assert s.w.tolist() == before
+    s.save(model.state_dict(), "model")
+    del s, model, optimizer, other
+    gc.collect()
+    s = again(folder)
+    assert s.w.tolist() == before and s.load("model")["weight"].tolist() == before
+
+
 def test_numbers(folder: str) -> None:
     s = new(folder)
     s.n = pymm.float_number(700.001)
@@ -529,6 +582,16 @@ def test_dlpack_array(folder: str) -> None:
     assert str(type(s.a)) == "<class 'pymm.dlpack_array.shelved_dlpack_array'>"
 
 
+def test_values_that_others_made(folder: str, s: pymm.shelf) -> None:
+    assert s.mr.put_named_memory("raw", b"abc") is None
+    with lmcstore.open(f"{folder}/test.pool") as store:
+        store["test"].live.value("counter").add(5)
+        assert (s.raw, s.counter) == (b"abc", 5) and isinstance(s.raw, pymm.ShelvedCommon)
+        s.raw += b"d"
+        s.counter += 1
+        assert store["test"].live["raw"] == b"abcd" and store["test"].live["counter"] == 6
+
+
 def test_named_memory(folder: str) -> None:
     resource = pymm.MemoryResource("named", 8, pmem_path=folder)
     memory = resource.create_named_memory("m", 1000, 8, True)
@@ -611,3 +674,25 @@ def test_views_outlive_the_shelf(folder: str) -> None:
     assert view[0] == 9 and float(t[0]) == 8 and n == 8
     s = again(folder)  # the same pool, which is open still
     assert s.x[1] == 9 and s.n == 7
+
+
+def test_a_shadow_is_a_base_class() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        pymm.Shadow()  # type: ignore[abstract]
+
+
+def test_variables_in_a_snapshot(folder: str, tmp_path: Any) -> None:
+    """Training in the pool, and history beside it: a snapshot takes them as what they are without a shelf."""
+    shelf = new(folder)
+    shelf.w = torch.arange(12.0).reshape(3, 4)
+    shelf.a = np.arange(6, dtype=np.int16)
+    module = torch.nn.Linear(4, 3)
+    module.weight = torch.nn.Parameter(shelf.w)
+    with lmcstore.open(tmp_path / "run.pool") as store:
+        store["run"].snapshot({"module": module.state_dict(), "w": shelf.w, "a": shelf.a, "part": shelf.a[1:3]})
+        shelf.w.fill(0)
+        back = store["run"].latest.state_dict()
+    assert type(back["w"]) is torch.Tensor and torch.equal(back["w"], torch.arange(12.0).reshape(3, 4))
+    assert back["module"]["weight"].data_ptr() == back["w"].data_ptr()  # tied
+    assert type(back["a"]) is np.ndarray and back["a"].tolist() == [0, 1, 2, 3, 4, 5] and back["a"].dtype == np.int16
+    assert back["part"].tolist() == [1, 2]

@@ -17,6 +17,7 @@ import lmcstore
 import numpy as np
 import pytest
 import torch
+from test_links import WAYS, Trainer, train
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
@@ -84,8 +85,8 @@ def expect_same(store: lmcstore.Store, archive: Archive) -> int:
             assert found.meta == snapshot.meta
             assert repr(found.metrics) == repr(snapshot.metrics)
             names, kinds, dtypes, shapes, buffers = snapshot._handle.view(None, 0, 0).unpack()
-            metadata = found.text is None  # an attachment that the library keeps to itself
-            assert len(names) == len(found.entries) - metadata
+            own = {"lmcstore.meta", "lmcstore.relations", "lmcstore.constants"}  # attachments that are not shown
+            assert len(names) == sum(identity.name not in own for identity, _ in found.entries.values())
             for name, kind, dtype, shape, buffer in zip(names, kinds, dtypes, shapes, buffers, strict=True):
                 identity, content = found.find(name, kind)
                 assert (identity.dtype, identity.shape) == (dtype, tuple(shape)), name
@@ -106,6 +107,36 @@ def test_every_tensor(store: lmcstore.Store, tmp_path: Path) -> None:
     assert any(snapshot.is_changes for snapshot in archive.shelves["run"].snapshots)
     assert any(snapshot.text is None for shelf in archive.shelves.values() for snapshot in shelf.snapshots)
     assert list(read(dump(store, tmp_path / "one", "other")).shelves) == ["other"]
+
+
+def expect_steps(store: lmcstore.Store, archive: Archive) -> None:
+    """Every tensor of every step, and every content, whether anything listed has it or not."""
+    for found in archive.shelves["run"].snapshots:
+        names, kinds, _, _, buffers = store["run"][found.number]._handle.view(None, 0, 0).unpack()
+        for name, kind, buffer in zip(names, kinds, buffers, strict=True):
+            assert found.find(name, kind)[1].read() == bytes(memoryview(buffer)), (found.number, name)
+    for content in archive.contents:
+        content.read()
+
+
+@pytest.mark.parametrize("way", ["AdamW", "Adam, amsgrad", "SGD, Nesterov"])
+def test_links(store: lmcstore.Store, tmp_path: Path, way: str) -> None:
+    run = store["run"]
+    run.policy = "keep_raw=1 links=2"
+    trainer = Trainer(WAYS[way])
+    train(run, trainer, steps=5)
+    store.compact()
+    archive = read(dump(store, tmp_path / "archive"))
+    assert {content.payload for content in archive.contents} >= {0, 1, 2, 3}
+    assert max(content.line for content in archive.contents) == 2
+    expect_steps(store, archive)
+    train(run, trainer, steps=2)
+    store.compact()
+    with (tmp_path / "archive").open("rb") as older, (tmp_path / "since").open("wb") as file:
+        store.dump(file, since=[older])
+    since = Archive((tmp_path / "since").open("rb"), [archive])
+    assert len(since.shelves["run"].snapshots) == 2 and any(content.payload == 2 for content in since.contents)
+    expect_steps(store, since)
 
 
 @pytest.mark.skipif(not os.access(BIN, os.X_OK), reason="the command is not built")

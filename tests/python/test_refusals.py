@@ -11,6 +11,7 @@ import warnings
 from typing import Any
 
 import lmcstore
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -163,6 +164,27 @@ def test_depth(shelf: lmcstore.Shelf) -> None:
         with pytest.raises(lmcstore.UnsupportedError, match="deep"):
             shelf.snapshot(nested(levels))
     assert len(shelf) == 1
+
+
+def _made_by_others() -> list[str]:
+    kinds = {name: getattr(ml_dtypes, name) for name in dir(ml_dtypes)}
+    return sorted(name for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, np.generic))
+
+
+@pytest.mark.parametrize("name", _made_by_others())
+def test_dtypes_of_others_come_back_or_are_refused(shelf: lmcstore.Shelf, name: str) -> None:
+    """Some have the character of one of NumPy's: int1 that of float16, float8_e4m3b11fnuz that of uint64."""
+    array = np.arange(5).astype(getattr(ml_dtypes, name))
+    try:
+        shelf.snapshot({"x": array})
+    except lmcstore.UnsupportedError as error:
+        assert str(error).startswith("x: ") and name in str(error)
+    else:
+        back = shelf.latest["x"]
+        assert back.dtype == array.dtype and back.tobytes() == array.tobytes()
+    shelf.live["x"] = array
+    back = shelf.live["x"]
+    assert back.dtype == array.dtype and back.tobytes() == array.tobytes()
 
 
 def test_dtensor(shelf: lmcstore.Shelf, tmp_path: Any) -> None:

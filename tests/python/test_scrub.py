@@ -2,7 +2,7 @@
 """Scrub and repair, from Python and by the command: what is damaged is named, mended, or known to be lost."""
 
 import os
-import shutil
+import subprocess
 
 import lmcstore
 import numpy as np
@@ -64,6 +64,16 @@ def test_what_is_damaged_is_named_and_mended(pool, weights):
             store["run"][2]["w"]
         assert (store["run"][2]["step"] == 1).all()
 
+        store["fine"].snapshot({"a": np.arange(5)})
+        with open(pool + ".part", "wb") as file:
+            with pytest.raises(lmcstore.DamagedError):
+                store.dump(file)
+            file.truncate(0)
+            file.seek(0)
+            assert store.dump(file, skip_lost=True)["snapshots"] == 1  # the others have lost something
+        (left,) = lmcstore.archive.ls(pool + ".part")["snapshots"]
+        assert (left["shelf"], left["number"]) == ("fine", 1)
+
         report = store.scrub(repair=True, sources=[pool + ".archive"])
         assert report["list"][0]["state"] == "mended" and report["list"][0]["source"] == pool + ".archive"
         assert report["lost"] == 0 and store.info()["lost_contents"] == 0
@@ -119,7 +129,7 @@ def test_the_command(pool, tmp_path):
     assert "lost: w" in lost and "of 1 content something is lost" in lost
     assert "something is lost" in text("info", pool)
     assert as_json("info", pool)["scrub"]["lost_contents"] == 1
-    shutil.copyfile(pool, tmp_path / "copy")  # as damaged as the pool
+    subprocess.run(["cp", "--sparse=always", pool, tmp_path / "copy"], check=True)  # as damaged as the pool
     cli("scrub", pool, "--repair", "--from", tmp_path / "copy", code=1)
     mended = text("scrub", pool, "--repair", "--from", tmp_path / "copy", "--from", pool + ".archive")
     assert f"mended from {pool}.archive" in mended and "1 damage, 1 mended" in mended

@@ -370,12 +370,12 @@ def test_parts(shelf: lmcstore.Shelf) -> None:
     snapshot = shelf.snapshot(state)
     same(state["model"]["h.0.weight"], snapshot["model.h.0.weight"])
     same(state["model"]["h"][0]["bias"], snapshot["model.h.0.bias"])
-    same(state["model"], snapshot["model"])
+    same(state["model"], snapshot.state_dict("model"))
     assert snapshot[("a", "b.c")] == 1 and snapshot[("a", "b", "c")] == 2 and snapshot["a.b"] == {"c": 2}
     assert snapshot[("n", 1)] == "int" and snapshot[("n", "1")] == "str"
     assert snapshot["list.1.0"] == 20 and snapshot[("list", 1, 1)] == 30 and snapshot["list.1"] == [20, 30]
     assert snapshot[7] == "seven" and snapshot["7"] == "seven"
-    same(state, snapshot[()])
+    same(state, snapshot.state_dict(()))
     for ambiguous in ("a.b.c", "n.1"):
         with pytest.raises(ValueError, match="tuple"):
             snapshot[ambiguous]

@@ -47,7 +47,7 @@ def test_identity_is_kept(shelf: lmcstore.Shelf) -> None:
 def test_a_part_holds_its_own_ties(shelf: lmcstore.Shelf) -> None:
     weight = torch.randn(3)
     snapshot = shelf.snapshot({"a": weight, "b": {"x": weight, "y": weight}})
-    part = snapshot["b"]
+    part = snapshot.state_dict("b")
     assert part["x"] is part["y"]
     same(weight, part["x"])
     same(weight, snapshot["b.y"])
@@ -88,3 +88,14 @@ def test_ties_over_steps(shelf: lmcstore.Shelf) -> None:
     for snapshot in shelf:
         back = snapshot.state_dict()
         assert back["embedding.weight"].data_ptr() == back["head.weight"].data_ptr()
+
+
+def test_several_views_that_begin_at_one_address(shelf: lmcstore.Shelf) -> None:
+    base = torch.arange(12.0).view(3, 4)
+    state = {"first row": base[0], "all": base, "bits": base[0].view(torch.int32), "z": [base.view(3, 4), base[0]]}
+    back = shelf.snapshot(state).state_dict()
+    same(state, back)
+    addresses = [back[key].data_ptr() for key in ("first row", "all", "bits")]
+    assert len(set(addresses)) == 3
+    assert back["z"][0].data_ptr() == back["all"].data_ptr()
+    assert back["z"][1].data_ptr() == back["first row"].data_ptr()

@@ -254,7 +254,7 @@ static uint64_t number_to_remove(struct actor *actor, unsigned shelf)
 
 static void remove_one(struct actor *actor, unsigned shelf)
 {
-    struct lmcs_removal removal = {0, 0, 0};
+    struct lmcs_removal removal = {0};
     uint64_t number = number_to_remove(actor, shelf);
     struct event event = begin(OP_REMOVE, shelf);
     event.number = number;

@@ -119,12 +119,12 @@ def trend_of(samples: list[tuple[float, float]], limit: Limit) -> Trend | None:
     return Trend(median, growth, z, growth > max(limit.share * median, limit.amount) and z > CHANCE_Z)
 
 
-def evaluate(series: dict[str, list[tuple[float, float]]]) -> int:
+def evaluate(series: dict[str, list[tuple[float, float]]], growth: dict[str, Limit] = GROWTH) -> int:
     """Print the table; give the number of quantities that grow."""
     print(f"{'quantity':24} {'median':>12} {'growth':>12} {'allowed':>10} {'z':>6}")
     growing = 0
     judged = 0
-    for name, limit in GROWTH.items():
+    for name, limit in growth.items():
         trend = trend_of(series.get(name, []), limit)
         if trend is None:
             continue

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every step's whole optimizer state for little more than its gradient, by snapshotting every step and nothing else."""
+
+import copy
+import math
+
+import lmcstore
+import pytest
+import torch
+from lmcstore._gradients import scale_of
+from same import same
+from test_cli import text
+from torch import nn
+
+STEPS = 9
+
+
+class Trainer:
+    """A small network with gradients that come from bf16, and its optimizer."""
+
+    def __init__(self, make, clip=None):
+        torch.manual_seed(7)
+        self.model = nn.Sequential(nn.Embedding(64, 96), nn.Linear(96, 128), nn.GELU(), nn.Linear(128, 64))
+        self.low = copy.deepcopy(self.model).bfloat16()
+        self.optimizer = make(self.model)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step))
+        self.clip = clip
+
+    def step(self):
+        with torch.no_grad():
+            for small, large in zip(self.low.parameters(), self.model.parameters(), strict=True):
+                small.copy_(large)
+        self.low.zero_grad()
+        data = torch.randint(64, (32,))
+        nn.functional.cross_entropy(self.low(data).float(), (data * 5 + 3) % 64).backward()
+        for small, large in zip(self.low.parameters(), self.model.parameters(), strict=True):
+            large.grad = small.grad.float()
+        scale = None
+        if self.clip is not None:
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            scale = min(1.0, float(self.clip / (norm + 1e-6)))
+        self.optimizer.step()
+        self.schedule.step()
+        return scale
+
+    def state(self):
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+        }
+
+
+def groups(model):
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    return [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+
+
+WAYS = {
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
+    "AdamW, fused, groups": lambda model: torch.optim.AdamW(groups(model), lr=1e-3, fused=True),
+    "Adam, amsgrad": lambda model: torch.optim.Adam(model.parameters(), lr=1e-3, amsgrad=True),
+    "SGD, Nesterov": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+}
+
+
+def train(shelf, trainer, steps=STEPS, hint=lambda trainer, scale: {}):
+    states = []
+    for step in range(steps):
+        scale = trainer.step()
+        states.append(copy.deepcopy(trainer.state()))
+        shelf.snapshot(trainer.state(), step=step, **hint(trainer, scale))
+    return states
+
+
+def assert_all_there(shelf, states):
+    for snapshot, state in zip(shelf, states, strict=True):
+        same(state, snapshot.state_dict())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_are_stored_by_links(pool_path, way):
+    with lmcstore.open(pool_path, background=False) as store:
+        shelf = store["run"]
+        shelf.policy = "keep_raw=1"
+        states = train(shelf, Trainer(WAYS[way]))
+        store.compact()
+        for number in range(3, STEPS):
+            storage = shelf[number].storage()
+            assert storage["links_note"] is None
+            assert storage["link_contents"] >= 6, storage
+            assert shelf[number].stored_bytes < 0.3 * shelf[number].raw_bytes
+        assert_all_there(shelf, states)
+        store.verify()
+    with lmcstore.open(pool_path, "r") as store:
+        assert_all_there(store["run"], states)
+
+
+HINTS = {
+    "none": lambda trainer, scale: {},
+    "scale": lambda trainer, scale: {"gradient_scale": scale},
+    "model": lambda trainer, scale: {"gradients": trainer.model},
+    "optimizer": lambda trainer, scale: {"gradients": trainer.optimizer},
+    "tensors": lambda trainer, scale: {"gradients": {str(p): p.grad for p in trainer.model.parameters()}},
+}
+
+
+def test_clipped_gradients_with_and_without_hints(pool_path):
+    shares = {}
+    with lmcstore.open(pool_path, background=False) as store:
+        for name, hint in HINTS.items():
+            shelf = store[name]
+            shelf.policy = "keep_raw=1"
+            states = train(shelf, Trainer(WAYS["AdamW"], clip=0.01), hint=hint)
+            store.compact()
+            assert_all_there(shelf, states)
+            stored = sum(shelf[number].stored_bytes for number in range(3, STEPS))
+            raw = sum(shelf[number].raw_bytes for number in range(3, STEPS))
+            shares[name] = stored / raw
+    assert max(shares.values()) < 0.36, shares
+    assert max(shares.values()) < 1.02 * shares["none"], shares
+
+
+def test_the_scale_of_gradients():
+    torch.manual_seed(3)
+    short = torch.randn(4000).bfloat16()
+    for scale in (1.0, 0.37, 0.0123, 1 / 3):
+        found = scale_of(short.float() * scale)
+        assert found > 0 and math.frexp(found)[0] == math.frexp(torch.tensor(scale).item())[0]
+    assert scale_of([short[:2000], None, short[2000:].reshape(4, 500).T]) == 1
+    assert scale_of((short.float() * 0.37).numpy()) == scale_of(short.float() * 0.37)
+    assert scale_of(torch.randn(4000)) == scale_of([]) == scale_of(nn.Linear(2, 2)) == 0
+    for wrong in (3, "gradients", ["a"], [object()], object()):
+        with pytest.raises(lmcstore.UnsupportedError, match="gradients of type"):
+            scale_of(wrong)
+
+
+def test_gradients_and_their_scale(pool_path):
+    with lmcstore.open(pool_path) as store, pytest.raises(lmcstore.InvalidError, match="give one of them"):
+        store["run"].snapshot({}, gradients=[], gradient_scale=1)
+
+
+def test_an_average_before_the_model(pool_path):
+    """Its tensors have all shapes of the model's, and come first; one is called what it is, and one is not."""
+    with lmcstore.open(pool_path, background=False) as store:
+        for name in ("ema", "a"):
+            shelf = store[name]
+            shelf.policy = "keep_raw=1"
+            trainer = Trainer(WAYS["AdamW"])
+            average = torch.optim.swa_utils.AveragedModel(trainer.model).module
+            states = []
+            for step in range(STEPS):
+                trainer.step()
+                with torch.no_grad():
+                    for mean, now in zip(average.parameters(), trainer.model.parameters(), strict=True):
+                        mean.lerp_(now, 0.1)
+                states.append(copy.deepcopy({name: average.state_dict(), **trainer.state()}))
+                shelf.snapshot({name: average.state_dict(), **trainer.state()}, step=step)
+            store.compact()
+            assert_all_there(shelf, states)
+            for number in range(3, STEPS):
+                linked = {e["name"] for e in shelf[number].entries() if e["stored_as"] == "link"}
+                assert "model.1.weight" in linked and f"{name}.1.weight" not in linked
+
+
+def test_a_bound_on_lines_and_none_at_all(pool_path):
+    with lmcstore.open(pool_path, background=False) as store:
+        short, off = store["short"], store["off"]
+        short.policy = "keep_raw=1 links=2"
+        off.policy = "keep_raw=1 links=off"
+        states = train(short, Trainer(WAYS["AdamW"]))
+        train(off, Trainer(WAYS["AdamW"]))
+        store.compact()
+        assert max(snapshot.storage()["longest_line"] for snapshot in short) == 2
+        assert all(snapshot.storage()["link_contents"] == 0 for snapshot in off)
+        assert_all_there(short, states)
+        assert_all_there(off, states)
+
+
+def test_steps_that_are_missing_are_said(pool_path):
+    with lmcstore.open(pool_path, background=False) as store:
+        shelf = store["run"]
+        shelf.policy = "keep_raw=1"
+        trainer = Trainer(WAYS["AdamW"])
+        states = []
+        for step in range(12):
+            trainer.step()
+            if step % 3 == 2:
+                states.append(copy.deepcopy(trainer.state()))
+                shelf.snapshot(trainer.state(), step=step)
+        store.compact()
+        assert all(snapshot.storage()["link_contents"] == 0 for snapshot in shelf)
+        assert "missing" in shelf[3].storage()["links_note"]
+        assert_all_there(shelf, states)
+
+
+@pytest.mark.parametrize("way", ["AdamW", "SGD, Nesterov"])
+def test_nothing_else_of_a_snapshot_is_changed_by_it(pool_path, way):
+    trainer = Trainer(WAYS[way])
+    trainer.step()
+    metrics = [{}, {"loss": 0.5}, {"loss": 0.5, "norm": 2.0}, {"accuracy": 0.75, "loss": 0.5, "norm": 2.0}]
+    with lmcstore.open(pool_path) as store:
+        for number, given in enumerate(metrics, 1):
+            snap = store["run"].snapshot(trainer.state(), step=7, metrics=given, tags=["t"], meta={"way": way})
+            assert (snap.metrics, snap.tags, snap.meta, snap.step) == (given, ["t"], {"way": way}, 7), number
+
+
+def test_a_run_that_went_astray_is_kept(pool_path):
+    trainer = Trainer(WAYS["AdamW"])
+    trainer.step()
+    for lr in (float("nan"), float("inf")):
+        trainer.optimizer.param_groups[0]["lr"] = lr
+        with lmcstore.open(pool_path) as store:
+            same(trainer.state(), store["run"].snapshot(trainer.state()).state_dict())
+
+
+def test_a_scale_that_is_none(pool_path):
+    with lmcstore.open(pool_path) as store:
+        for scale in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(lmcstore.InvalidError, match="gradient_scale"):
+                store["run"].snapshot({}, gradient_scale=scale)
+
+
+def test_it_is_shown_how_each_is_stored(pool_path, tmp_path):
+    with lmcstore.open(pool_path, background=False) as store:
+        shelf = store["run"]
+        shelf.policy = "keep_raw=1"
+        trainer = Trainer(WAYS["AdamW"])
+        for step in (0, 1, 2, 5, 6, 7):
+            while trainer.schedule.last_epoch <= step:
+                trainer.step()
+            shelf.snapshot(trainer.state(), step=step)
+        store.compact()
+    rows = {}
+    lines = text("ls", pool_path).splitlines()
+    for line in lines:
+        if line.split()[:1] and line.split()[0].isdigit():
+            rows[int(line.split()[0])] = line
+    assert "links 1" in rows[2] and "links" not in rows[4] and "links 1" in rows[5] and " raw " in rows[6]
+    assert any(line == "  no link to 4: the step before it is missing" for line in lines)
+    page = tmp_path / "page.html"
+    text("report", pool_path, "-o", page)
+    assert "No link leads to snapshot 4: the step before it is missing." in page.read_text()
