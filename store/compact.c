@@ -676,8 +676,8 @@ static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base
     return status;
 }
 
-/* The first content that is noted as unused but as a base, and not settled. *found false: there is none. */
-static enum lmcs_status find_unused(struct lmcs_pool *pool, struct unused_base *base, bool *found,
+/* The first content, from an id on, that is noted as unused but as a base, and not settled. *found false: none. */
+static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struct unused_base *base, bool *found,
                                     struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -692,7 +692,7 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, struct unused_base *
         return status;
     }
     status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_DEPENDENTS, &txn.root.trees[LMCS_TREE_DEPENDENTS],
-                              (struct lmcs_key_df){0, 0}, error);
+                              (struct lmcs_key_df){0, from}, error);
     base->successor = LMCS_BASE_SETTLED;
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0) {
         size_t bytes;
@@ -788,35 +788,49 @@ static enum lmcs_status settle_unused(struct round *round, uint64_t id, struct l
     return status;
 }
 
+/* Under lmcs_code_keep_out. */
+static enum lmcs_status rebase_dependents(struct round *round, struct unused_base *base, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < base->dependent_count; i++)
+        status = rebase_one(round, base, base->dependents[i], error);
+    return status == LMCS_OK && base->bears_links ? restart_line(round, base->id, error) : status;
+}
+
+/* If it has to stay, it need not stay raw. */
+static enum lmcs_status code_unused(struct round *round, const struct unused_base *base, struct lmcs_error *error)
+{
+    round->count = 0;
+    if (base->content.df.payload != LMCS_PAYLOAD_RAW || base->content.df.raw_bytes < LMCS_PLAN_LEAST_BYTES)
+        return LMCS_OK;
+    enum lmcs_status status = add_candidate(round, &(struct candidate){.content = base->id}, error);
+    return status == LMCS_OK ? code_candidates(round, error) : status;
+}
+
+/* A base for which there is no room keeps its turn, and the others come to theirs. */
 static enum lmcs_status rebase_round(struct round *round, struct lmcs_error *error)
 {
     struct unused_base base;
     bool found;
-    enum lmcs_status status = find_unused(round->pool, &base, &found, error);
+    uint64_t from = 0;
+    enum lmcs_status status = find_unused(round->pool, from, &base, &found, error);
     while (status == LMCS_OK && found) {
-        uint64_t id = base.id;
+        const uint64_t id = base.id, before = round->swapped;
         status = go_on(round, 0, 1, error);
         if (status != LMCS_OK || !lmcs_code_keep_out(round->pool))
             break;
-        round->worked = true;
-        for (size_t i = 0; status == LMCS_OK && i < base.dependent_count; i++)
-            status = rebase_one(round, &base, base.dependents[i], error);
-        if (status == LMCS_OK && base.bears_links)
-            status = restart_line(round, id, error);
+        status = rebase_dependents(round, &base, error);
         lmcs_code_let_in(round->pool);
-        /* If it has to stay, it need not stay raw. */
-        round->count = 0;
-        if (status == LMCS_OK && base.content.df.payload == LMCS_PAYLOAD_RAW &&
-            base.content.df.raw_bytes >= LMCS_PLAN_LEAST_BYTES) {
-            struct candidate candidate = {.content = base.id};
-            status = add_candidate(round, &candidate, error);
-            if (status == LMCS_OK)
-                status = code_candidates(round, error);
-        }
+        if (status == LMCS_OK)
+            status = code_unused(round, &base, error);
         if (status == LMCS_OK)
             status = settle_unused(round, id, error);
+        else if (status == LMCS_FULL)
+            from = id + 1;
+        round->worked |= status == LMCS_OK || round->swapped > before;
+        status = unless_full(status);
         if (status == LMCS_OK)
-            status = find_unused(round->pool, &base, &found, error);
+            status = find_unused(round->pool, from, &base, &found, error);
         if (status == LMCS_OK && found && base.id == id) /* a walk sees it, and a search does not */
             status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the note of an unused base",
                                round->pool->path);
@@ -938,7 +952,7 @@ static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
     if (status == LMCS_OK)
         status = code_round(round, error);
     if (status == LMCS_OK)
-        status = unless_full(rebase_round(round, error));
+        status = rebase_round(round, error);
     if (status == LMCS_OK && !round->worked)
         status = unless_full(move_round(round, error));
     if (status == LMCS_OK)
@@ -1121,6 +1135,7 @@ enum lmcs_status lmcs_compactor_start(struct lmcs_pool *pool, struct lmcs_error 
         int failure = pthread_create(&compactor->thread, NULL, background, compactor);
         pthread_sigmask(SIG_SETMASK, &old, NULL);
         compactor->started = failure == 0;
+        compactor->error[0] = '\0'; /* it was of the thread before */
         if (failure != 0)
             status = lmcs_fail_errno(error, failure, "%s: can't start the compactor's thread", pool->path);
     }

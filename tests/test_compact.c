@@ -636,6 +636,48 @@ static void a_full_pool_is_compacted_as_far_as_it_goes(void **state)
     state_free(little);
 }
 
+static bool comes_to_an_end(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what;
+    (void)done;
+    (void)total;
+    return ++*(unsigned *)context < 10000;
+}
+
+/* What rested on a snapshot that was removed is coded otherwise, and that takes room, which a full pool has not. */
+static void no_room_to_replace_a_base(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct rng rng = {31};
+    struct state *large = state_weights(&rng, 1, 220000), *little = state_weights(&rng, 1, 5000);
+    unsigned calls = 0;
+    struct lmcs_progress progress = {comes_to_an_end, &calls};
+    OK(lmcs_pool_set_limit(pool, (uint64_t)8 << 20, &err));
+    OK(lmcs_shelf_set_policy(pool, "large", "keep_raw=1", &err));
+    OK(lmcs_shelf_set_policy(pool, "small", "keep_raw=1", &err));
+    for (int64_t step = 0; step < 3; step++) {
+        state_step(large, &rng, 0, 1);
+        take_snapshot(pool, "large", large, step);
+    }
+    OK(lmcs_compact(pool, NULL, &err));
+    close_pool(pool); /* what is opened again knows of no large captures */
+    pool = open_quiet(place->pool);
+    assert_int_equal(fill(pool, "small", &rng, little), LMCS_FULL);
+    OK(lmcs_snapshot_remove(pool, "large", 3, false, NULL, &err));
+    OK(lmcs_compact(pool, &progress, &err));
+    for (uint64_t n = 1; n <= 50; n++)
+        OK(lmcs_snapshot_remove(pool, "small", n, false, NULL, &err));
+    struct lmcs_pool_info before = pool_info(pool);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_true(pool_info(pool).live_bytes < before.live_bytes); /* now it was replaced */
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(large);
+    state_free(little);
+}
+
 static void change_sparsely(struct rng *rng, struct held *held)
 {
     for (size_t k = 0; k + 4 <= held->bytes; k += 4 * (1 + (size_t)rng_below(rng, 8))) {
@@ -707,6 +749,7 @@ int main(void)
         ON_DISK(cancelled),
         ON_BOTH(space_is_given_back),
         ON_BOTH(a_full_pool_is_compacted_as_far_as_it_goes),
+        ON_BOTH(no_room_to_replace_a_base),
         ON_BOTH(space_that_is_stuck_is_left),
         ON_BOTH(space_is_taken_while_it_is_given_back),
         ON_BOTH(space_is_given_back_after_a_crash),

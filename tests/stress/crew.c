@@ -6,6 +6,7 @@
  * whoever rests says which round it was that it has ended. Nobody waits on a lock here: it may be killed at any time.
  */
 #include "crew.h"
+#include "stacks.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -86,6 +87,7 @@ static void *run_thread(void *argument)
 
 int crew_reader_main(int fd, unsigned index, uint64_t seed)
 {
+    stacks_can_be_asked();
     struct common *common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     EXPECT(common != MAP_FAILED && index < MOST_ACTORS);
     close(fd);
@@ -209,6 +211,17 @@ static void befall(struct crew *crew, const struct fate *fate)
         kill_reader(crew, fate->killed);
 }
 
+static void say_where_all_are(const struct crew *crew)
+{
+    stacks_say(getpid());
+    for (unsigned i = 0; i < crew->options.readers; i++) {
+        if (crew->readers[i] == 0)
+            continue;
+        fprintf(stderr, "-- reading process %u:\n", crew->options.writers + i);
+        stacks_say(crew->readers[i]);
+    }
+}
+
 static void wait_for_rest(struct crew *crew, unsigned round)
 {
     uint64_t start = monotonic_ns();
@@ -221,6 +234,7 @@ static void wait_for_rest(struct crew *crew, unsigned round)
         expect_alive(crew);
         if (monotonic_ns() - start > (uint64_t)HANG_SECONDS * 1000000000u) {
             fprintf(stderr, "%s %u hangs\n", i < crew->options.writers ? "thread" : "reading process", i);
+            say_where_all_are(crew);
             _exit(99);
         }
         usleep(REST_US);

@@ -23,6 +23,7 @@
 
 #include "lively.h"
 #include "sample.h"
+#include "stacks.h"
 
 #define MOST_STATES ((uint64_t)3000000)
 
@@ -360,6 +361,7 @@ int main(int count, char **words)
             return 2;
         }
     signal(SIGPIPE, SIG_IGN);
+    stacks_can_be_asked();
     force_in_memory(driver.options.in, words);
     return run(&driver);
 }
