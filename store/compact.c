@@ -825,7 +825,7 @@ static enum lmcs_status rebase_round(struct round *round, struct lmcs_error *err
             status = code_unused(round, &base, error);
         if (status == LMCS_OK)
             status = settle_unused(round, id, error);
-        else if (status == LMCS_FULL)
+        if (status == LMCS_FULL)
             from = id + 1;
         round->worked |= status == LMCS_OK || round->swapped > before;
         status = unless_full(status);
