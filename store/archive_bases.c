@@ -183,9 +183,10 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
 
 /* ---- Entering ---- */
 
-static enum lmcs_status fail_changed(const struct lmcs_stage *stage, const struct lmcs_archive_content *content,
-                                     struct lmcs_error *error)
+enum lmcs_status lmcs_stage_fail_overtaken(struct lmcs_stage *stage, const struct lmcs_archive_content *content,
+                                           struct lmcs_error *error)
 {
+    stage->is_overtaken = true;
     return lmcs_fail(error, LMCS_NOT_FOUND, 0,
                      "%s: a version of tensor \"%.64s\" that the archive rests on was removed from the pool, or coded "
                      "anew, while the archive was read: restore once more",
@@ -204,7 +205,7 @@ static enum lmcs_status tie_linked(struct lmcs_stage *stage, struct lmcs_txn *tx
         return status;
     if (!found || there.df.payload != LMCS_PAYLOAD_LINK || there.df.base_count != link->base_count ||
         there.df.raw_bytes != content->df.raw_bytes)
-        return fail_changed(stage, link, error);
+        return lmcs_stage_fail_overtaken(stage, link, error);
     content->link = there.id;
     content->df.output = from->output;
     return LMCS_OK;
@@ -242,5 +243,5 @@ enum lmcs_status lmcs_stage_tie(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     } else {
         fits = found && may_bear_delta(&ground);
     }
-    return found && fits ? LMCS_OK : fail_changed(stage, from, error);
+    return found && fits ? LMCS_OK : lmcs_stage_fail_overtaken(stage, from, error);
 }

@@ -17,5 +17,8 @@ enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t
  */
 enum lmcs_status lmcs_stage_tie(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_stage_pending *pending,
                                 struct lmcs_error *error);
+/* What the archive's content rests on, or is, is no longer in the pool as it was found: LMCS_NOT_FOUND. */
+enum lmcs_status lmcs_stage_fail_overtaken(struct lmcs_stage *stage, const struct lmcs_archive_content *content,
+                                           struct lmcs_error *error);
 
 #endif

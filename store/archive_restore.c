@@ -34,6 +34,7 @@ struct restore {
     struct lmcs_stage stage;
     struct lmcs_parts parts;
     bool selects;   /* only a part is wanted */
+    bool shares;    /* what the pool has already is not written again */
     int fd;         /* of the archive at work ... */
     uint64_t start; /* ... and where it begins there */
     unsigned char *piece;
@@ -230,7 +231,9 @@ static enum lmcs_status find_content(struct restore *restore, size_t index, bool
                                        .output = content->output};
     if (content->payload == LMCS_PAYLOAD_LINKED)
         wanted.link = restore->reader->contents[content->bases[0] - 1].pool_id;
-    enum lmcs_status status = lmcs_stage_find(&restore->stage, &wanted, &content->pool_id, error);
+    enum lmcs_status status = restore->shares || content->is_known
+                                  ? lmcs_stage_find(&restore->stage, &wanted, &content->pool_id, error)
+                                  : LMCS_OK;
     if (status == LMCS_OK && content->pool_id == 0 && content->is_known)
         return fail_missing(restore, wanted.tensor, error);
     content->is_found = content->pool_id != 0;
@@ -477,29 +480,76 @@ void lmcs_restore_options_init(struct lmcs_restore_options *options)
     memset(options, 0, sizeof *options);
 }
 
+static enum lmcs_status restore_once(struct restore *restore, const int *fds, size_t count,
+                                     struct lmcs_transfer_report *report, struct lmcs_error *error)
+{
+    lmcs_stage_init(&restore->stage, restore->pool);
+    restore->stage.keeps = restore->options->resume;
+    restore->stage.moves_tags = restore->options->move_tags;
+    enum lmcs_status status = restore->options->resume ? LMCS_OK : lmcs_stage_drop_kept(restore->pool, error);
+    if (status == LMCS_OK)
+        status = read_archives(restore, fds, count, error);
+    restore->report.snapshots = restore->stage.shown;
+    restore->report.snapshots_skipped = restore->stage.skipped;
+    if (status == LMCS_OK && report != NULL)
+        *report = restore->report;
+    end_restore(restore, status);
+    return status;
+}
+
+/* Where the archives begin; NULL: one is no file, and comes only once. */
+static off_t *note_starts(const int *fds, size_t count)
+{
+    off_t *starts = malloc((count + 1) * sizeof *starts);
+    for (size_t i = 0; starts != NULL && i < count; i++) {
+        starts[i] = lseek(fds[i], 0, SEEK_CUR);
+        if (starts[i] < 0) {
+            free(starts);
+            return NULL;
+        }
+    }
+    return starts;
+}
+
+static bool rewind_all(const int *fds, const off_t *starts, size_t count)
+{
+    struct lmcs_error ignored;
+    bool rewound = starts != NULL;
+    for (size_t i = 0; rewound && i < count; i++)
+        rewound = rewind_file(fds[i], starts[i], &ignored) == LMCS_OK;
+    return rewound;
+}
+
+/*
+ * What was found in the pool may be removed, or coded anew by the compactor, before the snapshot that has it is staged.
+ * Then all begins anew, if the archives can be read again; the last time nothing is shared that the archives have.
+ */
+#define ATTEMPTS 4
+
 enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
                                    const struct lmcs_restore_options *options, const struct lmcs_progress *progress,
                                    struct lmcs_transfer_report *report, struct lmcs_error *error)
 {
     static const struct lmcs_restore_options defaults;
-    struct restore restore = {.pool = pool, .options = options != NULL ? options : &defaults, .progress = progress};
+    if (options == NULL)
+        options = &defaults;
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
     if (status == LMCS_OK)
-        status = check_options(restore.options, error);
-    if (status == LMCS_OK && !restore.options->resume)
-        status = lmcs_stage_drop_kept(pool, error);
+        status = check_options(options, error);
     if (status != LMCS_OK)
         return status;
-    restore.selects = restore.options->address_count > 0 || restore.options->only_count > 0;
-    lmcs_stage_init(&restore.stage, pool);
-    restore.stage.keeps = restore.options->resume;
-    restore.stage.moves_tags = restore.options->move_tags;
-    status = read_archives(&restore, fds, count, error);
-    restore.report.snapshots = restore.stage.shown;
-    restore.report.snapshots_skipped = restore.stage.skipped;
-    if (status == LMCS_OK && report != NULL)
-        *report = restore.report;
-    end_restore(&restore, status);
+    off_t *starts = note_starts(fds, count);
+    bool again = true;
+    for (unsigned attempt = 1; again; attempt++) {
+        struct restore restore = {.pool = pool,
+                                  .options = options,
+                                  .progress = progress,
+                                  .selects = options->address_count > 0 || options->only_count > 0,
+                                  .shares = attempt < ATTEMPTS};
+        status = restore_once(&restore, fds, count, report, error);
+        again = status != LMCS_OK && restore.stage.is_overtaken && attempt < ATTEMPTS && rewind_all(fds, starts, count);
+    }
+    free(starts);
     return status;
 }
 

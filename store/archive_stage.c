@@ -227,12 +227,7 @@ static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive
     if (!content->is_found)
         return LMCS_OK;
     enum lmcs_status status = lmcs_content_find(&s->txn, content->pool_id, &there, &found, error);
-    if (status == LMCS_OK && !found)
-        return lmcs_fail(error, LMCS_NOT_FOUND, 0,
-                         "%s: a version of tensor \"%.64s\" that the archive rests on was removed from the pool while "
-                         "the archive was read: restore once more",
-                         s->txn.pool->path, s->stage->reader->identities[content->identity]->tensor.name);
-    return status;
+    return status == LMCS_OK && !found ? lmcs_stage_fail_overtaken(s->stage, content, error) : status;
 }
 
 static enum lmcs_status add_content(struct staging *s, struct lmcs_stage_pending *pending, struct lmcs_error *error)

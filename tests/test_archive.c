@@ -750,6 +750,78 @@ static void test_cancel(void **state)
     free_run(&run);
 }
 
+/* ---- A pool that changes meanwhile ---- */
+
+/* Somebody who has what the archive has, and takes it away, once in each attempt of a restore that has found it. */
+struct rival {
+    struct lmcs_pool *pool;
+    const struct state *state;
+    unsigned times; /* that it is put there again */
+    unsigned removals;
+    uint64_t number; /* of the snapshot */
+    uint64_t done;
+    bool has_acted;
+};
+
+static bool take_away(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct rival *rival = context;
+    (void)what;
+    (void)total;
+    rival->has_acted = rival->has_acted && done > rival->done;
+    rival->done = done;
+    if (rival->has_acted || rival->number == 0)
+        return true;
+    rival->has_acted = true;
+    OK(lmcs_snapshot_remove(rival->pool, "rival", rival->number, false, NULL, &err));
+    rival->number = rival->removals++ < rival->times ? take_snapshot(rival->pool, "rival", rival->state, 1) : 0;
+    return true;
+}
+
+/* A file is read anew, in the end without sharing anything; a pipe can't be. */
+static void test_overtaken(void **state)
+{
+    static const struct {
+        unsigned times, removals;
+    } cases[] = {{0, 1}, {1, 2}, {100, 4}};
+    const struct place *place = *state;
+    struct rng rng = {41};
+    struct state *weights = state_weights(&rng, 3, 600000);
+    struct lmcs_pool *from = new_pool(place, "from.pool");
+    struct lmcs_transfer_report report;
+    take_snapshot(from, "run", weights, 1);
+    int fd = dump_file(place, from, NULL, "a.archive", &report);
+    for (size_t i = 0; i <= sizeof cases / sizeof cases[0]; i++) {
+        bool piped = i == sizeof cases / sizeof cases[0];
+        struct lmcs_pool *to = new_pool(place, "to.pool");
+        struct rival rival = {.pool = to, .state = weights, .times = piped ? 0 : cases[i].times};
+        const struct lmcs_progress progress = {take_away, &rival};
+        rival.number = take_snapshot(to, "rival", weights, 1);
+        if (piped) {
+            int ends[2];
+            pthread_t thread;
+            EXPECT(pipe2(ends, O_CLOEXEC) == 0);
+            struct sending sending = {from, ends[1]};
+            EXPECT(pthread_create(&thread, NULL, send_thread, &sending) == 0);
+            FAILS(LMCS_NOT_FOUND, lmcs_restore(to, ends[0], &progress, &report, &err));
+            assert_non_null(strstr(err.message, "restore once more"));
+            pthread_join(thread, NULL);
+            close(ends[0]);
+        } else {
+            EXPECT(lseek(fd, 0, SEEK_SET) == 0);
+            OK(lmcs_restore(to, fd, &progress, &report, &err));
+            assert_int_equal(rival.removals, cases[i].removals);
+            expect_same_shelf(from, to, "run");
+        }
+        check_pool(to);
+        verify_pool(to);
+        close_pool(to);
+    }
+    close(fd);
+    close_pool(from);
+    state_free(weights);
+}
+
 static void test_bad_descriptors(void **state)
 {
     const struct place *place = *state;
@@ -913,7 +985,7 @@ int main(void)
         IN_MEMORY(test_truncated),    IN_MEMORY(test_flipped),         IN_MEMORY(test_forged),
         IN_MEMORY(test_forged_order), IN_MEMORY(test_newer),           ON_DISK(test_full_pool),
         IN_MEMORY(test_cancel),       IN_MEMORY(test_bad_descriptors), ON_BOTH(test_killed),
-        ON_BOTH(test_beside_trainer),
+        ON_BOTH(test_beside_trainer), ON_BOTH(test_overtaken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
