@@ -460,6 +460,43 @@ static void find_door(const struct lmcs_media *media, char *door, size_t bytes)
         lmcs_media_door(lmcs_media_fd(media), lmcs_media_path(media), door, bytes);
 }
 
+static void mend_footers_of_zone(struct lmcs_heap *heap, uint64_t at, uint32_t count)
+{
+    struct lmcs_chunk_df *chunks = lmcs_heap_at(heap, at + LMCS_ZONE_HEADER_BYTES);
+    for (uint32_t i = 0, n; i < count; i += n) {
+        n = chunks[i].chunks;
+        if (n == 0 || n > count - i)
+            return; /* not after lmcs_check_heap */
+        const struct lmcs_chunk_df right = {LMCS_CHUNK_FOOTER, 0, n};
+        if (n > 1 && chunks[i].type == LMCS_CHUNK_FREE && memcmp(&chunks[i + n - 1], &right, sizeof right) != 0)
+            pmemobj_memcpy_persist(heap->pool, &chunks[i + n - 1], &right, sizeof right);
+    }
+}
+
+/*
+ * The last chunk of a free range has a footer, by which libpmemobj finds the range when what is behind it becomes free.
+ * It is written after the range's header, and not flushed; the next open makes those of used ranges anew, but not of
+ * free ones. So when a process or the power fails between the two, an old footer may lead to a free range further down,
+ * and all between the two would be taken for free. The footers are made right before libpmemobj looks, which it does
+ * when it is first asked for an object.
+ */
+static enum lmcs_status mend_footers(struct lmcs_heap *heap, const struct lmcs_media *media, struct lmcs_error *error)
+{
+    uint64_t at = lmcs_media_heap(media), left = lmcs_media_bytes(media) - at, skip = LMCS_HEAP_HEADER_BYTES;
+    enum lmcs_status status = LMCS_OK;
+    for (; status == LMCS_OK && left > skip; skip = LMCS_ZONE_BYTES) {
+        uint32_t header[2]; /* magic, chunks */
+        at += skip;
+        left -= skip;
+        if (left <= LMCS_ZONE_META_BYTES)
+            break;
+        status = lmcs_media_read(media, at, header, sizeof header, error);
+        if (status == LMCS_OK && header[0] == LMCS_ZONE_MAGIC && header[1] <= LMCS_ZONE_CHUNKS)
+            mend_footers_of_zone(heap, at, header[1]);
+    }
+    return status;
+}
+
 enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms, lmcs_heap_look *look, void *context,
                                 struct lmcs_heap **heap, struct lmcs_error *error)
 {
@@ -503,6 +540,8 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
     h->pool = pool;
     h->fd = -1;
     enum lmcs_status status = adopt(h, door, error);
+    if (status == LMCS_OK)
+        status = mend_footers(h, media, error);
     if (status != LMCS_OK) {
         lmcs_heap_close(h);
         return status;

@@ -249,6 +249,88 @@ static void log_that_was_cut_short(void **state)
     }
 }
 
+/* ---- Footers of libpmemobj's free ranges ---- */
+
+/* libpmemobj's chunk headers, of the pool's first zone (store/heap_layout.h). */
+enum { HEAP_AT = 5136, CHUNK_HEADERS = 1024 + 64, FOOTER = 1, FREE_RANGE = 2 };
+
+struct chunk {
+    uint16_t type;
+    uint16_t flags;
+    uint32_t count;
+};
+
+static off_t chunk_at(int fd, uint32_t i)
+{
+    uint64_t heap;
+    EXPECT(pread(fd, &heap, sizeof heap, HEAP_AT) == sizeof heap);
+    return (off_t)(heap + CHUNK_HEADERS + i * sizeof(struct chunk));
+}
+
+static struct chunk get_chunk(int fd, uint32_t i)
+{
+    struct chunk chunk;
+    EXPECT(pread(fd, &chunk, sizeof chunk, chunk_at(fd, i)) == sizeof chunk);
+    return chunk;
+}
+
+static void set_chunk(int fd, uint32_t i, uint16_t type, uint32_t count)
+{
+    const struct chunk chunk = {type, 0, count};
+    EXPECT(pwrite(fd, &chunk, sizeof chunk, chunk_at(fd, i)) == sizeof chunk);
+}
+
+/*
+ * As a process leaves it that dies while libpmemobj splits the free range at the end: the first part has its header,
+ * and its footer is that of a range which once began further down, and of which another part is free again.
+ */
+static void leave_old_footer(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    uint32_t hole = 0, last = 0, i = 0;
+    struct chunk chunk;
+    EXPECT(fd >= 0);
+    for (; (chunk = get_chunk(fd, i)).count > 0; i += chunk.count) {
+        if (hole == 0 && chunk.type == FREE_RANGE && chunk.count > 10)
+            hole = i;
+        last = i;
+    }
+    chunk = get_chunk(fd, last);
+    EXPECT(hole > 0 && hole < last && chunk.type == FREE_RANGE && chunk.count > 100);
+    set_chunk(fd, last, FREE_RANGE, 12);
+    set_chunk(fd, last + 12, FREE_RANGE, chunk.count - 12);
+    set_chunk(fd, last + 11, FOOTER, last + 12 - hole);
+    close(fd);
+}
+
+/* Else libpmemobj would take all between the two free ranges for free: what is there would be written over. */
+static void old_footer_of_a_free_range(void **state)
+{
+    const struct place *place = *state;
+    struct rng rng = {43};
+    struct state *gone = state_weights(&rng, 1, 1300000), *kept = state_weights(&rng, 1, 700000),
+                 *later = state_weights(&rng, 2, 1500000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "gone", gone, 1);
+    take_snapshot(pool, "kept", kept, 1);
+    OK(lmcs_snapshot_remove(pool, "gone", 1, false, NULL, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    close_pool(pool);
+    leave_old_footer(place->pool);
+    pool = open_quiet(place->pool);
+    take_snapshot(pool, "later", later, 1);
+    close_pool(pool);
+    pool = open_quiet(place->pool);
+    expect_snapshot(pool, "kept", 1, kept);
+    expect_snapshot(pool, "later", 1, later);
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(gone);
+    state_free(kept);
+    state_free(later);
+}
+
 static int fork_and_outlive(void *argument)
 {
     struct holder *holder = argument;
@@ -691,6 +773,7 @@ int main(void)
         ON_BOTH(in_use_by_another_process),
         ON_BOTH(in_use_by_a_busy_process),
         ON_BOTH(log_that_was_cut_short),
+        ON_BOTH(old_footer_of_a_free_range),
         ON_BOTH(killed_parent_with_a_child_alive),
         ON_BOTH(forked_child_cannot_use_it),
         ON_DISK(forked_child_opens_it_anew_for_reading),
