@@ -68,7 +68,7 @@ struct lmcs_stage {
     struct lmcs_archive_reader *reader; /* of the archive at work */
     bool keeps;                         /* what has arrived stays when the restore fails */
     bool moves_tags;
-    bool is_overtaken; /* it failed since something that was found in the pool had gone */
+    bool is_overtaken;              /* it failed since something that was found in the pool had gone */
     struct lmcs_stage_found *found; /* by digest */
     size_t found_count;
     size_t found_capacity;
