@@ -341,6 +341,7 @@ MUTANTS = [
             ),
             ("    body->slot = !body->slot;\n", ""),
         ],
+        ["--medium", "file", "--seed", "5"],
         quick=True,
     ),
     Mutant(
@@ -405,6 +406,7 @@ MUTANTS = [
                 "    return status == LMCS_OK ? write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
             )
         ],
+        ["--medium", "file", "--seed", "5"],
         quick=True,
     ),
     Mutant(
