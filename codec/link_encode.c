@@ -31,8 +31,8 @@ static enum lmc_status failed(enum lmc_status status, const char **message, cons
 /* A plan takes several encodings of the sample, and shall not take longer than that of a small array. */
 static size_t sample_of(uint64_t raw_bytes)
 {
-    const uint64_t some = raw_bytes / 4 / 8;
-    return some < LMCI_SAMPLE_ELEMENTS / 2 ? LMCI_SAMPLE_ELEMENTS / 2
+    const uint64_t some = raw_bytes / 4 / 32;
+    return some < LMCI_SAMPLE_ELEMENTS / 4 ? LMCI_SAMPLE_ELEMENTS / 4
            : some < LMCI_SAMPLE_ELEMENTS   ? (size_t)some
                                            : LMCI_SAMPLE_ELEMENTS;
 }
