@@ -378,6 +378,7 @@ enum lmcs_status lmcs_coding_verify(const struct lmcs_coding *coding, struct lmc
     chain->length = 1 + bases;
     chain->line = is_link;
     chain->serial = coding->serial;
+    chain->is_new = !lmcs_heap_is_persistent(coding->pool->heap);
     chain->links[0] = coding->made;
     for (size_t i = 0; i < bases; i++)
         chain->links[1 + i] = is_link ? coding->before[i] : coding->base_chain->links[i];

@@ -50,7 +50,8 @@ struct lmcs_media {
     uint64_t bytes;
     uint64_t superblock;
     uint64_t heap;
-    void *map; /* of the whole pool, read-only */
+    void *map;          /* of the whole pool, read-only */
+    void *_Atomic back; /* the same once more, for lmcs_media_read_back; NULL: not yet */
     const struct lmcs_redo *foreseen;
     struct lmcs_media *replicas[MAX_REPLICAS]; /* of a poolset, the others; bytes only, read with lmcs_media_read */
     size_t replica_count;
@@ -237,19 +238,19 @@ static enum lmcs_status parse_poolset(struct lmcs_media *media, struct lmcs_erro
     return status;
 }
 
-static enum lmcs_status map_all(struct lmcs_media *media, struct lmcs_error *error)
+static enum lmcs_status map_all(const struct lmcs_media *media, void **made, struct lmcs_error *error)
 {
     void *map = mmap(NULL, media->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (media->is_device && map != MAP_FAILED) { /* a device wants its own alignment: let the kernel choose */
         munmap(map, media->bytes);
         map = mmap(NULL, media->bytes, PROT_READ, MAP_SHARED, media->segments[0].fd, 0);
     } else if (map != MAP_FAILED) {
-        media->map = map;
+        *made = map;
         return lmcs_media_map_shared(media, 0, media->bytes, map, error);
     }
     if (map == MAP_FAILED)
         return lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", media->path, (unsigned long long)media->bytes);
-    media->map = map;
+    *made = map;
     return LMCS_OK;
 }
 
@@ -317,11 +318,11 @@ static enum lmcs_status open_door(const char *path, const char *door, struct lmc
     if (status == LMCS_OK && m->bytes == 0)
         status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool: it is empty", path);
     if (status == LMCS_OK && m->is_device)
-        status = map_all(m, error); /* devices are read through the mapping */
+        status = map_all(m, &m->map, error); /* devices are read through the mapping */
     if (status == LMCS_OK)
         status = read_header(m, error);
     if (status == LMCS_OK && m->map == NULL)
-        status = map_all(m, error);
+        status = map_all(m, &m->map, error);
     if (status != LMCS_OK) {
         lmcs_media_release(m);
         return status;
@@ -357,6 +358,8 @@ void lmcs_media_release(struct lmcs_media *media)
         lmcs_media_release(media->replicas[i]);
     if (media->map != NULL)
         munmap(media->map, media->bytes);
+    if (media->back != NULL)
+        munmap(media->back, media->bytes);
     for (size_t i = 0; i < media->segment_count; i++)
         close(media->segments[i].fd);
     free(media->segments);
@@ -482,6 +485,31 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
     if (status == LMCS_OK && media->foreseen != NULL)
         lmcs_redo_apply(media->foreseen, offset, buffer, bytes);
     return status;
+}
+
+/* The second mapping, made when it is first wanted; NULL: there can't be one. */
+static const char *map_to_read_back(const struct lmcs_media *cached)
+{
+    struct lmcs_media *media = (struct lmcs_media *)cached;
+    void *made = atomic_load_explicit(&media->back, memory_order_acquire), *other = NULL;
+    if (made != NULL || map_all(media, &made, NULL) != LMCS_OK)
+        return made;
+    if (madvise(made, media->bytes, MADV_RANDOM) == 0 && atomic_compare_exchange_strong(&media->back, &other, made))
+        return made;
+    munmap(made, media->bytes);
+    return other;
+}
+
+enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
+                                      struct lmcs_error *error)
+{
+    const char *map = !media->is_device && inside(media, offset, bytes) ? map_to_read_back(media) : NULL;
+    if (map == NULL || !lmcs_guard_holds() || !lmcs_guard_copy(buffer, map + offset, bytes))
+        return lmcs_media_read(media, offset, buffer, bytes, error);
+    /* It is not looked at again: its pages count as resident only once. */
+    const uint64_t first = offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    madvise((void *)(uintptr_t)(map + first), (size_t)(offset - first + bytes), MADV_DONTNEED);
+    return LMCS_OK;
 }
 
 void lmcs_media_foresee(struct lmcs_media *media, const struct lmcs_redo *redo)

@@ -48,6 +48,12 @@ uint64_t lmcs_media_heap(const struct lmcs_media *media);
 /* Copies bytes out; LMCS_DAMAGED when they are not inside the pool. Never raises SIGBUS on a file. */
 enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
                                  struct lmcs_error *error);
+/*
+ * The same of bytes that were written through the page cache just now. It never makes the kernel read ahead, which
+ * would fill the space behind them, as it is not used yet, with pages of zeros: as many as are written.
+ */
+enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
+                                      struct lmcs_error *error);
 /* From now on lmcs_media_read shows what the pool will be when libpmemobj has applied `redo`; NULL: what it is. */
 void lmcs_media_foresee(struct lmcs_media *media, const struct lmcs_redo *redo);
 /* Address of bytes in a read-only shared mapping of the whole pool; NULL when they are not inside. */

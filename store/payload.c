@@ -69,8 +69,11 @@ enum lmcs_status lmcs_payload_write(struct lmcs_heap *heap, const struct lmcs_co
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
-                                   void *buffer, uint64_t bytes, struct lmcs_error *error)
+typedef enum lmcs_status media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
+                                    struct lmcs_error *error);
+
+static enum lmcs_status read_by(media_read *read, const struct lmcs_media *media, const struct lmcs_content *content,
+                                uint64_t at, void *buffer, uint64_t bytes, struct lmcs_error *error)
 {
     char *to = buffer;
     while (bytes > 0) {
@@ -78,7 +81,7 @@ enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct 
         if (n == 0)
             return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a payload is shorter than it should be",
                              lmcs_media_path(media));
-        enum lmcs_status status = lmcs_media_read(media, offset, to, n, error);
+        enum lmcs_status status = read(media, offset, to, n, error);
         if (status != LMCS_OK)
             return status;
         to += n;
@@ -86,6 +89,18 @@ enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct 
         bytes -= n;
     }
     return LMCS_OK;
+}
+
+enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
+                                   void *buffer, uint64_t bytes, struct lmcs_error *error)
+{
+    return read_by(lmcs_media_read, media, content, at, buffer, bytes, error);
+}
+
+enum lmcs_status lmcs_payload_read_back(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
+                                        void *buffer, uint64_t bytes, struct lmcs_error *error)
+{
+    return read_by(lmcs_media_read_back, media, content, at, buffer, bytes, error);
 }
 
 const void *lmcs_payload_at(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,

@@ -23,6 +23,9 @@ enum lmcs_status lmcs_payload_write(struct lmcs_heap *heap, const struct lmcs_co
                                     const void *data, uint64_t bytes, struct lmcs_error *error);
 enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
                                    void *buffer, uint64_t bytes, struct lmcs_error *error);
+/* The same with lmcs_media_read_back. */
+enum lmcs_status lmcs_payload_read_back(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
+                                        void *buffer, uint64_t bytes, struct lmcs_error *error);
 /* Address in the read-only mapping; NULL when the bytes are not in one part, or not in the pool. */
 const void *lmcs_payload_at(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
                             uint64_t bytes);

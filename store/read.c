@@ -114,7 +114,7 @@ static enum lmcs_status load_line(struct lmcs_txn *txn, struct lmcs_chain *chain
 enum lmcs_status lmcs_chain_load(struct lmcs_txn *txn, uint64_t content, struct lmcs_chain *chain,
                                  struct lmcs_error *error)
 {
-    chain->serial = false;
+    chain->serial = chain->is_new = false;
     chain->line = 0;
     for (chain->length = 0;; content = chain->links[chain->length - 1].bases[0]) {
         if (chain->length > LMCS_CHAIN_BOUND)
@@ -169,6 +169,19 @@ void lmcs_chain_unpin(struct lmcs_pool *pool, const struct lmcs_chain *chain)
 
 /* ---- Headers ---- */
 
+static bool is_new(const struct reading *r, const struct link *link)
+{
+    return r->chain->is_new && link == &r->links[0];
+}
+
+/* Copies stored bytes of one of the links. */
+static enum lmcs_status copy_stored(const struct reading *r, const struct link *link, uint64_t at, void *to,
+                                    uint64_t bytes, struct lmcs_error *error)
+{
+    return (is_new(r, link) ? lmcs_payload_read_back : lmcs_payload_read)(r->pool->media, link->content, at, to, bytes,
+                                                                          error);
+}
+
 static enum lmcs_status fail_link(const struct reading *r, const char *name, const char *why, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\" is damaged: %s", r->pool->path, name, why);
@@ -179,17 +192,16 @@ static enum lmcs_status read_header(struct reading *r, size_t i, const char *nam
 {
     struct link *link = &r->links[i];
     const struct lmcs_content *content = link->content;
-    const struct lmcs_media *media = r->pool->media;
     const char *why = "";
     uint64_t header_bytes = 0;
     uint64_t n = content->df.stored_bytes < HEADER_AT_ONCE ? content->df.stored_bytes : HEADER_AT_ONCE;
     link->header = malloc(n);
     if (link->header == NULL)
         return lmcs_fail_memory(error);
-    enum lmcs_status status = lmcs_payload_read(media, content, 0, link->header, n, error);
+    enum lmcs_status status = copy_stored(r, link, 0, link->header, n, error);
     if (status == LMCS_DAMAGED && n > LMC_FRAME_PREFIX_BYTES) { /* what can't be read may lie behind the header */
         n = LMC_FRAME_PREFIX_BYTES;
-        status = lmcs_payload_read(media, content, 0, link->header, n, error);
+        status = copy_stored(r, link, 0, link->header, n, error);
     }
     if (status != LMCS_OK)
         return status;
@@ -202,7 +214,7 @@ static enum lmcs_status read_header(struct reading *r, size_t i, const char *nam
         if (whole == NULL)
             return lmcs_fail_memory(error);
         link->header = whole;
-        status = lmcs_payload_read(media, content, n, whole + n, header_bytes - n, error);
+        status = copy_stored(r, link, n, whole + n, header_bytes - n, error);
         if (status != LMCS_OK)
             return status;
     }
@@ -426,7 +438,7 @@ static void check_step(void *context)
 /* Stored bytes where they are mapped, if they lie in one piece; NULL: they are to be copied, as few are sooner. */
 static const void *stored_at(const struct undoing *u, const struct link *link, uint64_t at, uint64_t bytes)
 {
-    bool in_place = u->in_place && bytes >= LMCS_ALIGNED_BYTES;
+    bool in_place = u->in_place && bytes >= LMCS_ALIGNED_BYTES && !is_new(u->r, link);
     const void *mapped = in_place ? lmcs_payload_at(u->r->pool->media, link->content, at, bytes) : NULL;
     if (mapped != NULL)
         lmcs_media_bring(mapped, bytes);
@@ -449,8 +461,7 @@ static enum lmcs_status run_decoding(struct step *s, uint64_t at, void *room)
     if (u->is_mapped)
         mapped[count++] = (struct lmcs_guarded){u->decoded, u->bytes};
     if (s->stored == NULL) {
-        enum lmcs_status status =
-            lmcs_payload_read(u->r->pool->media, s->link->content, at, room, s->stored_bytes, u->error);
+        enum lmcs_status status = copy_stored(u->r, s->link, at, room, s->stored_bytes, u->error);
         if (status != LMCS_OK)
             return status;
         s->stored = room;
@@ -463,7 +474,6 @@ static enum lmcs_status run_decoding(struct step *s, uint64_t at, void *room)
 static enum lmcs_status read_raw_block(struct step *s, void *to)
 {
     struct undoing *u = s->u;
-    const struct lmcs_media *media = u->r->pool->media;
     uint64_t at = u->block * LMC_BLOCK_BYTES;
     enum lmcs_status status = LMCS_OK;
     s->stored_bytes = u->bytes;
@@ -476,7 +486,7 @@ static enum lmcs_status read_raw_block(struct step *s, void *to)
         u->decoded = s->stored;
         u->is_mapped = true;
     } else {
-        status = lmcs_payload_read(media, s->link->content, at, to, u->bytes, u->error);
+        status = copy_stored(u->r, s->link, at, to, u->bytes, u->error);
         if (status == LMCS_OK && s->checked)
             s->is_right = raw_block_is_right(u->r, s->link, u->block, to, u->bytes);
         u->decoded = to;
@@ -539,7 +549,7 @@ static enum lmcs_status read_line(struct reading *r, uint64_t block, uint64_t by
             *why = "a coded block is impossibly long";
             return LMCS_DAMAGED;
         }
-        if (in_place && coded.coded_bytes >= LMCS_ALIGNED_BYTES)
+        if (in_place && coded.coded_bytes >= LMCS_ALIGNED_BYTES && !is_new(r, link))
             steps[i].coded = lmcs_payload_at(r->pool->media, link->content, places[i], coded.coded_bytes);
         if (steps[i].coded != NULL)
             lmcs_media_bring(steps[i].coded, coded.coded_bytes);
@@ -559,8 +569,7 @@ static enum lmcs_status read_line(struct reading *r, uint64_t block, uint64_t by
         if (steps[i].coded != NULL)
             continue;
         steps[i].coded = scratch->line + at;
-        status = lmcs_payload_read(r->pool->media, link->content, places[i], scratch->line + at, steps[i].coded_bytes,
-                                   error);
+        status = copy_stored(r, link, places[i], scratch->line + at, steps[i].coded_bytes, error);
         at += steps[i].coded_bytes;
     }
     return status;

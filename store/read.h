@@ -19,6 +19,7 @@ struct lmcs_chain {
     size_t length; /* 1 to LMCS_CHAIN_MOST */
     size_t line;   /* links in the line; 0: these are deltas */
     bool serial;   /* read in the caller's thread alone */
+    bool is_new;   /* links[0] was written just now, through the page cache */
     struct lmcs_content links[LMCS_CHAIN_MOST];
 };
 

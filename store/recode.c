@@ -268,6 +268,7 @@ enum lmcs_status lmcs_recode_copy(struct lmcs_recode *recode, struct lmcs_error 
         lmcs_heap_drain(recode->pool->heap);
         recode->base = recode->chain;
         recode->base.links[0] = recode->made;
+        recode->base.is_new = !lmcs_heap_is_persistent(recode->pool->heap);
         return lmcs_chain_read(recode->pool, &recode->base, recode->identity.name, recode->identity.df.dtype,
                                recode->identity.df.ndim, recode->identity.shape, NULL, NULL, error);
     }
