@@ -49,17 +49,21 @@ install_packages() {
         >"$work/apt.log" 2>&1 || skip "could not install ${wanted[*]} (build/guest/apt.log)"
 }
 
-# Downloads a package by name and unpacks it, without installing it. The first of several names that there is.
+# fetch TO PATTERNS NAME...: downloads a package, without installing it, and unpacks the files whose paths in it match
+# one of the patterns (words). The first of several names that there is.
 fetch() {
-    local to=$1 name
-    shift
-    rm -rf "$work/fetch" "$to.new"
-    mkdir -p "$work/fetch"
+    local to=$1 patterns name
+    read -r -a patterns <<<"$2"
+    shift 2
+    rm -rf "$work/fetch" "$to"
+    mkdir -p "$work/fetch" "$to"
     for name in "$@"; do
-        if (cd "$work/fetch" && apt-get download "$name" >>"$work/apt.log" 2>&1); then
-            dpkg -x "$work/fetch/"*.deb "$to.new" && mv "$to.new" "$to" && rm -rf "$work/fetch"
-            return
-        fi
+        (cd "$work/fetch" && apt-get download "$name" >>"$work/apt.log" 2>&1) || continue
+        # Modules that a kernel has built in match nothing, of which tar complains.
+        dpkg-deb --fsys-tarfile "$work/fetch/"*.deb | tar -x -C "$to" --wildcards "${patterns[@]}" 2>>"$work/apt.log" ||
+            true
+        rm -rf "$work/fetch"
+        return
     done
     return 1
 }
@@ -70,13 +74,16 @@ fetch_kernel() {
     [ -e "$work/kernel/.complete" ] && return
     have apt-get || skip "there is no apt-get to fetch a kernel with"
     echo "fetching a kernel ..."
-    rm -rf "$work/kernel" "$work/busybox"
     name=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image-/ { print $2; exit }')
     [ -n "$name" ] || skip "apt-get knows no package linux-image-amd64 (is this Debian, and was apt-get update run?)"
-    fetch "$work/kernel" "$name" || skip "could not fetch $name (build/guest/apt.log)"
-    fetch "$work/busybox" busybox-static || skip "could not fetch busybox-static (build/guest/apt.log)"
+    fetch "$work/kernel" "./boot/vmlinuz-* $(printf '*/%s.ko* ' "${modules[@]}")" "$name" || true
+    compgen -G "$work/kernel/boot/vmlinuz-*" >/dev/null || skip "could not fetch $name (build/guest/apt.log)"
+    fetch "$work/busybox" "./bin/busybox ./usr/bin/busybox" busybox-static || true
+    [ -n "$(busybox)" ] || skip "could not fetch busybox-static (build/guest/apt.log)"
     touch "$work/kernel/.complete"
 }
+
+busybox() { find "$work/busybox" -name busybox -type f | head -n 1; }
 
 # copy_program TREE PROGRAM...: with the shared libraries that they want.
 copy_programs() {
@@ -100,7 +107,7 @@ make_base() {
         return
     rm -rf "$tree"
     mkdir -p "$tree"/{bin,lib,lib64,modules,proc,sys,dev,tmp,etc,root}
-    cp "$work/busybox/bin/busybox" "$tree/bin/"
+    cp "$(busybox)" "$tree/bin/"
     for module in "${modules[@]}"; do
         file=$(find "$work/kernel" -name "$module.ko*" | head -n 1)
         case $file in
