@@ -425,7 +425,8 @@ instructions() {
 guest() {
     local status=0 numbers
     check "build release" cmake_build release || return 1
-    GUEST_SECONDS=${GUEST_SECONDS:-900} tests/guest/guest.sh test </dev/null 2>&1 | tee "$logs/guest.log" | sed -u 's/^/    /' || status=$?
+    GUEST_SECONDS=${GUEST_SECONDS:-900} tests/guest/guest.sh test </dev/null 2>&1 | tee "$logs/guest.log" |
+        sed -u 's/^/    /' || status=$?
     if ((status == 77)); then
         skip "the guest: $(sed -n 's/^skipped: //p' "$logs/guest.log")"
         return
