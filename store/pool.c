@@ -16,6 +16,7 @@
 #include <libpmemobj.h>
 #include <limits.h>
 #include <linux/magic.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +49,7 @@ struct lmcs_heap {
     char *path;
     char *shown_path; /* NULL once it stands there */
     int fd;           /* for pwrite, fallocate; -1 for poolsets and devices */
+    int map_fd;       /* the same file opened once more, for mappings of ours: the kernel tells it of errors apart */
     uint64_t bytes;   /* mapped by libpmemobj; 0 when not known */
     uint64_t zones_start;
     uint64_t zones_backed; /* the metadata of so many zones has file space */
@@ -58,7 +60,21 @@ struct lmcs_heap {
     bool forced;
     bool dax; /* a file */
     atomic_bool can_punch;
+    atomic_int failure;         /* errno of the first sync that failed; 0: none has */
+    pthread_mutex_t syncing;    /* held from a sync of `fd` until its failure is noted ... */
+    pthread_mutex_t persisting; /* ... and from one of `map_fd` */
 };
+
+static struct lmcs_heap *new_heap(void)
+{
+    struct lmcs_heap *heap = calloc(1, sizeof *heap);
+    if (heap == NULL)
+        return NULL;
+    heap->fd = heap->map_fd = -1;
+    pthread_mutex_init(&heap->syncing, NULL);
+    pthread_mutex_init(&heap->persisting, NULL);
+    return heap;
+}
 
 static void sleep_a_little(void)
 {
@@ -129,12 +145,12 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct l
     uint64_t heap_offset;
     memcpy(&heap_offset, base + LMCS_POBJ_HEAP, sizeof heap_offset);
     heap->zones_start = heap_offset + LMCS_HEAP_HEADER_BYTES;
-    heap->fd = -1;
     atomic_init(&heap->can_punch, false);
     if (!is_device(door) && !is_poolset(door)) {
         heap->fd = open(door, O_RDWR | O_CLOEXEC);
+        heap->map_fd = open(door, O_RDWR | O_CLOEXEC);
         struct stat st;
-        if (heap->fd < 0 || fstat(heap->fd, &st) != 0)
+        if (heap->fd < 0 || heap->map_fd < 0 || fstat(heap->fd, &st) != 0)
             return lmcs_fail_errno(error, errno, "%s: can't open for writing", heap->path);
         heap->bytes = (uint64_t)st.st_size;
         atomic_store(&heap->can_punch, true);
@@ -354,10 +370,9 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
 enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, struct lmcs_heap **heap,
                                   struct lmcs_error *error)
 {
-    struct lmcs_heap *h = calloc(1, sizeof *h);
+    struct lmcs_heap *h = new_heap();
     if (h == NULL)
         return lmcs_fail_memory(error);
-    h->fd = -1;
     enum lmcs_status status = LMCS_OK;
     if (is_device(path) || is_poolset(path)) {
         h->path = strdup(path);
@@ -376,7 +391,7 @@ enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, stru
     return LMCS_OK;
 }
 
-static void sync_folder_of(const char *path)
+static enum lmcs_status sync_folder_of(const char *path, struct lmcs_error *error)
 {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", path);
@@ -386,17 +401,20 @@ static void sync_folder_of(const char *path)
     else
         slash[slash == folder] = '\0';
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
+    if (fd < 0)
+        return LMCS_OK; /* one may be allowed to make files in it and not to read it */
+    /* Some file systems can't do it with folders. */
+    int failure = fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
+    close(fd);
+    return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "%s: can't make it durable", folder);
 }
 
 enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error)
 {
     if (heap->shown_path == NULL)
         return LMCS_OK;
-    fsync(heap->fd);
+    if (fsync(heap->fd) != 0)
+        return lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->shown_path);
     if (link(heap->path, heap->shown_path) != 0) {
         /* Some file systems have no links; there, a rename that replaces nothing. */
         if (errno == EEXIST)
@@ -407,11 +425,10 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
     } else {
         unlink(heap->path);
     }
-    sync_folder_of(heap->shown_path);
     free(heap->path);
     heap->path = heap->shown_path;
     heap->shown_path = NULL;
-    return LMCS_OK;
+    return sync_folder_of(heap->path, error);
 }
 
 /* ---- Opening ---- */
@@ -531,14 +548,13 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
     }
     if (pool == NULL)
         return fail_open(path, failure, error);
-    struct lmcs_heap *h = calloc(1, sizeof *h);
+    struct lmcs_heap *h = new_heap();
     if (h == NULL || (h->path = strdup(path)) == NULL) {
         free(h);
         pmemobj_close(pool);
         return lmcs_fail_memory(error);
     }
     h->pool = pool;
-    h->fd = -1;
     enum lmcs_status status = adopt(h, door, error);
     if (status == LMCS_OK)
         status = mend_footers(h, media, error);
@@ -550,15 +566,30 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
     return LMCS_OK;
 }
 
+/* libpmemobj's mapping is an opening of its own. It ends the process when a sync fails; so we take that one. */
+static void take_error(struct lmcs_heap *heap)
+{
+    msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC);
+}
+
 void lmcs_heap_close(struct lmcs_heap *heap)
 {
     if (heap == NULL)
         return;
     lmcs_behind_free(heap->behind);
+    if (heap->pool != NULL && lmcs_heap_failure(heap) != 0)
+        take_error(heap);
     if (heap->pool != NULL)
         pmemobj_close(heap->pool);
+    /* What could not be written is still in the page cache, as if it had been. Who opens it next shall not see it. */
+    if (heap->fd >= 0 && lmcs_heap_failure(heap) != 0)
+        posix_fadvise(heap->fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (heap->map_fd >= 0)
+        close(heap->map_fd);
     if (heap->fd >= 0)
         close(heap->fd);
+    pthread_mutex_destroy(&heap->syncing);
+    pthread_mutex_destroy(&heap->persisting);
     if (heap->shown_path != NULL && heap->path != NULL)
         unlink(heap->path);
     free(heap->shown_path);
@@ -706,6 +737,9 @@ enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *a
         return lmcs_fail(error, LMCS_INVALID, 0, "%s: too many objects in one commit", heap->path);
     for (size_t i = 0; i < count; i++)
         memcpy(&all[i], &actions[i], sizeof all[i]);
+    enum lmcs_status status = lmcs_heap_check_syncs(heap, error);
+    if (status != LMCS_OK)
+        return status;
     pmemobj_set_value(heap->pool, &all[count], lmcs_heap_at(heap, word_offset), word);
     if (pmemobj_publish(heap->pool, all, count + 1) != 0)
         return lmcs_fail_errno(error, errno, "%s: libpmemobj can't commit (%s)", heap->path, pmemobj_errormsg());
@@ -814,10 +848,47 @@ enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t
 {
     /* Not libpmemobj's descriptor: a mapping by that one would keep its lock. */
     int flags = private_pages ? MAP_PRIVATE | MAP_NORESERVE : heap->dax ? MAP_SHARED_VALIDATE | MAP_SYNC : MAP_SHARED;
-    void *at = mmap(where, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, heap->fd, (off_t)offset);
+    void *at = mmap(where, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, heap->map_fd, (off_t)offset);
     return at != MAP_FAILED
                ? LMCS_OK
                : lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", heap->path, (unsigned long long)bytes);
+}
+
+/* ---- Syncs that fail ---- */
+
+/*
+ * Linux tells of pages that could not be written once for each opening of the file, at its next sync, and then calls
+ * them clean: another sync would succeed without them. So whoever syncs after one that failed is told, too, whatever
+ * he has written himself; one lock for each opening sees to it that he does not get between the error and its note.
+ * (What PostgreSQL learned in 2018, https://wiki.postgresql.org/wiki/Fsync_Errors.)
+ */
+int lmcs_heap_failure(const struct lmcs_heap *heap)
+{
+    return atomic_load(&heap->failure);
+}
+
+enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    int failure = lmcs_heap_failure(heap);
+    return failure == 0
+               ? LMCS_OK
+               : lmcs_fail(error, LMCS_IO, failure,
+                           "%s: an earlier write did not reach the disk (%s), so nothing more is written; what "
+                           "was acknowledged is there: close the pool and open it again",
+                           heap->path, strerror(failure));
+}
+
+/* Lets go of the lock; `failure`: errno of the sync that was made under it, or 0. */
+static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, int failure, struct lmcs_error *error)
+{
+    int none = 0;
+    enum lmcs_status status = lmcs_heap_check_syncs(heap, error);
+    if (failure != 0 && atomic_compare_exchange_strong(&heap->failure, &none, failure)) {
+        take_error(heap);
+        status = lmcs_fail_errno(error, failure, "%s: can't make it durable", heap->path);
+    }
+    pthread_mutex_unlock(lock);
+    return status;
 }
 
 enum lmcs_status lmcs_heap_persist(struct lmcs_heap *heap, const void *at, uint64_t bytes, struct lmcs_error *error)
@@ -828,10 +899,11 @@ enum lmcs_status lmcs_heap_persist(struct lmcs_heap *heap, const void *at, uint6
     }
     uintptr_t first = (uintptr_t)at & ~(uintptr_t)(LMCS_PAGE_BYTES - 1);
     int result;
+    pthread_mutex_lock(&heap->persisting);
     do
         result = msync((void *)first, (uintptr_t)at - first + bytes, MS_SYNC);
     while (result != 0 && errno == EINTR);
-    return result == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->path);
+    return end_sync(heap, &heap->persisting, result == 0 ? 0 : errno, error);
 }
 
 enum lmcs_status lmcs_heap_sync(struct lmcs_heap *heap, struct lmcs_error *error)
@@ -840,8 +912,9 @@ enum lmcs_status lmcs_heap_sync(struct lmcs_heap *heap, struct lmcs_error *error
     if (heap->method != LMCS_WRITE_FILE)
         return LMCS_OK;
     int result;
+    pthread_mutex_lock(&heap->syncing);
     do
         result = fdatasync(heap->fd);
     while (result != 0 && errno == EINTR);
-    return result == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->path);
+    return end_sync(heap, &heap->syncing, result == 0 ? 0 : errno, error);
 }

@@ -98,5 +98,11 @@ enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t
 /* Makes what was stored to such an address, or to lmcs_heap_at, durable. */
 enum lmcs_status lmcs_heap_persist(struct lmcs_heap *heap, const void *at, uint64_t bytes, struct lmcs_error *error);
 enum lmcs_status lmcs_heap_sync(struct lmcs_heap *heap, struct lmcs_error *error);
+/*
+ * After a sync that failed each further one fails, as does publish, whoever makes it: what was written before it may be
+ * lost, and the kernel does not say so twice. To write again, the pool is closed and opened. errno of it, or 0.
+ */
+int lmcs_heap_failure(const struct lmcs_heap *heap);
+enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs_error *error);
 
 #endif

@@ -267,6 +267,18 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
     return status;
 }
 
+/*
+ * libpmemobj writes a root word to one replica after the other, and when it is alone in its log without that: a power
+ * failure between the two leaves replicas with different roots. The first one's is what everybody has seen since.
+ */
+static enum lmcs_status align_replicas(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    uint64_t word_at = lmcs_media_superblock(pool->media) + offsetof(struct lmcs_superblock_df, root);
+    return lmcs_media_replicas(pool->media) == 0
+               ? LMCS_OK
+               : lmcs_heap_publish(pool->heap, NULL, 0, word_at, lmcs_root_word(pool->root.self), error);
+}
+
 static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint32_t wait_ms, struct lmcs_error *error)
 {
     enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
@@ -284,6 +296,8 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
         pool->epoch = pool->root.epoch;
     if (status == LMCS_OK)
         status = lmcs_check_heap(pool, error);
+    if (status == LMCS_OK)
+        status = align_replicas(pool, error);
     if (status == LMCS_OK)
         status = lmcs_space_load(pool, error);
     if (status == LMCS_OK)

@@ -690,6 +690,47 @@ static void poolset_with_a_replica(void **state)
     state_free(weights);
 }
 
+/* A word of the first part of a poolset's replica, whose places are those in the pool. */
+static uint64_t swap_word(const char *path, uint64_t at, uint64_t word)
+{
+    uint64_t old = 0;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    EXPECT(fd >= 0 && pread(fd, &old, sizeof old, (off_t)at) == sizeof old);
+    EXPECT(word == 0 || pwrite(fd, &word, sizeof word, (off_t)at) == sizeof word);
+    close(fd);
+    return old;
+}
+
+/* Power failed when one replica had the new root and the other did not: whoever opens it for writing makes them one. */
+static void replicas_that_differ_by_a_commit(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {12};
+    struct state *weights = state_weights(&rng, 3, 1 << 12);
+    char path[512], first[512], second[512], text[2048];
+    place_path(place, "pool.set", path);
+    place_path(place, "part0", first);
+    place_path(place, "replica0", second);
+    snprintf(text, sizeof text, "PMEMPOOLSET\n64M %s\nREPLICA\n64M %s\n", first, second);
+    write_bytes(path, text, strlen(text));
+    struct lmcs_pool *pool = open_quiet(path);
+    uint64_t word_at = lmcs_media_superblock(pool->media) + offsetof(struct lmcs_superblock_df, root);
+    take_snapshot(pool, "run", weights, 1);
+    close_pool(pool);
+    uint64_t old = swap_word(first, word_at, 0);
+    pool = open_quiet(path);
+    OK(lmcs_tag_set(pool, "run", "best", 1, &err));
+    close_pool(pool);
+    uint64_t new = swap_word(second, word_at, old);
+    EXPECT(new != old &&swap_word(first, word_at, 0) == new);
+    close_pool(open_quiet(path));
+    EXPECT(swap_word(second, word_at, 0) == swap_word(first, word_at, 0));
+    pool = open_pool(path, LMCS_OPEN_READ, 0);
+    expect_state(pool, "run", "best", weights);
+    close_pool(pool);
+    state_free(weights);
+}
+
 static void fill_with_noise(struct state *state, struct rng *rng)
 {
     for (size_t k = 0; k < state->count; k++)
@@ -785,6 +826,7 @@ int main(void)
         ON_DISK(unreadable_file),
         ON_DISK(pools_of_newer_versions),
         ON_BOTH(poolset_with_a_replica),
+        ON_DISK(replicas_that_differ_by_a_commit),
         IN_MEMORY(full_poolset_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,7 +68,11 @@ class ReadOnlyError(Error):
 
 
 class InputOutputError(Error, OSError):
-    """The operating system said no: see ``errno``."""
+    """The operating system said no: see ``errno``.
+
+    After a write that did not reach the disk, everything that writes to the store fails with it, until the store is
+    closed and opened again: what was acknowledged is there, and nothing else is believed.
+    """
 
 
 class OutOfMemoryError(Error, MemoryError):
