@@ -56,7 +56,7 @@ enum lmcs_status {
     LMCS_DAMAGED,     /* media or an input file are not what was written */
     LMCS_UNSUPPORTED, /* a newer format, a file system, dtype or feature that this build can't do */
     LMCS_READ_ONLY,   /* the pool was opened for reading, or can't be written safely */
-    LMCS_IO,          /* the operating system said no: see system_errno. After a failed sync: until it is opened again */
+    LMCS_IO,          /* the operating system said no: see system_errno; after a sync, until the pool is opened again */
     LMCS_NO_MEMORY,
     LMCS_CANCELLED /* a progress function asked to stop */
 };
