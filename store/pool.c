@@ -566,10 +566,54 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
     return LMCS_OK;
 }
 
-/* libpmemobj's mapping is an opening of its own. It ends the process when a sync fails; so we take that one. */
-static void take_error(struct lmcs_heap *heap)
+/* ---- Syncs that fail ---- */
+
+/*
+ * Linux tells of pages that could not be written once for each opening of the file, at its next sync, and then calls
+ * them clean: another sync would succeed without them. So whoever syncs after one that failed is told, too, whatever
+ * he has written himself; one lock for each opening sees to it that he does not get between the error and its note.
+ * (What PostgreSQL learned in 2018, https://wiki.postgresql.org/wiki/Fsync_Errors.)
+ */
+int lmcs_heap_failure(const struct lmcs_heap *heap)
 {
-    msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC);
+    return atomic_load(&heap->failure);
+}
+
+enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    int failure = lmcs_heap_failure(heap);
+    return failure == 0
+               ? LMCS_OK
+               : lmcs_fail(error, LMCS_IO, failure,
+                           "%s: an earlier write did not reach the disk (%s), so nothing more is written; what "
+                           "was acknowledged is there: close the pool and open it again",
+                           heap->path, strerror(failure));
+}
+
+/* libpmemobj's mapping is an opening of its own, and libpmemobj ends the process when a sync fails: we take that one. */
+static int take_error(struct lmcs_heap *heap)
+{
+    return heap->method == LMCS_WRITE_FILE && msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC) != 0 ? errno : 0;
+}
+
+/* Lets go of the lock; `failure`: errno of the sync that was made under it, or 0. */
+static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, int failure, struct lmcs_error *error)
+{
+    int none = 0;
+    enum lmcs_status status = lmcs_heap_check_syncs(heap, error);
+    if (failure != 0 && atomic_compare_exchange_strong(&heap->failure, &none, failure)) {
+        (void)take_error(heap);
+        status = lmcs_fail_errno(error, failure, "%s: can't make it durable", heap->path);
+    }
+    pthread_mutex_unlock(lock);
+    return status;
+}
+
+/* Before libpmemobj syncs something while others write: what they could not write is no reason to end the process. */
+static enum lmcs_status look_for_errors(struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    pthread_mutex_lock(&heap->syncing);
+    return end_sync(heap, &heap->syncing, take_error(heap), error);
 }
 
 void lmcs_heap_close(struct lmcs_heap *heap)
@@ -577,10 +621,10 @@ void lmcs_heap_close(struct lmcs_heap *heap)
     if (heap == NULL)
         return;
     lmcs_behind_free(heap->behind);
-    if (heap->pool != NULL && lmcs_heap_failure(heap) != 0)
-        take_error(heap);
-    if (heap->pool != NULL)
+    if (heap->pool != NULL) {
+        (void)look_for_errors(heap, NULL);
         pmemobj_close(heap->pool);
+    }
     /* What could not be written is still in the page cache, as if it had been. Who opens it next shall not see it. */
     if (heap->fd >= 0 && lmcs_heap_failure(heap) != 0)
         posix_fadvise(heap->fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -678,6 +722,8 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
         return lmcs_fail(error, LMCS_INVALID, 0, "%s: no object is as large as %llu bytes", heap->path,
                          (unsigned long long)bytes);
     enum lmcs_status status = back_zones(heap, bytes, error);
+    if (status == LMCS_OK)
+        status = look_for_errors(heap, error);
     if (status != LMCS_OK)
         return status;
     /* libpmemobj writes the object's header through its mapping, to a page that nobody could allocate before. */
@@ -852,43 +898,6 @@ enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t
     return at != MAP_FAILED
                ? LMCS_OK
                : lmcs_fail_errno(error, errno, "%s: can't map %llu bytes", heap->path, (unsigned long long)bytes);
-}
-
-/* ---- Syncs that fail ---- */
-
-/*
- * Linux tells of pages that could not be written once for each opening of the file, at its next sync, and then calls
- * them clean: another sync would succeed without them. So whoever syncs after one that failed is told, too, whatever
- * he has written himself; one lock for each opening sees to it that he does not get between the error and its note.
- * (What PostgreSQL learned in 2018, https://wiki.postgresql.org/wiki/Fsync_Errors.)
- */
-int lmcs_heap_failure(const struct lmcs_heap *heap)
-{
-    return atomic_load(&heap->failure);
-}
-
-enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs_error *error)
-{
-    int failure = lmcs_heap_failure(heap);
-    return failure == 0
-               ? LMCS_OK
-               : lmcs_fail(error, LMCS_IO, failure,
-                           "%s: an earlier write did not reach the disk (%s), so nothing more is written; what "
-                           "was acknowledged is there: close the pool and open it again",
-                           heap->path, strerror(failure));
-}
-
-/* Lets go of the lock; `failure`: errno of the sync that was made under it, or 0. */
-static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, int failure, struct lmcs_error *error)
-{
-    int none = 0;
-    enum lmcs_status status = lmcs_heap_check_syncs(heap, error);
-    if (failure != 0 && atomic_compare_exchange_strong(&heap->failure, &none, failure)) {
-        take_error(heap);
-        status = lmcs_fail_errno(error, failure, "%s: can't make it durable", heap->path);
-    }
-    pthread_mutex_unlock(lock);
-    return status;
 }
 
 enum lmcs_status lmcs_heap_persist(struct lmcs_heap *heap, const void *at, uint64_t bytes, struct lmcs_error *error)
