@@ -10,6 +10,7 @@
  */
 #include "pool.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libpmem.h>
@@ -40,7 +41,9 @@
 #define HEADROOM_BYTES       ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated first */
 #define LIBRARY_BYTES        ((size_t)16 << 20)   /* of memory that libpmemobj takes for a pool, and some more */
 #define RETRY_NS             20000000L
-#define SHORT_STORE          256u /* bytes */
+#define SHORT_STORE          256u    /* bytes */
+#define NEW_MARK             ".new-" /* and six letters: a pool that is being made */
+#define FORGOTTEN_S          60
 
 static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room for libpmemobj's action");
 
@@ -313,6 +316,37 @@ static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, 
     return status;
 }
 
+/* A file of that folder that nobody has open as a pool, and that has not been touched for a while. */
+static bool is_forgotten(int folder, const char *name)
+{
+    struct stat st;
+    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    bool yes = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1 &&
+               time(NULL) - st.st_mtime > FORGOTTEN_S && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0)
+        close(fd);
+    return yes;
+}
+
+/* Removes what processes that were killed while they made a pool at this path have left beside it. */
+static void remove_forgotten(const char *path)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    const char *base = slash == NULL ? path : path + (slash - folder) + 1;
+    if (slash != NULL)
+        slash[slash == folder] = '\0';
+    DIR *dir = opendir(slash == NULL ? "." : folder);
+    size_t n = strlen(base), mark = strlen(NEW_MARK);
+    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
+        if (strncmp(entry->d_name, base, n) == 0 && strncmp(entry->d_name + n, NEW_MARK, mark) == 0 &&
+            strlen(entry->d_name) == n + mark + 6 && is_forgotten(dirfd(dir), entry->d_name))
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir != NULL)
+        closedir(dir);
+}
+
 static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint64_t bytes, struct lmcs_error *error)
 {
     size_t length = strlen(path) + 32;
@@ -320,7 +354,8 @@ static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint
     heap->path = malloc(length);
     if (heap->shown_path == NULL || heap->path == NULL)
         return lmcs_fail_memory(error);
-    snprintf(heap->path, length, "%s.new-XXXXXX", path);
+    remove_forgotten(path);
+    snprintf(heap->path, length, "%s" NEW_MARK "XXXXXX", path);
     int fd = mkostemp(heap->path, O_CLOEXEC); /* mode 0600 */
     if (fd < 0) {
         int failure = errno;

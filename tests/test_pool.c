@@ -690,6 +690,37 @@ static void poolset_with_a_replica(void **state)
     state_free(weights);
 }
 
+/* What a process that was killed while it made a pool has left goes when one is made there; what others do, stays. */
+static void forgotten_beginnings(void **state)
+{
+    struct place *place = *state;
+    static const struct {
+        const char *name;
+        bool old, locked, gone;
+    } beginnings[] = {
+        {"a.pool.new-abcdef", true, false, true},   {"a.pool.new-uvwxyz", true, true, false}, /* somebody is at it */
+        {"a.pool.new-ABCDEF", false, false, false},                                           /* or will be soon */
+        {"a.pool.new-longer1", true, false, false}, {"b.pool.new-abcdef", true, false, false},
+    };
+    enum { COUNT = sizeof beginnings / sizeof beginnings[0] };
+    int locks[COUNT];
+    char path[512];
+    for (size_t i = 0; i < COUNT; i++) {
+        const struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+        place_path(place, beginnings[i].name, path);
+        write_bytes(path, "half a pool", 11);
+        locks[i] = open(path, O_RDWR | O_CLOEXEC);
+        EXPECT(locks[i] >= 0 && (!beginnings[i].old || futimens(locks[i], old) == 0));
+        EXPECT(!beginnings[i].locked || flock(locks[i], LOCK_EX | LOCK_NB) == 0);
+    }
+    close_pool(open_quiet(place->pool));
+    for (size_t i = 0; i < COUNT; i++) {
+        place_path(place, beginnings[i].name, path);
+        EXPECT((access(path, F_OK) != 0) == beginnings[i].gone);
+        close(locks[i]);
+    }
+}
+
 /* A word of the first part of a poolset's replica, whose places are those in the pool. */
 static uint64_t swap_word(const char *path, uint64_t at, uint64_t word)
 {
@@ -827,6 +858,7 @@ int main(void)
         ON_DISK(pools_of_newer_versions),
         ON_BOTH(poolset_with_a_replica),
         ON_DISK(replicas_that_differ_by_a_commit),
+        ON_DISK(forgotten_beginnings),
         IN_MEMORY(full_poolset_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
