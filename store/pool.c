@@ -201,25 +201,34 @@ static enum lmcs_status check_memory(struct lmcs_error *error)
 
 /* ---- Who has it ---- */
 
-/* The process that holds the flock of the file at `path`; 0: not known. */
-static int lock_holder(const char *path)
+/* The process that holds the flock of the file, as the kernel's list of locks says; 0: it does not. */
+static int listed_holder(const struct stat *st)
 {
-    struct stat st;
-    FILE *file = stat(path, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
-    if (file == NULL)
-        return 0;
+    FILE *file = fopen("/proc/locks", "re");
     char line[256];
     int holder = 0;
-    while (holder == 0 && fgets(line, sizeof line, file) != NULL) {
+    while (file != NULL && holder == 0 && fgets(line, sizeof line, file) != NULL) {
         int pid;
         unsigned major_number, minor_number;
         unsigned long inode;
         if (strstr(line, "FLOCK") != NULL &&
             sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &major_number, &minor_number, &inode) == 4 &&
-            inode == st.st_ino && makedev(major_number, minor_number) == st.st_dev)
+            inode == st->st_ino && makedev(major_number, minor_number) == st->st_dev)
             holder = pid;
     }
-    fclose(file);
+    if (file != NULL)
+        fclose(file);
+    return holder;
+}
+
+/* The process that holds the flock of the file at `path`; 0: not known. */
+static int lock_holder(const char *path)
+{
+    enum { TIMES = 5 }; /* the list is given page by page, and what moves between two of them is left out */
+    struct stat st;
+    int holder = 0;
+    for (int i = 0; i < TIMES && holder == 0 && stat(path, &st) == 0; i++)
+        holder = listed_holder(&st);
     return holder;
 }
 
