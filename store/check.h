@@ -13,8 +13,9 @@ struct lmcs_pool;
 typedef void (*lmcs_damage_fn)(void *context, const struct lmcs_damage *damage);
 
 /*
- * Compares libpmemobj's map of its heap with the objects that we know. To be called when a pool has been opened for
- * writing, after libpmemobj's recovery and before anything is allocated. LMCS_DAMAGED when they don't match.
+ * Compares libpmemobj's map of its heap with the objects that we know, and the pages that the root would hand out with
+ * the slabs among them, which are then known to the pool. To be called when a pool has been opened for writing, after
+ * libpmemobj's recovery and before anything is allocated. LMCS_DAMAGED when they don't match.
  */
 enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *error);
 
