@@ -32,6 +32,7 @@ struct lmcs_known_content {
     uint8_t link_arrays; /* of a link; 0: it is none */
     bool has_link;       /* one leads to it */
     bool is_verified;    /* of a link: all that it leads to */
+    bool parity_is_seen; /* all of it, or that it has none */
     bool wanted;         /* it belongs to what is to be checked */
 };
 

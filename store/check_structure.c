@@ -885,7 +885,14 @@ static enum lmcs_status check_parity(struct checking *c, uint64_t content)
 {
     struct lmcs_parity_record parity;
     bool found;
+    struct lmcs_content of;
+    bool is_there = false;
     enum lmcs_status status = lmcs_parity_find(&c->txn, content, &parity, &found, c->error);
+    if (status == LMCS_OK && found)
+        status = lmcs_content_find(&c->txn, content, &of, &is_there, c->error);
+    if (status == LMCS_OK && is_there && of.df.stored_bytes != parity.df.stored_bytes)
+        SAY(c, "the parity of content %llu is of %llu bytes, but the content has %llu", ULL(content),
+            ULL(parity.df.stored_bytes), ULL(of.df.stored_bytes));
     for (size_t i = 0; status == LMCS_OK && found && i < parity.df.part_count; i++, c->part_count++) {
         struct lmcs_space_df df = {0, 0};
         bool mapped;
