@@ -704,19 +704,24 @@ static enum lmcs_status add_known(struct lmcs_dump *dump, const struct lmcs_know
 /* All contents inside, once: their bases, or, for a canonical archive, their digests. */
 static enum lmcs_status note_contents(struct lmcs_dump *dump, struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_dump_hold(dump->pool, &dump->txn, error);
-    if (status != LMCS_OK)
+    uint64_t *ids;
+    size_t count;
+    enum lmcs_status status = lmcs_id_list(&dump->inside, &ids, &count, error);
+    if (status == LMCS_OK)
+        status = lmcs_dump_hold(dump->pool, &dump->txn, error);
+    if (status != LMCS_OK) {
+        free(ids);
         return status;
-    for (uint64_t id = 1; status == LMCS_OK && id < dump->txn.root.next_content; id++) {
+    }
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         struct lmcs_content content;
         bool found = false;
-        if (lmcs_id_get(&dump->inside, id) == 0)
-            continue;
-        status = lmcs_content_find(&dump->txn, id, &content, &found, error);
+        status = lmcs_content_find(&dump->txn, ids[i], &content, &found, error);
         const struct lmcs_known known = {.digest = {content.df.digest_low, content.df.digest_high}, .is_new = true};
         if (status == LMCS_OK && found)
             status = dump->options->canonical ? add_known(dump, &known, error) : note_base(dump, &content, error);
     }
+    free(ids);
     lmcs_txn_end(&dump->txn);
     return status;
 }

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "grow.h"
 #include "payload.h"
 #include "scan.h"
 
@@ -25,35 +26,86 @@
 
 /* ---- Numbers by ids ---- */
 
-#define MAP_PAGE 8192u
+#define MAP_PAGE 64u
+
+struct lmcs_id_page {
+    uint64_t number; /* of the page: id / MAP_PAGE */
+    uint64_t values[MAP_PAGE];
+};
+
+/* Where the page is, or belongs. */
+static size_t probe(const struct lmcs_id_map *map, uint64_t number)
+{
+    size_t i = (size_t)lmc_hash64(&number, sizeof number, map->seed) & (map->capacity - 1);
+    while (map->pages[i] != NULL && map->pages[i]->number != number)
+        i = (i + 1) & (map->capacity - 1);
+    return i;
+}
 
 uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id)
 {
-    size_t page = (size_t)(id / MAP_PAGE);
-    return page < map->count && map->pages[page] != NULL ? map->pages[page][id % MAP_PAGE] : 0;
+    const struct lmcs_id_page *page = map->count > 0 ? map->pages[probe(map, id / MAP_PAGE)] : NULL;
+    return page != NULL ? page->values[id % MAP_PAGE] : 0;
+}
+
+static bool rehash(struct lmcs_id_map *map)
+{
+    struct lmcs_id_map grown = {.count = map->count, .capacity = map->capacity == 0 ? 64 : map->capacity * 2};
+    grown.seed = map->seed != 0 ? map->seed : lmcs_now_ns() ^ (uintptr_t)map; /* who makes ids can't foresee it */
+    grown.pages = calloc(grown.capacity, sizeof(struct lmcs_id_page *));
+    if (grown.pages == NULL)
+        return false;
+    for (size_t i = 0; i < map->capacity; i++)
+        if (map->pages[i] != NULL)
+            grown.pages[probe(&grown, map->pages[i]->number)] = map->pages[i];
+    free(map->pages);
+    *map = grown;
+    return true;
 }
 
 enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error)
 {
-    size_t page = (size_t)(id / MAP_PAGE);
-    if (page >= map->count) {
-        size_t wanted = map->count * 2 > page ? map->count * 2 : page + 16;
-        uint64_t **grown = realloc(map->pages, wanted * sizeof *grown);
-        if (grown == NULL)
-            return lmcs_fail_memory(error);
-        memset(grown + map->count, 0, (wanted - map->count) * sizeof *grown);
-        map->pages = grown;
-        map->count = wanted;
-    }
-    if (map->pages[page] == NULL && (map->pages[page] = calloc(MAP_PAGE, sizeof **map->pages)) == NULL)
+    if ((map->count + 1) * 2 > map->capacity && !rehash(map))
         return lmcs_fail_memory(error);
-    map->pages[page][id % MAP_PAGE] = value;
+    struct lmcs_id_page **page = &map->pages[probe(map, id / MAP_PAGE)];
+    if (*page == NULL) {
+        *page = calloc(1, sizeof **page);
+        if (*page == NULL)
+            return lmcs_fail_memory(error);
+        (*page)->number = id / MAP_PAGE;
+        map->count++;
+    }
+    (*page)->values[id % MAP_PAGE] = value;
+    return LMCS_OK;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, size_t *count, struct lmcs_error *error)
+{
+    size_t capacity = 0;
+    *ids = NULL;
+    *count = 0;
+    for (size_t i = 0; i < map->capacity; i++)
+        for (size_t k = 0; map->pages[i] != NULL && k < MAP_PAGE; k++) {
+            if (map->pages[i]->values[k] == 0)
+                continue;
+            if (!lmcs_grow(ids, &capacity, *count, sizeof **ids))
+                return lmcs_fail_memory(error);
+            (*ids)[(*count)++] = map->pages[i]->number * MAP_PAGE + k;
+        }
+    if (*count > 0)
+        qsort(*ids, *count, sizeof **ids, by_number);
     return LMCS_OK;
 }
 
 void lmcs_id_free(struct lmcs_id_map *map)
 {
-    for (size_t i = 0; i < map->count; i++)
+    for (size_t i = 0; i < map->capacity; i++)
         free(map->pages[i]);
     free(map->pages);
 }

@@ -15,13 +15,21 @@
 
 #define LMCS_DUMP_BUFFER ((size_t)256 << 10) /* small records are written together */
 
-/* Numbers by the ids of a pool, in pages that exist where there is one. */
+/*
+ * Numbers by the ids of a pool, in pages that exist where there is one. Pages are found by a hash: an id may come from a
+ * record that someone made, and be of any size.
+ */
+struct lmcs_id_page;
 struct lmcs_id_map {
-    uint64_t **pages;
+    struct lmcs_id_page **pages; /* open addressing; power of two */
     size_t count;
+    size_t capacity;
+    uint64_t seed;
 };
 uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id); /* 0: none */
 enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error);
+/* The ids that have a number, ascending; *ids is to be freed. */
+enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, size_t *count, struct lmcs_error *error);
 void lmcs_id_free(struct lmcs_id_map *map);
 
 /* How a content is in an archive: its id there, and in the low byte what it takes to read it, deltas or a line. */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "policy.h"
 #include "space.h"
 #include "store.h"
 #include "tree.h"
@@ -240,7 +241,8 @@ enum lmcs_status lmcs_parity_find(struct lmcs_txn *txn, uint64_t content, struct
         return status;
     uint64_t end = lmcs_media_bytes(txn->pool->media);
     bool sound = df->part_count <= LMCS_MAX_PARTS &&
-                 bytes == sizeof *df + df->part_count * sizeof(struct lmcs_part_df) && df->data > 0 && df->parity > 0 &&
+                 bytes == sizeof *df + df->part_count * sizeof(struct lmcs_part_df) && df->data > 0 &&
+                 df->data <= LMCS_MAX_PARITY_DATA && df->parity > 0 && df->parity <= LMCS_MAX_PARITY &&
                  df->unit_bytes >= 64 && df->unit_bytes <= LMCS_PAGE_BYTES && df->unit_bytes % 64 == 0;
     for (size_t i = 0; sound && i < df->part_count; i++)
         sound = parity->parts[i].bytes > 0 && parity->parts[i].offset < end &&

@@ -4,7 +4,7 @@
  *
  * A whole pool that nobody writes to is also looked at as a writer would, libpmemobj's part included.
  * The check of the structure gives the contents that are wanted, and a snapshot to name each by. They are read one
- * after the other by all of the pool's threads, each pinned within a short transaction, so that captures and the
+ * after the other, each with its parity, by all of the pool's threads, each pinned within a short transaction, so that captures and the
  * compactor go on meanwhile; what is removed before its turn comes is left out.
  */
 #include "check.h"
@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "care.h"
 #include "content.h"
+#include "parity.h"
 #include "read.h"
 #include "store.h"
 #include "tree.h"
@@ -75,12 +77,9 @@ static enum lmcs_status hold_content(struct verifying *v, struct lmcs_chain *cha
     return status;
 }
 
-/* What is known of link `i` of a line, the newest being 0; NULL: nothing, or it is no line. */
-static struct lmcs_known_content *link_of(const struct verifying *v, const struct lmcs_chain *chain, size_t i)
+static struct lmcs_known_content *find_known(const struct verifying *v, uint64_t id)
 {
-    size_t newest = chain->links[0].df.payload == LMCS_PAYLOAD_LINK ? 0 : 1;
-    uint64_t id = i < chain->line ? chain->links[newest + i].id : 0;
-    size_t low = 0, high = i < chain->line ? v->structure->content_count : 0;
+    size_t low = 0, high = v->structure->content_count;
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (v->structure->contents[middle].id < id)
@@ -88,8 +87,15 @@ static struct lmcs_known_content *link_of(const struct verifying *v, const struc
         else
             high = middle;
     }
-    bool found = i < chain->line && low < v->structure->content_count && v->structure->contents[low].id == id;
+    bool found = low < v->structure->content_count && v->structure->contents[low].id == id;
     return found ? &v->structure->contents[low] : NULL;
+}
+
+/* What is known of link `i` of a line, the newest being 0; NULL: nothing, or it is no line. */
+static struct lmcs_known_content *link_of(const struct verifying *v, const struct lmcs_chain *chain, size_t i)
+{
+    size_t newest = chain->links[0].df.payload == LMCS_PAYLOAD_LINK ? 0 : 1;
+    return i < chain->line ? find_known(v, chain->links[newest + i].id) : NULL;
 }
 
 static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *error)
@@ -119,6 +125,56 @@ static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *err
     if (status == LMCS_DAMAGED && v->told == 0)
         tell(v, error->message, 0, v->known->raw_bytes);
     return status == LMCS_DAMAGED ? LMCS_OK : status;
+}
+
+/* That of a content of its own, or of the link that it is stored by; each once. */
+static enum lmcs_status find_parity(struct verifying *v, uint64_t *content, struct lmcs_parity_record *parity,
+                                    struct lmcs_identity *identity, bool *found, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content of;
+    *found = false;
+    enum lmcs_status status = lmcs_txn_read(v->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    if (txn.root.trees[LMCS_TREE_CARE].count > 0)
+        status = lmcs_content_find(&txn, v->known->id, &of, found, error);
+    if (status == LMCS_OK && *found) {
+        *content = of.df.payload == LMCS_PAYLOAD_LINKED ? of.link : of.id;
+        struct lmcs_known_content *known = find_known(v, *content);
+        *found = known != NULL && !known->parity_is_seen;
+        if (known != NULL)
+            known->parity_is_seen = true;
+    }
+    if (status == LMCS_OK && *found)
+        status = lmcs_parity_find(&txn, *content, parity, found, error);
+    if (status == LMCS_OK && *found)
+        status = lmcs_identity_get(&txn, of.df.identity, identity, error);
+    if (status == LMCS_OK && *found)
+        status = lmcs_parity_pin(v->pool, parity, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+/* Parity is read as a scrub reads it: all of it, against its own checksums. */
+static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *error)
+{
+    struct lmcs_parity_record parity;
+    struct lmcs_identity identity;
+    uint64_t content = 0;
+    bool found, sound = true;
+    enum lmcs_status status = find_parity(v, &content, &parity, &identity, &found, error);
+    if (status == LMCS_DAMAGED && v->structure->damages == 0) /* else its record has been told of */
+        tell(v, error->message, 0, 0);
+    if (status != LMCS_OK || !found)
+        return status == LMCS_DAMAGED ? LMCS_OK : status;
+    status = lmcs_parity_look(v->pool, content, &parity, &sound, error);
+    lmcs_parity_unpin(v->pool, &parity);
+    v->report->bytes_read += lmcs_parity_bytes(&parity);
+    v->tensor = identity.name;
+    if (status == LMCS_OK && !sound)
+        tell(v, "its parity is damaged; the tensor itself is not", 0, 0);
+    return status;
 }
 
 static bool go_on(const struct verifying *v, uint64_t done_bytes)
@@ -151,6 +207,8 @@ static enum lmcs_status read_contents(struct verifying *v, struct lmcs_error *er
     bool asked_to_stop = !go_on(v, 0);
     for (size_t at = 0; status == LMCS_OK && !asked_to_stop && next_content(v, &at); at++) {
         status = read_content(v, error);
+        if (status == LMCS_OK)
+            status = read_parity(v, error);
         done_bytes += v->known->raw_bytes;
         if (done_bytes - shown_bytes >= 16 * LMC_BLOCK_BYTES || done_bytes == v->total_bytes) {
             asked_to_stop = !go_on(v, done_bytes);

@@ -13,8 +13,9 @@ struct lmcs_pool;
 typedef void (*lmcs_damage_fn)(void *context, const struct lmcs_damage *damage);
 
 /*
- * Compares libpmemobj's map of its heap with the objects that we know. To be called when a pool has been opened for
- * writing, after libpmemobj's recovery and before anything is allocated. LMCS_DAMAGED when they don't match.
+ * Compares libpmemobj's map of its heap with the objects that we know, and the pages that the root would hand out with
+ * the slabs among them, which are then known to the pool. To be called when a pool has been opened for writing, after
+ * libpmemobj's recovery and before anything is allocated. LMCS_DAMAGED when they don't match.
  */
 enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *error);
 
@@ -31,6 +32,7 @@ struct lmcs_known_content {
     uint8_t link_arrays; /* of a link; 0: it is none */
     bool has_link;       /* one leads to it */
     bool is_verified;    /* of a link: all that it leads to */
+    bool parity_is_seen; /* all of it, or that it has none */
     bool wanted;         /* it belongs to what is to be checked */
 };
 

@@ -6,7 +6,8 @@
  * word. So before it sees a pool, its map is read (512 KiB for each 16 GiB in use) and compared with our own tree of
  * objects: every object of ours must be a used chunk of its size, every used chunk must be ours, and what is left must
  * be free but for one run, which holds the superblock alone. With its own checksums, and ours in the tree of objects,
- * that leaves no word of the map on which a later allocation rests and which nothing vouches for.
+ * that leaves no word of the map on which a later allocation rests and which nothing vouches for. The slabs among our
+ * objects are kept, for what a writer takes for a page must lie in one.
  *
  * The map: zones follow one another behind the heap's header. A zone that was ever used begins with a magic number and
  * how many chunks of 256 KiB it has; a header for each chunk follows, and the chunks begin 512 KiB behind the zone's
@@ -37,6 +38,7 @@ struct heap_map {
     size_t capacity;
     size_t met; /* of them, those that the map has shown so far */
     bool superblock_met;
+    struct lmcs_root_df root; /* that has them */
     uint64_t heap_bytes;
     struct lmcs_chunk_df *chunks; /* of one zone */
 };
@@ -57,7 +59,9 @@ static enum lmcs_status add_object(struct heap_map *map, uint64_t offset, const 
     if (bytes != sizeof df)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a record of an extent", map->pool->path);
     memcpy(&df, value, sizeof df);
-    if (!lmcs_grow(&map->objects, &map->capacity, map->count, sizeof *map->objects))
+    bool is_slab = df.kind == LMCS_OBJECT_SLAB;
+    if (!lmcs_grow(&map->objects, &map->capacity, map->count, sizeof *map->objects) ||
+        (is_slab && !lmcs_slabs_add(map->pool, offset, df.bytes)))
         return lmcs_fail_memory(error);
     map->objects[map->count++] = (struct object){offset, df.bytes};
     return LMCS_OK;
@@ -81,6 +85,7 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
             if (status == LMCS_OK)
                 status = lmcs_cursor_next(cursor, error);
         }
+        map->root = txn.root;
         lmcs_txn_end(&txn);
     }
     lmcs_cursor_free(cursor);
@@ -222,6 +227,7 @@ static enum lmcs_status check_zones(struct heap_map *map, struct lmcs_error *err
 enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct heap_map map = {.pool = pool, .chunks = malloc(LMCS_ZONE_CHUNKS * sizeof *map.chunks)};
+    lmcs_slabs_forget(pool);
     map.heap_bytes = lmcs_media_bytes(pool->media) - lmcs_media_heap(pool->media);
     enum lmcs_status status = map.chunks == NULL ? lmcs_fail_memory(error) : load_objects(&map, error);
     if (status == LMCS_OK)
@@ -232,6 +238,8 @@ enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *erro
         status = fail_heap(&map, map.objects[map.met].offset, "an object of ours is not in its map", error);
     if (status == LMCS_OK && !map.superblock_met)
         status = fail_heap(&map, lmcs_media_superblock(pool->media), "its root object is not in its map", error);
+    if (status == LMCS_OK) /* the slabs are what they say, so pages can be held against them */
+        status = lmcs_root_check(pool, &map.root, error);
     free(map.objects);
     free(map.chunks);
     return status;

@@ -490,7 +490,8 @@ static enum lmcs_status visit_retired(struct checking *c, struct lmcs_key_df key
     memcpy(&range.bytes, value, sizeof range.bytes);
     struct object *extent = find_object(c, range.offset);
     if (key.high > c->txn.root.epoch || extent == NULL || extent->df.kind != LMCS_OBJECT_EXTENT ||
-        range.offset < extent->df.first || range.bytes > extent->df.bytes)
+        range.offset < extent->df.first || range.bytes == 0 || range.bytes > extent->df.bytes ||
+        (range.offset | range.bytes) % LMCS_PACK_ALIGN != 0)
         return fail_record(c, "the retired range at offset", key.low);
     extent->retired_bytes += range.bytes;
     if (!lmcs_grow(&c->retired, &c->retired_capacity, c->retired_count, sizeof range))
@@ -884,7 +885,14 @@ static enum lmcs_status check_parity(struct checking *c, uint64_t content)
 {
     struct lmcs_parity_record parity;
     bool found;
+    struct lmcs_content of;
+    bool is_there = false;
     enum lmcs_status status = lmcs_parity_find(&c->txn, content, &parity, &found, c->error);
+    if (status == LMCS_OK && found)
+        status = lmcs_content_find(&c->txn, content, &of, &is_there, c->error);
+    if (status == LMCS_OK && is_there && of.df.stored_bytes != parity.df.stored_bytes)
+        SAY(c, "the parity of content %llu is of %llu bytes, but the content has %llu", ULL(content),
+            ULL(parity.df.stored_bytes), ULL(of.df.stored_bytes));
     for (size_t i = 0; status == LMCS_OK && found && i < parity.df.part_count; i++, c->part_count++) {
         struct lmcs_space_df df = {0, 0};
         bool mapped;
@@ -1251,6 +1259,10 @@ static void check_shelf_totals(struct checking *c)
     if (c->committed != df->snapshot_count || c->latest != df->latest || c->highest >= df->next_number)
         SAY_SHELF(c, "it has %llu snapshots up to %llu, but %llu up to %llu are recorded", ULL(c->committed),
                   ULL(c->latest), ULL(df->snapshot_count), ULL(df->latest));
+    if (df->compacted >= df->next_number || df->guarded >= df->next_number)
+        SAY_SHELF(c,
+                  "snapshots up to %llu are said to be compacted and up to %llu to have parity, but %llu is the next",
+                  ULL(df->compacted), ULL(df->guarded), ULL(df->next_number));
     if (trees[LMCS_TREE_STEPS - LMCS_TREE_NUMBERS].count != c->stepped ||
         trees[LMCS_TREE_TIMES - LMCS_TREE_NUMBERS].count != c->committed ||
         trees[LMCS_TREE_TAGS - LMCS_TREE_NUMBERS].count != trees[LMCS_TREE_TAGGED - LMCS_TREE_NUMBERS].count)
@@ -1339,14 +1351,16 @@ static enum lmcs_status find_wanted(struct checking *c, const char *address)
 
 static void check_never_used(struct checking *c, const struct lmcs_page_range_df *range)
 {
-    for (uint64_t at = range->next; at < range->end && find_object(c, at) != NULL; at += LMCS_PAGE_BYTES)
-        use_page(c, at, PAGE_NEVER_USED);
+    for (uint64_t at = range->next; at < range->end && use_page(c, at, PAGE_NEVER_USED); at += LMCS_PAGE_BYTES)
+        continue;
 }
 
 static enum lmcs_status check_root(struct checking *c)
 {
     const struct lmcs_root_df *root = &c->txn.root;
     enum lmcs_status status = load_objects(c);
+    if (!lmcs_root_counts(root))
+        SAY(c, "more is said to have been given a number than can ever have been");
     use_page(c, root->self, PAGE_REACHED);
     check_never_used(c, &root->fresh);
     check_never_used(c, &root->spare);

@@ -501,7 +501,11 @@ static enum lmcs_status move_watermark(struct round *round, uint64_t shelf_id, u
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
-    if (status == LMCS_OK && found && shelf.df.compacted < number) {
+    if (status == LMCS_OK && found && shelf.df.compacted >= number) /* else its turn would come again for ever */
+        status = lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: damaged metadata: snapshot %llu of shelf \"%s\" was compacted before",
+                           round->pool->path, (unsigned long long)number, shelf.name);
+    if (status == LMCS_OK && found) {
         shelf.df.compacted = number;
         status = lmcs_shelf_save(&txn, &shelf, error);
     }
@@ -854,7 +858,14 @@ static enum lmcs_status collect_living(struct round *round, uint64_t first, uint
                                   (struct lmcs_key_df){first, 0}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < end) {
             struct lmcs_space_df df;
-            memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+            size_t bytes;
+            const void *value = lmcs_cursor_value(cursor, &bytes);
+            if (bytes != sizeof df) {
+                status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the payload at offset %llu",
+                                   round->pool->path, (unsigned long long)lmcs_cursor_key(cursor).high);
+                break;
+            }
+            memcpy(&df, value, sizeof df);
             status = add_candidate(round, &(struct candidate){.content = df.content}, error);
             if (status == LMCS_OK)
                 status = lmcs_cursor_next(cursor, error);
@@ -865,7 +876,9 @@ static enum lmcs_status collect_living(struct round *round, uint64_t first, uint
     return status;
 }
 
-static enum lmcs_status move_one(struct round *round, struct batch *batch, uint64_t content, struct lmcs_error *error)
+/* What the map of space only says to be there would be moved for ever: `first` and `end` are where it must lie. */
+static enum lmcs_status move_one(struct round *round, struct batch *batch, uint64_t content, uint64_t first,
+                                 uint64_t end, struct lmcs_error *error)
 {
     struct lmcs_recode *recode = calloc(1, sizeof *recode);
     if (recode == NULL)
@@ -874,7 +887,8 @@ static enum lmcs_status move_one(struct round *round, struct batch *batch, uint6
         lmcs_recode_begin(recode, round->pool, &batch->region, content, 0, round->background, error);
     bool begun = status == LMCS_OK;
     /* One in several parts would leave the rest of its parts behind in other extents, which would then be sparse. */
-    bool movable = begun && recode->chain.links[0].df.part_count == 1;
+    bool movable = begun && recode->chain.links[0].df.part_count == 1 &&
+                   recode->chain.links[0].parts[0].offset >= first && recode->chain.links[0].parts[0].offset < end;
     if (movable)
         status = lmcs_recode_copy(recode, error);
     if (!movable || status != LMCS_OK) {
@@ -899,8 +913,8 @@ static enum lmcs_status empty_extent(struct round *round, uint64_t first, uint64
         for (; status == LMCS_OK && i < round->count && batch.count < BATCH_CONTENTS; i++) {
             uint64_t content = round->candidates[i].content;
             status = (content & LMCS_SPACE_PARITY) != 0
-                         ? lmcs_parity_move(round->pool, content & ~LMCS_SPACE_PARITY, moved, error)
-                         : move_one(round, &batch, content, error);
+                         ? lmcs_parity_move(round->pool, content & ~LMCS_SPACE_PARITY, first, end, moved, error)
+                         : move_one(round, &batch, content, first, end, error);
         }
         *moved += batch.count;
         if (status == LMCS_OK && batch.count > 0)

@@ -355,6 +355,8 @@ static enum lmcs_status find_namesake(struct diff *diff, int from, const struct 
         for (size_t i = 0; status == LMCS_OK && *found == NULL && i < count; i++)
             *found = find_item(&diff->items[!from], ids[i]);
         first = count > 0 ? ids[count - 1] + 1 : 0;
+        if (first == 0) /* behind the last number there is */
+            break;
     }
     lmcs_txn_end(&txn);
     return status;

@@ -352,7 +352,7 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
         status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
                                   (struct lmcs_key_df){0, 0}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
-            struct lmcs_object_df df; /* lmcs_space_load has looked at it */
+            struct lmcs_object_df df; /* lmcs_space_load has looked at it, and at its size */
             memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
             status = note_object(pool, lmcs_cursor_key(cursor).high, &df, error);
             if (status == LMCS_OK)

@@ -340,7 +340,8 @@ enum lmcs_status lmcs_parity_make(struct lmcs_pool *pool, uint64_t content, uint
     return status;
 }
 
-enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, size_t *moved, struct lmcs_error *error)
+enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint64_t first, uint64_t end, size_t *moved,
+                                  struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_parity_record parity;
@@ -351,7 +352,8 @@ enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, size
     status = lmcs_parity_find(&txn, content, &parity, &found, error);
     lmcs_txn_end(&txn);
     /* One in several parts would leave the rest behind in other extents, which would then be sparse. */
-    if (status != LMCS_OK || !found || parity.df.part_count != 1)
+    if (status != LMCS_OK || !found || parity.df.part_count != 1 || parity.parts[0].offset < first ||
+        parity.parts[0].offset >= end)
         return status;
     status = lmcs_parity_make(pool, content, parity.df.data, parity.df.parity, &made, error);
     *moved += made;

@@ -512,7 +512,7 @@ static enum lmcs_status scrub_from(struct scrubbing *s, struct pass *pass, uint6
     size_t count = AT_ONCE;
     enum lmcs_status status = LMCS_OK;
     pass->ended = false;
-    while (status == LMCS_OK && count == AT_ONCE) {
+    for (bool wraps = false; status == LMCS_OK && count == AT_ONCE && !wraps;) {
         status = list_contents(s->pool, pass->next, ids, &count, error);
         for (size_t i = 0; status == LMCS_OK && i < count; i++) {
             if (s->report.bytes_read - read_before >= most_bytes) {
@@ -522,6 +522,7 @@ static enum lmcs_status scrub_from(struct scrubbing *s, struct pass *pass, uint6
             status = scrub_one(s, ids[i], error);
             if (status == LMCS_OK)
                 pass->next = ids[i] + 1;
+            wraps = ids[i] == UINT64_MAX;
         }
     }
     pass->ended = status == LMCS_OK;

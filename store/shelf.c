@@ -194,7 +194,12 @@ enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *
     status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES],
                               (struct lmcs_key_df){first, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < capacity) {
-        ids[(*count)++] = lmcs_cursor_key(cursor).high;
+        uint64_t id = lmcs_cursor_key(cursor).high;
+        if (id == UINT64_MAX) { /* never given out: who asks for those behind it would begin again */
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a shelf's number", txn->pool->path);
+            break;
+        }
+        ids[(*count)++] = id;
         status = lmcs_cursor_next(cursor, error);
     }
     lmcs_cursor_free(cursor);
@@ -319,6 +324,8 @@ enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shel
 {
     struct lmcs_cursor *cursor;
     *after = 0;
+    if (number == UINT64_MAX) /* only a forged number is: nothing comes after it, and not everything again */
+        return LMCS_OK;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
     if (status != LMCS_OK)
         return status;

@@ -724,6 +724,19 @@ struct retired {
     uint64_t bytes;
 };
 
+/* What is not, would never be released, or make holes where something lives. */
+static bool retired_is_sound(struct lmcs_txn *txn, const struct retired *one)
+{
+    struct lmcs_space *space = txn->pool->space;
+    pthread_mutex_lock(&space->lock);
+    const struct lmcs_extent *extent = find_extent(space, one->key.low);
+    bool sound = extent != NULL && one->key.low >= extent->now.first && one->bytes > 0 &&
+                 one->bytes <= extent_end(extent) - one->key.low;
+    pthread_mutex_unlock(&space->lock);
+    return sound && one->key.low % LMCS_PACK_ALIGN == 0 && one->bytes % LMCS_PACK_ALIGN == 0 &&
+           one->key.high <= txn->root.epoch;
+}
+
 /* Collects retired ranges: those that are safe to release (`releasable`), or all. */
 static enum lmcs_status collect_retired(struct lmcs_txn *txn, bool releasable, size_t most, struct retired **list,
                                         size_t *count, struct lmcs_error *error)
@@ -731,29 +744,34 @@ static enum lmcs_status collect_retired(struct lmcs_txn *txn, bool releasable, s
     struct lmcs_pool *pool = txn->pool;
     struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_RETIRED];
     uint64_t safe = releasable ? lmcs_lease_safe_epoch(pool->lease, pool->root.epoch) : UINT64_MAX;
-    size_t capacity = tree->count < most ? tree->count : most;
+    size_t capacity = 0;
     struct lmcs_cursor *cursor;
     *count = 0;
-    *list = malloc((capacity + 1) * sizeof **list);
-    if (*list == NULL)
-        return lmcs_fail_memory(error);
+    *list = NULL;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_RETIRED, tree, (struct lmcs_key_df){0, 0}, error);
-    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < capacity) {
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < most) {
         struct retired one = {.key = lmcs_cursor_key(cursor)};
         size_t bytes;
         const void *value = lmcs_cursor_value(cursor, &bytes);
-        if (bytes != sizeof one.bytes) {
-            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a retired range", pool->path);
+        if (bytes == sizeof one.bytes)
+            memcpy(&one.bytes, value, sizeof one.bytes);
+        if (bytes != sizeof one.bytes || !retired_is_sound(txn, &one)) {
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the retired range at offset %llu",
+                               pool->path, (unsigned long long)one.key.low);
             break;
         }
-        memcpy(&one.bytes, value, sizeof one.bytes);
         if (one.key.high > safe)
             break;
-        if (!releasable || !lmcs_lease_is_pinned(pool->lease, one.key.low, one.bytes))
+        if (!releasable || !lmcs_lease_is_pinned(pool->lease, one.key.low, one.bytes)) {
+            if (!lmcs_grow(list, &capacity, *count, sizeof **list)) {
+                status = lmcs_fail_memory(error);
+                break;
+            }
             (*list)[(*count)++] = one;
+        }
         status = lmcs_cursor_next(cursor, error);
     }
     lmcs_cursor_free(cursor);
@@ -770,6 +788,8 @@ enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *d
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         pthread_mutex_lock(&space->lock);
         struct lmcs_extent *extent = touch(space, list[i].key.low);
+        if (extent != NULL && extent->next.retired_bytes < list[i].bytes)
+            extent = NULL; /* more than it has, by its record */
         if (extent != NULL)
             extent->next.retired_bytes -= list[i].bytes;
         pthread_mutex_unlock(&space->lock);
@@ -901,9 +921,17 @@ static enum lmcs_status find_holes(struct trim *trim, const struct lmcs_extent *
         struct hole next = next_retired(trim, at, end);
         bool live = lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < next.offset;
         if (live) {
-            struct lmcs_space_df df;
-            memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+            struct lmcs_space_df df = {0, 0};
+            size_t bytes;
+            const void *value = lmcs_cursor_value(cursor, &bytes);
+            if (bytes == sizeof df)
+                memcpy(&df, value, sizeof df);
             next = (struct hole){lmcs_cursor_key(cursor).high, df.bytes};
+        }
+        /* Each lies behind the one before it, or this would never end, and holes would be where something lives. */
+        if (next.offset < at || (next.offset < end && next.bytes == 0) || next.bytes > end - next.offset) {
+            status = fail_extent(txn, next.offset, error);
+            break;
         }
         uint64_t from = lmcs_page_up(at), to = next.offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
         if (from < to) {
@@ -1045,7 +1073,7 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *m
     pthread_mutex_unlock(&space->lock);
     *more = trim.extent_count == TRIM_EXTENTS;
     status = collect_retired(&txn, false, SIZE_MAX, &trim.retired, &trim.retired_count, error);
-    if (status == LMCS_OK)
+    if (status == LMCS_OK && trim.retired_count > 0)
         qsort(trim.retired, trim.retired_count, sizeof *trim.retired, by_offset);
     for (size_t i = 0; status == LMCS_OK && i < trim.extent_count; i++)
         status = note_trim(&trim, extents[i], keep, error);

@@ -82,6 +82,7 @@ static void free_pool(struct lmcs_pool *pool)
     pthread_mutex_destroy(&pool->captures);
     pthread_cond_destroy(&pool->captures_changed);
     free(pool->avail);
+    free(pool->slabs);
     free(pool->path);
     free(pool);
 }

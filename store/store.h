@@ -65,6 +65,9 @@ struct lmcs_pool {
     struct lmcs_root_df root; /* the newest committed, of a writer */
     _Atomic uint64_t epoch;   /* the root's, to be read without the lock of metadata: at worst one that has passed */
     struct lmcs_superblock_df superblock;
+    struct lmcs_page_range_df *slabs; /* of a writer: where pages may lie, ascending; under the lock of metadata */
+    size_t slab_count;
+    size_t slab_capacity;
     struct lmcs_free_page *avail; /* the first ones of the tree of free pages, one by one */
     size_t avail_count;
     size_t avail_capacity;

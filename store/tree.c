@@ -98,19 +98,25 @@ static size_t entry_bytes(const struct lmcs_node_df *node, size_t i)
     return SLOT_BYTES + KEY_BYTES + node->slots[i].value_bytes;
 }
 
-/* Adds an entry behind the last slot; there must be room. */
-static void append(struct lmcs_node_df *node, struct lmcs_key_df key, const void *value, size_t bytes)
+/*
+ * Adds an entry behind the last slot. There is room, by the sums that were checked when the page was read (txn.c);
+ * false: all the same there is not, so they were wrong.
+ */
+static bool append(struct lmcs_node_df *node, struct lmcs_key_df key, const void *value, size_t bytes)
 {
+    if (sizeof *node + (node->count + 1u) * SLOT_BYTES + KEY_BYTES + bytes > node->low)
+        return false;
     node->low = (uint16_t)(node->low - KEY_BYTES - bytes);
     node->slots[node->count++] = (struct lmcs_slot_df){node->low, (uint16_t)bytes};
     memcpy((char *)node + node->low, &key, KEY_BYTES);
     if (bytes > 0)
         memcpy((char *)node + node->low + KEY_BYTES, value, bytes);
+    return true;
 }
 
-static void append_from(struct lmcs_node_df *node, const struct lmcs_node_df *from, size_t i)
+static bool append_from(struct lmcs_node_df *node, const struct lmcs_node_df *from, size_t i)
 {
-    append(node, lmcs_node_key(from, i), lmcs_node_value(from, i), from->slots[i].value_bytes);
+    return append(node, lmcs_node_key(from, i), lmcs_node_value(from, i), from->slots[i].value_bytes);
 }
 
 static void make_empty(struct lmcs_node_df *node)
@@ -120,16 +126,18 @@ static void make_empty(struct lmcs_node_df *node)
     node->low = LMCS_PAGE_BYTES;
 }
 
-static void squeeze(struct lmcs_node_df *node)
+static bool squeeze(struct lmcs_node_df *node)
 {
     _Alignas(8) unsigned char copy[LMCS_PAGE_BYTES];
     memcpy(copy, node, sizeof copy);
     const struct lmcs_node_df *from = (const struct lmcs_node_df *)copy;
     make_empty(node);
     for (size_t i = 0; i < from->count; i++)
-        append_from(node, from, i);
+        if (!append_from(node, from, i))
+            return false;
     memset((char *)node + sizeof *node + node->count * SLOT_BYTES, 0,
            node->low - sizeof *node - node->count * SLOT_BYTES);
+    return true;
 }
 
 static void remove_entry(struct lmcs_node_df *node, size_t i)
@@ -139,18 +147,20 @@ static void remove_entry(struct lmcs_node_df *node, size_t i)
     node->count--;
 }
 
-/* False when there is no room. */
-static bool insert_entry(struct lmcs_node_df *node, size_t i, struct lmcs_key_df key, const void *value, size_t bytes)
+enum placed { PLACED, NO_ROOM, NONSENSE /* the page's sums are wrong: nothing of it may be committed */ };
+
+static enum placed insert_entry(struct lmcs_node_df *node, size_t i, struct lmcs_key_df key, const void *value,
+                                size_t bytes)
 {
     if (used_bytes(node) + SLOT_BYTES + KEY_BYTES + bytes > ROOM)
-        return false;
-    if (sizeof *node + (node->count + 1u) * SLOT_BYTES + KEY_BYTES + bytes > node->low)
-        squeeze(node);
-    append(node, key, value, bytes);
+        return NO_ROOM;
+    bool gaps = sizeof *node + (node->count + 1u) * SLOT_BYTES + KEY_BYTES + bytes > node->low;
+    if ((gaps && !squeeze(node)) || !append(node, key, value, bytes))
+        return NONSENSE;
     struct lmcs_slot_df slot = node->slots[node->count - 1];
     memmove(&node->slots[i + 1], &node->slots[i], (node->count - 1u - i) * SLOT_BYTES);
     node->slots[i] = slot;
-    return true;
+    return PLACED;
 }
 
 /* ---- Putting ---- */
@@ -178,6 +188,11 @@ struct split {
 static enum lmcs_status fail_tree(struct lmcs_txn *txn, const char *why, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: %s", txn->pool->path, why);
+}
+
+static enum lmcs_status fail_sums(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    return fail_tree(txn, "a page has more in it than it says", error);
 }
 
 /* Where to cut so that both halves, one of them with the new entry at `at`, fit: the left one gets `cut` entries of
@@ -210,11 +225,11 @@ static enum lmcs_status split_node(struct change *change, struct lmcs_node_df *n
     make_empty(node);
     for (size_t i = 0; i <= from->count; i++) {
         struct lmcs_node_df *to = i < cut ? node : right;
-        if (i == at)
-            append(to, key, value, bytes);
-        else
-            append_from(to, from, i < at ? i : i - 1);
+        if (!(i == at ? append(to, key, value, bytes) : append_from(to, from, i < at ? i : i - 1)))
+            return fail_sums(change->txn, change->error);
     }
+    if (right->count == 0)
+        return fail_sums(change->txn, change->error);
     memset((char *)node + sizeof *node + node->count * SLOT_BYTES, 0,
            node->low - sizeof *node - node->count * SLOT_BYTES);
     split->happened = true;
@@ -229,9 +244,8 @@ static enum lmcs_status begin_tail(struct change *change)
     enum lmcs_status status = lmcs_page_new(change->txn, change->kind, 0, &change->tree->tail, &node, change->error);
     if (status != LMCS_OK)
         return status;
-    append(node, change->key, change->value, change->bytes);
     change->tree->tail_from = change->key;
-    return LMCS_OK;
+    return append(node, change->key, change->value, change->bytes) ? LMCS_OK : fail_sums(change->txn, change->error);
 }
 
 static enum lmcs_status put_in_page(struct change *change, struct lmcs_node_df *node, struct split *split)
@@ -248,8 +262,9 @@ static enum lmcs_status put_in_page(struct change *change, struct lmcs_node_df *
     }
     if (there)
         remove_entry(node, i);
-    if (insert_entry(node, i, change->key, change->value, change->bytes))
-        return LMCS_OK;
+    enum placed placed = insert_entry(node, i, change->key, change->value, change->bytes);
+    if (placed != NO_ROOM)
+        return placed == PLACED ? LMCS_OK : fail_sums(change->txn, change->error);
     if (i == node->count && change->last && !change->shared && change->level == 0 && !has_tail(change->tree))
         return begin_tail(change);
     return split_node(change, node, i, change->key, change->value, change->bytes, split);
@@ -275,8 +290,9 @@ static enum lmcs_status put_below(struct change *change, struct lmcs_ref_df *ref
     if (status != LMCS_OK)
         return status;
     set_child(node, i, child);
-    if (!below.happened || insert_entry(node, i + 1, below.key, &below.ref, sizeof below.ref))
-        return LMCS_OK;
+    enum placed placed = below.happened ? insert_entry(node, i + 1, below.key, &below.ref, sizeof below.ref) : PLACED;
+    if (placed != NO_ROOM)
+        return placed == PLACED ? LMCS_OK : fail_sums(change->txn, change->error);
     return split_node(change, node, i + 1, below.key, &below.ref, sizeof below.ref, split);
 }
 
@@ -292,8 +308,9 @@ static enum lmcs_status raise_root(struct change *change, const struct split *sp
         lmcs_page_new(change->txn, change->kind, (uint8_t)(old->level + 1), &ref, &root, change->error);
     if (status != LMCS_OK)
         return status;
-    append(root, (struct lmcs_key_df){0, 0}, &tree->ref, sizeof tree->ref);
-    append(root, split->key, &split->ref, sizeof split->ref);
+    if (!append(root, (struct lmcs_key_df){0, 0}, &tree->ref, sizeof tree->ref) ||
+        !append(root, split->key, &split->ref, sizeof split->ref))
+        return fail_sums(change->txn, change->error);
     tree->ref = ref;
     return LMCS_OK;
 }
@@ -359,9 +376,8 @@ enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_r
         enum lmcs_status status = lmcs_page_new(txn, kind, 0, &tree->ref, &node, error);
         if (status != LMCS_OK)
             return status;
-        append(node, key, value, bytes);
         tree->count = 1;
-        return LMCS_OK;
+        return append(node, key, value, bytes) ? LMCS_OK : fail_sums(txn, error);
     }
     enum lmcs_status status;
     if (in_tail(tree, key)) {
@@ -394,9 +410,11 @@ static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *no
     status = lmcs_page_write(change->txn, &left_ref, change->kind, change->shared, &into, change->error);
     if (status != LMCS_OK)
         return status;
-    squeeze(into);
-    for (size_t k = 0; k < right->count; k++)
-        append_from(into, right, k);
+    bool fits = squeeze(into);
+    for (size_t k = 0; fits && k < right->count; k++)
+        fits = append_from(into, right, k);
+    if (!fits) /* as when both are the same page */
+        return fail_sums(change->txn, change->error);
     set_child(node, i, left_ref);
     remove_entry(node, i + 1);
     return lmcs_page_free(change->txn, right_ref.offset, change->shared, change->error);
@@ -530,31 +548,35 @@ enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs
 
 /* ---- Sealing ---- */
 
-static void seal_below(struct lmcs_txn *txn, struct lmcs_ref_df *ref)
+/*
+ * A reference that someone made may lead to a page that this transaction has just taken: up again, or to another tree.
+ */
+static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *ref, int level)
 {
     struct lmcs_node_df *node = lmcs_page_dirty(txn, ref->offset);
     if (node == NULL)
-        return;
+        return true;
+    if (node->kind != kind || (level >= 0 && node->level != level))
+        return false;
     for (size_t i = 0; node->level > 0 && i < node->count; i++) {
         struct lmcs_ref_df child = lmcs_node_child(node, i);
-        seal_below(txn, &child);
+        if (!seal_below(txn, kind, &child, node->level - 1))
+            return false;
         set_child(node, i, child);
     }
     node->check = 0;
     node->check = lmcs_page_check(node, node->self);
     ref->check = node->check;
+    return true;
 }
 
 enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                 struct lmcs_error *error)
 {
-    (void)kind;
-    (void)error;
-    if (tree->ref.offset != 0)
-        seal_below(txn, &tree->ref);
-    if (has_tail(tree))
-        seal_below(txn, &tree->tail);
-    return LMCS_OK;
+    bool sound = tree->ref.offset == 0 || seal_below(txn, kind, &tree->ref, -1);
+    if (sound && has_tail(tree))
+        sound = seal_below(txn, kind, &tree->tail, 0);
+    return sound ? LMCS_OK : fail_tree(txn, "a page refers to one of another tree, or to one above it", error);
 }
 
 /* ---- Looking up ---- */

@@ -120,21 +120,42 @@ bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref)
     return node->check == ref->check && lmcs_page_check(page, ref->offset) == ref->check;
 }
 
-/* A page may be checksummed and still be nonsense that someone made: every offset in it is looked at once. */
+/* Marks the bytes of an entry as taken. False: some were, by another. */
+static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t bytes)
+{
+    for (size_t end = from + bytes, next; from < end; from = next) {
+        next = (from | 63) + 1 < end ? (from | 63) + 1 : end;
+        uint64_t mask = (next - from == 64 ? UINT64_MAX : ((uint64_t)1 << (next - from)) - 1) << from % 64;
+        if ((taken[from / 64] & mask) != 0)
+            return false;
+        taken[from / 64] |= mask;
+    }
+    return true;
+}
+
+/*
+ * A page may be checksummed and still be nonsense that someone made: every offset in it is looked at once. What changes
+ * pages (tree.c) goes by their sums: entries of which each has its own bytes, and which fill, with those that were
+ * removed, all from `low` on.
+ */
 static bool node_is_sound(const struct lmcs_node_df *node, uint8_t kind, uint64_t offset)
 {
     if (node->magic != LMCS_NODE_MAGIC || node->kind != kind || node->self != offset || node->level > LMCS_MAX_LEVEL ||
         node->count == 0 || node->low > LMCS_PAGE_BYTES ||
         sizeof *node + (size_t)node->count * sizeof(struct lmcs_slot_df) > node->low)
         return false;
+    uint64_t taken[LMCS_PAGE_BYTES / 64] = {0};
+    size_t sum = node->garbage;
     for (size_t i = 0; i < node->count; i++) {
         struct lmcs_slot_df slot = node->slots[i];
-        if (slot.offset < node->low ||
-            (size_t)slot.offset + sizeof(struct lmcs_key_df) + slot.value_bytes > LMCS_PAGE_BYTES ||
-            (node->level > 0 && slot.value_bytes != sizeof(struct lmcs_ref_df)))
+        size_t bytes = sizeof(struct lmcs_key_df) + slot.value_bytes;
+        if (slot.offset < node->low || slot.offset + bytes > LMCS_PAGE_BYTES || slot.value_bytes > LMCS_MAX_VALUE ||
+            (node->level > 0 && slot.value_bytes != sizeof(struct lmcs_ref_df)) ||
+            !take_bytes(taken, slot.offset, bytes))
             return false;
+        sum += bytes;
     }
-    return true;
+    return sum == (size_t)LMCS_PAGE_BYTES - node->low;
 }
 
 static enum lmcs_status fail_page(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, const char *why,
@@ -248,6 +269,59 @@ static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
     return node;
 }
 
+/* ---- Slabs: where pages may lie ---- */
+
+static uint64_t slab_first(uint64_t offset)
+{
+    return (offset + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+}
+
+static uint64_t slab_end(uint64_t offset, uint64_t bytes)
+{
+    return (offset + bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+}
+
+void lmcs_slabs_forget(struct lmcs_pool *pool)
+{
+    pool->slab_count = 0;
+}
+
+bool lmcs_slabs_add(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    if (!lmcs_grow(&pool->slabs, &pool->slab_capacity, pool->slab_count, sizeof *pool->slabs))
+        return false;
+    size_t i = pool->slab_count++;
+    for (; i > 0 && pool->slabs[i - 1].next > offset; i--)
+        pool->slabs[i] = pool->slabs[i - 1];
+    pool->slabs[i] = (struct lmcs_page_range_df){slab_first(offset), slab_end(offset, bytes)};
+    return true;
+}
+
+bool lmcs_slabs_hold(const struct lmcs_pool *pool, uint64_t offset, uint64_t pages)
+{
+    size_t low = 0, high = pool->slab_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (pool->slabs[middle].next <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const struct lmcs_page_range_df *slab = low > 0 ? &pool->slabs[low - 1] : NULL;
+    return slab != NULL && offset % LMCS_PAGE_BYTES == 0 && offset < slab->end &&
+           pages <= (slab->end - offset) / LMCS_PAGE_BYTES;
+}
+
+/* Whether a page may be written to: it lies in a slab, be it one that this transaction has made. */
+static bool is_ours(const struct lmcs_txn *txn, uint64_t offset)
+{
+    const struct lmcs_txn_pages *pages = txn->pages;
+    for (size_t i = 0; i < pages->slab_count; i++)
+        if (offset >= pages->slabs[i][2] && offset < slab_end(pages->slabs[i][0], pages->slabs[i][1]))
+            return offset % LMCS_PAGE_BYTES == 0;
+    return lmcs_slabs_hold(txn->pool, offset, 1);
+}
+
 static bool push_recycled(struct lmcs_txn_pages *pages, uint64_t offset)
 {
     if (!lmcs_grow(&pages->recycled, &pages->recycled_capacity, pages->recycled_count, sizeof *pages->recycled))
@@ -275,7 +349,7 @@ static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key
     const void *value = lmcs_cursor_value(cursor, &bytes);
     if (bytes == sizeof left)
         memcpy(&left, value, sizeof left);
-    if (bytes != sizeof left || left == 0 || left > LMCS_FREE_RANGE_MOST)
+    if (bytes != sizeof left || left == 0 || left > LMCS_FREE_RANGE_MOST || !lmcs_slabs_hold(pool, key.low, left))
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of free pages at offset %llu",
                          pool->path, (unsigned long long)key.low);
     size_t count = pool->avail_count;
@@ -334,8 +408,7 @@ static enum lmcs_status new_slab(struct lmcs_txn *txn, uint64_t least, struct lm
     enum lmcs_status status = lmcs_txn_reserve(txn, wanted - 16, &offset, &got, error);
     if (status != LMCS_OK)
         return status;
-    uint64_t first = (offset + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
-    uint64_t end = (offset + got) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    uint64_t first = slab_first(offset), end = slab_end(offset, got);
     status = lmcs_heap_back(txn->pool->heap, offset, got, error);
     if (status != LMCS_OK)
         return status;
@@ -354,7 +427,7 @@ static enum lmcs_status new_slab(struct lmcs_txn *txn, uint64_t least, struct lm
     return LMCS_OK;
 }
 
-static enum lmcs_status take_page(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error)
+static enum lmcs_status choose_page(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error)
 {
     struct lmcs_txn_pages *pages = txn->pages;
     if (pages->recycled_count > 0) {
@@ -381,6 +454,21 @@ static enum lmcs_status take_page(struct lmcs_txn *txn, uint64_t *offset, struct
     *offset = range->next;
     range->next += LMCS_PAGE_BYTES;
     return LMCS_OK;
+}
+
+/*
+ * What it takes is written to, so it must be a page, and not one that it has taken before, or the root: a record that names another
+ * place, or one place twice, may have a right checksum.
+ */
+static enum lmcs_status take_page(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error)
+{
+    enum lmcs_status status = choose_page(txn, offset, error);
+    if (status == LMCS_OK &&
+        (!is_ours(txn, *offset) || lmcs_page_dirty(txn, *offset) != NULL || *offset == txn->root.self))
+        status = lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: damaged metadata: the page at offset %llu is said to be free, but can't be",
+                           txn->pool->path, (unsigned long long)*offset);
+    return status;
 }
 
 enum lmcs_status lmcs_page_new(struct lmcs_txn *txn, uint8_t kind, uint8_t level, struct lmcs_ref_df *ref,
@@ -410,7 +498,7 @@ enum lmcs_status lmcs_page_read(struct lmcs_txn *txn, const struct lmcs_ref_df *
 {
     *node = lmcs_page_dirty(txn, ref->offset);
     if (*node != NULL)
-        return LMCS_OK;
+        return (*node)->kind == kind ? LMCS_OK : fail_page(txn, ref, "it belongs to another tree", error);
     enum lmcs_status status = load_page(txn, ref, kind, buffer, error);
     *node = buffer;
     return status;
@@ -439,7 +527,7 @@ enum lmcs_status lmcs_page_write(struct lmcs_txn *txn, struct lmcs_ref_df *ref, 
 {
     *node = lmcs_page_dirty(txn, ref->offset);
     if (*node != NULL)
-        return LMCS_OK;
+        return (*node)->kind == kind ? LMCS_OK : fail_page(txn, ref, "it belongs to another tree", error);
     uint64_t offset;
     enum lmcs_status status = take_page(txn, &offset, error);
     if (status != LMCS_OK)
@@ -467,6 +555,9 @@ enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shar
 {
     struct lmcs_txn_pages *pages = txn->pages;
     struct lmcs_node_df *own = lmcs_page_dirty(txn, offset);
+    if (own == NULL && !shared && !is_ours(txn, offset))
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the page at offset %llu lies in no slab",
+                         txn->pool->path, (unsigned long long)offset);
     if (own == NULL)
         return shared || push_freed(txn, offset, 1) ? LMCS_OK : lmcs_fail_memory(error);
     own->magic = 0;
@@ -572,6 +663,28 @@ static void seal_root(struct lmcs_root_df *root)
 {
     root->time_ns = lmcs_now_ns();
     root->check = lmc_hash64(root, offsetof(struct lmcs_root_df, check), root->self);
+}
+
+/* The root page itself becomes free with the next commit; a range that is used up names no page. */
+static bool range_is_ours(const struct lmcs_pool *pool, const struct lmcs_page_range_df *range)
+{
+    uint64_t pages = range_pages(range);
+    return pages == 0 || lmcs_slabs_hold(pool, range->next, pages);
+}
+
+bool lmcs_root_counts(const struct lmcs_root_df *root)
+{
+    return ((root->next_shelf | root->next_identity | root->next_content | root->next_live) & LMCS_SPACE_PARITY) == 0;
+}
+
+enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error)
+{
+    if (!lmcs_root_counts(root))
+        return fail_root(pool, "its root page speaks of more than can ever have been given a number", error);
+    return lmcs_slabs_hold(pool, root->self, 1) && range_is_ours(pool, &root->fresh) &&
+                   range_is_ours(pool, &root->spare)
+               ? LMCS_OK
+               : fail_root(pool, "its root page speaks of impossible pages", error);
 }
 
 enum lmcs_status lmcs_root_create(struct lmcs_pool *pool, uint64_t limit_bytes, struct lmcs_error *error)
@@ -795,6 +908,9 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
     enum lmcs_status status = lmcs_heap_check_name(pool->heap, error);
     if (status == LMCS_OK)
         status = prepare_commit(txn, error);
+    for (size_t i = 0; status == LMCS_OK && i < pages->slab_count; i++) /* room: later, adding them must not fail */
+        if (!lmcs_grow(&pool->slabs, &pool->slab_capacity, pool->slab_count + i, sizeof *pool->slabs))
+            status = lmcs_fail_memory(error);
     if (status == LMCS_OK) {
         uint64_t word_at = lmcs_media_superblock(pool->media) + offsetof(struct lmcs_superblock_df, root);
         status = lmcs_heap_publish(pool->heap, pages->actions, pages->action_count, word_at,
@@ -810,6 +926,8 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
         memmove(pool->avail, pool->avail + pages->avail_used,
                 (pool->avail_count - pages->avail_used) * sizeof *pool->avail);
     pool->avail_count -= pages->avail_used;
+    for (size_t i = 0; i < pages->slab_count; i++)
+        (void)lmcs_slabs_add(pool, pages->slabs[i][0], pages->slabs[i][1]);
     pages->action_count = 0;
     txn->committed = true;
     lmcs_txn_end(txn);

@@ -71,8 +71,18 @@ void lmcs_page_cache_free(struct lmcs_page_cache *cache);
 
 /* Reads and checks the superblock and the root page that it names. */
 enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *root, struct lmcs_error *error);
+/* Of a root that a writer has read, once slabs are known: whether the pages that it would hand out lie in them. */
+enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error);
+/* Whether the next numbers of shelves, contents and so on leave the bit free that tells parity from payloads. */
+bool lmcs_root_counts(const struct lmcs_root_df *root);
 uint64_t lmcs_root_word(uint64_t page_offset);
 /* Writes the first root of a new pool. */
 enum lmcs_status lmcs_root_create(struct lmcs_pool *pool, uint64_t limit_bytes, struct lmcs_error *error);
+
+/* Where pages may lie, as a writer knows it: lmcs_check_heap adds what it finds, commits what they make. */
+void lmcs_slabs_forget(struct lmcs_pool *pool);
+bool lmcs_slabs_add(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
+/* Whether so many pages from `offset` on lie in one of them. */
+bool lmcs_slabs_hold(const struct lmcs_pool *pool, uint64_t offset, uint64_t pages);
 
 #endif
