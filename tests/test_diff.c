@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_diff.c - differences of snapshots, in numbers that are computed anew here; and reading parts of tensors. */
+#include <fcntl.h>
 #include <math.h>
 #include <unistd.h>
 
+#include "content.h"
 #include "elements.h"
 #include "support.h"
 
@@ -355,6 +357,36 @@ static void test_long_diffs_can_be_stopped(void **state)
     close_pool(pool);
 }
 
+/* A tensor that can't be read has no difference: the diff fails and names it. Names alone are compared all the same. */
+static void test_damage_is_no_difference(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct rng rng = {8};
+    struct state *held = state_weights(&rng, 3, 300000);
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    struct told told = {0};
+    take_snapshot(pool, "run", held, 1);
+    state_step(held, &rng, 0, 3);
+    take_snapshot(pool, "run", held, 2);
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_content_get(&txn, content_of(pool, "run", 2, "t1"), &content, &err));
+    lmcs_txn_end(&txn);
+    int fd = open(place->pool, O_RDWR | O_CLOEXEC);
+    const uint64_t noise = 0x0123456789abcdef;
+    EXPECT(pwrite(fd, &noise, sizeof noise, (off_t)content.parts[0].offset + 80) == sizeof noise);
+    close(fd);
+    FAILS(LMCS_DAMAGED, try_diff(pool, "run@1", "run@2", 0, &told, NULL));
+    EXPECT(strstr(err.message, "\"t1\"") != NULL);
+    for (size_t i = 0; i < told.count; i++)
+        EXPECT(strcmp(told.names[i], "t1") != 0);
+    OK(try_diff(pool, "run@1", "run@2", LMCS_DIFF_NAMES, &told, NULL));
+    EXPECT(told.count == 3);
+    state_free(held);
+    close_pool(pool);
+}
+
 static void test_diffs_that_are_refused(void **state)
 {
     struct place *place = *state;
@@ -433,6 +465,7 @@ int main(void)
         IN_MEMORY(test_numbers_that_are_none),
         IN_MEMORY(test_small_floats),
         IN_MEMORY(test_long_diffs_can_be_stopped),
+        IN_MEMORY(test_damage_is_no_difference),
         IN_MEMORY(test_diffs_that_are_refused),
         IN_MEMORY(test_read_range),
     };
