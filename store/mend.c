@@ -426,9 +426,7 @@ static unsigned char *decode_base(struct mending *m, struct lmcs_chain *base)
     struct lmcs_error ignored;
     if (m->chain.length < 2)
         return NULL;
-    base->length = m->chain.length - 1;
-    base->line = 0;
-    base->serial = false;
+    *base = (struct lmcs_chain){.length = m->chain.length - 1};
     memcpy(base->links, m->chain.links + 1, base->length * sizeof base->links[0]);
     unsigned char *bytes = map_memory(base->links[0].df.raw_bytes, &ignored);
     if (bytes != NULL && lmcs_chain_read(m->pool, base, identity->name, identity->df.dtype, identity->df.ndim,

@@ -55,11 +55,6 @@ static struct shape shape_of(uint64_t stored_bytes, uint32_t data, uint32_t pari
     return shape;
 }
 
-uint64_t lmcs_parity_bytes_of(uint64_t stored_bytes, uint32_t data, uint32_t parity)
-{
-    return stored_bytes == 0 ? 0 : shape_of(stored_bytes, data, parity).total;
-}
-
 uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity)
 {
     uint64_t sum = 0;

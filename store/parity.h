@@ -6,8 +6,7 @@
 #include "care.h"
 #include "store.h"
 
-/* What parity takes, for a payload of so many stored bytes. */
-uint64_t lmcs_parity_bytes_of(uint64_t stored_bytes, uint32_t data, uint32_t parity);
+/* What parity takes. */
 uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity);
 enum lmcs_status lmcs_parity_pin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity,
                                  struct lmcs_error *error);

@@ -1212,14 +1212,3 @@ uint64_t lmcs_space_free_bytes(struct lmcs_pool *pool)
         disk = limit > used ? limit - used : 0;
     return disk + ready;
 }
-
-bool lmcs_space_holds(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
-{
-    struct lmcs_space *space = pool->space;
-    pthread_mutex_lock(&space->lock);
-    const struct lmcs_extent *extent = find_extent(space, offset);
-    bool holds = extent != NULL && offset >= extent->now.first && extent->committed_cursor >= offset &&
-                 bytes <= extent->committed_cursor - offset;
-    pthread_mutex_unlock(&space->lock);
-    return holds;
-}

@@ -66,7 +66,5 @@ enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struc
 void lmcs_space_count(struct lmcs_pool *pool, int64_t bytes);
 /* Space of the disk that extents and live variables take. */
 uint64_t lmcs_space_used(struct lmcs_pool *pool);
-/* True when offset .. offset + bytes lies in the used part of an extent (for checking). */
-bool lmcs_space_holds(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
 
 #endif

@@ -923,17 +923,9 @@ static uint64_t get64(const unsigned char *from)
     return value;
 }
 
-/* Links that are damaged are got back from an archive that has them, but not from one that was forged. */
-static void links_mended_from_links(void **state)
+/* A header, and blocks of two links. */
+static void damage_links(struct lmcs_pool *pool, const char *path)
 {
-    const struct place *place = *state;
-    struct run run;
-    struct telling telling;
-    char path[512], from[512];
-    place_path(place, "from.pool", path);
-    place_path(place, "a", from);
-    struct lmcs_pool *pool = make_run(place, &run, large, "keep_raw=1", 6);
-    int fd = dump_run(place, pool, "a");
     static const struct {
         uint64_t number, at;
         const char *name;
@@ -944,6 +936,24 @@ static void links_mended_from_links(void **state)
         EXPECT(link.df.payload == LMCS_PAYLOAD_LINK);
         damage_content(path, &link, damages[i].at, 9);
     }
+}
+
+/* Links that are damaged are got back from an archive or a pool that has them, but not from what was forged. */
+static void links_mended_from_links(void **state)
+{
+    const struct place *place = *state;
+    struct run run;
+    struct telling telling;
+    char path[512], from[512], twin[512];
+    place_path(place, "from.pool", path);
+    place_path(place, "a", from);
+    place_path(place, "twin.pool", twin);
+    struct lmcs_pool *pool = make_run(place, &run, large, "keep_raw=1", 6);
+    int fd = dump_run(place, pool, "a");
+    struct lmcs_pool *copy = new_pool(place, "twin.pool");
+    OK(lmcs_restore(copy, fd, NULL, NULL, &err));
+    close_pool(copy);
+    damage_links(pool, path);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     /* One whose checksums are right, and whose bytes lead elsewhere. */
     size_t bytes, forged = 0;
@@ -972,6 +982,10 @@ static void links_mended_from_links(void **state)
     free(good);
     OK(repair_from(pool, from, &telling));
     EXPECT(telling.report.mended == telling.report.damages && telling.count == 3);
+    damage_links(pool, path);
+    OK(repair_from(pool, twin, &telling));
+    EXPECT(telling.report.mended == telling.report.damages && telling.count == 3);
+    EXPECT(strstr(telling.items[0].source, twin) != NULL);
     check_pool(pool);
     expect_run(&run, pool, "run");
     expect_clean(pool);

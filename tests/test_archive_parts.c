@@ -585,14 +585,96 @@ static void test_verify(void **state)
     free_run(&run);
 }
 
+struct stopping {
+    uint64_t calls;
+    uint64_t stop_at; /* this call says no; 0: none does */
+    bool decodes;
+};
+
+static bool stop_then(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct stopping *stopping = context;
+    (void)total;
+    stopping->decodes |= strcmp(what, "decoding") == 0 && done > 0;
+    return ++stopping->calls != stopping->stop_at;
+}
+
+/* At each moment at which it says how far it is: while it reads, and while it decodes. */
+static void test_verify_can_be_stopped(void **state)
+{
+    const struct place *place = *state;
+    const struct lmcs_dump_options everything = {.address_count = 0};
+    struct lmcs_transfer_report report;
+    struct stopping stopping = {0};
+    const struct lmcs_progress progress = {stop_then, &stopping};
+    struct run run;
+    struct lmcs_pool *from = make_run(place, &run, 40);
+    int fd = dump_to(place, from, &everything, "a.archive", &report);
+    OK(lmcs_archive_verify(fd, &progress, NULL, &err));
+    EXPECT(stopping.decodes && stopping.calls > report.contents / 2);
+    for (uint64_t all = stopping.calls, i = 1; i <= all; i++) {
+        stopping = (struct stopping){.stop_at = i};
+        rewind_to_start(fd);
+        FAILS(LMCS_CANCELLED, lmcs_archive_verify(fd, &progress, NULL, &err));
+        EXPECT(stopping.calls == i);
+    }
+    close(fd);
+    close_pool(from);
+    free_run(&run);
+}
+
+/* What is read in another order than it was written, or twice, can't be a pipe; that is said before all else. */
+static void test_pipes_where_files_must_be(void **state)
+{
+    const struct place *place = *state;
+    const char *address = "run@3";
+    struct lmcs_transfer_report report;
+    struct lmcs_dump_options dump;
+    struct lmcs_restore_options part;
+    struct run run;
+    struct lmcs_pool *from = make_run(place, &run, 40), *to = new_pool(place, "to.pool");
+    int file = dump_part(place, from, "run", "a.archive", &report), other = new_file(place, "b.archive"), ends[2];
+    EXPECT(pipe2(ends, O_CLOEXEC) == 0);
+    lmcs_dump_options_init(&dump);
+    dump.since = &ends[0];
+    dump.since_count = 1;
+    FAILS(LMCS_INVALID, lmcs_dump_with(from, &dump, other, NULL, NULL, &err));
+    lmcs_dump_options_init(&dump);
+    dump.resume = true;
+    FAILS(LMCS_INVALID, lmcs_dump_with(from, &dump, ends[1], NULL, NULL, &err));
+    lmcs_restore_options_init(&part);
+    part.addresses = &address;
+    part.address_count = 1;
+    FAILS(LMCS_INVALID, lmcs_restore_with(to, &ends[0], 1, &part, NULL, NULL, &err));
+    const int both[] = {file, file};
+    FAILS(LMCS_INVALID, lmcs_restore_with(to, both, 2, &part, NULL, NULL, &err));
+    EXPECT(lseek(other, 0, SEEK_END) == 0 && pool_info(to).shelf_count == 0);
+    rewind_to_start(file);
+    OK(lmcs_restore_with(to, &file, 1, &part, NULL, NULL, &err));
+    expect_numbers(to, "run", &run, 3, 3);
+    close(ends[0]);
+    close(ends[1]);
+    close(other);
+    close(file);
+    close_pool(from);
+    close_pool(to);
+    free_run(&run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_MEMORY(test_dump_parts),      IN_MEMORY(test_restore_parts),
-        IN_MEMORY(test_since),           IN_MEMORY(test_canonical),
-        IN_MEMORY(test_canonical_order), IN_MEMORY(test_resume_dump),
-        ON_BOTH(test_resume_restore),    IN_MEMORY(test_list),
+        IN_MEMORY(test_dump_parts),
+        IN_MEMORY(test_restore_parts),
+        IN_MEMORY(test_since),
+        IN_MEMORY(test_canonical),
+        IN_MEMORY(test_canonical_order),
+        IN_MEMORY(test_resume_dump),
+        ON_BOTH(test_resume_restore),
+        IN_MEMORY(test_list),
         IN_MEMORY(test_verify),
+        IN_MEMORY(test_verify_can_be_stopped),
+        IN_MEMORY(test_pipes_where_files_must_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -486,7 +486,9 @@ static void two_names_of_one_content(void **state)
     }
     assert_int_equal(content_of(pool, "run", 2, "head"), content_of(pool, "run", 3, "head"));
     struct lmcs_capture *capture = begin(pool, "run");
+    FAILS(LMCS_NOT_FOUND, lmcs_capture_put_same(capture, &tied, "embedding", &err)); /* not yet */
     put_one(capture, "embedding", LMC_F32, 1, &shape, NULL, values);
+    FAILS(LMCS_NOT_FOUND, lmcs_capture_put_same(capture, &tied, NULL, &err));
     FAILS(LMCS_NOT_FOUND, lmcs_capture_put_same(capture, &tied, "nothing", &err));
     tied.shape = &other;
     FAILS(LMCS_INVALID, lmcs_capture_put_same(capture, &tied, "embedding", &err));
@@ -774,6 +776,7 @@ static void prepared_snapshots(void **state)
         snprintf(address, sizeof address, "run@%llu", (unsigned long long)number);
         FAILS(LMCS_NOT_FOUND, lmcs_snapshot_open(pool, address, &snapshot, &err));
         FAILS(LMCS_IN_USE, lmcs_capture_begin(pool, "run", &capture, &err));
+        FAILS(LMCS_IN_USE, lmcs_snapshot_remove(pool, "run", number, false, NULL, &err));
         if (round > 1) {
             close_pool(pool);
             pool = open_quiet(place->pool);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* test_diff.c - differences of snapshots, in numbers that are computed anew here; and reading parts of tensors. */
+#include <fcntl.h>
 #include <math.h>
 #include <unistd.h>
 
+#include "content.h"
 #include "elements.h"
 #include "support.h"
 
@@ -119,9 +121,11 @@ static double value_of(uint32_t dtype, const unsigned char *at)
         double f64;
         int8_t i8;
         int16_t i16;
+        int32_t i32;
         int64_t i64;
         uint16_t u16;
-    } v = {.u32 = 0};
+        uint64_t u64;
+    } v = {.u64 = 0};
     memcpy(&v, at, lmc_dtype_size(dtype));
     switch (dtype) {
     case LMC_F32:
@@ -135,8 +139,16 @@ static double value_of(uint32_t dtype, const unsigned char *at)
         return v.i8;
     case LMC_I16:
         return v.i16;
+    case LMC_I32:
+        return v.i32;
     case LMC_I64:
         return (double)v.i64;
+    case LMC_U16:
+        return v.u16;
+    case LMC_U32:
+        return v.u32;
+    case LMC_U64:
+        return (double)v.u64;
     default:
         return at[0];
     }
@@ -192,7 +204,8 @@ static void fill_numbers(struct rng *rng, struct held *held)
 
 static void test_numbers(void **state)
 {
-    static const uint32_t dtypes[] = {LMC_F32, LMC_F64, LMC_BF16, LMC_I8, LMC_I16, LMC_I64, LMC_U8, LMC_BOOL};
+    static const uint32_t dtypes[] = {LMC_F32, LMC_F64, LMC_BF16, LMC_I8,  LMC_I16, LMC_I32,
+                                      LMC_I64, LMC_U8,  LMC_U16,  LMC_U32, LMC_U64, LMC_BOOL};
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct rng rng = {11};
@@ -291,6 +304,87 @@ static void test_small_floats(void **state)
     compared = (struct lmcs_compared){0};
     lmcs_elements_compare(LMC_C64, nothing, c, 8, &compared);
     EXPECT(compared.elements == 1 && near(compared.most, 5) && near(compared.change, 25));
+    /* One half that is no number makes the whole none. */
+    const double first[] = {1, 2, INFINITY, 4, 5, 6}, second[] = {1, NAN, 3, 4, 5, 8};
+    compared = (struct lmcs_compared){0};
+    lmcs_elements_compare(LMC_C128, first, second, sizeof first, &compared);
+    EXPECT(compared.elements == 3 && compared.changed == 3 && compared.finite == 1 && near(compared.most, 2));
+    EXPECT(compared.not_finite_before == 1 && compared.not_finite_after == 1);
+}
+
+struct stopping {
+    uint64_t calls, last_done, total;
+    uint64_t stop_at; /* this call says no; 0: none does */
+};
+
+static bool stop_then(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct stopping *stopping = context;
+    EXPECT(what[0] != '\0' && done >= stopping->last_done && done <= total);
+    stopping->last_done = done;
+    stopping->total = total;
+    return ++stopping->calls != stopping->stop_at;
+}
+
+/* It is shown how far it is, and stops when it is told to. */
+static void test_long_diffs_can_be_stopped(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct rng rng = {7};
+    struct state *held = state_weights(&rng, 3, 700000);
+    struct lmcs_snapshot *a, *b;
+    struct stopping stopping = {0};
+    const struct lmcs_progress progress = {stop_then, &stopping};
+    struct told told = {0};
+    struct lmcs_diff_report report;
+    take_snapshot(pool, "run", held, 1);
+    state_step(held, &rng, 0, 3);
+    take_snapshot(pool, "run", held, 2);
+    OK(lmcs_snapshot_open(pool, "run@1", &a, &err));
+    OK(lmcs_snapshot_open(pool, "run@2", &b, &err));
+    OK(lmcs_snapshot_diff(a, b, 0, note, &told, &progress, &report, &err));
+    EXPECT(told.count == 3 && stopping.calls >= 3 && stopping.total == report.bytes_compared);
+    for (uint64_t i = 1; i <= 2; i++) {
+        told.count = 0;
+        stopping = (struct stopping){.stop_at = i};
+        FAILS(LMCS_CANCELLED, lmcs_snapshot_diff(a, b, 0, note, &told, &progress, &report, &err));
+        EXPECT(stopping.calls == i && told.count < 3);
+    }
+    lmcs_snapshot_close(a);
+    lmcs_snapshot_close(b);
+    state_free(held);
+    close_pool(pool);
+}
+
+/* A tensor that can't be read has no difference: the diff fails and names it. Names alone are compared all the same. */
+static void test_damage_is_no_difference(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct rng rng = {8};
+    struct state *held = state_weights(&rng, 3, 300000);
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    struct told told = {0};
+    take_snapshot(pool, "run", held, 1);
+    state_step(held, &rng, 0, 3);
+    take_snapshot(pool, "run", held, 2);
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_content_get(&txn, content_of(pool, "run", 2, "t1"), &content, &err));
+    lmcs_txn_end(&txn);
+    int fd = open(place->pool, O_RDWR | O_CLOEXEC);
+    const uint64_t noise = 0x0123456789abcdef;
+    EXPECT(pwrite(fd, &noise, sizeof noise, (off_t)content.parts[0].offset + 80) == sizeof noise);
+    close(fd);
+    FAILS(LMCS_DAMAGED, try_diff(pool, "run@1", "run@2", 0, &told, NULL));
+    EXPECT(strstr(err.message, "\"t1\"") != NULL);
+    for (size_t i = 0; i < told.count; i++)
+        EXPECT(strcmp(told.names[i], "t1") != 0);
+    OK(try_diff(pool, "run@1", "run@2", LMCS_DIFF_NAMES, &told, NULL));
+    EXPECT(told.count == 3);
+    state_free(held);
+    close_pool(pool);
 }
 
 static void test_diffs_that_are_refused(void **state)
@@ -370,6 +464,8 @@ int main(void)
         IN_MEMORY(test_numbers),
         IN_MEMORY(test_numbers_that_are_none),
         IN_MEMORY(test_small_floats),
+        IN_MEMORY(test_long_diffs_can_be_stopped),
+        IN_MEMORY(test_damage_is_no_difference),
         IN_MEMORY(test_diffs_that_are_refused),
         IN_MEMORY(test_read_range),
     };

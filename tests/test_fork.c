@@ -105,6 +105,26 @@ static void test_a_fork_is_the_snapshot(void **state)
     close_pool(pool);
 }
 
+/* What keeps its contents safe goes along, and nothing that prunes. */
+static void test_care_goes_along(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct rng rng = {9};
+    struct state *held = state_weights(&rng, 2, 1000);
+    take_snapshot(pool, "run", held, 1);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=50% scrub=30d parity=16+2 keep_raw=5", &err));
+    OK(try_fork(pool, "run", "branch"));
+    assert_string_equal(shelf_info(pool, "branch").policy, "keep_raw=5 chain=3 keep=all scrub=30d parity=16+2");
+    OK(lmcs_shelf_set_policy(pool, "run", "scrub=none parity=none", &err));
+    OK(try_fork(pool, "run", "another"));
+    assert_string_equal(shelf_info(pool, "another").policy, "keep_raw=5 chain=3 keep=all");
+    assert_string_equal(shelf_info(pool, "branch").policy, "keep_raw=5 chain=3 keep=all scrub=30d parity=16+2");
+    check_pool(pool);
+    close_pool(pool);
+    state_free(held);
+}
+
 static void test_long_metadata_goes_along(void **state)
 {
     struct place *place = *state;
@@ -526,6 +546,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(test_a_fork_is_the_snapshot),
+        IN_MEMORY(test_care_goes_along),
         IN_MEMORY(test_long_metadata_goes_along),
         IN_MEMORY(test_what_is_shared_lives_as_long_as_one_has_it),
         IN_MEMORY(test_removing_the_snapshot_that_was_forked),

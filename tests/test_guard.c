@@ -230,6 +230,60 @@ static int compactor_leaves_what_it_cannot_read_here(void *argument)
 }
 IN_CHILD(compactor_leaves_what_it_cannot_read)
 
+/* A capture that writes deltas writes those tensors raw whose base it can't read. */
+static int capture_codes_nothing_on_what_it_cannot_read_here(void *argument)
+{
+    const struct place *place = argument;
+    struct rng rng = {4};
+    struct state *first = state_weights(&rng, 4, 300000), *second = state_copy(first);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    state_step(second, &rng, 0, 4);
+    set_policy(pool, "run", "encode=always");
+    take_snapshot(pool, "run", first, 1);
+    break_tensor(pool, 1, "t2");
+    take_snapshot(pool, "run", second, 2);
+    struct lmcs_snapshot_storage storage = storage_of(pool, "run", 2);
+    EXPECT(storage.raw_contents == 1 && storage.delta_contents == 3);
+    EXPECT(record_of(pool, "run", 2, "t2").df.payload == LMCS_PAYLOAD_RAW);
+    expect_snapshot(pool, "run", 2, second);
+    close_pool(pool);
+    state_free(first);
+    state_free(second);
+    return 0;
+}
+IN_CHILD(capture_codes_nothing_on_what_it_cannot_read)
+
+/* Of a parameter of which an array can't be read no link is made; the others get theirs, if who they are was told. */
+static int links_leave_what_they_cannot_read_here(void *argument)
+{
+    const struct place *place = argument;
+    const size_t sizes[PARAMETERS] = {30000, 5000, 40000};
+    for (int told = 0; told < 2; told++) {
+        struct run run;
+        char path[512];
+        place_path(place, told ? "told" : "found", path);
+        struct lmcs_pool *pool = open_quiet(path);
+        run_begin(&run, adamw_hints(), ANY, sizes);
+        set_policy(pool, "run", "keep_raw=2");
+        for (int i = 0; i < 3; i++) {
+            run_step(&run);
+            run_snapshot(&run, pool, "run", told, 0);
+        }
+        break_tensor(pool, 2, "p0.exp_avg");
+        OK(lmcs_compact(pool, NULL, &err));
+        struct lmcs_content whole = record_of(pool, "run", 2, "p2.weight"),
+                            broken = record_of(pool, "run", 2, "p0.weight");
+        EXPECT((whole.link != 0) == (told == 1) && broken.link == 0);
+        check_pool(pool);
+        EXPECT(storage_of(pool, "run", 1).raw_contents == (told ? 4 : 2)); /* what is too small, or never changes */
+        expect_run(&run, pool, "run");
+        close_pool(pool);
+        run_end(&run);
+    }
+    return 0;
+}
+IN_CHILD(links_leave_what_they_cannot_read)
+
 /* What the mapping does not give is asked of the file, which has it: a delta, and the raw payload that it rests on. */
 static int delta_is_read_from_the_file_then_here(void *argument)
 {
@@ -297,6 +351,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(others_keep_their_signal, set_up_on_disk, tear_down),
         ON_BOTH(snapshot_writes_anew_what_cannot_be_compared),
         ON_DISK(compactor_leaves_what_it_cannot_read),
+        ON_DISK(capture_codes_nothing_on_what_it_cannot_read),
+        ON_DISK(links_leave_what_they_cannot_read),
         ON_DISK(delta_is_read_from_the_file_then),
         ON_DISK(line_is_read_from_the_file_then),
     };

@@ -87,7 +87,7 @@ static void wrong_calls_are_refused(void **state)
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_live *live = new_tensor(pool, "w", 10), *other;
-    static const uint64_t shape[] = {10}, huge[] = {UINT64_MAX / 2};
+    static const uint64_t shape[] = {10}, long_shape[] = {LMCS_LIVE_MAX_VALUE / 4 + 1}, huge[] = {UINT64_MAX / 2};
     struct lmcs_tensor tensor = {.name = "w", .dtype = LMC_F32, .ndim = 1, .shape = shape};
     struct lmcs_live_options options;
     char word[16];
@@ -111,6 +111,17 @@ static void wrong_calls_are_refused(void **state)
     FAILS(LMCS_INVALID, lmcs_live_create(pool, "run", &tensor, &options, NULL, &err));
     options.flags = 64;
     FAILS(LMCS_INVALID, lmcs_live_create(pool, "run", &tensor, &options, &other, &err));
+    lmcs_live_options_init(&options);
+    options.note_bytes = LMCS_LIVE_MAX_NOTE + 1;
+    FAILS(LMCS_INVALID, lmcs_live_create(pool, "run", &tensor, &options, &other, &err));
+    lmcs_live_options_init(&options);
+    options.reserve_bytes = UINT64_MAX / 4;
+    FAILS(LMCS_INVALID, lmcs_live_create(pool, "run", &tensor, &options, &other, &err));
+    lmcs_live_options_init(&options);
+    options.form = LMCS_LIVE_VALUE;
+    tensor.shape = long_shape;
+    FAILS(LMCS_INVALID, lmcs_live_create(pool, "run", &tensor, &options, &other, &err));
+    FAILS(LMCS_INVALID, lmcs_live_set_note(live, word, LMCS_LIVE_MAX_NOTE + 1, &err));
     FAILS(LMCS_INVALID, lmcs_live_persist(live, 40, 1, &err));
     FAILS(LMCS_INVALID, lmcs_live_persist(live, 1, UINT64_MAX, &err));
     FAILS(LMCS_INVALID, lmcs_live_write(live, 33, word, 8, &err));
@@ -133,6 +144,43 @@ static void wrong_calls_are_refused(void **state)
 }
 
 /* ---- Names ---- */
+
+/* However many are open, each is found by its name, and is the one that others have open. */
+static void many_at_once(void **state)
+{
+    enum { MANY = 700 };
+    struct place *place = *state;
+    static struct lmcs_live *lives[MANY];
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    char name[32], text[32];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name, sizeof name, "v%d", i);
+        put_text(pool, name, name);
+        OK(lmcs_live_open(pool, "run", name, &lives[i], &err));
+    }
+    OK(lmcs_live_rename(pool, "run", "v7", "seven", &err));
+    OK(lmcs_live_swap(pool, "run", "v8", "v9", &err));
+    OK(lmcs_live_swap(pool, "run", "v10", "v10", &err)); /* nothing to do */
+    for (int i = 0; i < MANY; i++) {
+        struct lmcs_live *again;
+        struct lmcs_live_info info;
+        snprintf(name, sizeof name, "v%d", i);
+        OK(lmcs_live_open(pool, "run", i == 7 ? "seven" : name, &again, &err));
+        OK(lmcs_live_info(again, &info, &err));
+        EXPECT(info.handles == 2);
+        snprintf(text, sizeof text, "changed %d", i);
+        OK(lmcs_live_set(again, text, strlen(text), &err));
+        expect_handle_text(lives[i == 8 ? 9 : i == 9 ? 8 : i], text);
+        lmcs_live_close(again);
+    }
+    FAILS(LMCS_NOT_FOUND, lmcs_live_open(pool, "run", "v7", &lives[7], &err));
+    for (int i = 0; i < MANY; i++)
+        lmcs_live_close(lives[i]);
+    pool = reopen(pool, place);
+    expect_text(pool, "v699", "changed 699");
+    check_pool(pool);
+    close_pool(pool);
+}
 
 static void names_change(void **state)
 {
@@ -506,6 +554,7 @@ int main(void)
         ON_MEMORY_ONLY(every_shape),
         ON_BOTH(wrong_calls_are_refused),
         ON_BOTH(names_change),
+        IN_MEMORY(many_at_once),
         ON_BOTH(replacing),
         ON_BOTH(sizes_change),
         ON_BOTH(old_addresses_show_the_same),

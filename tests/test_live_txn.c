@@ -364,6 +364,71 @@ static void one_at_a_time(void **state)
     close_pool(pool);
 }
 
+static void *begin_declared(void *pool)
+{
+    struct lmcs_transaction_options options;
+    struct lmcs_transaction *transaction;
+    lmcs_transaction_options_init(&options);
+    options.wait_ms = 30;
+    options.flags = LMCS_TRANSACTION_DECLARED;
+    FAILS(LMCS_IN_USE, lmcs_transaction_begin(pool, "other", NULL, 0, &options, &transaction, &err));
+    options.flags = 0; /* of these each shelf has its own, also after that */
+    OK(lmcs_transaction_begin(pool, "other", NULL, 0, &options, &transaction, &err));
+    lmcs_transaction_abort(transaction);
+    return NULL;
+}
+
+/* What was there is kept in one place of the pool. */
+static void one_declared_in_a_pool(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 100);
+    pthread_t thread;
+    fill(w, 1);
+    struct lmcs_transaction *transaction = begin_with(pool, LMCS_TRANSACTION_DECLARED, 0);
+    OK(lmcs_transaction_declare(transaction, w, 0, 4, &err));
+    ((float *)lmcs_live_data(w))[0] = 50;
+    EXPECT(pthread_create(&thread, NULL, begin_declared, pool) == 0);
+    pthread_join(thread, NULL);
+    lmcs_transaction_abort(transaction);
+    expect_filled(w, 1);
+    lmcs_live_close(w);
+    close_pool(pool);
+}
+
+/* Variables of another shelf, of another pool, or without a name are refused, and the shelf is free then. */
+static void strangers_are_refused(void **state)
+{
+    struct place *place = *state;
+    char path[512];
+    const uint64_t floats = 100;
+    const struct lmcs_tensor tensor = {.name = "w", .dtype = LMC_F32, .ndim = 1, .shape = &floats};
+    place_path(place, "other", path);
+    struct lmcs_pool *pool = open_quiet(place->pool), *other = open_quiet(path);
+    struct lmcs_live *w = new_tensor(pool, "w", 100);
+    struct lmcs_live *strangers[3] = {NULL, new_tensor(other, "w", 100), new_unnamed(pool, 100)};
+    OK(lmcs_live_create(pool, "shelf", &tensor, NULL, &strangers[0], &err));
+    fill(w, 1);
+    for (int i = 0; i < 3; i++) {
+        struct lmcs_live *lives[] = {w, strangers[i]};
+        struct lmcs_transaction *transaction = NULL;
+        FAILS(LMCS_INVALID, lmcs_transaction_begin(pool, "run", lives, 2, NULL, &transaction, &err));
+        ((float *)lmcs_live_data(w))[0] = 2; /* in no transaction: it stays */
+        OK(lmcs_live_persist(w, 0, 4, &err));
+        OK(lmcs_transaction_begin(pool, "run", lives, 1, NULL, &transaction, &err));
+        EXPECT(((float *)lmcs_live_data(w))[0] == 2);
+        ((float *)lmcs_live_data(w))[0] = 1;
+        OK(lmcs_transaction_commit(transaction, &err));
+        lmcs_live_close(strangers[i]);
+    }
+    expect_filled(w, 1);
+    lmcs_live_close(w);
+    check_pool(pool);
+    close_pool(other);
+    close_pool(pool);
+}
+
 /* Memory follows what is written to, not the tensor. */
 static uint64_t anonymous_bytes(void)
 {
@@ -523,6 +588,8 @@ int main(void)
         ON_BOTH(sizes_back_and_forth),
         ON_BOTH(limits_are_told),
         ON_BOTH(one_at_a_time),
+        IN_MEMORY(one_declared_in_a_pool),
+        IN_MEMORY(strangers_are_refused),
         ON_BOTH(costs_follow_the_pages),
         ON_BOTH(system_calls_write_too),
         ON_BOTH(the_dead_leave_all_or_nothing),

@@ -75,6 +75,7 @@ static void wrong_words_change_nothing(void **state)
         "keep_raw=4294967296",
         "keep_raw=2x",
         "chain=8",
+        "encode=sometimes",
         "budget=",
         "budget=0",
         "budget=0%",
@@ -400,6 +401,55 @@ static void a_budget_prunes_only_when_it_must(void **state)
     state_free(now);
 }
 
+/* A share of the pool's limit. */
+static void a_budget_may_be_a_share(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {6};
+    struct state *now = state_weights(&rng, 3, 200000); /* 2.4 MB a snapshot */
+    struct lmcs_pool *pool = open_limited(place->pool, 96 << 20);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=90%", &err));
+    grow(pool, now, &rng, 0, 19);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 20);
+    OK(lmcs_shelf_set_policy(pool, "run", "budget=17%", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_in_range(shelf_info(pool, "run").snapshot_count, 3, 19);
+    assert_true(pool_info(pool).live_bytes + 2400000 <= (96u << 20) / 100 * 17);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+static bool no_more(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    EXPECT(what[0] != '\0' && done <= total);
+    return (*(int *)context)-- > 0;
+}
+
+/* What is removed stays removed; the next call removes the rest. */
+static void pruning_can_be_stopped(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {7};
+    struct state *now = state_weights(&rng, 1, 100);
+    struct lmcs_prune_report report;
+    int calls = 1;
+    const struct lmcs_progress progress = {no_more, &calls};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    grow(pool, now, &rng, 0, 299);
+    FAILS(LMCS_CANCELLED, lmcs_prune(pool, "run", "keep=last:2", false, NULL, NULL, &progress, &report, &err));
+    uint64_t left = shelf_info(pool, "run").snapshot_count;
+    assert_in_range(left, 3, 299);
+    assert_int_equal(report.removed, 300 - left);
+    check_pool(pool);
+    OK(lmcs_prune(pool, "run", "keep=last:2", false, NULL, NULL, NULL, &report, &err));
+    assert_int_equal(report.removed, left - 2);
+    expect_steps(pool, (int64_t[]){298, 299}, 2);
+    close_pool(pool);
+    state_free(now);
+}
+
 /* A full pool prunes by the policy before it refuses; one without a policy refuses. */
 static void a_full_pool_prunes_before_it_refuses(void **state)
 {
@@ -492,6 +542,8 @@ int main(void)
         ON_BOTH(pruning_on_request),
         IN_MEMORY(pruning_by_itself),
         IN_MEMORY(a_budget_prunes_only_when_it_must),
+        IN_MEMORY(a_budget_may_be_a_share),
+        IN_MEMORY(pruning_can_be_stopped),
         IN_MEMORY(a_full_pool_prunes_before_it_refuses),
         IN_MEMORY(metrics_decide),
         IN_MEMORY(unknown_words_prune_nothing),

@@ -331,6 +331,143 @@ static void old_footer_of_a_free_range(void **state)
     state_free(later);
 }
 
+/* ---- What libpmemobj's log has yet to do ---- */
+
+enum { LANES_AT = 5120, ROOT_AT = 6144, REDO_LOG = 256, LOG_HEADER = 64, CHUNKS_COMPARED = 4096 };
+
+struct entry {
+    uint64_t place;
+    uint64_t value;
+};
+
+static uint64_t get_word(int fd, uint64_t at)
+{
+    uint64_t word;
+    EXPECT(pread(fd, &word, sizeof word, (off_t)at) == sizeof word);
+    return word;
+}
+
+static void set_word(int fd, uint64_t at, uint64_t word)
+{
+    EXPECT(pwrite(fd, &word, sizeof word, (off_t)at) == sizeof word);
+}
+
+/* A complete log in the first lane, as a process leaves it that is killed before it does what the log says. */
+static void leave_log(int fd, const struct entry *entries, size_t count)
+{
+    uint32_t words[(LOG_HEADER + 640) / 4] = {0}, low = 0, high = 0;
+    const uint64_t capacity = 640;
+    EXPECT(count < 40);
+    memcpy(words + 4, &capacity, sizeof capacity);
+    memcpy(words + LOG_HEADER / 4, entries, count * sizeof *entries);
+    for (size_t i = 0; i < LOG_HEADER / 4 + count * 4; i++) { /* Fletcher's checksum */
+        low += words[i];
+        high += low;
+    }
+    words[0] = low;
+    words[1] = high;
+    EXPECT(pwrite(fd, words, sizeof words, (off_t)(get_word(fd, LANES_AT) + REDO_LOG)) == sizeof words);
+}
+
+/* The words that a commit changes by libpmemobj's log: the reference to the root page, and headers of chunks. */
+static size_t list_words(int fd, struct entry *words)
+{
+    words[0].place = get_word(fd, ROOT_AT) + offsetof(struct lmcs_superblock_df, root);
+    for (uint64_t i = 0; i < CHUNKS_COMPARED; i++)
+        words[i + 1].place = (uint64_t)chunk_at(fd, (uint32_t)i);
+    for (size_t i = 0; i <= CHUNKS_COMPARED; i++)
+        words[i].value = get_word(fd, words[i].place);
+    return CHUNKS_COMPARED + 1;
+}
+
+/* It is done by who opens the pool for writing; mode r shows what was before. */
+static void log_that_is_yet_to_be_done(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {44};
+    static struct entry before[CHUNKS_COMPARED + 1], after[CHUNKS_COMPARED + 1];
+    struct entry entries[40];
+    struct state *first = state_weights(&rng, 1, 1000), *second = state_copy(first);
+    char path[512];
+    size_t count = 0;
+    place_path(place, "killed.pool", path);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    int fd = open(place->pool, O_RDONLY | O_CLOEXEC);
+    take_snapshot(pool, "run", first, 1);
+    size_t words = list_words(fd, before);
+    state_step(second, &rng, 0, 1);
+    take_snapshot(pool, "run", second, 2);
+    list_words(fd, after);
+    copy_file(place->pool, path);
+    close(fd);
+    close_pool(pool);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    for (size_t i = 0; i < words; i++)
+        if (before[i].value != after[i].value) {
+            EXPECT(count < 40);
+            entries[count++] = after[i];
+            set_word(fd, before[i].place, before[i].value);
+        }
+    EXPECT(count >= 1);
+    leave_log(fd, entries, count);
+    close(fd);
+    pool = open_pool(path, LMCS_OPEN_READ, 0);
+    assert_int_equal(shelf_info(pool, "run").latest, 1);
+    expect_snapshot(pool, "run", 1, first);
+    close_pool(pool);
+    pool = open_quiet(path);
+    assert_int_equal(shelf_info(pool, "run").latest, 2);
+    expect_snapshot(pool, "run", 1, first);
+    expect_snapshot(pool, "run", 2, second);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(first);
+    state_free(second);
+}
+
+/* One that would free what is in use, or put another root in the root's place, is refused before it is done. */
+static void log_that_does_harm(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {45};
+    static struct entry words[CHUNKS_COMPARED + 1];
+    struct state *weights = state_weights(&rng, 2, 3000000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "run", weights, 1);
+    close_pool(pool);
+    int fd = open(place->pool, O_RDWR | O_CLOEXEC);
+    list_words(fd, words);
+    size_t used = 1;
+    struct chunk chunk;
+    for (uint32_t i = 0; (chunk = get_chunk(fd, i)).count > 0; i += chunk.count)
+        if (chunk.type == 3 && chunk.count > 10) /* in use */
+            used = i + 1;
+    const uint64_t set = 0, and = (uint64_t)1 << 61, or = (uint64_t)2 << 61;
+    const struct entry cases[] = {
+        {set | words[used].place, (words[used].value & ~(uint64_t)0xffff) | FREE_RANGE},
+        {and | words[used].place, ~(uint64_t)1},
+        { or | words[used].place, (uint64_t)1 << 40},
+        {set | words[0].place, words[0].value + ((uint64_t)1 << 16)},
+        {set | (words[0].place - 8), 0}, /* the superblock's checksum */
+        {(uint64_t)3 << 61 | words[used].place, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        leave_log(fd, &cases[i], 1);
+        FAILS(LMCS_DAMAGED, try_open(place->pool, LMCS_OPEN_WRITE, 0, &pool));
+        assert_true(get_word(fd, words[0].place) == words[0].value);
+        assert_true(get_word(fd, words[used].place) == words[used].value);
+        pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
+        expect_snapshot(pool, "run", 1, weights);
+        close_pool(pool);
+    }
+    leave_log(fd, cases, 0); /* an empty one */
+    close(fd);
+    pool = open_quiet(place->pool);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(weights);
+}
+
 static int fork_and_outlive(void *argument)
 {
     struct holder *holder = argument;
@@ -762,6 +899,57 @@ static void replicas_that_differ_by_a_commit(void **state)
     state_free(weights);
 }
 
+/* Writes a poolset file; an @ in its lines stands for the folder. */
+static void write_poolset(const struct place *place, const char *name, const char *lines)
+{
+    char path[512], text[2048] = "PMEMPOOLSET\n";
+    size_t used = strlen(text);
+    for (const char *at = lines; *at != '\0' && used < sizeof text; at++)
+        used += (size_t)snprintf(text + used, sizeof text - used, *at == '@' ? "%s" : "%.1s",
+                                 *at == '@' ? place->folder : at);
+    EXPECT(used < sizeof text);
+    place_path(place, name, path);
+    write_bytes(path, text, used);
+}
+
+/* What a poolset may hold that we can't keep is refused, and its parts are left as they are. */
+static void poolsets_that_are_refused(void **state)
+{
+    struct place *place = *state;
+    char path[512], part[512];
+    struct lmcs_pool *pool;
+    static const struct {
+        const char *lines;
+        enum lmcs_status status;
+        const char *why;
+    } cases[] = {
+        {"OPTION SINGLEHDR\n32M @/part0\n", LMCS_UNSUPPORTED, "options"},
+        {"32M @\n", LMCS_UNSUPPORTED, "folders"},
+        {"32M @/part0\n1T @/short\n", LMCS_DAMAGED, "too small"},
+        {"32M @/part0\n32M /dev/null\n", LMCS_UNSUPPORTED, "must be files"},
+        {"32M @/part0\n32M @/nowhere\n", LMCS_NOT_FOUND, "there is no such pool"},
+        {"# nothing\n", LMCS_DAMAGED, "no parts"},
+    };
+    write_poolset(place, "pool.set", "32M @/part0\n");
+    place_path(place, "pool.set", path);
+    close_pool(open_quiet(path));
+    place_path(place, "short", part);
+    write_bytes(part, "x", 1);
+    place_path(place, "part0", part);
+    uint64_t bytes = disk_bytes(part);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_poolset(place, "other.set", cases[i].lines);
+        place_path(place, "other.set", path);
+        for (int mode = LMCS_OPEN_READ; mode <= LMCS_OPEN_WRITE; mode++) {
+            FAILS(cases[i].status, try_open(path, (enum lmcs_open_mode)mode, 0, &pool));
+            EXPECT(strstr(err.message, cases[i].why) != NULL);
+        }
+        EXPECT(disk_bytes(part) == bytes);
+    }
+    place_path(place, "pool.set", path);
+    close_pool(open_quiet(path));
+}
+
 static void fill_with_noise(struct state *state, struct rng *rng)
 {
     for (size_t k = 0; k < state->count; k++)
@@ -846,6 +1034,8 @@ int main(void)
         ON_BOTH(in_use_by_a_busy_process),
         ON_BOTH(log_that_was_cut_short),
         ON_BOTH(old_footer_of_a_free_range),
+        IN_MEMORY(log_that_is_yet_to_be_done),
+        IN_MEMORY(log_that_does_harm),
         ON_BOTH(killed_parent_with_a_child_alive),
         ON_BOTH(forked_child_cannot_use_it),
         ON_DISK(forked_child_opens_it_anew_for_reading),
@@ -859,6 +1049,7 @@ int main(void)
         ON_BOTH(poolset_with_a_replica),
         ON_DISK(replicas_that_differ_by_a_commit),
         ON_DISK(forgotten_beginnings),
+        IN_MEMORY(poolsets_that_are_refused),
         IN_MEMORY(full_poolset_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

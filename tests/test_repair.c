@@ -215,6 +215,93 @@ static void from_another_pool(void **state)
     free_rows(states, COUNT);
 }
 
+/*
+ * A hash and its own block: only who has another copy can say which bytes are right. Copies have their hashes behind a
+ * raw payload or in a frame's header, in the same pool, in another one, or in an archive.
+ */
+static void hashes_from_elsewhere(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {11};
+    struct state *states[2] = {NULL};
+    struct telling telling;
+    char raw[512], coded[512], other[512];
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    place_path(place, "raw", raw);
+    place_path(place, "coded", coded);
+    place_path(place, "other", other);
+    take_rows(pool, states, 2, &rng);
+    dump_to(pool, raw, false);
+    struct lmcs_pool *copy = open_quiet(other);
+    int fd = open(raw, O_RDONLY | O_CLOEXEC);
+    OK(lmcs_restore(copy, fd, NULL, NULL, &err));
+    close(fd);
+    OK(lmcs_shelf_set_keep_raw(copy, "run", 1, &err));
+    OK(lmcs_compact(copy, NULL, &err));
+    EXPECT(record_of(copy, "run", 1, "moving").df.payload == LMCS_PAYLOAD_FRAME);
+    dump_to(copy, coded, false);
+    close_pool(copy);
+    const char *sources[] = {NULL, raw, coded, other};
+    for (int i = 0; i < 4; i++) {
+        struct lmcs_content moving = record_of(pool, "run", 1, "moving");
+        EXPECT(moving.df.payload == LMCS_PAYLOAD_RAW);
+        damage_content(place->pool, &moving, (uint64_t)ROWS * ROW_BYTES + 16, 1); /* the second hash */
+        damage_content(place->pool, &moving, (1 << 20) + 5, 1);                   /* the second block */
+        if (sources[i] != NULL) {
+            expect_mended(pool, sources[i], sources[i]);
+        } else { /* nobody can: nothing says which bytes are right */
+            FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
+            EXPECT(telling.report.lost == 1 && telling.items[0].byte_count == states[0]->tensors[0].bytes);
+            take_snapshot(pool, "twin", states[0], 0);
+            expect_mended(pool, NULL, "a copy in the pool");
+            OK(lmcs_shelf_drop(pool, "twin", false, NULL, &err));
+            OK(lmcs_compact(pool, NULL, &err));
+        }
+        expect_all(pool, states, 2);
+    }
+    close_pool(pool);
+    free_rows(states, 2);
+}
+
+/*
+ * What was a delta can't be one when its base is lost as well; nor a keyframe, when its bytes are noise: then it is
+ * stored raw, which takes more room and is right.
+ */
+static void stored_raw_without_its_base(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {12};
+    struct state *first = calloc(1, sizeof *first);
+    char archive[512];
+    const uint64_t bytes = 1500000;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    place_path(place, "archive", archive);
+    rng_fill(&rng, state_add(first, "noise", LMC_U8, 1, &bytes)->data, bytes);
+    struct state *second = state_copy(first);
+    rng_fill(&rng, second->tensors[0].data, 1000);
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 1, &err));
+    take_snapshot(pool, "run", first, 1);
+    dump_to(pool, archive, false);
+    take_snapshot(pool, "run", second, 2);
+    OK(lmcs_compact(pool, NULL, &err));
+    struct lmcs_content delta = record_of(pool, "run", 1, "noise"), base = record_of(pool, "run", 2, "noise");
+    EXPECT(delta.df.payload == LMCS_PAYLOAD_FRAME && delta.df.base_count == 1 && delta.bases[0] == base.id);
+    damage_content(place->pool, &base, 0, 1 << 20);
+    damage_content(place->pool, &delta, delta.df.stored_bytes / 2, 100);
+    struct telling telling;
+    FAILS(LMCS_DAMAGED, repair_from(pool, archive, &telling));
+    EXPECT(telling.report.lost == 1 && telling.report.mended == 1);
+    delta = record_of(pool, "run", 1, "noise");
+    EXPECT(delta.df.payload == LMCS_PAYLOAD_RAW && delta.df.base_count == 0);
+    expect_snapshot(pool, "run", 1, first);
+    check_pool(pool);
+    FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
+    EXPECT(telling.count == 1 && telling.items[0].content == base.id);
+    close_pool(pool);
+    state_free(first);
+    state_free(second);
+}
+
 /* ---- Parity ---- */
 
 static struct lmcs_parity_record parity_of(struct lmcs_pool *pool, uint64_t content, bool *found)
@@ -469,6 +556,8 @@ int main(void)
         IN_MEMORY(a_block_that_a_neighbour_has),
         IN_MEMORY(from_an_archive),
         IN_MEMORY(from_another_pool),
+        IN_MEMORY(hashes_from_elsewhere),
+        IN_MEMORY(stored_raw_without_its_base),
         ON_BOTH(what_parity_mends),
         IN_MEMORY(parity_follows_the_contents),
         IN_MEMORY(parity_of_all_sizes),

@@ -189,6 +189,11 @@ static void samples_cover_everything(void **state)
     EXPECT(telling.report.contents == 1);
     options.sample_share = 1.5;
     FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling));
+    lmcs_scrub_options_init(&options);
+    const char *source = "nobody asks for it";
+    options.from = &source;
+    options.from_count = 1; /* without repair */
+    FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling));
     close_pool(pool);
     free_rows(states, COUNT);
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "content.h"
+#include "tree.h"
 
 /* ---- Damage ---- */
 
@@ -76,6 +77,70 @@ static void impossible_ranges_of_pages(void **state)
     file_write(subject->path, subject->root, &forged, sizeof forged);
     assert_int_equal(verify_file(subject->path, NULL, &found), LMCS_DAMAGED);
     free_subject(subject);
+}
+
+/* Enters pages as free, as a commit does; the checksums are right. */
+static void forge_free_pages(const char *path, uint64_t offset, uint64_t count)
+{
+    struct lmcs_txn txn;
+    struct lmcs_pool *pool = open_quiet(path);
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_tree_put(&txn, LMCS_TREE_FREE_PAGES, &txn.root.trees[LMCS_TREE_FREE_PAGES], (struct lmcs_key_df){0, offset},
+                     &count, sizeof count, &err));
+    txn.root.free_pages += count;
+    OK(lmcs_txn_commit(&txn, &err));
+    close_pool(pool);
+}
+
+/* A writer takes no page that lies outside of all slabs: it would write over tensors, or past the pool's mapping. */
+static void free_pages_that_are_none(void **state)
+{
+    const struct place *place = *state;
+    struct rng rng = {1};
+    struct state *weights = state_weights(&rng, 2, 300000);
+    struct lmcs_content content;
+    struct lmcs_root_df root, forged;
+    struct lmcs_txn txn;
+    char path[512];
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "run", weights, 1);
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_content_get(&txn, content_of(pool, "run", 1, "t0"), &content, &err));
+    uint64_t end = lmcs_media_bytes(pool->media), tensor = lmcs_page_up(content.parts[0].offset), slab = txn.root.self;
+    lmcs_txn_end(&txn);
+    close_pool(pool);
+    const struct lmcs_page_range_df ranges[] = {{0, LMCS_PAGE_BYTES},
+                                                {tensor, tensor + LMCS_PAGE_BYTES},
+                                                {end, end + 2 * LMCS_PAGE_BYTES},
+                                                {(uint64_t)1 << 55, ((uint64_t)1 << 55) + LMCS_PAGE_BYTES},
+                                                {slab, slab + ((uint64_t)64 << 20)}};
+    place_path(place, "forged.pool", path);
+    for (size_t i = 0; i < 3 * sizeof ranges / sizeof ranges[0]; i++) {
+        const struct lmcs_page_range_df *range = &ranges[i / 3];
+        uint64_t number;
+        copy_file(place->pool, path);
+        if (i % 3 == 0) {
+            forge_free_pages(path, range->next, (range->end - range->next) / LMCS_PAGE_BYTES);
+            pool = open_quiet(path);
+            FAILS(LMCS_DAMAGED, try_snapshot(pool, "run", weights, 2, &number, &err));
+            close_pool(pool);
+        } else {
+            pool = open_pool(path, LMCS_OPEN_READ, 0);
+            OK(lmcs_txn_read(pool, &txn, &err));
+            root = txn.root;
+            lmcs_txn_end(&txn);
+            close_pool(pool);
+            forged = root;
+            *(i % 3 == 1 ? &forged.spare : &forged.fresh) = *range;
+            forged.check = lmc_hash64(&forged, offsetof(struct lmcs_root_df, check), root.self);
+            file_write(path, root.self, &forged, sizeof forged);
+            FAILS(LMCS_DAMAGED, lmcs_pool_open(path, LMCS_OPEN_WRITE, NULL, &pool, &err));
+        }
+        pool = open_pool(path, LMCS_OPEN_READ, 0);
+        expect_snapshot(pool, "run", 1, weights);
+        close_pool(pool);
+    }
+    state_free(weights);
 }
 
 /* ---- What is asked for ---- */
@@ -227,10 +292,8 @@ static void none_in_healthy_pools(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(impossible_ranges_of_pages),
-        ON_BOTH(parts_of_a_pool),
-        ON_BOTH(none_beside_a_writer),
-        ON_BOTH(none_in_healthy_pools),
+        ON_BOTH(impossible_ranges_of_pages), ON_BOTH(free_pages_that_are_none), ON_BOTH(parts_of_a_pool),
+        ON_BOTH(none_beside_a_writer),       ON_BOTH(none_in_healthy_pools),
     };
     return cmocka_run_group_tests_name("verify", tests, NULL, NULL);
 }

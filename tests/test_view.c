@@ -892,6 +892,38 @@ static void leases_against_a_model(void **state)
     close_pool(pool);
 }
 
+/* However many a process has, each is there until it is let go of. */
+static void many_leases(void **state)
+{
+    enum { MANY = 1500, EPOCHS = 100 };
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_lease *lease;
+    OK(lmcs_lease_new(pool->media, &lease, &err));
+    for (uint64_t i = 0; i < MANY; i++)
+        OK(lmcs_lease_pin(lease, i << 20, 65536, &err));
+    for (uint64_t i = 0; i < EPOCHS; i++)
+        OK(lmcs_lease_epoch(lease, 1000 + i, &err));
+    for (uint64_t i = 0; i < MANY; i += 2) {
+        OK(lmcs_lease_pin(lease, i << 20, 65536, &err)); /* once more, which takes as many to let go of */
+        lmcs_lease_unpin(lease, i << 20, 65536);
+        lmcs_lease_unpin(lease, (i + 1) << 20, 65536);
+    }
+    for (uint64_t i = 0; i < MANY; i++)
+        EXPECT(lmcs_lease_is_pinned(pool->lease, i << 20, 65536) == (i % 2 == 0));
+    for (uint64_t i = 0; i < EPOCHS; i++) {
+        EXPECT(lmcs_lease_safe_epoch(pool->lease, 5000) == 1000 + i);
+        lmcs_lease_epoch_end(lease, 1000 + i);
+    }
+    for (uint64_t i = 0; i < MANY; i += 2) {
+        lmcs_lease_unpin(lease, i << 20, 65536);
+        EXPECT(!lmcs_lease_is_pinned(pool->lease, i << 20, 65536));
+    }
+    EXPECT(lmcs_lease_safe_epoch(pool->lease, 5000) == 5000);
+    lmcs_lease_release(lease);
+    close_pool(pool);
+}
+
 /* ---- Files that were cut short ---- */
 
 struct cut {
@@ -1054,6 +1086,7 @@ int main(void)
         ON_BOTH(killed_readers_hold_nothing),
         ON_BOTH(held_by_one_of_two_views),
         ON_BOTH(leases_against_a_model),
+        IN_MEMORY(many_leases),
         ON_BOTH(a_file_that_was_cut),
         ON_BOTH(a_file_that_is_cut_while_it_is_read),
     };
