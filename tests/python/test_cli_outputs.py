@@ -202,3 +202,53 @@ def test_names_that_look_like_tex(tmp_path: Path) -> None:
             store[name].snapshot({name: np.arange(1000.0) + number}, metrics={name: float(number)})
     cli("report", path, "--png", picture)
     assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+# ---- The log of many branches
+
+
+@pytest.mark.parametrize("kind", ["star", "half"])
+def test_the_graph_of_many_branches_is_narrow(tmp_path: Path, kind: str) -> None:
+    path, count = tmp_path / "many.pool", 300
+    with lmcstore.open(str(path), size="256MiB", background=False) as store:
+        shelf = store["run"]
+        for number in range(1, count + 1):
+            shelf.snapshot({"n": number}, parent=None if number == 1 else 1 if kind == "star" else number // 2)
+    lines = cli("log", path, "run").stdout.decode().splitlines()
+    texts = [line.partition("run@")[0] if "run@" in line else line for line in lines]
+    graphs = [text[: len(text) - len(text.lstrip("|:*/_~ "))] or text for text in texts]
+    assert max(map(len, lines)) < 200 and max(map(len, graphs)) <= 44, max(lines, key=len)
+    assert sum("*" in graph for graph in graphs) == count
+    assert any("~*" in graph for graph in graphs) and "~" not in graphs[-1]
+
+
+# ---- Names that a terminal would obey
+
+
+UNSEEN = "a\u00ad\u200b\u202e\u2066\u2028\U000e0041\ue000b"
+
+
+def test_names_are_shown_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "names.pool"
+    with lmcstore.open(str(path), size="64MiB", background=False) as store:
+        shelf = store[UNSEEN]
+        for number in range(2):
+            shelf.snapshot({UNSEEN: np.arange(4.0) + number}, metrics={UNSEEN: 1.0}, tags=[f"t{number}{UNSEEN}"])
+        shelf.live[UNSEEN] = np.arange(3.0)
+        shown = [repr(store), repr(shelf), repr(shelf[1]), repr(shelf.log()), str(shelf[1].diff(shelf[2]))]
+        shown += [shelf[1].diff(shelf[2]).summary(), repr(shelf.live), repr(shelf.live.open(UNSEEN))]
+        for thing in (store, shelf, shelf[1], shelf.log(), shelf[1].diff(shelf[2]), shelf.live):
+            shown.append(thing._repr_html_())
+        with pytest.raises(lmcstore.NotFoundError) as caught:
+            shelf[UNSEEN]
+        shown += [str(caught.value), repr(caught.value), *map(str, caught.value.args)]
+        assert lmcstore.InvalidError(f"{UNSEEN}\nmore").message.splitlines()[1] == "more"
+    for words in (["ls"], ["ls", f"{UNSEEN}@1"], ["log"], ["info"], ["diff", f"{UNSEEN}@1", f"{UNSEEN}@2"], ["verify"]):
+        shown.append(cli(words[0], path, *words[1:]).stdout.decode())
+    for text in shown:
+        assert not set(UNSEEN[1:-1]) & set(text), text
+    escaped = "a\\xad\\u200b\\u202e\\u2066\\u2028\\U000e0041\\ue000b"
+    assert all(escaped in text for text in (shown[2], shown[3], shown[4], shown[-6], shown[-5], shown[-4]))
+    assert "\u00e9\u6f22\U0001f600" in lmcstore.Error("\u00e9\u6f22\U0001f600").message
+    cli("report", path, "-o", tmp_path / "page.html")
+    assert not set(UNSEEN[1:-1]) & set((tmp_path / "page.html").read_text())
