@@ -7,7 +7,8 @@
  * and begins a lane. A lane that has ended leaves its column to the next one, so that no other lane moves.
  *
  * Lanes beyond the first MOST_LANES are followed, but not drawn: where there are any, a ~ stands in their place, and
- * a * behind it for a snapshot that is in one of them. Else 10,000 branches would make each line 20,000 characters long.
+ * a * behind it for a snapshot that is in one of them: else 10,000 branches would make each line 20,000 characters
+ * long.
  */
 #include "log.h"
 

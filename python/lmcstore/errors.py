@@ -11,6 +11,7 @@ from typing import Any
 
 from ._text import lines
 
+
 class Error(Exception):
     """Anything that lmcstore refuses or fails to do; its text says what happened, to what, and what to do.
 

@@ -243,7 +243,8 @@ def test_keys_of_one_hash(shelf: lmcstore.Shelf, kind: str) -> None:
 
 
 def test_many_keys_of_many_hashes(shelf: lmcstore.Shelf) -> None:
-    for keys in (range(3000), [k / 7 for k in range(3000)], [(k, "x") for k in range(3000)], [2**k for k in range(900)]):
+    many = range(3000)
+    for keys in (many, [k / 7 for k in many], [(k, "x") for k in many], [2**k for k in range(900)]):
         state = {"d": dict.fromkeys(keys, 1), "s": set(keys)}
         assert shelf.snapshot(state).state_dict() == state
 

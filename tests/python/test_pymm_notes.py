@@ -17,7 +17,7 @@ from pymm_support import again, folder, new
 __all__ = ["folder"]
 
 
-def shelf_with(folder: str, note: str, data: bytes = bytes(range(64)), form: int = _core.LIVE_TENSOR) -> pymm.shelf:  # noqa: F811
+def shelf_with(folder: str, note: str, data: bytes = bytes(range(64)), form: int = _core.LIVE_TENSOR) -> pymm.shelf:
     """A shelf with one variable ``v``, whose note says whatever it says."""
     made = new(folder)
     made.x = 1
@@ -58,14 +58,14 @@ def shelf_with(folder: str, note: str, data: bytes = bytes(range(64)), form: int
         '{"shape":{"0":2},"strides":{"0":1}}',
     ],
 )
-def test_a_layout_that_lies(folder: str, layout: str) -> None:  # noqa: F811
+def test_a_layout_that_lies(folder: str, layout: str) -> None:
     shelf = shelf_with(folder, f"numpy\n{layout}")
     with pytest.raises(RuntimeError, match="v: the note on its layout is damaged"):
         _ = shelf.v
     assert shelf.x == 1
 
 
-def test_layouts_that_fit(folder: str) -> None:  # noqa: F811
+def test_layouts_that_fit(folder: str) -> None:
     for layout, expected in (
         ('{"shape":[64],"strides":[1]}', list(range(64))),
         ('{"shape":[4,2],"strides":[20,3]}', [[0, 3], [20, 23], [40, 43], [60, 63]]),
@@ -80,14 +80,14 @@ def test_layouts_that_fit(folder: str) -> None:  # noqa: F811
         del shelf
 
 
-def test_a_value_of_another_type(folder: str) -> None:  # noqa: F811
+def test_a_value_of_another_type(folder: str) -> None:
     """``bytes(10**12)`` would be as many zeros."""
     shelf = shelf_with(folder, 'python\n{"type":"bytes"}', pack(10**12), _core.LIVE_VALUE)
     with pytest.raises(RuntimeError, match="something else"):
         _ = shelf.v
 
 
-def test_a_list_longer_than_its_room(folder: str) -> None:  # noqa: F811
+def test_a_list_longer_than_its_room(folder: str) -> None:
     entries = struct.pack("<QQ", 2**60, 0) + struct.pack("<Qq", 1, 7) * 3
     with pytest.raises(RuntimeError, match="no room for"):
         shelf = shelf_with(folder, 'numpy\n{"type":"linked_list","key":"k"}', entries)
@@ -108,7 +108,7 @@ def saved(node: bytes) -> tuple[str, bytes]:
         (b"d" + struct.pack("<I", 1) + b"l" + struct.pack("<I", 0) + b"LN", "unhashable"),
     ],
 )
-def test_saved_dicts_of_strange_keys(folder: str, node: bytes, text: str) -> None:  # noqa: F811
+def test_saved_dicts_of_strange_keys(folder: str, node: bytes, text: str) -> None:
     shelf: Any = shelf_with(folder, *saved(node))
     with lmcstore_name(shelf, "v"), pytest.raises(RuntimeError, match=text):
         shelf.load("v")

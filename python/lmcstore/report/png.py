@@ -31,7 +31,7 @@ def check() -> None:
 
 
 def _legend(axes: Any) -> None:
-    """Make a legend in which no label is mathematics: names come from others, and two dollars are TeX for matplotlib."""
+    """Make a legend in which no label is mathematics: names come from others, and may have dollars."""
     for text in axes.legend(frameon=False).get_texts():
         text.set_parse_math(False)
 
@@ -98,7 +98,8 @@ def _drift(axes: Any, figure: Any, gathered: Gathered) -> None:
     table = [[item.relative.get(row) or nan for item in gathered.intervals] for row in gathered.rows]
     has_one = any(value == value for row in table for value in row)
     drawn = axes.imshow(table, aspect="auto", cmap="YlOrRd", norm=LogNorm() if has_one else None)
-    axes.set_yticks(range(len(gathered.rows)), [printable(row[-40:]) for row in gathered.rows], fontsize=5.5, parse_math=False)
+    names = [printable(row[-40:]) for row in gathered.rows]
+    axes.set_yticks(range(len(names)), names, fontsize=5.5, parse_math=False)
     labels = [str(item.after) for item in gathered.intervals]
     axes.set_xticks(range(len(labels)), labels, fontsize=7, rotation=60)
     axes.set(title="drift: root-mean-square change beside each tensor's own size", xlabel="snapshot")
