@@ -350,7 +350,7 @@ struct lmcs_commit_options {
     size_t tag_count;
     const struct lmcs_metric *metrics; /* names are unique */
     size_t metric_count;
-    const char *meta_json;   /* NULL, or a JSON object: the user's own */
+    const char *meta_json;   /* NULL, or a JSON object of at most LMCS_MAX_META_LEVELS: the user's own */
     bool asynchronous;       /* return when captured; see lmcs_capture_wait */
     bool prepare;            /* leave it prepared, to be resolved with its group by lmcs_group_resolve */
     unsigned char group[16]; /* all zero: no group (needed with prepare) */

@@ -78,6 +78,8 @@ static enum lmcs_status refuse_pool(const char *target, const char *path, struct
     static const char file[] = "PMEMOBJ", set[] = "PMEMPOOLSET";
     char magic[sizeof set - 1];
     int fd = open(target, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && errno == ENOENT)
+        return LMCS_OK;
     ssize_t got = fd >= 0 ? pread(fd, magic, sizeof magic, 0) : -1;
     int reason = errno;
     if (fd >= 0)
@@ -153,6 +155,9 @@ enum lmcs_status lmcs_st_file_commit(struct lmcs_st_file *file, struct lmcs_erro
 {
     if (!file->target)
         return LMCS_OK;
+    enum lmcs_status status = refuse_pool(file->target, file->shown, error); /* one may have been made meanwhile */
+    if (status != LMCS_OK)
+        return status;
     if (fsync(file->fd) || rename(file->temporary, file->target))
         return lmcs_fail_errno(error, errno, "%s can't be written", file->shown);
     file->temporary[0] = '\0';

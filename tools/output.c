@@ -159,6 +159,9 @@ enum lmcs_status cli_output_commit(struct cli *cli, struct cli_output *output)
 {
     if (!output->target)
         return LMCS_OK;
+    enum lmcs_status status = refuse_pool(cli, "-o", output->target); /* one may have been made meanwhile */
+    if (status != LMCS_OK)
+        return status;
     if (fsync(output->fd) || rename(output->temporary, output->target))
         return cli_fail(cli, errno == ENOSPC ? LMCS_FULL : LMCS_IO, errno, "%s can't be written", output->target);
     output->temporary[0] = '\0';
