@@ -1003,6 +1003,26 @@ void lmcs_dump_options_init(struct lmcs_dump_options *options)
     memset(options, 0, sizeof *options);
 }
 
+/* Whether two descriptors are of one file, which what is written through the one changes for the other. */
+static bool is_same_file(int left, int right)
+{
+    struct stat l, r;
+    return fstat(left, &l) == 0 && fstat(right, &r) == 0 && S_ISREG(l.st_mode) && l.st_dev == r.st_dev &&
+           l.st_ino == r.st_ino;
+}
+
+static enum lmcs_status check_output(const struct lmcs_pool *pool, const struct lmcs_dump_options *options, int fd,
+                                     struct lmcs_error *error)
+{
+    if (is_same_file(fd, lmcs_media_fd(pool->media)))
+        return lmcs_fail(error, LMCS_INVALID, 0, "the archive would be written over the pool itself");
+    for (size_t i = 0; options != NULL && i < options->since_count; i++)
+        if (is_same_file(fd, options->since[i]))
+            return lmcs_fail(error, LMCS_INVALID, 0,
+                             "the archive would be written over one that it is made since, and is needed with it");
+    return LMCS_OK;
+}
+
 enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_options *options, int fd,
                                 const struct lmcs_progress *progress, struct lmcs_transfer_report *report,
                                 struct lmcs_error *error)
@@ -1014,6 +1034,9 @@ enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_o
     if (options != NULL && options->canonical && (options->since_count > 0 || options->resume))
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "a canonical archive is whole: it is neither made since others nor taken up again");
+    status = check_output(pool, options, fd, error);
+    if (status != LMCS_OK)
+        return status;
     struct lmcs_dump *dump = aligned_alloc(64, (sizeof *dump + 63) & ~(size_t)63);
     if (dump == NULL)
         return lmcs_fail_memory(error);

@@ -311,7 +311,7 @@ static enum lmcs_status add_entry(struct lmcs_capture *capture, const struct lmc
                                   struct lmcs_captured **added, struct lmcs_error *error)
 {
     uint64_t raw_bytes;
-    enum lmcs_status status = lmcs_tensor_check(tensor, &raw_bytes, error);
+    enum lmcs_status status = lmcs_tensor_check_put(tensor, &raw_bytes, error);
     if (status != LMCS_OK)
         return status;
     if (capture->count >= LMCS_MAX_TENSORS)

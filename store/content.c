@@ -92,6 +92,28 @@ enum lmcs_status lmcs_tensor_check(const struct lmcs_tensor *tensor, uint64_t *r
     return LMCS_OK;
 }
 
+/*
+ * A tensor with a dimension of 0 has no bytes, whatever the others are; but whoever makes one multiplies them. Where it
+ * is put this is refused; where it is there already, it is read as what it is.
+ */
+static bool has_possible_strides(const struct lmcs_tensor *tensor)
+{
+    uint64_t n = lmc_dtype_size(tensor->dtype);
+    for (uint32_t i = 0; i < tensor->ndim; i++)
+        if (tensor->shape[i] != 0 && (__builtin_mul_overflow(n, tensor->shape[i], &n) || n > (uint64_t)1 << 60))
+            return false;
+    return true;
+}
+
+enum lmcs_status lmcs_tensor_check_put(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_tensor_check(tensor, raw_bytes, error);
+    if (status == LMCS_OK && !has_possible_strides(tensor))
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "tensor \"%s\": it is empty, but its other dimensions are impossibly large", tensor->name);
+    return status;
+}
+
 /* ---- Identities ---- */
 
 struct identity_record {

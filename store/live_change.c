@@ -238,7 +238,7 @@ static enum lmcs_status check_new(const struct lmcs_tensor *tensor, const struct
     struct lmcs_tensor checked = *tensor;
     if (unnamed && checked.name == NULL)
         checked.name = "unnamed";
-    enum lmcs_status status = lmcs_tensor_check(&checked, &bytes, error);
+    enum lmcs_status status = lmcs_tensor_check_put(&checked, &bytes, error);
     if (status == LMCS_OK)
         status = lmcs_live_check_name(checked.name, error);
     if (status != LMCS_OK)

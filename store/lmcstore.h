@@ -30,19 +30,20 @@
 extern "C" {
 #endif
 
-#define LMCS_VERSION_MAJOR  0
-#define LMCS_VERSION_MINOR  1
-#define LMCS_VERSION_PATCH  0
+#define LMCS_VERSION_MAJOR   0
+#define LMCS_VERSION_MINOR   1
+#define LMCS_VERSION_PATCH   0
 
-#define LMCS_API            __attribute__((visibility("default")))
-#define LMCS_NODISCARD      __attribute__((warn_unused_result))
+#define LMCS_API             __attribute__((visibility("default")))
+#define LMCS_NODISCARD       __attribute__((warn_unused_result))
 
-#define LMCS_MAX_NAME       1024 /* bytes of a tensor's, shelf's or tag's name, without the NUL */
-#define LMCS_MAX_POLICY     400  /* bytes of a policy's text */
-#define LMCS_MAX_DIMS       32
-#define LMCS_MAX_TENSORS    16777216 /* in one snapshot */
-#define LMCS_MIN_POOL_BYTES ((uint64_t)8 << 20)
-#define LMCS_NO_STEP        INT64_MIN /* a snapshot without a step */
+#define LMCS_MAX_META_LEVELS 200  /* of objects and arrays in a snapshot's metadata; what is older may have more */
+#define LMCS_MAX_NAME        1024 /* bytes of a tensor's, shelf's or tag's name, without the NUL */
+#define LMCS_MAX_POLICY      400  /* bytes of a policy's text */
+#define LMCS_MAX_DIMS        32
+#define LMCS_MAX_TENSORS     16777216 /* in one snapshot */
+#define LMCS_MIN_POOL_BYTES  ((uint64_t)8 << 20)
+#define LMCS_NO_STEP         INT64_MIN /* a snapshot without a step */
 
 /* ---- Errors --------------------------------------------------------------------------------------------------- */
 
@@ -349,7 +350,7 @@ struct lmcs_commit_options {
     size_t tag_count;
     const struct lmcs_metric *metrics; /* names are unique */
     size_t metric_count;
-    const char *meta_json;   /* NULL, or a JSON object: the user's own */
+    const char *meta_json;   /* NULL, or a JSON object of at most LMCS_MAX_META_LEVELS: the user's own */
     bool asynchronous;       /* return when captured; see lmcs_capture_wait */
     bool prepare;            /* leave it prepared, to be resolved with its group by lmcs_group_resolve */
     unsigned char group[16]; /* all zero: no group (needed with prepare) */

@@ -37,15 +37,42 @@ static bool metric_number(const json_t *value, double *number)
     return true;
 }
 
+/* Whether there are more than so many levels of objects and arrays. */
+static bool is_deeper(json_t *value, unsigned levels)
+{
+    const char *key;
+    json_t *child;
+    size_t i;
+    if (!json_is_object(value) && !json_is_array(value))
+        return false;
+    if (levels == 0)
+        return true;
+    json_object_foreach(value, key, child)
+    {
+        if (is_deeper(child, levels - 1))
+            return true;
+    }
+    json_array_foreach(value, i, child)
+    {
+        if (is_deeper(child, levels - 1))
+            return true;
+    }
+    return false;
+}
+
+/* JSON of many levels is more than other readers of it, such as Python's, have stack for. */
 static enum lmcs_status check_meta(const char *text, struct lmcs_error *error)
 {
     json_error_t why;
     json_t *meta = json_loads(text, JSON_REJECT_DUPLICATES, &why);
-    bool is_object = json_is_object(meta);
+    bool is_object = json_is_object(meta), is_deep = is_deeper(meta, LMCS_MAX_META_LEVELS);
     json_decref(meta);
     if (meta == NULL)
         return lmcs_fail(error, LMCS_INVALID, 0, "the metadata is not JSON: %.160s (at byte %d)", why.text,
                          why.position);
+    if (is_deep)
+        return lmcs_fail(error, LMCS_INVALID, 0, "the metadata is nested too deeply: %d levels are possible",
+                         LMCS_MAX_META_LEVELS);
     return is_object ? LMCS_OK : lmcs_fail(error, LMCS_INVALID, 0, "the metadata must be a JSON object");
 }
 

@@ -72,6 +72,28 @@ static enum lmcs_status open_temporary(const char *target, uint64_t bytes, struc
     return take_space(file, bytes, error);
 }
 
+/* A pool that is replaced is lost, with all its history: whoever means that removes it first. */
+static enum lmcs_status refuse_pool(const char *target, const char *path, struct lmcs_error *error)
+{
+    static const char file[] = "PMEMOBJ", set[] = "PMEMPOOLSET";
+    char magic[sizeof set - 1];
+    int fd = open(target, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && errno == ENOENT)
+        return LMCS_OK;
+    ssize_t got = fd >= 0 ? pread(fd, magic, sizeof magic, 0) : -1;
+    int reason = errno;
+    if (fd >= 0)
+        close(fd);
+    if (got < 0)
+        return lmcs_fail_errno(error, reason, "whether %s is a pool can't be seen; remove it first", path);
+    if ((got >= (ssize_t)sizeof file - 1 && memcmp(magic, file, sizeof file - 1) == 0) ||
+        (got == (ssize_t)sizeof magic && memcmp(magic, set, sizeof magic) == 0))
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "%s is a pool, or a poolset file, and would be replaced; remove it first if that is meant",
+                         path);
+    return LMCS_OK;
+}
+
 enum lmcs_status lmcs_st_file_open(const char *path, uint64_t expected_bytes, struct lmcs_st_file *file,
                                    struct lmcs_error *error)
 {
@@ -89,9 +111,11 @@ enum lmcs_status lmcs_st_file_open(const char *path, uint64_t expected_bytes, st
         free(target);
         return lmcs_fail_errno(error, reason, "%s can't be written", path);
     }
-    enum lmcs_status status = S_ISREG(info.st_mode)   ? open_temporary(target, expected_bytes, file, error)
-                              : S_ISDIR(info.st_mode) ? lmcs_fail(error, LMCS_INVALID, 0, "%s is a directory", path)
-                                                      : open_in_place(path, file, error);
+    enum lmcs_status status = S_ISREG(info.st_mode) ? refuse_pool(target, path, error) : LMCS_OK;
+    if (status == LMCS_OK)
+        status = S_ISREG(info.st_mode)   ? open_temporary(target, expected_bytes, file, error)
+                 : S_ISDIR(info.st_mode) ? lmcs_fail(error, LMCS_INVALID, 0, "%s is a directory", path)
+                                         : open_in_place(path, file, error);
     free(target);
     return status;
 }
@@ -131,6 +155,9 @@ enum lmcs_status lmcs_st_file_commit(struct lmcs_st_file *file, struct lmcs_erro
 {
     if (!file->target)
         return LMCS_OK;
+    enum lmcs_status status = refuse_pool(file->target, file->shown, error); /* one may have been made meanwhile */
+    if (status != LMCS_OK)
+        return status;
     if (fsync(file->fd) || rename(file->temporary, file->target))
         return lmcs_fail_errno(error, errno, "%s can't be written", file->shown);
     file->temporary[0] = '\0';

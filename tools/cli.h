@@ -194,9 +194,12 @@ struct cli_output {
 };
 /* Whether -o, or its absence, means standard output. */
 bool cli_output_is_stdout(const struct cli *cli);
+/* Refuses to write over an input (by its inode: whatever its name), over any pool, and over a poolset file. */
+enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, const char *path, const char *input,
+                                       const char *input_is);
 /*
- * Refuses a terminal, --json beside output on standard output, and to write over an input. `what`: "an archive";
- * `input_is`: "the pool".
+ * That, for -o; and a terminal, and --json beside output on standard output. `what`: "an archive"; `input_is`: "the
+ * pool".
  */
 enum lmcs_status cli_output_check(struct cli *cli, const char *what, const char *input, const char *input_is);
 /* NULL or "-": standard output. A new file has mode 0600. */

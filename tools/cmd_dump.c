@@ -30,21 +30,24 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
                cli_s(report->snapshots_lost));
 }
 
+/*
+ * An older archive that is written over is lost, and the new one, which is made since it, can't be restored. They are
+ * opened before signals are caught, so that the first one ends the waiting for a FIFO.
+ */
 static enum lmcs_status open_older(struct cli *cli, int *fds)
 {
     enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; i < cli->options.since_count; i++)
-        fds[i] = -1;
+    for (size_t i = 0; !cli_output_is_stdout(cli) && status == LMCS_OK && i < cli->options.since_count; i++)
+        status = cli_output_check_path(cli, "-o", cli->options.output, cli->options.since[i], "the archive of --since");
     for (size_t i = 0; status == LMCS_OK && i < cli->options.since_count; i++)
         status = cli_archive_open(cli, cli->options.since[i], &fds[i]);
     return status;
 }
 
-static enum lmcs_status dump(struct cli *cli, struct cli_output *output)
+static enum lmcs_status dump(struct cli *cli, const int *since, struct cli_output *output)
 {
     struct lmcs_transfer_report report;
     struct lmcs_dump_options options;
-    int since[CLI_MAX_LIST];
     struct lmcs_progress progress = cli_progress_start(cli);
     cli->progress.is_bytes = true;
     lmcs_dump_options_init(&options);
@@ -55,11 +58,7 @@ static enum lmcs_status dump(struct cli *cli, struct cli_output *output)
     options.canonical = cli->options.canonical;
     options.resume = cli->options.resume;
     options.skip_lost = cli->options.skip_lost;
-    enum lmcs_status status = open_older(cli, since);
-    if (status == LMCS_OK)
-        status = lmcs_dump_with(cli->pool, &options, output->fd, &progress, &report, &cli->error);
-    for (size_t i = 0; i < cli->options.since_count; i++)
-        cli_archive_close(since[i]);
+    enum lmcs_status status = lmcs_dump_with(cli->pool, &options, output->fd, &progress, &report, &cli->error);
     if (status == LMCS_OK)
         status = cli_output_commit(cli, output);
     cli_progress_wipe(&cli->progress);
@@ -81,8 +80,13 @@ static enum lmcs_status open_begun(struct cli *cli, struct cli_output *output)
 
 static enum lmcs_status run(struct cli *cli)
 {
+    int since[CLI_MAX_LIST];
     struct cli_output output = {.fd = -1};
     enum lmcs_status status = cli_output_check(cli, "an archive", cli->options.arguments[0], "the pool");
+    for (size_t i = 0; i < cli->options.since_count; i++)
+        since[i] = -1;
+    if (status == LMCS_OK)
+        status = open_older(cli, since);
     if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK && cli->options.resume)
@@ -90,9 +94,11 @@ static enum lmcs_status run(struct cli *cli)
     else if (status == LMCS_OK)
         status = cli_output_open(cli, cli->options.output, &output);
     if (status == LMCS_OK)
-        status = dump(cli, &output);
+        status = dump(cli, since, &output);
     if (status == LMCS_OK && cli->options.resume && fsync(output.fd) != 0)
         status = cli_fail(cli, LMCS_IO, errno, "%s can't be written", cli->options.output);
+    for (size_t i = 0; i < cli->options.since_count; i++)
+        cli_archive_close(since[i]);
     cli_output_close(&output);
     return status;
 }

@@ -4,7 +4,10 @@
  */
 #include "cli.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static void print_left_out(const struct lmcs_transfer_report *report)
 {
@@ -42,6 +45,14 @@ static void print_report(struct cli *cli, const struct lmcs_snapshot_info *info,
            info->tensor_count, cli_bytes(report->bytes).text);
 }
 
+/* Waits for the reader of a FIFO, until the first signal, which is not caught yet; -1: it is none. */
+static int open_fifo(const char *path)
+{
+    struct stat info;
+    bool is_fifo = stat(path, &info) == 0 && S_ISFIFO(info.st_mode);
+    return is_fifo ? open(path, O_WRONLY | O_CLOEXEC) : -1;
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_snapshot *snapshot = NULL;
@@ -55,6 +66,8 @@ static enum lmcs_status run(struct cli *cli)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
     if (status != LMCS_OK)
         return status;
+    /* Held until the end: the library's own opening of a FIFO then waits for nobody, with signals caught. */
+    int fifo = cli_output_is_stdout(cli) ? -1 : open_fifo(cli->options.output);
     struct lmcs_progress progress = cli_progress_start(cli);
     status = lmcs_export_safetensors(snapshot, cli->options.part, cli->options.output, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
@@ -65,6 +78,8 @@ static enum lmcs_status run(struct cli *cli)
         else if (!cli_output_is_stdout(cli))
             print_report(cli, lmcs_snapshot_info(snapshot), &report);
     }
+    if (fifo >= 0)
+        close(fifo);
     lmcs_snapshot_close(snapshot);
     return status;
 }

@@ -333,7 +333,7 @@ const struct cli_command cmd_log = {
             "run@step:100.. or 'run@{2 hours ago}..': what lies in it, both ends included. A rewind is a line that\n"
             "parts from another, a fork one that goes on to the shelf it came from; \":\" stands where the parent was\n"
             "removed and the line goes on to the nearest before it. \"from N\" names a parent that is not the number\n"
-            "before. Works while another process writes to the pool.",
+            "before; \"~\" stands for branches beyond twenty. Works while another process writes to the pool.",
     .options = "nafj",
     .min_arguments = 1,
     .max_arguments = 2,

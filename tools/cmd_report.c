@@ -3,7 +3,9 @@
  * cmd_report.c - lmc-store report: finds a Python that has the package lmcstore, and lets it write the report.
  *
  * The page is made by python/lmcstore/report. Which Python: what $LMC_STORE_PYTHON says; else the one beside this
- * command, then that of the checkout that it was built in, then the one in $PATH.
+ * command, then that of the checkout that it was built in, then the one in $PATH. It runs with -P: without that, `-c`
+ * and `-m` import what lies in the working directory, which may be a folder that came from a stranger. -I would be too
+ * much: with it, PYTHONPATH and the user's own site-packages, where the package may be, are not looked at.
  */
 #include "cli.h"
 
@@ -20,7 +22,7 @@ enum { PATH_BYTES = 4096, MOST_WORDS = 12 };
 /* Whether that Python can be run and has the package. */
 static bool has_report(const char *python)
 {
-    const char *const words[] = {python, "-c", "import lmcstore.report", NULL};
+    const char *const words[] = {python, "-P", "-c", "import lmcstore.report", NULL};
     posix_spawn_file_actions_t actions;
     pid_t child = 0;
     int result = -1;
@@ -71,15 +73,28 @@ static enum lmcs_status find_python(struct cli *cli, char path[PATH_BYTES])
                                        "has: pip install ./python, or let LMC_STORE_PYTHON name a Python that has it");
 }
 
+/* The page is written to report.html unless something else is said; Python looks again just before it writes. */
+static enum lmcs_status check_outputs(struct cli *cli)
+{
+    const char *pool = cli->options.arguments[0];
+    const char *page = cli->options.output ? cli->options.output : cli->options.png ? NULL : "report.html";
+    enum lmcs_status status = page ? cli_output_check_path(cli, "-o", page, pool, "the pool") : LMCS_OK;
+    if (status == LMCS_OK && cli->options.png)
+        status = cli_output_check_path(cli, "--png", cli->options.png, pool, "the pool");
+    return status;
+}
+
 static enum lmcs_status run(struct cli *cli)
 {
     const struct cli_options *options = &cli->options;
     char python[PATH_BYTES];
-    const char *words[MOST_WORDS] = {python, "-m", "lmcstore.report"};
-    size_t count = 3;
+    const char *words[MOST_WORDS] = {python, "-P", "-m", "lmcstore.report"};
+    size_t count = 4;
     if (options->output && strcmp(options->output, "-") == 0)
         return cli_wrong_use(cli, "report: -o names a file; a page is not for a pipe");
-    enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ); /* what is wrong with the pool is better said from here */
+    enum lmcs_status status = check_outputs(cli);
+    if (status == LMCS_OK)
+        status = cli_open(cli, LMCS_OPEN_READ); /* what is wrong with the pool is better said from here */
     if (status == LMCS_OK)
         status = cli_close(cli, LMCS_OK);
     if (status == LMCS_OK)

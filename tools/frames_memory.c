@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,6 +18,7 @@
 
 #define HUGE_PAGE    ((size_t)2 << 20)
 #define PIECE_BYTES  ((size_t)4 << 20)  /* read or written between two looks at signals */
+#define WAIT_MS      100                /* for a pipe, between two looks at signals */
 #define STREAM_BYTES ((size_t)64 << 20) /* what a pipe is given at first */
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
@@ -152,8 +154,10 @@ static enum lmcs_status read_some(struct cli *cli, int fd, const char *shown, vo
         size_t piece = bytes - *got < PIECE_BYTES ? bytes - *got : PIECE_BYTES;
         if (cli_signal())
             return interrupted(cli);
+        if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, WAIT_MS) <= 0)
+            continue; /* a pipe has nothing yet, and perhaps nobody who writes: look at signals meanwhile */
         ssize_t n = read(fd, (char *)buffer + *got, piece);
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n < 0)
             return cli_fail(cli, LMCS_IO, errno, "%s can't be read", shown);
@@ -199,7 +203,8 @@ static enum lmcs_status open_file(struct cli *cli, const char *path, int *fd)
             return cli_wrong_use(cli, "%s: not reading from a terminal; give a file or a pipe", cli->command->name);
         return LMCS_OK;
     }
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    /* The opening of a FIFO must not wait: its first writer is waited for where signals are looked at. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (*fd < 0)
         return cli_fail(cli, errno == ENOENT ? LMCS_NOT_FOUND : LMCS_IO, errno, "%s can't be opened", path);
     return LMCS_OK;

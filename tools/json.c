@@ -77,10 +77,26 @@ static json_t *metrics_json(const struct lmcs_snapshot_info *info)
     return json;
 }
 
-/* The user's metadata; as text where it holds what jansson can't, such as integers above 64 bits. */
+/* More levels than a snapshot can be taken with: Python's json, for one, can't read very many. */
+static bool is_deep(const char *text)
+{
+    unsigned levels = 0;
+    bool is_string = false;
+    for (; *text && levels <= LMCS_MAX_META_LEVELS; text++) {
+        if (*text == '\\' && is_string && text[1])
+            text++;
+        else if (*text == '"')
+            is_string = !is_string;
+        else if (!is_string)
+            levels += (*text == '{' || *text == '[') - (unsigned)(*text == '}' || *text == ']');
+    }
+    return levels > LMCS_MAX_META_LEVELS;
+}
+
+/* The user's metadata; as text where it is too deep, or holds what jansson can't, such as integers above 64 bits. */
 static json_t *meta_json(const char *text)
 {
-    json_t *json = json_loads(text, JSON_DECODE_ANY, NULL);
+    json_t *json = is_deep(text) ? NULL : json_loads(text, JSON_DECODE_ANY, NULL);
     return json ? json : cli_json_text(text);
 }
 

@@ -5,11 +5,17 @@
  * Newest first. Each lane waits for the snapshot that the one above in it came from. A snapshot for which several lanes
  * wait is where they part: they are joined on a line of their own. One that no lane waits for is the end of a branch,
  * and begins a lane. A lane that has ended leaves its column to the next one, so that no other lane moves.
+ *
+ * Lanes beyond the first MOST_LANES are followed, but not drawn: where there are any, a ~ stands in their place, and
+ * a * behind it for a snapshot that is in one of them: else 10,000 branches would make each line 20,000 characters
+ * long.
  */
 #include "log.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { MOST_LANES = 20 };
 
 static bool waits_for(const struct log_lane *lane, const struct log_point *point)
 {
@@ -77,9 +83,13 @@ static bool join(struct log_graph *graph, FILE *out, const struct log_point *poi
         if (line[at] == ' ')
             line[at] = '_';
     }
-    for (size_t end = width; end && line[end - 1] == ' '; end--)
+    bool is_cut = graph->count > MOST_LANES;
+    if (is_cut)
+        memcpy(line + (size_t)2 * MOST_LANES, "~", 2);
+    for (size_t end = strlen(line); end && line[end - 1] == ' '; end--)
         line[end - 1] = '\0';
-    fprintf(out, "%s\n", line);
+    if (first < MOST_LANES) /* else nothing of it would be seen */
+        fprintf(out, "%s\n", line);
     free(line);
     trim(graph);
     return true;
@@ -90,8 +100,10 @@ bool log_graph_row(struct log_graph *graph, FILE *out, const struct log_point *p
     size_t own = 0;
     if (!find_lane(graph, point, &own) || !join(graph, out, point, own))
         return false;
-    for (size_t i = 0; i < graph->count; i++)
+    for (size_t i = 0; i < graph->count && i < MOST_LANES; i++)
         fprintf(out, "%c ", i == own ? '*' : lane_character(&graph->lanes[i]));
+    if (graph->count > MOST_LANES)
+        fputs(own < MOST_LANES ? "~ " : "~* ", out);
     graph->lanes[own].is_used = from != NULL;
     if (from)
         graph->lanes[own].next = *from;

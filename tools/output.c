@@ -27,14 +27,45 @@ static bool is_same_file(const char *left, const char *right)
     return stat(left, &l) == 0 && stat(right, &r) == 0 && l.st_dev == r.st_dev && l.st_ino == r.st_ino;
 }
 
+/* What would be lost with another pool is more than a file: whoever means that removes it first. */
+static enum lmcs_status refuse_pool(struct cli *cli, const char *option, const char *path)
+{
+    static const char file[] = "PMEMOBJ", set[] = "PMEMPOOLSET";
+    char magic[sizeof set - 1];
+    struct stat info;
+    const char *command = cli->command->name;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return LMCS_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    ssize_t got = fd >= 0 ? pread(fd, magic, sizeof magic, 0) : -1;
+    int reason = errno;
+    if (fd >= 0)
+        close(fd);
+    if (got < 0)
+        return cli_fail(cli, LMCS_IO, reason, "%s: whether %s %s is a pool can't be seen; remove it first", command,
+                        option, path);
+    bool is_pool = (got >= (ssize_t)sizeof file - 1 && memcmp(magic, file, sizeof file - 1) == 0) ||
+                   (got == (ssize_t)sizeof magic && memcmp(magic, set, sizeof magic) == 0);
+    return is_pool ? cli_wrong_use(cli,
+                                   "%s: %s %s is a pool, or a poolset file, and would be replaced; remove it first "
+                                   "if that is meant",
+                                   command, option, path)
+                   : LMCS_OK;
+}
+
+enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, const char *path, const char *input,
+                                       const char *input_is)
+{
+    if (is_same_file(path, input))
+        return cli_wrong_use(cli, "%s: %s %s is %s itself", cli->command->name, option, path, input_is);
+    return refuse_pool(cli, option, path);
+}
+
 enum lmcs_status cli_output_check(struct cli *cli, const char *what, const char *input, const char *input_is)
 {
     const char *command = cli->command->name;
-    if (!cli_output_is_stdout(cli)) {
-        if (is_same_file(cli->options.output, input))
-            return cli_wrong_use(cli, "%s: -o %s is %s itself", command, cli->options.output, input_is);
-        return LMCS_OK;
-    }
+    if (!cli_output_is_stdout(cli))
+        return cli_output_check_path(cli, "-o", cli->options.output, input, input_is);
     if (isatty(STDOUT_FILENO))
         return cli_wrong_use(cli, "%s: not writing %s to a terminal; give -o FILE or a pipe", command, what);
     if (cli->options.json)
@@ -42,6 +73,7 @@ enum lmcs_status cli_output_check(struct cli *cli, const char *what, const char 
     return LMCS_OK;
 }
 
+/* Opening a FIFO waits for its reader: signals are not caught yet, so that the first one ends that. */
 static enum lmcs_status open_in_place(struct cli *cli, const char *path, struct cli_output *output)
 {
     output->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
@@ -69,6 +101,7 @@ static enum lmcs_status open_temporary(struct cli *cli, const char *target, stru
     output->temporary = temporary_name(target);
     if (!output->target || !output->temporary)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    cli_catch_signals(); /* before there is a temporary file */
     output->fd = mkostemp(output->temporary, O_CLOEXEC);
     if (output->fd < 0) {
         int reason = errno;
@@ -100,7 +133,6 @@ enum lmcs_status cli_output_open(struct cli *cli, const char *path, struct cli_o
 {
     struct stat info;
     *output = (struct cli_output){.fd = -1};
-    cli_catch_signals(); /* before there is a temporary file */
     if (!path || strcmp(path, "-") == 0) {
         output->fd = STDOUT_FILENO;
         return LMCS_OK;
@@ -127,6 +159,9 @@ enum lmcs_status cli_output_commit(struct cli *cli, struct cli_output *output)
 {
     if (!output->target)
         return LMCS_OK;
+    enum lmcs_status status = refuse_pool(cli, "-o", output->target); /* one may have been made meanwhile */
+    if (status != LMCS_OK)
+        return status;
     if (fsync(output->fd) || rename(output->temporary, output->target))
         return cli_fail(cli, errno == ENOSPC ? LMCS_FULL : LMCS_IO, errno, "%s can't be written", output->target);
     output->temporary[0] = '\0';

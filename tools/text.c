@@ -78,11 +78,24 @@ static size_t decode(const unsigned char *text, uint32_t *character)
     return is_valid ? bytes : 0;
 }
 
-/* What a terminal would obey rather than show: control characters, line separators, marks of direction. */
+/*
+ * What a terminal would obey rather than show, or show as nothing, so that two names look like one: control and format
+ * characters, separators of lines, surrogates, private ones (Unicode's Cc, Cf, Zl, Zp, Cs, Co), and of what is not
+ * assigned what is said to show nothing, what never will be a character, and the planes that are empty.
+ */
 static bool is_unsafe(uint32_t c)
 {
-    return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
-           (c >= 0x2060 && c <= 0x2069) || c == 0xFEFF;
+    static const uint32_t ranges[][2] = {{0x0000, 0x001F},   {0x007F, 0x009F},   {0x00AD, 0x00AD},   {0x0600, 0x0605},
+                                         {0x061C, 0x061C},   {0x06DD, 0x06DD},   {0x070F, 0x070F},   {0x0890, 0x0891},
+                                         {0x08E2, 0x08E2},   {0x180E, 0x180E},   {0x200B, 0x200F},   {0x2028, 0x202E},
+                                         {0x2060, 0x206F},   {0xD800, 0xF8FF},   {0xFDD0, 0xFDEF},   {0xFEFF, 0xFEFF},
+                                         {0xFFF0, 0xFFFB},   {0xFFFE, 0xFFFF},   {0x110BD, 0x110BD}, {0x110CD, 0x110CD},
+                                         {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0x1FFFE, 0x1FFFF},
+                                         {0x2FFFE, 0x2FFFF}, {0x3FFFE, 0xE00FF}, {0xE01F0, 0x10FFFF}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges && ranges[i][0] <= c; i++)
+        if (c <= ranges[i][1])
+            return true;
+    return false;
 }
 
 void cli_print(FILE *out, const char *text)
@@ -94,7 +107,11 @@ void cli_print(FILE *out, const char *text)
         if (bytes == 0)
             fprintf(out, "\\x%02x", *at);
         else if (is_unsafe(character))
-            fprintf(out, character < 0x100 ? "\\x%02x" : "\\u%04x", (unsigned)character);
+            fprintf(out,
+                    character < 0x100     ? "\\x%02x"
+                    : character < 0x10000 ? "\\u%04x"
+                                          : "\\U%08x",
+                    (unsigned)character);
         else
             fwrite(at, 1, bytes, out);
         at += bytes ? bytes : 1;

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import _core, _numpy, lazy
-from ._scalars import MAX_DEPTH, Attached, Reader, Unpackable, loaded
+from ._scalars import MAX_DEPTH, TOO_ALIKE, Attached, Reader, Unpackable, are_too_alike, loaded
 from ._torch import Torch, torch_of
 from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 from .state import (
@@ -127,6 +127,8 @@ class _Parser:
         if len(raw) < first or type(raw[1]) is not list or len(raw[1]) != len(raw) - first:
             raise _damaged(f"a dict at {where(path)!r}")
         keys = [self._key(key) for key in raw[1]]
+        if are_too_alike(keys):
+            raise _damaged(TOO_ALIKE)
         branch = Branch(tag, keys)
         if tag == "O":
             branch.metadata = self.node(raw[2], join(path, "_metadata"), depth + 1)
@@ -566,9 +568,12 @@ class _Builder:
         if not ref.is_torch:
             return _numpy.array(buffer, dtype, shape, ref.special, ref.name)
         assert self._torch is not None
-        if ref.group is None:
-            return self._torch.tensor(buffer, dtype, shape)
-        return self._tied(ref, ref.group, self._torch, entry)
+        try:
+            if ref.group is None:
+                return self._torch.tensor(buffer, dtype, shape)
+            return self._tied(ref, ref.group, self._torch, entry)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"tensor {ref.name!r}: {error}; the others can be read by their names") from None
 
     def _tied(self, ref: TensorRef, group: int, torch: Torch, entry: tuple[int, tuple[int, ...], Any]) -> Any:
         dtype, shape, buffer = entry

@@ -15,7 +15,7 @@ from typing import Any
 from . import _core, _numpy
 from ._device import Stage
 from ._relations import Finder, Relation
-from ._scalars import MAX_DEPTH, Unpackable, loaded, pack, pack_attached, pack_sequence
+from ._scalars import MAX_DEPTH, TOO_ALIKE, Unpackable, are_too_alike, loaded, pack, pack_attached, pack_sequence
 from ._torch import Torch, torch_of
 from .errors import UnsupportedError
 from .lazy import LazyTensor, Part
@@ -254,6 +254,8 @@ class Encoded:
 
     def _dict_node(self, value: dict[Any, Any], path: str, depth: int) -> list[Any]:
         self._enter(value, path, depth)
+        if are_too_alike(value):
+            raise UnsupportedError(f"{where(path)}: the dict can't be stored: {TOO_ALIKE}")
         keys: list[Any] = []
         node: list[Any] = [DICT_TAGS[type(value)], keys]
         attributes = getattr(value, "__dict__", None)

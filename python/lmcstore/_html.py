@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import html
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from ._text import for_html, printable
 
 MOST_ROWS = 20
 """How many rows a table shows; the rest is counted."""
@@ -30,16 +31,17 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left_o
     """Write a table; all text is escaped."""
 
     def line(cells: Iterable[Any], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{for_html(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 
     body = "".join(line(row, "td") for row in rows)
     more = f"<tfoot><tr><td colspan={len(head)}>and {left_out:,} more</td></tr></tfoot>" if left_out > 0 else ""
-    caption = f"<caption>{html.escape(title)}</caption>"
+    caption = f"<caption>{for_html(title)}</caption>"
     return f"<table>{caption}<thead>{line(head, 'th')}</thead><tbody>{body}</tbody>{more}</table>"
 
 
 def columns(rows: Sequence[Sequence[str]], numbers: int) -> list[str]:
     """Give the lines of a table as text; the first columns are of numbers, which stand at the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

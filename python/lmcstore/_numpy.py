@@ -145,7 +145,7 @@ def ml_dtype(name: str) -> Any:
     import ml_dtypes
     import numpy
 
-    found = getattr(ml_dtypes, name, None)
+    found = vars(ml_dtypes).get(name)
     if not (isinstance(found, type) and issubclass(found, numpy.generic)):
         raise ValueError(f"ml_dtypes has no {name}")
     return numpy.dtype(found)
@@ -216,5 +216,8 @@ def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str
             raise UnsupportedError(f"{path}: NumPy has no dtype for {known[0] if known else dtype}")
         found = numpy.dtype(char)
     if 0 in shape:
-        return numpy.frombuffer(bytes(found.itemsize), found)[:0].reshape(shape)
+        try:
+            return numpy.frombuffer(bytes(found.itemsize), found)[:0].reshape(shape)
+        except (ValueError, OverflowError):  # it multiplies the others
+            raise UnsupportedError(f"{path}: NumPy can't make an empty array of shape {shape}") from None
     return numpy.frombuffer(memoryview(buffer).toreadonly(), found).reshape(shape)

@@ -21,7 +21,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +33,11 @@ MAX_DEPTH = 200
 
 NUMPY_SCALARS = "?bBhHiIlLqQefdFD"
 """Characters of the NumPy dtypes whose scalars can be stored."""
+
+MAX_COLLISIONS = 500
+"""How many keys of one dict, or elements of one set, may have the same hash: each is compared with all before it."""
+
+TOO_ALIKE = f"more than {MAX_COLLISIONS} keys of a dict, or elements of a set, have the same hash"
 
 _PLAIN = frozenset({int, float, bool, type(None), str, bytes, complex})
 _INT = struct.Struct("<I")
@@ -67,6 +73,8 @@ def _pack_tuple(value: tuple[Any, ...]) -> bytes:
 
 
 def _pack_set(value: set[Any] | frozenset[Any]) -> bytes:
+    if are_too_alike(value):
+        raise Unpackable(value)
     return _pack_items(b"S" if type(value) is set else b"z", sorted(map(pack, value)))
 
 
@@ -157,6 +165,17 @@ def pack_attached(number: int) -> bytes:
     return b"R" + _INT.pack(number)
 
 
+def are_too_alike(keys: Collection[Any]) -> bool:
+    """Say whether so many keys of a dict, or elements of a set, share a hash that making it would take long.
+
+    Hashes of numbers are no secret: a stranger can write 100,000 integers that all have one, and a dict of these takes
+    minutes. They are counted as text, of which hashes are random, or the count would take as long.
+    """
+    if len(keys) <= MAX_COLLISIONS or set(map(type, keys)) <= {str, bytes}:
+        return False
+    return max(Counter(map(str, map(hash, keys))).values()) > MAX_COLLISIONS
+
+
 class Reader:
     """Reads packed values from bytes, checking everything.
 
@@ -216,6 +235,8 @@ class Reader:
 
     def _set_items(self, depth: int) -> frozenset[Any]:
         items = self._items(depth)
+        if are_too_alike(items):
+            raise DamagedError(f"the state's values are damaged: {TOO_ALIKE}")
         found = frozenset(items)
         if len(found) != len(items):
             raise DamagedError("the state's values are damaged: a set has an element twice")
@@ -232,7 +253,7 @@ class Reader:
     def _torch_dtype(self) -> Any:
         torch = _torch()
         name = self._short_text()
-        dtype = getattr(torch, name, None)
+        dtype = vars(torch).get(name)  # getattr would import a module of that name, such as torch.onnx
         if type(dtype) is not torch.dtype:
             raise DamagedError(f"this torch has no dtype {name!r}")
         return dtype

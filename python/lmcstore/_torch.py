@@ -214,9 +214,15 @@ class Torch:
         """
         found = self.dtype(dtype)
         if 0 in shape:
-            return self.torch.empty(shape, dtype=found, device="cpu")
+            return self._empty(shape, found)
         flat = self.torch.frombuffer(buffer, dtype=found)
         return flat if len(shape) == 1 else flat.resize_(shape)  # of as many elements: no view, and no new memory
+
+    def _empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        try:
+            return self.torch.empty(shape, dtype=dtype, device="cpu")
+        except (RuntimeError, TypeError, OverflowError):  # it multiplies the others
+            raise UnsupportedError(f"torch can't make an empty tensor of shape {shape}") from None
 
     def dtype(self, number: int) -> Any:
         """Give torch's dtype for one of the store's.

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 from . import _core, _html
+from ._text import for_html, printable
 
 KINDS = ("same", "changed", "reshaped", "added", "removed")
 SAME = 1  # LMCS_DIFF_SAME
@@ -123,7 +123,7 @@ class Diff(Sequence[TensorDiff]):
     def summary(self) -> str:
         """Say in a line how many are different."""
         counts = ", ".join(f"{self.report[kind]} {kind}" for kind in (*KINDS[1:], KINDS[0]))
-        return f"{self.before} to {self.after}: {counts}"
+        return printable(f"{self.before} to {self.after}: {counts}")
 
     def __repr__(self) -> str:
         lines = [self.summary()]
@@ -136,13 +136,13 @@ class Diff(Sequence[TensorDiff]):
     def _repr_html_(self) -> str:
         def row(cells: Sequence[str], tag: str) -> str:
             left = ' style="text-align:left"'
-            return "".join(f"<{tag}{left if i > 4 else ''}>{html.escape(cell)}</{tag}>" for i, cell in enumerate(cells))
+            return "".join(f"<{tag}{left if i > 4 else ''}>{for_html(cell)}</{tag}>" for i, cell in enumerate(cells))
 
         body = "".join(f"<tr>{row(item.cells(), 'td')}</tr>" for item in self._items[:_ROWS_SHOWN])
         more = len(self._items) - _ROWS_SHOWN
         tail = f"<p>... and {more} more</p>" if more > 0 else ""
         table = f"<table><tr>{row(_HEAD, 'th')}</tr>{body}</table>" if self._items else ""
-        return f"<p>{html.escape(self.summary())}</p>{table}{tail}"
+        return f"<p>{for_html(self.summary())}</p>{table}{tail}"
 
 
 def make(before: str, after: str, rows: list[tuple[Any, ...]], report: dict[str, int]) -> Diff:

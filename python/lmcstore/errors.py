@@ -9,6 +9,8 @@ passes through.
 
 from typing import Any
 
+from ._text import lines
+
 
 class Error(Exception):
     """Anything that lmcstore refuses or fails to do; its text says what happened, to what, and what to do.
@@ -28,8 +30,8 @@ class Error(Exception):
     bytes_free: int = 0
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = lines(message)  # names in it may come from a stranger
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return self.message

@@ -528,7 +528,7 @@ def _packed(value: Any, name: str) -> bytes:
 def _decode_value(data: bytes, dtype: int, shape: tuple[int, ...], note: str, name: str) -> Any:
     if note == _PYTHON:
         reader = Reader(data)
-        value = reader.value()
+        value = reader.value(1)  # no value of a live variable lies elsewhere
         if not reader.at_end:
             raise DamagedError(f"live value {name!r} is damaged: more follows it")
         return value

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
 from . import _html
+from ._text import printable
 
 if TYPE_CHECKING:
     from .snapshot import Snapshot
@@ -54,7 +55,7 @@ class Log(Sequence["Snapshot"]):
             )
 
     def __repr__(self) -> str:
-        lines = [f"shelf {self._shelf}"]
+        lines = [f"shelf {printable(self._shelf)}"]
         if self._items:
             lines += _html.columns([_HEAD, *self._rows()], _NUMBERS)
         if self._left_out:

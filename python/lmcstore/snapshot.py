@@ -12,7 +12,8 @@ from . import _core, diff
 from ._arguments import parse_size
 from ._decode import Decoded
 from ._load import Plan
-from .errors import InvalidError, UnsupportedError
+from ._text import printable
+from .errors import DamagedError, InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
     from .shelf import Shelf
@@ -85,8 +86,17 @@ class Snapshot:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The metadata that it was taken with."""
-        meta: dict[str, Any] = json.loads(self._info["meta_json"])
+        """The metadata that it was taken with.
+
+        Raises
+        ------
+        DamagedError
+            It is nested too deeply: none can be taken with more than 200 levels.
+        """
+        try:
+            meta: dict[str, Any] = json.loads(self._info["meta_json"])
+        except RecursionError:
+            raise DamagedError(f"{self._address}: its metadata is nested too deeply to be read") from None
         return meta
 
     @property
@@ -436,5 +446,5 @@ class Snapshot:
         step = self._captured_step
         if self._capture is None and self._opened is not None:
             step = self._opened[1]["step"]
-        text = f"<lmcstore.Snapshot {self._shelf._name}@{self._number}"
+        text = f"<lmcstore.Snapshot {printable(self._shelf._name)}@{self._number}"
         return f"{text}, step {step}>" if step is not None else f"{text}>"

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import lmcstore
 from lmcstore import _core, live
+from lmcstore._text import lines
 
 HIDDEN = "-"
 """What names of parts of variables begin with."""
@@ -37,6 +38,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 class ShelfError(RuntimeError):
     """Anything that a shelf refuses or fails to do."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(lines(message))  # names in it may come from a stranger
 
 
 @contextlib.contextmanager

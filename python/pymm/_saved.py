@@ -24,7 +24,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 from lmcstore import _core
-from lmcstore._scalars import MAX_DEPTH, Reader, Unpackable, pack
+from lmcstore._scalars import MAX_DEPTH, TOO_ALIKE, Reader, Unpackable, are_too_alike, pack
 
 from ._memory import HIDDEN, Names, Pool, ShelfError, ShelvedCommon, make_note, read_note
 from .linkedlist import shelved_linked_list
@@ -66,6 +66,8 @@ class _Packer:
         if isinstance(value, shelved_linked_list):
             value = list(value)
         if type(value) in _DICTS:
+            if are_too_alike(value):
+                raise ShelfError(f"{path[:100]}: {TOO_ALIKE}")
             items = [pack_key(key, path) + self.node(child, f"{path}.{key}", depth + 1) for key, child in value.items()]
             return _DICTS[type(value)] + _COUNT.pack(len(items)) + b"".join(items)
         if type(value) in (list, tuple):
@@ -142,6 +144,7 @@ class _Loader:
 
     def __init__(self, pool: Pool, key: str, packed: bytes) -> None:
         self._pool, self._key, self._reader = pool, key, Reader(packed)
+        self._arrays: set[int] = set()  # whose copies were made: an array is in it once
 
     def node(self, depth: int) -> Any:
         reader = self._reader
@@ -153,21 +156,27 @@ class _Loader:
         if tag in (b"A", b"T"):
             return self._array(reader._length(), reader._take(1)[0] if tag == b"T" else None)
         if tag in _DICT_TYPES:
-            made = _DICT_TYPES[tag]()
-            for _ in range(reader._length()):
-                key = reader.value()
-                made[key] = self.node(depth + 1)
-            return made
+            items = [(reader.value(1), self.node(depth + 1)) for _ in range(reader._length())]
+            return self._dict(tag, items)
         if tag in (b"l", b"t"):
             items = [self.node(depth + 1) for _ in range(reader._length())]
             return items if tag == b"l" else tuple(items)
         raise lmcstore.DamagedError(f"what was saved is damaged: there is no node {tag!r}")
 
+    def _dict(self, tag: bytes, items: list[tuple[Any, Any]]) -> Any:
+        try:
+            if are_too_alike([key for key, _ in items]):
+                raise lmcstore.DamagedError(f"what was saved is damaged: {TOO_ALIKE}")
+            return _DICT_TYPES[tag](dict(items))
+        except TypeError as error:
+            raise lmcstore.DamagedError(f"what was saved is damaged: {error}") from None
+
     def _array(self, number: int, flags: int | None) -> Any:
         name = f"{HIDDEN}{self._key}:{number}"
-        core = self._pool.open(name)
+        core = self._pool.open(name) if number not in self._arrays else None
+        self._arrays.add(number)
         if core is None:
-            raise lmcstore.DamagedError(f"what was saved is damaged: array {number} is missing")
+            raise lmcstore.DamagedError(f"what was saved is damaged: array {number} is missing, or in it twice")
         if flags is None:
             return np.array(open_array(None, name, core).asndarray(), order="K")
         import torch

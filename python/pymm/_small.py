@@ -59,8 +59,10 @@ class Small(ShelvedCommon):
     @classmethod
     def existing(cls, names: Names, name: str, core: _core.Live, extra: dict[str, Any]) -> Self:
         """Make the object for a variable that is there."""
-        data = core.get()
-        return cls.over(cls._decoded(data, core.address != 0, extra), MemoryReference(core, name, names, extra))
+        value = cls._decoded(core.get(), core.address != 0, extra)
+        if type(value) is not cls.plain:  # bytes(10**12) would be that many
+            raise lmcstore.DamagedError(f"{name}: its note says {cls.plain.__name__}, and its value is something else")
+        return cls.over(value, MemoryReference(core, name, names, extra))
 
     @classmethod
     def _encoded(cls, value: Any) -> tuple[bytes, bool]:

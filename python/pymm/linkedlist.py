@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import lmcstore
 from lmcstore import _core
 
 from ._memory import HIDDEN, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note, raises_shelf_errors
@@ -41,7 +42,10 @@ class shelved_linked_list(ShelvedCommon):
     # Entries
 
     def _header(self) -> tuple[int, int]:
-        return _HEADER.unpack(self._core.read(0, 16))
+        count, number = _HEADER.unpack(self._core.read(0, 16))
+        if 16 * (count + 1) > self._core.info()["bytes"]:
+            raise lmcstore.DamagedError(f"{self._name}: the list is damaged: it has no room for {count} elements")
+        return count, number
 
     def _part_name(self, number: int) -> str:
         return f"{HIDDEN}{self._key}-{number}"
@@ -52,8 +56,6 @@ class shelved_linked_list(ShelvedCommon):
 
     def erase_parts(self) -> None:
         """Remove the variables that belong to it; those that are in use stay until the shelf is opened anew."""
-        import lmcstore
-
         for part in self.part_names():
             with contextlib.suppress(lmcstore.InUseError):
                 self._pool.erase(part)
@@ -158,8 +160,6 @@ class shelved_linked_list(ShelvedCommon):
         return kind == _PART and memory is not None and memory.name == self._part_name(number)
 
     def _drop(self, entry: bytes) -> None:
-        import lmcstore
-
         kind, number = _ENTRY.unpack(entry)
         if kind == _PART:
             with contextlib.suppress(lmcstore.InUseError, lmcstore.NotFoundError):  # swept when it is opened anew
@@ -177,8 +177,6 @@ class shelved_linked_list(ShelvedCommon):
         self._drop(before)
 
     def _transaction(self) -> Any:
-        import lmcstore
-
         owner = self._value_named_memory.owner
         names = owner() if owner is not None else None
         if names is not None and names.transaction is not None:
@@ -186,6 +184,7 @@ class shelved_linked_list(ShelvedCommon):
         core = self._pool.core.transaction(self._pool.shelf, (self._core,), 0, 10_000, 1 << 40)
         return lmcstore.Transaction(core)
 
+    @raises_shelf_errors
     def __len__(self) -> int:
         return self._header()[0]
 

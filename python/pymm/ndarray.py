@@ -244,8 +244,38 @@ class ndarray(Shadow):
         return f"<pymm shadow of an array, {self.dtype}, {self.shape}>"
 
 
+def _layout(extra: dict[str, Any], item_bytes: int, nbytes: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Give the shape and the strides that a note tells, if all of such an array lies in the variable's bytes.
+
+    Whoever wrote the pool wrote the note, too, and NumPy's own check of strides computes in 64 bits, which overflow.
+    """
+    shape, strides = extra.get("shape"), extra.get("strides")
+    for sizes in (shape, strides):
+        if type(sizes) is not list or not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
+            raise lmcstore.DamagedError(f"{name}: the note on its layout is damaged: no list of sizes: {sizes!r:.80}")
+    assert shape is not None and strides is not None
+    if len(shape) != len(strides):
+        raise lmcstore.DamagedError(
+            f"{name}: the note on its layout is damaged: {len(shape)} dimensions, {len(strides)} strides"
+        )
+    if 0 not in shape:
+        reach = sum(stride * (size - 1) for size, stride in zip(shape, strides, strict=True)) + item_bytes
+        if reach > nbytes:
+            raise lmcstore.DamagedError(
+                f"{name}: the note on its layout is damaged: an array of shape {tuple(shape)!r:.80} and strides "
+                f"{tuple(strides)!r:.80} reaches over {reach} bytes, and the variable has {nbytes}"
+            )
+    return tuple(shape), tuple(strides)
+
+
 def open_array(names: Names | None, name: str, core: _core.Live) -> shelved_ndarray:
-    """Give the array over a variable."""
+    """Give the array over a variable.
+
+    Raises
+    ------
+    lmcstore.DamagedError
+        The variable's note tells no layout, or one that is not all in the variable.
+    """
     extra = read_note(core.info()["note"])[1]
     plain = live.LiveTensor(core).array
     order: Any = "C"
@@ -253,8 +283,11 @@ def open_array(names: Names | None, name: str, core: _core.Live) -> shelved_ndar
     if extra.get("order") == "F":
         order, shape = "F", shape[::-1]
     elif "strides" in extra:
-        shape, strides = tuple(extra["shape"]), tuple(extra["strides"])
-    self: Any = np.ndarray.__new__(shelved_ndarray, shape, plain.dtype, plain.base, 0, strides, order)
+        shape, strides = _layout(extra, plain.dtype.itemsize, plain.nbytes, name)
+    try:
+        self: Any = np.ndarray.__new__(shelved_ndarray, shape, plain.dtype, plain.base, 0, strides, order)
+    except (ValueError, OverflowError) as error:  # more dimensions or items than NumPy has
+        raise lmcstore.DamagedError(f"{name}: the note on its layout is damaged: {error}") from None
     self._value_named_memory = MemoryReference(core, name, names)
     self.name = name
     if strides is None:

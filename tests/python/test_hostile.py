@@ -6,14 +6,16 @@ from __future__ import annotations
 import json
 import random
 import struct
+import time
 from array import array
 from typing import Any
 
 import lmcstore
 import pytest
 import torch
-from lmcstore import _core
+from lmcstore import _core, _numpy
 from lmcstore._scalars import MAX_DEPTH, Reader, pack
+from lmcstore._torch import torch_of
 from lmcstore.state import SKELETON, VALUES
 
 
@@ -207,3 +209,110 @@ def test_a_snapshot_without_a_structure_is_flat(shelf: lmcstore.Shelf) -> None:
     module.a.weight = torch.nn.Parameter(torch.zeros(4))
     snapshot.load_into(model=module)
     assert torch.equal(module.b.detach(), data)
+
+
+# ---- Keys and elements of one hash
+
+
+ONE_HASH = 2**61 - 1  # what Python's hashes of numbers are taken modulo of
+
+ALIKE: dict[str, Any] = {
+    "ints": lambda k: k * ONE_HASH,
+    "tuples": lambda k: (1, k * ONE_HASH),
+}
+
+
+@pytest.mark.parametrize("kind", ["ints", "tuples"])
+def test_keys_of_one_hash(shelf: lmcstore.Shelf, kind: str) -> None:
+    """20,000 of them would take seconds, and 100,000 a minute."""
+    keys = [ALIKE[kind](k) for k in range(1, 20_001)]
+    assert len({hash(key) for key in keys}) == 1
+    skeleton = document(["d", [[pack(key).hex()] for key in keys], *[["l"]] * len(keys)])
+    begun = time.monotonic()
+    with pytest.raises(lmcstore.DamagedError, match="same hash"):
+        craft(shelf, skeleton).state_dict()
+    for tag in (b"S", b"z"):
+        values = tag + struct.pack("<I", len(keys)) + b"".join(map(pack, keys))
+        with pytest.raises(lmcstore.DamagedError, match="same hash"):
+            craft(shelf, document(["d", ["s"], 0], 1), values).state_dict()
+    assert time.monotonic() - begun < 5
+    with pytest.raises(lmcstore.UnsupportedError):
+        shelf.snapshot({"s": set(keys[:600])})
+    with pytest.raises(lmcstore.UnsupportedError, match="same hash"):
+        shelf.snapshot({"d": dict.fromkeys(keys[:600], 0)})
+
+
+def test_many_keys_of_many_hashes(shelf: lmcstore.Shelf) -> None:
+    many = range(3000)
+    for keys in (many, [k / 7 for k in many], [(k, "x") for k in many], [2**k for k in range(900)]):
+        state = {"d": dict.fromkeys(keys, 1), "s": set(keys)}
+        assert shelf.snapshot(state).state_dict() == state
+
+
+# ---- Names of dtypes are no names of modules
+
+
+def test_a_dtype_imports_nothing(run_python: Any) -> None:
+    code = """
+import sys
+import torch
+from lmcstore import DamagedError
+from lmcstore._scalars import Reader
+for name in ("onnx", "_inductor", "float32_", "nn", "__name__"):
+    before = set(sys.modules)
+    try:
+        Reader(b"y" + bytes([len(name)]) + name.encode()).value()
+    except DamagedError:
+        pass
+    else:
+        raise SystemExit(f"{name} was read")
+    if set(sys.modules) != before:
+        raise SystemExit(f"{name} was imported")
+assert Reader(b"y\\x07float32").value() is torch.float32
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- Metadata of many levels
+
+
+def take_with_meta(shelf: lmcstore.Shelf, text: str) -> int:
+    capture = shelf.store._pool.begin(shelf.name)
+    number: int = capture.commit(None, 0, 0, (), (), (), text, False)
+    return number
+
+
+def test_deep_metadata(shelf: lmcstore.Shelf) -> None:
+    def nested_text(levels: int, opening: str = '{"a":', closing: str = "}") -> str:
+        return '{"a":' + opening * (levels - 1) + "1" + closing * (levels - 1) + "}"
+
+    for levels in (1, 200):
+        number = take_with_meta(shelf, nested_text(levels))
+        assert json.dumps(shelf[number].meta, separators=(",", ":")) == nested_text(levels)
+    for levels in (201, 1500, 1900):
+        for pair in (('{"a":', "}"), ("[", "]")):
+            with pytest.raises(lmcstore.InvalidError, match="nested too deeply"):
+                take_with_meta(shelf, nested_text(levels, *pair))
+
+
+# ---- Tensors that are empty, and far too large
+
+
+def test_empty_and_far_too_large(shelf: lmcstore.Shelf) -> None:
+    huge = 2**62
+    for shape in ((0, huge, huge, huge), (huge, 0, huge)):
+        capture = shelf.store._pool.begin(shelf.name)
+        dims = len(shape) << 8
+        with pytest.raises(lmcstore.InvalidError, match="impossibly large"):
+            capture.put(("z",), array("I", [_core.DTYPES["f32"] | dims]), array("Q", shape), b"", array("Q", [0]))
+        capture.abort()
+        with pytest.raises(lmcstore.InvalidError):
+            shelf.live.create("z", shape, "float32")
+    # What is there already, from elsewhere
+    shape = (0, huge, huge, huge)
+    with pytest.raises(lmcstore.UnsupportedError, match="empty tensor of shape"):
+        torch_of(torch).tensor(None, _core.DTYPES["f32"], shape)  # type: ignore[arg-type]
+    with pytest.raises(lmcstore.UnsupportedError, match="z: NumPy can't make an empty array of shape"):
+        _numpy.array(None, _core.DTYPES["f32"], shape, None, "z")  # type: ignore[arg-type]
+    assert shelf.snapshot({"w": torch.empty(0, 3)})["w"].shape == (0, 3)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import lmcstore
 
+from .._text import lines, printable
 from .collect import collect
 from .page import render
 
@@ -30,7 +31,28 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write(path: str, write: Callable[[Path], None]) -> None:
+def _refuse_pool(path: str, pool: str) -> None:
+    """Refuse an output that is the pool itself, by whatever name, another pool, or a poolset file.
+
+    Raises
+    ------
+    InvalidError
+        It is.
+    """
+    target = Path(path)
+    if not target.is_file():
+        return
+    if os.path.samefile(target, pool):
+        raise lmcstore.InvalidError(f"report: {path} is the pool itself")
+    with target.open("rb") as file:
+        magic = file.read(11)
+    if magic.startswith(b"PMEMOBJ") or magic == b"PMEMPOOLSET":
+        raise lmcstore.InvalidError(
+            f"report: {path} is a pool, or a poolset file, and would be replaced; remove it first if that is meant"
+        )
+
+
+def _write(path: str, write: Callable[[Path], None], pool: str) -> None:
     """Write a file that appears whole or not at all."""
     target = Path(path)
     handle, temporary = tempfile.mkstemp(prefix=".lmc-store-", suffix=target.suffix, dir=target.parent)
@@ -39,6 +61,7 @@ def _write(path: str, write: Callable[[Path], None]) -> None:
         write(Path(temporary))
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
+        _refuse_pool(path, pool)  # one may have been made meanwhile
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -56,17 +79,20 @@ def main() -> int:
         from . import png
 
         png.check()
+    output = arguments.output or (None if arguments.png else "report.html")
+    for path in (output, arguments.png):
+        if path:
+            _refuse_pool(path, arguments.pool)
     with lmcstore.open(arguments.pool, "r", force_network=arguments.force_network) as store:
         info = store.info()
         gathered = [collect(store, name, arguments.seconds) for name in arguments.shelves or store.shelves()]
-    output = arguments.output or (None if arguments.png else "report.html")
     if output:
         page = render(os.path.abspath(arguments.pool), info, gathered, lmcstore.__version__).encode()
-        _write(output, lambda path: _write_bytes(path, page))
-        print(f"wrote {output}: {len(page) / 1024:.0f} KiB")
+        _write(output, lambda path: _write_bytes(path, page), arguments.pool)
+        print(f"wrote {printable(output)}: {len(page) / 1024:.0f} KiB")
     if arguments.png:
-        _write(arguments.png, lambda path: png.draw(path, gathered))
-        print(f"wrote {arguments.png}")
+        _write(arguments.png, lambda path: png.draw(path, gathered), arguments.pool)
+        print(f"wrote {printable(arguments.png)}")
     return 0
 
 
@@ -76,6 +102,6 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         code = 130
     except (lmcstore.Error, OSError) as error:
-        print(f"lmc-store: {error}", file=sys.stderr)
+        print(f"lmc-store: {lines(str(error))}", file=sys.stderr)
         code = 2 if isinstance(error, lmcstore.InvalidError) else 1
     sys.exit(code)

@@ -7,9 +7,10 @@ shown by the page's script when the pointer is on it.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
+
+from .._text import for_html
 
 WIDTH = 600
 WIDE = 1140
@@ -109,13 +110,13 @@ class Chart:
     def dot(self, x: float, y: float, css: str, tip: str) -> None:
         """Draw a dot with a tip."""
         place = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}"'
-        self._shapes.append(f'<circle class="dot {css}" {place} r="4" data-tip="{html.escape(tip)}"/>')
+        self._shapes.append(f'<circle class="dot {css}" {place} r="4" data-tip="{for_html(tip)}"/>')
 
     def column(self, left: float, right: float, tip: str) -> None:
         """Make a column of the whole height show a tip."""
         x0, x1 = self.x(left), self.x(right)
         place = f'x="{x0:.2f}" y="{TOP}" width="{max(1.0, x1 - x0):.2f}" height="{self._height - TOP - BOTTOM}"'
-        self._shapes.append(f'<rect class="hover" {place} data-tip="{html.escape(tip)}"/>')
+        self._shapes.append(f'<rect class="hover" {place} data-tip="{for_html(tip)}"/>')
 
     def svg(
         self,
@@ -126,17 +127,17 @@ class Chart:
     ) -> str:
         """Give the whole, with its axes."""
         bottom = self._height - BOTTOM
-        parts = [f'<svg viewBox="0 0 {WIDTH} {self._height}" role="img" aria-label="{html.escape(label)}">']
+        parts = [f'<svg viewBox="0 0 {WIDTH} {self._height}" role="img" aria-label="{for_html(label)}">']
         for value, text in y_ticks:
             y = self.y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{y + 4:.1f}">{html.escape(text)}</text>')
+            parts.append(f'<text class="tick end" x="{LEFT - 8}" y="{y + 4:.1f}">{for_html(text)}</text>')
         parts += self._shapes
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>')
         for value, text in x_ticks:
-            parts.append(f'<text class="tick mid" x="{self.x(value):.1f}" y="{bottom + 16}">{html.escape(text)}</text>')
+            parts.append(f'<text class="tick mid" x="{self.x(value):.1f}" y="{bottom + 16}">{for_html(text)}</text>')
         middle = (LEFT + WIDTH - RIGHT) / 2
-        parts.append(f'<text class="label mid" x="{middle}" y="{self._height - 6}">{html.escape(x_label)}</text></svg>')
+        parts.append(f'<text class="label mid" x="{middle}" y="{self._height - 6}">{for_html(x_label)}</text></svg>')
         return "".join(parts)
 
 
@@ -160,10 +161,10 @@ def heat_map(
     for i, row in enumerate(rows):
         y = TOP + height * i
         shown = row if len(row) <= 46 else "…" + row[-45:]
-        parts.append(f'<text class="tick end small" x="{left - 8:.1f}" y="{y + 11}">{html.escape(shown)}</text>')
+        parts.append(f'<text class="tick end small" x="{left - 8:.1f}" y="{y + 11}">{for_html(shown)}</text>')
         for k, value in enumerate(values[i]):
             place = f'x="{left + cell * k:.2f}" y="{y}" width="{cell - 1:.2f}" height="{height - 1}"'
-            tip = html.escape(tips[i][k])
+            tip = for_html(tips[i][k])
             if value is None:
                 parts.append(f'<rect class="none" {place} data-tip="{tip}"/>')
             else:
@@ -172,5 +173,5 @@ def heat_map(
     each = max(1, math.ceil(len(columns) * 44 / (WIDE - left)))
     for k in range(0, len(columns), each):
         x = left + cell * (k + 0.5)
-        parts.append(f'<text class="tick mid" x="{x:.1f}" y="{bottom + 16}">{html.escape(columns[k])}</text>')
+        parts.append(f'<text class="tick mid" x="{x:.1f}" y="{bottom + 16}">{for_html(columns[k])}</text>')
     return "".join(parts) + "</svg>"

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from .._text import for_html
 from .charts import Chart, bytes_text, heat_map, number_text, ticks
 from .collect import Gathered, Point
 
@@ -119,13 +119,13 @@ def _size_ticks(high: float) -> list[tuple[float, str]]:
 
 
 def _legend(names: Sequence[tuple[str, str]]) -> str:
-    keys = "".join(f'<span><i class="key {css}"></i>{html.escape(name)}</span>' for css, name in names)
+    keys = "".join(f'<span><i class="key {css}"></i>{for_html(name)}</span>' for css, name in names)
     return f'<div class="legend">{keys}</div>'
 
 
 def _card(title: str, text: str, body: str, wide: bool = False) -> str:
     css = "card wide" if wide else "card"
-    return f'<div class="{css}"><h3>{html.escape(title)}</h3><p class="soft small">{html.escape(text)}</p>{body}</div>'
+    return f'<div class="{css}"><h3>{for_html(title)}</h3><p class="soft small">{for_html(text)}</p>{body}</div>'
 
 
 # Charts
@@ -256,7 +256,7 @@ def _table(points: Sequence[Point]) -> str:
     shown = list(reversed(points))[:_TABLE_ROWS]
     names = list(dict.fromkeys(name for point in shown for name in point.metrics))[:6]
     head = ["number", "step", "time (UTC)", "parent", "raw", "stored", "new", "chain", *names]
-    cells = "".join(f"<th>{html.escape(text)}</th>" for text in head)
+    cells = "".join(f"<th>{for_html(text)}</th>" for text in head)
     rows = [f'<tr>{cells}<th class="left">tags</th></tr>']
     for point in shown:
         values = [
@@ -270,8 +270,8 @@ def _table(points: Sequence[Point]) -> str:
             str(point.chain),
             *(number_text(point.metrics[name]) if name in point.metrics else "" for name in names),
         ]
-        tags = "".join(f'<span class="tag">{html.escape(tag)}</span>' for tag in point.tags)
-        cells = "".join(f"<td>{html.escape(text)}</td>" for text in values)
+        tags = "".join(f'<span class="tag">{for_html(tag)}</span>' for tag in point.tags)
+        cells = "".join(f"<td>{for_html(text)}</td>" for text in values)
         rows.append(f'<tr>{cells}<td class="left">{tags}</td></tr>')
     return f'<div class="scroll"><table>{"".join(rows)}</table></div>'
 
@@ -280,7 +280,7 @@ def _table(points: Sequence[Point]) -> str:
 
 
 def _tile(value: str, label: str) -> str:
-    return f'<div class="tile"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
+    return f'<div class="tile"><b>{for_html(value)}</b><span>{for_html(label)}</span></div>'
 
 
 def _tiles(gathered: Gathered) -> str:
@@ -300,8 +300,8 @@ def _tiles(gathered: Gathered) -> str:
 
 
 def _section(gathered: Gathered) -> str:
-    origin = f' <span class="soft small">forked from {html.escape(gathered.origin)}</span>' if gathered.origin else ""
-    parts = [f"<h2>{html.escape(gathered.name)}{origin}</h2>"]
+    origin = f' <span class="soft small">forked from {for_html(gathered.origin)}</span>' if gathered.origin else ""
+    parts = [f"<h2>{for_html(gathered.name)}{origin}</h2>"]
     points = gathered.points
     if not points:
         return parts[0] + '<p class="soft">No snapshots yet.</p>'
@@ -328,7 +328,7 @@ def _section(gathered: Gathered) -> str:
     notes = list(gathered.notes)
     if len(names) > _METRICS:
         notes.append(f"Metrics that are not shown: {', '.join(names[_METRICS:])}.")
-    parts += [f'<p class="soft small">{html.escape(note)}</p>' for note in notes]
+    parts += [f'<p class="soft small">{for_html(note)}</p>' for note in notes]
     return "".join(parts)
 
 
@@ -346,7 +346,7 @@ def render(pool: str, info: dict[str, Any], shelves: Sequence[Gathered], version
     version : str
         Of lmcstore.
     """
-    title = html.escape(pool.rsplit("/", 1)[-1])
+    title = for_html(pool.rsplit("/", 1)[-1])
     used = f"{bytes_text(info['used_bytes'])} on disk, {bytes_text(info['free_bytes'])} free, {info['file_system']}"
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     body = "".join(_section(shelf) for shelf in shelves) or '<p class="soft">The pool is empty.</p>'
@@ -355,7 +355,7 @@ def render(pool: str, info: dict[str, Any], shelves: Sequence[Gathered], version
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{title}</title><style>{STYLE}</style></head><body><main>"
-        f'<h1>{title}</h1><p class="soft">{html.escape(pool)} &middot; {html.escape(used)} &middot; {made}</p>'
-        f"{body}<footer>lmc-store {html.escape(version)}</footer></main>"
+        f'<h1>{title}</h1><p class="soft">{for_html(pool)} &middot; {for_html(used)} &middot; {made}</p>'
+        f"{body}<footer>lmc-store {for_html(version)}</footer></main>"
         f'<div id="tip"></div><script>{SCRIPT}</script></body></html>\n'
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .._text import printable
 from ..errors import UnsupportedError
 from .charts import bytes_text
 from .collect import Gathered
@@ -29,6 +30,12 @@ def check() -> None:
         raise UnsupportedError("--png needs matplotlib: pip install matplotlib, or write HTML with -o") from None
 
 
+def _legend(axes: Any) -> None:
+    """Make a legend in which no label is mathematics: names come from others, and may have dollars."""
+    for text in axes.legend(frameon=False).get_texts():
+        text.set_parse_math(False)
+
+
 def _sizes(axes: Any) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
 
@@ -44,8 +51,9 @@ def _history(axes: Any, gathered: Gathered) -> None:
     for values, color, label in ((raws, _COLORS["raw"], "as full copies"), (storeds, _COLORS["delta"], "stored")):
         axes.fill_between(xs, values, color=color, alpha=0.25)
         axes.plot(xs, values, color=color, label=label)
-    axes.set(title=f"{gathered.name}: size of the history", xlabel=what, ylim=(0, None))
-    axes.legend(frameon=False)
+    axes.set_title(f"{printable(gathered.name)}: size of the history", parse_math=False)
+    axes.set(xlabel=what, ylim=(0, None))
+    _legend(axes)
     _sizes(axes)
 
 
@@ -60,7 +68,7 @@ def _snapshots(axes: Any, gathered: Gathered) -> None:
             axes.bar(xs, sizes, widths, bottoms, color=_COLORS[kind], label=kind)
             bottoms = [bottom + size for bottom, size in zip(bottoms, sizes, strict=True)]
     axes.set(title="how each snapshot is stored", xlabel=what)
-    axes.legend(frameon=False)
+    _legend(axes)
     _sizes(axes)
 
 
@@ -68,10 +76,10 @@ def _metrics(axes: Any, gathered: Gathered) -> None:
     xs, what = _positions(gathered.points)
     names = list(dict.fromkeys(name for point in gathered.points for name in point.metrics))
     for name in names[:6]:
-        axes.plot(xs, [point.metrics.get(name, float("nan")) for point in gathered.points], label=name)
+        axes.plot(xs, [point.metrics.get(name, float("nan")) for point in gathered.points], label=printable(name))
     axes.set(title="metrics" if names else "no metrics", xlabel=what)
     if names:
-        axes.legend(frameon=False)
+        _legend(axes)
 
 
 def _restores(axes: Any, gathered: Gathered) -> None:
@@ -90,7 +98,8 @@ def _drift(axes: Any, figure: Any, gathered: Gathered) -> None:
     table = [[item.relative.get(row) or nan for item in gathered.intervals] for row in gathered.rows]
     has_one = any(value == value for row in table for value in row)
     drawn = axes.imshow(table, aspect="auto", cmap="YlOrRd", norm=LogNorm() if has_one else None)
-    axes.set_yticks(range(len(gathered.rows)), [row[-40:] for row in gathered.rows], fontsize=5.5)
+    names = [printable(row[-40:]) for row in gathered.rows]
+    axes.set_yticks(range(len(names)), names, fontsize=5.5, parse_math=False)
     labels = [str(item.after) for item in gathered.intervals]
     axes.set_xticks(range(len(labels)), labels, fontsize=7, rotation=60)
     axes.set(title="drift: root-mean-square change beside each tensor's own size", xlabel="snapshot")
@@ -99,6 +108,15 @@ def _drift(axes: Any, figure: Any, gathered: Gathered) -> None:
 
 def draw(path: Path, shelves: Sequence[Gathered]) -> None:
     """Draw all shelves, one below the other."""
+    import matplotlib
+
+    # Not by a matplotlibrc, which is also looked for in the working directory: it may have TeX run.
+    known = {key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith("backend")}
+    with matplotlib.rc_context(known):
+        _draw(path, shelves)
+
+
+def _draw(path: Path, shelves: Sequence[Gathered]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

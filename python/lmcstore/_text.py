@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Text of others, made fit to be shown: names may come from a stranger's archive."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+
+_UNSAFE = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn"})
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal or a page would obey rather than show, such as marks of direction, or show as nothing."""
+    if text.isprintable():
+        return text
+    return "".join(_escaped(c) if unicodedata.category(c) in _UNSAFE else c for c in text)
+
+
+def lines(text: str) -> str:
+    """Do that, and keep the ends of lines."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def for_html(text: str) -> str:
+    """Do that, and escape what HTML would take for its own."""
+    return html.escape(lines(text))
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

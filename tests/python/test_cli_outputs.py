@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the command lmc-store writes, and what it must not write over; what it runs, and what it must not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import lmcstore
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from test_cli import BIN, cli, digests, error, pool  # noqa: F401
+
+pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+
+
+@pytest.fixture(autouse=True)
+def _this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMC_STORE_PYTHON", sys.executable)
+
+
+# ---- report runs the package, and nothing else
+
+
+def test_report_runs_nothing_from_the_working_directory(pool: Path, tmp_path: Path) -> None:  # noqa: F811
+    folder = tmp_path / "downloaded"
+    (folder / "lmcstore").mkdir(parents=True)
+    code = "open('ran', 'w')\n"
+    for name in ("lmcstore/__init__.py", "lmcstore/report.py", "argparse.py", "json.py", "numpy.py"):
+        (folder / name).write_text(code)
+    cli("report", pool, "-o", "page.html", cwd=folder)
+    assert not (folder / "ran").exists()
+    assert (folder / "page.html").read_text().startswith("<!doctype html>")
+
+
+# ---- Outputs are not written over pools
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Another pool."""
+    path = tmp_path / "other.pool"
+    with lmcstore.open(str(path), size="64MiB", background=False) as store:
+        store["precious"].snapshot({"w": np.arange(1000.0)})
+    return path
+
+
+def looks(path: Path) -> tuple[int, int, bytes]:
+    """What tells that a pool is still there; the file is sparse, and far larger than what is in it."""
+    with path.open("rb") as file:
+        return path.stat().st_ino, path.stat().st_size, file.read(1 << 20)
+
+
+def outputs(pool: Path, folder: Path) -> list[list[object]]:  # noqa: F811
+    """Commands that write what comes behind them."""
+    source = folder / "1.safetensors"
+    cli("compress", source, "-o", folder / "1.lmc")
+    cli("dump", pool, "-o", folder / "begun")
+    return [
+        ["report", pool, "-o"],
+        ["report", pool, "--png"],
+        ["compress", source, "-o"],
+        ["decompress", folder / "1.lmc", "-o"],
+        ["dump", pool, "-o"],
+        ["dump", pool, "--resume", "-o"],
+        ["export", pool, "run", "-o"],
+    ]
+
+
+def test_outputs_over_another_pool(pool: Path, other: Path, tmp_path: Path) -> None:  # noqa: F811
+    link, poolset = tmp_path / "link", tmp_path / "set"
+    link.symlink_to(other)
+    poolset.write_text(f"PMEMPOOLSET\n64M {other}\n")
+    before = looks(other)
+    for command in outputs(pool, tmp_path):
+        for target in (other, link, poolset):
+            message = cli(*command, target, code=2).stderr
+            assert "is a pool" in message and "remove it first" in message, message
+    assert looks(other) == before and poolset.read_text().startswith("PMEMPOOLSET")
+    cli("verify", other)
+
+
+def test_outputs_over_the_pool_itself(pool: Path, tmp_path: Path) -> None:  # noqa: F811
+    hard = tmp_path / "hard"
+    hard.hardlink_to(pool)
+    before = digests(pool)
+    for command in outputs(pool, tmp_path):
+        for target in (pool, hard):
+            if pool in command:
+                assert "is the pool itself" in cli(*command, target, code=2).stderr
+    assert digests(pool) == before
+    (tmp_path / "report.html").hardlink_to(pool)  # where a page goes without -o
+    assert "is the pool itself" in cli("report", pool, code=2, cwd=tmp_path).stderr
+
+
+def test_the_package_refuses_them_too(pool: Path, other: Path, tmp_path: Path) -> None:  # noqa: F811
+    before = looks(other)
+    with lmcstore.open(str(pool), "r") as store:
+        snapshot = store["run"][1]
+        with pytest.raises(lmcstore.InvalidError, match="remove it first"):
+            snapshot.export(other)
+        with pool.open("r+b") as file, pytest.raises(lmcstore.InvalidError, match="the pool itself"):
+            store.dump(file)
+    for option in ("-o", "--png"):
+        for target in (other, pool):
+            words = [sys.executable, "-P", "-m", "lmcstore.report", option, str(target), "--", str(pool)]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 2 and "is " in done.stderr, done
+    assert looks(other) == before
+    cli("verify", pool)
+
+
+# ---- nor over what they are made since
+
+
+def test_dump_over_what_it_is_made_since(pool: Path, tmp_path: Path) -> None:  # noqa: F811
+    archive, link = tmp_path / "mon.arc", tmp_path / "link.arc"
+    cli("dump", pool, "run@1..2", "-o", archive)
+    link.hardlink_to(archive)
+    before = archive.read_bytes()
+    for target in (archive, link):
+        for more in ([], ["--resume"]):
+            assert "--since" in error("dump", pool, "--since", archive, *more, "-o", target, code=2)
+    with (
+        lmcstore.open(str(pool), "r") as store,
+        archive.open("r+b") as file,
+        link.open("rb") as since,
+        pytest.raises(lmcstore.InvalidError, match="made since"),
+    ):
+        store.dump(file, since=[since])
+    assert archive.read_bytes() == before
+
+
+# ---- The first signal ends a command that waits for a pipe
+
+
+@pytest.mark.parametrize("place", ["input", "base", "idle", "since", "output"])
+def test_a_pipe_and_the_first_signal(pool: Path, tmp_path: Path, place: str) -> None:  # noqa: F811
+    fifo, source, out = tmp_path / "fifo", tmp_path / "1.safetensors", tmp_path / "out"
+    os.mkfifo(fifo)
+    cli("compress", source, "-o", tmp_path / "1.lmc")
+    commands: dict[str, list[list[object]]] = {
+        "input": [["decompress", fifo, "-o", out], ["compress", fifo, "-o", out]],
+        "base": [["compress", source, "--base", fifo, "-o", out]],
+        "idle": [["compress", fifo, "-o", out]],
+        "since": [["dump", pool, "--since", fifo, "-o", out]],
+        "output": [
+            ["compress", source, "-o", fifo],
+            ["decompress", tmp_path / "1.lmc", "-o", fifo],
+            ["export", pool, "run", "-o", fifo],
+            ["dump", pool, "-o", fifo],
+        ],
+    }
+    before = sorted(tmp_path.iterdir())
+    for command in commands[place]:
+        writer = os.open(fifo, os.O_RDWR) if place == "idle" else -1
+        started = subprocess.Popen([BIN, *map(str, command)], stderr=subprocess.DEVNULL)
+        time.sleep(0.5)
+        assert started.poll() is None, command
+        started.send_signal(signal.SIGTERM)
+        try:
+            assert started.wait(10) in (128 + signal.SIGTERM, -signal.SIGTERM)
+        finally:
+            started.kill()
+            started.wait()
+            if writer >= 0:
+                os.close(writer)
+        assert sorted(tmp_path.iterdir()) == before, command
+
+
+def test_pipes_still_work(pool: Path, tmp_path: Path) -> None:  # noqa: F811
+    source = tmp_path / "1.safetensors"
+    frames, back = tmp_path / "frames", tmp_path / "back"
+    os.mkfifo(frames)
+    with subprocess.Popen([BIN, "compress", str(source), "-o", str(frames)], stdout=subprocess.DEVNULL) as first:
+        cli("decompress", frames, "-o", back)
+        assert first.wait(10) == 0
+    assert back.read_bytes() == source.read_bytes()
+    with subprocess.Popen(["cat", str(frames)], stdout=subprocess.PIPE) as reader:
+        cli("export", pool, "run", "-o", frames)
+        exported, _ = reader.communicate(timeout=10)
+    cli("export", pool, "run", "-o", tmp_path / "plain")
+    assert exported == (tmp_path / "plain").read_bytes()
+
+
+# ---- Names in pictures
+
+
+def test_names_that_look_like_tex(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path, picture = tmp_path / "tex.pool", tmp_path / "page.png"
+    name = r"$\bar$"
+    with lmcstore.open(str(path), size="64MiB", background=False) as store:
+        for number in range(3):
+            store[name].snapshot({name: np.arange(1000.0) + number}, metrics={name: float(number)})
+    cli("report", path, "--png", picture)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+# ---- The log of many branches
+
+
+@pytest.mark.parametrize("kind", ["star", "half"])
+def test_the_graph_of_many_branches_is_narrow(tmp_path: Path, kind: str) -> None:
+    path, count = tmp_path / "many.pool", 300
+    with lmcstore.open(str(path), size="256MiB", background=False) as store:
+        shelf = store["run"]
+        for number in range(1, count + 1):
+            shelf.snapshot({"n": number}, parent=None if number == 1 else 1 if kind == "star" else number // 2)
+    lines = cli("log", path, "run").stdout.decode().splitlines()
+    texts = [line.partition("run@")[0] if "run@" in line else line for line in lines]
+    graphs = [text[: len(text) - len(text.lstrip("|:*/_~ "))] or text for text in texts]
+    assert max(map(len, lines)) < 200 and max(map(len, graphs)) <= 44, max(lines, key=len)
+    assert sum("*" in graph for graph in graphs) == count
+    assert any("~*" in graph for graph in graphs) and "~" not in graphs[-1]
+
+
+# ---- Names that a terminal would obey
+
+
+UNSEEN = "a\u00ad\u200b\u202e\u2066\u2028\U000e0041\ue000b"
+
+
+def test_names_are_shown_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "names.pool"
+    with lmcstore.open(str(path), size="64MiB", background=False) as store:
+        shelf = store[UNSEEN]
+        for number in range(2):
+            shelf.snapshot({UNSEEN: np.arange(4.0) + number}, metrics={UNSEEN: 1.0}, tags=[f"t{number}{UNSEEN}"])
+        shelf.live[UNSEEN] = np.arange(3.0)
+        shown = [repr(store), repr(shelf), repr(shelf[1]), repr(shelf.log()), str(shelf[1].diff(shelf[2]))]
+        shown += [shelf[1].diff(shelf[2]).summary(), repr(shelf.live), repr(shelf.live.open(UNSEEN))]
+        for thing in (store, shelf, shelf[1], shelf.log(), shelf[1].diff(shelf[2]), shelf.live):
+            shown.append(thing._repr_html_())
+        with pytest.raises(lmcstore.NotFoundError) as caught:
+            shelf[UNSEEN]
+        shown += [str(caught.value), repr(caught.value), *map(str, caught.value.args)]
+        assert lmcstore.InvalidError(f"{UNSEEN}\nmore").message.splitlines()[1] == "more"
+    for words in (["ls"], ["ls", f"{UNSEEN}@1"], ["log"], ["info"], ["diff", f"{UNSEEN}@1", f"{UNSEEN}@2"], ["verify"]):
+        shown.append(cli(words[0], path, *words[1:]).stdout.decode())
+    for text in shown:
+        assert not set(UNSEEN[1:-1]) & set(text), text
+    escaped = "a\\xad\\u200b\\u202e\\u2066\\u2028\\U000e0041\\ue000b"
+    assert all(escaped in text for text in (shown[2], shown[3], shown[4], shown[-6], shown[-5], shown[-4]))
+    assert "\u00e9\u6f22\U0001f600" in lmcstore.Error("\u00e9\u6f22\U0001f600").message
+    cli("report", path, "-o", tmp_path / "page.html")
+    assert not set(UNSEEN[1:-1]) & set((tmp_path / "page.html").read_text())
