@@ -16,8 +16,8 @@
 #define LMCS_DUMP_BUFFER ((size_t)256 << 10) /* small records are written together */
 
 /*
- * Numbers by the ids of a pool, in pages that exist where there is one. Pages are found by a hash: an id may come from a
- * record that someone made, and be of any size.
+ * Numbers by the ids of a pool, in pages that exist where there is one. Pages are found by a hash: an id may come from
+ * a record that someone made, and be of any size.
  */
 struct lmcs_id_page;
 struct lmcs_id_map {

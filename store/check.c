@@ -4,8 +4,8 @@
  *
  * A whole pool that nobody writes to is also looked at as a writer would, libpmemobj's part included.
  * The check of the structure gives the contents that are wanted, and a snapshot to name each by. They are read one
- * after the other, each with its parity, by all of the pool's threads, each pinned within a short transaction, so that captures and the
- * compactor go on meanwhile; what is removed before its turn comes is left out.
+ * after the other, each with its parity, by all of the pool's threads, each pinned within a short transaction, so that
+ * captures and the compactor go on meanwhile; what is removed before its turn comes is left out.
  */
 #include "check.h"
 

@@ -18,8 +18,7 @@ void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *
  */
 enum lmcs_status lmcs_parity_make(struct lmcs_pool *pool, uint64_t content, uint32_t data, uint32_t parity, bool *made,
                                   struct lmcs_error *error);
-/* Makes the parity of a content anew in another place, if it has some that lies from `first` to `end`: *moved counts it.
- */
+/* Makes the parity of a content anew in another place, if it has some that lies from `first` to `end`; counted. */
 enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint64_t first, uint64_t end, size_t *moved,
                                   struct lmcs_error *error);
 /* Whether parity itself is what was written. The caller holds pins. */

@@ -634,7 +634,7 @@ enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs
                            heap->path, strerror(failure));
 }
 
-/* libpmemobj's mapping is an opening of its own, and libpmemobj ends the process when a sync fails: we take that one. */
+/* libpmemobj's mapping is an opening of its own, and libpmemobj ends the process at an error: it is taken first. */
 static int take_error(struct lmcs_heap *heap)
 {
     return heap->method == LMCS_WRITE_FILE && msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC) != 0 ? errno : 0;

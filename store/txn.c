@@ -457,8 +457,8 @@ static enum lmcs_status choose_page(struct lmcs_txn *txn, uint64_t *offset, stru
 }
 
 /*
- * What it takes is written to, so it must be a page, and not one that it has taken before, or the root: a record that names another
- * place, or one place twice, may have a right checksum.
+ * What it takes is written to, so it must be a page, and not one that it has taken before, or the root: a record that
+ * names another place, or one place twice, may have a right checksum.
  */
 static enum lmcs_status take_page(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error)
 {

@@ -388,8 +388,8 @@ enum { STEPS = sizeof steps / sizeof steps[0] };
 /* ---- Failing each in turn ---- */
 
 /*
- * After a sync that failed, what was written before it may be lost, also what other calls wrote: nothing is acknowledged
- * any more until the pool is opened again.
+ * After a sync that failed, what was written before it may be lost, also what other calls wrote: nothing is
+ * acknowledged any more until the pool is opened again.
  */
 static void open_again_after_a_failed_sync(struct scene *scene)
 {
@@ -519,8 +519,8 @@ static void writes_refused(void **state)
 }
 
 /*
- * Linux says once that pages could not be written, to whoever syncs first, and then calls them clean. So a failed sync of
- * one call is one of all that wrote before it: they fail too, instead of acknowledging what the disk does not have.
+ * Linux says once that pages could not be written, to whoever syncs first, and then calls them clean. So a failed sync
+ * of one call is one of all that wrote before it: they fail too, instead of acknowledging what the disk does not have.
  */
 static void a_failed_sync_is_everyones(void **state)
 {
