@@ -87,14 +87,23 @@ static enum lmcs_status use_journals(struct lmcs_pool *pool, struct lmcs_error *
     return status;
 }
 
+enum lmcs_status lmcs_live_store_look(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_live_space_begin(pool, error);
+    if (status == LMCS_OK)
+        status = lmcs_journal_check(pool, root, error);
+    lmcs_live_space_free(&pool->live->space);
+    return status;
+}
+
 enum lmcs_status lmcs_live_store_load(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = pool->live;
     struct lmcs_txn txn;
     live->next_id = pool->root.next_live > 0 ? pool->root.next_live : 1;
-    enum lmcs_status status = lmcs_journal_recover(pool, error);
+    enum lmcs_status status = lmcs_live_space_begin(pool, error);
     if (status == LMCS_OK)
-        status = lmcs_live_space_begin(pool, error);
+        status = lmcs_journal_recover(pool, error);
     if (status == LMCS_OK)
         status = use_journals(pool, error);
     if (status == LMCS_OK)

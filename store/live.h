@@ -85,6 +85,8 @@ struct lmcs_live_space {
 
 /* Reads which objects there are; then the records say what is not free, and the end enters what is. */
 enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error *error);
+/* Between the two, before anything is used: whether bytes lie in one of the objects. */
+bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
 enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_live_record *record,
                                      struct lmcs_error *error);
 enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed,
@@ -195,6 +197,9 @@ struct lmcs_live_store {
 /* Made with a pool; the second part, of writers, brings it up to date after a crash. */
 enum lmcs_status lmcs_live_store_new(struct lmcs_pool *pool, struct lmcs_error *error);
 enum lmcs_status lmcs_live_store_load(struct lmcs_pool *pool, struct lmcs_error *error);
+/* Before a pool is opened for writing, after lmcs_check_heap: whether what a crash has left can be completed. */
+enum lmcs_status lmcs_live_store_look(struct lmcs_pool *pool, const struct lmcs_root_df *root,
+                                      struct lmcs_error *error);
 void lmcs_live_store_free(struct lmcs_pool *pool);
 
 /* Whether a pool of this process can be worked on: its own, and no poolset; to write: and nothing is broken. */
@@ -334,7 +339,12 @@ struct lmcs_journaled {
     uint64_t bytes;
     const void *data;
 };
-/* Brings the pool to what its journals say, before anything else is done to it. */
+/*
+ * Whether what the journals still have to be applied is whole, and leads to places of live variables alone; writes
+ * nothing. After lmcs_live_space_begin.
+ */
+enum lmcs_status lmcs_journal_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error);
+/* Brings the pool to what its journals say, before anything else is done to it; checks all of it first. */
 enum lmcs_status lmcs_journal_recover(struct lmcs_pool *pool, struct lmcs_error *error);
 /* Writes a redo journal, durably. `with_root`: the root that names its sequence commits it. *sequence 0: a new one. */
 enum lmcs_status lmcs_journal_write(struct lmcs_pool *pool, const struct lmcs_journaled *entries, size_t count,

@@ -12,7 +12,8 @@
  * entry by entry, each with a checksum and durable before the store may be made. A crash leaves entries, which are put
  * back, the last one first. Commit makes the stores durable and clears the header.
  *
- * Damage in a sealed journal keeps a pool from being written to: what it would have completed is half done.
+ * Damage in a sealed journal keeps a pool from being written to: what it would have completed is half done. So does one
+ * that leads to anything but live variables, which only somebody who means harm has written.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -263,28 +264,41 @@ static enum lmcs_status find_entries(struct lmcs_pool *pool, uint64_t sequence, 
     return LMCS_OK;
 }
 
-static bool is_live_place(const struct lmcs_pool *pool, uint64_t place, uint64_t bytes)
+static enum lmcs_status fail_journal(const struct lmcs_pool *pool, uint64_t at, const char *what,
+                                     struct lmcs_error *error)
 {
-    uint64_t end = lmcs_media_bytes(pool->media);
-    return place > lmcs_media_heap(pool->media) && place < end && bytes <= end - place;
+    return lmcs_fail(error, LMCS_DAMAGED, 0,
+                     "%s: the journal of live variables is damaged (at offset %llu: %s), and the last transaction on "
+                     "them was cut short: nothing can be written; mode r reads the snapshots",
+                     pool->path, (unsigned long long)at, what);
 }
 
-/* Copies the bytes that follow an entry, or stand at `from`, to where they belong. */
-static enum lmcs_status put_back(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
-                                 bool verify, struct lmcs_error *error)
+/* The bytes of an entry, which stand at `from`; malloced. */
+static enum lmcs_status load_data(const struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
+                                  void **loaded, struct lmcs_error *error)
 {
     void *data = malloc(df->bytes + 1);
     if (data == NULL)
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_media_read(pool->media, from, data, df->bytes, error);
-    if (status == LMCS_OK &&
-        (!is_live_place(pool, df->place, df->bytes) || (verify && df->check != entry_check(df, data))))
-        status = lmcs_fail(error, LMCS_DAMAGED, 0,
-                           "%s: the journal of live variables is damaged (at offset %llu), and the last transaction on "
-                           "them was cut short: nothing can be written; mode r reads the snapshots",
-                           pool->path, (unsigned long long)from);
-    if (status == LMCS_OK)
-        status = lmcs_heap_write(pool->heap, df->place, data, df->bytes, error);
+    if (status == LMCS_OK && df->check != entry_check(df, data))
+        status = fail_journal(pool, from, "it has other bytes than were written", error);
+    if (status != LMCS_OK)
+        free(data);
+    else
+        *loaded = data;
+    return status;
+}
+
+/* Copies the bytes that stand at `from` to where they belong. */
+static enum lmcs_status put_back(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
+                                 struct lmcs_error *error)
+{
+    void *data = NULL;
+    enum lmcs_status status = load_data(pool, df, from, &data, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_heap_write(pool->heap, df->place, data, df->bytes, error);
     free(data);
     return status;
 }
@@ -298,7 +312,7 @@ enum lmcs_status lmcs_undo_roll_back(struct lmcs_pool *pool, uint64_t sequence, 
         struct lmcs_journal_entry_df df;
         status = lmcs_media_read(pool->media, places[i], &df, sizeof df, error);
         if (status == LMCS_OK)
-            status = put_back(pool, &df, places[i] + sizeof df, false, error);
+            status = put_back(pool, &df, places[i] + sizeof df, error);
     }
     free(places);
     if (status == LMCS_OK)
@@ -306,60 +320,138 @@ enum lmcs_status lmcs_undo_roll_back(struct lmcs_pool *pool, uint64_t sequence, 
     return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, error) : status;
 }
 
-/* ---- After a crash ---- */
+typedef enum lmcs_status work_on_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
+                                       struct lmcs_error *error);
 
-static enum lmcs_status fail_table(struct lmcs_pool *pool, uint64_t place, struct lmcs_error *error)
+/* Works on the entries of a sealed redo journal, until it fails. */
+static enum lmcs_status each_redone(struct lmcs_pool *pool, const struct lmcs_journal_df *header, work_on_entry *work,
+                                    struct lmcs_error *error)
 {
-    struct lmcs_journal_entry_df none = {0, 0, 0, 1};
-    return put_back(pool, &none, place, true, error);
-}
-
-static enum lmcs_status redo(struct lmcs_pool *pool, const struct lmcs_journal_df *header, struct lmcs_error *error)
-{
+    static const char wrong[] = "its table is not what was written";
     struct lmcs_page_range_df range = range_of(pool, LMCS_JOURNAL_REDO);
     uint64_t place = range.next + LMCS_PAGE_BYTES, room = range.end - place;
     uint64_t table_bytes = header->entries * sizeof(struct lmcs_journal_entry_df);
     if (header->entries > MOST_ENTRIES || table_room(header->entries) > room)
-        return fail_table(pool, place, error);
+        return fail_journal(pool, place, wrong, error);
     struct lmcs_journal_entry_df *table = malloc(table_bytes + 1);
     if (table == NULL)
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_media_read(pool->media, place, table, table_bytes, error);
     if (status == LMCS_OK && header->table_check != lmc_hash64(table, table_bytes, header->sequence))
-        status = fail_table(pool, place, error);
+        status = fail_journal(pool, place, wrong, error);
     uint64_t at = place + table_room(header->entries);
     for (uint64_t i = 0; status == LMCS_OK && i < header->entries; i++) {
-        status = at > range.end || table[i].bytes > range.end - at ? fail_table(pool, place, error)
-                                                                   : put_back(pool, &table[i], at, true, error);
+        status = at > range.end || table[i].bytes > range.end - at ? fail_journal(pool, place, wrong, error)
+                                                                   : work(pool, &table[i], at, error);
         at += up(table[i].bytes);
     }
     free(table);
+    return status;
+}
+
+static enum lmcs_status redo(struct lmcs_pool *pool, const struct lmcs_journal_df *header, struct lmcs_error *error)
+{
+    enum lmcs_status status = each_redone(pool, header, put_back, error);
     if (status == LMCS_OK)
         status = lmcs_heap_sync(pool->heap, error);
     return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, error) : status;
 }
 
-static bool range_is_sound(const struct lmcs_pool *pool, const struct lmcs_page_range_df *range)
+/* ---- What a journal may say ---- */
+
+static bool overlaps(const struct lmcs_page_range_df *range, uint64_t place, uint64_t bytes)
 {
-    return range->next < range->end && range->end - range->next >= LEAST_JOURNAL &&
-           range->next % LMCS_PAGE_BYTES == 0 && range->end % LMCS_PAGE_BYTES == 0 &&
-           is_live_place(pool, range->next, range->end - range->next);
+    return place < range->end && range->next < place + bytes;
 }
+
+/*
+ * Checksums don't tell who made them. So whatever a journal says, it is written only where live variables may lie: in
+ * an object of theirs, which the check of the heap has found to be no part of libpmemobj's own, and in no journal.
+ */
+static enum lmcs_status check_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
+                                    struct lmcs_error *error)
+{
+    const struct lmcs_page_range_df *journals = pool->live->journals;
+    if (!lmcs_live_space_has(pool, df->place, df->bytes) ||
+        overlaps(&journals[LMCS_JOURNAL_REDO], df->place, df->bytes) ||
+        overlaps(&journals[LMCS_JOURNAL_UNDO], df->place, df->bytes))
+        return fail_journal(pool, from, "it leads to where no live variable lies", error);
+    void *data = NULL;
+    enum lmcs_status status = load_data(pool, df, from, &data, error);
+    if (status == LMCS_OK)
+        free(data);
+    return status;
+}
+
+static enum lmcs_status check_undo(struct lmcs_pool *pool, uint64_t sequence, struct lmcs_error *error)
+{
+    uint64_t *places;
+    size_t count;
+    enum lmcs_status status = find_entries(pool, sequence, &places, &count, error);
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        struct lmcs_journal_entry_df df;
+        status = lmcs_media_read(pool->media, places[i], &df, sizeof df, error);
+        if (status == LMCS_OK)
+            status = check_entry(pool, &df, places[i] + sizeof df, error);
+    }
+    free(places);
+    return status;
+}
+
+/* A journal's own place obeys the same rule, or there is none. */
+static bool range_is_sound(const struct lmcs_pool *pool, enum lmcs_journal_kind kind)
+{
+    struct lmcs_page_range_df range = range_of(pool, kind);
+    if (range.end == 0 && range.next == 0)
+        return true;
+    return range.next < range.end && range.end - range.next >= LEAST_JOURNAL && range.next % LMCS_PAGE_BYTES == 0 &&
+           range.end % LMCS_PAGE_BYTES == 0 && lmcs_live_space_has(pool, range.next, range.end - range.next) &&
+           (kind == LMCS_JOURNAL_REDO ||
+            !overlaps(&pool->live->journals[LMCS_JOURNAL_REDO], range.next, range.end - range.next));
+}
+
+static enum lmcs_status load_header(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_journal_df *header,
+                                    bool *sealed, struct lmcs_error *error)
+{
+    struct lmcs_page_range_df range = range_of(pool, kind);
+    *header = (struct lmcs_journal_df){.sequence = 0};
+    *sealed = false;
+    if (range.end == 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_media_read(pool->media, range.next, header, sizeof *header, error);
+    *sealed = status == LMCS_OK && header->magic == LMCS_JOURNAL_MAGIC && header->sequence != 0 &&
+              header->check == lmc_hash64(header, offsetof(struct lmcs_journal_df, check), range.next);
+    return status;
+}
+
+enum lmcs_status lmcs_journal_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error)
+{
+    struct lmcs_journal_df header;
+    bool sealed;
+    memcpy(pool->live->journals, root->journals, sizeof pool->live->journals);
+    if (!range_is_sound(pool, LMCS_JOURNAL_REDO) || !range_is_sound(pool, LMCS_JOURNAL_UNDO))
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the place of a journal", pool->path);
+    enum lmcs_status status = load_header(pool, LMCS_JOURNAL_REDO, &header, &sealed, error);
+    if (status == LMCS_OK && sealed &&
+        ((header.flags & LMCS_JOURNAL_ROOT) == 0 || root->live_committed == header.sequence))
+        status = each_redone(pool, &header, check_entry, error);
+    if (status == LMCS_OK)
+        status = load_header(pool, LMCS_JOURNAL_UNDO, &header, &sealed, error);
+    if (status == LMCS_OK && sealed && root->live_committed != header.sequence)
+        status = check_undo(pool, header.sequence, error);
+    return status;
+}
+
+/* ---- After a crash ---- */
 
 /* A header that is torn was being written: it had not sealed anything, or there was nothing left to do. */
 static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error)
 {
-    struct lmcs_page_range_df range = range_of(pool, kind);
     struct lmcs_journal_df header;
-    if (range.end == 0 && range.next == 0)
-        return LMCS_OK;
-    if (!range_is_sound(pool, &range))
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the place of a journal", pool->path);
-    enum lmcs_status status = lmcs_media_read(pool->media, range.next, &header, sizeof header, error);
+    bool sealed;
+    enum lmcs_status status = load_header(pool, kind, &header, &sealed, error);
     if (status != LMCS_OK)
         return status;
-    bool sealed = header.magic == LMCS_JOURNAL_MAGIC && header.sequence != 0 &&
-                  header.check == lmc_hash64(&header, offsetof(struct lmcs_journal_df, check), range.next);
     if (pool->live->sequence < header.last && header.last < MOST_SEQUENCE)
         pool->live->sequence = header.last; /* no sequence comes twice, whatever is torn */
     bool committed = pool->root.live_committed == header.sequence;
@@ -370,10 +462,12 @@ static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind k
     return sealed ? lmcs_journal_clear(pool, kind, error) : LMCS_OK;
 }
 
+/* Nothing is written before all that is to be written has been looked at. */
 enum lmcs_status lmcs_journal_recover(struct lmcs_pool *pool, struct lmcs_error *error)
 {
-    memcpy(pool->live->journals, pool->root.journals, sizeof pool->live->journals);
+    enum lmcs_status status = lmcs_journal_check(pool, &pool->root, error);
     pool->live->sequence = pool->root.live_committed;
-    enum lmcs_status status = recover(pool, LMCS_JOURNAL_REDO, error);
+    if (status == LMCS_OK)
+        status = recover(pool, LMCS_JOURNAL_REDO, error);
     return status == LMCS_OK ? recover(pool, LMCS_JOURNAL_UNDO, error) : status;
 }

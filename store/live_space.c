@@ -329,6 +329,18 @@ enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uin
 
 /* ---- When a pool is opened ---- */
 
+static enum lmcs_status fail_place(struct lmcs_pool *pool, const char *what, uint64_t offset, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0,
+                     "%s: damaged metadata: %s at offset %llu lies where something else does, or nothing may",
+                     pool->path, what, (unsigned long long)offset);
+}
+
+bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    return find_range(&pool->live->space.pages, offset, bytes) != NULL;
+}
+
 static enum lmcs_status note_object(struct lmcs_pool *pool, uint64_t offset, const struct lmcs_object_df *df,
                                     struct lmcs_error *error)
 {
@@ -337,6 +349,8 @@ static enum lmcs_status note_object(struct lmcs_pool *pool, uint64_t offset, con
     if (df->kind != LMCS_OBJECT_LIVE)
         return LMCS_OK;
     space->object_bytes += df->bytes;
+    if (df->first < offset) /* to those who look before lmcs_space_load has */
+        return fail_place(pool, "the first byte of an object", offset, error);
     return df->first >= end || add_range(&space->pages, df->first, end - df->first) ? LMCS_OK : lmcs_fail_memory(error);
 }
 
@@ -362,13 +376,6 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
     }
     lmcs_cursor_free(cursor);
     return status;
-}
-
-static enum lmcs_status fail_place(struct lmcs_pool *pool, const char *what, uint64_t offset, struct lmcs_error *error)
-{
-    return lmcs_fail(error, LMCS_DAMAGED, 0,
-                     "%s: damaged metadata: %s at offset %llu lies where something else does, or nothing may",
-                     pool->path, what, (unsigned long long)offset);
 }
 
 enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed,
@@ -439,4 +446,5 @@ void lmcs_live_space_free(struct lmcs_live_space *space)
     free(space->pages.all);
     free(space->cells.all);
     free(space->freed);
+    *space = (struct lmcs_live_space){.object_bytes = 0};
 }

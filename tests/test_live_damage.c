@@ -4,7 +4,8 @@
  * journal that is still to be applied, and two of either swapped.
  *
  * A value is right, or reading it says that it is damaged, and verify says so by its name. A pending journal is applied
- * as a whole, or nothing of it, or nobody is let in to write. (Bytes of tensors have no checksum: lmcstore_live.h.)
+ * as a whole, or nothing of it, or nobody is let in to write: also when all its checksums are right, and it leads to
+ * what is no live variable. (Bytes of tensors have no checksum: lmcstore_live.h.)
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "live.h"
+#include "tree.h"
 
 static const char *const values[] = {"short", "other", "number"};
 enum { VALUES = sizeof values / sizeof values[0] };
@@ -256,12 +258,174 @@ static void each_part_of_a_pending_journal(void **state)
     EXPECT(came_of[0] > 0 && came_of[2] > 20); /* a header that is torn has sealed nothing */
 }
 
+/* ---- A journal that somebody made ---- */
+
+struct forging {
+    struct place *place;
+    char pending[512];
+    char work[512];
+    struct lmcs_pool *pool;
+    struct cells cells;
+    uint64_t object, object_end; /* of live variables */
+    uint64_t extent;
+};
+
+static void find_objects(struct forging *f)
+{
+    struct lmcs_cursor *cursor;
+    struct lmcs_txn txn;
+    OK(lmcs_cursor_new(&cursor, &err));
+    OK(lmcs_txn_read(f->pool, &txn, &err));
+    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
+                        &err));
+    while (lmcs_cursor_valid(cursor)) {
+        struct lmcs_object_df df;
+        memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+        uint64_t offset = lmcs_cursor_key(cursor).high;
+        if (df.kind == LMCS_OBJECT_LIVE) {
+            f->object = offset;
+            f->object_end = (offset + df.bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+        } else {
+            f->extent = df.first;
+        }
+        OK(lmcs_cursor_next(cursor, &err));
+    }
+    lmcs_txn_end(&txn);
+    lmcs_cursor_free(cursor);
+    EXPECT(f->object < f->cells.tensor && f->cells.tensor < f->object_end && f->extent != 0);
+}
+
+/* The pool as a kill leaves it: with these entries in a journal, and whatever the root says of where journals are. */
+static void forge(struct forging *f, enum lmcs_journal_kind kind, const struct lmcs_journaled *entries, size_t count,
+                  const struct lmcs_page_range_df *elsewhere)
+{
+    struct lmcs_txn txn;
+    uint64_t sequence = 0, at = 0;
+    pthread_mutex_lock(&f->pool->live->lock);
+    struct lmcs_page_range_df range = f->pool->live->journals[kind];
+    if (kind == LMCS_JOURNAL_REDO)
+        OK(lmcs_journal_write(f->pool, entries, count, false, &sequence, &err));
+    else
+        OK(lmcs_undo_begin(f->pool, 1 << 16, &sequence, &err));
+    for (size_t i = 0; kind == LMCS_JOURNAL_UNDO && i < count; i++)
+        OK(lmcs_undo_add(f->pool, sequence, &entries[i], &at, &err));
+    if (elsewhere != NULL) {
+        OK(lmcs_txn_write(f->pool, &txn, &err));
+        txn.root.journals[kind] = *elsewhere;
+        OK(lmcs_txn_commit(&txn, &err));
+    }
+    copy_file(f->place->pool, f->pending);
+    if (elsewhere != NULL) {
+        OK(lmcs_txn_write(f->pool, &txn, &err));
+        txn.root.journals[kind] = range;
+        OK(lmcs_txn_commit(&txn, &err));
+    }
+    OK(lmcs_journal_clear(f->pool, kind, &err));
+    pthread_mutex_unlock(&f->pool->live->lock);
+}
+
+static void note_journal(void *context, const struct lmcs_damage *damage)
+{
+    *(bool *)context = *(bool *)context || strstr(damage->what, "journal") != NULL;
+}
+
+/* Nobody is let in to write, and nothing has been written: not where it leads, and not what is right in it. */
+static void expect_refused(struct forging *f, const uint64_t *places, size_t count, const char *why)
+{
+    enum { LOOKED_AT = 256 };
+    unsigned char before[4][LOOKED_AT], now[LOOKED_AT];
+    struct lmcs_open_options options;
+    struct lmcs_pool *pool;
+    bool told = false;
+    lmcs_open_options_init(&options);
+    options.flags = LMCS_NO_BACKGROUND;
+    close_pool(f->pool); /* libpmemobj can't have both */
+    copy_file(f->pending, f->work);
+    for (size_t i = 0; i < count; i++)
+        file_io(f->work, places[i], before[i], LOOKED_AT, false);
+    FAILS(LMCS_DAMAGED, lmcs_pool_open(f->work, LMCS_OPEN_WRITE, &options, &pool, &err));
+    EXPECT(strstr(err.message, why) != NULL && strstr(err.message, "journal") != NULL);
+    for (size_t i = 0; i < count; i++) {
+        file_io(f->work, places[i], now, LOOKED_AT, false);
+        EXPECT(memcmp(now, before[i], LOOKED_AT) == 0);
+    }
+    pool = open_pool(f->work, LMCS_OPEN_READ, LMCS_NO_BACKGROUND);
+    FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, note_journal, &told, NULL, NULL, &err));
+    EXPECT(told);
+    enum lmcs_status status;
+    EXPECT(value_is_right(pool, 0, &status));
+    close_pool(pool);
+    f->pool = open_quiet(f->place->pool);
+}
+
+static void a_journal_that_leads_elsewhere(void **state)
+{
+    struct forging f = {.place = *state};
+    static unsigned char data[512];
+    struct rng rng = {3};
+    rng_fill(&rng, data, sizeof data);
+    place_path(f.place, "pending.pool", f.pending);
+    place_path(f.place, "work.pool", f.work);
+    f.pool = make(f.place, &f.cells);
+    uint64_t sequence = 0;
+    pthread_mutex_lock(&f.pool->live->lock); /* both journals are there */
+    OK(lmcs_undo_begin(f.pool, 1 << 16, &sequence, &err));
+    OK(lmcs_journal_clear(f.pool, LMCS_JOURNAL_UNDO, &err));
+    OK(lmcs_journal_write(f.pool, NULL, 0, false, &sequence, &err));
+    OK(lmcs_journal_clear(f.pool, LMCS_JOURNAL_REDO, &err));
+    pthread_mutex_unlock(&f.pool->live->lock);
+    find_objects(&f);
+    struct lmcs_page_range_df journals[LMCS_JOURNALS];
+    memcpy(journals, f.pool->live->journals, sizeof journals);
+    uint64_t zone = lmcs_media_heap(f.pool->media) + 1024, superblock = lmcs_media_superblock(f.pool->media);
+    const struct {
+        uint64_t place, bytes;
+    } wrong[] = {
+        {superblock, 128},
+        {zone, 8},
+        {zone + 64, 64},
+        {4096, 64}, /* libpmemobj's descriptor */
+        {f.pool->root.self, 64},
+        {f.extent, 256},
+        {f.object - 16, 8},
+        {f.object_end - 64, 128},
+        {journals[LMCS_JOURNAL_REDO].next, 64},
+        {journals[LMCS_JOURNAL_UNDO].next + LMCS_PAGE_BYTES, 64},
+    };
+    for (int kind = 0; kind < (int)LMCS_JOURNALS; kind++)
+        for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+            /* The first one is right: also that is not to be written. */
+            struct lmcs_journaled entries[] = {{f.cells.tensor, 256, data},
+                                               {wrong[i].place, wrong[i].bytes, data + 256}};
+            struct lmcs_journaled turned[] = {entries[1], entries[0]};
+            uint64_t places[] = {f.cells.tensor, wrong[i].place, superblock, zone};
+            forge(&f, (enum lmcs_journal_kind)kind, kind == LMCS_JOURNAL_REDO ? entries : turned, 2, NULL);
+            expect_refused(&f, places, 4, "leads to where no live variable lies");
+        }
+    /* Journals that lie where none may, or over one another; clearing one writes there. */
+    const struct lmcs_page_range_df elsewhere[] = {
+        {superblock & ~(uint64_t)(LMCS_PAGE_BYTES - 1), (superblock & ~(uint64_t)(LMCS_PAGE_BYTES - 1)) + (1 << 20)},
+        {f.extent, f.extent + (1 << 16)},
+        {f.object_end - LMCS_PAGE_BYTES, f.object_end + (1 << 16)},
+        journals[LMCS_JOURNAL_REDO],
+    };
+    for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++) {
+        uint64_t places[] = {f.cells.tensor, elsewhere[i].next, superblock, zone};
+        struct lmcs_journaled entry = {f.cells.tensor, 256, data};
+        forge(&f, LMCS_JOURNAL_UNDO, &entry, 1, &elsewhere[i]);
+        expect_refused(&f, places, 4, "journal");
+    }
+    verify_pool(f.pool);
+    close_pool(f.pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_MEMORY(each_byte_of_a_value),
         IN_MEMORY(two_values_swapped),
         IN_MEMORY(each_part_of_a_pending_journal),
+        IN_MEMORY(a_journal_that_leads_elsewhere),
     };
     return cmocka_run_group_tests_name("damage to live variables", tests, NULL, NULL);
 }
