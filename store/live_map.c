@@ -197,8 +197,10 @@ enum lmcs_status lmcs_live_map(struct lmcs_live_body *body, const struct lmcs_li
         from = 0;
     }
     enum lmcs_status status = map_pages(body, record, body->data, from, end, false, error);
-    if (status != LMCS_OK && *moved)
+    if (status != LMCS_OK && *moved) {
         lmcs_live_unmap_newest(body);
+        *moved = false; /* or the caller would take the addresses before them away as well */
+    }
     return status;
 }
 

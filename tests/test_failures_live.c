@@ -386,8 +386,35 @@ static void writes_refused(void **state)
     refuse_each(*state, MSYNCING, MSYNCING);
 }
 
+/* A tensor that can't be mapped at a larger place stays where it is: who has its address reads and stores on. */
+static void growth_refused(void **state)
+{
+    struct place *place = *state;
+    const uint64_t floats = 3000, more = 80000;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = new_tensor(pool, "w", floats);
+    long times = 0;
+    fill(live, 1);
+    for (long n = 0;; n++) {
+        const float *w = lmcs_live_data(live);
+        refuse(MAPPING, n, true);
+        enum lmcs_status status = lmcs_live_resize(live, 1, &more, &err);
+        refuse_no_more();
+        if (status == LMCS_OK)
+            break;
+        times++;
+        EXPECT(status == LMCS_NO_MEMORY && lmcs_live_data(live) == w && float_count(live) == floats);
+        expect_filled(live, 1);
+        fill(live, 1);
+        OK(lmcs_live_persist(live, 0, floats * sizeof(float), &err));
+    }
+    EXPECT(times > 1 && float_count(live) == more);
+    lmcs_live_close(live);
+    close_pool(pool);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused), ON_DISK(writes_refused)};
+    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused), ON_DISK(writes_refused), ON_BOTH(growth_refused)};
     return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
 }
