@@ -321,6 +321,12 @@ void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t 
 /* The same addresses, private or shared; or on another record's parts. */
 enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_live_record *record, bool private_pages,
                                  struct lmcs_error *error);
+/*
+ * The same, shared, behind a change that is done. When the system refuses it, what is stored there reaches nobody: the
+ * addresses show what the pool has, and nothing can be written until the pool is opened again (lmcs_live_break, and its
+ * locks). False then.
+ */
+bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record *record);
 /* How often fork has made a process on the way to this one. */
 unsigned lmcs_live_forks(void);
 void lmcs_live_unmap_all(struct lmcs_live_body *body);

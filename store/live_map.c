@@ -241,6 +241,18 @@ enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_
     return status;
 }
 
+bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record *record)
+{
+    struct lmcs_error why;
+    if (lmcs_live_remap(body, record, false, &why) == LMCS_OK)
+        return true;
+    uint64_t end = lmcs_page_up(record->df.bytes);
+    for (struct lmcs_mapping *m = body->mappings; m != NULL; m = m->next)
+        (void)madvise(m->at, end < m->bytes ? end : m->bytes, MADV_DONTNEED); /* takes no mapping more */
+    lmcs_live_break(body->pool, &why);
+    return false;
+}
+
 void lmcs_live_unmap_all(struct lmcs_live_body *body)
 {
     while (body->mappings != NULL)

@@ -470,15 +470,19 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
     return tensor ? fill_tensor(r, made, error) : LMCS_OK;
 }
 
-/* After the commit: what is open shows it. */
+/*
+ * After the commit: what is open shows it. Where that can't be mapped, the addresses still lead to the space that it had,
+ * which therefore nobody gets before the pool is opened again.
+ */
 static void show(struct restoring *r, const struct lmcs_live_change *change)
 {
     struct lmcs_live_body *body =
         change->from != NULL ? lmcs_live_body_of_id(r->pool->live, r->shelf->id, change->from->id) : NULL;
     struct lmcs_live_record *record = (struct lmcs_live_record *)(uintptr_t)change->to;
     struct lmcs_error ignored;
+    bool is_shown = true;
     if (body != NULL && record != NULL) {
-        (void)!lmcs_live_remap(body, record, false, &ignored);
+        is_shown = lmcs_live_share(body, record);
         lmcs_live_body_unname(body);
         lmcs_live_body_set(body, record);
         lmcs_live_body_name(body);
@@ -486,7 +490,8 @@ static void show(struct restoring *r, const struct lmcs_live_change *change)
         (void)!lmcs_cell_load(body, &ignored);
         pthread_mutex_unlock(&body->lock);
     }
-    lmcs_live_give_difference(r->pool, change->from, record);
+    if (is_shown)
+        lmcs_live_give_difference(r->pool, change->from, record);
     if (body == NULL)
         free(record);
 }

@@ -66,8 +66,7 @@ static enum lmcs_status enter(struct lmcs_transaction *transaction, struct lmcs_
     if (!made && !transaction->is_declared) {
         enum lmcs_status status = lmcs_live_remap(body, body->record, true, error);
         if (status != LMCS_OK) {
-            struct lmcs_error ignored;
-            (void)!lmcs_live_remap(body, body->record, false, &ignored);
+            (void)lmcs_live_share(body, body->record);
             return status;
         }
         body->is_private = body->mappings != NULL;
@@ -175,10 +174,9 @@ static void end(struct lmcs_transaction *transaction)
 
 static void share_again(struct lmcs_transaction *transaction)
 {
-    struct lmcs_error ignored; /* a mapping that can't be shared again stays private: it can be read */
     for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in)
         if (body->is_private)
-            (void)!lmcs_live_remap(body, body->record, false, &ignored);
+            (void)lmcs_live_share(body, body->record);
 }
 
 static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, struct lmcs_live *const *lives,
@@ -539,7 +537,7 @@ static void revert_body(struct lmcs_live_body *body)
     lmcs_live_body_set(body, before);
     lmcs_live_body_name(body);
     if (body->is_private)
-        (void)!lmcs_live_remap(body, before, false, &ignored);
+        (void)lmcs_live_share(body, before);
     if (before->df.form == LMCS_LIVE_VALUE)
         (void)!lmcs_cell_load(body, &ignored);
 }

@@ -413,8 +413,74 @@ static void growth_refused(void **state)
     close_pool(pool);
 }
 
+enum ending { COMMITTED, ABORTED, CHECKED_OUT, ENDINGS };
+
+/* Ends a change of "w" when nothing can be mapped: what it shows and what is stored to it would be two things. */
+static void end_unmapped(struct place *place, enum ending ending)
+{
+    const uint64_t floats = 3000;
+    unlink(place->pool);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = new_tensor(pool, "w", floats);
+    struct lmcs_transaction *transaction = NULL;
+    float *w = lmcs_live_data(live);
+    fill(live, 1);
+    OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+    if (ending == CHECKED_OUT)
+        fill(live, 9);
+    else
+        OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+    for (uint64_t i = 0; ending != CHECKED_OUT && i < floats; i++)
+        w[i] = 5 + (float)i;
+    long n = 0;
+    enum lmcs_status status = LMCS_OK;
+    if (ending == ABORTED) {
+        refuse(MAPPING, 0, true);
+        lmcs_transaction_abort(transaction);
+        refuse_no_more();
+        EXPECT(failures > 0);
+        for (uint64_t i = 0; i < floats; i++)
+            EXPECT(w[i] == 1 + (float)i);
+    }
+    if (ending == COMMITTED) {
+        refuse(MAPPING, 0, true);
+        OK(lmcs_transaction_commit(transaction, &err));
+        refuse_no_more();
+        EXPECT(failures > 0);
+    }
+    for (; ending == CHECKED_OUT; n++) {
+        refuse(MAPPING, n, true);
+        status = lmcs_live_checkout(pool, "run", "1", &err);
+        refuse_no_more();
+        if (status == LMCS_OK)
+            break;
+        expect_filled(live, 9);
+    }
+    if (failures > 0) {
+        w[0] = -7; /* which reaches nobody */
+        FAILS(LMCS_IO, lmcs_live_persist(live, 0, 4, &err));
+        FAILS(LMCS_IO, lmcs_live_write(live, 0, &(float){3}, 4, &err));
+        EXPECT(strstr(err.message, "open it again") != NULL);
+    }
+    lmcs_live_close(live);
+    pool = reopen(pool, place);
+    verify_pool(pool);
+    OK(lmcs_live_open(pool, "run", "w", &live, &err));
+    expect_filled(live, ending == COMMITTED ? 5 : 1);
+    fill(live, 2);
+    lmcs_live_close(live);
+    close_pool(pool);
+}
+
+static void ends_unmapped(void **state)
+{
+    for (enum ending ending = COMMITTED; ending < ENDINGS; ending++)
+        end_unmapped(*state, ending);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused), ON_DISK(writes_refused), ON_BOTH(growth_refused)};
+    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused), ON_DISK(writes_refused), ON_BOTH(growth_refused),
+                                       ON_BOTH(ends_unmapped)};
     return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
 }
