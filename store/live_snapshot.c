@@ -471,8 +471,8 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
 }
 
 /*
- * After the commit: what is open shows it. Where that can't be mapped, the addresses still lead to the space that it had,
- * which therefore nobody gets before the pool is opened again.
+ * After the commit: what is open shows it. Where that can't be mapped, the addresses still lead to the space that it
+ * had, which therefore nobody gets before the pool is opened again.
  */
 static void show(struct restoring *r, const struct lmcs_live_change *change)
 {

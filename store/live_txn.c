@@ -433,8 +433,12 @@ static enum lmcs_status complete(struct lmcs_transaction *transaction, const str
         gathering->count > 0 ? lmcs_journal_finish(pool, gathering->entries, gathering->count, error) : LMCS_OK;
     if (status == LMCS_OK && transaction->is_declared)
         status = lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, error);
-    if (status != LMCS_OK)
+    if (status != LMCS_OK) {
         lmcs_live_break(pool, error);
+        lmcs_error_prefix(error, gathering->count > 0
+                                     ? "the transaction is committed, and is completed when the pool is opened again: "
+                                     : "whether the transaction is committed is known when the pool is opened again: ");
+    }
     return status;
 }
 

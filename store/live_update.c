@@ -425,8 +425,10 @@ static enum lmcs_status write_journaled(struct lmcs_live_body *body, uint64_t of
     }
     lmcs_cell_stamp(body);
     status = lmcs_journal_finish(body->pool, entries, count, error);
-    if (status != LMCS_OK)
+    if (status != LMCS_OK) {
         lmcs_live_break(body->pool, error);
+        lmcs_error_prefix(error, "it is durable, and is completed when the pool is opened again: ");
+    }
     return status;
 }
 

@@ -9,7 +9,8 @@
  *
  * What survives a crash or a power cut
  *   A function that changes a variable (create, put, write, add, erase, swap, ...) has done all of it, durably, when it
- *   returns LMCS_OK. Cut short it has done all of it or nothing. What fails has changed nothing.
+ *   returns LMCS_OK. Cut short it has done all of it or nothing. What fails has changed nothing, but where the message
+ *   says that it is durable, or that this will be known: then the disk has failed, and nothing more is written.
  *   Stores through an address are durable after lmcs_live_persist. Until then they may be there after a crash or not,
  *   each aligned word of 8 bytes by itself; those in a transaction are there after its commit, all or none of them.
  *   What is in a live tensor has no checksum, for it changes at any time: damage there can't be noticed. Values, and
@@ -255,7 +256,10 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_declare(struct lmcs_tr
 /* Bytes of pages that commit would have to write now. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_bytes(struct lmcs_transaction *transaction, uint64_t *bytes,
                                                                 struct lmcs_error *error);
-/* LMCS_OK: all of it is durable, and the transaction has ended. Otherwise it goes on, and can be aborted. */
+/*
+ * LMCS_OK: all of it is durable, and the transaction has ended. Otherwise it goes on, and can be aborted; but where the
+ * message says that it is committed, or that this is known when the pool is opened again, aborting it undoes nothing.
+ */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_commit(struct lmcs_transaction *transaction,
                                                                  struct lmcs_error *error);
 /* Ends it. Handles of variables that it made are handles of unnamed ones now. */
