@@ -89,6 +89,8 @@ enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *i
     filled.epoch = root->epoch;
     filled.limit_bytes = root->limit_bytes;
     filled.metadata_bytes = root->slab_bytes;
+    filled.metadata_free_bytes = root->free_pages * LMCS_PAGE_BYTES + (root->fresh.end - root->fresh.next) +
+                                 (root->spare.end - root->spare.next);
     filled.live_bytes = root->live_bytes + root->slab_bytes;
     filled.snapshot_count = root->snapshot_count;
     filled.content_count = root->trees[LMCS_TREE_CONTENTS].count;

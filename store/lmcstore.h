@@ -131,20 +131,21 @@ struct lmcs_pool_info {
     unsigned char uuid[16];
     bool writable;
     enum lmcs_medium medium;
-    bool is_persistent_memory;   /* stores reach a persistence domain without msync */
-    bool forced;                 /* PMEM_IS_PMEM_FORCE: survives a kill, not a power cut */
-    char file_system[32];        /* "ext4", "tmpfs", "devdax", ... */
-    char persistence_domain[32]; /* "memory_controller", "cpu_cache", "unknown", "none" */
-    char nvdimm_namespace[64];   /* "" when there is none */
-    int32_t numa_node;           /* -1: not known, or one node only */
-    int32_t device_health;       /* -1 unknown, 0 ok, 1 non-critical, 2 critical, 3 fatal */
-    uint64_t bad_blocks;         /* of the region below the pool; 0 also where not known */
-    uint64_t unsafe_shutdowns;   /* of the device; 0 also where not known */
-    uint64_t limit_bytes;        /* 0: no limit of our own */
-    uint64_t used_bytes;         /* space of the disk that the pool takes, by our own count */
-    uint64_t live_bytes;         /* ... of it, payloads and metadata that something refers to */
-    uint64_t free_bytes;         /* what can still be written: under the limit and on the disk */
-    uint64_t metadata_bytes;
+    bool is_persistent_memory;    /* stores reach a persistence domain without msync */
+    bool forced;                  /* PMEM_IS_PMEM_FORCE: survives a kill, not a power cut */
+    char file_system[32];         /* "ext4", "tmpfs", "devdax", ... */
+    char persistence_domain[32];  /* "memory_controller", "cpu_cache", "unknown", "none" */
+    char nvdimm_namespace[64];    /* "" when there is none */
+    int32_t numa_node;            /* -1: not known, or one node only */
+    int32_t device_health;        /* -1 unknown, 0 ok, 1 non-critical, 2 critical, 3 fatal */
+    uint64_t bad_blocks;          /* of the region below the pool; 0 also where not known */
+    uint64_t unsafe_shutdowns;    /* of the device; 0 also where not known */
+    uint64_t limit_bytes;         /* 0: no limit of our own */
+    uint64_t used_bytes;          /* space of the disk that the pool takes, by our own count */
+    uint64_t live_bytes;          /* ... of it, payloads and metadata that something refers to */
+    uint64_t free_bytes;          /* what can still be written: under the limit and on the disk */
+    uint64_t metadata_bytes;      /* of used_bytes; it is used again, and not given back */
+    uint64_t metadata_free_bytes; /* ... of it, pages that are free */
     uint64_t created_ns;
     uint64_t epoch; /* metadata commits since creation */
     uint64_t shelf_count;
@@ -556,7 +557,8 @@ struct lmcs_entry {
 
 /*
  * Visits the entries of a snapshot in the order in which names were first put, tensors and attachments. Stops when
- * `visit` returns false. No lmcs function may be called from within.
+ * `visit` returns false. No lmcs function may be called from within. Let it be quick, and not wait for anyone: until
+ * the last visit is over, no place that dies in the pool can be used again, and a process that writes can't commit.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
                                                                bool (*visit)(void *context,

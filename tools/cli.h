@@ -155,6 +155,18 @@ struct cli_text cli_step(int64_t step);                   /* "120", "-" */
 struct cli_text cli_ratio(uint64_t raw, uint64_t stored); /* "1.82x", "-" */
 /* Prints text of others: control characters, invalid UTF-8 and direction marks are escaped. */
 void cli_print(FILE *out, const char *text);
+/*
+ * Text that is made while the store is walked, and shown afterwards. A pager that nobody scrolls must not stop a walk:
+ * until its end nothing that dies in the pool can be used again.
+ */
+struct cli_held {
+    FILE *stream;
+    char *text;
+    size_t bytes;
+};
+enum lmcs_status cli_hold(struct cli *cli, struct cli_held *held);
+/* Ends it: shows what was held if `status` is LMCS_OK, and passes the status on. */
+enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_status status);
 /* The singular or the plural: cli_s(1) is "", cli_s(2) is "s". */
 const char *cli_s(uint64_t count);
 

@@ -73,7 +73,8 @@ static void print_space(const struct lmcs_pool_info *info)
 {
     label("used");
     printf("%s (%s live", cli_bytes(info->used_bytes).text, cli_bytes(info->live_bytes).text);
-    printf(", %s of it metadata)\n", cli_bytes(info->metadata_bytes).text);
+    printf(", %s of it metadata", cli_bytes(info->metadata_bytes).text);
+    printf(" with %s to be used again)\n", cli_bytes(info->metadata_free_bytes).text);
     label("free");
     printf("%s", cli_bytes(info->free_bytes).text);
     if (info->limit_bytes)
@@ -218,6 +219,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     cli_json_set(json, "used_bytes", cli_json_u64(info->used_bytes));
     cli_json_set(json, "live_bytes", cli_json_u64(info->live_bytes));
     cli_json_set(json, "metadata_bytes", cli_json_u64(info->metadata_bytes));
+    cli_json_set(json, "metadata_free_bytes", cli_json_u64(info->metadata_free_bytes));
     cli_json_set(json, "free_bytes", cli_json_u64(info->free_bytes));
     cli_json_set(json, "epoch", cli_json_u64(info->epoch));
     cli_json_set(json, "shelf_count", cli_json_u64(info->shelf_count));

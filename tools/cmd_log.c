@@ -133,46 +133,56 @@ static size_t newest_line(const struct log *log)
 
 /* ---- Rows ----------------------------------------------------------------------------------------------------- */
 
-static void print_colored(const struct log *log, const char *color, const char *text)
+static void print_colored(FILE *out, const struct log *log, const char *color, const char *text)
 {
     if (log->has_color)
-        fputs(color, stdout);
-    cli_print(stdout, text);
+        fputs(color, out);
+    cli_print(out, text);
     if (log->has_color)
-        fputs("\033[0m", stdout);
+        fputs("\033[0m", out);
 }
 
 struct tags {
     const struct log *log;
+    FILE *out;
     bool has_one;
 };
 
 static bool print_tag(void *context, const char *tag)
 {
     struct tags *tags = context;
-    fputs(tags->has_one ? ", " : "  (", stdout);
-    print_colored(tags->log, "\033[32m", tag);
+    fputs(tags->has_one ? ", " : "  (", tags->out);
+    print_colored(tags->out, tags->log, "\033[32m", tag);
     tags->has_one = true;
     return true;
 }
 
+static enum lmcs_status print_tags(const struct log *log, const struct line *line)
+{
+    struct cli_held held;
+    enum lmcs_status status = cli_hold(log->cli, &held);
+    if (status != LMCS_OK)
+        return status;
+    struct tags tags = {log, held.stream, false};
+    if (lmcs_snapshot_info(line->snapshot)->number == line->info.latest)
+        print_tag(&tags, "latest");
+    status = lmcs_snapshot_tags(line->snapshot, print_tag, &tags, &log->cli->error);
+    if (tags.has_one)
+        fputc(')', held.stream);
+    return cli_show(log->cli, &held, status);
+}
+
 static enum lmcs_status print_text(struct log *log, const struct line *line, bool tells_origin)
 {
-    struct cli *cli = log->cli;
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(line->snapshot);
-    struct tags tags = {log, false};
     char number[24];
     snprintf(number, sizeof number, "@%" PRIu64, info->number);
     if (log->has_names)
-        print_colored(log, "\033[33m", info->shelf);
-    print_colored(log, "\033[33m", log->has_names ? number : number + 1);
+        print_colored(stdout, log, "\033[33m", info->shelf);
+    print_colored(stdout, log, "\033[33m", log->has_names ? number : number + 1);
     printf("  step %s  %s  %s", cli_step(info->step).text, cli_time(info->time_ns).text,
            cli_bytes(info->raw_bytes).text);
-    if (info->number == line->info.latest)
-        print_tag(&tags, "latest");
-    enum lmcs_status status = lmcs_snapshot_tags(line->snapshot, print_tag, &tags, &cli->error);
-    if (tags.has_one)
-        putchar(')');
+    enum lmcs_status status = print_tags(log, line);
     for (size_t i = 0; i < info->metric_count; i++) {
         fputs(i ? " " : "  ", stdout);
         cli_print(stdout, info->metrics[i].name);

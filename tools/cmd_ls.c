@@ -120,14 +120,15 @@ static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint6
 
 /* Comma-separated, so that the list is one word for awk. */
 struct list {
+    FILE *out;
     bool has_one;
 };
 
 static void print_one(struct list *list, const char *text)
 {
     if (list->has_one)
-        putchar(',');
-    cli_print(stdout, text);
+        fputc(',', list->out);
+    cli_print(list->out, text);
     list->has_one = true;
 }
 
@@ -139,7 +140,7 @@ static bool print_tag(void *context, const char *tag)
 
 static void print_metrics(const struct lmcs_snapshot_info *info)
 {
-    struct list list = {false};
+    struct list list = {stdout, false};
     for (size_t i = 0; i < info->metric_count; i++) {
         print_one(&list, info->metrics[i].name);
         printf("=%.6g", info->metrics[i].value);
@@ -150,11 +151,15 @@ static void print_metrics(const struct lmcs_snapshot_info *info)
 
 static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapshot)
 {
-    struct list list = {false};
-    enum lmcs_status status = lmcs_snapshot_tags(snapshot, print_tag, &list, &cli->error);
+    struct cli_held held;
+    enum lmcs_status status = cli_hold(cli, &held);
+    if (status != LMCS_OK)
+        return status;
+    struct list list = {held.stream, false};
+    status = lmcs_snapshot_tags(snapshot, print_tag, &list, &cli->error);
     if (!list.has_one)
-        putchar('-');
-    return status;
+        fputc('-', held.stream);
+    return cli_show(cli, &held, status);
 }
 
 /* How a snapshot is stored, by what most has to be undone for, and how much that is: "links 7". */
@@ -330,6 +335,7 @@ static enum lmcs_status list_shelves(struct cli *cli, const char *shelf)
 
 struct tensors {
     const struct cli_options *options;
+    FILE *out;
     json_t *tensors;
     json_t *attachments;
     uint64_t shown;
@@ -343,15 +349,15 @@ static const char *stored_name(enum lmcs_stored_as stored_as)
     return (unsigned)stored_as < sizeof names / sizeof names[0] ? names[stored_as] : "unknown";
 }
 
-static void print_tensor(const struct lmcs_entry *entry)
+static void print_tensor(FILE *out, const struct lmcs_entry *entry)
 {
     const char *dtype = lmc_dtype_name(entry->tensor.dtype);
-    printf("%-12s %-18s %10s %10s %8s  %-8s  ", dtype ? dtype : "?",
-           shape_text(entry->tensor.shape, entry->tensor.ndim).text, cli_bytes(entry->raw_bytes).text,
-           cli_bytes(entry->stored_bytes).text, cli_ratio(entry->raw_bytes, entry->stored_bytes).text,
-           stored_name(entry->stored_as));
-    cli_print(stdout, entry->tensor.name);
-    putchar('\n');
+    fprintf(out, "%-12s %-18s %10s %10s %8s  %-8s  ", dtype ? dtype : "?",
+            shape_text(entry->tensor.shape, entry->tensor.ndim).text, cli_bytes(entry->raw_bytes).text,
+            cli_bytes(entry->stored_bytes).text, cli_ratio(entry->raw_bytes, entry->stored_bytes).text,
+            stored_name(entry->stored_as));
+    cli_print(out, entry->tensor.name);
+    fputc('\n', out);
 }
 
 static json_t *digest_json(struct lmc_hash digest)
@@ -396,8 +402,8 @@ static bool visit_entry(void *context, const struct lmcs_entry *entry)
     if (tensors->options->json)
         json_array_append_new(is_attachment ? tensors->attachments : tensors->tensors, tensor_json(entry));
     else if (!is_attachment)
-        print_tensor(entry);
-    return !ferror(stdout);
+        print_tensor(tensors->out, entry);
+    return true;
 }
 
 static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapshot)
@@ -433,10 +439,15 @@ static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapsh
 
 static enum lmcs_status print_tensors(struct cli *cli, struct lmcs_snapshot *snapshot)
 {
-    struct tensors tensors = {.options = &cli->options};
+    struct cli_held held;
     enum lmcs_status status = print_head(cli, snapshot);
     if (status == LMCS_OK)
-        status = lmcs_snapshot_entries(snapshot, visit_entry, &tensors, &cli->error);
+        status = cli_hold(cli, &held);
+    if (status != LMCS_OK)
+        return status;
+    struct tensors tensors = {.options = &cli->options, .out = held.stream};
+    status = lmcs_snapshot_entries(snapshot, visit_entry, &tensors, &cli->error);
+    status = cli_show(cli, &held, status);
     if (status == LMCS_OK && tensors.attachment_count)
         printf("and %" PRIu64 " attachment%s of %s\n", tensors.attachment_count, cli_s(tensors.attachment_count),
                cli_bytes(tensors.attachment_bytes).text);
@@ -445,7 +456,7 @@ static enum lmcs_status print_tensors(struct cli *cli, struct lmcs_snapshot *sna
 
 static enum lmcs_status tensors_json(struct cli *cli, struct lmcs_snapshot *snapshot)
 {
-    struct tensors tensors = {&cli->options, json_array(), json_array(), 0, 0, 0};
+    struct tensors tensors = {.options = &cli->options, .tensors = json_array(), .attachments = json_array()};
     json_t *json = NULL;
     enum lmcs_status status = cli_json_snapshot(cli, snapshot, &json);
     if (status == LMCS_OK)

@@ -117,3 +117,21 @@ void cli_print(FILE *out, const char *text)
         at += bytes ? bytes : 1;
     }
 }
+
+enum lmcs_status cli_hold(struct cli *cli, struct cli_held *held)
+{
+    *held = (struct cli_held){NULL, NULL, 0};
+    held->stream = open_memstream(&held->text, &held->bytes);
+    return held->stream ? LMCS_OK : cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+}
+
+enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_status status)
+{
+    bool has_all = !ferror(held->stream);
+    if ((fclose(held->stream) != 0 || !has_all) && status == LMCS_OK)
+        status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    if (status == LMCS_OK)
+        fwrite(held->text, 1, held->bytes, stdout); /* what fails is seen at the end, by ferror */
+    free(held->text);
+    return status;
+}

@@ -7,18 +7,23 @@ A pool, an archive or a file is there as a whole or not at all, and what was the
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmcstore
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -86,6 +91,37 @@ def test_closed_streams(pool: Path, tmp_path: Path, closed: tuple[int, ...]) -> 
 
 def leftovers(folder: Path, known: set[str]) -> set[str]:
     return {entry.name for entry in folder.iterdir()} - known
+
+
+@pytest.mark.parametrize("command", ["ls", "log"])
+def test_a_pager_that_nobody_scrolls(tmp_path: Path, command: str) -> None:
+    """Whoever reads the list slowly keeps nothing in the pool from being used again."""
+    path = tmp_path / "long.pool"
+    with lmcstore.open(str(path), size="256MiB", background=False) as store:
+        run_ = store["run"]
+        first = run_.snapshot({f"a tensor whose name is rather long, and which is number {i}": i for i in range(1500)})
+        run_.tag(first, *(f"a tag whose name is rather long as well, and which is number {i}" for i in range(1500)))
+
+        def work() -> int:
+            for _ in range(8):
+                snapshot = store["work"].snapshot({"w": np.random.default_rng().random(1 << 17)}, wait=True)
+                store["work"].remove(snapshot)
+                store.compact()
+            return int(store.info()["used_bytes"])
+
+        before = work()
+        address = f"run@{first.number}" if command == "ls" else "run"
+        with subprocess.Popen([BIN, command, str(path), address], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            stuck = struct.pack("i", 0)
+            while int.from_bytes(fcntl.ioctl(process.stdout, termios.FIONREAD, stuck), sys.byteorder) < 32768:
+                time.sleep(0.01)
+                assert process.poll() is None
+            time.sleep(0.2)
+            assert process.poll() is None  # it has more to say
+            assert work() <= before + (1 << 20)
+            assert len(process.communicate()[0]) > 65536
+        assert process.returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -78,7 +78,7 @@ static void write_head(FILE *file)
     fprintf(file, "seconds,rounds,calls");
     for (int i = 0; i < 2; i++)
         fprintf(file, ",%s_rss_kib,%s_anon_kib,%s_threads,%s_fds,%s_maps", who[i], who[i], who[i], who[i], who[i]);
-    fprintf(file, ",heap_kib,used_kib,live_kib,metadata_kib,file_kib,snapshots,contents,backlog");
+    fprintf(file, ",heap_kib,used_kib,live_kib,metadata_kib,metadata_free_kib,file_kib,snapshots,contents,backlog");
     for (enum span span = 0; span < SPANS; span++)
         fprintf(file, ",%s_p50_us,%s_p90_us,%s_p99_us", span_name(span), span_name(span), span_name(span));
     fprintf(file, "\n");
@@ -113,9 +113,9 @@ static void write_pool(FILE *file, struct lmcs_pool *pool)
 {
     struct lmcs_pool_info info;
     OK(lmcs_pool_info(pool, &info, &err));
-    fprintf(file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64,
-            info.used_bytes >> 10, info.live_bytes >> 10, info.metadata_bytes >> 10, disk_bytes(info.path) >> 10,
-            info.snapshot_count, info.content_count, info.compaction_backlog);
+    fprintf(file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64,
+            info.used_bytes >> 10, info.live_bytes >> 10, info.metadata_bytes >> 10, info.metadata_free_bytes >> 10,
+            disk_bytes(info.path) >> 10, info.snapshot_count, info.content_count, info.compaction_backlog);
 }
 
 /* What nobody called in this time has an empty field. */

@@ -9,9 +9,11 @@ Runs `stress` (everything at the same time, each byte and each history checked; 
 of what it takes every few seconds. At the end OUT has soak.csv and, if matplotlib is there, soak.png; a table says what
 grew. The exit status is 1 when `stress` found something, or something grew.
 
-How growth is told from noise: the first half is warm-up. Free pages of metadata, the cache of pages and malloc's arenas
-stay at the most that was ever needed at once, so they come to their bound in steps that get rarer; what leaks goes on
-in the second half as in the first. That half is cut into 40 pieces of the same length (fewer when there are fewer
+How growth is told from noise: the first half is warm-up. The cache of pages and malloc's arenas stay at the most that
+was ever needed at once, so they come to their bound in steps that get rarer; what leaks goes on in the second half as
+in the first. The pool's metadata is like them: pages are used again and never given back, and the load stops readers in
+the middle of walks, which keeps pages from being used again. So of its space is judged what is not a free page: a page
+that leaked would not be one. That half is cut into 40 pieces of the same length (fewer when there are fewer
 samples), each of which counts by its median. The slope is that of Theil and Sen, the median of the slopes between all
 pairs of pieces. A quantity grows if slope times duration is more than a share of its median and more than what it may
 move by, both in the table GROWTH below, and the trend is none of chance: Kendall's z above 3.
@@ -53,7 +55,7 @@ GROWTH = {
     "heap_kib": MEMORY,  # of the writing process: given by malloc, and not got back
     **{f"{who}_anon_kib": ALLOCATOR for who in ("writer", "reader")},
     **{f"{who}_{what}": COUNT for who in ("writer", "reader") for what in ("threads", "fds", "maps")},
-    **{f"{what}_kib": SPACE for what in ("used", "live", "metadata", "file")},
+    **{f"{what}_less_free_kib": SPACE for what in ("used", "live", "metadata", "file")},
     "snapshots": Limit(0.15, 8),
     "contents": Limit(0.15, 50),
     **{
@@ -82,6 +84,10 @@ def load(path: Path) -> dict[str, list[tuple[float, float]]]:
             for name, value in row.items():
                 if name is not None and value:
                     series.setdefault(name, []).append((float(row["seconds"]), float(value)))
+    free = series.get("metadata_free_kib", [])
+    for what in ("used", "live", "metadata", "file"):
+        samples = series.get(f"{what}_kib", [])
+        series[f"{what}_less_free_kib"] = [(t, v - f) for (t, v), (_, f) in zip(samples, free, strict=False)]
     return series
 
 
@@ -142,7 +148,7 @@ def evaluate(series: dict[str, list[tuple[float, float]]], growth: dict[str, Lim
 
 PANELS: list[tuple[str, bool, list[str]]] = [
     ("memory, MiB", False, ["writer_rss_kib", "writer_anon_kib", "reader_rss_kib", "reader_anon_kib", "heap_kib"]),
-    ("space, MiB", False, ["used_kib", "live_kib", "metadata_kib", "file_kib"]),
+    ("space, MiB", False, ["used_kib", "live_kib", "metadata_kib", "metadata_free_kib", "file_kib"]),
     (
         "descriptors, mappings, threads",
         True,
