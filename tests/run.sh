@@ -496,8 +496,9 @@ coverage() {
         tests/python/test_cli_hostile.py ||
         status=1
     .venv/bin/python -m pip install -q gcovr
-    "${gcovr[@]}" --print-summary
+    "${gcovr[@]}" --json build/coverage/coverage.json --print-summary
     "${gcovr[@]}" --txt-metric branch
+    .venv/bin/python tests/coverage.py build/coverage/coverage.json
     return "$status"
 }
 
