@@ -130,7 +130,9 @@ enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct l
             "%s: a change of live variables could neither be completed nor taken back (%s): close the pool, and open "
             "it again",
             pool->path, pool->live->broken);
-    return status;
+    /* What did not reach the disk looks as if it had: who compares with it must not acknowledge that there is no more to
+     * write. */
+    return status == LMCS_OK && to_write && pool->heap != NULL ? lmcs_heap_check_syncs(pool->heap, error) : status;
 }
 
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why)

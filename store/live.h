@@ -330,11 +330,15 @@ bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record 
 /* How often fork has made a process on the way to this one. */
 unsigned lmcs_live_forks(void);
 void lmcs_live_unmap_all(struct lmcs_live_body *body);
-/* Calls `visit` for each stretch of pages that a private mapping has of its own. */
+/*
+ * Calls `visit` for each stretch of pages that a private mapping has of its own and that differ from the pool's.
+ * *has_equal is set when there are others: what the pool has of those is flushed, and wants a sync, for it may have been
+ * stored and never persisted.
+ */
 enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body,
                                          enum lmcs_status (*visit)(void *context, uint64_t offset, uint64_t bytes,
                                                                    struct lmcs_error *error),
-                                         void *context, struct lmcs_error *error);
+                                         void *context, bool *has_equal, struct lmcs_error *error);
 /* Where byte `offset` of a tensor lies, and how many of `bytes` lie there side by side. */
 uint64_t lmcs_live_place(const struct lmcs_live_record *record, uint64_t offset, uint64_t *bytes);
 

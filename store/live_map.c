@@ -277,16 +277,21 @@ struct page_scan {
     uint64_t from; /* of the stretch under way */
     uint64_t end;
     uint64_t met; /* pages */
+    bool has_equal;
 };
 
 /* The private copy of a page, or a page of zeros where the kernel has mapped one, may have what the pool has. */
-static bool is_changed(const struct page_scan *scan, uint64_t offset)
+static bool is_changed(struct page_scan *scan, uint64_t offset)
 {
     uint64_t bytes = LMCS_PAGE_BYTES;
     unsigned char copy[LMCS_PAGE_BYTES];
+    struct lmcs_heap *heap = scan->body->pool->heap;
     uint64_t place = lmcs_live_place(scan->body->record, offset, &bytes);
-    const void *home = lmcs_heap_at(scan->body->pool->heap, place);
-    return !lmcs_guard_copy(copy, home, bytes) || memcmp(copy, scan->body->data + offset, bytes) != 0;
+    if (!lmcs_guard_copy(copy, lmcs_heap_at(heap, place), bytes) || memcmp(copy, scan->body->data + offset, bytes) != 0)
+        return true;
+    lmcs_heap_flush(heap, place, bytes);
+    scan->has_equal = true;
+    return false;
 }
 
 static enum lmcs_status end_stretch(struct page_scan *scan, struct lmcs_error *error)
@@ -371,7 +376,7 @@ static enum lmcs_status scan_regions(struct page_scan *scan, int fd, uint64_t en
 enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body,
                                          enum lmcs_status (*visit)(void *context, uint64_t offset, uint64_t bytes,
                                                                    struct lmcs_error *error),
-                                         void *context, struct lmcs_error *error)
+                                         void *context, bool *has_equal, struct lmcs_error *error)
 {
     struct page_scan scan = {.body = body, .visit = visit, .context = context};
     uint64_t end = lmcs_page_up(body->record->df.bytes);
@@ -385,6 +390,7 @@ enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body,
                            body->record->name);
     if (status == LMCS_OK)
         status = end_stretch(&scan, error);
+    *has_equal |= scan.has_equal;
     if (fd >= 0)
         close(fd);
     return status;

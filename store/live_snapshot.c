@@ -331,6 +331,7 @@ struct restoring {
     uint64_t *reserves;
     struct lmcs_live_change *changes; /* `to` is ours until it is committed */
     size_t count;
+    bool has_equal; /* tensors that have been what the snapshot has already */
 };
 
 static enum lmcs_status load_table(struct restoring *r, struct lmcs_error *error)
@@ -464,6 +465,10 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
                                       tensor ? NULL : lmcs_view_data(view, 0), bytes, &made, error);
     }
     lmcs_view_close(view);
+    if (same && tensor && bytes > 0) { /* stored, and perhaps never persisted */
+        lmcs_heap_flush(r->pool->heap, now->parts[0].offset, bytes);
+        r->has_equal = true;
+    }
     if (status != LMCS_OK || same)
         return status;
     r->changes[r->count++] = (struct lmcs_live_change){now, made};
@@ -511,6 +516,8 @@ static enum lmcs_status restore_all(struct restoring *r, struct lmcs_error *erro
             r->changes[r->count++] = (struct lmcs_live_change){r->now.records[i], NULL};
     if (status == LMCS_OK && r->count > 0)
         status = lmcs_live_commit_changes(r->pool, r->changes, r->count, 0, error);
+    else if (status == LMCS_OK && r->has_equal)
+        status = lmcs_heap_sync(r->pool->heap, error);
     for (size_t i = 0; i < r->count; i++)
         if (status == LMCS_OK) {
             show(r, &r->changes[i]);

@@ -292,6 +292,7 @@ struct gathering {
     size_t image_count;
     uint64_t bytes;
     bool only_count;
+    bool has_equal; /* pages that were written to and are as the pool has them */
 };
 
 static enum lmcs_status add_entry(struct gathering *gathering, uint64_t place, uint64_t bytes, const void *data,
@@ -344,7 +345,7 @@ static enum lmcs_status gather(struct gathering *gathering, uint64_t now_ns, str
         if (body->erased)
             continue;
         if (body->is_private)
-            status = lmcs_live_private_pages(body, add_pages, gathering, error);
+            status = lmcs_live_private_pages(body, add_pages, gathering, &gathering->has_equal, error);
         if (status == LMCS_OK && body->pending != NULL)
             status = add_value(gathering, body, now_ns, error);
     }
@@ -410,6 +411,8 @@ static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const
         status = lmcs_journal_write(pool, gathering->entries, gathering->count, with_root, &sequence, error);
     if (status == LMCS_OK && with_root)
         status = lmcs_live_commit_changes(pool, changes, count, sequence, error);
+    if (status == LMCS_OK && gathering->has_equal && gathering->count == 0 && !with_root)
+        status = lmcs_heap_sync(pool->heap, error); /* which the journal and the root do otherwise */
     free(changes);
     struct lmcs_error cleared;
     if (status != LMCS_OK && gathering->count > 0 && pool->live->journals[LMCS_JOURNAL_REDO].end != 0 &&

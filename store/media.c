@@ -492,8 +492,13 @@ static const char *map_to_read_back(const struct lmcs_media *cached)
 {
     struct lmcs_media *media = (struct lmcs_media *)cached;
     void *made = atomic_load_explicit(&media->back, memory_order_acquire), *other = NULL;
-    if (made != NULL || map_all(media, &made, NULL) != LMCS_OK)
+    if (made != NULL)
         return made;
+    if (map_all(media, &made, NULL) != LMCS_OK) {
+        if (made != NULL) /* a place without the file in it */
+            munmap(made, media->bytes);
+        return NULL;
+    }
     if (madvise(made, media->bytes, MADV_RANDOM) == 0 && atomic_compare_exchange_strong(&media->back, &other, made))
         return made;
     munmap(made, media->bytes);

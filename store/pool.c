@@ -41,8 +41,8 @@
 #define HEADROOM_BYTES       ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated first */
 #define LIBRARY_BYTES        ((size_t)16 << 20)   /* of memory that libpmemobj takes for a pool, and some more */
 #define RETRY_NS             20000000L
-#define SHORT_STORE          256u    /* bytes */
-#define NEW_MARK             ".new-" /* and six letters: a pool that is being made */
+#define SHORT_STORE          256u              /* bytes */
+#define NEW_MARK             ".lmc-store-new-" /* and six letters: a pool that is being made */
 #define FORGOTTEN_S          60
 
 static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room for libpmemobj's action");
@@ -141,6 +141,8 @@ static void choose_method(struct lmcs_heap *heap)
     heap->method = heap->persistent || file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
+static void remove_forgotten(const char *path);
+
 /* Learns what can be learned once libpmemobj has the pool mapped; a file is at `door`. */
 static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct lmcs_error *error)
 {
@@ -157,6 +159,8 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct l
             return lmcs_fail_errno(error, errno, "%s: can't open for writing", heap->path);
         heap->bytes = (uint64_t)st.st_size;
         atomic_store(&heap->can_punch, true);
+        if (st.st_nlink > 1 && heap->shown_path == NULL)
+            remove_forgotten(heap->path); /* or a pool that is deleted would not be noticed */
     } else {
         heap->bytes = lmcs_media_device_bytes(heap->path);
     }
@@ -325,16 +329,34 @@ static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, 
     return status;
 }
 
-/* A file of that folder that nobody has open as a pool, and that has not been touched for a while. */
-static bool is_forgotten(int folder, const char *name)
+/* Nothing yet, zeros, or the first bytes of a pool: what a file has that was to become one. */
+static bool begins_as_pool(int fd)
 {
-    struct stat st;
+    unsigned char begin[8];
+    ssize_t n = pread(fd, begin, sizeof begin, 0);
+    return n == 0 || (n == (ssize_t)sizeof begin && (memcmp(begin, "PMEMOBJ", sizeof begin) == 0 ||
+                                                     memcmp(begin, "\0\0\0\0\0\0\0", sizeof begin) == 0));
+}
+
+/*
+ * Removes a file of that folder that was to become a pool, that nobody has open, and that has not been touched for a
+ * while. Or it is the pool at `path`: whoever gave it that name did not live to take the other one away.
+ */
+static void remove_if_forgotten(int folder, const char *name, const char *path)
+{
+    struct stat st, shown, now;
     int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    bool yes = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1 &&
-               time(NULL) - st.st_mtime > FORGOTTEN_S && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
+        bool is_shown =
+            st.st_nlink == 2 && stat(path, &shown) == 0 && shown.st_dev == st.st_dev && shown.st_ino == st.st_ino;
+        bool is_left = st.st_nlink == 1 && time(NULL) - st.st_mtime > FORGOTTEN_S && begins_as_pool(fd) &&
+                       flock(fd, LOCK_EX | LOCK_NB) == 0; /* until it has gone */
+        if ((is_shown || is_left) && fstatat(folder, name, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == st.st_dev &&
+            now.st_ino == st.st_ino)
+            unlinkat(folder, name, 0);
+    }
     if (fd >= 0)
         close(fd);
-    return yes;
 }
 
 /* Removes what processes that were killed while they made a pool at this path have left beside it. */
@@ -350,8 +372,8 @@ static void remove_forgotten(const char *path)
     size_t n = strlen(base), mark = strlen(NEW_MARK);
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
         if (strncmp(entry->d_name, base, n) == 0 && strncmp(entry->d_name + n, NEW_MARK, mark) == 0 &&
-            strlen(entry->d_name) == n + mark + 6 && is_forgotten(dirfd(dir), entry->d_name))
-            unlinkat(dirfd(dir), entry->d_name, 0);
+            strlen(entry->d_name) == n + mark + 6)
+            remove_if_forgotten(dirfd(dir), entry->d_name, path);
     if (dir != NULL)
         closedir(dir);
 }
@@ -470,9 +492,12 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
         unlink(heap->path);
     }
     free(heap->path);
+    enum lmcs_status status = sync_folder_of(heap->shown_path, error);
+    if (status != LMCS_OK)
+        unlink(heap->shown_path); /* who tries again begins again */
     heap->path = heap->shown_path;
     heap->shown_path = NULL;
-    return sync_folder_of(heap->path, error);
+    return status;
 }
 
 /* ---- Opening ---- */
@@ -558,6 +583,46 @@ static enum lmcs_status mend_footers(struct lmcs_heap *heap, const struct lmcs_m
     return status;
 }
 
+struct first_look {
+    const char *door;
+    const char *path;
+    lmcs_heap_look *look;
+    void *context;
+};
+
+/*
+ * libpmemobj ends the process when its first sync fails, be it of pages that another process wrote, which died before
+ * the disk failed. So the disk is asked before, with the lock: by writing what the first page has. What could not be
+ * written is let go of, for the next look to see what is there.
+ */
+static enum lmcs_status ask_disk(const char *door, const char *path, struct lmcs_error *error)
+{
+    unsigned char page[LMCS_PAGE_BYTES];
+    int fd = open(door, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || file_is_in_memory(fd) || file_is_dax(fd)) {
+        if (fd >= 0)
+            close(fd);
+        return LMCS_OK; /* who may not write is told by libpmemobj */
+    }
+    ssize_t n = pread(fd, page, sizeof page, 0);
+    bool written = n <= 0 || pwrite(fd, page, (size_t)n, 0) == n;
+    int failure = n < 0 || !written || fdatasync(fd) != 0 ? errno : 0;
+    if (failure != 0)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+    return failure == 0
+               ? LMCS_OK
+               : lmcs_fail_errno(error, failure,
+                                 "%s: its disk does not take what is written, so it is not opened for writing", path);
+}
+
+static enum lmcs_status look_first(void *context, struct lmcs_error *error)
+{
+    struct first_look *first = context;
+    enum lmcs_status status = ask_disk(first->door, first->path, error);
+    return status == LMCS_OK ? first->look(first->context, error) : status;
+}
+
 enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms, lmcs_heap_look *look, void *context,
                                 struct lmcs_heap **heap, struct lmcs_error *error)
 {
@@ -566,13 +631,16 @@ enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms
     char door[PATH_MAX];
     find_door(media, door, sizeof door);
     configure_library();
+    bool is_file = !lmcs_media_is_device(media) && !lmcs_media_is_poolset(media);
+    struct first_look first = {door, path, look, context};
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
     PMEMobjpool *pool = NULL;
     int failure = EAGAIN;
     for (;;) {
         bool busy;
-        enum lmcs_status status = lmcs_heap_look_first(lock_fd, look, context, &busy, error);
+        enum lmcs_status status = is_file ? lmcs_heap_look_first(lock_fd, look_first, &first, &busy, error)
+                                          : lmcs_heap_look_first(lock_fd, look, context, &busy, error);
         if (status == LMCS_OK && !busy)
             status = check_memory(error);
         if (status != LMCS_OK)

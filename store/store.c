@@ -260,7 +260,9 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
         status = lmcs_redo_load(pool->media, &redo, error);
     if (status == LMCS_OK) {
         lmcs_media_foresee(pool->media, redo);
-        status = lmcs_check_heap(pool, error);
+        status = lmcs_root_read(pool, &root, error); /* the one that there will be */
+        if (status == LMCS_OK)
+            status = lmcs_check_heap(pool, error);
         if (status == LMCS_OK)
             status = lmcs_live_store_look(pool, &root, error);
         lmcs_media_foresee(pool->media, NULL);

@@ -832,12 +832,18 @@ static void forgotten_beginnings(void **state)
 {
     struct place *place = *state;
     static const struct {
-        const char *name;
+        const char *name, *bytes;
         bool old, locked, gone;
     } beginnings[] = {
-        {"a.pool.new-abcdef", true, false, true},   {"a.pool.new-uvwxyz", true, true, false}, /* somebody is at it */
-        {"a.pool.new-ABCDEF", false, false, false},                                           /* or will be soon */
-        {"a.pool.new-longer1", true, false, false}, {"b.pool.new-abcdef", true, false, false},
+        {"a.pool.lmc-store-new-abcdef", "PMEMOBJ", true, false, true},
+        {"a.pool.lmc-store-new-ghijkl", "\0\0\0\0\0\0\0", true, false, true},
+        {"a.pool.lmc-store-new-mnopqr", NULL, true, false, true},
+        {"a.pool.lmc-store-new-uvwxyz", "PMEMOBJ", true, true, false},   /* somebody is at it */
+        {"a.pool.lmc-store-new-ABCDEF", "PMEMOBJ", false, false, false}, /* or will be soon */
+        {"a.pool.lmc-store-new-GHIJKL", "a notes", true, false, false},  /* it was something else */
+        {"a.pool.lmc-store-new-longer1", "PMEMOBJ", true, false, false},
+        {"b.pool.lmc-store-new-abcdef", "PMEMOBJ", true, false, false},
+        {"a.pool.new-backup", "PMEMOBJ", true, false, false},
     };
     enum { COUNT = sizeof beginnings / sizeof beginnings[0] };
     int locks[COUNT];
@@ -845,7 +851,7 @@ static void forgotten_beginnings(void **state)
     for (size_t i = 0; i < COUNT; i++) {
         const struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
         place_path(place, beginnings[i].name, path);
-        write_bytes(path, "half a pool", 11);
+        write_bytes(path, beginnings[i].bytes, beginnings[i].bytes != NULL ? 8 : 0);
         locks[i] = open(path, O_RDWR | O_CLOEXEC);
         EXPECT(locks[i] >= 0 && (!beginnings[i].old || futimens(locks[i], old) == 0));
         EXPECT(!beginnings[i].locked || flock(locks[i], LOCK_EX | LOCK_NB) == 0);
@@ -856,6 +862,11 @@ static void forgotten_beginnings(void **state)
         EXPECT((access(path, F_OK) != 0) == beginnings[i].gone);
         close(locks[i]);
     }
+    /* It got its name, and died before the other one was taken away: by which a deleted pool would go on. */
+    place_path(place, beginnings[0].name, path);
+    EXPECT(link(place->pool, path) == 0);
+    close_pool(open_pool(place->pool, LMCS_OPEN_WRITE, 0));
+    EXPECT(access(path, F_OK) != 0 && access(place->pool, F_OK) == 0);
 }
 
 /* A word of the first part of a poolset's replica, whose places are those in the pool. */
