@@ -935,6 +935,8 @@ static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *fro
     to->df.snapshot_count++;
     if (to->df.compacted >= number)
         to->df.compacted = number - 1;
+    if (to->df.guarded >= number)
+        to->df.guarded = number - 1;
     return lmcs_record_put(txn, to, &record, error);
 }
 

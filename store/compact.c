@@ -496,15 +496,20 @@ static enum lmcs_status move_watermark(struct round *round, uint64_t shelf_id, u
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
+    uint64_t next = 0;
     bool found = false;
     enum lmcs_status status = lmcs_txn_write(round->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
-    if (status == LMCS_OK && found && shelf.df.compacted >= number) /* else its turn would come again for ever */
+    if (status == LMCS_OK && found && shelf.df.compacted < number) {
+        status = lmcs_record_after(&txn, &shelf, shelf.df.compacted, &next, error);
+        found = next == 0 || next >= number; /* else a restore has put one before it, whose turn is first */
+    } else if (status == LMCS_OK && found) { /* its turn would come again for ever */
         status = lmcs_fail(error, LMCS_DAMAGED, 0,
                            "%s: damaged metadata: snapshot %llu of shelf \"%s\" was compacted before",
                            round->pool->path, (unsigned long long)number, shelf.name);
+    }
     if (status == LMCS_OK && found) {
         shelf.df.compacted = number;
         status = lmcs_shelf_save(&txn, &shelf, error);

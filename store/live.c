@@ -70,20 +70,31 @@ static enum lmcs_status use_record(void *context, struct lmcs_live_record *recor
     return status;
 }
 
-static enum lmcs_status use_journals(struct lmcs_pool *pool, struct lmcs_error *error)
+static enum lmcs_status use_journals(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < LMCS_JOURNALS; i++) {
-        struct lmcs_page_range_df range = pool->root.journals[i];
+        struct lmcs_page_range_df range = root->journals[i];
         uint64_t bytes = range.end - range.next;
         if (bytes == 0)
             continue;
         /* How much of it has file space is not known: it gets its first page back, and the rest when it is needed. */
         status = lmcs_live_space_use_pages(pool, range.next, bytes, bytes, error);
-        if (status == LMCS_OK)
+        if (status == LMCS_OK && pool->heap != NULL)
             lmcs_live_unback(pool, range.next + LMCS_PAGE_BYTES, bytes - LMCS_PAGE_BYTES);
         pool->live->journal_backed[i] = LMCS_PAGE_BYTES;
     }
+    return status;
+}
+
+static enum lmcs_status use_records(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_live_record_each(&txn, 0, use_record, pool, error);
+    lmcs_txn_end(&txn);
     return status;
 }
 
@@ -92,6 +103,11 @@ enum lmcs_status lmcs_live_store_look(struct lmcs_pool *pool, const struct lmcs_
     enum lmcs_status status = lmcs_live_space_begin(pool, error);
     if (status == LMCS_OK)
         status = lmcs_journal_check(pool, root, error);
+    /* What lies where something else does is found before anything behind an end is punched. */
+    if (status == LMCS_OK)
+        status = use_journals(pool, root, error);
+    if (status == LMCS_OK)
+        status = use_records(pool, error);
     lmcs_live_space_free(&pool->live->space);
     return status;
 }
@@ -99,19 +115,14 @@ enum lmcs_status lmcs_live_store_look(struct lmcs_pool *pool, const struct lmcs_
 enum lmcs_status lmcs_live_store_load(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = pool->live;
-    struct lmcs_txn txn;
     live->next_id = pool->root.next_live > 0 ? pool->root.next_live : 1;
     enum lmcs_status status = lmcs_live_space_begin(pool, error);
     if (status == LMCS_OK)
         status = lmcs_journal_recover(pool, error);
     if (status == LMCS_OK)
-        status = use_journals(pool, error);
+        status = use_journals(pool, &pool->root, error);
     if (status == LMCS_OK)
-        status = lmcs_txn_read(pool, &txn, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_live_record_each(&txn, 0, use_record, pool, error);
-    lmcs_txn_end(&txn);
+        status = use_records(pool, error);
     return status == LMCS_OK ? lmcs_live_space_end(pool, error) : status;
 }
 
@@ -130,8 +141,7 @@ enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct l
             "%s: a change of live variables could neither be completed nor taken back (%s): close the pool, and open "
             "it again",
             pool->path, pool->live->broken);
-    /* What did not reach the disk looks as if it had: who compares with it must not acknowledge that there is no more to
-     * write. */
+    /* What did not reach the disk looks as if it had: who finds nothing to write must not acknowledge that. */
     return status == LMCS_OK && to_write && pool->heap != NULL ? lmcs_heap_check_syncs(pool->heap, error) : status;
 }
 

@@ -332,8 +332,8 @@ unsigned lmcs_live_forks(void);
 void lmcs_live_unmap_all(struct lmcs_live_body *body);
 /*
  * Calls `visit` for each stretch of pages that a private mapping has of its own and that differ from the pool's.
- * *has_equal is set when there are others: what the pool has of those is flushed, and wants a sync, for it may have been
- * stored and never persisted.
+ * *has_equal is set when there are others: what the pool has of those is flushed, and wants a sync, for it may have
+ * been stored and never persisted.
  */
 enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body,
                                          enum lmcs_status (*visit)(void *context, uint64_t offset, uint64_t bytes,

@@ -147,7 +147,8 @@ enum lmcs_status lmcs_live_back(struct lmcs_pool *pool, uint64_t offset, uint64_
 
 void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
-    if (bytes == 0)
+    /* What is committed and not completed may still have it: the next opening finds what is free. */
+    if (bytes == 0 || atomic_load(&pool->live->is_broken))
         return;
     lmcs_heap_punch(pool->heap, offset, bytes);
     lmcs_space_count(pool, -(int64_t)bytes);
@@ -198,7 +199,7 @@ static void settle_freed(struct lmcs_pool *pool)
 static void give(struct lmcs_pool *pool, struct lmcs_live_freed freed)
 {
     struct lmcs_live_space *space = &pool->live->space;
-    if (freed.range.bytes == 0 ||
+    if (freed.range.bytes == 0 || atomic_load(&pool->live->is_broken) ||
         !lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
         return; /* found again when the pool is opened next */
     space->freed[space->freed_count++] = freed;
@@ -383,7 +384,8 @@ enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offs
 {
     if (!take_range(&pool->live->space.pages, offset, bytes))
         return fail_place(pool, "a live tensor, or a journal,", offset, error);
-    lmcs_space_count(pool, (int64_t)backed);
+    if (pool->heap != NULL) /* else it is only looked at */
+        lmcs_space_count(pool, (int64_t)backed);
     return LMCS_OK;
 }
 
@@ -394,7 +396,8 @@ static enum lmcs_status use_cell(struct lmcs_pool *pool, uint64_t offset, uint64
     uint64_t end = lmcs_page_up(offset + bytes);
     for (uint64_t page = offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1); page < end; page += LMCS_PAGE_BYTES)
         if (take_range(&space->pages, page, LMCS_PAGE_BYTES)) {
-            lmcs_space_count(pool, LMCS_PAGE_BYTES);
+            if (pool->heap != NULL)
+                lmcs_space_count(pool, LMCS_PAGE_BYTES);
             if (!add_range(&space->cells, page, LMCS_PAGE_BYTES))
                 return lmcs_fail_memory(error);
         }
@@ -411,7 +414,8 @@ enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_l
         const struct lmcs_part_df *part = &record->parts[i];
         uint64_t backed = backed_in(record->df.bytes, before, part->bytes);
         status = lmcs_live_space_use_pages(pool, part->offset, part->bytes, backed, error);
-        if (status == LMCS_OK) /* a crash may have left bytes behind its end, and it grows by zeros */
+        if (status == LMCS_OK &&
+            pool->heap != NULL) /* a crash may have left bytes behind its end, and it grows by zeros */
             lmcs_heap_punch(pool->heap, part->offset + backed, part->bytes - backed);
     }
     if (status == LMCS_DAMAGED)

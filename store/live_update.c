@@ -44,6 +44,19 @@ static enum lmcs_status refresh(struct lmcs_live_body *body, struct lmcs_error *
 
 /* ---- Persist ---- */
 
+/* What the transaction has stored is durable with it; what was stored before it lies where the pool has it. */
+static enum lmcs_status persist_home(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_heap *heap = body->pool->heap;
+    for (uint64_t n; bytes > 0; offset += n, bytes -= n) {
+        n = bytes;
+        uint64_t place = lmcs_live_place(body->record, offset, &n);
+        lmcs_heap_flush(heap, place, n);
+    }
+    return lmcs_heap_sync(heap, error);
+}
+
 enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_body *body = live->body;
@@ -56,6 +69,8 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     else if (bytes > 0 && !body->is_private) {
         lmcs_cell_stamp(body); /* the fence below is for both */
         status = lmcs_heap_persist(live->pool->heap, body->data + offset, bytes, error);
+    } else if (bytes > 0) {
+        status = persist_home(body, offset, bytes, error);
     }
     pthread_mutex_unlock(&body->lock);
     return status;

@@ -70,9 +70,9 @@ static void free_pool(struct lmcs_pool *pool)
     lmcs_workers_free(pool->workers);
     lmcs_space_free(pool->space);
     lmcs_page_cache_free(pool->cache);
-    lmcs_heap_close(pool->heap);
     lmcs_lease_release(pool->lease);
     lmcs_media_release(pool->media);
+    lmcs_heap_close(pool->heap); /* last: what is mapped stays in the page cache after a sync that failed */
     for (struct lmcs_busy_shelf *busy = pool->busy, *next; busy != NULL; busy = next) {
         next = busy->next;
         free(busy->name);

@@ -561,9 +561,61 @@ static void a_failed_sync_is_everyones(void **state)
     state_free(scene.now);
 }
 
+/* What is made is read back by a mapping of its own; where there can be none, in another way. */
+static void mappings_refused_to_the_compactor(void **state)
+{
+    struct place *place = *state;
+    struct scene scene = {.place = place, .rng = {6}, .fd = -1};
+    scene.now = state_weights(&scene.rng, 4, 8000);
+    bool any = true;
+    for (long n = 0; any; n++) {
+        unlink(place->pool);
+        scene.pool = open_quiet(place->pool);
+        for (int64_t step = 1; step <= 7; step++) {
+            take_snapshot(scene.pool, "run", scene.now, step);
+            state_step(scene.now, &scene.rng, 0, 4);
+        }
+        refuse(MAPPING, n, false);
+        enum lmcs_status status = lmcs_compact(scene.pool, NULL, &err);
+        refuse_no_more();
+        any = failures > 0;
+        EXPECT(status == LMCS_OK || any);
+        OK(lmcs_compact(scene.pool, NULL, &err));
+        EXPECT(pool_info(scene.pool).compacted_contents > 0);
+        verify_pool(scene.pool);
+        close_pool(scene.pool);
+    }
+    state_free(scene.now);
+}
+
+/* libpmemobj would end the process by the first sync that fails: the disk is asked before. */
+static void disks_that_fail_when_a_pool_is_opened(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {7};
+    struct state *weights = state_weights(&rng, 4, 8000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_snapshot(pool, "run", weights, 1);
+    close_pool(pool);
+    for (enum refusal refusal = WRITING; refusal <= SYNCING; refusal++) {
+        refuse(refusal, 0, false);
+        FAILS(LMCS_IO, lmcs_pool_open(place->pool, LMCS_OPEN_WRITE, NULL, &pool, &err));
+        refuse_no_more();
+        EXPECT(failures == 1 && strstr(err.message, "its disk does not take") != NULL);
+    }
+    pool = open_quiet(place->pool);
+    expect_state(pool, "run", "latest", weights);
+    close_pool(pool);
+    state_free(weights);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {IN_MEMORY(memory_limited), IN_MEMORY(each_call_refused), ON_DISK(writes_refused),
-                                       ON_DISK(a_failed_sync_is_everyones)};
+    const struct CMUnitTest tests[] = {IN_MEMORY(memory_limited),
+                                       IN_MEMORY(each_call_refused),
+                                       ON_DISK(writes_refused),
+                                       ON_DISK(a_failed_sync_is_everyones),
+                                       ON_DISK(mappings_refused_to_the_compactor),
+                                       ON_DISK(disks_that_fail_when_a_pool_is_opened)};
     return cmocka_run_group_tests_name("failures", tests, NULL, NULL);
 }

@@ -478,9 +478,90 @@ static void ends_unmapped(void **state)
         end_unmapped(*state, ending);
 }
 
+/*
+ * What is stored and not persisted is in the page cache alone. Whoever finds it there, and so has nothing to write,
+ * syncs it all the same before it acknowledges that it is durable.
+ */
+static void what_is_there_already_is_synced(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_transaction *transaction;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = new_tensor(pool, "w", 1024);
+    float *w = lmcs_live_data(live);
+    fill(live, 1);
+    OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+    fill(live, 9);
+    fill(live, 1);
+    refuse(SYNCING, 1000, false);
+    OK(lmcs_live_checkout(pool, "run", "1", &err));
+    EXPECT(1000 - calls_left > 0);
+    w[0] = 42;
+    OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+    w[0] = 43;
+    w[0] = 42;
+    refuse(SYNCING, 1000, false);
+    OK(lmcs_live_persist(live, 0, 4096, &err));
+    EXPECT(1000 - calls_left > 0);
+    refuse(SYNCING, 1000, false);
+    OK(lmcs_transaction_commit(transaction, &err));
+    EXPECT(1000 - calls_left > 0);
+    /* After a sync that failed it is not durable, and looks as if it were. */
+    w[0] = 2;
+    refuse(MSYNCING, 0, false);
+    FAILS(LMCS_IO, lmcs_live_persist(live, 0, 4, &err));
+    refuse_no_more();
+    FAILS(LMCS_IO, lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+    FAILS(LMCS_IO, lmcs_live_checkout(pool, "run", "1", &err));
+    lmcs_live_close(live);
+    close_pool(pool);
+}
+
+/* What is committed and could not be completed is not given back by the abort that follows. */
+static void aborts_of_what_is_committed(void **state)
+{
+    struct place *place = *state;
+    bool met = false;
+    for (long n = 0; n < 100; n++) {
+        struct lmcs_transaction *transaction;
+        struct lmcs_live *old, *new;
+        unlink(place->pool);
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        old = new_tensor(pool, "old", 1024);
+        fill(old, 1);
+        OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+        fill(old, 5);
+        new = new_tensor(pool, "new", 100000);
+        fill(new, 3);
+        refuse(WRITING, n, false);
+        enum lmcs_status status = lmcs_transaction_commit(transaction, &err);
+        refuse_no_more();
+        bool committed = status != LMCS_OK && strstr(err.message, "the transaction is committed") != NULL;
+        if (status != LMCS_OK)
+            lmcs_transaction_abort(transaction);
+        lmcs_live_close(new);
+        lmcs_live_close(old);
+        pool = reopen(pool, place);
+        if (committed) {
+            OK(lmcs_live_open(pool, "run", "new", &new, &err));
+            expect_filled(new, 3);
+            lmcs_live_close(new);
+        }
+        close_pool(pool);
+        met |= committed;
+        if (failures == 0)
+            break;
+    }
+    EXPECT(met);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused), ON_DISK(writes_refused), ON_BOTH(growth_refused),
-                                       ON_BOTH(ends_unmapped)};
+    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused),
+                                       ON_DISK(writes_refused),
+                                       ON_BOTH(growth_refused),
+                                       ON_BOTH(ends_unmapped),
+                                       ON_DISK(what_is_there_already_is_synced),
+                                       ON_DISK(aborts_of_what_is_committed)};
     return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
 }

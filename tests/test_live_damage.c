@@ -419,6 +419,50 @@ static void a_journal_that_leads_elsewhere(void **state)
     close_pool(f.pool);
 }
 
+/* A journal, or a variable, that lies where a tensor does, its checksums right: the tensor keeps its bytes. */
+static void what_lies_where_something_else_does(void **state)
+{
+    struct place *place = *state;
+    for (int which = 0; which < 2; which++) {
+        unlink(place->pool);
+        struct lmcs_pool *pool = open_quiet(place->pool), *opened;
+        struct lmcs_live *first = new_tensor(pool, "first", 1024), *second = new_tensor(pool, "second", 32768);
+        struct cells cells = {.tensor = 0};
+        struct lmcs_txn txn;
+        struct lmcs_live_record *forged = NULL;
+        char copy[512];
+        float got[2] = {0, 0};
+        fill(first, 1);
+        fill(second, 1);
+        OK(lmcs_txn_read(pool, &txn, &err));
+        OK(lmcs_live_record_each(&txn, 0, note_cell, &cells, &err)); /* of the last one */
+        lmcs_txn_end(&txn);
+        if (which == 0) {
+            OK(lmcs_txn_write(pool, &txn, &err));
+            txn.root.journals[LMCS_JOURNAL_UNDO] = (struct lmcs_page_range_df){cells.tensor, cells.tensor + 131072};
+            OK(lmcs_txn_commit(&txn, &err));
+        } else {
+            struct lmcs_live_record like = *first->body->record;
+            struct lmcs_part_df part = {.offset = cells.tensor, .bytes = 131072};
+            like.parts = &part;
+            forged = lmcs_live_record_new(&like, &err);
+            struct lmcs_live_change change = {first->body->record, forged};
+            OK(lmcs_live_commit_changes(pool, &change, 1, 0, &err));
+        }
+        place_path(place, "forged.pool", copy);
+        unlink(copy);
+        copy_file(place->pool, copy);
+        lmcs_live_close(first);
+        lmcs_live_close(second);
+        close_pool(pool);
+        free(forged);
+        file_io(copy, cells.tensor + 8192, &got[0], sizeof got[0], false);
+        FAILS(LMCS_DAMAGED, lmcs_pool_open(copy, LMCS_OPEN_WRITE, NULL, &opened, &err));
+        file_io(copy, cells.tensor + 8192, &got[1], sizeof got[1], false);
+        EXPECT(got[0] == 1 + 2048 && got[1] == got[0]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +470,7 @@ int main(void)
         IN_MEMORY(two_values_swapped),
         IN_MEMORY(each_part_of_a_pending_journal),
         IN_MEMORY(a_journal_that_leads_elsewhere),
+        IN_MEMORY(what_lies_where_something_else_does),
     };
     return cmocka_run_group_tests_name("damage to live variables", tests, NULL, NULL);
 }
