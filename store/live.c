@@ -553,7 +553,11 @@ enum lmcs_status lmcs_live_open(struct lmcs_pool *pool, const char *shelf, const
     if (status == LMCS_OK)
         status = lmcs_live_body_get(pool, on, shelf, name, &body, error);
     if (status == LMCS_OK) {
-        status = body->is_damaged ? lmcs_cell_load(body, error) : LMCS_OK; /* says how */
+        if (body->is_damaged) {
+            pthread_mutex_lock(&body->lock);
+            status = lmcs_cell_load(body, error); /* says how */
+            pthread_mutex_unlock(&body->lock);
+        }
         if (status == LMCS_OK)
             status = lmcs_live_handle_new(body, live, error);
         lmcs_live_body_release(body);

@@ -484,16 +484,14 @@ static void show(struct restoring *r, const struct lmcs_live_change *change)
     struct lmcs_live_body *body =
         change->from != NULL ? lmcs_live_body_of_id(r->pool->live, r->shelf->id, change->from->id) : NULL;
     struct lmcs_live_record *record = (struct lmcs_live_record *)(uintptr_t)change->to;
-    struct lmcs_error ignored;
     bool is_shown = true;
     if (body != NULL && record != NULL) {
-        is_shown = lmcs_live_share(body, record);
-        lmcs_live_body_unname(body);
-        lmcs_live_body_set(body, record);
-        lmcs_live_body_name(body);
         pthread_mutex_lock(&body->lock);
-        (void)!lmcs_cell_load(body, &ignored);
+        is_shown = lmcs_live_share(body, record);
         pthread_mutex_unlock(&body->lock);
+        lmcs_live_body_unname(body);
+        free(lmcs_live_body_set(body, record));
+        lmcs_live_body_name(body);
     }
     if (is_shown)
         lmcs_live_give_difference(r->pool, change->from, record);

@@ -525,7 +525,6 @@ enum lmcs_status lmcs_transaction_bytes(struct lmcs_transaction *transaction, ui
 
 static void revert_body(struct lmcs_live_body *body)
 {
-    struct lmcs_error ignored;
     free(body->pending);
     body->pending = NULL;
     if (!body->changed)
@@ -538,15 +537,14 @@ static void revert_body(struct lmcs_live_body *body)
     }
     struct lmcs_live_record *before = body->before;
     body->before = NULL;
+    struct lmcs_live_record *old = lmcs_live_body_set(body, before);
     if (now > before->df.bytes)
         lmcs_live_unmap_tail(body, before->df.bytes, now);
-    lmcs_live_give_difference(body->pool, body->record, before);
-    lmcs_live_body_set(body, before);
+    lmcs_live_give_difference(body->pool, old, before);
+    free(old);
     lmcs_live_body_name(body);
     if (body->is_private)
         (void)lmcs_live_share(body, before);
-    if (before->df.form == LMCS_LIVE_VALUE)
-        (void)!lmcs_cell_load(body, &ignored);
 }
 
 static void abort_now(struct lmcs_transaction *transaction)

@@ -36,10 +36,11 @@ static bool is_inside(const struct lmcs_live_body *body, uint64_t offset, uint64
     return offset <= all && bytes <= all - offset;
 }
 
-/* A reader's copies are behind what the writer does: a value is read from the media. */
+/* A reader's copies are behind what the writer does: a value is read from the media. Under body->lock. */
 static enum lmcs_status refresh(struct lmcs_live_body *body, struct lmcs_error *error)
 {
-    return body->pool->heap == NULL && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
+    bool is_behind = body->is_unread || body->pool->heap == NULL;
+    return is_behind && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
 }
 
 /* ---- Persist ---- */
@@ -97,7 +98,10 @@ static enum lmcs_status put_elsewhere(struct lmcs_live_body *body, const void *d
 {
     struct lmcs_live_record like = *body->record;
     struct lmcs_live_record *record = NULL;
-    uint64_t shape = bytes;
+    uint64_t shape = bytes, version;
+    pthread_mutex_lock(&body->lock);
+    version = body->version + 1;
+    pthread_mutex_unlock(&body->lock);
     like.note = note;
     like.df.note_bytes = (uint16_t)note_bytes;
     like.shape = &shape;
@@ -107,22 +111,14 @@ static enum lmcs_status put_elsewhere(struct lmcs_live_body *body, const void *d
     enum lmcs_status status = lmcs_live_take_cell(body->pool, like.df.cell_bytes, &like.df.cell, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_cell_init(body->pool, &like, body->version + 1, data, bytes, error);
+    status = lmcs_cell_init(body->pool, &like, version, data, bytes, error);
     if (status == LMCS_OK && (record = lmcs_live_record_new(&like, error)) == NULL)
         status = LMCS_NO_MEMORY;
     if (status != LMCS_OK) {
         lmcs_live_give_cell(body->pool, like.df.cell, like.df.cell_bytes);
         return status;
     }
-    status = lmcs_live_change_bodies(&body, &record, 1, error);
-    if (status != LMCS_OK)
-        return status;
-    pthread_mutex_lock(&body->lock);
-    free(body->pending);
-    body->pending = NULL;
-    status = lmcs_cell_load(body, error);
-    pthread_mutex_unlock(&body->lock);
-    return status;
+    return lmcs_live_change_bodies(&body, &record, 1, error);
 }
 
 static bool has_note(const struct lmcs_live_record *record, const void *note, size_t note_bytes)
@@ -137,7 +133,9 @@ static enum lmcs_status set_value(struct lmcs_live_body *body, const void *data,
     if (!value_fits(body, bytes) || !has_note(body->record, note, note_bytes))
         return put_elsewhere(body, data, bytes, note, note_bytes, error);
     pthread_mutex_lock(&body->lock);
-    enum lmcs_status status = put_value(body, data, bytes, error);
+    enum lmcs_status status = refresh(body, error);
+    if (status == LMCS_OK)
+        status = put_value(body, data, bytes, error);
     pthread_mutex_unlock(&body->lock);
     return status;
 }
@@ -176,6 +174,8 @@ enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_
     bool is_value = body->record->df.form == LMCS_LIVE_VALUE && (varies || bytes == body->record->df.bytes);
     bool fits = is_value && value_fits(body, bytes);
     if (fits)
+        status = refresh(body, error);
+    if (fits && status == LMCS_OK)
         status = put_value(body, data, bytes, error);
     pthread_mutex_unlock(&body->lock);
     if (!is_value)
@@ -323,8 +323,9 @@ enum lmcs_status lmcs_live_get(struct lmcs_live *live, void *buffer, uint64_t ca
     if (live->pool->heap == NULL && body->record->df.form == LMCS_LIVE_VALUE) {
         status = get_elsewhere(body, buffer, capacity, bytes, error);
     } else {
+        status = refresh(body, error);
         *bytes = bytes_of(body);
-        if (*bytes <= capacity)
+        if (status == LMCS_OK && *bytes <= capacity)
             status = read_bytes(body, 0, buffer, *bytes, error);
     }
     pthread_mutex_unlock(&body->lock);
@@ -527,8 +528,10 @@ static enum lmcs_status run_update(struct lmcs_live *live, struct update *update
                          "%llu bytes at %llu: an integer has 1, 2, 4, 8 or 16 bytes, and is aligned to its size",
                          (unsigned long long)bytes, (unsigned long long)update->offset);
     lock_for(live->body, update->offset, bytes, &both);
-    status = is_inside(live->body, update->offset, bytes) ? update_body(live->body, update, error)
-                                                          : fail_range(live, update->offset, bytes, error);
+    status = refresh(live->body, error);
+    if (status == LMCS_OK)
+        status = is_inside(live->body, update->offset, bytes) ? update_body(live->body, update, error)
+                                                              : fail_range(live, update->offset, bytes, error);
     unlock(live->body, both);
     return status;
 }
@@ -542,9 +545,10 @@ enum lmcs_status lmcs_live_write(struct lmcs_live *live, uint64_t offset, const 
     if (status != LMCS_OK)
         return status;
     lock_for(body, offset, bytes, &both);
-    if (!is_inside(body, offset, bytes) || bytes > LMCS_LIVE_MAX_VALUE)
+    status = refresh(body, error);
+    if (status == LMCS_OK && (!is_inside(body, offset, bytes) || bytes > LMCS_LIVE_MAX_VALUE))
         status = fail_range(live, offset, bytes, error);
-    else
+    else if (status == LMCS_OK)
         status = body->record->df.form == LMCS_LIVE_TENSOR ? write_tensor(body, offset, data, bytes, error)
                                                            : write_part_of_value(body, offset, data, bytes, error);
     unlock(body, both);
