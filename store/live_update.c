@@ -43,6 +43,38 @@ static enum lmcs_status refresh(struct lmcs_live_body *body, struct lmcs_error *
     return is_behind && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
 }
 
+/* ---- Locks ---- */
+
+static bool is_word(uint64_t offset, uint64_t bytes)
+{
+    return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && offset % bytes == 0;
+}
+
+/* Only what needs a journal, or a transaction, needs the lock of all variables. */
+static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
+{
+    return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
+}
+
+/* Takes body->lock, and live->lock before it if need be; *both: it was. */
+static void lock_for(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both)
+{
+    pthread_mutex_lock(&body->lock);
+    *both = needs_live_lock(body, offset, bytes);
+    if (!*both)
+        return;
+    pthread_mutex_unlock(&body->lock);
+    pthread_mutex_lock(&body->pool->live->lock);
+    pthread_mutex_lock(&body->lock);
+}
+
+static void unlock(struct lmcs_live_body *body, bool both)
+{
+    pthread_mutex_unlock(&body->lock);
+    if (both)
+        pthread_mutex_unlock(&body->pool->live->lock);
+}
+
 /* ---- Persist ---- */
 
 enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
@@ -64,7 +96,7 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
 
 /* ---- Values ---- */
 
-/* Puts the value's bytes: now, or with the transaction. Under body->lock; it fits. */
+/* Puts the value's bytes: now, or with the transaction, and then under both locks. Under body->lock; it fits. */
 static enum lmcs_status put_value(struct lmcs_live_body *body, const void *data, uint64_t bytes,
                                   struct lmcs_error *error)
 {
@@ -166,23 +198,24 @@ static enum lmcs_status set_slowly(struct lmcs_live_body *body, const void *data
 enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_body *body = live->body;
+    bool both;
     enum lmcs_status status = lmcs_live_check(live->pool, true, error);
     if (status != LMCS_OK)
         return status;
-    pthread_mutex_lock(&body->lock);
+    lock_for(body, 0, bytes, &both);
     bool varies = lmcs_live_is_variable_length(body->record);
     bool is_value = body->record->df.form == LMCS_LIVE_VALUE && (varies || bytes == body->record->df.bytes);
-    bool fits = is_value && value_fits(body, bytes);
-    if (fits)
-        status = refresh(body, error);
-    if (fits && status == LMCS_OK)
-        status = put_value(body, data, bytes, error);
-    pthread_mutex_unlock(&body->lock);
+    bool fits = value_fits(body, bytes);
     if (!is_value)
-        return fail_range(live, 0, bytes, error);
-    if (bytes > LMCS_LIVE_MAX_VALUE)
-        return fail_long(live->pool, body->record->name, bytes, error);
-    return fits ? status : set_slowly(body, data, bytes, error);
+        status = fail_range(live, 0, bytes, error);
+    else if (bytes > LMCS_LIVE_MAX_VALUE)
+        status = fail_long(live->pool, body->record->name, bytes, error);
+    else if (fits)
+        status = refresh(body, error);
+    if (status == LMCS_OK && fits)
+        status = put_value(body, data, bytes, error);
+    unlock(body, both);
+    return status == LMCS_OK && !fits ? set_slowly(body, data, bytes, error) : status;
 }
 
 /* Under live->lock: a value where there was none, or something else. */
@@ -328,16 +361,13 @@ enum lmcs_status lmcs_live_get(struct lmcs_live *live, void *buffer, uint64_t ca
         if (status == LMCS_OK && *bytes <= capacity)
             status = read_bytes(body, 0, buffer, *bytes, error);
     }
+    if (status == LMCS_OK && *bytes > capacity)
+        status = fail_range(live, 0, capacity, error);
     pthread_mutex_unlock(&body->lock);
-    return status == LMCS_OK && *bytes > capacity ? fail_range(live, 0, capacity, error) : status;
+    return status;
 }
 
 /* ---- Writing bytes ---- */
-
-static bool is_word(uint64_t offset, uint64_t bytes)
-{
-    return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && offset % bytes == 0;
-}
 
 static void store_word(void *at, const void *data, uint64_t bytes)
 {
@@ -489,31 +519,6 @@ static enum lmcs_status update_body(struct lmcs_live_body *body, struct update *
     if (status == LMCS_OK && update->before != NULL)
         memcpy(update->before, now, update->bytes);
     return status;
-}
-
-/* Only what needs a journal, or a transaction, needs the lock of all variables. */
-static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
-{
-    return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
-}
-
-/* Takes body->lock, and live->lock before it if need be; *both: it was. */
-static void lock_for(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both)
-{
-    pthread_mutex_lock(&body->lock);
-    *both = needs_live_lock(body, offset, bytes);
-    if (!*both)
-        return;
-    pthread_mutex_unlock(&body->lock);
-    pthread_mutex_lock(&body->pool->live->lock);
-    pthread_mutex_lock(&body->lock);
-}
-
-static void unlock(struct lmcs_live_body *body, bool both)
-{
-    pthread_mutex_unlock(&body->lock);
-    if (both)
-        pthread_mutex_unlock(&body->pool->live->lock);
 }
 
 static enum lmcs_status run_update(struct lmcs_live *live, struct update *update, struct lmcs_error *error)
