@@ -243,6 +243,7 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
                                 struct lmcs_error *error)
 {
     struct timespec until = lmcs_live_deadline(wait_ms);
+    bool waited = shelf->held;
     while (shelf->held) {
         if (pthread_equal(shelf->holder, pthread_self()))
             return lmcs_fail(error, LMCS_INVALID, 0,
@@ -258,6 +259,9 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
                              "under way, which has not ended within %u ms",
                              pool->path, shelf->name, wait_ms);
     }
+    enum lmcs_status status = waited ? lmcs_live_check(pool, true, error) : LMCS_OK; /* by now */
+    if (status != LMCS_OK)
+        return status;
     shelf->held = true;
     shelf->holder = pthread_self();
     return LMCS_OK;

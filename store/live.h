@@ -203,7 +203,10 @@ enum lmcs_status lmcs_live_store_look(struct lmcs_pool *pool, const struct lmcs_
                                       struct lmcs_error *error);
 void lmcs_live_store_free(struct lmcs_pool *pool);
 
-/* Whether a pool of this process can be worked on: its own, and no poolset; to write: and nothing is broken. */
+/*
+ * Whether a pool of this process can be worked on: its own, and no poolset; to write: and nothing is broken. Who writes
+ * asks before it takes a lock, which a child must not, and again under it: meanwhile something may have been broken.
+ */
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why); /* under live->lock, or a body's */
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error);

@@ -347,7 +347,9 @@ enum lmcs_status lmcs_live_create(struct lmcs_pool *pool, const char *shelf, con
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
-    status = create(pool, shelf, &like, options->reserve_bytes, live, error);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = create(pool, shelf, &like, options->reserve_bytes, live, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
 }
@@ -369,7 +371,9 @@ static enum lmcs_status on_names(struct lmcs_pool *pool, const char *shelf_name,
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
-    status = lmcs_live_shelf_find(pool, shelf_name, false, &shelf, error);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_shelf_find(pool, shelf_name, false, &shelf, error);
     if (status == LMCS_OK)
         status = lmcs_live_body_get(pool, shelf, shelf_name, first, &one, error);
     if (status == LMCS_OK && second != NULL)
@@ -490,7 +494,9 @@ enum lmcs_status lmcs_live_replace(struct lmcs_live *live, const char *name, str
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
-    status = replace(live->body, name, error);
+    status = lmcs_live_check(live->pool, true, error);
+    if (status == LMCS_OK)
+        status = replace(live->body, name, error);
     pthread_mutex_unlock(&live->pool->live->lock);
     return status;
 }
@@ -620,9 +626,21 @@ enum lmcs_status lmcs_live_resize(struct lmcs_live *live, uint32_t ndim, const u
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
-    status = resize(live->body, ndim, shape, error);
+    status = lmcs_live_check(live->pool, true, error);
+    if (status == LMCS_OK)
+        status = resize(live->body, ndim, shape, error);
     pthread_mutex_unlock(&live->pool->live->lock);
     return status;
+}
+
+static enum lmcs_status set_note(struct lmcs_live_body *body, const void *note, size_t note_bytes,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_live_record like = *body->record;
+    like.note = note;
+    like.df.note_bytes = (uint16_t)note_bytes;
+    struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
+    return record != NULL ? change_one(body, record, error) : LMCS_NO_MEMORY;
 }
 
 enum lmcs_status lmcs_live_set_note(struct lmcs_live *live, const void *note, size_t note_bytes,
@@ -635,14 +653,9 @@ enum lmcs_status lmcs_live_set_note(struct lmcs_live *live, const void *note, si
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
-    struct lmcs_live_record like = *live->body->record;
-    like.note = note;
-    like.df.note_bytes = (uint16_t)note_bytes;
-    struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
-    if (record == NULL)
-        status = LMCS_NO_MEMORY;
-    else
-        status = change_one(live->body, record, error);
+    status = lmcs_live_check(live->pool, true, error);
+    if (status == LMCS_OK)
+        status = set_note(live->body, note, note_bytes, error);
     pthread_mutex_unlock(&live->pool->live->lock);
     return status;
 }

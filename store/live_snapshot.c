@@ -283,7 +283,9 @@ enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs
         return status;
     struct lmcs_live_store *live = putting.pool->live;
     pthread_mutex_lock(&live->lock);
-    status = lmcs_live_shelf_find(putting.pool, name, false, &shelf, error);
+    status = lmcs_live_check(putting.pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_shelf_find(putting.pool, name, false, &shelf, error);
     if (status == LMCS_OK && shelf != NULL)
         status = lmcs_live_hold(putting.pool, shelf, UINT32_MAX, error);
     if (status != LMCS_OK) {
@@ -538,7 +540,9 @@ enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf, c
     status = load_table(&r, error);
     if (status == LMCS_OK) {
         pthread_mutex_lock(&pool->live->lock);
-        status = lmcs_live_shelf_find(pool, shelf, true, &r.shelf, error);
+        status = lmcs_live_check(pool, true, error);
+        if (status == LMCS_OK)
+            status = lmcs_live_shelf_find(pool, shelf, true, &r.shelf, error);
         bool held = false;
         if (status == LMCS_OK) {
             status = lmcs_live_hold(pool, r.shelf, UINT32_MAX, error);

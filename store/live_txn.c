@@ -120,8 +120,9 @@ static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_
             return lmcs_fail(error, LMCS_IN_USE, 0,
                              "%s: a declared transaction on another shelf has not ended within %u ms",
                              transaction->pool->path, wait_ms);
-    enum lmcs_status status =
-        lmcs_undo_begin(transaction->pool, transaction->limit_bytes, &transaction->sequence, error);
+    enum lmcs_status status = lmcs_live_check(transaction->pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_undo_begin(transaction->pool, transaction->limit_bytes, &transaction->sequence, error);
     if (status == LMCS_OK)
         live->undoing = transaction;
     return status;
@@ -233,7 +234,9 @@ enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shel
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
-    status = begin(pool, shelf, lives, count, options != NULL ? options : &defaults, transaction, error);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = begin(pool, shelf, lives, count, options != NULL ? options : &defaults, transaction, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
 }
@@ -276,13 +279,14 @@ enum lmcs_status lmcs_transaction_declare(struct lmcs_transaction *transaction, 
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
+    status = lmcs_live_check(pool, true, error);
     const struct lmcs_live_df *df = &body->record->df;
-    if (body->transaction != transaction || df->form != LMCS_LIVE_TENSOR || offset > df->bytes ||
-        bytes > df->bytes - offset)
+    if (status == LMCS_OK && (body->transaction != transaction || df->form != LMCS_LIVE_TENSOR || offset > df->bytes ||
+                              bytes > df->bytes - offset))
         status = lmcs_fail(
             error, LMCS_INVALID, 0, "%s: \"%.200s\" is no live tensor of this transaction that has bytes %llu to %llu",
             pool->path, body->record->name, (unsigned long long)offset, (unsigned long long)(offset + bytes));
-    else
+    else if (status == LMCS_OK)
         status = lmcs_transaction_will_store(body, offset, bytes, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
@@ -505,7 +509,9 @@ enum lmcs_status lmcs_transaction_commit(struct lmcs_transaction *transaction, s
         return status;
     lmcs_pool_keep(pool); /* its own open ends with it, and the lock is still needed */
     pthread_mutex_lock(&pool->live->lock);
-    status = commit(transaction, &local);
+    status = lmcs_live_check(pool, true, &local);
+    if (status == LMCS_OK)
+        status = commit(transaction, &local);
     pthread_mutex_unlock(&pool->live->lock);
     (void)!lmcs_pool_close(pool, NULL);
     if (status != LMCS_OK && error != NULL)

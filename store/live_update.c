@@ -56,16 +56,19 @@ static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, 
     return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
 }
 
-/* Takes body->lock, and live->lock before it if need be; *both: it was. */
-static void lock_for(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both)
+/* To write: takes body->lock, and live->lock before it if need be; *both: it was. They are to be let go in any case. */
+static enum lmcs_status lock_for(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both,
+                                 struct lmcs_error *error)
 {
     pthread_mutex_lock(&body->lock);
     *both = needs_live_lock(body, offset, bytes);
-    if (!*both)
-        return;
-    pthread_mutex_unlock(&body->lock);
-    pthread_mutex_lock(&body->pool->live->lock);
-    pthread_mutex_lock(&body->lock);
+    if (*both) {
+        pthread_mutex_unlock(&body->lock);
+        pthread_mutex_lock(&body->pool->live->lock);
+        pthread_mutex_lock(&body->lock);
+    }
+    enum lmcs_status status = lmcs_live_check(body->pool, true, error);
+    return status == LMCS_OK ? refresh(body, error) : status;
 }
 
 static void unlock(struct lmcs_live_body *body, bool both)
@@ -84,9 +87,10 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&body->lock);
-    if (body->record->df.form != LMCS_LIVE_TENSOR || !is_inside(body, offset, bytes))
+    status = lmcs_live_check(live->pool, true, error);
+    if (status == LMCS_OK && (body->record->df.form != LMCS_LIVE_TENSOR || !is_inside(body, offset, bytes)))
         status = fail_range(live, offset, bytes, error);
-    else if (bytes > 0 && !body->is_private) {
+    else if (status == LMCS_OK && bytes > 0 && !body->is_private) {
         lmcs_cell_stamp(body); /* the fence below is for both */
         status = lmcs_heap_persist(live->pool->heap, body->data + offset, bytes, error);
     }
@@ -186,11 +190,13 @@ static enum lmcs_status set_slowly(struct lmcs_live_body *body, const void *data
                                    struct lmcs_error *error)
 {
     pthread_mutex_lock(&body->pool->live->lock);
+    enum lmcs_status status = lmcs_live_check(body->pool, true, error);
     /* A copy: the record goes with the change. */
     unsigned char note[LMCS_LIVE_MAX_NOTE];
     size_t note_bytes = body->record->df.note_bytes;
     memcpy(note, body->record->note, note_bytes);
-    enum lmcs_status status = set_value(body, data, bytes, note, note_bytes, error);
+    if (status == LMCS_OK)
+        status = set_value(body, data, bytes, note, note_bytes, error);
     pthread_mutex_unlock(&body->pool->live->lock);
     return status;
 }
@@ -202,17 +208,15 @@ enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_
     enum lmcs_status status = lmcs_live_check(live->pool, true, error);
     if (status != LMCS_OK)
         return status;
-    lock_for(body, 0, bytes, &both);
+    status = lock_for(body, 0, bytes, &both, error);
     bool varies = lmcs_live_is_variable_length(body->record);
     bool is_value = body->record->df.form == LMCS_LIVE_VALUE && (varies || bytes == body->record->df.bytes);
     bool fits = value_fits(body, bytes);
-    if (!is_value)
+    if (status == LMCS_OK && !is_value)
         status = fail_range(live, 0, bytes, error);
-    else if (bytes > LMCS_LIVE_MAX_VALUE)
+    else if (status == LMCS_OK && bytes > LMCS_LIVE_MAX_VALUE)
         status = fail_long(live->pool, body->record->name, bytes, error);
-    else if (fits)
-        status = refresh(body, error);
-    if (status == LMCS_OK && fits)
+    else if (status == LMCS_OK && fits)
         status = put_value(body, data, bytes, error);
     unlock(body, both);
     return status == LMCS_OK && !fits ? set_slowly(body, data, bytes, error) : status;
@@ -285,7 +289,9 @@ enum lmcs_status lmcs_live_put(struct lmcs_pool *pool, const char *shelf, const 
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
-    status = put(pool, shelf, name, data, bytes, note, note_bytes, error);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = put(pool, shelf, name, data, bytes, note, note_bytes, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
 }
@@ -532,8 +538,7 @@ static enum lmcs_status run_update(struct lmcs_live *live, struct update *update
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "%llu bytes at %llu: an integer has 1, 2, 4, 8 or 16 bytes, and is aligned to its size",
                          (unsigned long long)bytes, (unsigned long long)update->offset);
-    lock_for(live->body, update->offset, bytes, &both);
-    status = refresh(live->body, error);
+    status = lock_for(live->body, update->offset, bytes, &both, error);
     if (status == LMCS_OK)
         status = is_inside(live->body, update->offset, bytes) ? update_body(live->body, update, error)
                                                               : fail_range(live, update->offset, bytes, error);
@@ -549,8 +554,7 @@ enum lmcs_status lmcs_live_write(struct lmcs_live *live, uint64_t offset, const 
     enum lmcs_status status = lmcs_live_check(live->pool, true, error);
     if (status != LMCS_OK)
         return status;
-    lock_for(body, offset, bytes, &both);
-    status = refresh(body, error);
+    status = lock_for(body, offset, bytes, &both, error);
     if (status == LMCS_OK && (!is_inside(body, offset, bytes) || bytes > LMCS_LIVE_MAX_VALUE))
         status = fail_range(live, offset, bytes, error);
     else if (status == LMCS_OK)
