@@ -253,6 +253,7 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
                                 struct lmcs_error *error)
 {
     struct timespec until = lmcs_live_deadline(wait_ms);
+    bool waited = shelf->held;
     while (shelf->held) {
         if (pthread_equal(shelf->holder, pthread_self()))
             return lmcs_fail(error, LMCS_INVALID, 0,
@@ -268,6 +269,9 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
                              "under way, which has not ended within %u ms",
                              pool->path, shelf->name, wait_ms);
     }
+    enum lmcs_status status = waited ? lmcs_live_check(pool, true, error) : LMCS_OK; /* by now */
+    if (status != LMCS_OK)
+        return status;
     shelf->held = true;
     shelf->holder = pthread_self();
     return LMCS_OK;
@@ -563,7 +567,11 @@ enum lmcs_status lmcs_live_open(struct lmcs_pool *pool, const char *shelf, const
     if (status == LMCS_OK)
         status = lmcs_live_body_get(pool, on, shelf, name, &body, error);
     if (status == LMCS_OK) {
-        status = body->is_damaged ? lmcs_cell_load(body, error) : LMCS_OK; /* says how */
+        if (body->is_damaged) {
+            pthread_mutex_lock(&body->lock);
+            status = lmcs_cell_load(body, error); /* says how */
+            pthread_mutex_unlock(&body->lock);
+        }
         if (status == LMCS_OK)
             status = lmcs_live_handle_new(body, live, error);
         lmcs_live_body_release(body);

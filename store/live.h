@@ -152,7 +152,7 @@ struct lmcs_live_body {
     bool made;              /* by the transaction */
     bool erased;            /* by the transaction */
     bool is_private;        /* its pages are */
-    unsigned char *pending; /* the value that commit will write; malloced */
+    unsigned char *pending; /* the value that commit will write; malloced; changed under both locks */
     uint64_t pending_bytes;
     /* a tensor */
     char *data;
@@ -162,7 +162,8 @@ struct lmcs_live_body {
     uint64_t version;
     uint64_t written_ns;
     uint64_t value_bytes;
-    uint32_t slot; /* 0 or 1: where the value is */
+    uint32_t slot;  /* 0 or 1: where the value is */
+    bool is_unread; /* the cell could not be read: before it is used */
     /* locks, under live->lock */
     uint32_t sharers;
     struct lmcs_live *owner;
@@ -202,7 +203,10 @@ enum lmcs_status lmcs_live_store_look(struct lmcs_pool *pool, const struct lmcs_
                                       struct lmcs_error *error);
 void lmcs_live_store_free(struct lmcs_pool *pool);
 
-/* Whether a pool of this process can be worked on: its own, and no poolset; to write: and nothing is broken. */
+/*
+ * Whether a pool of this process can be worked on: its own, and no poolset; to write: and nothing is broken. Who writes
+ * asks before it takes a lock, which a child must not, and again under it: meanwhile something may have been broken.
+ */
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why); /* under live->lock, or a body's */
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error);
@@ -263,8 +267,11 @@ enum lmcs_status lmcs_live_change_bodies(struct lmcs_live_body *const *bodies, s
 /* One metadata transaction; `sequence`: of the journal that it commits, or 0. */
 enum lmcs_status lmcs_live_commit_changes(struct lmcs_pool *pool, const struct lmcs_live_change *changes, size_t count,
                                           uint64_t sequence, struct lmcs_error *error);
-/* Puts another record in place of a body's, which is freed. */
-void lmcs_live_body_set(struct lmcs_live_body *body, struct lmcs_live_record *record);
+/*
+ * Puts another record in place of a body's, which is the caller's then. With another cell its value comes, in one step:
+ * the one that it had, that of a transaction included, is nothing any more.
+ */
+struct lmcs_live_record *lmcs_live_body_set(struct lmcs_live_body *body, struct lmcs_live_record *record);
 /* Makes bytes of a tensor durable, at its address. */
 enum lmcs_status lmcs_live_persist_range(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
                                          struct lmcs_error *error);
@@ -284,7 +291,8 @@ uint32_t lmcs_cell_room(uint32_t slot_bytes);
 /* Writes a new cell, with its first value; durable with the next sync. */
 enum lmcs_status lmcs_cell_init(struct lmcs_pool *pool, const struct lmcs_live_record *record, uint64_t version,
                                 const void *value, uint64_t bytes, struct lmcs_error *error);
-/* Reads the cell of a body: its version and which slot is its value. LMCS_DAMAGED names the variable. */
+/* Reads the cell of a body: its version and which slot is its value. LMCS_DAMAGED names the variable. Under body->lock.
+ */
 enum lmcs_status lmcs_cell_load(struct lmcs_live_body *body, struct lmcs_error *error);
 /* Copies a value out of a record's cell, whoever writes to it; `buffer` has LMCS_LIVE_MAX_VALUE bytes, or is NULL. */
 struct lmcs_cell_state {

@@ -143,6 +143,7 @@ enum lmcs_status lmcs_cell_load(struct lmcs_live_body *body, struct lmcs_error *
     body->written_ns = state.written_ns;
     body->value_bytes = state.bytes;
     body->slot = state.slot;
+    body->is_unread = false;
     return LMCS_OK;
 }
 

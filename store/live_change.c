@@ -36,13 +36,21 @@ enum lmcs_status lmcs_live_commit_changes(struct lmcs_pool *pool, const struct l
     return lmcs_txn_commit(&txn, error);
 }
 
-void lmcs_live_body_set(struct lmcs_live_body *body, struct lmcs_live_record *record)
+struct lmcs_live_record *lmcs_live_body_set(struct lmcs_live_body *body, struct lmcs_live_record *record)
 {
     struct lmcs_live_record *old = body->record;
+    struct lmcs_error ignored;
     pthread_mutex_lock(&body->lock);
     body->record = record;
+    if (record->df.cell != old->df.cell) {
+        free(body->pending);
+        body->pending = NULL;
+        enum lmcs_status status = lmcs_cell_load(body, &ignored);
+        body->is_unread = status != LMCS_OK;
+        body->is_damaged = status == LMCS_DAMAGED;
+    }
     pthread_mutex_unlock(&body->lock);
-    free(old);
+    return old;
 }
 
 /* After a commit. */
@@ -53,26 +61,27 @@ static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
         body->stored = false; /* its space goes with its last holder */
         return;
     }
-    lmcs_live_give_difference(body->pool, body->record, record);
-    lmcs_live_body_set(body, record);
+    struct lmcs_live_record *old = lmcs_live_body_set(body, record);
+    lmcs_live_give_difference(body->pool, old, record); /* which nobody writes to any more */
+    free(old);
     body->stored = record->name[0] != '\0';
     lmcs_live_body_name(body);
 }
 
 /* What only the transaction knows of, and it needs no longer. */
-static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_record *record)
+static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_record *old)
 {
-    const struct lmcs_live_record *now = body->record, *before = body->before;
-    bool kept = now->df.cell == record->df.cell || (before != NULL && now->df.cell == before->df.cell);
+    const struct lmcs_live_record *record = body->record, *before = body->before;
+    bool kept = old->df.cell == record->df.cell || (before != NULL && old->df.cell == before->df.cell);
     if (!kept)
-        lmcs_live_give_cell(body->pool, now->df.cell, now->df.cell_bytes);
+        lmcs_live_give_cell(body->pool, old->df.cell, old->df.cell_bytes);
     uint64_t from = before != NULL && before->df.bytes > record->df.bytes ? before->df.bytes : record->df.bytes;
-    if (now->df.form != LMCS_LIVE_TENSOR)
+    if (old->df.form != LMCS_LIVE_TENSOR)
         return;
     uint64_t n;
-    for (uint64_t at = lmcs_page_up(from), end = lmcs_page_up(now->df.bytes); at < end; at += n) {
+    for (uint64_t at = lmcs_page_up(from), end = lmcs_page_up(old->df.bytes); at < end; at += n) {
         n = end - at;
-        uint64_t place = lmcs_live_place(now, at, &n);
+        uint64_t place = lmcs_live_place(old, at, &n);
         lmcs_live_unback(body->pool, place, n);
     }
 }
@@ -91,8 +100,9 @@ static enum lmcs_status keep_for_later(struct lmcs_live_body *body, struct lmcs_
     body->erased = record == NULL;
     if (record == NULL)
         return LMCS_OK;
-    give_interim(body, record);
-    lmcs_live_body_set(body, record);
+    struct lmcs_live_record *old = lmcs_live_body_set(body, record);
+    give_interim(body, old);
+    free(old);
     lmcs_live_body_name(body);
     return LMCS_OK;
 }
@@ -337,7 +347,9 @@ enum lmcs_status lmcs_live_create(struct lmcs_pool *pool, const char *shelf, con
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
-    status = create(pool, shelf, &like, options->reserve_bytes, live, error);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = create(pool, shelf, &like, options->reserve_bytes, live, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
 }
@@ -359,7 +371,9 @@ static enum lmcs_status on_names(struct lmcs_pool *pool, const char *shelf_name,
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
-    status = lmcs_live_shelf_find(pool, shelf_name, false, &shelf, error);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_shelf_find(pool, shelf_name, false, &shelf, error);
     if (status == LMCS_OK)
         status = lmcs_live_body_get(pool, shelf, shelf_name, first, &one, error);
     if (status == LMCS_OK && second != NULL)
@@ -480,7 +494,9 @@ enum lmcs_status lmcs_live_replace(struct lmcs_live *live, const char *name, str
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
-    status = replace(live->body, name, error);
+    status = lmcs_live_check(live->pool, true, error);
+    if (status == LMCS_OK)
+        status = replace(live->body, name, error);
     pthread_mutex_unlock(&live->pool->live->lock);
     return status;
 }
@@ -610,9 +626,21 @@ enum lmcs_status lmcs_live_resize(struct lmcs_live *live, uint32_t ndim, const u
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
-    status = resize(live->body, ndim, shape, error);
+    status = lmcs_live_check(live->pool, true, error);
+    if (status == LMCS_OK)
+        status = resize(live->body, ndim, shape, error);
     pthread_mutex_unlock(&live->pool->live->lock);
     return status;
+}
+
+static enum lmcs_status set_note(struct lmcs_live_body *body, const void *note, size_t note_bytes,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_live_record like = *body->record;
+    like.note = note;
+    like.df.note_bytes = (uint16_t)note_bytes;
+    struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
+    return record != NULL ? change_one(body, record, error) : LMCS_NO_MEMORY;
 }
 
 enum lmcs_status lmcs_live_set_note(struct lmcs_live *live, const void *note, size_t note_bytes,
@@ -625,14 +653,9 @@ enum lmcs_status lmcs_live_set_note(struct lmcs_live *live, const void *note, si
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
-    struct lmcs_live_record like = *live->body->record;
-    like.note = note;
-    like.df.note_bytes = (uint16_t)note_bytes;
-    struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
-    if (record == NULL)
-        status = LMCS_NO_MEMORY;
-    else
-        status = change_one(live->body, record, error);
+    status = lmcs_live_check(live->pool, true, error);
+    if (status == LMCS_OK)
+        status = set_note(live->body, note, note_bytes, error);
     pthread_mutex_unlock(&live->pool->live->lock);
     return status;
 }

@@ -283,7 +283,9 @@ enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs
         return status;
     struct lmcs_live_store *live = putting.pool->live;
     pthread_mutex_lock(&live->lock);
-    status = lmcs_live_shelf_find(putting.pool, name, false, &shelf, error);
+    status = lmcs_live_check(putting.pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_shelf_find(putting.pool, name, false, &shelf, error);
     if (status == LMCS_OK && shelf != NULL)
         status = lmcs_live_hold(putting.pool, shelf, UINT32_MAX, error);
     if (status != LMCS_OK) {
@@ -484,16 +486,14 @@ static void show(struct restoring *r, const struct lmcs_live_change *change)
     struct lmcs_live_body *body =
         change->from != NULL ? lmcs_live_body_of_id(r->pool->live, r->shelf->id, change->from->id) : NULL;
     struct lmcs_live_record *record = (struct lmcs_live_record *)(uintptr_t)change->to;
-    struct lmcs_error ignored;
     bool is_shown = true;
     if (body != NULL && record != NULL) {
-        is_shown = lmcs_live_share(body, record);
-        lmcs_live_body_unname(body);
-        lmcs_live_body_set(body, record);
-        lmcs_live_body_name(body);
         pthread_mutex_lock(&body->lock);
-        (void)!lmcs_cell_load(body, &ignored);
+        is_shown = lmcs_live_share(body, record);
         pthread_mutex_unlock(&body->lock);
+        lmcs_live_body_unname(body);
+        free(lmcs_live_body_set(body, record));
+        lmcs_live_body_name(body);
     }
     if (is_shown)
         lmcs_live_give_difference(r->pool, change->from, record);
@@ -540,7 +540,9 @@ enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf, c
     status = load_table(&r, error);
     if (status == LMCS_OK) {
         pthread_mutex_lock(&pool->live->lock);
-        status = lmcs_live_shelf_find(pool, shelf, true, &r.shelf, error);
+        status = lmcs_live_check(pool, true, error);
+        if (status == LMCS_OK)
+            status = lmcs_live_shelf_find(pool, shelf, true, &r.shelf, error);
         bool held = false;
         if (status == LMCS_OK) {
             status = lmcs_live_hold(pool, r.shelf, UINT32_MAX, error);

@@ -50,31 +50,29 @@ void lmcs_transaction_options_init(struct lmcs_transaction_options *options)
 
 /* ---- Begin ---- */
 
-static void set_transaction(struct lmcs_live_body *body, struct lmcs_transaction *transaction)
-{
-    pthread_mutex_lock(&body->lock);
-    body->transaction = transaction;
-    pthread_mutex_unlock(&body->lock);
-}
-
 /* What is not in the pool yet is written to where it lies: nothing reaches it. */
 static enum lmcs_status enter(struct lmcs_transaction *transaction, struct lmcs_live_body *body, bool made,
                               struct lmcs_error *error)
 {
+    enum lmcs_status status = LMCS_OK;
     if (body->transaction != NULL)
         return LMCS_OK;
+    pthread_mutex_lock(&body->lock);
     if (!made && !transaction->is_declared) {
-        enum lmcs_status status = lmcs_live_remap(body, body->record, true, error);
-        if (status != LMCS_OK) {
+        status = lmcs_live_remap(body, body->record, true, error);
+        if (status != LMCS_OK)
             (void)lmcs_live_share(body, body->record);
-            return status;
-        }
-        body->is_private = body->mappings != NULL;
+        else
+            body->is_private = body->mappings != NULL;
     }
+    if (status == LMCS_OK)
+        body->transaction = transaction;
+    pthread_mutex_unlock(&body->lock);
+    if (status != LMCS_OK)
+        return status;
     body->references++;
     body->next_in = transaction->bodies;
     transaction->bodies = body;
-    set_transaction(body, transaction);
     return LMCS_OK;
 }
 
@@ -122,8 +120,9 @@ static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_
             return lmcs_fail(error, LMCS_IN_USE, 0,
                              "%s: a declared transaction on another shelf has not ended within %u ms",
                              transaction->pool->path, wait_ms);
-    enum lmcs_status status =
-        lmcs_undo_begin(transaction->pool, transaction->limit_bytes, &transaction->sequence, error);
+    enum lmcs_status status = lmcs_live_check(transaction->pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_undo_begin(transaction->pool, transaction->limit_bytes, &transaction->sequence, error);
     if (status == LMCS_OK)
         live->undoing = transaction;
     return status;
@@ -160,10 +159,12 @@ static void end(struct lmcs_transaction *transaction)
         struct lmcs_live_body *body = transaction->bodies;
         transaction->bodies = body->next_in;
         body->next_in = NULL;
-        body->changed = body->made = body->erased = body->is_private = false;
+        body->changed = body->made = body->erased = false;
         free(body->before);
         body->before = NULL;
-        set_transaction(body, NULL);
+        pthread_mutex_lock(&body->lock);
+        body->transaction = NULL;
+        pthread_mutex_unlock(&body->lock);
         lmcs_live_body_release(body);
     }
     lmcs_live_let_go(pool, transaction->shelf);
@@ -172,11 +173,19 @@ static void end(struct lmcs_transaction *transaction)
     (void)!lmcs_pool_close(pool, NULL);
 }
 
+/* All pages that it has or had: within a transaction it stays where it is. */
 static void share_again(struct lmcs_transaction *transaction)
 {
-    for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in)
+    for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in) {
+        const struct lmcs_live_record *longer = body->record;
+        if (body->before != NULL && body->before->df.bytes > longer->df.bytes)
+            longer = body->before;
+        pthread_mutex_lock(&body->lock);
         if (body->is_private)
-            (void)lmcs_live_share(body, body->record);
+            (void)lmcs_live_share(body, longer);
+        body->is_private = false;
+        pthread_mutex_unlock(&body->lock);
+    }
 }
 
 static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, struct lmcs_live *const *lives,
@@ -225,7 +234,9 @@ enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shel
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
-    status = begin(pool, shelf, lives, count, options != NULL ? options : &defaults, transaction, error);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = begin(pool, shelf, lives, count, options != NULL ? options : &defaults, transaction, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
 }
@@ -268,13 +279,14 @@ enum lmcs_status lmcs_transaction_declare(struct lmcs_transaction *transaction, 
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
+    status = lmcs_live_check(pool, true, error);
     const struct lmcs_live_df *df = &body->record->df;
-    if (body->transaction != transaction || df->form != LMCS_LIVE_TENSOR || offset > df->bytes ||
-        bytes > df->bytes - offset)
+    if (status == LMCS_OK && (body->transaction != transaction || df->form != LMCS_LIVE_TENSOR || offset > df->bytes ||
+                              bytes > df->bytes - offset))
         status = lmcs_fail(
             error, LMCS_INVALID, 0, "%s: \"%.200s\" is no live tensor of this transaction that has bytes %llu to %llu",
             pool->path, body->record->name, (unsigned long long)offset, (unsigned long long)(offset + bytes));
-    else
+    else if (status == LMCS_OK)
         status = lmcs_transaction_will_store(body, offset, bytes, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
@@ -447,13 +459,12 @@ static enum lmcs_status complete(struct lmcs_transaction *transaction, const str
 
 static void settle_body(struct lmcs_live_body *body, uint64_t now_ns)
 {
-    if (body->pending != NULL && !body->erased) {
-        pthread_mutex_lock(&body->lock);
+    pthread_mutex_lock(&body->lock);
+    if (body->pending != NULL && !body->erased)
         lmcs_slot_switch(body, body->pending_bytes, now_ns);
-        pthread_mutex_unlock(&body->lock);
-    }
     free(body->pending);
     body->pending = NULL;
+    pthread_mutex_unlock(&body->lock);
     if (!body->changed)
         return;
     uint64_t had = body->before != NULL ? body->before->df.bytes : 0;
@@ -498,7 +509,9 @@ enum lmcs_status lmcs_transaction_commit(struct lmcs_transaction *transaction, s
         return status;
     lmcs_pool_keep(pool); /* its own open ends with it, and the lock is still needed */
     pthread_mutex_lock(&pool->live->lock);
-    status = commit(transaction, &local);
+    status = lmcs_live_check(pool, true, &local);
+    if (status == LMCS_OK)
+        status = commit(transaction, &local);
     pthread_mutex_unlock(&pool->live->lock);
     (void)!lmcs_pool_close(pool, NULL);
     if (status != LMCS_OK && error != NULL)
@@ -525,9 +538,10 @@ enum lmcs_status lmcs_transaction_bytes(struct lmcs_transaction *transaction, ui
 
 static void revert_body(struct lmcs_live_body *body)
 {
-    struct lmcs_error ignored;
+    pthread_mutex_lock(&body->lock);
     free(body->pending);
     body->pending = NULL;
+    pthread_mutex_unlock(&body->lock);
     if (!body->changed)
         return;
     uint64_t now = body->record->df.bytes;
@@ -538,15 +552,12 @@ static void revert_body(struct lmcs_live_body *body)
     }
     struct lmcs_live_record *before = body->before;
     body->before = NULL;
+    struct lmcs_live_record *old = lmcs_live_body_set(body, before);
     if (now > before->df.bytes)
         lmcs_live_unmap_tail(body, before->df.bytes, now);
-    lmcs_live_give_difference(body->pool, body->record, before);
-    lmcs_live_body_set(body, before);
+    lmcs_live_give_difference(body->pool, old, before);
+    free(old);
     lmcs_live_body_name(body);
-    if (body->is_private)
-        (void)lmcs_live_share(body, before);
-    if (before->df.form == LMCS_LIVE_VALUE)
-        (void)!lmcs_cell_load(body, &ignored);
 }
 
 static void abort_now(struct lmcs_transaction *transaction)

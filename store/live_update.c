@@ -36,10 +36,46 @@ static bool is_inside(const struct lmcs_live_body *body, uint64_t offset, uint64
     return offset <= all && bytes <= all - offset;
 }
 
-/* A reader's copies are behind what the writer does: a value is read from the media. */
+/* A reader's copies are behind what the writer does: a value is read from the media. Under body->lock. */
 static enum lmcs_status refresh(struct lmcs_live_body *body, struct lmcs_error *error)
 {
-    return body->pool->heap == NULL && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
+    bool is_behind = body->is_unread || body->pool->heap == NULL;
+    return is_behind && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
+}
+
+/* ---- Locks ---- */
+
+static bool is_word(uint64_t offset, uint64_t bytes)
+{
+    return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && offset % bytes == 0;
+}
+
+/* Only what needs a journal, or a transaction, needs the lock of all variables. */
+static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
+{
+    return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
+}
+
+/* To write: takes body->lock, and live->lock before it if need be; *both: it was. They are to be let go in any case. */
+static enum lmcs_status lock_for(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both,
+                                 struct lmcs_error *error)
+{
+    pthread_mutex_lock(&body->lock);
+    *both = needs_live_lock(body, offset, bytes);
+    if (*both) {
+        pthread_mutex_unlock(&body->lock);
+        pthread_mutex_lock(&body->pool->live->lock);
+        pthread_mutex_lock(&body->lock);
+    }
+    enum lmcs_status status = lmcs_live_check(body->pool, true, error);
+    return status == LMCS_OK ? refresh(body, error) : status;
+}
+
+static void unlock(struct lmcs_live_body *body, bool both)
+{
+    pthread_mutex_unlock(&body->lock);
+    if (both)
+        pthread_mutex_unlock(&body->pool->live->lock);
 }
 
 /* ---- Persist ---- */
@@ -64,9 +100,10 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&body->lock);
-    if (body->record->df.form != LMCS_LIVE_TENSOR || !is_inside(body, offset, bytes))
+    status = lmcs_live_check(live->pool, true, error);
+    if (status == LMCS_OK && (body->record->df.form != LMCS_LIVE_TENSOR || !is_inside(body, offset, bytes)))
         status = fail_range(live, offset, bytes, error);
-    else if (bytes > 0 && !body->is_private) {
+    else if (status == LMCS_OK && bytes > 0 && !body->is_private) {
         lmcs_cell_stamp(body); /* the fence below is for both */
         status = lmcs_heap_persist(live->pool->heap, body->data + offset, bytes, error);
     } else if (bytes > 0) {
@@ -78,7 +115,7 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
 
 /* ---- Values ---- */
 
-/* Puts the value's bytes: now, or with the transaction. Under body->lock; it fits. */
+/* Puts the value's bytes: now, or with the transaction, and then under both locks. Under body->lock; it fits. */
 static enum lmcs_status put_value(struct lmcs_live_body *body, const void *data, uint64_t bytes,
                                   struct lmcs_error *error)
 {
@@ -112,7 +149,10 @@ static enum lmcs_status put_elsewhere(struct lmcs_live_body *body, const void *d
 {
     struct lmcs_live_record like = *body->record;
     struct lmcs_live_record *record = NULL;
-    uint64_t shape = bytes;
+    uint64_t shape = bytes, version;
+    pthread_mutex_lock(&body->lock);
+    version = body->version + 1;
+    pthread_mutex_unlock(&body->lock);
     like.note = note;
     like.df.note_bytes = (uint16_t)note_bytes;
     like.shape = &shape;
@@ -122,22 +162,14 @@ static enum lmcs_status put_elsewhere(struct lmcs_live_body *body, const void *d
     enum lmcs_status status = lmcs_live_take_cell(body->pool, like.df.cell_bytes, &like.df.cell, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_cell_init(body->pool, &like, body->version + 1, data, bytes, error);
+    status = lmcs_cell_init(body->pool, &like, version, data, bytes, error);
     if (status == LMCS_OK && (record = lmcs_live_record_new(&like, error)) == NULL)
         status = LMCS_NO_MEMORY;
     if (status != LMCS_OK) {
         lmcs_live_give_cell(body->pool, like.df.cell, like.df.cell_bytes);
         return status;
     }
-    status = lmcs_live_change_bodies(&body, &record, 1, error);
-    if (status != LMCS_OK)
-        return status;
-    pthread_mutex_lock(&body->lock);
-    free(body->pending);
-    body->pending = NULL;
-    status = lmcs_cell_load(body, error);
-    pthread_mutex_unlock(&body->lock);
-    return status;
+    return lmcs_live_change_bodies(&body, &record, 1, error);
 }
 
 static bool has_note(const struct lmcs_live_record *record, const void *note, size_t note_bytes)
@@ -152,7 +184,9 @@ static enum lmcs_status set_value(struct lmcs_live_body *body, const void *data,
     if (!value_fits(body, bytes) || !has_note(body->record, note, note_bytes))
         return put_elsewhere(body, data, bytes, note, note_bytes, error);
     pthread_mutex_lock(&body->lock);
-    enum lmcs_status status = put_value(body, data, bytes, error);
+    enum lmcs_status status = refresh(body, error);
+    if (status == LMCS_OK)
+        status = put_value(body, data, bytes, error);
     pthread_mutex_unlock(&body->lock);
     return status;
 }
@@ -171,11 +205,13 @@ static enum lmcs_status set_slowly(struct lmcs_live_body *body, const void *data
                                    struct lmcs_error *error)
 {
     pthread_mutex_lock(&body->pool->live->lock);
+    enum lmcs_status status = lmcs_live_check(body->pool, true, error);
     /* A copy: the record goes with the change. */
     unsigned char note[LMCS_LIVE_MAX_NOTE];
     size_t note_bytes = body->record->df.note_bytes;
     memcpy(note, body->record->note, note_bytes);
-    enum lmcs_status status = set_value(body, data, bytes, note, note_bytes, error);
+    if (status == LMCS_OK)
+        status = set_value(body, data, bytes, note, note_bytes, error);
     pthread_mutex_unlock(&body->pool->live->lock);
     return status;
 }
@@ -183,21 +219,22 @@ static enum lmcs_status set_slowly(struct lmcs_live_body *body, const void *data
 enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_body *body = live->body;
+    bool both;
     enum lmcs_status status = lmcs_live_check(live->pool, true, error);
     if (status != LMCS_OK)
         return status;
-    pthread_mutex_lock(&body->lock);
+    status = lock_for(body, 0, bytes, &both, error);
     bool varies = lmcs_live_is_variable_length(body->record);
     bool is_value = body->record->df.form == LMCS_LIVE_VALUE && (varies || bytes == body->record->df.bytes);
-    bool fits = is_value && value_fits(body, bytes);
-    if (fits)
+    bool fits = value_fits(body, bytes);
+    if (status == LMCS_OK && !is_value)
+        status = fail_range(live, 0, bytes, error);
+    else if (status == LMCS_OK && bytes > LMCS_LIVE_MAX_VALUE)
+        status = fail_long(live->pool, body->record->name, bytes, error);
+    else if (status == LMCS_OK && fits)
         status = put_value(body, data, bytes, error);
-    pthread_mutex_unlock(&body->lock);
-    if (!is_value)
-        return fail_range(live, 0, bytes, error);
-    if (bytes > LMCS_LIVE_MAX_VALUE)
-        return fail_long(live->pool, body->record->name, bytes, error);
-    return fits ? status : set_slowly(body, data, bytes, error);
+    unlock(body, both);
+    return status == LMCS_OK && !fits ? set_slowly(body, data, bytes, error) : status;
 }
 
 /* Under live->lock: a value where there was none, or something else. */
@@ -267,7 +304,9 @@ enum lmcs_status lmcs_live_put(struct lmcs_pool *pool, const char *shelf, const 
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
-    status = put(pool, shelf, name, data, bytes, note, note_bytes, error);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = put(pool, shelf, name, data, bytes, note, note_bytes, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
 }
@@ -338,20 +377,18 @@ enum lmcs_status lmcs_live_get(struct lmcs_live *live, void *buffer, uint64_t ca
     if (live->pool->heap == NULL && body->record->df.form == LMCS_LIVE_VALUE) {
         status = get_elsewhere(body, buffer, capacity, bytes, error);
     } else {
+        status = refresh(body, error);
         *bytes = bytes_of(body);
-        if (*bytes <= capacity)
+        if (status == LMCS_OK && *bytes <= capacity)
             status = read_bytes(body, 0, buffer, *bytes, error);
     }
+    if (status == LMCS_OK && *bytes > capacity)
+        status = fail_range(live, 0, capacity, error);
     pthread_mutex_unlock(&body->lock);
-    return status == LMCS_OK && *bytes > capacity ? fail_range(live, 0, capacity, error) : status;
+    return status;
 }
 
 /* ---- Writing bytes ---- */
-
-static bool is_word(uint64_t offset, uint64_t bytes)
-{
-    return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && offset % bytes == 0;
-}
 
 static void store_word(void *at, const void *data, uint64_t bytes)
 {
@@ -505,31 +542,6 @@ static enum lmcs_status update_body(struct lmcs_live_body *body, struct update *
     return status;
 }
 
-/* Only what needs a journal, or a transaction, needs the lock of all variables. */
-static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
-{
-    return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
-}
-
-/* Takes body->lock, and live->lock before it if need be; *both: it was. */
-static void lock_for(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both)
-{
-    pthread_mutex_lock(&body->lock);
-    *both = needs_live_lock(body, offset, bytes);
-    if (!*both)
-        return;
-    pthread_mutex_unlock(&body->lock);
-    pthread_mutex_lock(&body->pool->live->lock);
-    pthread_mutex_lock(&body->lock);
-}
-
-static void unlock(struct lmcs_live_body *body, bool both)
-{
-    pthread_mutex_unlock(&body->lock);
-    if (both)
-        pthread_mutex_unlock(&body->pool->live->lock);
-}
-
 static enum lmcs_status run_update(struct lmcs_live *live, struct update *update, struct lmcs_error *error)
 {
     uint64_t bytes = update->bytes;
@@ -541,9 +553,10 @@ static enum lmcs_status run_update(struct lmcs_live *live, struct update *update
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "%llu bytes at %llu: an integer has 1, 2, 4, 8 or 16 bytes, and is aligned to its size",
                          (unsigned long long)bytes, (unsigned long long)update->offset);
-    lock_for(live->body, update->offset, bytes, &both);
-    status = is_inside(live->body, update->offset, bytes) ? update_body(live->body, update, error)
-                                                          : fail_range(live, update->offset, bytes, error);
+    status = lock_for(live->body, update->offset, bytes, &both, error);
+    if (status == LMCS_OK)
+        status = is_inside(live->body, update->offset, bytes) ? update_body(live->body, update, error)
+                                                              : fail_range(live, update->offset, bytes, error);
     unlock(live->body, both);
     return status;
 }
@@ -556,10 +569,10 @@ enum lmcs_status lmcs_live_write(struct lmcs_live *live, uint64_t offset, const 
     enum lmcs_status status = lmcs_live_check(live->pool, true, error);
     if (status != LMCS_OK)
         return status;
-    lock_for(body, offset, bytes, &both);
-    if (!is_inside(body, offset, bytes) || bytes > LMCS_LIVE_MAX_VALUE)
+    status = lock_for(body, offset, bytes, &both, error);
+    if (status == LMCS_OK && (!is_inside(body, offset, bytes) || bytes > LMCS_LIVE_MAX_VALUE))
         status = fail_range(live, offset, bytes, error);
-    else
+    else if (status == LMCS_OK)
         status = body->record->df.form == LMCS_LIVE_TENSOR ? write_tensor(body, offset, data, bytes, error)
                                                            : write_part_of_value(body, offset, data, bytes, error);
     unlock(body, both);

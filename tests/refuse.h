@@ -50,6 +50,8 @@ static _Atomic long blocks; /* of the store's memory, in use */
 static _Atomic long bytes_in_use;
 static _Atomic long most_bytes; /* with MEMORY_BEYOND */
 
+static void (*on_failure)(void); /* called once, by the first call that fails */
+
 static bool fails_now(enum refusal refusal)
 {
     if (atomic_load(&refused) != (int)refusal)
@@ -58,6 +60,10 @@ static bool fails_now(enum refusal refusal)
     if (left > 0 || (left < 0 && !atomic_load(&all_further)))
         return false;
     atomic_fetch_add(&failures, 1);
+    void (*call)(void) = on_failure;
+    on_failure = NULL;
+    if (call != NULL)
+        call();
     return true;
 }
 

@@ -16,6 +16,8 @@
 #include "refuse.h"
 #include "test_live_support.h"
 
+#include <pthread.h>
+
 struct scene {
     struct place *place;
     struct lmcs_pool *pool;
@@ -555,6 +557,112 @@ static void aborts_of_what_is_committed(void **state)
     EXPECT(met);
 }
 
+/* ---- What another thread writes while it breaks ---- */
+
+static struct {
+    struct lmcs_live *live;
+    const void *data;
+    uint64_t offset;
+    uint64_t bytes;
+    enum lmcs_status status;
+    struct lmcs_error error;
+    pthread_t thread;
+    bool runs;
+} other;
+
+static void *write_there(void *argument)
+{
+    (void)argument;
+    other.status = lmcs_live_write(other.live, other.offset, other.data, other.bytes, &other.error);
+    return NULL;
+}
+
+/* It has found nothing broken, and waits for a lock. */
+static void start_other(void)
+{
+    other.runs = pthread_create(&other.thread, NULL, write_there, NULL) == 0;
+    usleep(50000);
+}
+
+/* A word, while what a commit has written can't be shared again. */
+static void word_while_unshared(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = new_tensor(pool, "w", 3000);
+    struct lmcs_transaction *transaction;
+    fill(live, 1);
+    other.live = live;
+    other.data = &(float){3};
+    other.offset = 0;
+    other.bytes = sizeof(float);
+    for (int i = 0; i < 2; i++) { /* the first one makes the journal, which maps as well */
+        OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+        ((float *)lmcs_live_data(live))[1] = 4 + (float)i;
+        on_failure = start_other;
+        refuse(i == 0 ? NOTHING : MAPPING, 0, false);
+        OK(lmcs_transaction_commit(transaction, &err));
+        refuse_no_more();
+    }
+    EXPECT(failures == 1 && other.runs);
+    pthread_join(other.thread, NULL);
+    EXPECT(other.status == LMCS_IO && strstr(other.error.message, "open it again") != NULL);
+    lmcs_live_close(live);
+    pool = reopen(pool, place);
+    OK(lmcs_live_open(pool, "run", "w", &live, &err));
+    const float *w = lmcs_live_data(live);
+    EXPECT(w[0] == 1 && w[1] == 5);
+    lmcs_live_close(live);
+    close_pool(pool);
+}
+
+/* A long write, while another one fails that has its journal: that one is not written over. */
+static void journal_while_pending(void **state)
+{
+    struct place *place = *state;
+    static unsigned char ours[9000], theirs[9000], before[9000], got[9000];
+    long times = 0;
+    memset(ours, 'o', sizeof ours);
+    memset(theirs, 't', sizeof theirs);
+    for (long n = 0;; n++) {
+        unlink(place->pool);
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        struct lmcs_live *live = new_tensor(pool, "w", 10000);
+        fill(live, 1);
+        OK(lmcs_live_persist(live, 0, 10000 * sizeof(float), &err));
+        OK(lmcs_live_read(live, 100, before, sizeof before, &err));
+        other.live = live;
+        other.data = theirs;
+        other.offset = 20000;
+        other.bytes = sizeof theirs;
+        on_failure = start_other;
+        refuse(WRITING, n, false);
+        enum lmcs_status status = lmcs_live_write(live, 100, ours, sizeof ours, &err);
+        refuse_no_more();
+        bool failed = failures > 0;
+        on_failure = NULL;
+        bool there = status == LMCS_OK || strstr(err.message, "it is durable") != NULL;
+        if (failed) {
+            EXPECT(other.runs);
+            pthread_join(other.thread, NULL);
+        }
+        lmcs_live_close(live);
+        (void)lmcs_pool_close(pool, &err);
+        if (!failed)
+            break;
+        times += status != LMCS_OK && there;
+        pool = open_quiet(place->pool);
+        OK(lmcs_live_open(pool, "run", "w", &live, &err));
+        OK(lmcs_live_read(live, 100, got, sizeof got, &err));
+        EXPECT(memcmp(got, there ? ours : before, sizeof got) == 0);
+        OK(lmcs_live_read(live, 20000, got, sizeof got, &err));
+        EXPECT((memcmp(got, theirs, sizeof got) == 0) == (other.status == LMCS_OK));
+        lmcs_live_close(live);
+        close_pool(pool);
+    }
+    EXPECT(times > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused),
@@ -562,6 +670,8 @@ int main(void)
                                        ON_BOTH(growth_refused),
                                        ON_BOTH(ends_unmapped),
                                        ON_DISK(what_is_there_already_is_synced),
-                                       ON_DISK(aborts_of_what_is_committed)};
+                                       ON_DISK(aborts_of_what_is_committed),
+                                       ON_BOTH(word_while_unshared),
+                                       ON_DISK(journal_while_pending)};
     return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
 }

@@ -7,8 +7,11 @@
 #include "test_live_support.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -578,6 +581,71 @@ static void the_dead_leave_nothing_behind_the_end(void **state)
     }
 }
 
+/* ---- Values that are set and got while transactions begin and end ---- */
+
+struct user {
+    struct lmcs_live *live;
+    atomic_bool stops;
+    bool sets; /* and nobody else does: what it has set it gets */
+    long wrong;
+};
+
+static void *use_value(void *argument)
+{
+    struct user *user = argument;
+    unsigned char *text = malloc(LMCS_LIVE_MAX_VALUE), *got = malloc(LMCS_LIVE_MAX_VALUE);
+    struct lmcs_error error;
+    uint64_t count = 0, bytes = 0;
+    for (int i = 0; !user->stops; i++) {
+        bytes = 30000 + (uint64_t)(i % 7) * 1000;
+        memset(text, 'A' + i % 26, bytes);
+        if (user->sets)
+            user->wrong += lmcs_live_set(user->live, text, bytes, &error) != LMCS_OK;
+        user->wrong += lmcs_live_get(user->live, got, LMCS_LIVE_MAX_VALUE, &count, &error) != LMCS_OK;
+        user->wrong += user->sets && (count != bytes || memcmp(got, text, bytes) != 0);
+        user->wrong += got[0] < 'A' || got[0] > 'Z' || memcmp(got, got + 1, count - 1) != 0;
+    }
+    free(text);
+    free(got);
+    return NULL;
+}
+
+static void values_in_use_while_transactions_end(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    static unsigned char text[36000];
+    memset(text, 'A', sizeof text);
+    OK(lmcs_live_put(pool, "run", "v", text, sizeof text, NULL, 0, &err));
+    struct user users[] = {{.live = open_live(pool, "v"), .sets = true}, {.live = open_live(pool, "v")}};
+    pthread_t threads[2];
+    mallopt(M_PERTURB, 0xa5); /* what is freed is not what it was */
+    for (int i = 0; i < 2; i++)
+        EXPECT(pthread_create(&threads[i], NULL, use_value, &users[i]) == 0);
+    for (int i = 0; i < 1500; i++) {
+        struct lmcs_transaction *transaction = begin_with(pool, i % 2 == 0 ? 0 : LMCS_TRANSACTION_DECLARED, 0);
+        sched_yield();
+        OK(lmcs_transaction_commit(transaction, &err));
+    }
+    users[0].stops = true;
+    pthread_join(threads[0], NULL);
+    for (int i = 0; i < 500; i++) {
+        struct lmcs_transaction *transaction = begin_with(pool, 0, 0);
+        memset(text, 'A' + i % 26, sizeof text);
+        OK(lmcs_live_set(users[0].live, text, sizeof text, &err));
+        lmcs_transaction_abort(transaction);
+    }
+    users[1].stops = true;
+    pthread_join(threads[1], NULL);
+    mallopt(M_PERTURB, 0);
+    EXPECT(users[0].wrong == 0 && users[1].wrong == 0);
+    lmcs_live_close(users[0].live);
+    lmcs_live_close(users[1].live);
+    pool = reopen(pool, place);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -595,6 +663,7 @@ int main(void)
         ON_BOTH(the_dead_leave_all_or_nothing),
         ON_BOTH(the_dead_leave_nothing_behind_the_end),
         ON_BOTH(what_is_cut_off_reads_as_zeros),
+        ON_MEMORY_ONLY(values_in_use_while_transactions_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 static struct lmcs_live *new_value(struct lmcs_pool *pool, const char *name, uint32_t dtype, uint64_t count)
@@ -179,6 +180,83 @@ static void adds_of_many_threads_all_count(void **state)
     close_pool(pool);
 }
 
+/* ---- Values that move while others use them ---- */
+
+struct user {
+    struct lmcs_live *live;
+    atomic_bool stops;
+    long wrong;
+};
+
+/* All bytes but the first are the same: one that is put, or written. */
+static bool is_whole(const unsigned char *bytes, uint64_t count)
+{
+    return count > 2 && bytes[1] >= 'A' && bytes[1] <= 'Z' && memcmp(bytes + 1, bytes + 2, count - 2) == 0;
+}
+
+static void *get_all_the_time(void *argument)
+{
+    struct user *user = argument;
+    static unsigned char got[LMCS_LIVE_MAX_VALUE];
+    struct lmcs_error error;
+    for (uint64_t bytes = 0; !user->stops;)
+        user->wrong += lmcs_live_get(user->live, got, sizeof got, &bytes, &error) != LMCS_OK || !is_whole(got, bytes);
+    return NULL;
+}
+
+static void *write_all_the_time(void *argument)
+{
+    struct user *user = argument;
+    struct lmcs_error error;
+    while (!user->stops)
+        user->wrong += lmcs_live_write(user->live, 0, "!", 1, &error) != LMCS_OK;
+    return NULL;
+}
+
+/* Each put gives the value another cell, between those of others; meanwhile one thread reads it, or writes a byte. */
+static void values_move_under_their_users(void **state)
+{
+    struct place *place = *state;
+    static void *(*const uses[])(void *) = {get_all_the_time, write_all_the_time};
+    static unsigned char text[2000], got[LMCS_LIVE_MAX_VALUE];
+    enum { OTHERS = 20, TIMES = 300 };
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    char name[16];
+    memset(text, 'A', sizeof text);
+    for (int i = 0; i < OTHERS; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        OK(lmcs_live_put(pool, "run", name, text, 1000, NULL, 0, &err));
+    }
+    for (int i = 0; i < OTHERS; i += 2) {
+        snprintf(name, sizeof name, "n%d", i);
+        OK(lmcs_live_erase(pool, "run", name, &err));
+    }
+    OK(lmcs_live_put(pool, "run", "v", text, 1000, NULL, 0, &err));
+    for (size_t use = 0; use < 2; use++) {
+        struct user user = {.stops = false};
+        pthread_t thread;
+        OK(lmcs_live_open(pool, "run", "v", &user.live, &err));
+        EXPECT(pthread_create(&thread, NULL, uses[use], &user) == 0);
+        for (int i = 0; i < TIMES; i++) {
+            uint64_t bytes = 1000 + (uint64_t)(i % 3) * 500, count;
+            memset(text, 'A' + i % 26, sizeof text);
+            OK(lmcs_live_put(pool, "run", "v", text, bytes, i % 2 == 0 ? "a" : "b", 1, &err));
+            OK(lmcs_live_get(user.live, got, sizeof got, &count, &err));
+            EXPECT(count == bytes && memcmp(got + 1, text + 1, bytes - 1) == 0);
+            if (i % 2 == 0)
+                OK(lmcs_live_set(user.live, text, bytes, &err)); /* so that it is in the second slot when it moves */
+        }
+        user.stops = true;
+        pthread_join(thread, NULL);
+        EXPECT(user.wrong == 0);
+        lmcs_live_close(user.live);
+    }
+    pool = reopen(pool, place);
+    check_pool(pool);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 /* ---- Damage ---- */
 
 static void flip(const char *path, uint64_t place)
@@ -255,6 +333,7 @@ int main(void)
         ON_BOTH(writes_go_where_they_should),
         ON_BOTH(integers),
         ON_MEMORY_ONLY(adds_of_many_threads_all_count),
+        ON_MEMORY_ONLY(values_move_under_their_users),
         ON_BOTH(damage_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
