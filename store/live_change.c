@@ -500,14 +500,16 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
 {
     struct lmcs_pool *pool = body->pool;
     uint64_t had = lmcs_live_capacity(body->record), bytes = like->df.bytes;
-    if (bytes <= had)
-        return LMCS_OK;
-    if (body->is_private)
+    uint64_t reserved = body->mappings != NULL ? body->mappings->bytes : 0;
+    if (body->is_private && (bytes > had || bytes > reserved))
         return fail_growth(body, LMCS_UNSUPPORTED, bytes,
                            "it would need another address, which can't be within a transaction; resize it before, or "
                            "reserve more when it is made",
                            error);
-    uint64_t wanted = wanted_capacity(pool, bytes, 0) - had;
+    if (bytes <= had)
+        return LMCS_OK;
+    uint64_t wanted = wanted_capacity(pool, bytes, 0);
+    wanted = (bytes <= reserved && wanted > reserved ? reserved : wanted) - had; /* to which its address stays */
     struct lmcs_part_df *last = like->df.part_count > 0 ? &parts[like->df.part_count - 1] : NULL;
     if (last != NULL && last->bytes + wanted <= pool->part_bytes &&
         lmcs_live_take_at(pool, last->offset + last->bytes, wanted)) {

@@ -434,6 +434,14 @@ static enum lmcs_status fill_tensor(struct restoring *r, const struct lmcs_live_
     return status;
 }
 
+/* Not more than the addresses of what is open are for: those stay. */
+static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live_record *now, uint64_t wanted)
+{
+    const struct lmcs_live_body *body = now != NULL ? lmcs_live_body_of_id(r->pool->live, r->shelf->id, now->id) : NULL;
+    uint64_t most = body != NULL && body->mappings != NULL ? body->mappings->bytes : wanted;
+    return wanted == 0 || wanted > most ? most : wanted;
+}
+
 /* Makes what a variable is to become, if that is something else than it is. */
 static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_error *error)
 {
@@ -461,8 +469,8 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
         like.df.slot_bytes = tensor ? 0 : varies ? lmcs_live_roomy_slot(bytes) : lmcs_slot_room(bytes);
         status = bytes > LMCS_LIVE_MAX_VALUE && !tensor
                      ? fail_table(r->snapshot, error)
-                     : lmcs_live_make(r->pool, r->shelf, &like, r->reserves[i], state.version + 1,
-                                      tensor ? NULL : lmcs_view_data(view, 0), bytes, &made, error);
+                     : lmcs_live_make(r->pool, r->shelf, &like, choose_reserve(r, now, r->reserves[i]),
+                                      state.version + 1, tensor ? NULL : lmcs_view_data(view, 0), bytes, &made, error);
     }
     lmcs_view_close(view);
     if (same && tensor && bytes > 0) { /* stored, and perhaps never persisted */
