@@ -107,13 +107,16 @@ static void enter_known(struct lmcs_mapping *mapping)
     pthread_mutex_unlock(&known_lock);
 }
 
-static void leave_known(struct lmcs_mapping *mapping)
+/* In one step for a fork, whose child would have what is not known any more and still there. */
+static void unmap(struct lmcs_mapping *mapping)
 {
     pthread_mutex_lock(&known_lock);
+    munmap(mapping->at, mapping->bytes);
     *mapping->at_known = mapping->next_known;
     if (mapping->next_known != NULL)
         mapping->next_known->at_known = mapping->at_known;
     pthread_mutex_unlock(&known_lock);
+    free(mapping);
 }
 
 /* ---- Mapping ---- */
@@ -209,9 +212,7 @@ void lmcs_live_unmap_newest(struct lmcs_live_body *body)
     struct lmcs_mapping *mapping = body->mappings;
     body->mappings = mapping->next;
     body->data = body->mappings != NULL ? body->mappings->at : NULL;
-    leave_known(mapping);
-    munmap(mapping->at, mapping->bytes);
-    free(mapping);
+    unmap(mapping);
 }
 
 /* Whoever still looks there sees zeros: an array that was made before an abort must not end the process. */
