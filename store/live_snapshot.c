@@ -422,12 +422,13 @@ static enum lmcs_status fill_tensor(struct restoring *r, const struct lmcs_live_
                                     struct lmcs_error *error)
 {
     struct lmcs_live_body body = {.pool = r->pool, .record = (struct lmcs_live_record *)(uintptr_t)record};
-    bool moved;
     if (record->df.bytes == 0)
         return LMCS_OK;
-    enum lmcs_status status = lmcs_live_map(&body, record, 0, &moved, error);
-    if (status == LMCS_OK)
-        status = lmcs_snapshot_read(r->snapshot, LMCS_TENSOR, record->name, body.data, record->df.bytes, error);
+    enum lmcs_status status = lmcs_live_map(&body, record, 0, error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_live_move(&body);
+    status = lmcs_snapshot_read(r->snapshot, LMCS_TENSOR, record->name, body.data, record->df.bytes, error);
     if (status == LMCS_OK)
         status = lmcs_live_persist_range(&body, 0, record->df.bytes, error);
     lmcs_live_unmap_all(&body);
