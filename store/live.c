@@ -414,11 +414,12 @@ enum lmcs_status lmcs_live_body_new(struct lmcs_pool *pool, struct lmcs_live_she
     *b = (struct lmcs_live_body){
         .pool = pool, .shelf = shelf, .id = record->id, .references = 1, .stored = stored, .record = record};
     pthread_mutex_init(&b->lock, NULL);
-    bool moved;
     enum lmcs_status status = lmcs_cell_load(b, error);
     b->is_damaged = status == LMCS_DAMAGED && stored && pool->heap != NULL;
     if (status == LMCS_OK || b->is_damaged)
-        status = lmcs_live_map(b, record, 0, &moved, error);
+        status = lmcs_live_map(b, record, 0, error);
+    if (status == LMCS_OK)
+        lmcs_live_move(b);
     if (status == LMCS_OK && pool->heap == NULL) {
         status = pin_parts(b, true, error);
         b->pinned = status == LMCS_OK;

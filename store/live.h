@@ -157,6 +157,7 @@ struct lmcs_live_body {
     /* a tensor */
     char *data;
     struct lmcs_mapping *mappings; /* the newest first */
+    struct lmcs_mapping *moving;   /* where it will be with its next record: nobody looks there before */
     /* a value, and the version of either: under `lock` */
     pthread_mutex_t lock;
     uint64_t version;
@@ -318,12 +319,14 @@ void lmcs_cell_stamp(struct lmcs_live_body *body);
 
 /* ---- Addresses (live_map.c) ---- */
 
-/* Maps a tensor as its record, or its next one, says: all of it at new addresses when it has none, or has outgrown
- * them; else what is added to `mapped_bytes`. */
+/* Maps a tensor as its record, or its next one, says: all of it at new addresses, body->moving, when it has none or has
+ * outgrown them; else what is added to `mapped_bytes`. */
 enum lmcs_status lmcs_live_map(struct lmcs_live_body *body, const struct lmcs_live_record *record,
-                               uint64_t mapped_bytes, bool *moved, struct lmcs_error *error);
-/* Takes the newest addresses away again. */
-void lmcs_live_unmap_newest(struct lmcs_live_body *body);
+                               uint64_t mapped_bytes, struct lmcs_error *error);
+/* Its new addresses, if there are any, are those that it has; under body->lock, with the record. */
+void lmcs_live_move(struct lmcs_live_body *body);
+/* Takes away what lmcs_live_map has mapped, for a record of `bytes`, behind the first `mapped_bytes`. */
+void lmcs_live_unmap_growth(struct lmcs_live_body *body, uint64_t mapped_bytes, uint64_t bytes);
 /* Takes the pages from `bytes` on away. */
 void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t mapped_bytes);
 /* The same addresses, private or shared; or on another record's parts. */

@@ -49,6 +49,7 @@ struct lmcs_live_record *lmcs_live_body_set(struct lmcs_live_body *body, struct 
         body->is_unread = status != LMCS_OK;
         body->is_damaged = status == LMCS_DAMAGED;
     }
+    lmcs_live_move(body);
     pthread_mutex_unlock(&body->lock);
     return old;
 }
@@ -516,14 +517,16 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
 {
     struct lmcs_pool *pool = body->pool;
     uint64_t had = lmcs_live_capacity(body->record), bytes = like->df.bytes;
-    if (bytes <= had)
-        return LMCS_OK;
-    if (body->is_private)
+    uint64_t reserved = body->mappings != NULL ? body->mappings->bytes : 0;
+    if (body->is_private && (bytes > had || bytes > reserved))
         return fail_growth(body, LMCS_UNSUPPORTED, bytes,
                            "it would need another address, which can't be within a transaction; resize it before, or "
                            "reserve more when it is made",
                            error);
-    uint64_t wanted = wanted_capacity(pool, bytes, 0) - had;
+    if (bytes <= had)
+        return LMCS_OK;
+    uint64_t wanted = wanted_capacity(pool, bytes, 0);
+    wanted = (bytes <= reserved && wanted > reserved ? reserved : wanted) - had; /* to which its address stays */
     struct lmcs_part_df *last = like->df.part_count > 0 ? &parts[like->df.part_count - 1] : NULL;
     if (last != NULL && last->bytes + wanted <= pool->part_bytes &&
         lmcs_live_take_at(pool, last->offset + last->bytes, wanted)) {
@@ -542,6 +545,7 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
 static enum lmcs_status zero_tail(struct lmcs_live_body *body, uint64_t from, uint64_t kept, uint64_t end,
                                   struct lmcs_error *error)
 {
+    char *data = body->moving != NULL ? body->moving->at : body->data;
     uint64_t last = lmcs_page_up(from > kept ? from : kept);
     last = last < end ? last : end;
     if (from >= last)
@@ -549,32 +553,30 @@ static enum lmcs_status zero_tail(struct lmcs_live_body *body, uint64_t from, ui
     enum lmcs_status status = lmcs_transaction_will_store(body, from, last - from, error);
     if (status != LMCS_OK)
         return status;
-    memset(body->data + from, 0, last - from);
-    return body->transaction == NULL ? lmcs_live_persist_range(body, from, last - from, error) : LMCS_OK;
+    memset(data + from, 0, last - from);
+    return body->transaction == NULL ? lmcs_heap_persist(body->pool->heap, data + from, last - from, error) : LMCS_OK;
 }
 
 static enum lmcs_status grow(struct lmcs_live_body *body, struct lmcs_live_record *like, struct lmcs_part_df *parts,
                              struct lmcs_error *error)
 {
     uint64_t old = body->record->df.bytes, kept = body->before != NULL ? body->before->df.bytes : 0, done;
-    bool moved = false;
     struct lmcs_live_record *record = NULL;
     enum lmcs_status status = widen(body, like, parts, error);
     uint64_t from = lmcs_page_up(old > kept ? old : kept);
     done = from;
     if (status == LMCS_OK)
         status = back_pages(body->pool, like, from, &done, error);
-    if (status == LMCS_OK) /* pages that a transaction has kept are mapped already */
-        status = lmcs_live_map(body, like, old > kept ? old : kept, &moved, error);
     if (status == LMCS_OK && (record = lmcs_live_record_new(like, error)) == NULL)
         status = LMCS_NO_MEMORY;
+    if (status == LMCS_OK) /* pages that a transaction has kept are mapped already */
+        status = lmcs_live_map(body, like, old > kept ? old : kept, error);
     if (status != LMCS_OK) {
+        free(record);
         like->df.bytes = done;
         struct lmcs_live_record now = *body->record;
         now.df.bytes = old > kept ? old : kept;
         lmcs_live_give_difference(body->pool, like, &now);
-        if (moved)
-            lmcs_live_unmap_newest(body);
         return status;
     }
     status = zero_tail(body, old, kept, like->df.bytes, error);
@@ -582,10 +584,8 @@ static enum lmcs_status grow(struct lmcs_live_body *body, struct lmcs_live_recor
         status = change_one(body, record, error);
     else
         give_up(body, record);
-    if (status != LMCS_OK && moved)
-        lmcs_live_unmap_newest(body);
-    else if (status != LMCS_OK)
-        lmcs_live_unmap_tail(body, old > kept ? old : kept, like->df.bytes);
+    if (status != LMCS_OK)
+        lmcs_live_unmap_growth(body, old > kept ? old : kept, like->df.bytes);
     return status;
 }
 

@@ -107,13 +107,16 @@ static void enter_known(struct lmcs_mapping *mapping)
     pthread_mutex_unlock(&known_lock);
 }
 
-static void leave_known(struct lmcs_mapping *mapping)
+/* In one step for a fork, whose child would have what is not known any more and still there. */
+static void unmap(struct lmcs_mapping *mapping)
 {
     pthread_mutex_lock(&known_lock);
+    munmap(mapping->at, mapping->bytes);
     *mapping->at_known = mapping->next_known;
     if (mapping->next_known != NULL)
         mapping->next_known->at_known = mapping->at_known;
     pthread_mutex_unlock(&known_lock);
+    free(mapping);
 }
 
 /* ---- Mapping ---- */
@@ -160,9 +163,7 @@ static enum lmcs_status reserve(struct lmcs_live_body *body, const struct lmcs_l
         return lmcs_fail_errno(error, errno, "%s: can't map live tensor \"%.200s\"", body->pool->path, record->name);
     }
     mapping->at = at;
-    mapping->next = body->mappings;
-    body->mappings = mapping;
-    body->data = at;
+    body->moving = mapping;
     enter_known(mapping);
     return LMCS_OK;
 }
@@ -181,10 +182,10 @@ static enum lmcs_status map_on_device(struct lmcs_live_body *body, const struct 
 }
 
 enum lmcs_status lmcs_live_map(struct lmcs_live_body *body, const struct lmcs_live_record *record,
-                               uint64_t mapped_bytes, bool *moved, struct lmcs_error *error)
+                               uint64_t mapped_bytes, struct lmcs_error *error)
 {
     uint64_t from = lmcs_page_up(mapped_bytes), end = lmcs_page_up(record->df.bytes);
-    *moved = false;
+    char *at = body->data;
     if (record->df.form != LMCS_LIVE_TENSOR || end == 0)
         return LMCS_OK;
     if (is_device(body))
@@ -193,25 +194,33 @@ enum lmcs_status lmcs_live_map(struct lmcs_live_body *body, const struct lmcs_li
         enum lmcs_status status = reserve(body, record, error);
         if (status != LMCS_OK)
             return status;
-        *moved = true;
+        at = body->moving->at;
         from = 0;
     }
-    enum lmcs_status status = map_pages(body, record, body->data, from, end, false, error);
-    if (status != LMCS_OK && *moved) {
-        lmcs_live_unmap_newest(body);
-        *moved = false; /* or the caller would take the addresses before them away as well */
-    }
+    enum lmcs_status status = map_pages(body, record, at, from, end, false, error);
+    if (status != LMCS_OK)
+        lmcs_live_unmap_growth(body, mapped_bytes, record->df.bytes);
     return status;
 }
 
-void lmcs_live_unmap_newest(struct lmcs_live_body *body)
+void lmcs_live_move(struct lmcs_live_body *body)
 {
-    struct lmcs_mapping *mapping = body->mappings;
-    body->mappings = mapping->next;
-    body->data = body->mappings != NULL ? body->mappings->at : NULL;
-    leave_known(mapping);
-    munmap(mapping->at, mapping->bytes);
-    free(mapping);
+    struct lmcs_mapping *mapping = body->moving;
+    if (mapping == NULL)
+        return;
+    mapping->next = body->mappings;
+    body->mappings = mapping;
+    body->data = mapping->at;
+    body->moving = NULL;
+}
+
+void lmcs_live_unmap_growth(struct lmcs_live_body *body, uint64_t mapped_bytes, uint64_t bytes)
+{
+    if (body->moving != NULL)
+        unmap(body->moving);
+    else
+        lmcs_live_unmap_tail(body, mapped_bytes, bytes);
+    body->moving = NULL;
 }
 
 /* Whoever still looks there sees zeros: an array that was made before an abort must not end the process. */
@@ -255,8 +264,10 @@ bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record 
 
 void lmcs_live_unmap_all(struct lmcs_live_body *body)
 {
-    while (body->mappings != NULL)
-        lmcs_live_unmap_newest(body);
+    for (struct lmcs_mapping *mapping; (mapping = body->mappings) != NULL;) {
+        body->mappings = mapping->next;
+        unmap(mapping);
+    }
     body->data = NULL;
 }
 

@@ -424,16 +424,25 @@ static enum lmcs_status fill_tensor(struct restoring *r, const struct lmcs_live_
                                     struct lmcs_error *error)
 {
     struct lmcs_live_body body = {.pool = r->pool, .record = (struct lmcs_live_record *)(uintptr_t)record};
-    bool moved;
     if (record->df.bytes == 0)
         return LMCS_OK;
-    enum lmcs_status status = lmcs_live_map(&body, record, 0, &moved, error);
-    if (status == LMCS_OK)
-        status = lmcs_snapshot_read(r->snapshot, LMCS_TENSOR, record->name, body.data, record->df.bytes, error);
+    enum lmcs_status status = lmcs_live_map(&body, record, 0, error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_live_move(&body);
+    status = lmcs_snapshot_read(r->snapshot, LMCS_TENSOR, record->name, body.data, record->df.bytes, error);
     if (status == LMCS_OK)
         status = lmcs_live_persist_range(&body, 0, record->df.bytes, error);
     lmcs_live_unmap_all(&body);
     return status;
+}
+
+/* Not more than the addresses of what is open are for: those stay. */
+static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live_record *now, uint64_t wanted)
+{
+    const struct lmcs_live_body *body = now != NULL ? lmcs_live_body_of_id(r->pool->live, r->shelf->id, now->id) : NULL;
+    uint64_t most = body != NULL && body->mappings != NULL ? body->mappings->bytes : wanted;
+    return wanted == 0 || wanted > most ? most : wanted;
 }
 
 /* Makes what a variable is to become, if that is something else than it is. */
@@ -463,8 +472,8 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
         like.df.slot_bytes = tensor ? 0 : varies ? lmcs_live_roomy_slot(bytes) : lmcs_slot_room(bytes);
         status = bytes > LMCS_LIVE_MAX_VALUE && !tensor
                      ? fail_table(r->snapshot, error)
-                     : lmcs_live_make(r->pool, r->shelf, &like, r->reserves[i], state.version + 1,
-                                      tensor ? NULL : lmcs_view_data(view, 0), bytes, &made, error);
+                     : lmcs_live_make(r->pool, r->shelf, &like, choose_reserve(r, now, r->reserves[i]),
+                                      state.version + 1, tensor ? NULL : lmcs_view_data(view, 0), bytes, &made, error);
     }
     lmcs_view_close(view);
     if (same && tensor && bytes > 0) { /* stored, and perhaps never persisted */

@@ -415,6 +415,45 @@ static void growth_refused(void **state)
     close_pool(pool);
 }
 
+struct user {
+    struct lmcs_live *live;
+    atomic_bool stop;
+};
+
+static void *read_and_persist(void *argument)
+{
+    struct user *user = argument;
+    struct lmcs_error error;
+    float number;
+    while (!atomic_load(&user->stop)) {
+        OK(lmcs_live_read(user->live, 0, &number, sizeof number, &error));
+        EXPECT(number == 1);
+        OK(lmcs_live_persist(user->live, 0, 4096, &error));
+    }
+    return NULL;
+}
+
+/* Nor does who knows nothing of the growth notice it. */
+static void growth_refused_while_in_use(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct user user = {.live = new_tensor(pool, "w", 1024)};
+    pthread_t thread;
+    fill(user.live, 1);
+    EXPECT(pthread_create(&thread, NULL, read_and_persist, &user) == 0);
+    for (int k = 0; k < 2000; k++) {
+        refuse(PUBLISHING, 0, true);
+        FAILS(LMCS_NO_MEMORY, lmcs_live_resize(user.live, 1, &(uint64_t){4096}, &err));
+        refuse_no_more();
+    }
+    atomic_store(&user.stop, true);
+    pthread_join(thread, NULL);
+    fill(user.live, 1);
+    lmcs_live_close(user.live);
+    close_pool(pool);
+}
+
 enum ending { COMMITTED, ABORTED, CHECKED_OUT, ENDINGS };
 
 /* Ends a change of "w" when nothing can be mapped: what it shows and what is stored to it would be two things. */
@@ -665,13 +704,9 @@ static void journal_while_pending(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused),
-                                       ON_DISK(writes_refused),
-                                       ON_BOTH(growth_refused),
-                                       ON_BOTH(ends_unmapped),
-                                       ON_DISK(what_is_there_already_is_synced),
-                                       ON_DISK(aborts_of_what_is_committed),
-                                       ON_BOTH(word_while_unshared),
-                                       ON_DISK(journal_while_pending)};
+    const struct CMUnitTest tests[] = {
+        IN_MEMORY(each_call_refused),         ON_DISK(writes_refused),      ON_BOTH(growth_refused),
+        ON_BOTH(growth_refused_while_in_use), ON_BOTH(ends_unmapped),       ON_DISK(what_is_there_already_is_synced),
+        ON_DISK(aborts_of_what_is_committed), ON_BOTH(word_while_unshared), ON_DISK(journal_while_pending)};
     return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
 }

@@ -265,6 +265,46 @@ static void sizes_back_and_forth(void **state)
     close_pool(pool);
 }
 
+/* A snapshot of a tensor that had more reserved than the one that is open has addresses for. */
+static void checkout_keeps_addresses(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_tensor tensor = {.name = "w", .dtype = LMC_F32, .ndim = 1, .shape = &(uint64_t){1024}};
+    struct lmcs_live_options options;
+    struct lmcs_live_info info;
+    struct lmcs_live *w = NULL;
+    lmcs_live_options_init(&options);
+    for (options.reserve_bytes = 1 << 16; options.reserve_bytes >= 4096; options.reserve_bytes >>= 4) {
+        OK(lmcs_live_create(pool, "run", &tensor, &options, &w, &err));
+        if (options.reserve_bytes == 4096)
+            break;
+        fill(w, 1);
+        OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+        lmcs_live_close(w);
+        OK(lmcs_live_erase(pool, "run", "w", &err));
+    }
+    float *data = lmcs_live_data(w);
+    fill(w, 9);
+    OK(lmcs_live_checkout(pool, "run", "1", &err));
+    expect_filled(w, 1);
+    OK(lmcs_live_info(w, &info, &err));
+    EXPECT(info.reserved_bytes == 4096 && lmcs_live_data(w) == data);
+    struct lmcs_transaction *transaction = begin_with(pool, 0, 0);
+    data[0] = 777;
+    FAILS(LMCS_UNSUPPORTED, lmcs_live_resize(w, 1, &(uint64_t){2048}, &err));
+    EXPECT(lmcs_live_data(w) == data && data[0] == 777);
+    OK(lmcs_transaction_commit(transaction, &err));
+    OK(lmcs_live_resize(w, 1, &(uint64_t){2048}, &err));
+    lmcs_live_close(w);
+    pool = reopen(pool, place);
+    OK(lmcs_live_open(pool, "run", "w", &w, &err));
+    data = lmcs_live_data(w);
+    EXPECT(float_count(w) == 2048 && data[0] == 777 && data[1] == 2 && data[1024] == 0);
+    lmcs_live_close(w);
+    close_pool(pool);
+}
+
 /* Whoever still looks where a tensor was larger must not be ended by a signal. */
 static void what_is_cut_off_reads_as_zeros(void **state)
 {
@@ -662,6 +702,7 @@ int main(void)
         ON_BOTH(system_calls_write_too),
         ON_BOTH(the_dead_leave_all_or_nothing),
         ON_BOTH(the_dead_leave_nothing_behind_the_end),
+        ON_BOTH(checkout_keeps_addresses),
         ON_BOTH(what_is_cut_off_reads_as_zeros),
         ON_MEMORY_ONLY(values_in_use_while_transactions_end),
     };

@@ -257,6 +257,47 @@ static void values_move_under_their_users(void **state)
     close_pool(pool);
 }
 
+static void *use_all(void *argument)
+{
+    struct user *user = argument;
+    struct lmcs_error error;
+    const uint32_t one = 1;
+    float number;
+    while (!atomic_load(&user->stops)) {
+        OK(lmcs_live_read(user->live, 4, &number, sizeof number, &error));
+        EXPECT(number == 2);
+        OK(lmcs_live_persist(user->live, 0, 4096, &error));
+        OK(lmcs_live_add(user->live, 64, 4, &one, NULL, &error));
+        OK(lmcs_live_write(user->live, 128, &number, 4, &error));
+    }
+    return NULL;
+}
+
+/* A tensor that outgrows its addresses is used all the while by those who know nothing of it. */
+static void growth_while_in_use(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    for (int k = 0; k < 20; k++) {
+        char name[32];
+        snprintf(name, sizeof name, "w%d", k);
+        struct user user = {.live = new_tensor(pool, name, 1024)};
+        pthread_t threads[2];
+        fill(user.live, 1);
+        const float *first = lmcs_live_data(user.live);
+        for (int i = 0; i < 2; i++)
+            EXPECT(pthread_create(&threads[i], NULL, use_all, &user) == 0);
+        for (uint64_t floats = 2048; floats < 20000; floats += 1024)
+            OK(lmcs_live_resize(user.live, 1, &floats, &err));
+        atomic_store(&user.stops, true);
+        for (int i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        EXPECT(first != lmcs_live_data(user.live) && first[1] == 2 && first[1023] == 1024);
+        lmcs_live_close(user.live);
+    }
+    close_pool(pool);
+}
+
 /* ---- Damage ---- */
 
 static void flip(const char *path, uint64_t place)
@@ -334,6 +375,7 @@ int main(void)
         ON_BOTH(integers),
         ON_MEMORY_ONLY(adds_of_many_threads_all_count),
         ON_MEMORY_ONLY(values_move_under_their_users),
+        ON_BOTH(growth_while_in_use),
         ON_BOTH(damage_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
