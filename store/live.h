@@ -155,7 +155,7 @@ struct lmcs_live_body {
     unsigned char *pending; /* the value that commit will write; malloced; changed under both locks */
     uint64_t pending_bytes;
     /* a tensor */
-    char *data;
+    _Atomic(char *) data;          /* asked for without a lock, which a child must not take */
     struct lmcs_mapping *mappings; /* the newest first */
     /* a value, and the version of either: under `lock` */
     pthread_mutex_t lock;
@@ -172,7 +172,8 @@ struct lmcs_live_body {
 struct lmcs_live {
     struct lmcs_pool *pool;
     struct lmcs_live_body *body;
-    bool shares; /* has a shared lock */
+    bool is_tensor; /* which nothing changes while it is open */
+    bool shares;    /* has a shared lock */
 };
 
 struct lmcs_live_store {
