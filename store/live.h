@@ -8,7 +8,9 @@
  * only the old one had is given back after; if it fails, the other way round.
  *
  * Locks: live->lock for all that changes records, space and tables; it comes before the pool's `meta`. body->lock, a
- * later one, for a value's slots and a variable's version. live->lock is held while a transaction commits.
+ * later one, for a value's slots and a variable's version. What functions look at under body->lock alone (record,
+ * transaction, is_private, pending) is changed under both: a record in one step with the slots of its cell, is_private
+ * with the pages. live->lock is held while a transaction commits.
  */
 #ifndef LMCS_LIVE_H
 #define LMCS_LIVE_H
