@@ -548,6 +548,7 @@ enum lmcs_status lmcs_live_handle_new(struct lmcs_live_body *body, struct lmcs_l
         return lmcs_fail_memory(error);
     handle->pool = body->pool;
     handle->body = body;
+    handle->is_tensor = body->record->df.form == LMCS_LIVE_TENSOR;
     body->references++;
     body->handles++;
     lmcs_pool_keep(body->pool);

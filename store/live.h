@@ -8,7 +8,9 @@
  * only the old one had is given back after; if it fails, the other way round.
  *
  * Locks: live->lock for all that changes records, space and tables; it comes before the pool's `meta`. body->lock, a
- * later one, for a value's slots and a variable's version. live->lock is held while a transaction commits.
+ * later one, for a value's slots and a variable's version. What functions look at under body->lock alone (record,
+ * transaction, is_private, pending) is changed under both: a record in one step with the slots of its cell, is_private
+ * with the pages. live->lock is held while a transaction commits.
  */
 #ifndef LMCS_LIVE_H
 #define LMCS_LIVE_H
@@ -155,7 +157,7 @@ struct lmcs_live_body {
     unsigned char *pending; /* the value that commit will write; malloced; changed under both locks */
     uint64_t pending_bytes;
     /* a tensor */
-    char *data;
+    _Atomic(char *) data;          /* asked for without a lock, which a child must not take */
     struct lmcs_mapping *mappings; /* the newest first */
     struct lmcs_mapping *moving;   /* where it will be with its next record: nobody looks there before */
     /* a value, and the version of either: under `lock` */
@@ -173,7 +175,8 @@ struct lmcs_live_body {
 struct lmcs_live {
     struct lmcs_pool *pool;
     struct lmcs_live_body *body;
-    bool shares; /* has a shared lock */
+    bool is_tensor; /* which nothing changes while it is open */
+    bool shares;    /* has a shared lock */
 };
 
 struct lmcs_live_store {

@@ -273,10 +273,10 @@ void lmcs_live_unmap_all(struct lmcs_live_body *body)
 
 void *lmcs_live_data(const struct lmcs_live *live)
 {
-    const struct lmcs_live_body *body = live->body;
-    if (body->record->df.form != LMCS_LIVE_TENSOR)
+    char *data = live->body->data;
+    if (!live->is_tensor)
         return NULL;
-    return body->data != NULL ? body->data : (void *)nothing;
+    return data != NULL ? data : (void *)nothing;
 }
 
 /* ---- Which pages are private ---- */

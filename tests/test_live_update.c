@@ -199,8 +199,10 @@ static void *get_all_the_time(void *argument)
     struct user *user = argument;
     static unsigned char got[LMCS_LIVE_MAX_VALUE];
     struct lmcs_error error;
-    for (uint64_t bytes = 0; !user->stops;)
+    for (uint64_t bytes = 0; !user->stops;) {
         user->wrong += lmcs_live_get(user->live, got, sizeof got, &bytes, &error) != LMCS_OK || !is_whole(got, bytes);
+        user->wrong += lmcs_live_data(user->live) != NULL; /* which takes no lock */
+    }
     return NULL;
 }
 
