@@ -179,23 +179,23 @@ static void adds_of_many_threads_all_count(void **state)
     close_pool(pool);
 }
 
-struct user {
+struct holder {
     struct lmcs_live *live;
     atomic_bool stop;
 };
 
 static void *use_all(void *argument)
 {
-    struct user *user = argument;
+    struct holder *holder = argument;
     struct lmcs_error error;
     const uint32_t one = 1;
     float number;
-    while (!atomic_load(&user->stop)) {
-        OK(lmcs_live_read(user->live, 4, &number, sizeof number, &error));
+    while (!atomic_load(&holder->stop)) {
+        OK(lmcs_live_read(holder->live, 4, &number, sizeof number, &error));
         EXPECT(number == 2);
-        OK(lmcs_live_persist(user->live, 0, 4096, &error));
-        OK(lmcs_live_add(user->live, 64, 4, &one, NULL, &error));
-        OK(lmcs_live_write(user->live, 128, &number, 4, &error));
+        OK(lmcs_live_persist(holder->live, 0, 4096, &error));
+        OK(lmcs_live_add(holder->live, 64, 4, &one, NULL, &error));
+        OK(lmcs_live_write(holder->live, 128, &number, 4, &error));
     }
     return NULL;
 }
@@ -208,19 +208,19 @@ static void growth_while_in_use(void **state)
     for (int k = 0; k < 20; k++) {
         char name[32];
         snprintf(name, sizeof name, "w%d", k);
-        struct user user = {.live = new_tensor(pool, name, 1024)};
+        struct holder holder = {.live = new_tensor(pool, name, 1024)};
         pthread_t threads[2];
-        fill(user.live, 1);
-        const float *first = lmcs_live_data(user.live);
+        fill(holder.live, 1);
+        const float *first = lmcs_live_data(holder.live);
         for (int i = 0; i < 2; i++)
-            EXPECT(pthread_create(&threads[i], NULL, use_all, &user) == 0);
+            EXPECT(pthread_create(&threads[i], NULL, use_all, &holder) == 0);
         for (uint64_t floats = 2048; floats < 20000; floats += 1024)
-            OK(lmcs_live_resize(user.live, 1, &floats, &err));
-        atomic_store(&user.stop, true);
+            OK(lmcs_live_resize(holder.live, 1, &floats, &err));
+        atomic_store(&holder.stop, true);
         for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);
-        EXPECT(first != lmcs_live_data(user.live) && first[1] == 2 && first[1023] == 1024);
-        lmcs_live_close(user.live);
+        EXPECT(first != lmcs_live_data(holder.live) && first[1] == 2 && first[1023] == 1024);
+        lmcs_live_close(holder.live);
     }
     close_pool(pool);
 }
