@@ -135,6 +135,25 @@ bool lmcs_guard_copy(void *to, const void *from, size_t bytes)
     return lmcs_guard(&range, 1, copy, &c);
 }
 
+static void touch_and_store(void *context)
+{
+    const struct copy *c = context;
+    const uintptr_t end = (uintptr_t)c->to + c->bytes;
+    for (uintptr_t at = (uintptr_t)c->to; at < end; at = (at | (LMCS_PAGE_BYTES - 1)) + 1)
+        (void)*(const volatile char *)at;
+    if (c->from != NULL)
+        memcpy(c->to, c->from, c->bytes);
+    else
+        memset(c->to, 0, c->bytes);
+}
+
+bool lmcs_guard_store(void *to, const void *from, size_t bytes)
+{
+    struct copy c = {to, from, bytes};
+    struct lmcs_guarded range = {to, bytes};
+    return lmcs_guard(&range, 1, touch_and_store, &c);
+}
+
 void lmcs_guard_signals(sigset_t *blocked)
 {
     sigfillset(blocked);

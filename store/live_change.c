@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "content.h"
+#include "guard.h"
 #include "live.h"
 
 #define DOUBLE_FROM ((uint64_t)1 << 20) /* bytes: smaller tensors reserve nothing unless asked to */
@@ -553,7 +554,8 @@ static enum lmcs_status zero_tail(struct lmcs_live_body *body, uint64_t from, ui
     enum lmcs_status status = lmcs_transaction_will_store(body, from, last - from, error);
     if (status != LMCS_OK)
         return status;
-    memset(data + from, 0, last - from);
+    if (!lmcs_guard_store(data + from, NULL, last - from))
+        return fail_growth(body, LMCS_IO, end, "the medium can't be written", error);
     return body->transaction == NULL ? lmcs_heap_persist(body->pool->heap, data + from, last - from, error) : LMCS_OK;
 }
 

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "grow.h"
+#include "guard.h"
 #include "live.h"
 
 #define DEFAULT_LIMIT   ((uint64_t)1 << 30)
@@ -259,14 +260,21 @@ enum lmcs_status lmcs_transaction_will_store(struct lmcs_live_body *body, uint64
     struct lmcs_transaction *transaction = body->transaction;
     if (transaction == NULL || !transaction->is_declared || !body->stored || bytes == 0)
         return LMCS_OK;
+    void *copy = malloc(bytes < DECLARE_AT_ONCE ? bytes : DECLARE_AT_ONCE);
+    if (copy == NULL)
+        return lmcs_fail_memory(error);
     enum lmcs_status status = note_declared(transaction, body, offset, bytes, error);
     for (uint64_t n; status == LMCS_OK && bytes > 0; offset += n, bytes -= n) {
         n = bytes < DECLARE_AT_ONCE ? bytes : DECLARE_AT_ONCE;
-        struct lmcs_journaled entry = {.data = body->data + offset};
+        struct lmcs_journaled entry = {.data = copy};
         entry.place = lmcs_live_place(body->record, offset, &n);
         entry.bytes = n;
-        status = lmcs_undo_add(body->pool, transaction->sequence, &entry, &transaction->undo_at, error);
+        status = lmcs_guard_copy(copy, body->data + offset, n)
+                     ? lmcs_undo_add(body->pool, transaction->sequence, &entry, &transaction->undo_at, error)
+                     : lmcs_fail(error, LMCS_DAMAGED, 0, "%s: live tensor \"%.200s\": the medium can't be read",
+                                 body->pool->path, body->record->name);
     }
+    free(copy);
     return status;
 }
 

@@ -421,6 +421,12 @@ static void store_guarded(void *context)
     store_word(s->at, s->data, s->bytes);
 }
 
+static enum lmcs_status fail_store(const struct lmcs_live_body *body, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_IO, 0, "%s: live tensor \"%.200s\": the medium can't be written", body->pool->path,
+                     body->record->name);
+}
+
 /* What fails has changed nothing: also not what is seen through an address, or would be durable some time. */
 static void take_word_back(struct lmcs_live_body *body, struct storing *s, const uint64_t *before,
                            const struct lmcs_error *why)
@@ -442,8 +448,7 @@ static enum lmcs_status write_word(struct lmcs_live_body *body, uint64_t offset,
     uint64_t before = 0;
     bool readable = lmcs_guard_copy(&before, s.at, bytes);
     if (!lmcs_guard(&range, 1, store_guarded, &s))
-        return lmcs_fail(error, LMCS_IO, 0, "%s: live tensor \"%.200s\": the medium can't be written", body->pool->path,
-                         body->record->name);
+        return fail_store(body, error);
     lmcs_cell_stamp(body);
     struct lmcs_error local;
     error = error != NULL ? error : &local;
@@ -494,9 +499,7 @@ static enum lmcs_status write_tensor(struct lmcs_live_body *body, uint64_t offse
         return is_word(offset, bytes) ? write_word(body, offset, data, bytes, error)
                                       : write_journaled(body, offset, data, bytes, error);
     enum lmcs_status status = lmcs_transaction_will_store(body, offset, bytes, error);
-    if (status == LMCS_OK)
-        memcpy(body->data + offset, data, bytes);
-    return status;
+    return status != LMCS_OK || lmcs_guard_store(body->data + offset, data, bytes) ? status : fail_store(body, error);
 }
 
 /* Under both locks. */

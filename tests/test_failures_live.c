@@ -415,20 +415,20 @@ static void growth_refused(void **state)
     close_pool(pool);
 }
 
-struct user {
+struct holder {
     struct lmcs_live *live;
     atomic_bool stop;
 };
 
 static void *read_and_persist(void *argument)
 {
-    struct user *user = argument;
+    struct holder *holder = argument;
     struct lmcs_error error;
     float number;
-    while (!atomic_load(&user->stop)) {
-        OK(lmcs_live_read(user->live, 0, &number, sizeof number, &error));
+    while (!atomic_load(&holder->stop)) {
+        OK(lmcs_live_read(holder->live, 0, &number, sizeof number, &error));
         EXPECT(number == 1);
-        OK(lmcs_live_persist(user->live, 0, 4096, &error));
+        OK(lmcs_live_persist(holder->live, 0, 4096, &error));
     }
     return NULL;
 }
@@ -438,19 +438,19 @@ static void growth_refused_while_in_use(void **state)
 {
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
-    struct user user = {.live = new_tensor(pool, "w", 1024)};
+    struct holder holder = {.live = new_tensor(pool, "w", 1024)};
     pthread_t thread;
-    fill(user.live, 1);
-    EXPECT(pthread_create(&thread, NULL, read_and_persist, &user) == 0);
+    fill(holder.live, 1);
+    EXPECT(pthread_create(&thread, NULL, read_and_persist, &holder) == 0);
     for (int k = 0; k < 2000; k++) {
         refuse(PUBLISHING, 0, true);
-        FAILS(LMCS_NO_MEMORY, lmcs_live_resize(user.live, 1, &(uint64_t){4096}, &err));
+        FAILS(LMCS_NO_MEMORY, lmcs_live_resize(holder.live, 1, &(uint64_t){4096}, &err));
         refuse_no_more();
     }
-    atomic_store(&user.stop, true);
+    atomic_store(&holder.stop, true);
     pthread_join(thread, NULL);
-    fill(user.live, 1);
-    lmcs_live_close(user.live);
+    fill(holder.live, 1);
+    lmcs_live_close(holder.live);
     close_pool(pool);
 }
 

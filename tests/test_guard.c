@@ -17,6 +17,7 @@
 #include "content.h"
 #include "guard.h"
 #include "layout.h"
+#include "live.h"
 
 /* cmocka has a handler of SIGBUS of its own for each test, installed after ours: so each has a process of its own. */
 #define IN_CHILD(test)                                  \
@@ -29,7 +30,7 @@ static void break_page(const void *at)
 {
     void *page = (void *)((uintptr_t)at & ~(uintptr_t)(LMCS_PAGE_BYTES - 1));
     int fd = memfd_create("empty", MFD_CLOEXEC);
-    EXPECT(fd >= 0 && mmap(page, LMCS_PAGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == page);
+    EXPECT(fd >= 0 && mmap(page, LMCS_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == page);
     close(fd);
 }
 
@@ -341,6 +342,83 @@ static int line_is_read_from_the_file_then_here(void *argument)
 }
 IN_CHILD(line_is_read_from_the_file_then)
 
+/* ---- Live tensors ---- */
+
+/* Its second page can't be read, at its address or where the pool has it. */
+static struct lmcs_live *broken_live(struct lmcs_pool *pool, const char *name, bool in_pool)
+{
+    const uint64_t floats = 4000; /* not all of the last page */
+    struct lmcs_tensor tensor = {.name = name, .dtype = LMC_F32, .ndim = 1, .shape = &floats};
+    struct lmcs_live *live = NULL;
+    OK(lmcs_live_create(pool, "run", &tensor, NULL, &live, &err));
+    OK(lmcs_live_write(live, LMCS_PAGE_BYTES, &(float){5}, sizeof(float), &err));
+    OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+    uint64_t bytes = 1, place = lmcs_live_place(live->body->record, LMCS_PAGE_BYTES, &bytes);
+    break_page(in_pool ? (const char *)lmcs_media_at(pool->media, place, 1)
+                       : (char *)lmcs_live_data(live) + LMCS_PAGE_BYTES);
+    return live;
+}
+
+static int transactions_tell_what_fails_here(void *argument)
+{
+    const struct place *place = argument;
+    const unsigned char bytes[3 * LMCS_PAGE_BYTES] = {1};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    for (int declared = 0; declared < 2; declared++) {
+        char name[] = {(char)('a' + declared), '\0'};
+        struct lmcs_transaction_options options;
+        struct lmcs_transaction *transaction;
+        struct lmcs_live *live = broken_live(pool, name, false);
+        lmcs_transaction_options_init(&options);
+        options.flags = LMCS_TRANSACTION_DECLARED;
+        if (declared) {
+            OK(lmcs_transaction_begin(pool, "run", NULL, 0, &options, &transaction, &err));
+            FAILS(LMCS_DAMAGED, lmcs_transaction_declare(transaction, live, 0, 8192, &err));
+        } else {
+            OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+            break_page((char *)lmcs_live_data(live) + LMCS_PAGE_BYTES);
+            FAILS(LMCS_IO, lmcs_live_write(live, 0, bytes, 8192, &err));
+            EXPECT(*(const unsigned char *)lmcs_live_data(live) == 0);
+        }
+        EXPECT(strstr(err.message, name) != NULL);
+        lmcs_transaction_abort(transaction);
+        lmcs_live_close(live);
+    }
+    close_pool(pool);
+    return 0;
+}
+IN_CHILD(transactions_tell_what_fails)
+
+static int growth_tells_what_fails_here(void *argument)
+{
+    const struct place *place = argument;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = broken_live(pool, "a", false);
+    break_page((char *)lmcs_live_data(live) + 3 * LMCS_PAGE_BYTES);
+    FAILS(LMCS_IO, lmcs_live_resize(live, 1, &(uint64_t){4096}, &err)); /* within its pages */
+    OK(lmcs_live_resize(live, 1, &(uint64_t){8192}, &err));             /* at new addresses, which are whole */
+    lmcs_live_close(live);
+    close_pool(pool);
+    return 0;
+}
+IN_CHILD(growth_tells_what_fails)
+
+static int checkout_writes_anew_what_fails_here(void *argument)
+{
+    const struct place *place = argument;
+    float number = 0;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = broken_live(pool, "a", true);
+    OK(lmcs_live_checkout(pool, "run", "1", &err));
+    OK(lmcs_live_read(live, LMCS_PAGE_BYTES, &number, sizeof number, &err));
+    EXPECT(number == 5);
+    OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+    lmcs_live_close(live);
+    close_pool(pool);
+    return 0;
+}
+IN_CHILD(checkout_writes_anew_what_fails)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -352,6 +430,9 @@ int main(void)
         ON_BOTH(snapshot_writes_anew_what_cannot_be_compared),
         ON_DISK(compactor_leaves_what_it_cannot_read),
         ON_DISK(capture_codes_nothing_on_what_it_cannot_read),
+        ON_DISK(transactions_tell_what_fails),
+        ON_DISK(growth_tells_what_fails),
+        ON_DISK(checkout_writes_anew_what_fails),
         ON_DISK(links_leave_what_they_cannot_read),
         ON_DISK(delta_is_read_from_the_file_then),
         ON_DISK(line_is_read_from_the_file_then),
