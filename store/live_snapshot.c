@@ -466,6 +466,19 @@ static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live
     return wanted == 0 || wanted > most ? most : wanted;
 }
 
+/* A device is mapped as a whole, so a tensor in another place has another address, which its holders don't know. */
+static enum lmcs_status check_address(const struct restoring *r, const struct lmcs_live_record *now,
+                                      struct lmcs_error *error)
+{
+    if (now == NULL || now->df.form != LMCS_LIVE_TENSOR || !lmcs_media_is_device(r->pool->media))
+        return LMCS_OK;
+    struct lmcs_live_body *body = lmcs_live_body_of_id(r->pool->live, r->shelf->id, now->id);
+    return body == NULL || body->handles == 0
+               ? LMCS_OK
+               : lmcs_live_fail_in_use(body, "given what the snapshot has, which on a device is another address",
+                                       error);
+}
+
 /* Makes what a variable is to become, if that is something else than it is. */
 static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_error *error)
 {
@@ -484,6 +497,8 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
     if (!varies && bytes != like.df.bytes)
         status = fail_table(r->snapshot, error);
     bool same = status == LMCS_OK && is_unchanged(r, now, &like, lmcs_view_data(view, 0), bytes);
+    if (status == LMCS_OK && !same)
+        status = check_address(r, now, error);
     if (status == LMCS_OK && !same) {
         like.id = now != NULL ? now->id : 0;
         if (now != NULL && lmcs_cell_read(r->pool, now, NULL, &state, error) != LMCS_OK)

@@ -281,8 +281,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *po
 /*
  * Makes the shelf's live variables those of a snapshot (`which` as for lmcs_snapshot_find), in one step: variables that
  * it does not have are erased. They may be held: a tensor of the same dtype and shape gets its bytes under the address
- * that it has. LMCS_IN_USE when a held one would be erased, or would change form, dtype or shape. Needs room for all
- * that differs, beside what is there. LMCS_INVALID: the snapshot was not taken of live variables.
+ * that it has. LMCS_IN_USE when a held one would be erased, or would change form, dtype or shape; on a device, when a
+ * held tensor would change at all. Needs room for all that differs, beside what is there. LMCS_INVALID: the snapshot
+ * was not taken of live variables.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf,
                                                             const char *which, struct lmcs_error *error);

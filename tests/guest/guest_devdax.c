@@ -4,7 +4,7 @@
  *
  *   guest_devdax DEVICE [long]
  */
-#include "support.h"
+#include "test_live_support.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -311,6 +311,48 @@ static void killed_parent_with_a_child_alive(void **state)
     munmap(shared, sizeof *shared);
 }
 
+/* Tensors are changed where they lie, so transactions are declared; and one that is held can't get another place. */
+static void live_variables(void **state)
+{
+    (void)state;
+    struct lmcs_pool *pool = open_quiet(device);
+    struct lmcs_transaction *transaction;
+    struct lmcs_live *live = new_tensor(pool, "w", 5000);
+    put_text(pool, "word", "first");
+    fill(live, 1);
+    OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+    for (int commits = 0; commits < 2; commits++) {
+        OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+        OK(lmcs_transaction_declare(transaction, live, 0, 5000 * sizeof(float), &err));
+        float *w = lmcs_live_data(live);
+        for (int i = 0; i < 5000; i++)
+            w[i] = 7 + (float)i;
+        put_text(pool, "word", "second");
+        if (commits)
+            OK(lmcs_transaction_commit(transaction, &err));
+        else
+            lmcs_transaction_abort(transaction);
+        expect_filled(live, commits ? 7 : 1);
+        expect_text(pool, "word", commits ? "second" : "first");
+    }
+    FAILS(LMCS_IN_USE, lmcs_live_checkout(pool, "run", "1", &err));
+    EXPECT(strstr(err.message, "another address") != NULL);
+    expect_filled(live, 7);
+    lmcs_live_close(live);
+    close_pool(pool);
+    pool = open_pool(device, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
+    OK(lmcs_live_open(pool, "run", "w", &live, &err));
+    expect_filled(live, 7);
+    lmcs_live_close(live);
+    OK(lmcs_live_checkout(pool, "run", "1", &err));
+    OK(lmcs_live_open(pool, "run", "w", &live, &err));
+    expect_filled(live, 1);
+    expect_text(pool, "word", "first");
+    lmcs_live_close(live);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 /* A file that was only half made never shows; a device does, and says what to do. */
 static void creation_that_was_cut_short(void **state)
 {
@@ -356,6 +398,7 @@ int main(int argc, char **argv)
         ON_DEVICE(through_an_archive_and_back),
         ON_DEVICE(foreign_bytes_are_left_alone),
         ON_DEVICE(killed_parent_with_a_child_alive),
+        ON_DEVICE(live_variables),
         ON_DEVICE(creation_that_was_cut_short),
     };
     if (argc < 2)
