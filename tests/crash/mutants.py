@@ -522,10 +522,8 @@ MUTANTS = [
                 "    if (status == LMCS_OK && !later && any)\n",
             ),
             (
-                "    lmcs_live_give_difference(body->pool, body->record, record);\n"
-                "    lmcs_live_body_set(body, record);\n"
-                "    body->stored = record",
-                "    lmcs_live_body_set(body, record);\n    body->stored = record",
+                "    lmcs_live_give_difference(body->pool, old, record); /* which nobody writes to any more */\n",
+                "",
             ),
         ],
     ),
