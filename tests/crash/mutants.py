@@ -341,8 +341,7 @@ MUTANTS = [
             ),
             ("    body->slot = !body->slot;\n", ""),
         ],
-        ["--medium", "file", "--seed", "5"],
-        quick=True,
+        ["--medium", "dax", "--seed", "6"],
     ),
     Mutant(
         "value-unsynced",
