@@ -106,7 +106,7 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     else if (status == LMCS_OK && bytes > 0 && !body->is_private) {
         lmcs_cell_stamp(body); /* the fence below is for both */
         status = lmcs_heap_persist(live->pool->heap, body->data + offset, bytes, error);
-    } else if (bytes > 0) {
+    } else if (status == LMCS_OK && bytes > 0) {
         status = persist_home(body, offset, bytes, error);
     }
     pthread_mutex_unlock(&body->lock);
