@@ -319,24 +319,10 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
 
 /* ---- Comparing ---- */
 
-struct comparing {
-    const void *before, *now;
-    size_t bytes;
-    bool equal;
-};
-
-static void compare(void *context)
-{
-    struct comparing *c = context;
-    c->equal = memcmp(c->before, c->now, c->bytes) == 0;
-}
-
 /* What the pool has and can't give any more is not equal to anything: the tensor is written anew. */
 static bool equals_stored(const void *before, const void *now, size_t bytes)
 {
-    struct comparing c = {before, now, bytes, false};
-    struct lmcs_guarded range = {before, bytes};
-    return before != NULL && lmcs_guard(&range, 1, compare, &c) && c.equal;
+    return before != NULL && lmcs_guard_equal(before, now, bytes, 1);
 }
 
 static bool block_equals(const struct copying *copying, const struct lmcs_source *source, uint64_t block)

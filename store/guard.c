@@ -135,6 +135,25 @@ bool lmcs_guard_copy(void *to, const void *from, size_t bytes)
     return lmcs_guard(&range, 1, copy, &c);
 }
 
+struct comparing {
+    const void *one, *other;
+    size_t bytes;
+    bool equal;
+};
+
+static void compare(void *context)
+{
+    struct comparing *c = context;
+    c->equal = memcmp(c->one, c->other, c->bytes) == 0;
+}
+
+bool lmcs_guard_equal(const void *one, const void *other, size_t bytes, size_t guarded)
+{
+    struct comparing c = {one, other, bytes, false};
+    struct lmcs_guarded ranges[] = {{one, bytes}, {other, bytes}};
+    return lmcs_guard(ranges, guarded, compare, &c) && c.equal;
+}
+
 static void touch_and_store(void *context)
 {
     const struct copy *c = context;

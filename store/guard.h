@@ -29,6 +29,8 @@ bool lmcs_guard(const struct lmcs_guarded *ranges, size_t count, void (*work)(vo
 bool lmcs_guard_holds(void);
 /* memcpy whose source is guarded; what it leaves in `to` when it fails is unspecified. */
 bool lmcs_guard_copy(void *to, const void *from, size_t bytes);
+/* Whether bytes are the same; the first side, or both (`guarded`: 1, 2), may be unreadable, and equals nothing then. */
+bool lmcs_guard_equal(const void *one, const void *other, size_t bytes, size_t guarded);
 /* memcpy whose target is guarded, or zeros (NULL). All of it is touched before any of it changes. */
 bool lmcs_guard_store(void *to, const void *from, size_t bytes);
 

@@ -402,26 +402,6 @@ static bool same_note(const struct lmcs_live_record *a, const struct lmcs_live_r
     return a->df.note_bytes == b->df.note_bytes && memcmp(a->note, b->note, a->df.note_bytes) == 0;
 }
 
-struct comparing {
-    const void *there, *wanted;
-    size_t bytes;
-    bool equal;
-};
-
-static void compare(void *context)
-{
-    struct comparing *c = context;
-    c->equal = memcmp(c->there, c->wanted, c->bytes) == 0;
-}
-
-/* What can't be read is equal to nothing: it is written anew, or the view's reading tells. */
-static bool is_equal(const void *there, const void *wanted, size_t bytes)
-{
-    struct comparing c = {there, wanted, bytes, false};
-    struct lmcs_guarded ranges[] = {{there, bytes}, {wanted, bytes}};
-    return lmcs_guard(ranges, 2, compare, &c) && c.equal;
-}
-
 /* Whether what is there is what the view shows. Views of raw tensors are not checked: they must be, if it is not. */
 static bool is_unchanged(const struct restoring *r, const struct lmcs_live_record *now,
                          const struct lmcs_live_record *wanted, const void *data, uint64_t bytes)
@@ -437,7 +417,7 @@ static bool is_unchanged(const struct restoring *r, const struct lmcs_live_recor
         return same;
     }
     const void *there = now->df.part_count == 1 ? lmcs_media_at(r->pool->media, now->parts[0].offset, bytes) : NULL;
-    return bytes == 0 || (there != NULL && is_equal(there, data, bytes));
+    return bytes == 0 || (there != NULL && lmcs_guard_equal(there, data, bytes, 2));
 }
 
 /* Reads a tensor into its new place, by a mapping that nobody else knows. */

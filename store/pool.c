@@ -141,7 +141,54 @@ static void choose_method(struct lmcs_heap *heap)
     heap->method = heap->persistent || file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
-static void remove_forgotten(const char *path);
+/* Nothing yet, zeros, or the first bytes of a pool: what a file has that was to become one. */
+static bool begins_as_pool(int fd)
+{
+    unsigned char begin[8];
+    ssize_t n = pread(fd, begin, sizeof begin, 0);
+    return n == 0 || (n == (ssize_t)sizeof begin && (memcmp(begin, "PMEMOBJ", sizeof begin) == 0 ||
+                                                     memcmp(begin, "\0\0\0\0\0\0\0", sizeof begin) == 0));
+}
+
+/*
+ * Removes a file of that folder that was to become a pool, that nobody has open, and that has not been touched for a
+ * while. Or it is the pool at `path`: whoever gave it that name did not live to take the other one away.
+ */
+static void remove_if_forgotten(int folder, const char *name, const char *path)
+{
+    struct stat st, shown, now;
+    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
+        bool is_shown =
+            st.st_nlink == 2 && stat(path, &shown) == 0 && shown.st_dev == st.st_dev && shown.st_ino == st.st_ino;
+        bool is_left = st.st_nlink == 1 && time(NULL) - st.st_mtime > FORGOTTEN_S && begins_as_pool(fd) &&
+                       flock(fd, LOCK_EX | LOCK_NB) == 0; /* until it has gone */
+        if ((is_shown || is_left) && fstatat(folder, name, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == st.st_dev &&
+            now.st_ino == st.st_ino)
+            unlinkat(folder, name, 0);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Removes what processes that were killed while they made a pool at this path have left beside it. */
+static void remove_forgotten(const char *path)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    const char *base = slash == NULL ? path : path + (slash - folder) + 1;
+    if (slash != NULL)
+        slash[slash == folder] = '\0';
+    DIR *dir = opendir(slash == NULL ? "." : folder);
+    size_t n = strlen(base), mark = strlen(NEW_MARK);
+    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
+        if (strncmp(entry->d_name, base, n) == 0 && strncmp(entry->d_name + n, NEW_MARK, mark) == 0 &&
+            strlen(entry->d_name) == n + mark + 6)
+            remove_if_forgotten(dirfd(dir), entry->d_name, path);
+    if (dir != NULL)
+        closedir(dir);
+}
 
 /* Learns what can be learned once libpmemobj has the pool mapped; a file is at `door`. */
 static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct lmcs_error *error)
@@ -327,55 +374,6 @@ static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, 
          at += LMCS_ZONE_BYTES)
         status = back_range(fd, path, at & ~(uint64_t)(LMCS_PAGE_BYTES - 1), 2 * LMCS_PAGE_BYTES, error);
     return status;
-}
-
-/* Nothing yet, zeros, or the first bytes of a pool: what a file has that was to become one. */
-static bool begins_as_pool(int fd)
-{
-    unsigned char begin[8];
-    ssize_t n = pread(fd, begin, sizeof begin, 0);
-    return n == 0 || (n == (ssize_t)sizeof begin && (memcmp(begin, "PMEMOBJ", sizeof begin) == 0 ||
-                                                     memcmp(begin, "\0\0\0\0\0\0\0", sizeof begin) == 0));
-}
-
-/*
- * Removes a file of that folder that was to become a pool, that nobody has open, and that has not been touched for a
- * while. Or it is the pool at `path`: whoever gave it that name did not live to take the other one away.
- */
-static void remove_if_forgotten(int folder, const char *name, const char *path)
-{
-    struct stat st, shown, now;
-    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
-        bool is_shown =
-            st.st_nlink == 2 && stat(path, &shown) == 0 && shown.st_dev == st.st_dev && shown.st_ino == st.st_ino;
-        bool is_left = st.st_nlink == 1 && time(NULL) - st.st_mtime > FORGOTTEN_S && begins_as_pool(fd) &&
-                       flock(fd, LOCK_EX | LOCK_NB) == 0; /* until it has gone */
-        if ((is_shown || is_left) && fstatat(folder, name, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == st.st_dev &&
-            now.st_ino == st.st_ino)
-            unlinkat(folder, name, 0);
-    }
-    if (fd >= 0)
-        close(fd);
-}
-
-/* Removes what processes that were killed while they made a pool at this path have left beside it. */
-static void remove_forgotten(const char *path)
-{
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    const char *base = slash == NULL ? path : path + (slash - folder) + 1;
-    if (slash != NULL)
-        slash[slash == folder] = '\0';
-    DIR *dir = opendir(slash == NULL ? "." : folder);
-    size_t n = strlen(base), mark = strlen(NEW_MARK);
-    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
-        if (strncmp(entry->d_name, base, n) == 0 && strncmp(entry->d_name + n, NEW_MARK, mark) == 0 &&
-            strlen(entry->d_name) == n + mark + 6)
-            remove_if_forgotten(dirfd(dir), entry->d_name, path);
-    if (dir != NULL)
-        closedir(dir);
 }
 
 static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint64_t bytes, struct lmcs_error *error)
