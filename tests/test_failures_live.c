@@ -600,7 +600,7 @@ static void aborts_of_what_is_committed(void **state)
 
 static struct {
     struct lmcs_live *live;
-    const void *data;
+    const void *data; /* NULL: what is there is made durable */
     uint64_t offset;
     uint64_t bytes;
     enum lmcs_status status;
@@ -612,7 +612,8 @@ static struct {
 static void *write_there(void *argument)
 {
     (void)argument;
-    other.status = lmcs_live_write(other.live, other.offset, other.data, other.bytes, &other.error);
+    other.status = other.data != NULL ? lmcs_live_write(other.live, other.offset, other.data, other.bytes, &other.error)
+                                      : lmcs_live_persist(other.live, other.offset, other.bytes, &other.error);
     return NULL;
 }
 
@@ -623,16 +624,16 @@ static void start_other(void)
     usleep(50000);
 }
 
-/* A word, while what a commit has written can't be shared again. */
-static void word_while_unshared(void **state)
+/* A word, or a persist, while what a commit has written can't be shared again. */
+static void use_while_unshared(struct place *place, const void *data)
 {
-    struct place *place = *state;
+    unlink(place->pool);
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct lmcs_live *live = new_tensor(pool, "w", 3000);
     struct lmcs_transaction *transaction;
     fill(live, 1);
     other.live = live;
-    other.data = &(float){3};
+    other.data = data;
     other.offset = 0;
     other.bytes = sizeof(float);
     for (int i = 0; i < 2; i++) { /* the first one makes the journal, which maps as well */
@@ -653,6 +654,12 @@ static void word_while_unshared(void **state)
     EXPECT(w[0] == 1 && w[1] == 5);
     lmcs_live_close(live);
     close_pool(pool);
+}
+
+static void word_while_unshared(void **state)
+{
+    use_while_unshared(*state, &(float){3});
+    use_while_unshared(*state, NULL);
 }
 
 /* A long write, while another one fails that has its journal: that one is not written over. */
