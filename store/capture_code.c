@@ -117,7 +117,7 @@ static void prepare(struct batch *batch, struct coded *item)
 static void code_item(struct coded *item)
 {
     item->status = lmcs_coding_run(&item->coding, &item->error);
-    if (item->status == LMCS_DAMAGED) /* its base can't be read: it is written raw */
+    if (item->status == LMCS_DAMAGED) /* it or its base can't be read: it is copied, or that says so */
         item->coding.worthwhile = item->coding.is_known = false;
 }
 

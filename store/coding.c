@@ -305,7 +305,7 @@ static void guard_sources(struct encoding *e)
 {
     const struct lmcs_coding *coding = e->coding;
     if (coding->link == NULL) {
-        e->sources[0] = (struct lmcs_guarded){coding->data, coding->may_change ? 0 : coding->raw_bytes};
+        e->sources[0] = (struct lmcs_guarded){coding->data, coding->raw_bytes};
         e->sources[1] = (struct lmcs_guarded){coding->base, coding->base != NULL ? coding->raw_bytes : 0};
         e->source_count = 2;
         return;

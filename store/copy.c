@@ -6,7 +6,11 @@
  * cache-sized piece at a time into a buffer on its stack; that buffer, not the tensor, is hashed and written, so a
  * tensor that changes meanwhile gives a torn snapshot but never one that looks damaged. Strided data is gathered
  * into the same buffer, so no tensor is ever copied whole.
+ *
+ * The memory of a tensor may fail too (a live tensor lies in the pool; others lie in files that are mapped): a guard
+ * makes that an error of the capture. Nothing within it takes a lock when it touches the tensor.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +100,50 @@ static void fetch(const struct lmcs_source *source, uint64_t at, uint64_t bytes,
         gather(&source->entry->tensor, source->strides, source->data, at, bytes, to);
 }
 
+/* All that a source may touch. */
+static struct lmcs_guarded range_of(const struct lmcs_source *source)
+{
+    const struct lmcs_tensor *tensor = &source->entry->tensor;
+    uintptr_t from = (uintptr_t)source->data, to = from;
+    if (source->strides == NULL)
+        return (struct lmcs_guarded){source->data, source->entry->raw_bytes};
+    for (uint32_t i = 0; i < tensor->ndim; i++) {
+        uintptr_t reach = (tensor->shape[i] - 1) * (uintptr_t)source->strides[i];
+        if (source->strides[i] < 0)
+            from += reach;
+        else
+            to += reach;
+    }
+    return (struct lmcs_guarded){(const void *)from, to - from + lmc_dtype_size(tensor->dtype)};
+}
+
+struct fetching {
+    const struct lmcs_source *source;
+    uint64_t at;
+    uint64_t bytes;
+    void *to;
+};
+
+static void fetch_all(void *context)
+{
+    const struct fetching *f = context;
+    fetch(f->source, f->at, f->bytes, f->to);
+}
+
+static bool fetch_guarded(const struct lmcs_source *source, uint64_t at, uint64_t bytes, void *to)
+{
+    struct fetching fetching = {source, at, bytes, to};
+    struct lmcs_guarded range = range_of(source);
+    return lmcs_guard(&range, 1, fetch_all, &fetching);
+}
+
+static enum lmcs_status fail_source(const struct lmcs_captured *entry, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_IO, EIO,
+                     "tensor \"%s\": its memory can't be read (a page that failed, or a mapped file that was cut)",
+                     entry->tensor.name);
+}
+
 /* ---- Jobs ---- */
 
 struct job {
@@ -154,8 +202,15 @@ static enum lmcs_status run_jobs(struct copying *copying, void (*work)(void *con
 
 /* ---- Copying ---- */
 
-static void copy_block(struct copying *copying, const struct job *job)
+struct block_copy {
+    struct copying *copying;
+    const struct job *job;
+};
+
+static void copy_block(void *context)
 {
+    struct copying *copying = ((const struct block_copy *)context)->copying;
+    const struct job *job = ((const struct block_copy *)context)->job;
     struct lmcs_source *source = &copying->sources[job->first];
     struct lmcs_captured *entry = source->entry;
     _Alignas(64) unsigned char piece[PIECE_BYTES];
@@ -196,7 +251,11 @@ static void copy_small(struct copying *copying, const struct job *job)
         struct lmcs_captured *entry = source->entry;
         uint64_t offset = entry->content.parts[0].offset;
         memset(piece + (end - start), 0, offset - end);
-        fetch(source, 0, entry->raw_bytes, piece + (offset - start));
+        if (!fetch_guarded(source, 0, entry->raw_bytes, piece + (offset - start))) {
+            fail_source(entry, &error);
+            fail_job(copying, &error);
+            return;
+        }
         entry->only_hash = lmc_hash128(piece + (offset - start), entry->raw_bytes);
         end = offset + entry->raw_bytes;
     }
@@ -210,10 +269,17 @@ static void copy_job(void *context, uint64_t i)
     const struct job *job = &copying->jobs[i];
     if (atomic_load_explicit(&copying->failed, memory_order_relaxed))
         return;
-    if (job->count == 0)
-        copy_block(copying, job);
-    else
+    if (job->count > 0) {
         copy_small(copying, job);
+        return;
+    }
+    struct block_copy block = {copying, job};
+    struct lmcs_guarded range = range_of(&copying->sources[job->first]);
+    struct lmcs_error error;
+    if (!lmcs_guard(&range, 1, copy_block, &block)) {
+        fail_source(copying->sources[job->first].entry, &error);
+        fail_job(copying, &error);
+    }
 }
 
 static void drain_thread(void *context)
@@ -319,10 +385,13 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
 
 /* ---- Comparing ---- */
 
-/* What the pool has and can't give any more is not equal to anything: the tensor is written anew. */
+/*
+ * What the pool has and can't give any more is not equal to anything: the tensor is written anew. Where the tensor can't
+ * be read either, copying it will say so.
+ */
 static bool equals_stored(const void *before, const void *now, size_t bytes)
 {
-    return before != NULL && lmcs_guard_equal(before, now, bytes, 1);
+    return before != NULL && lmcs_guard_equal(before, now, bytes, 2);
 }
 
 static bool block_equals(const struct copying *copying, const struct lmcs_source *source, uint64_t block)
@@ -334,7 +403,8 @@ static bool block_equals(const struct copying *copying, const struct lmcs_source
         const void *before = lmcs_payload_at(copying->pool->media, source->before, at + done, n);
         const void *now = (const char *)source->data + at + done;
         if (source->strides != NULL) {
-            gather(&source->entry->tensor, source->strides, source->data, at + done, n, piece);
+            if (!fetch_guarded(source, at + done, n, piece))
+                return false;
             now = piece;
         }
         if (!equals_stored(before, now, n))
@@ -402,25 +472,43 @@ enum lmcs_status lmcs_compare_sources(struct lmcs_pool *pool, struct lmcs_source
 
 /* ---- Filled in place ---- */
 
+struct reserved_block {
+    struct lmcs_pool *pool;
+    struct lmcs_captured *entry;
+    uint64_t block;
+    enum lmcs_status status;
+    struct lmcs_error *error;
+};
+
+/* Writes what was filled aside, or flushes what was filled in place, and hashes it. */
+static void finish_block(void *context)
+{
+    struct reserved_block *r = context;
+    struct lmcs_captured *entry = r->entry;
+    const char *data = (const char *)entry->reserved + r->block * LMC_BLOCK_BYTES;
+    uint64_t bytes = block_bytes(entry, r->block);
+    if (entry->reserved_aside)
+        r->status =
+            lmcs_payload_write(r->pool->heap, &entry->content, r->block * LMC_BLOCK_BYTES, data, bytes, r->error);
+    else
+        lmcs_heap_flush(r->pool->heap, entry->content.parts[0].offset + r->block * LMC_BLOCK_BYTES, bytes);
+    struct lmc_hash hash = lmc_hash128(data, bytes);
+    if (entry->hashes != NULL)
+        entry->hashes[r->block] = hash;
+    else
+        entry->only_hash = hash;
+}
+
 enum lmcs_status lmcs_hash_reserved(struct lmcs_pool *pool, struct lmcs_captured *entry, struct lmcs_error *error)
 {
+    struct lmcs_guarded range = {entry->reserved, entry->raw_bytes};
+    struct reserved_block reserved = {pool, entry, 0, LMCS_OK, error};
     uint64_t blocks = lmc_block_count(entry->raw_bytes);
-    for (uint64_t block = 0; block < blocks; block++) {
-        const char *data = (const char *)entry->reserved + block * LMC_BLOCK_BYTES;
-        uint64_t bytes = block_bytes(entry, block);
-        if (entry->reserved_aside) {
-            enum lmcs_status status =
-                lmcs_payload_write(pool->heap, &entry->content, block * LMC_BLOCK_BYTES, data, bytes, error);
-            if (status != LMCS_OK)
-                return status;
-        } else {
-            lmcs_heap_flush(pool->heap, entry->content.parts[0].offset + block * LMC_BLOCK_BYTES, bytes);
-        }
-        struct lmc_hash hash = lmc_hash128(data, bytes);
-        if (blocks > 1)
-            entry->hashes[block] = hash;
-        else
-            entry->only_hash = hash;
+    for (; reserved.block < blocks; reserved.block++) {
+        if (!lmcs_guard(&range, 1, finish_block, &reserved))
+            return fail_source(entry, error);
+        if (reserved.status != LMCS_OK)
+            return reserved.status;
     }
     if (blocks == 0)
         entry->only_hash = lmc_hash128(NULL, 0);

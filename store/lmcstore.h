@@ -298,7 +298,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *po
  * Puts tensors, by value: when it returns, all `data` may change. Copies with the pool's threads. A tensor whose
  * bytes equal those that the newest snapshot of the shelf has raw under the same name, dtype and shape shares them.
  * data[i] points to the element with index (0, ..., 0); it may be NULL when the tensor is empty. A data that changes
- * while it is copied gives a torn but valid tensor. After a failure the capture can only be aborted.
+ * while it is copied gives a torn but valid tensor. LMCS_IO names a tensor whose memory can't be read (a page that
+ * failed, or a mapped file that was cut). After a failure the capture can only be aborted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture,
                                                           const struct lmcs_tensor *tensors, const void *const *data,

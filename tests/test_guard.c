@@ -419,6 +419,117 @@ static int checkout_writes_anew_what_fails_here(void *argument)
 }
 IN_CHILD(checkout_writes_anew_what_fails)
 
+/* ---- What a capture is given ---- */
+
+static int snapshot_tells_of_a_live_tensor_that_fails_here(void *argument)
+{
+    const struct place *place = argument;
+    for (int changed = 0; changed < 2; changed++) {
+        char path[512];
+        place_path(place, changed ? "changed" : "unchanged", path);
+        struct lmcs_pool *pool = open_quiet(path);
+        struct lmcs_live *live = broken_live(pool, "weights", true);
+        if (changed)
+            OK(lmcs_live_write(live, 0, &(float){6}, sizeof(float), &err));
+        FAILS(LMCS_IO, lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+        EXPECT(strstr(err.message, "\"weights\"") != NULL);
+        check_pool(pool);
+        lmcs_live_close(live);
+        OK(lmcs_live_erase(pool, "run", "weights", &err));
+        OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+        close_pool(pool);
+    }
+    return 0;
+}
+IN_CHILD(snapshot_tells_of_a_live_tensor_that_fails)
+
+/* A tensor whose last page can't be read. */
+struct failing {
+    uint64_t shape[2];
+    int64_t strides[2];
+    bool is_strided;
+};
+
+static void put_failing(struct lmcs_pool *pool, const struct failing *failing)
+{
+    struct lmcs_tensor tensors[] = {
+        {.name = "whole", .dtype = LMC_U8, .ndim = 1, .shape = &(uint64_t){100}},
+        {.name = "failing", .dtype = LMC_U8, .ndim = 2, .shape = failing->shape},
+    };
+    uint64_t count = failing->shape[0] * failing->shape[1], number = 0;
+    const size_t bytes = 2 * (size_t)count + 2 * LMCS_PAGE_BYTES;
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    struct rng rng = {5};
+    for (size_t i = 0; i < bytes; i++)
+        memory[i] = (char)rng_below(&rng, 8);
+    const char *data = memory;
+    if (failing->is_strided) {
+        tensors[1].strides = failing->strides;
+        data += failing->strides[0] < 0 ? (failing->shape[0] - 1) * (uint64_t)-failing->strides[0] : 0;
+        data += failing->strides[1] < 0 ? (failing->shape[1] - 1) * (uint64_t)-failing->strides[1] : 0;
+    }
+    for (int round = 0; round < 2; round++) {
+        struct lmcs_capture *capture;
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        if (round == 0) {
+            OK(lmcs_capture_put(capture, tensors, (const void *[]){memory, data}, 2, &err));
+            OK(lmcs_capture_commit(capture, NULL, &number, &err));
+            break_page(memory + (failing->is_strided ? 2 * count - 1 : count - 1));
+        } else {
+            FAILS(LMCS_IO, lmcs_capture_put(capture, tensors, (const void *[]){memory, data}, 2, &err));
+            EXPECT(strstr(err.message, "\"failing\"") != NULL);
+            FAILS(LMCS_INVALID, lmcs_capture_commit(capture, NULL, &number, &err));
+        }
+    }
+    struct lmcs_shelf_info info;
+    OK(lmcs_shelf_info(pool, "run", &info, &err));
+    EXPECT(info.latest == number);
+    check_pool(pool);
+    munmap(memory, bytes);
+}
+
+static int put_tells_of_memory_that_fails_here(void *argument)
+{
+    const struct place *place = argument;
+    const struct failing failing[] = {
+        {.shape = {5, 1000}},
+        {.shape = {3, LMC_BLOCK_BYTES}},
+        {.shape = {5, 1000}, .strides = {2000, 2}, .is_strided = true},
+        {.shape = {5, 1000}, .strides = {-2000, 2}, .is_strided = true},
+        {.shape = {3, LMC_BLOCK_BYTES}, .strides = {2 * LMC_BLOCK_BYTES, -2}, .is_strided = true},
+    };
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    for (int coded = 0; coded < 2; coded++) {
+        set_policy(pool, "run", coded ? "encode=always" : "encode=never");
+        for (size_t i = 0; i < sizeof failing / sizeof *failing; i++)
+            put_failing(pool, &failing[i]);
+    }
+    close_pool(pool);
+    return 0;
+}
+IN_CHILD(put_tells_of_memory_that_fails)
+
+static int commit_tells_of_reserved_memory_that_fails_here(void *argument)
+{
+    const struct place *place = argument;
+    const uint64_t shape[] = {3 * LMC_BLOCK_BYTES};
+    const struct lmcs_tensor tensor = {.name = "reserved", .dtype = LMC_U8, .ndim = 1, .shape = shape};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_capture *capture;
+    void *data;
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    OK(lmcs_capture_reserve(capture, &tensor, &data, &err));
+    memset(data, 1, shape[0]);
+    break_page((char *)data + shape[0] - 1);
+    FAILS(LMCS_IO, lmcs_capture_commit(capture, NULL, NULL, &err));
+    EXPECT(strstr(err.message, "\"reserved\"") != NULL);
+    check_pool(pool);
+    close_pool(pool);
+    return 0;
+}
+IN_CHILD(commit_tells_of_reserved_memory_that_fails)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -433,6 +544,9 @@ int main(void)
         ON_DISK(transactions_tell_what_fails),
         ON_DISK(growth_tells_what_fails),
         ON_DISK(checkout_writes_anew_what_fails),
+        ON_BOTH(snapshot_tells_of_a_live_tensor_that_fails),
+        ON_BOTH(put_tells_of_memory_that_fails),
+        ON_BOTH(commit_tells_of_reserved_memory_that_fails),
         ON_DISK(links_leave_what_they_cannot_read),
         ON_DISK(delta_is_read_from_the_file_then),
         ON_DISK(line_is_read_from_the_file_then),
