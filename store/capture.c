@@ -22,6 +22,7 @@
 #include "compact.h"
 #include "grow.h"
 #include "guard.h"
+#include "live.h"
 #include "meta.h"
 #include "relations.h"
 #include "shelf.h"
@@ -87,6 +88,7 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
                                  struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
+    bool holds_live = lmcs_live_holds(pool, name); /* only this thread can change that */
     pthread_mutex_lock(&pool->captures);
     struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, error);
     if (busy == NULL)
@@ -96,6 +98,12 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
             status = lmcs_fail(error, LMCS_INVALID, 0,
                                "%s: this thread has a capture on shelf \"%s\" that is neither committed nor aborted",
                                pool->path, name);
+        else if (holds_live && busy->waits)
+            status =
+                lmcs_fail(error, LMCS_INVALID, 0,
+                          "%s: this thread has a transaction on shelf \"%s\", for whose end the capture waits that "
+                          "has the shelf: commit or abort it first",
+                          pool->path, name);
         else
             pthread_cond_wait(&pool->captures_changed, &pool->captures);
     }
@@ -347,6 +355,14 @@ enum lmcs_status lmcs_capture_place(struct lmcs_capture *capture, struct lmcs_po
     *pool = capture->pool;
     *shelf = capture->busy->name;
     return check_open(capture, error);
+}
+
+void lmcs_capture_waits(struct lmcs_capture *capture, bool waits)
+{
+    pthread_mutex_lock(&capture->pool->captures);
+    capture->busy->waits = waits;
+    pthread_cond_broadcast(&capture->pool->captures_changed);
+    pthread_mutex_unlock(&capture->pool->captures);
 }
 
 /* Finds the identities of new entries, and what the base snapshot has under them. */

@@ -75,6 +75,8 @@ enum lmcs_status lmcs_code_sources(const struct lmcs_code_from *from, struct lmc
 /* Whose capture it is, while it can be put to. */
 enum lmcs_status lmcs_capture_place(struct lmcs_capture *capture, struct lmcs_pool **pool, const char **shelf,
                                     struct lmcs_error *error);
+/* From here until false it may wait for a transaction of live variables: who has that and wants the shelf is refused. */
+void lmcs_capture_waits(struct lmcs_capture *capture, bool waits);
 
 /* A shelf as this process uses it: who captures on it, and what is to be told. */
 struct lmcs_busy_shelf {
@@ -83,13 +85,17 @@ struct lmcs_busy_shelf {
     bool busy;
     bool has_owner; /* a capture that is not committed yet, begun by `owner` */
     pthread_t owner;
+    bool waits; /* its capture waits for a transaction of the shelf's live variables to end */
     bool untold; /* an asynchronous capture failed and nobody has been told */
     struct lmcs_error failure;
     uint64_t prune_from; /* the shelf's next number from which on the compactor looks at what its policy keeps */
     uint64_t loaded;     /* number last loaded for training or committed by this process; 0: none */
     uint64_t loads;      /* how often one was marked as loaded */
 };
-/* Takes a shelf for a capture, a removal or a restore: waits for the one before. */
+/*
+ * Takes a shelf for a capture, a removal or a restore: waits for the one before. LMCS_INVALID: that one is this thread's,
+ * or waits for a transaction of this thread's to end.
+ */
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
                                  struct lmcs_error *error);
 /* The same for the background: false when it would have to wait. */

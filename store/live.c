@@ -277,6 +277,17 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
     return LMCS_OK;
 }
 
+bool lmcs_live_holds(struct lmcs_pool *pool, const char *name)
+{
+    const struct lmcs_live_shelf *shelf;
+    pthread_mutex_lock(&pool->live->lock);
+    for (shelf = pool->live->shelves; shelf != NULL; shelf = shelf->next)
+        if (shelf->held && pthread_equal(shelf->holder, pthread_self()) && strcmp(shelf->name, name) == 0)
+            break;
+    pthread_mutex_unlock(&pool->live->lock);
+    return shelf != NULL;
+}
+
 void lmcs_live_let_go(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf)
 {
     shelf->held = false;

@@ -125,6 +125,8 @@ static enum lmcs_status drop_some(struct lmcs_pool *pool, uint64_t shelf, struct
     if (status == LMCS_CANCELLED && some.count == AT_ONCE)
         status = LMCS_OK;
     if (status == LMCS_OK && some.count > 0)
+        status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK && some.count > 0)
         status = lmcs_live_commit_changes(pool, some.changes, some.count, 0, error);
     for (size_t i = 0; i < some.count; i++) {
         if (status == LMCS_OK) {

@@ -283,18 +283,20 @@ enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs
     if (status != LMCS_OK)
         return status;
     struct lmcs_live_store *live = putting.pool->live;
+    lmcs_capture_waits(capture, true);
     pthread_mutex_lock(&live->lock);
     status = lmcs_live_check(putting.pool, true, error);
     if (status == LMCS_OK)
         status = lmcs_live_shelf_find(putting.pool, name, false, &shelf, error);
     if (status == LMCS_OK && shelf != NULL)
         status = lmcs_live_hold(putting.pool, shelf, UINT32_MAX, error);
-    if (status != LMCS_OK) {
-        pthread_mutex_unlock(&live->lock);
-        return status;
-    }
-    status = prepare(&putting, shelf, error);
+    bool held = status == LMCS_OK;
+    if (held)
+        status = prepare(&putting, shelf, error);
     pthread_mutex_unlock(&live->lock);
+    lmcs_capture_waits(capture, false);
+    if (!held)
+        return status;
     if (status == LMCS_OK)
         status = lmcs_capture_put(capture, putting.tensors, putting.data, putting.list.count + 1, error);
     pthread_mutex_lock(&live->lock);

@@ -222,6 +222,56 @@ static void snapshots_in_a_storm(void **state)
     close_pool(pool);
 }
 
+struct waiting {
+    struct lmcs_pool *pool;
+    struct lmcs_capture *capture;
+    atomic_int has_shelf; /* the capture has begun */
+    useconds_t before;    /* it puts what is live */
+};
+
+static void *capture_live(void *argument)
+{
+    struct waiting *waiting = argument;
+    struct lmcs_error error;
+    EXPECT(lmcs_capture_begin(waiting->pool, "run", &waiting->capture, &error) == LMCS_OK);
+    atomic_store(&waiting->has_shelf, 1);
+    usleep(waiting->before);
+    EXPECT(lmcs_capture_put_live(waiting->capture, &error) == LMCS_OK);
+    EXPECT(lmcs_capture_commit(waiting->capture, NULL, NULL, &error) == LMCS_OK);
+    return NULL;
+}
+
+/* A capture waits for a transaction, within which its thread wants the shelf: one of them has to give way. */
+static void transactions_and_captures_wait_for_each_other(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 1000);
+    for (int late = 0; late < 2; late++) {
+        struct waiting waiting = {.pool = pool, .before = late ? 100000 : 0};
+        struct lmcs_transaction *transaction;
+        struct lmcs_capture *capture;
+        pthread_t thread;
+        OK(lmcs_transaction_begin(pool, "run", &w, 1, NULL, &transaction, &err));
+        EXPECT(pthread_create(&thread, NULL, capture_live, &waiting) == 0);
+        while (atomic_load(&waiting.has_shelf) == 0)
+            usleep(100);
+        if (!late)
+            usleep(100000); /* so that it waits most likely; either order is right */
+        FAILS(LMCS_INVALID, lmcs_capture_begin(pool, "run", &capture, &err));
+        EXPECT(strstr(err.message, "transaction") != NULL);
+        FAILS(LMCS_INVALID, lmcs_shelf_drop(pool, "run", false, NULL, &err));
+        OK(lmcs_transaction_commit(transaction, &err));
+        pthread_join(thread, NULL);
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        OK(lmcs_capture_put_live(capture, &err));
+        lmcs_capture_abort(capture);
+    }
+    lmcs_live_close(w);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +281,7 @@ int main(void)
         ON_BOTH(full_pools_stay_as_they_are),
         ON_MEMORY_ONLY(captures_take_more_beside),
         ON_BOTH(snapshots_in_a_storm),
+        ON_MEMORY_ONLY(transactions_and_captures_wait_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
