@@ -803,14 +803,14 @@ struct checkpoint {
     uint64_t offset; /* 0: none yet */
     uint64_t records;
     struct lmc_hasher headers;
-    uint64_t shelves, snapshots, identities, contents;
+    uint64_t shelves, snapshots, identities, contents, tags;
 };
 
 static void note_checkpoint(const struct lmcs_archive_reader *reader, struct checkpoint *point)
 {
     *point =
         (struct checkpoint){reader->source.offset,  reader->source.number,  reader->source.headers, reader->shelf_count,
-                            reader->snapshot_count, reader->identity_count, reader->content_count};
+                            reader->snapshot_count, reader->identity_count, reader->content_count,  reader->tag_count};
 }
 
 /* Reads what is there of an archive, as far as it is whole. */
@@ -848,6 +848,7 @@ static enum lmcs_status go_on_at(struct lmcs_dump *dump, const struct lmcs_archi
     dump->end.snapshots = point->snapshots;
     dump->end.identities = point->identities;
     dump->end.contents = point->contents;
+    dump->end.tags = point->tags;
     dump->end.records = point->records;
     dump->headers = point->headers;
     dump->bytes = point->offset;
