@@ -304,7 +304,11 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *po
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture,
                                                           const struct lmcs_tensor *tensors, const void *const *data,
                                                           size_t count, struct lmcs_error *error);
-/* Puts `tensor` as another name of one already in this capture with the same dtype and shape: one content. */
+/*
+ * Puts `tensor` as another name of one already in this capture with the same dtype and shape: one content. That says
+ * nothing of memory: who wants two names to be one tensor again has to note it (tensors of equal bytes may get to share
+ * a content too, when they are restored from an archive).
+ */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture,
                                                                const struct lmcs_tensor *tensor,
                                                                const char *existing_name, struct lmcs_error *error);
@@ -591,9 +595,10 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_read_range(struct lmcs_sn
 struct lmcs_view;
 
 enum lmcs_view_flags {
-    LMCS_VIEW_PRIVATE = 1, /* writable, copy on write: what is written is seen by this view alone. Default: read-only */
-    LMCS_VIEW_VERIFY = 2,  /* check the checksums of mapped payloads too, before returning */
-    LMCS_VIEW_COPY = 4     /* anonymous memory for all: nothing of the file stays mapped */
+    /* Writable, copy on write: what is written is seen by this view, under this name, alone. Default: read-only. */
+    LMCS_VIEW_PRIVATE = 1,
+    LMCS_VIEW_VERIFY = 2, /* check the checksums of mapped payloads too, before returning */
+    LMCS_VIEW_COPY = 4    /* anonymous memory for all: nothing of the file stays mapped */
 };
 
 /*

@@ -7,6 +7,9 @@
  * payloads copy on write: few mappings, for the kernel allows 65,530, and small tensors that share a page share its
  * private copy too. Deltas are decoded into anonymous memory. What is mapped is pinned until the view is closed; a
  * view holds the media and its leases itself, so it may outlive its pool.
+ *
+ * Contents are shared by whatever has equal bytes (an archive's are, for one), so names of one content need have nothing
+ * to do with each other: what can be written to is each name's own.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,8 +23,9 @@
 #include "relations.h"
 #include "snapshot.h"
 
-#define CLUSTER_GAP ((uint64_t)1 << 20)
-#define DATA_ALIGN  64u
+#define CLUSTER_GAP  ((uint64_t)1 << 20)
+#define DOUBLE_BYTES ((uint64_t)256 << 10) /* from which on another name of a content is mapped, not copied */
+#define DATA_ALIGN   64u
 
 struct viewed {
     struct lmcs_entry entry;
@@ -232,16 +236,54 @@ static enum lmcs_status map_cluster(struct lmcs_view *view, struct viewed **item
     return status;
 }
 
+static uint64_t copied_bytes(const struct viewed *item)
+{
+    return item->entry.raw_bytes < DOUBLE_BYTES ? (item->entry.raw_bytes + DATA_ALIGN - 1) & ~(uint64_t)(DATA_ALIGN - 1)
+                                                : 0;
+}
+
+/* Items whose content another item has been given: large ones get mappings, small ones copies in one piece of memory. */
+static enum lmcs_status map_doubles(struct lmcs_view *view, struct viewed **doubles, size_t count,
+                                    struct lmcs_error *error)
+{
+    uint64_t total = 0;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; i < count; i++)
+        total += copied_bytes(doubles[i]);
+    char *at = total > 0 ? reserve_addresses(view, total, PROT_READ | PROT_WRITE, error) : NULL;
+    if (total > 0 && at == NULL)
+        return LMCS_NO_MEMORY;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        struct viewed *item = doubles[i];
+        if (copied_bytes(item) == 0) {
+            status = map_cluster(view, &item, 1, error);
+            continue;
+        }
+        status = lmcs_media_read(view->media, item->parts[0].offset, at, item->entry.raw_bytes, error);
+        if (status != LMCS_OK)
+            lmcs_error_prefix(error, "tensor \"%.200s\": ", item->entry.tensor.name);
+        item->data = at;
+        at += copied_bytes(item);
+    }
+    return status;
+}
+
 static enum lmcs_status map_private(struct lmcs_view *view, struct lmcs_error *error)
 {
-    struct viewed **items = malloc((view->count + 1) * sizeof(struct viewed *));
+    struct viewed **items = malloc((view->count + 1) * 2 * sizeof(struct viewed *));
     if (items == NULL)
         return lmcs_fail_memory(error);
-    size_t count = 0;
+    struct viewed **doubles = items + view->count;
+    size_t all = 0, count = 0, double_count = 0;
     for (size_t i = 0; i < view->count; i++)
         if (is_mapped(&view->items[i]) && view->items[i].part_count == 1)
-            items[count++] = &view->items[i];
-    qsort(items, count, sizeof(struct viewed *), by_place);
+            items[all++] = &view->items[i];
+    qsort(items, all, sizeof(struct viewed *), by_place);
+    for (size_t i = 0; i < all; i++)
+        if (count > 0 && by_place(&items[count - 1], &items[i]) == 0)
+            doubles[double_count++] = items[i];
+        else
+            items[count++] = items[i];
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0, first = 0; status == LMCS_OK && i < count; i++) {
         bool last = i + 1 == count ||
@@ -251,6 +293,8 @@ static enum lmcs_status map_private(struct lmcs_view *view, struct lmcs_error *e
         status = map_cluster(view, items + first, i + 1 - first, error);
         first = i + 1;
     }
+    if (status == LMCS_OK)
+        status = map_doubles(view, doubles, double_count, error);
     free(items);
     return status;
 }

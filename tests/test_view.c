@@ -1069,6 +1069,50 @@ static void a_file_that_is_cut_while_it_is_read(void **state)
     state_free(now);
 }
 
+/* Names of one content, small and large: writing under one is not seen under another. */
+static void names_of_one_content_have_memory_of_their_own(void **state)
+{
+    struct place *place = *state;
+    const uint64_t sizes[] = {40, 3000, 70000, 3000000};
+    enum { SIZES = 4, NAMES = 3, ALL = SIZES * NAMES };
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_capture *capture;
+    struct rng rng = {31};
+    struct state *held = state_of_sizes(&rng, sizes, SIZES);
+    char names[ALL][16];
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    for (size_t i = 0; i < ALL; i++) {
+        const struct held *of = &held->tensors[i / NAMES];
+        struct lmcs_tensor tensor = {.name = names[i], .dtype = LMC_U8, .ndim = 1, .shape = of->shape};
+        const void *data = of->data;
+        snprintf(names[i], sizeof names[i], "%zu.%zu", i / NAMES, i % NAMES);
+        if (i % NAMES == 0)
+            OK(lmcs_capture_put(capture, &tensor, &data, 1, &err));
+        else
+            OK(lmcs_capture_put_same(capture, &tensor, names[i / NAMES * NAMES], &err));
+    }
+    OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+    for (int twice = 0; twice < 2; twice++) {
+        struct lmcs_view *view = view_of(pool, 1, LMCS_VIEW_PRIVATE | (twice ? LMCS_VIEW_VERIFY : 0));
+        EXPECT(lmcs_view_count(view) == ALL);
+        for (size_t i = 0; i < ALL; i++) {
+            size_t of = (size_t)(lmcs_view_entry(view, i)->tensor.name[0] - '0');
+            EXPECT((uintptr_t)lmcs_view_data(view, i) % 64 == 0);
+            EXPECT(memcmp(lmcs_view_data(view, i), held->tensors[of].data, sizes[of]) == 0);
+            memset(lmcs_view_data(view, i), (int)i + 1, sizes[of]);
+        }
+        for (size_t i = 0; i < ALL; i++) {
+            size_t of = (size_t)(lmcs_view_entry(view, i)->tensor.name[0] - '0');
+            const unsigned char *data = lmcs_view_data(view, i);
+            EXPECT(data[0] == i + 1 && memcmp(data, data + 1, sizes[of] - 1) == 0);
+        }
+        lmcs_view_close(view);
+    }
+    state_free(held);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1078,6 +1122,7 @@ int main(void)
         ON_BOTH(several_parts),
         ON_BOTH(read_only_ones_can_not_be_written_to),
         ON_BOTH(private_writes_are_seen_by_one_view_alone),
+        ON_BOTH(names_of_one_content_have_memory_of_their_own),
         ON_BOTH(verify_finds_a_flipped_bit),
         ON_BOTH(copies_leave_the_file_alone),
         ON_BOTH(outlives_pool_and_snapshot),

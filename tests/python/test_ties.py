@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import lmcstore
+import pytest
 import torch
 from same import same
 
@@ -99,3 +104,34 @@ def test_several_views_that_begin_at_one_address(shelf: lmcstore.Shelf) -> None:
     assert len(set(addresses)) == 3
     assert back["z"][0].data_ptr() == back["all"].data_ptr()
     assert back["z"][1].data_ptr() == back["first row"].data_ptr()
+
+
+@pytest.mark.parametrize("how", ["beside", "canonical", "since"])
+def test_equal_tensors_of_an_archive_come_back_apart(tmp_path: Path, how: str) -> None:
+    """Archives have each content once; a resumed AdamW whose two moments were one memory would go astray."""
+    weight = torch.randn(200_000)
+    state = {"a": torch.zeros(200_000), "b": torch.zeros(200_000), "s": torch.ones(3), "t": torch.ones(3)}
+    state |= {"w": weight, "tied": weight}
+    store = lmcstore.open(tmp_path / "from.pool")
+    store["run"].snapshot({"z": torch.zeros(200_000), "o": torch.ones(3)})
+    first, second = (tmp_path / "first").open("wb+"), (tmp_path / "second").open("wb+")
+    store.dump(first)
+    store["run"].snapshot(state)
+    first.seek(0)
+    store.dump(second, canonical=how == "canonical", since=[first] if how == "since" else [])
+    first.seek(0)
+    second.seek(0)
+    to = store if how == "beside" else lmcstore.open(tmp_path / "to.pool")
+    if how == "since":
+        to.restore(first)
+    to.restore(second, name="again" if how == "beside" else None)
+    snapshot = to["again" if how == "beside" else "run"].latest
+    loaded: dict[str, Any] = {}
+    snapshot.load_into(SimpleNamespace(load_state_dict=loaded.update))
+    for back in (snapshot.state_dict(), loaded):
+        same(state, back)
+        assert back["w"].data_ptr() == back["tied"].data_ptr()
+        back["a"].fill_(7)
+        back["s"].fill_(7)
+        same((state["b"], state["t"]), (back["b"], back["t"]))
+    same(state, snapshot.state_dict())
