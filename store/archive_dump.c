@@ -297,7 +297,8 @@ struct shelf_plan {
     bool is_sent;    /* ... and everything of it */
     uint64_t last;   /* the last snapshot that was sent then; 0: none */
     uint64_t last_time_ns;
-    uint64_t end; /* numbers from here on are not sent: the shelf's record, which is written, ends before them */
+    uint64_t epoch; /* of the first snapshot to be sent */
+    uint64_t end;   /* numbers from here on are not sent: the shelf's record, which is written, ends before them */
 };
 
 /* What is done with each snapshot that is planned. */
@@ -450,6 +451,7 @@ struct plans {
     size_t older_count;
     struct lmcs_archive_since_df *since; /* what they are called */
     struct lmcs_index begun;             /* what is there of this one */
+    uint64_t begun_epoch;                /* of the newest commit in it */
 };
 
 static void end_plans(struct plans *plans)
@@ -488,32 +490,22 @@ static enum lmcs_status resolve_parts(struct lmcs_dump *dump, struct lmcs_parts 
     return status;
 }
 
+static bool is_same(const struct lmcs_index_snapshot *there, const struct lmcs_snapshot_df *df)
+{
+    return there->df.time_ns == df->time_ns && there->df.step == df->step && there->df.parent == df->parent &&
+           there->entries == df->entry_count && there->raw_bytes == df->raw_bytes;
+}
+
 /* Whether an older archive has this snapshot. */
 static bool is_older(const struct plans *plans, const char *name, const struct lmcs_snapshot_df *df)
 {
     for (size_t i = 0; i < plans->older_count; i++) {
         const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->older[i], name);
         const struct lmcs_index_snapshot *found = shelf != NULL ? lmcs_index_number(shelf, df->number) : NULL;
-        if (found != NULL && found->df.time_ns == df->time_ns && found->df.step == df->step &&
-            found->df.parent == df->parent && found->entries == df->entry_count && found->raw_bytes == df->raw_bytes)
+        if (found != NULL && is_same(found, df))
             return true;
     }
     return false;
-}
-
-static enum lmcs_status plan_snapshot(struct plans *plans, struct shelf_plan *plan, const struct lmcs_snapshot_df *df,
-                                      struct lmcs_error *error)
-{
-    bool older = is_older(plans, plan->name, df);
-    bool fits = older ? lmcs_archive_grow(&plan->older, &plan->older_capacity, plan->older_count, sizeof *plan->older)
-                      : lmcs_archive_grow(&plan->numbers, &plan->capacity, plan->count, sizeof *plan->numbers);
-    if (!fits)
-        return lmcs_fail_memory(error);
-    if (older)
-        plan->older[plan->older_count++] = df->number;
-    else
-        plan->numbers[plan->count++] = df->number;
-    return LMCS_OK;
 }
 
 /* How far the shelf came before the dump was taken up again. */
@@ -532,6 +524,62 @@ static void note_begun(const struct plans *plans, struct shelf_plan *plan)
     /* A shelf that was made since the dump was begun, and belongs before where that is by now, is left for the next. */
     plan->is_sent = plan->is_sent || (shelf == NULL && begun->shelf_count > 0 &&
                                       strcmp(plan->name, begun->shelves[begun->shelf_count - 1].name) < 0);
+}
+
+static enum lmcs_status fail_begun(const char *name, uint64_t number, const char *what, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_INVALID, 0,
+                     "the archive that was begun can't be gone on with: it %s %.200s@%llu: begin it anew", what, name,
+                     (unsigned long long)number);
+}
+
+/* What was sent is what is to be sent, as far as it goes: the order of an archive leaves no place for what it lacks. */
+static enum lmcs_status check_begun(struct plans *plans, const struct shelf_plan *plan,
+                                    const struct lmcs_snapshot_df *df, struct lmcs_error *error)
+{
+    const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->begun, plan->name);
+    if (shelf == NULL || (df->number > plan->last && !plan->is_sent))
+        return LMCS_OK;
+    const struct lmcs_index_snapshot *found = lmcs_index_number(shelf, df->number);
+    if (found == NULL)
+        return fail_begun(plan->name, df->number, "has what comes after, and was begun without", error);
+    if (!is_same(found, df))
+        return fail_begun(plan->name, df->number, "has another", error);
+    if (df->epoch > plans->begun_epoch)
+        plans->begun_epoch = df->epoch;
+    return LMCS_OK;
+}
+
+/* A shelf that was there when the dump was begun, and has no place in it any more. */
+static enum lmcs_status check_left_out(const struct plans *plans, struct lmcs_error *error)
+{
+    for (size_t i = 0; i < plans->count; i++)
+        if (plans->items[i].is_sent && !plans->items[i].is_begun && plans->items[i].count > 0 &&
+            plans->items[i].epoch < plans->begun_epoch)
+            return lmcs_fail(error, LMCS_INVALID, 0,
+                             "the archive that was begun can't be gone on with: it was begun without shelf \"%.200s\": "
+                             "begin it anew",
+                             plans->items[i].name);
+    return LMCS_OK;
+}
+
+static enum lmcs_status plan_snapshot(struct plans *plans, struct shelf_plan *plan, const struct lmcs_snapshot_df *df,
+                                      struct lmcs_error *error)
+{
+    bool older = is_older(plans, plan->name, df);
+    bool fits = older ? lmcs_archive_grow(&plan->older, &plan->older_capacity, plan->older_count, sizeof *plan->older)
+                      : lmcs_archive_grow(&plan->numbers, &plan->capacity, plan->count, sizeof *plan->numbers);
+    if (!fits)
+        return lmcs_fail_memory(error);
+    if (older)
+        plan->older[plan->older_count++] = df->number;
+    else
+        plan->numbers[plan->count++] = df->number;
+    if (older)
+        return LMCS_OK;
+    if (plan->count == 1)
+        plan->epoch = df->epoch;
+    return check_begun(plans, plan, df, error);
 }
 
 /* Finds the snapshots that need what is lost. */
@@ -611,6 +659,8 @@ static enum lmcs_status make_plans(struct lmcs_dump *dump, struct plans *plans, 
             lmcs_parts_have_shelf(&plans->parts, shelf.name))
             status = plan_shelf(dump, plans, &shelf, error);
     }
+    if (status == LMCS_OK)
+        status = check_left_out(plans, error);
     if (status == LMCS_OK && plans->count > 0)
         qsort(plans->items, plans->count, sizeof *plans->items, by_name);
     return status;

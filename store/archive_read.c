@@ -20,7 +20,6 @@
 #include "shelf.h"
 
 #define PROGRESS_BYTES  ((uint64_t)4 << 20)
-#define LARGEST_NUMBER  ((uint64_t)1 << 62)
 #define MOST_IDENTITIES LMCS_MAX_TENSORS
 #define MOST_CONTENTS   (UINT32_MAX - 1)
 #define MOST_ENTRIES    ((uint64_t)LMCS_MAX_TENSORS + 1) /* and the metadata */
@@ -86,7 +85,7 @@ static enum lmcs_status read_shelf(struct lmcs_archive_reader *reader, struct lm
         return FAIL(reader, error, "the name of a shelf is not valid");
     if (reader->shelf != NULL && strcmp(reader->shelf, name) >= 0)
         return FAIL(reader, error, "shelf \"%.64s\" is out of order, or there twice", name);
-    if (df.next_number == 0 || df.next_number > LARGEST_NUMBER || df.keep_raw == 0)
+    if (df.next_number == 0 || df.next_number > LMCS_LARGEST_NUMBER || df.keep_raw == 0)
         return FAIL(reader, error, "shelf \"%.64s\" has impossible settings", name);
     char *copy = strdup(name);
     if (copy == NULL)
@@ -112,7 +111,7 @@ static enum lmcs_status read_origin(struct lmcs_archive_reader *reader, struct l
     if (take_fixed(reader, &df, sizeof df) && df.reserved == 0)
         name = take_text(reader, sizeof df, df.name_bytes);
     if (name == NULL || !lmcs_name_is_sound(name) || strchr(name, '@') != NULL || df.number == 0 ||
-        df.number > LARGEST_NUMBER)
+        df.number > LMCS_LARGEST_NUMBER)
         return FAIL(reader, error, "where a shelf was forked from is not valid");
     reader->has_origin = true;
     return CALL(reader, error, origin, &df, name, );
@@ -493,7 +492,7 @@ static enum lmcs_status check_snapshot(struct lmcs_archive_reader *reader, const
         return FAIL(reader, error, "snapshot number %llu is out of order", (unsigned long long)df->number);
     if ((df->flags & LMCS_ARCHIVE_CHANGES) && last == 0)
         return FAIL(reader, error, "the first snapshot of a shelf has nothing to change");
-    if (df->parent >= LARGEST_NUMBER)
+    if (df->parent >= LMCS_LARGEST_NUMBER)
         return FAIL(reader, error, "the parent of a snapshot has an impossible number");
     return LMCS_OK;
 }

@@ -743,6 +743,12 @@ static enum lmcs_status load_shelf(struct committing *c, struct lmcs_error *erro
     enum lmcs_status status = lmcs_shelf_find(&c->txn, capture->busy->name, &c->shelf, &found, error);
     if (status == LMCS_OK && !found)
         status = lmcs_shelf_make(&c->txn, capture->busy->name, 0, &c->shelf, error);
+    if (status == LMCS_OK && c->shelf.df.next_number >= LMCS_LARGEST_NUMBER)
+        status =
+            lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                      "%s: shelf \"%.200s\" has no numbers left (an archive may have set them so): fork it, and go "
+                      "on there",
+                      capture->pool->path, capture->busy->name);
     if (status != LMCS_OK || capture->base_number == 0)
         return status;
     status = lmcs_record_get(&c->txn, &c->shelf, capture->base_number, &c->base, &c->has_base, error);
@@ -910,6 +916,9 @@ static enum lmcs_status take_options(struct lmcs_capture *capture, const struct 
     capture->options.tag_count = 0;
     if (options->prepare && (memcmp(options->group, no_group, sizeof no_group) == 0 || options->tag_count > 0))
         return lmcs_fail(error, LMCS_INVALID, 0, "a prepared snapshot needs a group, and gets its tags when resolved");
+    if (options->parent >= LMCS_LARGEST_NUMBER && options->parent != UINT64_MAX)
+        return lmcs_fail(error, LMCS_INVALID, 0, "parent %llu: no snapshot has such a number",
+                         (unsigned long long)options->parent);
     capture->tags = calloc(options->tag_count + 1, sizeof *capture->tags);
     if (capture->tags == NULL)
         return lmcs_fail_memory(error);

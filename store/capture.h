@@ -85,7 +85,7 @@ struct lmcs_busy_shelf {
     bool busy;
     bool has_owner; /* a capture that is not committed yet, begun by `owner` */
     pthread_t owner;
-    bool waits; /* its capture waits for a transaction of the shelf's live variables to end */
+    bool waits;  /* its capture waits for a transaction of the shelf's live variables to end */
     bool untold; /* an asynchronous capture failed and nobody has been told */
     struct lmcs_error failure;
     uint64_t prune_from; /* the shelf's next number from which on the compactor looks at what its policy keeps */

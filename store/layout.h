@@ -197,8 +197,11 @@ struct lmcs_space_df {
     uint64_t bytes;
 };
 
-#define LMCS_SHELF_STAGING 1u /* a restore at work or left over: not visible, removed by the next writer ... */
-#define LMCS_SHELF_KEPT    2u /* ... but for this: it waits for the restore to be taken up again */
+/* That the next snapshot of a shelf may be due to get. Archives take no larger one. */
+#define LMCS_LARGEST_NUMBER ((uint64_t)1 << 62)
+
+#define LMCS_SHELF_STAGING  1u /* a restore at work or left over: not visible, removed by the next writer ... */
+#define LMCS_SHELF_KEPT     2u /* ... but for this: it waits for the restore to be taken up again */
 
 struct lmcs_shelf_df {
     uint64_t id;

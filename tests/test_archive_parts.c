@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "archive_format.h"
+#include "shelf.h"
 #include "test_archive_files.h"
 
 #define SNAPSHOTS 10u
@@ -361,7 +362,71 @@ static void test_canonical_order(void **state)
     close_pool(other);
 }
 
+/* ---- Numbers ---- */
+
+/* An archive may say that a shelf's next number is very large. What the shelf gets then can be dumped and restored. */
+static void test_largest_numbers(void **state)
+{
+    const struct place *place = *state;
+    struct lmcs_pool *pool = new_pool(place, "from.pool"), *copy = new_pool(place, "copy.pool");
+    struct rng rng = {3};
+    struct state *weights = state_weights(&rng, 2, 1000);
+    struct lmcs_commit_options options;
+    struct lmcs_capture *capture;
+    struct lmcs_shelf shelf;
+    struct lmcs_txn txn;
+    take_snapshot(pool, "run", weights, 1);
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, "run", &shelf, &err));
+    shelf.df.next_number = LMCS_LARGEST_NUMBER - 1;
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    EXPECT(take_snapshot(pool, "run", weights, 2) == LMCS_LARGEST_NUMBER - 1);
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    FAILS(LMCS_UNSUPPORTED, lmcs_capture_commit(capture, NULL, NULL, &err));
+    lmcs_commit_options_init(&options);
+    options.parent = LMCS_LARGEST_NUMBER;
+    OK(lmcs_capture_begin(pool, "other", &capture, &err));
+    FAILS(LMCS_INVALID, lmcs_capture_commit(capture, &options, NULL, &err));
+    struct lmcs_transfer_report report;
+    int fd = dump_to(place, pool, &(struct lmcs_dump_options){0}, "x.archive", &report);
+    OK(lmcs_restore(copy, fd, NULL, &report, &err));
+    EXPECT(report.snapshots == 2);
+    expect_snapshot(copy, "run", LMCS_LARGEST_NUMBER - 1, weights);
+    check_pool(copy);
+    close(fd);
+    state_free(weights);
+    close_pool(copy);
+    close_pool(pool);
+}
+
 /* ---- Taken up again ---- */
+
+/* What was begun as a part can't become more: what comes before what is there has no place in it. */
+static void resume_of_another_part(const struct place *place, struct lmcs_pool *from, int cut)
+{
+    static const struct {
+        const char *begun, *wanted, *lacks;
+    } cases[] = {{"run@5..", "run@2..", "run@2"}, {"run", NULL, "\"other\""}, {"run@5..", "run@5..", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct lmcs_dump_options part = {.addresses = &cases[i].begun, .address_count = 1};
+        const struct lmcs_dump_options more = {
+            .addresses = &cases[i].wanted, .address_count = cases[i].wanted != NULL, .resume = true};
+        struct lmcs_transfer_report report;
+        size_t bytes;
+        int fd = dump_to(place, from, &part, "part.archive", &report);
+        unsigned char *data = bytes_of(fd, &bytes);
+        set_bytes(cut, data, bytes * 2 / 3);
+        if (cases[i].lacks == NULL) {
+            OK(lmcs_dump_with(from, &more, cut, NULL, NULL, &err));
+        } else {
+            FAILS(LMCS_INVALID, lmcs_dump_with(from, &more, cut, NULL, NULL, &err));
+            EXPECT(strstr(err.message, cases[i].lacks) != NULL);
+        }
+        free(data);
+        close(fd);
+    }
+}
 
 static void test_resume_dump(void **state)
 {
@@ -416,6 +481,7 @@ static void test_resume_dump(void **state)
     rewind_to_start(whole);
     FAILS(LMCS_INVALID, lmcs_dump_with(from, &since, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == (off_t)(bytes / 2));
+    resume_of_another_part(place, from, cut);
     free(data);
     close(whole);
     close(cut);
@@ -665,17 +731,10 @@ static void test_pipes_where_files_must_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_MEMORY(test_dump_parts),
-        IN_MEMORY(test_restore_parts),
-        IN_MEMORY(test_since),
-        IN_MEMORY(test_canonical),
-        IN_MEMORY(test_canonical_order),
-        IN_MEMORY(test_resume_dump),
-        ON_BOTH(test_resume_restore),
-        IN_MEMORY(test_list),
-        IN_MEMORY(test_verify),
-        IN_MEMORY(test_verify_can_be_stopped),
-        IN_MEMORY(test_pipes_where_files_must_be),
+        IN_MEMORY(test_dump_parts),  IN_MEMORY(test_restore_parts),         IN_MEMORY(test_since),
+        IN_MEMORY(test_canonical),   IN_MEMORY(test_canonical_order),       IN_MEMORY(test_largest_numbers),
+        IN_MEMORY(test_resume_dump), ON_BOTH(test_resume_restore),          IN_MEMORY(test_list),
+        IN_MEMORY(test_verify),      IN_MEMORY(test_verify_can_be_stopped), IN_MEMORY(test_pipes_where_files_must_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
