@@ -297,8 +297,7 @@ struct shelf_plan {
     bool is_sent;    /* ... and everything of it */
     uint64_t last;   /* the last snapshot that was sent then; 0: none */
     uint64_t last_time_ns;
-    uint64_t epoch; /* of the first snapshot to be sent */
-    uint64_t end;   /* numbers from here on are not sent: the shelf's record, which is written, ends before them */
+    uint64_t end; /* numbers from here on are not sent: the shelf's record, which is written, ends before them */
 };
 
 /* What is done with each snapshot that is planned. */
@@ -451,7 +450,6 @@ struct plans {
     size_t older_count;
     struct lmcs_archive_since_df *since; /* what they are called */
     struct lmcs_index begun;             /* what is there of this one */
-    uint64_t begun_epoch;                /* of the newest commit in it */
 };
 
 static void end_plans(struct plans *plans)
@@ -521,7 +519,7 @@ static void note_begun(const struct plans *plans, struct shelf_plan *plan)
         plan->last = shelf->snapshots[shelf->snapshot_count - 1].df.number;
         plan->last_time_ns = shelf->snapshots[shelf->snapshot_count - 1].df.time_ns;
     }
-    /* A shelf that was made since the dump was begun, and belongs before where that is by now, is left for the next. */
+    /* It belongs before where the dump is by now. */
     plan->is_sent = plan->is_sent || (shelf == NULL && begun->shelf_count > 0 &&
                                       strcmp(plan->name, begun->shelves[begun->shelf_count - 1].name) < 0);
 }
@@ -534,7 +532,7 @@ static enum lmcs_status fail_begun(const char *name, uint64_t number, const char
 }
 
 /* What was sent is what is to be sent, as far as it goes: the order of an archive leaves no place for what it lacks. */
-static enum lmcs_status check_begun(struct plans *plans, const struct shelf_plan *plan,
+static enum lmcs_status check_begun(const struct plans *plans, const struct shelf_plan *plan,
                                     const struct lmcs_snapshot_df *df, struct lmcs_error *error)
 {
     const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->begun, plan->name);
@@ -543,22 +541,17 @@ static enum lmcs_status check_begun(struct plans *plans, const struct shelf_plan
     const struct lmcs_index_snapshot *found = lmcs_index_number(shelf, df->number);
     if (found == NULL)
         return fail_begun(plan->name, df->number, "has what comes after, and was begun without", error);
-    if (!is_same(found, df))
-        return fail_begun(plan->name, df->number, "has another", error);
-    if (df->epoch > plans->begun_epoch)
-        plans->begun_epoch = df->epoch;
-    return LMCS_OK;
+    return is_same(found, df) ? LMCS_OK : fail_begun(plan->name, df->number, "has another", error);
 }
 
-/* A shelf that was there when the dump was begun, and has no place in it any more. */
+/* The same of a whole shelf. Whether it was there when the dump was begun, nobody knows. */
 static enum lmcs_status check_left_out(const struct plans *plans, struct lmcs_error *error)
 {
     for (size_t i = 0; i < plans->count; i++)
-        if (plans->items[i].is_sent && !plans->items[i].is_begun && plans->items[i].count > 0 &&
-            plans->items[i].epoch < plans->begun_epoch)
+        if (plans->items[i].is_sent && !plans->items[i].is_begun && plans->items[i].count > 0)
             return lmcs_fail(error, LMCS_INVALID, 0,
                              "the archive that was begun can't be gone on with: it was begun without shelf \"%.200s\": "
-                             "begin it anew",
+                             "name those that it is to have, or begin it anew",
                              plans->items[i].name);
     return LMCS_OK;
 }
@@ -575,11 +568,7 @@ static enum lmcs_status plan_snapshot(struct plans *plans, struct shelf_plan *pl
         plan->older[plan->older_count++] = df->number;
     else
         plan->numbers[plan->count++] = df->number;
-    if (older)
-        return LMCS_OK;
-    if (plan->count == 1)
-        plan->epoch = df->epoch;
-    return check_begun(plans, plan, df, error);
+    return older ? LMCS_OK : check_begun(plans, plan, df, error);
 }
 
 /* Finds the snapshots that need what is lost. */
@@ -916,6 +905,14 @@ static enum lmcs_status fail_other(const char *why, struct lmcs_error *error)
     return lmcs_fail(error, LMCS_INVALID, 0, "the archive that was begun can't be gone on with: %s", why);
 }
 
+/* Of what is shorter than an archive's head. */
+static bool begins_as_archive(int fd, off_t bytes)
+{
+    unsigned char there[sizeof LMCS_ARCHIVE_MAGIC - 1];
+    size_t most = (size_t)bytes < sizeof there ? (size_t)bytes : sizeof there;
+    return pread(fd, there, most, 0) == (ssize_t)most && memcmp(there, LMCS_ARCHIVE_MAGIC, most) == 0;
+}
+
 /* Takes up the archive that is in the descriptor's file; *is_done: it is complete. */
 static enum lmcs_status take_up(struct lmcs_dump *dump, struct plans *plans, bool *is_done, struct lmcs_error *error)
 {
@@ -925,6 +922,8 @@ static enum lmcs_status take_up(struct lmcs_dump *dump, struct plans *plans, boo
     *is_done = false;
     if (fstat(dump->fd, &info) != 0 || !S_ISREG(info.st_mode) || lseek(dump->fd, 0, SEEK_SET) != 0)
         return fail_other("it is not a file", error);
+    if (info.st_size < (off_t)sizeof(struct lmcs_archive_head_df) && !begins_as_archive(dump->fd, info.st_size))
+        return fail_other("it is no archive", error);
     if (info.st_size < (off_t)sizeof(struct lmcs_archive_head_df))
         return ftruncate(dump->fd, 0) == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "the archive can't be written");
     enum lmcs_status status = lmcs_archive_reader_init(&reader, dump->fd, error);

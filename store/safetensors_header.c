@@ -20,6 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "content.h"
+
 #define MAX_KEY_BYTES    ((size_t)8192)
 #define MAX_TENSOR_BYTES ((size_t)65536)
 
@@ -271,11 +273,20 @@ static enum lmcs_status check_name(struct parse *parse, const char *name)
     size_t bytes = strlen(name);
     if (bytes == 0 || bytes > LMCS_MAX_NAME)
         return bad_tensor(parse, LMCS_UNSUPPORTED, name, "has a name that is empty or longer than 1024 bytes");
-    for (const char *c = name; *c; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            return bad_tensor(parse, LMCS_UNSUPPORTED, name, "has control characters in its name");
-    }
+    if (!lmcs_name_is_sound(name))
+        return bad_tensor(parse, LMCS_UNSUPPORTED, name, "has control characters in its name");
     return LMCS_OK;
+}
+
+/* What a capture would refuse of what a file may say: an empty tensor whose other dimensions are impossibly large. */
+static enum lmcs_status check_possible(struct parse *parse, const struct lmcs_st_tensor *tensor)
+{
+    const struct lmcs_tensor like = {
+        .name = tensor->name, .dtype = tensor->dtype, .ndim = tensor->ndim, .shape = tensor->shape};
+    uint64_t bytes;
+    return lmcs_tensor_check_put(&like, &bytes, NULL) == LMCS_OK
+               ? LMCS_OK
+               : bad_tensor(parse, LMCS_UNSUPPORTED, tensor->name, "has a shape that is impossibly large");
 }
 
 static enum lmcs_status append(struct parse *parse, struct lmcs_st_tensor *tensor)
@@ -321,6 +332,8 @@ static enum lmcs_status describe(struct parse *parse, const json_t *json, const 
         status = tensor_dtype(parse, json, tensor);
     if (status == LMCS_OK)
         status = tensor_shape(parse, shape, tensor);
+    if (status == LMCS_OK)
+        status = check_possible(parse, tensor);
     if (status != LMCS_UNSUPPORTED || !parse->takes_any)
         return status;
     tensor->dtype = 0;

@@ -476,6 +476,9 @@ static void test_resume_dump(void **state)
     set_bytes(cut, "this is a text of somebody, with more bytes than a head has", 59);
     FAILS(LMCS_DAMAGED, lmcs_dump_with(from, &options, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == 59);
+    set_bytes(cut, "LMC: a note", 11); /* shorter than a head */
+    FAILS(LMCS_INVALID, lmcs_dump_with(from, &options, cut, NULL, NULL, &err));
+    EXPECT(lseek(cut, 0, SEEK_END) == 11);
     const struct lmcs_dump_options since = {.resume = true, .since = &whole, .since_count = 1};
     set_bytes(cut, data, bytes / 2);
     rewind_to_start(whole);

@@ -200,8 +200,8 @@ int cli_signal(void);
 
 struct cli_output {
     int fd;
-    char *target;    /* NULL: written in place */
-    char *temporary; /* "" once it has its name */
+    char *target;    /* NULL: a pipe, a device */
+    char *temporary; /* NULL: written in place; "" once it has its name */
     bool owns_fd;
 };
 /* Whether -o, or its absence, means standard output. */
@@ -216,6 +216,8 @@ enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, cons
 enum lmcs_status cli_output_check(struct cli *cli, const char *what, const char *input, const char *input_is);
 /* NULL or "-": standard output. A new file has mode 0600. */
 enum lmcs_status cli_output_open(struct cli *cli, const char *path, struct cli_output *output);
+/* A file that is written in place, so that what is cut short stays. The commit makes it and its name durable. */
+enum lmcs_status cli_output_open_begun(struct cli *cli, const char *path, struct cli_output *output);
 enum lmcs_status cli_output_commit(struct cli *cli, struct cli_output *output);
 void cli_output_close(struct cli_output *output);
 

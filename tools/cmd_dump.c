@@ -4,10 +4,7 @@
  */
 #include "cli.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <unistd.h>
 
 static void report_done(struct cli *cli, const struct lmcs_transfer_report *report)
 {
@@ -67,17 +64,6 @@ static enum lmcs_status dump(struct cli *cli, const int *since, struct cli_outpu
     return status;
 }
 
-/* A file that is written in place, so that a dump that is cut short leaves what it has written. */
-static enum lmcs_status open_begun(struct cli *cli, struct cli_output *output)
-{
-    if (cli_output_is_stdout(cli))
-        return cli_wrong_use(cli, "dump: --resume needs -o FILE");
-    output->fd = open(cli->options.output, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
-    output->owns_fd = true;
-    return output->fd >= 0 ? LMCS_OK
-                           : cli_fail(cli, LMCS_IO, errno, "%s can't be opened for writing", cli->options.output);
-}
-
 static enum lmcs_status run(struct cli *cli)
 {
     int since[CLI_MAX_LIST];
@@ -89,14 +75,13 @@ static enum lmcs_status run(struct cli *cli)
         status = open_older(cli, since);
     if (status == LMCS_OK)
         status = cli_open(cli, LMCS_OPEN_READ);
-    if (status == LMCS_OK && cli->options.resume)
-        status = open_begun(cli, &output);
-    else if (status == LMCS_OK)
-        status = cli_output_open(cli, cli->options.output, &output);
+    if (status == LMCS_OK && cli->options.resume && cli_output_is_stdout(cli))
+        status = cli_wrong_use(cli, "dump: --resume needs -o FILE");
+    if (status == LMCS_OK)
+        status = cli->options.resume ? cli_output_open_begun(cli, cli->options.output, &output)
+                                     : cli_output_open(cli, cli->options.output, &output);
     if (status == LMCS_OK)
         status = dump(cli, since, &output);
-    if (status == LMCS_OK && cli->options.resume && fsync(output.fd) != 0)
-        status = cli_fail(cli, LMCS_IO, errno, "%s can't be written", cli->options.output);
     for (size_t i = 0; i < cli->options.since_count; i++)
         cli_archive_close(since[i]);
     cli_output_close(&output);

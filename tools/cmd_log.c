@@ -114,18 +114,24 @@ static bool must_wait(const struct log *log, size_t index)
     return false;
 }
 
-/* The line whose next snapshot is the newest; log->count: all have been shown. */
+/*
+ * The line whose next snapshot is the newest of those that need not wait; log->count: all have been shown. Shelves that
+ * say of each other that they were forked there (archives may) would all wait: then it is the newest of all.
+ */
 static size_t newest_line(const struct log *log)
 {
     size_t best = log->count;
     uint64_t best_ns = 0;
+    bool best_waits = true;
     for (size_t i = 0; i < log->count; i++) {
-        if (!log->lines[i]->snapshot || must_wait(log, i))
+        if (!log->lines[i]->snapshot)
             continue;
+        bool waits = must_wait(log, i);
         uint64_t time_ns = lmcs_snapshot_info(log->lines[i]->snapshot)->time_ns;
-        if (best == log->count || time_ns > best_ns) {
+        if (best == log->count || (best_waits && !waits) || (best_waits == waits && time_ns > best_ns)) {
             best = i;
             best_ns = time_ns;
+            best_waits = waits;
         }
     }
     return best;

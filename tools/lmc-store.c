@@ -178,6 +178,7 @@ int main(int argc, char **argv)
     struct cli cli = {.options.json = asks_for_json(argc, argv)};
     hold_standard_streams();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit of the shell's is an error that is told, and no half file */
     if (argc < 2) {
         print_usage(stderr);
         return CLI_WRONG_USE;

@@ -155,16 +155,26 @@ static int sync_directory(const char *target)
     return result;
 }
 
+enum lmcs_status cli_output_open_begun(struct cli *cli, const char *path, struct cli_output *output)
+{
+    *output = (struct cli_output){.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600), .owns_fd = true};
+    if (output->fd < 0)
+        return cli_fail(cli, LMCS_IO, errno, "%s can't be opened for writing", path);
+    output->target = realpath(path, NULL);
+    return output->target ? LMCS_OK : cli_fail(cli, LMCS_IO, errno, "%s can't be written", path);
+}
+
 enum lmcs_status cli_output_commit(struct cli *cli, struct cli_output *output)
 {
     if (!output->target)
         return LMCS_OK;
-    enum lmcs_status status = refuse_pool(cli, "-o", output->target); /* one may have been made meanwhile */
+    enum lmcs_status status = output->temporary ? refuse_pool(cli, "-o", output->target) : LMCS_OK; /* made meanwhile */
     if (status != LMCS_OK)
         return status;
-    if (fsync(output->fd) || rename(output->temporary, output->target))
+    if (fsync(output->fd) || (output->temporary && rename(output->temporary, output->target)))
         return cli_fail(cli, errno == ENOSPC ? LMCS_FULL : LMCS_IO, errno, "%s can't be written", output->target);
-    output->temporary[0] = '\0';
+    if (output->temporary)
+        output->temporary[0] = '\0';
     if (sync_directory(output->target))
         return cli_fail(cli, LMCS_IO, errno, "the directory of %s can't be synced", output->target);
     return LMCS_OK;

@@ -408,7 +408,7 @@ static PyObject *capture_relate(struct capture_object *self, PyObject *args)
     }
     relation.name_count = (uint32_t)count;
     for (Py_ssize_t i = 0; i < count; i++) {
-        relation.names[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(names, i), NULL);
+        relation.names[i] = name_of(PyTuple_GetItem(names, i));
         if (relation.names[i] == NULL) {
             return NULL;
         }
@@ -660,6 +660,9 @@ static PyObject *capture_stats(struct capture_object *self, PyObject *unused)
     uint64_t written = 0, shared = 0;
     if (self->phase == CAPTURE_ENDED) {
         return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the capture has ended");
+    }
+    if (self->busy) { /* its commit may free it */
+        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "another thread is using the capture");
     }
     lmcs_capture_stats(self->handle, &written, &shared);
     return Py_BuildValue("KK", (unsigned long long)written, (unsigned long long)shared);

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- Sequences ------------------------------------------------------------------------------------------------- */
 
@@ -22,7 +23,12 @@ const char **core_texts_of(PyObject *tuple, size_t *count)
         return NULL;
     }
     for (Py_ssize_t i = 0; i < size; i++) {
-        texts[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, i), NULL);
+        Py_ssize_t bytes = 0;
+        texts[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, i), &bytes);
+        if (texts[i] != NULL && strlen(texts[i]) != (size_t)bytes) {
+            PyErr_SetString(PyExc_ValueError, "embedded null character");
+            texts[i] = NULL;
+        }
         if (texts[i] == NULL) {
             free(texts);
             return NULL;

@@ -64,6 +64,20 @@ def test_log_draws_forks(pool):
     assert "forked from run@3, which is gone" in text("log", pool)
 
 
+def test_log_of_shelves_that_come_from_each_other(tmp_path):
+    first, second, archive = tmp_path / "first.pool", tmp_path / "second.pool", tmp_path / "x.archive"
+    with lmcstore.open(str(first), size="64MiB", background=False) as store:
+        for step in range(3):
+            store["a"].snapshot({"w": np.arange(10.0) + step}, step=step)
+    for words in (["fork", first, "a@1", "b"], ["rm", first, "a", "--shelf"], ["fork", first, "b@1", "a"]):
+        cli(*words)
+    cli("dump", first, "-o", archive)
+    cli("restore", archive, second)
+    addresses = [address for _, address in graph(text("log", second)) if address]
+    assert sorted(addresses) == ["a@1", "b@1"]
+    assert len(as_json("log", second)["snapshots"]) == 2
+
+
 def test_log_dots_where_a_parent_is_gone(pool):
     cli("rm", pool, "run@4")
     assert graph(text("log", pool, "run"))[2:5] == [("| *", "5"), ("| *", "3"), ("|/", None)]

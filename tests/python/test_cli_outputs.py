@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -191,6 +192,34 @@ def test_pipes_still_work(pool: Path, tmp_path: Path) -> None:  # noqa: F811
 
 
 # ---- Names in pictures
+
+
+def test_reports_follow_links_and_fill_pipes(pool: Path, tmp_path: Path) -> None:  # noqa: F811
+    link, page, pipe = tmp_path / "link", tmp_path / "page.html", tmp_path / "pipe"
+    link.symlink_to(page)
+    cli("report", pool, "-o", link)
+    assert link.is_symlink() and page.read_text().startswith("<!doctype html>")
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        cli("report", pool, "-o", pipe)
+        assert reader.communicate()[0].startswith(b"<!doctype html>")
+    assert pipe.is_fifo() and sorted(tmp_path.glob(".lmc-store-*")) == []
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_limit_of_the_size_of_files_is_told(pool: Path, tmp_path: Path, resume: bool) -> None:  # noqa: F811
+    archive = tmp_path / "x.archive"
+    words = [BIN, "dump", str(pool), "-o", str(archive)] + ["--resume"] * resume
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=limit_files, check=False)
+    assert done.returncode == 1 and "wrote" not in done.stdout
+    assert "archive" in done.stderr and "File too large" in done.stderr
+    assert archive.exists() == resume and sorted(tmp_path.glob(".lmc-store-*")) == []
+    cli("dump", pool, "-o", archive, *["--resume"] * resume)
+    cli("verify", archive)
+
+
+def limit_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
 
 def test_names_that_look_like_tex(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -53,12 +54,19 @@ def _refuse_pool(path: str, pool: str) -> None:
 
 
 def _write(path: str, write: Callable[[Path], None], pool: str) -> None:
-    """Write a file that appears whole or not at all."""
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=".lmc-store-", suffix=target.suffix, dir=target.parent)
+    """Write a file that appears whole or not at all; links are followed, pipes and devices written in place."""
+    target = Path(os.path.realpath(path))
+    in_place = target.exists() and not target.is_file() and not target.is_dir()
+    directory = None if in_place else target.parent
+    handle, temporary = tempfile.mkstemp(prefix=".lmc-store-", suffix=target.suffix, dir=directory)
     os.close(handle)
     try:
         write(Path(temporary))
+        if in_place:
+            with open(temporary, "rb") as file, open(target, "wb", buffering=0) as out:
+                shutil.copyfileobj(file, out)
+            Path(temporary).unlink()
+            return
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         _refuse_pool(path, pool)  # one may have been made meanwhile
@@ -66,6 +74,11 @@ def _write(path: str, write: Callable[[Path], None], pool: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    names = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(names)
+    finally:
+        os.close(names)
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
