@@ -65,7 +65,8 @@ struct lmcs_compactor {
     unsigned paused;
     uint64_t compacted_contents;
     char error[256];
-    struct lmcs_scrub_turn scrub; /* the thread's own */
+    struct lmcs_scrub_turn scrub;        /* the thread's own */
+    struct lmcs_known_lines known_lines; /* under `round` */
 };
 
 struct candidate {
@@ -105,6 +106,7 @@ struct round {
     uint64_t next_ns;                 /* when it may go on, with a limited rate */
     uint64_t suspects[MOST_SUSPECTS]; /* contents that were found damaged, they or what they rest on */
     size_t suspect_count;
+    uint64_t since_ns; /* when it began, or the first of those that follow one another until nothing is left to do */
 };
 
 /* ---- Politeness ---- */
@@ -406,11 +408,22 @@ static enum lmcs_status swap_batch(struct round *round, struct batch *batch, str
     return status;
 }
 
+/* `context`: a round. A content that was found damaged, it or what it rests on. */
+static void suspect(void *context, uint64_t content)
+{
+    struct round *round = context;
+    for (size_t i = 0; i < round->suspect_count; i++)
+        if (round->suspects[i] == content)
+            return;
+    if (round->suspect_count < MOST_SUSPECTS)
+        round->suspects[round->suspect_count++] = content;
+}
+
 /* Damage in one content must not keep the others from being compacted: it is left as it is, and looked at later. */
 static bool is_of_one_content(struct round *round, uint64_t content, enum lmcs_status status)
 {
-    if (status == LMCS_DAMAGED && round->suspect_count < MOST_SUSPECTS)
-        round->suspects[round->suspect_count++] = content;
+    if (status == LMCS_DAMAGED)
+        suspect(round, content);
     return status == LMCS_DAMAGED || status == LMCS_NOT_FOUND;
 }
 
@@ -430,6 +443,14 @@ static enum lmcs_status look_at_suspects(struct round *round, struct lmcs_error 
     return status;
 }
 
+/* Something of it is damaged. Its newest link goes when nothing comes to be stored by it; what is below is looked at. */
+static void suspect_line(struct round *round, const struct lmcs_chain *line)
+{
+    const size_t count = line->line > 1 ? 2 : line->length;
+    for (size_t i = 0; i < count; i++)
+        suspect(round, line->links[i].id);
+}
+
 static enum lmcs_status code_one(struct round *round, struct batch *batch, const struct candidate *candidate,
                                  struct lmcs_error *error)
 {
@@ -439,6 +460,8 @@ static enum lmcs_status code_one(struct round *round, struct batch *batch, const
     recode->chain_bound = candidate->chain;
     recode->successor = candidate->successor;
     recode->place = candidate->place;
+    recode->known = &round->compactor->known_lines;
+    recode->known_since_ns = round->since_ns;
     enum lmcs_status status = lmcs_recode_begin(recode, round->pool, &batch->region, candidate->content,
                                                 candidate->base, round->background, error);
     if (status != LMCS_OK) {
@@ -447,6 +470,8 @@ static enum lmcs_status code_one(struct round *round, struct batch *batch, const
     }
     bool linked = false;
     status = recode->has_base ? LMCS_OK : lmcs_recode_linked(recode, &linked, error);
+    if (recode->line_is_damaged)
+        suspect_line(round, &recode->base);
     if (status == LMCS_OK && !linked)
         status = lmcs_recode_encode(recode, error);
     if (status == LMCS_DAMAGED && recode->has_base) { /* it may be the base: what it would rest on must be sound */
@@ -547,6 +572,7 @@ static enum lmcs_status link_shelf(struct round *round, uint64_t shelf_id, struc
                                    .shelf = shelf_id,
                                    .serial = round->background,
                                    .go_on = links_may_go_on,
+                                   .suspect = suspect,
                                    .context = round};
     bool found;
     enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
@@ -1001,6 +1027,7 @@ static enum lmcs_status run_until_idle(struct round *round, struct lmcs_error *e
 {
     enum lmcs_status status;
     round->compactor = round->pool->compactor;
+    round->since_ns = lmcs_now_ns();
     do {
         round->worked = false;
         status = round->urgent ? LMCS_OK : prune(round, LMCS_PRUNE_SURPLUS, error);

@@ -11,6 +11,9 @@
  *   - the arrays before a step are those that one link leads to, in order, or have no link at all and become keyframes:
  *     a line is straight, and reading it needs one state;
  *   - no delta rests on an array that has a link: chains of deltas and lines of links are not mixed.
+ *
+ * Raw bytes may have rotted since they were captured. So a link counts only when those before the step have the hashes
+ * that they were written with, as its verification finds, and when it leads to the digests of those after it.
  */
 #include "links.h"
 
@@ -23,6 +26,7 @@
 #include "guard.h"
 #include "link_jobs.h"
 #include "recode.h"
+#include "scan.h"
 #include "shelf.h"
 #include "snapshot.h"
 #include "tree.h"
@@ -215,6 +219,19 @@ static enum lmcs_status find_rule(struct linking *l, const struct making *m, str
     return LMCS_OK;
 }
 
+/* Whether it leads to the arrays after the step, as they were written, from those before it: by its record's digest. */
+static bool leads_there(const struct making *m)
+{
+    struct lmc_hash all[2 * LMC_MAX_BASES];
+    const uint32_t n = m->job->arrays;
+    for (uint32_t i = 0; i < n; i++) {
+        all[i] = (struct lmc_hash){m->after[i].df.digest_low, m->after[i].df.digest_high};
+        all[n + i] = (struct lmc_hash){m->before[i].df.digest_low, m->before[i].df.digest_high};
+    }
+    const struct lmc_hash digest = lmc_hash128(all, 2 * n * sizeof all[0]);
+    return digest.low == m->made.df.digest_low && digest.high == m->made.df.digest_high;
+}
+
 static enum lmcs_status encode(struct linking *l, struct making *m, const struct lmc_link_rule *rule, bool *worthwhile,
                                struct lmcs_error *error)
 {
@@ -239,8 +256,11 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
     lmcs_identity_tensor(&m->identity, &coding.tensor);
     enum lmcs_status status = lmcs_coding_run(&coding, error);
     m->made = coding.made;
-    *worthwhile = coding.worthwhile;
-    return status;
+    *worthwhile = status == LMCS_OK && coding.worthwhile;
+    return !*worthwhile || leads_there(m)
+               ? status
+               : lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\" is damaged: its bytes are not what was written",
+                           l->turn->pool->path, m->identity.name);
 }
 
 /* With the group's rule; where that does not explain it, with one of its own. */
@@ -265,6 +285,23 @@ static enum lmcs_status make(struct linking *l, struct making *m, struct rule *r
     if (status == LMCS_OK && !*worthwhile)
         note(l, found ? LMCS_LINKS_LARGE : LMCS_LINKS_UNEXPLAINED);
     return status;
+}
+
+/* Says which of the arrays are damaged: it may be any of them. */
+static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; (status == LMCS_OK || status == LMCS_DAMAGED) && i < m->pinned; i++) {
+        const struct lmcs_content *content = i % 2 == 0 ? &m->before[i / 2] : &m->after[i / 2];
+        const struct lmcs_bytes bytes = lmcs_bytes_of_pool(l->turn->pool->media, content);
+        struct lmcs_scan scan = {.blocks = 0};
+        status =
+            lmcs_scan(&bytes, content, &m->identity, l->turn->serial ? NULL : l->turn->pool->workers, &scan, error);
+        if (status == LMCS_OK && !lmcs_scan_is_clean(&scan))
+            l->turn->suspect(l->turn->context, content->id);
+        lmcs_scan_free(&scan);
+    }
+    return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
 /* ---- Entering them ---- */
@@ -357,11 +394,11 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
         l->batch_bytes += job->raw_bytes * job->arrays;
         return LMCS_OK;
     }
-    put_down(l, m);
-    if (status == LMCS_DAMAGED) { /* of one parameter: coded alone, it is told what is wrong with it */
+    if (status == LMCS_DAMAGED) { /* of one parameter: the others are linked all the same */
         note(l, LMCS_LINKS_NOT_RAW);
-        status = LMCS_OK;
+        status = tell_damaged(l, m, error);
     }
+    put_down(l, m);
     return status;
 }
 
