@@ -981,7 +981,7 @@ static bool parity_may_go_on(void *context, uint64_t bytes)
 static enum lmcs_status make_parity(struct round *round, struct lmcs_error *error)
 {
     bool worked = false;
-    enum lmcs_status status = lmcs_parity_turn(round->pool, false, parity_may_go_on, round, &worked, error);
+    enum lmcs_status status = lmcs_parity_turn(round->pool, false, parity_may_go_on, suspect, round, &worked, error);
     round->worked |= worked && status == LMCS_OK;
     return status;
 }
@@ -1004,6 +1004,8 @@ static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
         status = look_at_suspects(round, error);
     if (status == LMCS_OK && !round->worked && !round->urgent)
         status = make_parity(round, error);
+    if (status == LMCS_OK)
+        status = look_at_suspects(round, error);
     if (status == LMCS_OK && !round->worked && lmcs_space_waste(round->pool, round->keep) > 0)
         status = lmcs_space_trim(round->pool, round->keep, error);
     pthread_mutex_unlock(&round->compactor->round);

@@ -735,7 +735,7 @@ static bool show_parity(void *context, uint64_t bytes)
 static enum lmcs_status make_parity(struct scrubbing *s, struct lmcs_error *error)
 {
     bool worked;
-    enum lmcs_status status = lmcs_parity_turn(s->pool, true, show_parity, s, &worked, error);
+    enum lmcs_status status = lmcs_parity_turn(s->pool, true, show_parity, NULL, s, &worked, error);
     if (status == LMCS_OK && s->stopped)
         status = lmcs_fail(error, LMCS_CANCELLED, 0, "%s: the scrub was stopped before its end", s->pool->path);
     return status;

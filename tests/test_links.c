@@ -765,6 +765,43 @@ static void parity_mends_links(void **state)
     run_end(&run);
 }
 
+/* What was to get parity, and came to be stored by its link before that: the link gets it. */
+static void wanted_parity_is_handed_on(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_txn txn;
+    struct lmcs_parity_record parity;
+    struct lmcs_wanted_df wanted;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    bool found;
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=2");
+    run_on(&run, pool, "run", 5);
+    OK(lmcs_compact(pool, NULL, &err));
+    struct lmcs_content raw = record_of(pool, "run", 4, "p2.weight");
+    assert_true(raw.df.payload == LMCS_PAYLOAD_RAW && raw.link != 0);
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_parity_want(&txn, raw.id, 4, 2, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    run_on(&run, pool, "run", 1);
+    OK(lmcs_compact(pool, NULL, &err));
+    check_pool(pool);
+    raw = record_of(pool, "run", 4, "p2.weight");
+    assert_int_equal(raw.df.payload, LMCS_PAYLOAD_LINKED);
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_parity_find(&txn, raw.link, &parity, &found, &err));
+    assert_true(found && parity.df.data == 4 && parity.df.parity == 2);
+    OK(lmcs_parity_wanted(&txn, raw.id, &wanted, &found, &err));
+    assert_false(found);
+    OK(lmcs_parity_wanted(&txn, raw.link, &wanted, &found, &err));
+    assert_false(found);
+    lmcs_txn_end(&txn);
+    expect_clean(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
 /* ---- In parts, and by many ---- */
 
 static void slices_of_steps(void **state)
@@ -902,6 +939,7 @@ int main(void)
         IN_MEMORY(a_line_rots),
         IN_MEMORY(a_link_leads_elsewhere),
         ON_BOTH(parity_mends_links),
+        IN_MEMORY(wanted_parity_is_handed_on),
         ON_BOTH(slices_of_steps),
         ON_BOTH(views_of_steps),
         ON_BOTH(in_the_background),

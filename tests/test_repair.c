@@ -428,6 +428,43 @@ static void parity_follows_the_contents(void **state)
     free_rows(states, COUNT);
 }
 
+/* What is damaged when parity is to be made of it gets it once it has been mended. */
+static void parity_waits_until_it_is_mended(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {12};
+    struct state *states[COUNT];
+    struct lmcs_wanted_df wanted;
+    struct lmcs_txn txn;
+    char archive[512];
+    bool found;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    place_path(place, "archive", archive);
+    take_rows(pool, states, COUNT, &rng);
+    OK(lmcs_compact(pool, NULL, &err));
+    dump_to(pool, archive, false);
+    struct lmcs_content moving = record_of(pool, "run", 1, "moving");
+    damage_content(place->pool, &moving, 2000, 2000);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=16+2", &err));
+    for (int i = 0; i < 3; i++) { /* it is noted, and left alone */
+        OK(lmcs_compact(pool, NULL, &err));
+        check_pool(pool);
+        EXPECT(!has_parity(pool, moving.id) && all_have_parity(pool, 2, COUNT - 4));
+        EXPECT(pool_info(pool).lost_contents == 1);
+    }
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_parity_wanted(&txn, moving.id, &wanted, &found, &err));
+    EXPECT(found && wanted.data == 16 && wanted.parity == 2);
+    lmcs_txn_end(&txn);
+    expect_mended(pool, archive, archive);
+    OK(lmcs_compact(pool, NULL, &err));
+    check_pool(pool);
+    EXPECT(has_parity(pool, content_of(pool, "run", 1, "moving")));
+    expect_all(pool, states, COUNT);
+    close_pool(pool);
+    free_rows(states, COUNT);
+}
+
 /* Tensors of all sizes around those of units and columns. */
 static void parity_of_all_sizes(void **state)
 {
@@ -560,6 +597,7 @@ int main(void)
         IN_MEMORY(stored_raw_without_its_base),
         ON_BOTH(what_parity_mends),
         IN_MEMORY(parity_follows_the_contents),
+        IN_MEMORY(parity_waits_until_it_is_mended),
         IN_MEMORY(parity_of_all_sizes),
         ON_DISK(from_the_other_replica),
         ON_DISK(no_room_to_mend_in),
