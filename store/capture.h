@@ -75,7 +75,7 @@ enum lmcs_status lmcs_code_sources(const struct lmcs_code_from *from, struct lmc
 /* Whose capture it is, while it can be put to. */
 enum lmcs_status lmcs_capture_place(struct lmcs_capture *capture, struct lmcs_pool **pool, const char **shelf,
                                     struct lmcs_error *error);
-/* From here until false it may wait for a transaction of live variables: who has that and wants the shelf is refused. */
+/* From here until false it may wait for a transaction of live variables: whose thread can't take the shelf then. */
 void lmcs_capture_waits(struct lmcs_capture *capture, bool waits);
 
 /* A shelf as this process uses it: who captures on it, and what is to be told. */
@@ -93,8 +93,8 @@ struct lmcs_busy_shelf {
     uint64_t loads;      /* how often one was marked as loaded */
 };
 /*
- * Takes a shelf for a capture, a removal or a restore: waits for the one before. LMCS_INVALID: that one is this thread's,
- * or waits for a transaction of this thread's to end.
+ * Takes a shelf for a capture, a removal or a restore: waits for the one before. LMCS_INVALID: that one is this
+ * thread's, or waits for a transaction of this thread's to end.
  */
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
                                  struct lmcs_error *error);

@@ -8,8 +8,8 @@
  * private copy too. Deltas are decoded into anonymous memory. What is mapped is pinned until the view is closed; a
  * view holds the media and its leases itself, so it may outlive its pool.
  *
- * Contents are shared by whatever has equal bytes (an archive's are, for one), so names of one content need have nothing
- * to do with each other: what can be written to is each name's own.
+ * Contents are shared by whatever has equal bytes (an archive's are, for one), so names of one content need have
+ * nothing to do with each other: what can be written to is each name's own.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -242,7 +242,7 @@ static uint64_t copied_bytes(const struct viewed *item)
                                                 : 0;
 }
 
-/* Items whose content another item has been given: large ones get mappings, small ones copies in one piece of memory. */
+/* Items whose content another item has been given: large ones get mappings, small ones copies in one piece. */
 static enum lmcs_status map_doubles(struct lmcs_view *view, struct viewed **doubles, size_t count,
                                     struct lmcs_error *error)
 {
