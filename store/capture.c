@@ -58,8 +58,8 @@ struct lmcs_capture {
     uint64_t loads;
     bool asynchronous;
     bool detached;
-    bool done; /* under pool->captures, as all below */
-    bool told;
+    bool done;        /* under pool->captures, as all below */
+    uint64_t failure; /* which of the shelf's it was; 0: it has not failed, or not asynchronously */
     pthread_t thread;
     struct lmcs_error result;
 };
@@ -107,8 +107,8 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
         else
             pthread_cond_wait(&pool->captures_changed, &pool->captures);
     }
-    if (status == LMCS_OK && busy->untold) {
-        busy->untold = false;
+    if (status == LMCS_OK && busy->untold != 0) {
+        busy->untold = 0;
         if (error != NULL)
             *error = busy->failure;
         status = busy->failure.status;
@@ -945,7 +945,7 @@ static void finish(struct lmcs_capture *capture, enum lmcs_status status, const 
         capture->result.status = status;
         if (capture->asynchronous && !capture->told) {
             busy->failure = capture->result;
-            busy->untold = true;
+            busy->untold = capture->failure = ++busy->failures;
         }
     }
     capture->done = true;
@@ -1047,7 +1047,8 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
         pthread_cond_wait(&pool->captures_changed, &pool->captures);
     status = capture->result.status;
     if (status != LMCS_OK) {
-        capture->busy->untold = false;
+        if (capture->busy->untold == capture->failure) /* and not that of a later one */
+            capture->busy->untold = 0;
         if (error != NULL)
             *error = capture->result;
     }
@@ -1088,6 +1089,8 @@ static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *
     uint64_t value[2];
     bool found;
     enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_GROUPS, &txn->root.trees[LMCS_TREE_GROUPS], *key, value,
+    if (lmcs_pool_check(capture->pool, true, NULL) != LMCS_OK)
+        return true; /* in a child, where waiting fails at once, and the lock may be held for ever */
                                             sizeof value, sizeof value, NULL, &found, error);
     if (status == LMCS_OK && !found)
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no prepared snapshot of this group", txn->pool->path);

@@ -85,8 +85,9 @@ struct lmcs_busy_shelf {
     bool busy;
     bool has_owner; /* a capture that is not committed yet, begun by `owner` */
     pthread_t owner;
-    bool waits; /* its capture waits for a transaction of the shelf's live variables to end */
-    bool untold; /* an asynchronous capture failed and nobody has been told */
+    bool waits;        /* its capture waits for a transaction of the shelf's live variables to end */
+    uint64_t failures; /* of asynchronous captures, counted */
+    uint64_t untold;   /* which of them nobody has been told of; 0: none */
     struct lmcs_error failure;
     uint64_t prune_from; /* the shelf's next number from which on the compactor looks at what its policy keeps */
     uint64_t loaded;     /* number last loaded for training or committed by this process; 0: none */

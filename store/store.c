@@ -499,7 +499,7 @@ static enum lmcs_status settle_captures(struct lmcs_pool *pool, struct lmcs_erro
     for (struct lmcs_busy_shelf *busy = pool->busy; busy != NULL; busy = busy->next) {
         while (busy->busy && !busy->has_owner)
             pthread_cond_wait(&pool->captures_changed, &pool->captures);
-        if (busy->untold && status == LMCS_OK) {
+        if (busy->untold != 0 && status == LMCS_OK) {
             status = busy->failure.status;
             if (error != NULL)
                 *error = busy->failure;
