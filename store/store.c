@@ -78,6 +78,10 @@ static void free_pool(struct lmcs_pool *pool)
         free(busy->name);
         free(busy);
     }
+    for (struct lmcs_loaded *loaded = pool->loaded, *next; loaded != NULL; loaded = next) {
+        next = loaded->next;
+        free(loaded);
+    }
     pthread_rwlock_destroy(&pool->meta);
     pthread_mutex_destroy(&pool->captures);
     pthread_cond_destroy(&pool->captures_changed);
