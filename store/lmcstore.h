@@ -254,9 +254,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *poo
 struct lmcs_removal;
 /*
  * Removes a shelf with all its snapshots and live variables for ever. The first commit takes it out of sight as a
- * whole; then these go, and what a crash leaves of them goes when the pool is next opened for writing. Forks of it keep
- * what they share. `removal` may be NULL. With dry_run nothing is changed. LMCS_IN_USE: somebody in this process has
- * one of its live variables open.
+ * whole; then these go, and what a crash, or a full disk, leaves of them goes when the pool is next opened for writing
+ * and has room for that. Forks of it keep what they share. `removal` may be NULL. With dry_run nothing is changed.
+ * LMCS_IN_USE: somebody in this process has one of its live variables open.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool dry_run,
                                                          struct lmcs_removal *removal, struct lmcs_error *error);
