@@ -642,6 +642,8 @@ enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_e
         bool left_over = (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING;
         if (status == LMCS_OK && count > 0 && left_over) {
             status = drop_shelf(pool, id, error);
+            if (status == LMCS_FULL) /* it goes when the pool is next opened: to make room, this must be */
+                status = LMCS_OK;
             any = true;
         }
         if (status != LMCS_OK)

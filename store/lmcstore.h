@@ -230,8 +230,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool,
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *shelf,
                                                                  uint32_t keep_raw, struct lmcs_error *error);
 /*
- * Changes what the words of `policy` name; the other words stay. Makes the shelf if there is none. Nothing is pruned
- * before this has returned. LMCS_INVALID says which word is wrong.
+ * Changes what the words of `policy` name; the other words stay. Makes the shelf if there is none. Nothing is pruned by
+ * them before this has returned, and nothing after it that they keep. LMCS_INVALID says which word is wrong.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf,
                                                                const char *policy, struct lmcs_error *error);
@@ -254,9 +254,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *poo
 struct lmcs_removal;
 /*
  * Removes a shelf with all its snapshots and live variables for ever. The first commit takes it out of sight as a
- * whole; then these go, and what a crash leaves of them goes when the pool is next opened for writing. Forks of it keep
- * what they share. `removal` may be NULL. With dry_run nothing is changed. LMCS_IN_USE: somebody in this process has
- * one of its live variables open.
+ * whole; then these go, and what a crash, or a full disk, leaves of them goes when the pool is next opened for writing
+ * and has room for that. Forks of it keep what they share. `removal` may be NULL. With dry_run nothing is changed.
+ * LMCS_IN_USE: somebody in this process has one of its live variables open.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool dry_run,
                                                          struct lmcs_removal *removal, struct lmcs_error *error);
@@ -537,7 +537,8 @@ struct lmcs_prune_report {
  * Removes the snapshots of a shelf that its policy's rules don't keep, whatever its budget says. `words` (may be NULL)
  * change the policy for this call alone. `visit` (may be NULL) is called for each snapshot, the oldest first, before
  * anything is removed; when it returns false, nothing is. With dry_run nothing is changed, and words may be tried.
- * Stopped or failed on the way, what is removed stays removed.
+ * Stopped or failed on the way, what is removed stays removed. What is tagged meanwhile, or kept by a policy that is
+ * set meanwhile, stays, unless it has gone already: it is visited once more, at the end, with why it is kept.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const char *words,
                                                     bool dry_run,
