@@ -291,6 +291,7 @@ struct lmcs_snapshot;
 /*
  * Begins a capture on a shelf, which is made if need be (at commit). One capture at a time has a shelf: waits for
  * the one before it, an asynchronous one included, and fails with its error if that failed and nobody was told.
+ * LMCS_IN_USE: the thread that has the shelf waits for one that this thread has.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf,
                                                             struct lmcs_capture **capture, struct lmcs_error *error);
