@@ -523,15 +523,18 @@ static enum lmcs_status check_options(const struct lmcs_restore_options *options
     return LMCS_OK;
 }
 
-/* A restore that failed leaves nothing, or what has arrived for one that takes it up again. */
+/*
+ * A restore that failed leaves nothing, or what has arrived for one that takes it up again. Those of earlier attempts
+ * have served when it ends well, or when what is in the archive is not what it says: then they have that, too.
+ */
 static void end_restore(struct restore *restore, enum lmcs_status status)
 {
-    bool keeps = restore->stage.keeps && status != LMCS_OK && restore->stage.snapshots > 0;
-    if (status != LMCS_OK && !keeps)
+    const struct lmcs_stage *stage = &restore->stage;
+    bool has_served = status == LMCS_OK || !stage->keeps;
+    if (status != LMCS_OK && (!stage->keeps || stage->snapshots == 0))
         lmcs_stage_drop(&restore->stage);
     lmcs_stage_fini(&restore->stage);
-    /* Those of earlier attempts have served. */
-    if (status == LMCS_OK)
+    if (has_served)
         (void)lmcs_stage_drop_kept(restore->pool, NULL);
     lmcs_parts_free(&restore->parts);
     free(restore->wanted);
