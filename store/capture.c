@@ -84,6 +84,38 @@ struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name,
     return busy;
 }
 
+/* A thread that waits for a shelf. */
+struct lmcs_shelf_waiter {
+    struct lmcs_shelf_waiter *next;
+    pthread_t thread;
+    const struct lmcs_busy_shelf *wanted;
+};
+
+static void wait_for(struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
+{
+    struct lmcs_shelf_waiter self = {pool->waiters, pthread_self(), wanted}, **at = &pool->waiters;
+    pool->waiters = &self;
+    pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    while (*at != &self)
+        at = &(*at)->next;
+    *at = self.next;
+}
+
+/*
+ * The shelf of this thread that whoever has `wanted` waits for, or it itself: while this thread has that one, nobody
+ * lets go of the other. NULL: there is none. Who would wait in a circle is refused, so the way through them ends.
+ */
+static const struct lmcs_busy_shelf *in_the_way(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
+{
+    while (wanted != NULL && wanted->busy && wanted->has_owner && !pthread_equal(wanted->owner, pthread_self())) {
+        const struct lmcs_shelf_waiter *waiter = pool->waiters;
+        while (waiter != NULL && !pthread_equal(waiter->thread, wanted->owner))
+            waiter = waiter->next;
+        wanted = waiter == NULL ? NULL : waiter->wanted;
+    }
+    return wanted != NULL && wanted->busy && wanted->has_owner ? wanted : NULL;
+}
+
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken,
                                  struct lmcs_error *error)
 {
@@ -94,7 +126,8 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
     if (busy == NULL)
         status = LMCS_NO_MEMORY;
     while (status == LMCS_OK && busy->busy) {
-        if (busy->has_owner && pthread_equal(busy->owner, pthread_self()))
+        const struct lmcs_busy_shelf *mine = in_the_way(pool, busy);
+        if (mine == busy)
             status = lmcs_fail(error, LMCS_INVALID, 0,
                                "%s: this thread has a capture on shelf \"%s\" that is neither committed nor aborted",
                                pool->path, name);
@@ -104,8 +137,14 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
                           "%s: this thread has a transaction on shelf \"%s\", for whose end the capture waits that "
                           "has the shelf: commit or abort it first",
                           pool->path, name);
+        else if (mine != NULL)
+            status = lmcs_fail(error, LMCS_IN_USE, 0,
+                               "%s: shelf \"%s\" is in use in a thread that waits for shelf \"%s\", which this thread "
+                               "has, so neither would end: commit or abort the capture on that one first, or restore "
+                               "once more",
+                               pool->path, name, mine->name);
         else
-            pthread_cond_wait(&pool->captures_changed, &pool->captures);
+            wait_for(pool, busy);
     }
     if (status == LMCS_OK && busy->untold != 0) {
         busy->untold = 0;

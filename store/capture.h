@@ -93,7 +93,8 @@ struct lmcs_busy_shelf {
 };
 /*
  * Takes a shelf for a capture, a removal or a restore: waits for the one before. LMCS_INVALID: that one is this
- * thread's, or waits for a transaction of this thread's to end.
+ * thread's, or waits for a transaction of this thread's to end. LMCS_IN_USE: its thread waits for a
+ * shelf that this thread has.
  */
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
                                  struct lmcs_error *error);

@@ -291,6 +291,7 @@ struct lmcs_snapshot;
 /*
  * Begins a capture on a shelf, which is made if need be (at commit). One capture at a time has a shelf: waits for
  * the one before it, an asynchronous one included, and fails with its error if that failed and nobody was told.
+ * LMCS_IN_USE: the thread that has the shelf waits for one that this thread has.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf,
                                                             struct lmcs_capture **capture, struct lmcs_error *error);
@@ -863,8 +864,11 @@ LMCS_API void lmcs_restore_options_init(struct lmcs_restore_options *options);
  * needs what those have, here or in the pool; LMCS_NOT_FOUND says what is missing, and of which. Contents that the pool
  * has already are shared, not written again; when such a one is removed while they are read, they are read anew from
  * where they began, or, where one is a pipe, it is LMCS_NOT_FOUND. For a part (addresses, only), there is one archive
- * and it is a file, of which nothing else is read. With `resume`, the whole archive is read again, and nothing that
- * arrived is written or decoded again; a restore without it removes what was left for it. `options` may be NULL.
+ * and it is a file, of which nothing else is read. With `resume`, the whole archive is read again; what arrived is not
+ * written again, nor decoded, but for what came last on a shelf. Of an archive that is not what it says nothing is
+ * kept, and a restore without `resume` removes what was. A restore has its shelves until it ends, and waits for
+ * captures on them. LMCS_IN_USE: the thread that has one of them waits for another, which this thread has. `options`
+ * may be NULL.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
                                                            const struct lmcs_restore_options *options,
