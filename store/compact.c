@@ -675,6 +675,9 @@ static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base
         }
         status = noted_successor(txn, id, &id, error);
     }
+    uint32_t depth;
+    if (status == LMCS_OK) /* a forged chain may have no end */
+        status = lmcs_content_depth(txn, &base->content, &depth, error);
     for (content = base->content; status == LMCS_OK && content.df.base_count > 0;) {
         status = lmcs_content_get(txn, content.bases[0], &content, error);
         if (status == LMCS_OK && content.df.runs > 0) {

@@ -431,12 +431,12 @@ static enum lmcs_status add_bases(struct scrubbing *s, struct lmcs_txn *txn, str
     for (size_t i = 0; status == LMCS_OK && i < s->id_count; i++)
         status = add_bases_of(s, txn, s->ids[i], &now, error);
     only_new(s, &now);
-    while (status == LMCS_OK && now.count > 0 && s->id_count < LMCS_MAX_TENSORS) {
+    for (unsigned i = 0; status == LMCS_OK && now.count > 0 && i < LMCS_DEEPEST; i++) {
         next.count = 0;
-        for (size_t i = 0; status == LMCS_OK && i < now.count; i++) {
-            status = add_id(s, now.at[i], error);
+        for (size_t k = 0; status == LMCS_OK && k < now.count; k++) {
+            status = add_id(s, now.at[k], error);
             if (status == LMCS_OK)
-                status = add_bases_of(s, txn, now.at[i], &next, error);
+                status = add_bases_of(s, txn, now.at[k], &next, error);
         }
         sort_ids(s);
         only_new(s, &next);
