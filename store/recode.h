@@ -20,6 +20,7 @@ struct lmcs_recode {
     struct lmcs_content made; /* the new payload: parts, sizes, bases, kind, flags */
     bool worthwhile;          /* false: no smaller; made.df.flags says that it was tried */
     bool same_bytes;          /* the new payload is the old one, elsewhere */
+    bool is_refused;          /* by the swap: its base has gone, or can't be one any more */
 };
 
 /* Looks the content up (LMCS_NOT_FOUND when it is gone) and its base (0: none), and pins them. */
