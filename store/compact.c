@@ -9,7 +9,7 @@
  *             what came after them, or stored by the links that lead to them
  *   rebase    contents that live on only as bases: they and their dependents are coded so that they can go
  *   move      what still lives in an extent that is nearly dead
- *   parity    for what policies want it of, when nothing else is left to do
+ *   parity    for what policies want it of, when nothing else is left to do, nor to prune
  *   trim      file space of extents in which nothing lives, beyond a reserve that keeps captures warm
  * A round encodes outside of all locks, batch by batch, and switches each batch in one transaction that looks again at
  * what it is about to change. A crash loses at most the work of a batch. One round runs at a time, in the background
@@ -1036,18 +1036,31 @@ static bool parity_may_go_on(void *context, uint64_t bytes)
 static enum lmcs_status make_parity(struct round *round, struct lmcs_error *error)
 {
     bool worked = false;
-    enum lmcs_status status = lmcs_parity_turn(round->pool, false, parity_may_go_on, round, &worked, error);
+    enum lmcs_status status = lmcs_parity_turn(round->pool, false, parity_may_go_on, suspect, round, &worked, error);
     round->worked |= worked && status == LMCS_OK;
     return status;
 }
 
 /* ---- Rounds ---- */
 
-static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
+static void begin_round(struct round *round)
 {
     round->compactor->waiting += !round->background;
     pthread_mutex_lock(&round->compactor->round);
     round->compactor->waiting -= !round->background;
+}
+
+static void end_round(struct round *round)
+{
+    pthread_mutex_unlock(&round->compactor->round);
+    free(round->candidates);
+    round->candidates = NULL;
+    round->count = round->capacity = 0;
+}
+
+static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
+{
+    begin_round(round);
     enum lmcs_status status = release_round(round, error);
     if (status == LMCS_OK)
         status = code_round(round, error);
@@ -1057,14 +1070,22 @@ static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
         status = unless_full(move_round(round, error));
     if (status == LMCS_OK)
         status = look_at_suspects(round, error);
-    if (status == LMCS_OK && !round->worked && !round->urgent)
-        status = make_parity(round, error);
+    end_round(round);
+    return status;
+}
+
+/* When nothing is left to code or to prune: what is over a budget is to go before parity is made of it. */
+static enum lmcs_status run_last_round(struct round *round, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    begin_round(round);
+    if (!round->urgent)
+        status = unless_full(unless_damaged(round, make_parity(round, error), error));
+    if (status == LMCS_OK)
+        status = look_at_suspects(round, error);
     if (status == LMCS_OK && !round->worked && lmcs_space_waste(round->pool, round->keep) > 0)
         status = lmcs_space_trim(round->pool, round->keep, error);
-    pthread_mutex_unlock(&round->compactor->round);
-    free(round->candidates);
-    round->candidates = NULL;
-    round->count = round->capacity = 0;
+    end_round(round);
     return status;
 }
 
@@ -1089,6 +1110,8 @@ static enum lmcs_status run_until_idle(struct round *round, struct lmcs_error *e
             status = run_round(round, error);
         if (status == LMCS_OK && !round->worked)
             status = prune(round, LMCS_PRUNE_BUDGETS, error);
+        if (status == LMCS_OK && !round->worked)
+            status = run_last_round(round, error);
         if (status == LMCS_OK)
             status = go_on(round, 1, 1, error);
     } while (status == LMCS_OK && round->worked);

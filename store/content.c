@@ -594,17 +594,23 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-/* What had parity wants it for the link that it is stored by from now on. */
+/* What had parity, or was to get it, wants it for the link that it is stored by from now on. */
 static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
                                        struct lmcs_error *error)
 {
     struct lmcs_parity_record own, links;
-    bool has = false, known = false;
-    enum lmcs_status status = lmcs_parity_find(txn, content->id, &own, &has, error);
+    struct lmcs_wanted_df wanted;
+    bool has = false, wants = false, known = false;
+    enum lmcs_status status = lmcs_parity_wanted(txn, content->id, &wanted, &wants, error);
+    if (status == LMCS_OK && !wants)
+        status = lmcs_parity_find(txn, content->id, &own, &has, error);
     if (status == LMCS_OK && has)
+        wanted = (struct lmcs_wanted_df){own.df.data, own.df.parity};
+    if (status == LMCS_OK && (has || wants))
         status = lmcs_parity_find(txn, content->link, &links, &known, error);
-    return status == LMCS_OK && has && !known ? lmcs_parity_want(txn, content->link, own.df.data, own.df.parity, error)
-                                              : status;
+    return status == LMCS_OK && (has || wants) && !known
+               ? lmcs_parity_want(txn, content->link, wanted.data, wanted.parity, error)
+               : status;
 }
 
 enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,

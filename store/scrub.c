@@ -198,6 +198,14 @@ static enum lmcs_status hold(struct scrubbing *s, uint64_t id, struct held *held
     return status;
 }
 
+/* There may be room for others. */
+static enum lmcs_status note_full(struct scrubbing *s, const struct lmcs_error *error)
+{
+    s->full = *error;
+    s->is_full = true;
+    return LMCS_OK;
+}
+
 static enum lmcs_status mend(struct scrubbing *s, const struct held *held, const struct lmcs_scan *scan,
                              struct lmcs_error *error)
 {
@@ -206,11 +214,9 @@ static enum lmcs_status mend(struct scrubbing *s, const struct held *held, const
     bool tried = s->mender != NULL;
     if (tried)
         status = lmcs_mend(s->mender, held->content.id, &mended, error);
-    if (status == LMCS_FULL) { /* there may be room for others */
-        s->full = *error;
-        s->is_full = true;
+    if (status == LMCS_FULL) {
+        status = note_full(s, error);
         tried = false;
-        status = LMCS_OK;
     }
     if (status == LMCS_OK)
         status = add_ranges(s, &held->content, scan, held->is_lost, tried ? &mended : NULL, error);
@@ -235,6 +241,8 @@ static enum lmcs_status look_at_parity(struct scrubbing *s, const struct held *h
         bool made = false;
         status =
             lmcs_parity_make(s->pool, held->content.id, held->parity.df.data, held->parity.df.parity, &made, error);
+        if (status == LMCS_FULL)
+            status = note_full(s, error);
         damage.state = made ? LMCS_DAMAGE_MENDED : LMCS_DAMAGE_FOUND;
         snprintf(damage.source, sizeof damage.source, "%s", made ? "the tensor" : "");
     }
@@ -735,7 +743,7 @@ static bool show_parity(void *context, uint64_t bytes)
 static enum lmcs_status make_parity(struct scrubbing *s, struct lmcs_error *error)
 {
     bool worked;
-    enum lmcs_status status = lmcs_parity_turn(s->pool, true, show_parity, s, &worked, error);
+    enum lmcs_status status = lmcs_parity_turn(s->pool, true, show_parity, NULL, s, &worked, error);
     if (status == LMCS_OK && s->stopped)
         status = lmcs_fail(error, LMCS_CANCELLED, 0, "%s: the scrub was stopped before its end", s->pool->path);
     return status;
