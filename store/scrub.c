@@ -800,8 +800,8 @@ enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_opti
 
 /* ---- In the background ---- */
 
-/* The shortest time that a policy gives for all to be read once; 0: none does. */
-static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, uint64_t *live_bytes,
+/* The shortest time that a policy gives for all to be read once (0: none does), and what a pass counts for. */
+static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, uint64_t *pass_bytes,
                                     struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -811,7 +811,7 @@ static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, u
     enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    *live_bytes = txn.root.live_bytes;
+    *pass_bytes = txn.root.live_bytes + (1 + txn.root.trees[LMCS_TREE_CONTENTS].count) * LEAST_CONTENT;
     while (status == LMCS_OK && got == 64) {
         status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
         for (size_t i = 0; status == LMCS_OK && i < got; i++) {
@@ -830,7 +830,7 @@ static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, u
     return status;
 }
 
-static void load_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn)
+static void load_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn, uint64_t now)
 {
     pthread_rwlock_rdlock(&pool->meta);
     struct pass pass = pass_of(&pool->root);
@@ -841,8 +841,8 @@ static void load_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn)
                                      .bytes = pass.bytes,
                                      .found = pass.found,
                                      .mended = pass.mended,
-                                     .at_ns = lmcs_now_ns(),
-                                     .saved_ns = lmcs_now_ns()};
+                                     .at_ns = now,
+                                     .saved_ns = now};
 }
 
 static enum lmcs_status save_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn, bool ended,
@@ -857,15 +857,17 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
                                  bool (*go_on)(void *context, uint64_t bytes), void *context, struct lmcs_error *error)
 {
     struct lmcs_scrub_options options;
-    uint64_t seconds, live_bytes = 0, now = lmcs_now_ns();
-    enum lmcs_status status = find_period(pool, &seconds, &live_bytes, error);
+    uint64_t seconds, pass_bytes = 0, now = lmcs_now_ns();
+    enum lmcs_status status = find_period(pool, &seconds, &pass_bytes, error);
     if (status != LMCS_OK || seconds == 0) {
         turn->is_loaded = false;
         return status;
     }
     if (!turn->is_loaded)
-        load_turn(pool, turn);
-    turn->due_bytes += (double)(live_bytes + LEAST_CONTENT) / (double)seconds * ((double)(now - turn->at_ns) / 1e9);
+        load_turn(pool, turn, now);
+    if (now < turn->at_ns) /* the clock was set */
+        turn->at_ns = now;
+    turn->due_bytes += (double)pass_bytes / (double)seconds * ((double)(now - turn->at_ns) / 1e9);
     turn->at_ns = now;
     if (turn->due_bytes <= 0)
         return LMCS_OK;
@@ -873,6 +875,7 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     struct scrubbing s = {
         .pool = pool, .options = &options, .serial = true, .go_on = go_on, .go_on_context = context, .started_ns = now};
     struct pass pass = {.next = turn->next};
+    uint64_t pieces = turn->next == 0; /* the pass itself, too: one over nothing would be due again at each turn */
     status = lmcs_mender_open(pool, NULL, 0, &s.mender, error);
     if (status == LMCS_OK && turn->next == 0) { /* a new pass */
         turn->begun_ns = now;
@@ -882,7 +885,8 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     if (status == LMCS_OK)
         status = scrub_from(&s, &pass, (uint64_t)turn->due_bytes + 1, error);
     lmcs_mender_close(s.mender);
-    turn->due_bytes -= (double)(s.report.bytes_read + s.report.contents * LEAST_CONTENT);
+    pieces += s.report.contents;
+    turn->due_bytes -= (double)(s.report.bytes_read + pieces * LEAST_CONTENT);
     turn->next = pass.ended ? 0 : pass.next;
     turn->bytes += s.report.bytes_read;
     turn->found += s.report.damages;
