@@ -494,7 +494,13 @@ static enum lmcs_status code_one(struct round *round, struct batch *batch, const
         return is_of_one_content(round, candidate->content, status) ? LMCS_OK : status;
     }
     bool linked = false;
+    uint64_t link = recode->chain.links[0].link, *whole_line = &round->whole_lines[link % WHOLE_LINES];
+    recode->line_is_whole = *whole_line == link;
     status = recode->has_base ? LMCS_OK : lmcs_recode_linked(recode, &linked, error);
+    if (linked)
+        *whole_line = link;
+    if (recode->broken != 0)
+        suspect(round, recode->broken);
     if (status == LMCS_OK && !linked)
         status = lmcs_recode_encode(recode, error);
     if (status == LMCS_DAMAGED && recode->has_base) { /* it may be the base: what it would rest on must be sound */
@@ -613,6 +619,7 @@ static enum lmcs_status link_shelf(struct round *round, uint64_t shelf_id, struc
                                    .shelf = shelf_id,
                                    .serial = round->background,
                                    .go_on = links_may_go_on,
+                                   .suspect = suspect,
                                    .context = round};
     bool found;
     enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);

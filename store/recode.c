@@ -185,17 +185,34 @@ static struct lmcs_coding coding_of(struct lmcs_recode *recode)
     return coding;
 }
 
-/* Whether the link, which was decoded when it was made, is still what was written. Lets go of it. */
-static enum lmcs_status link_is_whole(struct lmcs_recode *recode, bool *whole, struct lmcs_error *error)
+static bool leads_to(const struct lmcs_scan *link, const struct lmcs_recode *recode)
 {
-    const struct lmcs_content *link = &recode->base.links[0];
-    struct lmcs_bytes bytes = lmcs_bytes_of_pool(recode->pool->media, link);
-    struct lmcs_scan scan = {.blocks = 0};
-    enum lmcs_status status =
-        lmcs_scan(&bytes, link, &recode->identity, recode->serial ? NULL : recode->pool->workers, &scan, error);
-    *whole = status == LMCS_OK && lmcs_scan_is_clean(&scan);
-    lmcs_scan_free(&scan);
-    lmcs_payload_unpin(recode->pool->lease, link);
+    const struct lmcs_content_df *df = &recode->chain.links[0].df;
+    const struct lmcs_identity *identity = &recode->identity;
+    struct lmc_hash digest;
+    return link->header != NULL && identity->df.dtype == LMC_F32 &&
+           lmc_link_digest(&link->frame, df->output, identity->df.ndim, identity->shape, &digest) == LMC_OK &&
+           digest.low == df->digest_low && digest.high == df->digest_high;
+}
+
+/* Whether the line, whose links were decoded when they were made, is still what was written, and leads to the array. */
+static enum lmcs_status line_is_right(struct lmcs_recode *recode, bool *right, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    size_t count = recode->line_is_whole ? 1 : recode->base.length;
+    *right = true;
+    for (size_t i = 0; status == LMCS_OK && *right && i < count; i++) {
+        const struct lmcs_content *content = &recode->base.links[i];
+        struct lmcs_bytes bytes = lmcs_bytes_of_pool(recode->pool->media, content);
+        struct lmcs_scan scan = {.blocks = 0};
+        status =
+            lmcs_scan(&bytes, content, &recode->identity, recode->serial ? NULL : recode->pool->workers, &scan, error);
+        bool whole = status == LMCS_OK && lmcs_scan_is_clean(&scan);
+        if (!whole && (status == LMCS_OK || status == LMCS_DAMAGED))
+            recode->broken = content->id;
+        *right = whole && (i > 0 || leads_to(&scan, recode));
+        lmcs_scan_free(&scan);
+    }
     return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
@@ -221,9 +238,13 @@ enum lmcs_status lmcs_recode_linked(struct lmcs_recode *recode, bool *possible, 
         *possible = !lost;
     }
     if (status == LMCS_OK && *possible)
-        status = lmcs_payload_pin(recode->pool->lease, &recode->base.links[0], error);
+        status = lmcs_chain_pin(recode->pool, &recode->base, error);
     lmcs_txn_end(&txn);
-    return status == LMCS_OK && *possible ? link_is_whole(recode, possible, error) : status;
+    if (status != LMCS_OK || !*possible)
+        return status;
+    status = line_is_right(recode, possible, error);
+    lmcs_chain_unpin(recode->pool, &recode->base);
+    return status;
 }
 
 enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_error *error)
