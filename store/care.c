@@ -292,6 +292,15 @@ enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32
     return tree_of(txn)->count == 0 ? LMCS_OK : lmcs_tree_delete(txn, CARE, tree_of(txn), key, &found, error);
 }
 
+enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *wanted, bool *found,
+                                    struct lmcs_error *error)
+{
+    *found = false;
+    return tree_of(txn)->count == 0 ? LMCS_OK
+                                    : lmcs_tree_get(txn, CARE, tree_of(txn), (struct lmcs_key_df){0, content}, wanted,
+                                                    sizeof *wanted, sizeof *wanted, NULL, found, error);
+}
+
 /* ---- With the content ---- */
 
 enum lmcs_status lmcs_care_renew(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error)

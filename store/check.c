@@ -98,6 +98,17 @@ static struct lmcs_known_content *link_of(const struct verifying *v, const struc
     return i < chain->line ? find_known(v, chain->links[newest + i].id) : NULL;
 }
 
+/* Whether a line that has been read leads to this very content: the headers say so. */
+static enum lmcs_status look_at_heads(struct verifying *v, const struct lmcs_chain *chain,
+                                      const struct lmcs_identity *identity, struct lmcs_error *error)
+{
+    struct lmcs_reader *reader = NULL;
+    enum lmcs_status status = lmcs_reader_open(v->pool, chain, identity->name, identity->df.dtype, identity->df.ndim,
+                                               identity->shape, &reader, error);
+    lmcs_reader_close(reader);
+    return status;
+}
+
 static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -109,6 +120,7 @@ static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *err
     enum lmcs_status status = hold_content(v, &chain, &identity, &found, error);
     struct lmcs_known_content *link = status == LMCS_OK && found ? link_of(v, &chain, 0) : NULL;
     if (link != NULL && link->is_verified) {
+        status = look_at_heads(v, &chain, &identity, error);
         lmcs_chain_unpin(v->pool, &chain);
     } else if (status == LMCS_OK && found) {
         status = lmcs_chain_read(v->pool, &chain, identity.name, identity.df.dtype, identity.df.ndim, identity.shape,

@@ -511,6 +511,11 @@ static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *conten
                                struct lmcs_error *error)
 {
     bool found;
+    if (release->depth == LMCS_DEEPEST)
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         "%s: damaged metadata: content %llu rests on more than is ever made to rest on another",
+                         txn->pool->path, (unsigned long long)content->id);
+    release->depth++;
     release->freed_bytes += lmcs_content_room(content);
     enum lmcs_status status = retire_parts(txn, content, error);
     if (status == LMCS_OK)
@@ -531,7 +536,10 @@ static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *conten
         status = lmcs_identity_count(txn, content->df.identity, -1, error);
     if (status == LMCS_OK)
         status = untie_bases(txn, content, release, error);
-    return status == LMCS_OK && content->link != 0 ? untie(txn, content, content->link, release, error) : status;
+    if (status == LMCS_OK && content->link != 0)
+        status = untie(txn, content, content->link, release, error);
+    release->depth--;
+    return status;
 }
 
 enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_error *error)
@@ -586,17 +594,23 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-/* What had parity wants it for the link that it is stored by from now on. */
+/* What had parity, or was to get it, wants it for the link that it is stored by from now on. */
 static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
                                        struct lmcs_error *error)
 {
     struct lmcs_parity_record own, links;
-    bool has = false, known = false;
-    enum lmcs_status status = lmcs_parity_find(txn, content->id, &own, &has, error);
+    struct lmcs_wanted_df wanted;
+    bool has = false, wants = false, known = false;
+    enum lmcs_status status = lmcs_parity_wanted(txn, content->id, &wanted, &wants, error);
+    if (status == LMCS_OK && !wants)
+        status = lmcs_parity_find(txn, content->id, &own, &has, error);
     if (status == LMCS_OK && has)
+        wanted = (struct lmcs_wanted_df){own.df.data, own.df.parity};
+    if (status == LMCS_OK && (has || wants))
         status = lmcs_parity_find(txn, content->link, &links, &known, error);
-    return status == LMCS_OK && has && !known ? lmcs_parity_want(txn, content->link, own.df.data, own.df.parity, error)
-                                              : status;
+    return status == LMCS_OK && (has || wants) && !known
+               ? lmcs_parity_want(txn, content->link, wanted.data, wanted.parity, error)
+               : status;
 }
 
 enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content *with, bool same_bytes,

@@ -225,6 +225,7 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
                                  .raw_bytes = m->job->raw_bytes,
                                  .link = &params,
                                  .before = m->before,
+                                 .after = m->after,
                                  .most_bytes = m->job->raw_bytes * m->job->arrays / 100 * PAYS_PERCENT};
     coding.made.df = (struct lmcs_content_df){.raw_bytes = m->job->raw_bytes,
                                               .identity = m->job->identity,
@@ -358,7 +359,9 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
         return LMCS_OK;
     }
     put_down(l, m);
-    if (status == LMCS_DAMAGED) { /* of one parameter: coded alone, it is told what is wrong with it */
+    if (status == LMCS_DAMAGED) { /* of one parameter: any of its arrays may be what is */
+        for (uint32_t i = 0; i < 2 * job->arrays; i++)
+            l->turn->suspect(l->turn->context, i % 2 == 0 ? job->before[i / 2] : job->after[i / 2]);
         note(l, LMCS_LINKS_NOT_RAW);
         status = LMCS_OK;
     }

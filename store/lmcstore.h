@@ -200,7 +200,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *                  never ends (lmcs_scrub). Of several shelves the shortest time counts
  *   parity=K+M     for K bytes that are stored, M of parity (16+2: K to 128, M to 16), from which the background, once
  *                  the compactor is done with a snapshot, or a scrub with repair can compute anew what was lost: any M
- *                  of K + M units of at most 4 KiB, which lie far apart. What has parity keeps it under "none"
+ *                  of K + M units of at most 4 KiB, which lie far apart. What has parity keeps it under "none". It is
+ *                  made after what is to be pruned for a budget has gone, as far as there is room
  *
  * Snapshots are pruned in the background and by lmcs_compact, when those that the rules don't keep are more than an
  * eighth of those that they do; all of them when space runs out, and by lmcs_prune.
@@ -678,7 +679,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
 
 /*
  * Compacts until nothing is left to do, and gives unused file space back. What there is no room to write anew in a full
- * pool stays as it is, for the next time: lmcs_pool_info has the backlog.
+ * pool stays as it is, for the next time: lmcs_pool_info has the backlog. Damaged metadata of a shelf or a content keeps
+ * nothing else from being compacted: LMCS_DAMAGED says so in the end.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);

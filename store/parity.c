@@ -157,6 +157,7 @@ struct making {
     struct lmcs_content made; /* its parts */
     uint64_t table_check;
     bool worthwhile;
+    bool is_damaged; /* parity is to be made of it once it has been mended */
 };
 
 static enum lmcs_status make_piece(struct making *m, const struct coder *coder, struct columns *columns,
@@ -218,7 +219,7 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, uint32_t da
     struct lmcs_txn txn;
     struct lmcs_scan scan = {.blocks = 0};
     bool found = false;
-    m->worthwhile = false;
+    m->worthwhile = m->is_damaged = false;
     enum lmcs_status status = lmcs_txn_read(m->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
@@ -234,7 +235,8 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, uint32_t da
     struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, &m->of);
     status = lmcs_scan(&bytes, &m->of, &m->identity, NULL, &scan, error);
     m->shape = shape_of(m->of.df.stored_bytes, data, parity);
-    if (status == LMCS_OK && lmcs_scan_is_clean(&scan)) {
+    m->is_damaged = status == LMCS_OK && !lmcs_scan_is_clean(&scan);
+    if (status == LMCS_OK && !m->is_damaged) {
         status = write_parity(m, error);
         m->worthwhile = status == LMCS_OK;
     }
@@ -264,7 +266,7 @@ static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool
     return lmcs_parity_put(txn, m->of.id, &record, error);
 }
 
-/* One commit for all of a batch. Those that could not be made are no longer asked for either. */
+/* One commit for all of a batch. What can't be made for another reason than damage is no longer asked for either. */
 static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region *region, struct making *items,
                                      const uint64_t *contents, size_t count, size_t *entered, struct lmcs_error *error)
 {
@@ -280,7 +282,7 @@ static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region 
         if (items[i].worthwhile)
             status = enter(&txn, &items[i], &done, error);
         *entered += done;
-        if (status == LMCS_OK)
+        if (status == LMCS_OK && !items[i].is_damaged)
             status = lmcs_parity_want(&txn, contents[i], 0, 0, error);
     }
     if (status == LMCS_OK)
@@ -291,19 +293,32 @@ static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region 
     return status;
 }
 
-/* As many of the contents as fit in a batch; *done gets how many. */
-static enum lmcs_status make_batch(struct lmcs_pool *pool, const uint64_t *contents,
-                                   const struct lmcs_wanted_df *wanted, size_t count,
-                                   bool (*go_on)(void *context, uint64_t bytes), void *context, size_t *done,
-                                   size_t *entered, struct lmcs_error *error)
+/* What is made at once; and what came of it. */
+struct parity_batch {
+    uint64_t contents[BATCH];
+    struct lmcs_wanted_df wanted[BATCH];
+    size_t count;
+    bool leaves_share; /* of the pool's room, for the compactor */
+    size_t done;       /* of the first contents, as many as fit */
+    size_t entered;
+    bool is_damaged[BATCH];
+};
+
+static enum lmcs_status make_batch(struct lmcs_pool *pool, struct parity_batch *batch,
+                                   bool (*go_on)(void *context, uint64_t bytes), void *context,
+                                   struct lmcs_error *error)
 {
+    const uint64_t *contents = batch->contents;
+    const struct lmcs_wanted_df *wanted = batch->wanted;
     struct lmcs_region region;
-    struct making *items = calloc(count, sizeof *items);
+    struct making *items = calloc(batch->count, sizeof *items);
     uint64_t bytes = 0;
     enum lmcs_status status = items == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     lmcs_region_init(&region, pool, 1);
-    *done = *entered = 0;
-    for (size_t i = 0; status == LMCS_OK && i < count && bytes < BATCH_BYTES; i++) {
+    if (batch->leaves_share)
+        lmcs_region_leave_share(&region);
+    batch->done = batch->entered = 0;
+    for (size_t i = 0; status == LMCS_OK && i < batch->count && bytes < BATCH_BYTES; i++) {
         items[i] = (struct making){.pool = pool, .region = &region};
         items[i].of.id = contents[i];
         status = make_one(&items[i], contents[i], wanted[i].data, wanted[i].parity, error);
@@ -311,13 +326,14 @@ static enum lmcs_status make_batch(struct lmcs_pool *pool, const uint64_t *conte
             status = LMCS_OK;
         if (status == LMCS_OK) {
             bytes += items[i].shape.stored_bytes;
-            ++*done;
+            batch->is_damaged[i] = items[i].is_damaged;
+            batch->done++;
         }
         if (go_on != NULL && !go_on(context, items[i].shape.stored_bytes))
             break;
     }
-    if (*done > 0 && (status == LMCS_OK || status == LMCS_FULL)) {
-        enum lmcs_status committed = commit_batch(pool, &region, items, contents, *done, entered, error);
+    if (batch->done > 0 && (status == LMCS_OK || status == LMCS_FULL)) {
+        enum lmcs_status committed = commit_batch(pool, &region, items, contents, batch->done, &batch->entered, error);
         status = status == LMCS_OK ? committed : status;
     }
     lmcs_region_end(&region);
@@ -328,10 +344,9 @@ static enum lmcs_status make_batch(struct lmcs_pool *pool, const uint64_t *conte
 enum lmcs_status lmcs_parity_make(struct lmcs_pool *pool, uint64_t content, uint32_t data, uint32_t parity, bool *made,
                                   struct lmcs_error *error)
 {
-    struct lmcs_wanted_df wanted = {data, parity};
-    size_t done, entered = 0;
-    enum lmcs_status status = make_batch(pool, &content, &wanted, 1, NULL, NULL, &done, &entered, error);
-    *made = status == LMCS_OK && entered == 1;
+    struct parity_batch batch = {.contents = {content}, .wanted = {{data, parity}}, .count = 1};
+    enum lmcs_status status = make_batch(pool, &batch, NULL, NULL, error);
+    *made = status == LMCS_OK && batch.entered == 1;
     return status;
 }
 
@@ -382,8 +397,11 @@ static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, con
             *table = found;
             good = true;
             found = malloc(shape->table);
-            if (found == NULL)
+            if (found == NULL) {
+                free(*table);
+                *table = NULL;
                 return lmcs_fail_memory(error);
+            }
         }
     }
     free(found);
@@ -663,33 +681,46 @@ static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, bool *worked,
     return status;
 }
 
-/* The first contents for which parity is wanted. */
-static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t contents[BATCH],
-                                    struct lmcs_wanted_df wanted[BATCH], size_t *count, struct lmcs_error *error)
+/* Adds the content at the cursor to the batch, unless parity can't be made of it. */
+static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct parity_batch *batch,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_wanted_df df;
+    uint64_t content = lmcs_cursor_key(cursor).low;
+    size_t bytes;
+    bool lost = false;
+    const void *value = lmcs_cursor_value(cursor, &bytes);
+    if (bytes != sizeof df)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: wanted parity", txn->pool->path);
+    memcpy(&df, value, bytes);
+    enum lmcs_status status = lmcs_lost_any(txn, content, &lost, error); /* it may be mended yet */
+    if (status != LMCS_OK || lost || df.data == 0 || df.data > LMCS_MAX_PARITY_DATA || df.parity == 0 ||
+        df.parity > LMCS_MAX_PARITY)
+        return status;
+    batch->contents[batch->count] = content;
+    batch->wanted[batch->count++] = df;
+    return LMCS_OK;
+}
+
+/* The first contents, from a number on, for which parity is wanted. */
+static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struct parity_batch *batch,
+                                    struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
-    *count = 0;
+    batch->count = 0;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_txn_read(pool, &txn, error);
     if (status == LMCS_OK) {
         status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CARE, &txn.root.trees[LMCS_TREE_CARE],
-                                  (struct lmcs_key_df){0, 0}, error);
-        while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0 && *count < BATCH) {
-            size_t bytes;
-            const void *value = lmcs_cursor_value(cursor, &bytes);
-            if (bytes != sizeof wanted[0]) {
-                status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: wanted parity", pool->path);
-                break;
-            }
-            contents[*count] = lmcs_cursor_key(cursor).low;
-            memcpy(&wanted[*count], value, bytes);
-            bool sound = wanted[*count].data > 0 && wanted[*count].data <= LMCS_MAX_PARITY_DATA &&
-                         wanted[*count].parity > 0 && wanted[*count].parity <= LMCS_MAX_PARITY;
-            *count += sound;
-            status = lmcs_cursor_next(cursor, error);
+                                  (struct lmcs_key_df){0, from}, error);
+        while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0 &&
+               batch->count < BATCH) {
+            status = add_wanted(&txn, cursor, batch, error);
+            if (status == LMCS_OK)
+                status = lmcs_cursor_next(cursor, error);
         }
         lmcs_txn_end(&txn);
     }
@@ -698,20 +729,26 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t contents[BA
 }
 
 enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, bool all, bool (*go_on)(void *context, uint64_t bytes),
-                                  void *context, bool *worked, struct lmcs_error *error)
+                                  void (*suspect)(void *context, uint64_t content), void *context, bool *worked,
+                                  struct lmcs_error *error)
 {
-    uint64_t contents[BATCH];
-    struct lmcs_wanted_df wanted[BATCH];
-    size_t count, done = 0, entered;
+    struct parity_batch batch = {.leaves_share = true};
+    uint64_t from = 0;
     *worked = false;
     enum lmcs_status status = note_all(pool, all, worked, error);
     do {
         if (status == LMCS_OK)
-            status = list_wanted(pool, contents, wanted, &count, error);
-        if (status != LMCS_OK || count == 0 || (go_on != NULL && !go_on(context, 0)))
+            status = list_wanted(pool, from, &batch, error);
+        if (status != LMCS_OK || batch.count == 0 || (go_on != NULL && !go_on(context, 0)))
             return status;
-        status = make_batch(pool, contents, wanted, count, go_on, context, &done, &entered, error);
-        *worked = true;
-    } while (status == LMCS_OK && done > 0);
+        status = make_batch(pool, &batch, go_on, context, error);
+        for (size_t i = 0; i < batch.done; i++) {
+            if (!batch.is_damaged[i])
+                *worked = true;
+            else if (suspect != NULL)
+                suspect(context, batch.contents[i]);
+            from = batch.contents[i] + 1; /* what is damaged stays wanted */
+        }
+    } while (status == LMCS_OK && batch.done > 0 && from != 0);
     return status;
 }

@@ -185,17 +185,34 @@ static struct lmcs_coding coding_of(struct lmcs_recode *recode)
     return coding;
 }
 
-/* Whether the link, which was decoded when it was made, is still what was written. Lets go of it. */
-static enum lmcs_status link_is_whole(struct lmcs_recode *recode, bool *whole, struct lmcs_error *error)
+static bool leads_to(const struct lmcs_scan *link, const struct lmcs_recode *recode)
 {
-    const struct lmcs_content *link = &recode->base.links[0];
-    struct lmcs_bytes bytes = lmcs_bytes_of_pool(recode->pool->media, link);
-    struct lmcs_scan scan = {.blocks = 0};
-    enum lmcs_status status =
-        lmcs_scan(&bytes, link, &recode->identity, recode->serial ? NULL : recode->pool->workers, &scan, error);
-    *whole = status == LMCS_OK && lmcs_scan_is_clean(&scan);
-    lmcs_scan_free(&scan);
-    lmcs_payload_unpin(recode->pool->lease, link);
+    const struct lmcs_content_df *df = &recode->chain.links[0].df;
+    const struct lmcs_identity *identity = &recode->identity;
+    struct lmc_hash digest;
+    return link->header != NULL && identity->df.dtype == LMC_F32 &&
+           lmc_link_digest(&link->frame, df->output, identity->df.ndim, identity->shape, &digest) == LMC_OK &&
+           digest.low == df->digest_low && digest.high == df->digest_high;
+}
+
+/* Whether the line, whose links were decoded when they were made, is still what was written, and leads to the array. */
+static enum lmcs_status line_is_right(struct lmcs_recode *recode, bool *right, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    size_t count = recode->line_is_whole ? 1 : recode->base.length;
+    *right = true;
+    for (size_t i = 0; status == LMCS_OK && *right && i < count; i++) {
+        const struct lmcs_content *content = &recode->base.links[i];
+        struct lmcs_bytes bytes = lmcs_bytes_of_pool(recode->pool->media, content);
+        struct lmcs_scan scan = {.blocks = 0};
+        status =
+            lmcs_scan(&bytes, content, &recode->identity, recode->serial ? NULL : recode->pool->workers, &scan, error);
+        bool whole = status == LMCS_OK && lmcs_scan_is_clean(&scan);
+        if (!whole && (status == LMCS_OK || status == LMCS_DAMAGED))
+            recode->broken = content->id;
+        *right = whole && (i > 0 || leads_to(&scan, recode));
+        lmcs_scan_free(&scan);
+    }
     return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
@@ -221,9 +238,13 @@ enum lmcs_status lmcs_recode_linked(struct lmcs_recode *recode, bool *possible, 
         *possible = !lost;
     }
     if (status == LMCS_OK && *possible)
-        status = lmcs_payload_pin(recode->pool->lease, &recode->base.links[0], error);
+        status = lmcs_chain_pin(recode->pool, &recode->base, error);
     lmcs_txn_end(&txn);
-    return status == LMCS_OK && *possible ? link_is_whole(recode, possible, error) : status;
+    if (status != LMCS_OK || !*possible)
+        return status;
+    status = line_is_right(recode, possible, error);
+    lmcs_chain_unpin(recode->pool, &recode->base);
+    return status;
 }
 
 enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_error *error)
@@ -290,7 +311,10 @@ static bool same_payload(const struct lmcs_content *a, const struct lmcs_content
            memcmp(a->parts, b->parts, a->df.part_count * sizeof a->parts[0]) == 0;
 }
 
-/* Whether what was made can be put in place: whether its base is still there, and the chain short enough. */
+/*
+ * Whether what was made can be put in place: whether its base is still there, the chain short enough, and nothing of
+ * the chain rests on the content itself by now. (Of two names that swap their contents, each may be the other's base.)
+ */
 static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_recode *recode,
                                       const struct lmcs_content *now, bool *right, struct lmcs_error *error)
 {
@@ -302,11 +326,14 @@ static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_re
     if (!*right || wanted == 0 || wanted == (now->df.base_count > 0 ? now->bases[0] : 0))
         return LMCS_OK;
     enum lmcs_status status = lmcs_content_find(txn, wanted, &base, right, error);
-    if (status == LMCS_OK && *right)
-        status = lmcs_content_depth(txn, &base, &depth, error);
+    *right = status == LMCS_OK && *right && base.link == 0;
+    while (status == LMCS_OK && *right && base.df.base_count > 0) {
+        *right = base.bases[0] != now->id && ++depth + 1 + now->df.height <= recode->chain_bound;
+        status = lmcs_content_get(txn, base.bases[0], &base, error);
+    }
     if (status == LMCS_OK && *right)
         status = lmcs_content_bears_links(txn, now, &bears, error);
-    *right = *right && !bears && base.link == 0 && depth + 1 + now->df.height <= recode->chain_bound;
+    *right = *right && !bears && depth + 1 + now->df.height <= recode->chain_bound;
     return status;
 }
 
@@ -334,6 +361,7 @@ enum lmcs_status lmcs_recode_swap(struct lmcs_txn *txn, struct lmcs_recode *reco
         return status;
     if (recode->worthwhile)
         status = base_is_right(txn, recode, &now, &right, error);
+    recode->is_refused = !right;
     if (status == LMCS_OK && right)
         status = place_successor(txn, recode, error);
     if (status != LMCS_OK || !right)

@@ -13,6 +13,8 @@ struct lmcs_recode {
     uint32_t chain_bound;    /* set before begin: deltas to undo, at most; 0: no more than now */
     uint64_t successor;      /* set before begin: the content that came after it (0: none) ... */
     uint32_t place;          /* ... and its place, which it gets with the swap */
+    bool line_is_whole;      /* set before lmcs_recode_linked: what its link rests on was looked at a moment ago ... */
+    uint64_t broken;         /* ... which sets this: a content that it would rest on, and that is damaged; 0: none */
     struct lmcs_chain chain; /* the content as it is, pinned */
     struct lmcs_identity identity;
     bool has_base;
@@ -20,6 +22,7 @@ struct lmcs_recode {
     struct lmcs_content made; /* the new payload: parts, sizes, bases, kind, flags */
     bool worthwhile;          /* false: no smaller; made.df.flags says that it was tried */
     bool same_bytes;          /* the new payload is the old one, elsewhere */
+    bool is_refused;          /* by the swap: its base has gone, or can't be one any more */
 };
 
 /* Looks the content up (LMCS_NOT_FOUND when it is gone) and its base (0: none), and pins them. */
@@ -27,7 +30,10 @@ enum lmcs_status lmcs_recode_begin(struct lmcs_recode *recode, struct lmcs_pool 
                                    uint64_t content, uint64_t base, bool serial, struct lmcs_error *error);
 /* Drops the base: it is to be coded alone. */
 void lmcs_recode_alone(struct lmcs_recode *recode);
-/* Takes the link that leads to it, which has been made and verified, for its payload. *possible false: it can't be. */
+/*
+ * Takes the link that leads to it for its payload, if that leads to these very bytes and the whole line is what was
+ * written: they are given up for it. *possible false: it can't be.
+ */
 enum lmcs_status lmcs_recode_linked(struct lmcs_recode *recode, bool *possible, struct lmcs_error *error);
 /* Encodes it against its base, or alone, into the region, and verifies what was written by decoding it. */
 enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_error *error);

@@ -603,6 +603,157 @@ static void damage_is_found_and_named(void **state)
     run_end(&run);
 }
 
+/* How many tensors of all steps can't be read. */
+static size_t all_unreadable(const struct run *run, struct lmcs_pool *pool, size_t first, size_t last)
+{
+    size_t count = 0;
+    for (size_t n = first; n <= last; n++)
+        count += unreadable(run, pool, n);
+    return count;
+}
+
+/* One byte rots while the run goes on: `lost` tensors of the steps up to the fifth, and nothing that comes later. */
+static void let_rot(struct place *place, const size_t *sizes, uint64_t victim, size_t lost)
+{
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, sizes);
+    set_policy(pool, "run", "keep_raw=2");
+    for (int i = 0; i < 5; i++) {
+        run_on(&run, pool, "run", 1);
+        OK(lmcs_compact(pool, NULL, &err));
+    }
+    struct lmcs_content content = record_of(pool, "run", victim, "p2.weight");
+    if (content.df.payload == LMCS_PAYLOAD_LINKED)
+        content = link_record(pool, victim, "p2.weight");
+    bool is_raw = content.df.payload == LMCS_PAYLOAD_RAW;
+    assert_true(is_raw == (victim >= 4));
+    damage_content(place->pool, &content, is_raw ? 4000 : content.df.stored_bytes - 20, 1);
+    for (int i = 0; i < 4; i++) {
+        run_on(&run, pool, "run", 1);
+        OK(lmcs_compact(pool, NULL, &err));
+        check_pool(pool);
+    }
+    assert_int_equal(all_unreadable(&run, pool, 1, 5), lost);
+    assert_int_equal(all_unreadable(&run, pool, 6, 9), 0);
+    assert_int_equal(pool_info(pool).lost_contents > 0, lost > 0); /* what was met is noted */
+    if (lost == 0)
+        expect_clean(pool);
+    close_pool(pool);
+    assert_int_equal(unlink(place->pool), 0);
+    run_end(&run);
+}
+
+static void rot_does_not_spread(void **state)
+{
+    struct place *place = *state;
+    let_rot(place, small, 4, 0); /* before the step: a link leads to it that was made before, and gives it back */
+    let_rot(place, large, 4, 0);
+    let_rot(place, small, 5, 1); /* after the step */
+    let_rot(place, large, 5, 1);
+    let_rot(place, small, 3, 3); /* a link */
+    let_rot(place, small, 1, 7); /* what the line begins with: an array of the first step, and all that follows */
+}
+
+static void damage_behind_a_long_line_is_named(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct telling telling;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=1");
+    run_on(&run, pool, "run", 18);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(storage_of(pool, "run", 17).longest_line, 16);
+    struct lmcs_content first = record_of(pool, "run", 1, "p2.weight");
+    damage_content(place->pool, &first, first.df.stored_bytes - 20, 1);
+    FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
+    assert_int_equal(telling.count, 1);
+    assert_string_equal(telling.items[0].holders,
+                        "run@2..17 p2.exp_avg; run@2..17 p2.exp_avg_sq; run@1..17 p2.weight; ");
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* The longest there is goes in one removal. */
+static void the_longest_line_goes(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_txn txn;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=1 links=64");
+    run_on(&run, pool, "run", 66);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(storage_of(pool, "run", 65).longest_line, 64);
+    for (uint64_t n = 1; n <= 64; n++)
+        OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
+    check_pool(pool);
+    expect_snapshot(pool, "run", 65, run.states[65]);
+    OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    OK(lmcs_txn_read(pool, &txn, &err));
+    assert_true(txn.root.trees[LMCS_TREE_CONTENTS].count == 0);
+    lmcs_txn_end(&txn);
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* An array that its link does not lead to is damage, though each stored byte is what was written. */
+static void links_are_compared_with_records(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_txn txn;
+    struct lmcs_verify_report report;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=1");
+    run_on(&run, pool, "run", 6);
+    OK(lmcs_compact(pool, NULL, &err));
+    verify_pool(pool);
+    struct lmcs_content content = record_of(pool, "run", 3, "p2.weight");
+    assert_int_equal(content.df.payload, LMCS_PAYLOAD_LINKED);
+    content.df.digest_low ^= 1;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_content_put(&txn, &content, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    assert_int_equal(unreadable(&run, pool, 3), 1);
+    FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err));
+    assert_int_equal(report.damages, 1);
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* Parity that was wanted of an array, and not made yet when it got stored by its link, is made of that. */
+static void wanted_parity_is_of_the_link(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_txn txn;
+    struct lmcs_parity_record parity;
+    bool found;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=1");
+    run_on(&run, pool, "run", 4);
+    uint64_t content = content_of(pool, "run", 3, "p2.weight");
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_parity_want(&txn, content, 4, 2, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    struct lmcs_content link = link_record(pool, 3, "p2.weight");
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_parity_find(&txn, link.id, &parity, &found, &err));
+    lmcs_txn_end(&txn);
+    assert_true(found && parity.df.data == 4 && parity.df.parity == 2);
+    close_pool(pool);
+    run_end(&run);
+}
+
 static void parity_mends_links(void **state)
 {
     struct place *place = *state;
@@ -761,6 +912,11 @@ int main(void)
         ON_BOTH(forks_share_lines),
         ON_BOTH(archives_carry_steps),
         ON_BOTH(damage_is_found_and_named),
+        IN_MEMORY(rot_does_not_spread),
+        IN_MEMORY(damage_behind_a_long_line_is_named),
+        IN_MEMORY(the_longest_line_goes),
+        IN_MEMORY(links_are_compared_with_records),
+        IN_MEMORY(wanted_parity_is_of_the_link),
         ON_BOTH(parity_mends_links),
         ON_BOTH(slices_of_steps),
         ON_BOTH(views_of_steps),
