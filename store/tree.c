@@ -48,10 +48,13 @@ static void set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df re
     memcpy((char *)node + node->slots[i].offset + KEY_BYTES, &ref, sizeof ref);
 }
 
-/* The first slot whose key is not less than `key`. */
+/*
+ * The first slot whose key is not less than `key`. An inner page's first key means nothing: when a page before it has
+ * gone, its first child may have got keys that are less.
+ */
 static size_t lower_bound(const struct lmcs_node_df *node, struct lmcs_key_df key)
 {
-    size_t low = 0, high = node->count;
+    size_t low = node->level > 0 && node->count > 0, high = node->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (lmcs_key_compare(lmcs_node_key(node, middle), key) < 0)
@@ -412,7 +415,9 @@ static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *no
         return status;
     bool fits = squeeze(into);
     for (size_t k = 0; fits && k < right->count; k++)
-        fits = append_from(into, right, k);
+        fits = k > 0 || right->level == 0
+                   ? append_from(into, right, k)
+                   : append(into, lmcs_node_key(node, i + 1), lmcs_node_value(right, k), right->slots[k].value_bytes);
     if (!fits) /* as when both are the same page */
         return fail_sums(change->txn, change->error);
     set_child(node, i, left_ref);
