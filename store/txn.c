@@ -235,6 +235,11 @@ struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset)
     return node != NULL && node->magic == LMCS_NODE_MAGIC ? node : NULL;
 }
 
+size_t lmcs_pages_dirty(const struct lmcs_txn *txn)
+{
+    return txn->pages == NULL ? 0 : txn->pages->count;
+}
+
 static bool rehash(struct lmcs_txn_pages *pages)
 {
     size_t wanted = pages->capacity == 0 ? 256 : pages->capacity * 2;
