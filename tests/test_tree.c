@@ -8,6 +8,8 @@
 /* ctest: timeout=600 labels=no-tsan */
 #include "support.h"
 
+#include <unistd.h>
+
 #include "tree.h"
 
 enum { SPARE = LMCS_ROOT_TREES - 1, SPARE_TREES = 1, KEYS = 3000 };
@@ -373,6 +375,56 @@ static void a_tail_where_a_page_was(void **state)
     expect_keys_and_clear(pool, &txn, PARENT, MORE);
 }
 
+/* ---- Room ---- */
+
+static void begin_much(struct lmcs_pool *pool, struct lmcs_txn *txn)
+{
+    OK(lmcs_txn_write(pool, txn, &err));
+    put_keys(txn, 0, 5000);
+}
+
+static int die_in_the_middle(void *path)
+{
+    struct lmcs_txn txn;
+    begin_much(open_quiet(path), &txn);
+    _exit(0);
+}
+
+/* What a transaction takes and does not commit is given back: at its end, or when the pool is opened next. */
+static void room_of_what_is_not_committed(void **state)
+{
+    const uint64_t much = (uint64_t)8 << 20, little = (uint64_t)1 << 20;
+    struct place *place = *state;
+    struct lmcs_txn txn;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    const uint64_t before = disk_bytes(place->pool), used = pool_info(pool).used_bytes;
+    begin_much(pool, &txn);
+    assert_true(disk_bytes(place->pool) > before + much);
+    lmcs_txn_end(&txn);
+    assert_true(disk_bytes(place->pool) < before + little && pool_info(pool).used_bytes == used);
+    close_pool(pool);
+    expect_child(start_child(die_in_the_middle, place->pool));
+    assert_true(disk_bytes(place->pool) > before + much);
+    pool = open_quiet(place->pool);
+    assert_true(disk_bytes(place->pool) < before + little && pool_info(pool).used_bytes == used);
+    begin_much(pool, &txn);
+    expect_keys_and_clear(pool, &txn, 0, 5000);
+}
+
+/* As much as the metadata of two million small tensors. */
+static void one_commit_may_be_large(void **state)
+{
+    enum { PAGES = 93000 };
+    struct place *place = *state;
+    struct lmcs_txn txn;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_txn_write(pool, &txn, &err));
+    put_keys(&txn, 0, LEAF * PAGES);
+    const uint64_t taken = txn.root.slab_bytes;
+    assert_in_range(taken, (uint64_t)PAGES * LMCS_PAGE_BYTES, (uint64_t)PAGES * LMCS_PAGE_BYTES * 3 / 2 + (1 << 20));
+    expect_keys_and_clear(pool, &txn, 0, LEAF * PAGES);
+}
+
 /* What a history appends leaves the pages of a large tree alone, but for one time in a hundred. */
 static void appending_spares_the_tree(void **state)
 {
@@ -557,9 +609,17 @@ static void wrong_use_of_trees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(random_changes),       IN_MEMORY(hundred_thousand_keys), IN_MEMORY(appending_spares_the_tree),
-        ON_BOTH(aborts_leave_nothing), ON_BOTH(pages_are_used_again),    ON_BOTH(readers_see_one_moment),
-        IN_MEMORY(wrong_use_of_trees), IN_MEMORY(keys_where_a_page_was), IN_MEMORY(a_tail_where_a_page_was),
+        ON_BOTH(random_changes),
+        IN_MEMORY(hundred_thousand_keys),
+        IN_MEMORY(appending_spares_the_tree),
+        ON_BOTH(aborts_leave_nothing),
+        ON_BOTH(pages_are_used_again),
+        ON_BOTH(readers_see_one_moment),
+        IN_MEMORY(wrong_use_of_trees),
+        IN_MEMORY(keys_where_a_page_was),
+        ON_BOTH(room_of_what_is_not_committed),
+        IN_MEMORY(one_commit_may_be_large),
+        IN_MEMORY(a_tail_where_a_page_was),
     };
     return cmocka_run_group_tests_name("tree", tests, NULL, NULL);
 }
