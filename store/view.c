@@ -248,8 +248,8 @@ static uint64_t copied_bytes(const struct viewed *item)
 }
 
 /*
- * Items whose bytes another item has been given, all or some: large ones get mappings, small ones copies in one piece of
- * memory.
+ * Items whose bytes another item has been given, all or some: large ones get mappings, small ones copies in one
+ * piece of memory.
  */
 static enum lmcs_status map_doubles(struct lmcs_view *view, struct viewed **doubles, size_t count,
                                     struct lmcs_error *error)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * test_forged.c - pools that someone made: all checksums are right, and what they vouch for is not. Whoever reads such
- * a pool, opens it for writing or works with it gets LMCS_DAMAGED or what is there, soon, and nothing outside is touched.
+ * a pool, opens it for writing or works with it gets LMCS_DAMAGED or what is there, soon, and nothing outside is
+ * touched.
  *
  * They are made by the store's own transactions, from a pool that was sound.
  */

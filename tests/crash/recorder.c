@@ -584,8 +584,8 @@ static void fill_holes(int fd, off_t offset, off_t bytes)
 }
 
 /*
- * Its zeros are recorded as stores. Only what has file space is looked at: a range may reach to the end of the pool, and
- * a look at a page of a file in memory gives it some.
+ * Its zeros are recorded as stores. Only what has file space is looked at: a range may reach to the end of the pool,
+ * and a look at a page of a file in memory gives it some.
  */
 static void note_punch(int fd, int mode, off_t offset, off_t bytes)
 {
