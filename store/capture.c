@@ -764,16 +764,18 @@ static int by_identity(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Takes names off the manifest that the base has and this capture has not. */
+/*
+ * Takes names off the manifest that the base has and this capture has not. The base's record says how many it has:
+ * nothing is measured by that, and a manifest with more of them, or fewer, is damage.
+ */
 static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = c->capture;
     if (c->manifest.count == capture->count)
         return LMCS_OK;
-    uint64_t *wanted = malloc((capture->count + 1) * sizeof *wanted);
-    uint64_t *drop = malloc((c->manifest.count + 1) * sizeof *drop);
+    uint64_t *wanted = malloc((capture->count + 1) * sizeof *wanted), *drop = NULL;
     struct lmcs_cursor *cursor = NULL;
-    enum lmcs_status status = wanted == NULL || drop == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    enum lmcs_status status = wanted == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < capture->count; i++)
         wanted[i] = capture->entries[i]->identity;
     if (status == LMCS_OK) {
@@ -782,16 +784,24 @@ static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *erro
     }
     if (status == LMCS_OK)
         status = lmcs_cursor_seek(cursor, &c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){0, 0}, error);
-    size_t drops = 0, w = 0;
-    uint64_t most = c->manifest.count;
-    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && drops < most) {
+    size_t drops = 0, capacity = 0, w = 0;
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         uint64_t identity = lmcs_cursor_key(cursor).high;
         while (w < capture->count && wanted[w] < identity)
             w++;
-        if (w == capture->count || wanted[w] != identity)
+        if (w == capture->count || wanted[w] != identity) {
+            if (!lmcs_grow(&drop, &capacity, drops, sizeof *drop)) {
+                status = lmcs_fail_memory(error);
+                break;
+            }
             drop[drops++] = identity;
+        }
         status = lmcs_cursor_next(cursor, error);
     }
+    if (status == LMCS_OK && c->manifest.count - capture->count != drops)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: damaged metadata: the record of %s@%llu has another number of names than its manifest",
+                           capture->pool->path, capture->busy->name, (unsigned long long)capture->base_number);
     for (size_t i = 0; status == LMCS_OK && i < drops; i++)
         status =
             lmcs_tree_delete(&c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){drop[i], 0}, NULL, error);

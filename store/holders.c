@@ -239,7 +239,8 @@ static enum lmcs_status look_at_leaf(struct finding *f, const struct lmcs_node_d
     return status;
 }
 
-static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int level, size_t *hits)
+static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int level, const struct lmcs_bounds *bounds,
+                             size_t *hits)
 {
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
@@ -249,12 +250,14 @@ static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int leve
         return LMCS_OK;
     f->whole = true;
     enum lmcs_status status = lmcs_page_read(&f->txn, &ref, LMCS_TREE_MANIFEST, buffer, &node, f->error);
-    if (status == LMCS_OK && level >= 0 && node->level != level)
+    if (status == LMCS_OK && ((level >= 0 && node->level != level) || !lmcs_node_in_bounds(node, bounds)))
         status = LMCS_DAMAGED;
     if (status == LMCS_OK && node->level == 0)
         status = look_at_leaf(f, node, &below);
-    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++)
-        status = walk(f, lmcs_node_child(node, i), node->level - 1, &below);
+    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++) {
+        struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
+        status = walk(f, lmcs_node_child(node, i), node->level - 1, &inner, &below);
+    }
     status = absorb(f, status);
     if (status == LMCS_OK && below == 0 && f->whole)
         status = remember(f, ref.offset);
@@ -267,12 +270,13 @@ static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int leve
 
 static enum lmcs_status look_at_snapshot(struct finding *f, struct lmcs_shelf *shelf)
 {
+    const struct lmcs_bounds everywhere = {{0, 0}, {0, 0}, false};
     struct lmcs_record record;
     size_t hits = 0;
     bool found;
     enum lmcs_status status = lmcs_record_get(&f->txn, shelf, f->number, &record, &found, f->error);
     if (status == LMCS_OK && found && record.df.manifest.offset != 0)
-        status = walk(f, record.df.manifest, -1, &hits);
+        status = walk(f, record.df.manifest, -1, &everywhere, &hits);
     return absorb(f, status);
 }
 
