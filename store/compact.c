@@ -443,7 +443,7 @@ static enum lmcs_status try_swap(struct round *round, struct batch *batch, size_
     return status;
 }
 
-/* Switches to what was made, in one transaction: of a batch without those that can't be, or (`whole`) all or nothing. */
+/* Switches to what was made, in one transaction: without those that can't be, or (`whole`) all or nothing. */
 static enum lmcs_status swap_batch(struct round *round, struct batch *batch, bool whole, struct lmcs_error *error)
 {
     size_t bad = SIZE_MAX;

@@ -679,8 +679,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
 
 /*
  * Compacts until nothing is left to do, and gives unused file space back. What there is no room to write anew in a full
- * pool stays as it is, for the next time: lmcs_pool_info has the backlog. Damaged metadata of a shelf or a content keeps
- * nothing else from being compacted: LMCS_DAMAGED says so in the end.
+ * pool stays as it is, for the next time: lmcs_pool_info has the backlog. Damaged metadata of a shelf or a content
+ * keeps nothing else from being compacted: LMCS_DAMAGED says so in the end.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);
