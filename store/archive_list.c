@@ -16,6 +16,8 @@
 #include "archive_index.h"
 #include "meta.h"
 
+#define PROGRESS_SNAPSHOTS 1024u
+
 static bool is_file(int fd)
 {
     struct stat info;
@@ -24,50 +26,92 @@ static bool is_file(int fd)
 
 /* ---- Listing ---- */
 
-static enum lmcs_status visit_snapshot(const struct lmcs_index_shelf *shelf, const struct lmcs_index_snapshot *snapshot,
-                                       bool (*visit)(void *context, const struct lmcs_archived *snapshot),
-                                       void *context, bool *stop, struct lmcs_error *error)
+/* Tags are in the order of their texts; those of one snapshot stay in it. */
+static int by_snapshot(const void *a, const void *b)
+{
+    const struct lmcs_index_tag *x = a, *y = b;
+    return x->number != y->number ? (x->number > y->number) - (x->number < y->number) : strcmp(x->text, y->text);
+}
+
+struct listing {
+    bool (*visit)(void *context, const struct lmcs_archived *snapshot);
+    void *context;
+    const struct lmcs_progress *progress;
+    uint64_t done;
+    uint64_t total; /* snapshots */
+    bool stopped;   /* by the visitor */
+};
+
+static enum lmcs_status visit_snapshot(struct listing *listing, const struct lmcs_index_shelf *shelf,
+                                       const struct lmcs_index_snapshot *snapshot, const char *const *tags,
+                                       size_t tag_count, struct lmcs_error *error)
 {
     struct lmcs_meta meta = {0};
-    const char **tags = calloc(shelf->tag_count + 1, sizeof *tags);
-    size_t count = 0;
-    enum lmcs_status status = tags == NULL ? lmcs_fail_memory(error) : LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < shelf->tag_count; i++)
-        if (shelf->tags[i].number == snapshot->df.number)
-            tags[count++] = shelf->tags[i].text;
-    if (status == LMCS_OK && snapshot->meta != NULL)
+    enum lmcs_status status = LMCS_OK;
+    if (snapshot->meta != NULL)
         status = lmcs_meta_decode(snapshot->meta, &meta, error);
-    if (status == LMCS_OK) {
-        struct lmcs_archived archived = {.shelf = shelf->name,
-                                         .number = snapshot->df.number,
-                                         .step = snapshot->df.step,
-                                         .time_ns = snapshot->df.time_ns,
-                                         .parent = snapshot->df.parent,
-                                         .tensor_count = snapshot->tensors,
-                                         .raw_bytes = snapshot->raw_bytes,
-                                         .new_contents = snapshot->new_contents,
-                                         .new_bytes = snapshot->new_bytes,
-                                         .tags = tags,
-                                         .tag_count = count,
-                                         .metrics = meta.metrics,
-                                         .metric_count = meta.metric_count};
-        *stop = !visit(context, &archived);
-    }
-    if (snapshot->meta != NULL && status == LMCS_OK)
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_archived archived = {.shelf = shelf->name,
+                                     .number = snapshot->df.number,
+                                     .step = snapshot->df.step,
+                                     .time_ns = snapshot->df.time_ns,
+                                     .parent = snapshot->df.parent,
+                                     .tensor_count = snapshot->tensors,
+                                     .raw_bytes = snapshot->raw_bytes,
+                                     .new_contents = snapshot->new_contents,
+                                     .new_bytes = snapshot->new_bytes,
+                                     .tags = tags,
+                                     .tag_count = tag_count,
+                                     .metrics = meta.metrics,
+                                     .metric_count = meta.metric_count};
+    listing->stopped = !listing->visit(listing->context, &archived);
+    if (snapshot->meta != NULL)
         lmcs_meta_free(&meta);
-    free(tags);
+    return LMCS_OK;
+}
+
+static enum lmcs_status report_progress(struct listing *listing, struct lmcs_error *error)
+{
+    const struct lmcs_progress *progress = listing->progress;
+    if (++listing->done % PROGRESS_SNAPSHOTS != 0 || progress == NULL || progress->call == NULL)
+        return LMCS_OK;
+    return progress->call(progress->context, "listing", listing->done, listing->total)
+               ? LMCS_OK
+               : lmcs_fail(error, LMCS_CANCELLED, 0, "listing was stopped");
+}
+
+/* Snapshots and their tags, side by side. */
+static enum lmcs_status visit_shelf(struct listing *listing, struct lmcs_index_shelf *shelf, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    const char **texts = calloc(shelf->tag_count + 1, sizeof *texts);
+    if (texts == NULL)
+        return lmcs_fail_memory(error);
+    if (shelf->tag_count > 1)
+        qsort(shelf->tags, shelf->tag_count, sizeof *shelf->tags, by_snapshot);
+    for (size_t i = 0; i < shelf->tag_count; i++)
+        texts[i] = shelf->tags[i].text;
+    for (size_t i = 0, at = 0; status == LMCS_OK && !listing->stopped && i < shelf->snapshot_count; i++) {
+        uint64_t number = shelf->snapshots[i].df.number;
+        while (at < shelf->tag_count && shelf->tags[at].number < number) /* of one that an older archive has */
+            at++;
+        size_t first = at;
+        while (at < shelf->tag_count && shelf->tags[at].number == number)
+            at++;
+        status = visit_snapshot(listing, shelf, &shelf->snapshots[i], texts + first, at - first, error);
+        if (status == LMCS_OK)
+            status = report_progress(listing, error);
+    }
+    free(texts);
     return status;
 }
 
-static enum lmcs_status visit_all(const struct lmcs_index *index,
-                                  bool (*visit)(void *context, const struct lmcs_archived *snapshot), void *context,
-                                  struct lmcs_error *error)
+static enum lmcs_status visit_all(struct listing *listing, struct lmcs_index *index, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    bool stop = false;
-    for (size_t i = 0; i < index->shelf_count; i++)
-        for (size_t k = 0; status == LMCS_OK && !stop && k < index->shelves[i].snapshot_count; k++)
-            status = visit_snapshot(&index->shelves[i], &index->shelves[i].snapshots[k], visit, context, &stop, error);
+    for (size_t i = 0; status == LMCS_OK && !listing->stopped && i < index->shelf_count; i++)
+        status = visit_shelf(listing, &index->shelves[i], error);
     return status;
 }
 
@@ -103,8 +147,9 @@ enum lmcs_status lmcs_archive_list(int fd, bool (*visit)(void *context, const st
     status = lmcs_archive_reader_run(&reader, error);
     if (status == LMCS_OK && info != NULL)
         fill_info(&reader, &index, info);
+    struct listing listing = {.visit = visit, .context = context, .progress = progress, .total = reader.snapshot_count};
     if (status == LMCS_OK && visit != NULL)
-        status = visit_all(&index, visit, context, error);
+        status = visit_all(&listing, &index, error);
     lmcs_index_free(&index);
     lmcs_archive_reader_fini(&reader);
     return status;

@@ -23,6 +23,8 @@ struct lmcs_archive_identity {
     /* for the visitor that restores */
     uint64_t pool_id; /* 0: the pool has none yet, as far as is known */
     uint64_t attempt; /* the transaction that gave it its pool_id */
+    uint64_t listed;  /* the list of entries in which that visitor has it ... */
+    size_t place;     /* ... and where */
 };
 
 struct lmcs_archive_content {

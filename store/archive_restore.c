@@ -41,6 +41,12 @@ struct restore {
     uint32_t *wanted; /* contents that are to be fetched */
     size_t wanted_count;
     size_t wanted_capacity;
+    /* of a part: what is wanted of the list at work, up to the snapshot that was read last */
+    size_t *listed; /* indices of identities */
+    size_t listed_count;
+    size_t listed_capacity;
+    uint64_t listed_tensors;
+    uint64_t listed_bytes;
     bool skips_shelf;      /* the shelf at work is not wanted */
     bool skips_snapshot;   /* nor the snapshot */
     bool skips_data;       /* nor the content */
@@ -337,60 +343,117 @@ static enum lmcs_status take_data(void *context, const void *bytes, size_t count
     return lmcs_payload_write(restore->pool->heap, content, restore->reader->data_at, bytes, count, error);
 }
 
+/* ---- The lists of a part ---- */
+
+static enum lmcs_status enter_listed(struct restore *restore, size_t index, struct lmcs_error *error)
+{
+    struct lmcs_archive_identity *identity = restore->reader->identities[index];
+    if (!lmcs_archive_grow(&restore->listed, &restore->listed_capacity, restore->listed_count, sizeof index))
+        return lmcs_fail_memory(error);
+    identity->listed = restore->reader->list;
+    identity->place = restore->listed_count;
+    restore->listed[restore->listed_count++] = index;
+    restore->listed_tensors += identity->tensor.kind == LMCS_TENSOR;
+    restore->listed_bytes += identity->raw_bytes;
+    return LMCS_OK;
+}
+
+static void leave_listed(struct restore *restore, size_t index)
+{
+    struct lmcs_archive_identity *identity = restore->reader->identities[index];
+    size_t last = restore->listed[--restore->listed_count];
+    restore->listed[identity->place] = last;
+    restore->reader->identities[last]->place = identity->place;
+    identity->listed = 0;
+    restore->listed_tensors -= identity->tensor.kind == LMCS_TENSOR;
+    restore->listed_bytes -= identity->raw_bytes;
+}
+
+/* After each snapshot, also one that is not wanted: what it says of its list costs no look at all that there is. */
+static enum lmcs_status follow_list(struct restore *restore, struct lmcs_error *error)
+{
+    const struct lmcs_archive_reader *reader = restore->reader;
+    enum lmcs_status status = LMCS_OK;
+    if ((reader->snapshot.flags & LMCS_ARCHIVE_CHANGES) == 0)
+        restore->listed_count = restore->listed_tensors = restore->listed_bytes = 0;
+    for (size_t i = 0; status == LMCS_OK && i < reader->entry_count; i++) {
+        size_t index = (size_t)reader->entries[i].identity - 1;
+        const struct lmcs_archive_identity *identity = reader->identities[index];
+        bool was_listed = identity->listed == reader->list, is_listed = reader->entries[i].content != 0;
+        if (was_listed && !is_listed)
+            leave_listed(restore, index);
+        else if (!was_listed && is_listed && is_wanted(restore, &identity->tensor))
+            status = enter_listed(restore, index, error);
+    }
+    return status;
+}
+
+static int by_index(const void *a, const void *b)
+{
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
 static enum lmcs_status add_entry(struct restore *restore, uint64_t identity, uint64_t content,
                                   struct lmcs_error *error)
 {
     struct lmcs_stage *stage = &restore->stage;
-    if (!is_wanted(restore, &restore->reader->identities[identity - 1]->tensor))
-        return LMCS_OK;
     if (!lmcs_archive_grow(&stage->entries, &stage->entry_capacity, stage->entry_count, sizeof *stage->entries))
         return lmcs_fail_memory(error);
     stage->entries[stage->entry_count++] = (struct lmcs_archive_entry_df){identity, content};
     return restore->selects ? fetch_content(restore, content, error) : LMCS_OK;
 }
 
-/* The list of the snapshot: its changes, or all of it where what it changes is not staged. */
-static enum lmcs_status list_entries(struct restore *restore, struct lmcs_error *error)
+/* What the snapshot changes in the list, or, where it is no change, has on it. */
+static enum lmcs_status add_changes(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
-    bool is_changes = (reader->snapshot.flags & LMCS_ARCHIVE_CHANGES) != 0;
     enum lmcs_status status = LMCS_OK;
-    restore->stage.is_changes = is_changes && restore->has_list;
-    for (size_t i = 0; status == LMCS_OK && i < reader->entry_count && (!is_changes || restore->has_list); i++)
-        status = add_entry(restore, reader->entries[i].identity, reader->entries[i].content, error);
-    for (size_t i = 0; status == LMCS_OK && i < reader->identity_count && is_changes && !restore->has_list; i++)
-        if (reader->identities[i]->present == reader->list)
-            status = add_entry(restore, i + 1, reader->identities[i]->content, error);
+    for (size_t i = 0; status == LMCS_OK && i < reader->entry_count; i++)
+        if (is_wanted(restore, &reader->identities[reader->entries[i].identity - 1]->tensor))
+            status = add_entry(restore, reader->entries[i].identity, reader->entries[i].content, error);
     return status;
+}
+
+/* All that is on the list, where what the snapshot changes is not staged. */
+static enum lmcs_status add_list(struct restore *restore, struct lmcs_error *error)
+{
+    const struct lmcs_archive_reader *reader = restore->reader;
+    enum lmcs_status status = LMCS_OK;
+    if (restore->listed_count > 1)
+        qsort(restore->listed, restore->listed_count, sizeof *restore->listed, by_index);
+    for (size_t i = 0; status == LMCS_OK && i < restore->listed_count; i++) {
+        struct lmcs_archive_identity *identity = reader->identities[restore->listed[i]];
+        identity->place = i;
+        status = add_entry(restore, restore->listed[i] + 1, identity->content, error);
+    }
+    return status;
+}
+
+static enum lmcs_status list_entries(struct restore *restore, struct lmcs_error *error)
+{
+    bool is_changes = (restore->reader->snapshot.flags & LMCS_ARCHIVE_CHANGES) != 0;
+    restore->stage.is_changes = is_changes && restore->has_list;
+    return is_changes && !restore->has_list ? add_list(restore, error) : add_changes(restore, error);
 }
 
 /* What the record says of the size of its snapshot, of which some names may have been left out. */
 static void count_entries(const struct restore *restore, struct lmcs_snapshot_df *df)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
-    df->entry_count = reader->present;
-    df->tensor_count = reader->tensors;
-    df->raw_bytes = reader->raw_bytes;
-    if (restore->options->only_count == 0)
-        return;
-    df->entry_count = df->tensor_count = df->raw_bytes = 0;
-    for (size_t i = 0; i < reader->identity_count; i++) {
-        const struct lmcs_archive_identity *identity = reader->identities[i];
-        if (identity->present != reader->list || !is_wanted(restore, &identity->tensor))
-            continue;
-        df->entry_count++;
-        df->tensor_count += identity->tensor.kind == LMCS_TENSOR;
-        df->raw_bytes += identity->raw_bytes;
-    }
+    df->entry_count = restore->selects ? restore->listed_count : reader->present;
+    df->tensor_count = restore->selects ? restore->listed_tensors : reader->tensors;
+    df->raw_bytes = restore->selects ? restore->listed_bytes : reader->raw_bytes;
 }
 
 static enum lmcs_status take_snapshot_end(void *context, struct lmcs_error *error)
 {
     struct restore *restore = context;
+    enum lmcs_status status = restore->selects && !restore->skips_shelf ? follow_list(restore, error) : LMCS_OK;
     restore->has_list = restore->has_list && !restore->skips_snapshot;
-    if (restore->skips_snapshot)
-        return LMCS_OK;
-    enum lmcs_status status = list_entries(restore, error);
+    if (status != LMCS_OK || restore->skips_snapshot)
+        return status;
+    status = list_entries(restore, error);
     if (status != LMCS_OK)
         return status;
     count_entries(restore, &restore->stage.record.df);
@@ -460,18 +523,22 @@ static enum lmcs_status check_options(const struct lmcs_restore_options *options
     return LMCS_OK;
 }
 
-/* A restore that failed leaves nothing, or what has arrived for one that takes it up again. */
+/*
+ * A restore that failed leaves nothing, or what has arrived for one that takes it up again. Those of earlier attempts
+ * have served when it ends well, or when what is in the archive is not what it says: then they have that, too.
+ */
 static void end_restore(struct restore *restore, enum lmcs_status status)
 {
-    bool keeps = restore->stage.keeps && status != LMCS_OK && restore->stage.snapshots > 0;
-    if (status != LMCS_OK && !keeps)
+    const struct lmcs_stage *stage = &restore->stage;
+    bool has_served = status == LMCS_OK || !stage->keeps;
+    if (status != LMCS_OK && (!stage->keeps || stage->snapshots == 0))
         lmcs_stage_drop(&restore->stage);
     lmcs_stage_fini(&restore->stage);
-    /* Those of earlier attempts have served. */
-    if (status == LMCS_OK)
+    if (has_served)
         (void)lmcs_stage_drop_kept(restore->pool, NULL);
     lmcs_parts_free(&restore->parts);
     free(restore->wanted);
+    free(restore->listed);
     free(restore->piece);
 }
 

@@ -23,6 +23,7 @@
 #include "archive_bases.h"
 #include "compact.h"
 #include "live.h"
+#include "manifest.h"
 #include "meta.h"
 #include "read.h"
 #include "snapshot.h"
@@ -74,6 +75,7 @@ void lmcs_stage_fini(struct lmcs_stage *stage)
         end_shelf(stage, &stage->shelves[i]);
     free(stage->shelves);
     free(stage->found);
+    free(stage->verified);
     free(stage->unrun);
     free(stage->pending);
     free(stage->entries);
@@ -541,7 +543,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
         status = verify_contents(stage, error);
     if (status == LMCS_OK)
         status = verify_meta(stage, error);
-    if (status == LMCS_DAMAGED) /* what is not what it says must not be found by a restore that is taken up again */
+    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* what is not what it says, nobody need take up again */
         stage->keeps = false;
     if (status == LMCS_OK)
         status = note_if_there(stage, error);
@@ -642,6 +644,8 @@ enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_e
         bool left_over = (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING;
         if (status == LMCS_OK && count > 0 && left_over) {
             status = drop_shelf(pool, id, error);
+            if (status == LMCS_FULL) /* it goes when the pool is next opened: to make room, this must be */
+                status = LMCS_OK;
             any = true;
         }
         if (status != LMCS_OK)
@@ -709,6 +713,103 @@ static int by_digest(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
+static int by_id(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static enum lmcs_status add_verified(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
+{
+    if (!lmcs_archive_grow(&stage->verified, &stage->verified_capacity, stage->verified_count, sizeof id))
+        return lmcs_fail_memory(error);
+    stage->verified[stage->verified_count++] = id;
+    return LMCS_OK;
+}
+
+struct noting {
+    struct lmcs_stage *stage;
+    struct lmcs_txn *txn;
+};
+
+/* What a link leads to was read with it. Bases that no snapshot has are left out: whoever finds them reads them. */
+static enum lmcs_status note_verified(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
+                                      uint64_t successor, struct lmcs_error *error)
+{
+    struct noting *noting = context;
+    struct lmcs_content content;
+    bool found = false;
+    (void)identity;
+    (void)successor;
+    enum lmcs_status status = lmcs_content_find(noting->txn, entry->content, &content, &found, error);
+    if (status == LMCS_OK && found)
+        status = add_verified(noting->stage, content.id, error);
+    if (status == LMCS_OK && found && content.df.payload == LMCS_PAYLOAD_LINKED)
+        status = add_verified(noting->stage, content.link, error);
+    return status;
+}
+
+/*
+ * Notes what came with the snapshot after `*number` of a shelf that was kept; *number 0: that would be the newest. A
+ * snapshot is staged when the one before it has been verified, so of the newest alone nobody knows.
+ */
+static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id, uint64_t *number,
+                                           struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record, older;
+    struct noting noting = {stage, &txn};
+    uint64_t at = 0, next = 0;
+    bool found = false, has_older = false;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
+    if (status == LMCS_OK && found && (shelf.df.flags & LMCS_SHELF_KEPT) != 0)
+        status = lmcs_record_after(&txn, &shelf, *number, &at, error);
+    if (status == LMCS_OK && at != 0)
+        status = lmcs_record_after(&txn, &shelf, at, &next, error);
+    *number = next != 0 ? at : 0;
+    if (status == LMCS_OK && next != 0)
+        status = lmcs_record_get(&txn, &shelf, at, &record, &found, error);
+    if (status == LMCS_OK && next != 0 && found)
+        status = lmcs_record_neighbour(&txn, &shelf, &record.df, false, &older, &has_older, error);
+    if (status == LMCS_OK && next != 0 && found)
+        status = lmcs_manifest_own(&txn, &record.df, has_older ? &older.df : NULL, NULL, false, note_verified, &noting,
+                                   error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+/* Notes what the shelves have that earlier attempts have left, as far as it was verified. */
+static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    uint64_t id = 0, number = 0;
+    for (size_t count = 1; status == LMCS_OK && count > 0 && id < UINT64_MAX;) {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(stage->pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
+        lmcs_txn_end(&txn);
+        for (bool more = count > 0; status == LMCS_OK && more; more = number != 0)
+            status = note_kept_snapshot(stage, id, &number, error);
+        number = 0;
+        if (status == LMCS_DAMAGED) /* what is not noted is read */
+            status = LMCS_OK;
+    }
+    if (stage->verified_count > 1)
+        qsort(stage->verified, stage->verified_count, sizeof *stage->verified, by_id);
+    return status;
+}
+
+static bool was_verified(const struct lmcs_stage *stage, uint64_t id)
+{
+    return stage->verified_count > 0 && bsearch(&id, stage->verified, stage->verified_count, sizeof id, by_id) != NULL;
+}
+
 /* Notes the contents from id *next on, as many as one transaction should look at; *next 0: these were the last. */
 static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_cursor *cursor, uint64_t *next,
                                       struct lmcs_error *error)
@@ -751,7 +852,9 @@ enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_
     if (status != LMCS_OK)
         return status;
     stage->reader = reader;
-    stage->found_count = 0;
+    stage->found_count = stage->verified_count = 0;
+    if (stage->keeps)
+        status = note_kept(stage, error);
     for (uint64_t next = 1; status == LMCS_OK && next != 0;)
         status = note_contents(stage, cursor, &next, error);
     if (stage->found_count > 1)
@@ -865,15 +968,14 @@ enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_sta
         else
             high = middle;
     }
-    /* What has arrived for a restore that is taken up again was verified when it came. */
     for (; low < stage->found_count && stage->found[low].digest.low == digest->low &&
            stage->found[low].digest.high == digest->high;
          low++) {
         bool yes;
         enum lmcs_status status = fits(stage, stage->found[low].id, wanted, &yes, error);
-        if (status == LMCS_OK && yes && !stage->keeps)
+        if (status == LMCS_OK && yes && !was_verified(stage, stage->found[low].id))
             status = read_content(stage, stage->found[low].id, wanted->tensor, wanted->link != 0, NULL, error);
-        if (status == LMCS_DAMAGED) /* then the archive's is better */
+        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* then the archive's is better */
             continue;
         if (status != LMCS_OK)
             return status;

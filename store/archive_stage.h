@@ -72,6 +72,9 @@ struct lmcs_stage {
     struct lmcs_stage_found *found; /* by digest */
     size_t found_count;
     size_t found_capacity;
+    uint64_t *verified; /* ids of those that earlier attempts have left and had verified, ascending */
+    size_t verified_count;
+    size_t verified_capacity;
     uint64_t *unrun; /* ids of contents that no staged snapshot has: they are bases */
     size_t unrun_count;
     size_t unrun_capacity;

@@ -58,8 +58,8 @@ struct lmcs_capture {
     uint64_t loads;
     bool asynchronous;
     bool detached;
-    bool done; /* under pool->captures, as all below */
-    bool told;
+    bool done;        /* under pool->captures, as all below */
+    uint64_t failure; /* which of the shelf's it was; 0: it has not failed, or not asynchronously */
     pthread_t thread;
     struct lmcs_error result;
 };
@@ -84,6 +84,38 @@ struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name,
     return busy;
 }
 
+/* A thread that waits for a shelf. */
+struct lmcs_shelf_waiter {
+    struct lmcs_shelf_waiter *next;
+    pthread_t thread;
+    const struct lmcs_busy_shelf *wanted;
+};
+
+static void wait_for(struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
+{
+    struct lmcs_shelf_waiter self = {pool->waiters, pthread_self(), wanted}, **at = &pool->waiters;
+    pool->waiters = &self;
+    pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    while (*at != &self)
+        at = &(*at)->next;
+    *at = self.next;
+}
+
+/*
+ * The shelf of this thread that whoever has `wanted` waits for, or it itself: while this thread has that one, nobody
+ * lets go of the other. NULL: there is none. Who would wait in a circle is refused, so the way through them ends.
+ */
+static const struct lmcs_busy_shelf *in_the_way(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
+{
+    while (wanted != NULL && wanted->busy && wanted->has_owner && !pthread_equal(wanted->owner, pthread_self())) {
+        const struct lmcs_shelf_waiter *waiter = pool->waiters;
+        while (waiter != NULL && !pthread_equal(waiter->thread, wanted->owner))
+            waiter = waiter->next;
+        wanted = waiter == NULL ? NULL : waiter->wanted;
+    }
+    return wanted != NULL && wanted->busy && wanted->has_owner ? wanted : NULL;
+}
+
 enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken,
                                  struct lmcs_error *error)
 {
@@ -94,7 +126,8 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
     if (busy == NULL)
         status = LMCS_NO_MEMORY;
     while (status == LMCS_OK && busy->busy) {
-        if (busy->has_owner && pthread_equal(busy->owner, pthread_self()))
+        const struct lmcs_busy_shelf *mine = in_the_way(pool, busy);
+        if (mine == busy)
             status = lmcs_fail(error, LMCS_INVALID, 0,
                                "%s: this thread has a capture on shelf \"%s\" that is neither committed nor aborted",
                                pool->path, name);
@@ -104,11 +137,17 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
                           "%s: this thread has a transaction on shelf \"%s\", for whose end the capture waits that "
                           "has the shelf: commit or abort it first",
                           pool->path, name);
+        else if (mine != NULL)
+            status = lmcs_fail(error, LMCS_IN_USE, 0,
+                               "%s: shelf \"%s\" is in use in a thread that waits for shelf \"%s\", which this thread "
+                               "has, so neither would end: commit or abort the capture on that one first, or restore "
+                               "once more",
+                               pool->path, name, mine->name);
         else
-            pthread_cond_wait(&pool->captures_changed, &pool->captures);
+            wait_for(pool, busy);
     }
-    if (status == LMCS_OK && busy->untold) {
-        busy->untold = false;
+    if (status == LMCS_OK && busy->untold != 0) {
+        busy->untold = 0;
         if (error != NULL)
             *error = busy->failure;
         status = busy->failure.status;
@@ -144,6 +183,32 @@ void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy)
     busy->busy = busy->has_owner = false;
     pthread_cond_broadcast(&pool->captures_changed);
     pthread_mutex_unlock(&pool->captures);
+}
+
+struct lmcs_loaded *lmcs_loaded_find(struct lmcs_pool *pool, uint64_t shelf)
+{
+    struct lmcs_loaded *loaded = pool->loaded;
+    while (loaded != NULL && loaded->shelf != shelf)
+        loaded = loaded->next;
+    if (loaded != NULL || (loaded = calloc(1, sizeof *loaded)) == NULL)
+        return loaded;
+    loaded->shelf = shelf;
+    loaded->next = pool->loaded;
+    pool->loaded = loaded;
+    return loaded;
+}
+
+void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_loaded **at = &pool->loaded;
+    while (*at != NULL && (*at)->shelf != shelf)
+        at = &(*at)->next;
+    struct lmcs_loaded *gone = *at;
+    if (gone != NULL)
+        *at = gone->next;
+    pthread_mutex_unlock(&pool->captures);
+    free(gone);
 }
 
 /* ---- Begin and end ---- */
@@ -699,16 +764,18 @@ static int by_identity(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Takes names off the manifest that the base has and this capture has not. */
+/*
+ * Takes names off the manifest that the base has and this capture has not. The base's record says how many it has:
+ * nothing is measured by that, and a manifest with more of them, or fewer, is damage.
+ */
 static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *error)
 {
     struct lmcs_capture *capture = c->capture;
     if (c->manifest.count == capture->count)
         return LMCS_OK;
-    uint64_t *wanted = malloc((capture->count + 1) * sizeof *wanted);
-    uint64_t *drop = malloc((c->manifest.count + 1) * sizeof *drop);
+    uint64_t *wanted = malloc((capture->count + 1) * sizeof *wanted), *drop = NULL;
     struct lmcs_cursor *cursor = NULL;
-    enum lmcs_status status = wanted == NULL || drop == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    enum lmcs_status status = wanted == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < capture->count; i++)
         wanted[i] = capture->entries[i]->identity;
     if (status == LMCS_OK) {
@@ -717,16 +784,24 @@ static enum lmcs_status drop_names(struct committing *c, struct lmcs_error *erro
     }
     if (status == LMCS_OK)
         status = lmcs_cursor_seek(cursor, &c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){0, 0}, error);
-    size_t drops = 0, w = 0;
-    uint64_t most = c->manifest.count;
-    while (status == LMCS_OK && lmcs_cursor_valid(cursor) && drops < most) {
+    size_t drops = 0, capacity = 0, w = 0;
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         uint64_t identity = lmcs_cursor_key(cursor).high;
         while (w < capture->count && wanted[w] < identity)
             w++;
-        if (w == capture->count || wanted[w] != identity)
+        if (w == capture->count || wanted[w] != identity) {
+            if (!lmcs_grow(&drop, &capacity, drops, sizeof *drop)) {
+                status = lmcs_fail_memory(error);
+                break;
+            }
             drop[drops++] = identity;
+        }
         status = lmcs_cursor_next(cursor, error);
     }
+    if (status == LMCS_OK && c->manifest.count - capture->count != drops)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: damaged metadata: the record of %s@%llu has another number of names than its manifest",
+                           capture->pool->path, capture->busy->name, (unsigned long long)capture->base_number);
     for (size_t i = 0; status == LMCS_OK && i < drops; i++)
         status =
             lmcs_tree_delete(&c->txn, LMCS_TREE_MANIFEST, &c->manifest, (struct lmcs_key_df){drop[i], 0}, NULL, error);
@@ -868,9 +943,10 @@ static enum lmcs_status commit_now(struct lmcs_capture *capture, struct lmcs_err
     }
     status = lmcs_txn_commit(&c.txn, error);
     pthread_mutex_lock(&pool->captures);
-    /* What was loaded since is what goes on from here. */
-    if (status == LMCS_OK && !capture->options.prepare && capture->busy->loads == capture->loads)
-        capture->busy->loaded = c.record.df.number;
+    bool is_followed = status == LMCS_OK && !capture->options.prepare;
+    struct lmcs_loaded *loaded = is_followed ? lmcs_loaded_find(pool, c.shelf.df.id) : NULL;
+    if (loaded != NULL && loaded->loads == capture->loads) /* what was loaded since is what goes on from here */
+        loaded->number = c.record.df.number;
     if (status == LMCS_OK)
         lmcs_pace_measured(&pool->pace, capture->has_coded, capture->new_bytes, capture->spent_ns);
     pthread_mutex_unlock(&pool->captures);
@@ -952,9 +1028,9 @@ static void finish(struct lmcs_capture *capture, enum lmcs_status status, const 
     if (status != LMCS_OK) {
         capture->result = *error;
         capture->result.status = status;
-        if (capture->asynchronous && !capture->told) {
+        if (capture->asynchronous) {
             busy->failure = capture->result;
-            busy->untold = true;
+            busy->untold = capture->failure = ++busy->failures;
         }
     }
     capture->done = true;
@@ -1004,8 +1080,11 @@ static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_
     capture->number = status == LMCS_OK && found ? shelf.df.next_number : 1;
     lmcs_txn_end(&txn);
     pthread_mutex_lock(&capture->pool->captures);
-    capture->loaded = capture->busy->loaded;
-    capture->loads = capture->busy->loads;
+    struct lmcs_loaded *loaded = status == LMCS_OK && found ? lmcs_loaded_find(capture->pool, shelf.df.id) : NULL;
+    capture->loaded = loaded != NULL ? loaded->number : 0;
+    capture->loads = loaded != NULL ? loaded->loads : 0;
+    if (loaded != NULL && capture->options.prepare)
+        loaded->prepared_loads = loaded->loads;
     pthread_mutex_unlock(&capture->pool->captures);
     return status;
 }
@@ -1056,7 +1135,8 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
         pthread_cond_wait(&pool->captures_changed, &pool->captures);
     status = capture->result.status;
     if (status != LMCS_OK) {
-        capture->busy->untold = false;
+        if (capture->busy->untold == capture->failure) /* and not that of a later one */
+            capture->busy->untold = 0;
         if (error != NULL)
             *error = capture->result;
     }
@@ -1067,6 +1147,8 @@ enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_err
 
 bool lmcs_capture_done(struct lmcs_capture *capture)
 {
+    if (lmcs_pool_check(capture->pool, true, NULL) != LMCS_OK)
+        return true; /* in a child, where waiting fails at once, and the lock may be held for ever */
     pthread_mutex_lock(&capture->pool->captures);
     bool done = capture->done;
     pthread_mutex_unlock(&capture->pool->captures);
@@ -1088,16 +1170,17 @@ void lmcs_capture_detach(struct lmcs_capture *capture)
 
 /* ---- Groups ---- */
 
-static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *key, bool commit,
+/* `value` gets the shelf and number of the group's snapshot. */
+static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *key, bool commit, uint64_t value[2],
                                 struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
     struct lmcs_record record;
     struct lmcs_removal removal = {0};
-    uint64_t value[2];
     bool found;
+    const size_t bytes = 2 * sizeof *value;
     enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_GROUPS, &txn->root.trees[LMCS_TREE_GROUPS], *key, value,
-                                            sizeof value, sizeof value, NULL, &found, error);
+                                            bytes, bytes, NULL, &found, error);
     if (status == LMCS_OK && !found)
         return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no prepared snapshot of this group", txn->pool->path);
     if (status == LMCS_OK)
@@ -1122,20 +1205,35 @@ static enum lmcs_status resolve(struct lmcs_txn *txn, const struct lmcs_key_df *
     return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
 }
 
+/* The next snapshot follows from this one, unless one was loaded, or a later one committed, since it was captured. */
+static void follow_resolved(struct lmcs_pool *pool, uint64_t shelf, uint64_t number)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_loaded *loaded = lmcs_loaded_find(pool, shelf);
+    if (loaded != NULL && loaded->loads == loaded->prepared_loads && loaded->number < number)
+        loaded->number = number;
+    pthread_mutex_unlock(&pool->captures);
+}
+
 enum lmcs_status lmcs_group_resolve(struct lmcs_pool *pool, const unsigned char group[16], bool commit,
                                     struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_key_df key;
+    uint64_t value[2];
     memcpy(&key, group, sizeof key);
     enum lmcs_status status = lmcs_pool_check(pool, true, error);
     if (status == LMCS_OK)
         status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = resolve(&txn, &key, commit, error);
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
+    status = resolve(&txn, &key, commit, value, error);
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&txn);
+        return status;
+    }
+    status = lmcs_txn_commit(&txn, error);
+    if (status == LMCS_OK && commit)
+        follow_resolved(pool, value[0], value[1]);
     return status;
 }

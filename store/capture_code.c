@@ -139,7 +139,8 @@ static enum lmcs_status take_results(struct batch *batch, struct lmcs_error *err
         struct coded *item = &batch->items[i];
         struct lmcs_captured *entry = item->source->entry;
         if (item->status != LMCS_OK && item->status != LMCS_DAMAGED) {
-            *error = item->error;
+            if (error != NULL)
+                *error = item->error;
             return item->status;
         }
         if (item->possible && item->coding.is_known) {
@@ -160,11 +161,12 @@ static enum lmcs_status code_batch(struct batch *batch, const struct lmcs_code_f
         return status;
     uint64_t epoch = txn.root.epoch;
     status = look_up(&txn, from, batch, error);
-    if (status == LMCS_OK)
-        status = lmcs_lease_epoch(batch->pool->lease, epoch, error);
+    enum lmcs_status leased = status == LMCS_OK ? lmcs_lease_epoch(batch->pool->lease, epoch, error) : LMCS_INVALID;
     lmcs_txn_end(&txn);
-    if (status != LMCS_OK)
-        return status;
+    if (status == LMCS_OK && leased == LMCS_IN_USE) /* a stranger's lock keeps nobody from saving: all is copied then */
+        return LMCS_OK;
+    if (status != LMCS_OK || leased != LMCS_OK)
+        return status != LMCS_OK ? status : leased;
     for (size_t i = 0; i < batch->count; i++)
         if (batch->items[i].possible)
             prepare(batch, &batch->items[i]);

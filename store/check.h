@@ -15,7 +15,8 @@ typedef void (*lmcs_damage_fn)(void *context, const struct lmcs_damage *damage);
 /*
  * Compares libpmemobj's map of its heap with the objects that we know, and the pages that the root would hand out with
  * the slabs among them, which are then known to the pool. To be called when a pool has been opened for writing, after
- * libpmemobj's recovery and before anything is allocated. LMCS_DAMAGED when they don't match.
+ * libpmemobj's recovery and before anything is allocated. LMCS_DAMAGED when they don't match. Given a heap, what is
+ * free by that map gives back the file space that it has.
  */
 enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *error);
 

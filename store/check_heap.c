@@ -13,6 +13,9 @@
  * how many chunks of 256 KiB it has; a header for each chunk follows, and the chunks begin 512 KiB behind the zone's
  * start. One header speaks for as many chunks as it says; those behind it mean nothing (libpmemobj writes the last of
  * them anew before it looks at it). An object of ours lies 16 bytes into its first chunk.
+ *
+ * What is free there may have file space all the same: of a transaction that took it and did not live to commit. No
+ * record speaks of that, so a writer gives it back here.
  */
 #include "check.h"
 
@@ -41,6 +44,9 @@ struct heap_map {
     struct lmcs_root_df root; /* that has them */
     uint64_t heap_bytes;
     struct lmcs_chunk_df *chunks; /* of one zone */
+    struct object *gaps;          /* what is free, by offset */
+    size_t gap_count;
+    size_t gap_capacity;
 };
 
 static enum lmcs_status fail_heap(const struct heap_map *map, uint64_t offset, const char *what,
@@ -163,6 +169,19 @@ static enum lmcs_status check_run(struct heap_map *map, uint64_t at, const struc
     return check_bitmap(map, at, run, error);
 }
 
+static enum lmcs_status note_gap(struct heap_map *map, uint64_t at, uint64_t bytes, struct lmcs_error *error)
+{
+    struct object *last = map->gap_count > 0 ? &map->gaps[map->gap_count - 1] : NULL;
+    if (last != NULL && last->offset + last->bytes == at) {
+        last->bytes += bytes;
+        return LMCS_OK;
+    }
+    if (!lmcs_grow(&map->gaps, &map->gap_capacity, map->gap_count, sizeof *map->gaps))
+        return lmcs_fail_memory(error);
+    map->gaps[map->gap_count++] = (struct object){at, bytes};
+    return LMCS_OK;
+}
+
 static enum lmcs_status check_chunks(struct heap_map *map, uint64_t zone_at, uint32_t count, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -177,6 +196,8 @@ static enum lmcs_status check_chunks(struct heap_map *map, uint64_t zone_at, uin
             status = check_run(map, at, chunk, error);
         else if (chunk->type != LMCS_CHUNK_FREE || (chunk->flags & ~LMCS_CHUNK_COMPACT) != 0)
             return fail_heap(map, at, "a chunk of unknown type", error);
+        else
+            status = note_gap(map, at, chunk->chunks * LMCS_CHUNK_BYTES, error);
     }
     return status;
 }
@@ -240,6 +261,9 @@ enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *erro
         status = fail_heap(&map, lmcs_media_superblock(pool->media), "its root object is not in its map", error);
     if (status == LMCS_OK) /* the slabs are what they say, so pages can be held against them */
         status = lmcs_root_check(pool, &map.root, error);
+    for (size_t i = 0; status == LMCS_OK && pool->heap != NULL && i < map.gap_count; i++)
+        lmcs_heap_punch(pool->heap, map.gaps[i].offset, map.gaps[i].bytes);
+    free(map.gaps);
     free(map.objects);
     free(map.chunks);
     return status;

@@ -273,46 +273,14 @@ struct tree_walk {
     struct lmcs_key_df last;
 };
 
-struct bounds {
-    struct lmcs_key_df low;  /* a key must not be less ... */
-    struct lmcs_key_df high; /* ... and must be less than this */
-    bool has_high;
-};
-
-static bool in_bounds(const struct bounds *bounds, struct lmcs_key_df key)
-{
-    return lmcs_key_compare(key, bounds->low) >= 0 && (!bounds->has_high || lmcs_key_compare(key, bounds->high) < 0);
-}
-
-/* Where the keys of child i lie. Its own key does not matter when it is the first: then its parent's bound does. */
-static struct bounds child_bounds(const struct lmcs_node_df *node, size_t i, const struct bounds *bounds)
-{
-    struct bounds inner = *bounds;
-    if (i > 0)
-        inner.low = lmcs_node_key(node, i);
-    if (i + 1u < node->count) {
-        inner.high = lmcs_node_key(node, i + 1);
-        inner.has_high = true;
-    }
-    return inner;
-}
-
-static bool separators_are_sound(const struct lmcs_node_df *node, const struct bounds *bounds)
-{
-    for (size_t i = 1; i < node->count; i++)
-        if (!in_bounds(bounds, lmcs_node_key(node, i)) ||
-            (i > 1 && lmcs_key_compare(lmcs_node_key(node, i - 1), lmcs_node_key(node, i)) >= 0))
-            return false;
-    return true;
-}
-
-static enum lmcs_status walk_leaf(struct tree_walk *walk, const struct lmcs_node_df *node, const struct bounds *bounds)
+static enum lmcs_status walk_leaf(struct tree_walk *walk, const struct lmcs_node_df *node,
+                                  const struct lmcs_bounds *bounds)
 {
     struct checking *c = walk->c;
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < node->count; i++) {
         struct lmcs_key_df key = lmcs_node_key(node, i);
-        if (!in_bounds(bounds, key) || (walk->has_last && lmcs_key_compare(key, walk->last) <= 0))
+        if (!lmcs_in_bounds(bounds, key) || (walk->has_last && lmcs_key_compare(key, walk->last) <= 0))
             SAY(c, "the metadata page at offset %llu has a key out of order", ULL(node->self));
         walk->last = key;
         walk->has_last = true;
@@ -324,7 +292,7 @@ static enum lmcs_status walk_leaf(struct tree_walk *walk, const struct lmcs_node
 }
 
 static enum lmcs_status walk_page(struct tree_walk *walk, struct lmcs_ref_df ref, int level,
-                                  const struct bounds *bounds)
+                                  const struct lmcs_bounds *bounds)
 {
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
@@ -338,10 +306,10 @@ static enum lmcs_status walk_page(struct tree_walk *walk, struct lmcs_ref_df ref
         SAY(c, "the metadata page at offset %llu comes from a later commit than the newest", ULL(ref.offset));
     if (node->level == 0)
         return walk_leaf(walk, node, bounds);
-    if (!separators_are_sound(node, bounds))
+    if (!lmcs_node_in_bounds(node, bounds))
         SAY(c, "the metadata page at offset %llu has a key out of order", ULL(ref.offset));
     for (size_t i = 0; status == LMCS_OK && i < node->count; i++) {
-        struct bounds inner = child_bounds(node, i, bounds);
+        struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
         status = walk_page(walk, lmcs_node_child(node, i), node->level - 1, &inner);
     }
     return status;
@@ -351,7 +319,7 @@ static enum lmcs_status walk_tree(struct checking *c, uint8_t kind, const struct
                                   entry_fn visit)
 {
     struct tree_walk walk = {.c = c, .kind = kind, .visit = visit};
-    struct bounds bounds = {{0, 0}, {0, 0}, false};
+    struct lmcs_bounds bounds = {{0, 0}, {0, 0}, false};
     bool tail = tree->tail.offset != 0;
     if (tail) {
         bounds.high = tree->tail_from;
@@ -359,7 +327,7 @@ static enum lmcs_status walk_tree(struct checking *c, uint8_t kind, const struct
     }
     enum lmcs_status status = tree->ref.offset == 0 ? LMCS_OK : walk_page(&walk, tree->ref, -1, &bounds);
     if (status == LMCS_OK && tail) {
-        bounds = (struct bounds){.low = tree->tail_from};
+        bounds = (struct lmcs_bounds){.low = tree->tail_from};
         status = walk_page(&walk, tree->tail, 0, &bounds);
     }
     if (status == LMCS_OK && !c->lost && walk.entries != tree->count)

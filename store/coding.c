@@ -383,8 +383,14 @@ enum lmcs_status lmcs_coding_verify(const struct lmcs_coding *coding, struct lmc
     for (size_t i = 0; i < bases; i++)
         chain->links[1 + i] = is_link ? coding->before[i] : coding->base_chain->links[i];
     const struct lmcs_tensor *tensor = &coding->tensor;
-    enum lmcs_status status = lmcs_chain_read(coding->pool, chain, tensor->name, tensor->dtype, tensor->ndim,
-                                              tensor->shape, NULL, NULL, error);
+    const struct lmcs_content *after[LMC_MAX_BASES] = {NULL};
+    void *const nowhere[LMC_MAX_BASES] = {NULL};
+    for (size_t i = 0; is_link && i < bases; i++)
+        after[i] = &coding->after[i];
+    enum lmcs_status status = is_link ? lmcs_chain_read_arrays(coding->pool, chain, tensor->name, tensor->ndim,
+                                                               tensor->shape, after, nowhere, error)
+                                      : lmcs_chain_read(coding->pool, chain, tensor->name, tensor->dtype, tensor->ndim,
+                                                        tensor->shape, NULL, NULL, error);
     free(chain);
     return status;
 }

@@ -22,7 +22,8 @@ struct lmcs_coding {
     const struct lmcs_chain *base_chain; /* of the base, pinned */
     const struct lmcs_content *known;    /* NULL, or: when the data turns out to be that, nothing is made */
     const struct lmc_link_params *link;  /* NULL, or: a link is made, and data, base and known are not looked at ... */
-    const struct lmcs_content *before;   /* ... from these contents, raw and pinned */
+    const struct lmcs_content *before;   /* ... from these contents, raw and pinned, ... */
+    const struct lmcs_content *after;    /* ... to these */
     uint64_t most_bytes;                 /* not worthwhile when it is larger; 0: than what saves the 64th part */
     /* on output */
     struct lmcs_content made; /* on input its raw size; parts, sizes, bases, kind; the digest, when data may change */

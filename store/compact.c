@@ -9,7 +9,7 @@
  *             what came after them, or stored by the links that lead to them
  *   rebase    contents that live on only as bases: they and their dependents are coded so that they can go
  *   move      what still lives in an extent that is nearly dead
- *   parity    for what policies want it of, when nothing else is left to do
+ *   parity    for what policies want it of, when nothing else is left to do, nor to prune
  *   trim      file space of extents in which nothing lives, beyond a reserve that keeps captures warm
  * A round encodes outside of all locks, batch by batch, and switches each batch in one transaction that looks again at
  * what it is about to change. A crash loses at most the work of a batch. One round runs at a time, in the background
@@ -48,7 +48,7 @@
 #define LONGEST_SEARCH  4096
 #define BACKGROUND_NICE 10
 #define RETRY_SECONDS   1
-#define MOST_SUSPECTS   32u
+#define MOST_SUSPECTS   64u
 #define SCRUB_RATE      ((uint64_t)256 << 20) /* bytes a second, within a content: on the whole far fewer */
 
 struct lmcs_compactor {
@@ -107,6 +107,8 @@ struct round {
     uint64_t suspects[MOST_SUSPECTS]; /* contents that were found damaged, they or what they rest on */
     size_t suspect_count;
     uint64_t since_ns; /* when it began, or the first of those that follow one another until nothing is left to do */
+    bool is_damaged;   /* something was passed over, and what is wrong with it */
+    struct lmcs_error damage;
 };
 
 /* ---- Politeness ---- */
@@ -151,6 +153,37 @@ static enum lmcs_status go_on(struct round *round, uint64_t done, uint64_t total
     if (progress != NULL && progress->call != NULL && !progress->call(progress->context, "compacting", done, total))
         return lmcs_fail(error, LMCS_CANCELLED, 0, "%s: compaction was stopped; what is done stays done",
                          round->pool->path);
+    return LMCS_OK;
+}
+
+/* ---- Damage ---- */
+
+static void suspect(void *context, uint64_t content)
+{
+    struct round *round = context;
+    for (size_t i = 0; i < round->suspect_count; i++)
+        if (round->suspects[i] == content)
+            return;
+    if (round->suspect_count < MOST_SUSPECTS)
+        round->suspects[round->suspect_count++] = content;
+}
+
+/* Damage in one content must not keep the others from being compacted: it is left as it is, and looked at later. */
+static bool is_of_one_content(struct round *round, uint64_t content, enum lmcs_status status)
+{
+    if (status == LMCS_DAMAGED)
+        suspect(round, content);
+    return status == LMCS_DAMAGED || status == LMCS_NOT_FOUND;
+}
+
+/* Nor must damaged metadata of one shelf, base or extent keep the others from their turn: it is said at the end. */
+static enum lmcs_status unless_damaged(struct round *round, enum lmcs_status status, const struct lmcs_error *error)
+{
+    if (status != LMCS_DAMAGED)
+        return status;
+    if (!round->is_damaged && error != NULL)
+        round->damage = *error;
+    round->is_damaged = true;
     return LMCS_OK;
 }
 
@@ -380,19 +413,21 @@ static void end_batch(struct batch *batch)
     lmcs_region_end(&batch->region);
 }
 
-static enum lmcs_status swap_batch(struct round *round, struct batch *batch, struct lmcs_error *error)
+/* *bad gets the index of the item whose records are damaged, when LMCS_DAMAGED is of one. */
+static enum lmcs_status try_swap(struct round *round, struct batch *batch, size_t *bad, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     uint64_t swapped = 0;
-    enum lmcs_status status = lmcs_heap_sync(round->pool->heap, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_write(round->pool, &txn, error);
+    enum lmcs_status status = lmcs_txn_write(round->pool, &txn, error);
+    *bad = SIZE_MAX;
     if (status != LMCS_OK)
         return status;
     for (size_t i = 0; status == LMCS_OK && i < batch->count; i++) {
         bool done;
         status = lmcs_recode_swap(&txn, batch->items[i], &done, error);
         swapped += done && batch->items[i]->worthwhile;
+        if (status == LMCS_DAMAGED)
+            *bad = i;
     }
     if (status == LMCS_OK)
         status = lmcs_region_commit(&txn, &batch->region, error);
@@ -408,23 +443,23 @@ static enum lmcs_status swap_batch(struct round *round, struct batch *batch, str
     return status;
 }
 
-/* `context`: a round. A content that was found damaged, it or what it rests on. */
-static void suspect(void *context, uint64_t content)
+/* Switches to what was made, in one transaction: without those that can't be, or (`whole`) all or nothing. */
+static enum lmcs_status swap_batch(struct round *round, struct batch *batch, bool whole, struct lmcs_error *error)
 {
-    struct round *round = context;
-    for (size_t i = 0; i < round->suspect_count; i++)
-        if (round->suspects[i] == content)
-            return;
-    if (round->suspect_count < MOST_SUSPECTS)
-        round->suspects[round->suspect_count++] = content;
-}
-
-/* Damage in one content must not keep the others from being compacted: it is left as it is, and looked at later. */
-static bool is_of_one_content(struct round *round, uint64_t content, enum lmcs_status status)
-{
-    if (status == LMCS_DAMAGED)
-        suspect(round, content);
-    return status == LMCS_DAMAGED || status == LMCS_NOT_FOUND;
+    size_t bad = SIZE_MAX;
+    enum lmcs_status status = lmcs_heap_sync(round->pool->heap, error);
+    if (status == LMCS_OK)
+        status = try_swap(round, batch, &bad, error);
+    while (status == LMCS_DAMAGED && bad != SIZE_MAX) {
+        (void)is_of_one_content(round, batch->items[bad]->made.id, status);
+        if (whole)
+            return LMCS_OK;
+        lmcs_recode_end(batch->items[bad]);
+        free(batch->items[bad]);
+        batch->items[bad] = batch->items[--batch->count];
+        status = try_swap(round, batch, &bad, error);
+    }
+    return status;
 }
 
 /*
@@ -489,6 +524,22 @@ static enum lmcs_status code_one(struct round *round, struct batch *batch, const
     return LMCS_OK;
 }
 
+/* What can't rest on its base any more, for another content of the batch has come to, is coded alone. */
+static enum lmcs_status code_refused_alone(struct round *round, const struct batch *batch, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < batch->count; i++) {
+        const struct lmcs_recode *recode = batch->items[i];
+        const struct candidate alone = {.content = recode->made.id,
+                                        .successor = recode->successor,
+                                        .place = recode->place,
+                                        .chain = recode->chain_bound};
+        if (recode->is_refused && recode->made.df.base_count > 0)
+            status = add_candidate(round, &alone, error);
+    }
+    return status;
+}
+
 static enum lmcs_status code_candidates(struct round *round, struct lmcs_error *error)
 {
     struct batch batch = {.count = 0};
@@ -507,8 +558,10 @@ static enum lmcs_status code_candidates(struct round *round, struct lmcs_error *
             status = LMCS_OK; /* what the batch frees is room for the next one */
         if (batch.count > 0 && (status == LMCS_OK || status == LMCS_CANCELLED)) {
             const uint64_t before = round->swapped;
-            enum lmcs_status swapped = swap_batch(round, &batch, error);
+            enum lmcs_status swapped = swap_batch(round, &batch, false, error);
             round->worked |= round->swapped > before; /* which may have made room for what found none */
+            if (swapped == LMCS_OK)
+                swapped = code_refused_alone(round, &batch, error);
             status = swapped != LMCS_OK ? swapped : status;
         }
         end_batch(&batch);
@@ -594,7 +647,7 @@ static enum lmcs_status code_shelf(struct round *round, uint64_t shelf_id, struc
     struct lmcs_txn txn;
     uint64_t number = 0;
     round->count = 0;
-    enum lmcs_status linked = link_shelf(round, shelf_id, error);
+    enum lmcs_status linked = unless_damaged(round, link_shelf(round, shelf_id, error), error);
     if (linked != LMCS_OK)
         return linked;
     enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
@@ -625,7 +678,7 @@ static enum lmcs_status code_round(struct round *round, struct lmcs_error *error
         status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
         lmcs_txn_end(&txn);
         for (size_t i = 0; status == LMCS_OK && i < got; i++)
-            status = code_shelf(round, ids[i], error);
+            status = unless_damaged(round, code_shelf(round, ids[i], error), error);
         first = got > 0 ? ids[got - 1] + 1 : 0;
     } while (status == LMCS_OK && got == 64);
     return status;
@@ -701,6 +754,9 @@ static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base
         }
         status = noted_successor(txn, id, &id, error);
     }
+    uint32_t depth;
+    if (status == LMCS_OK) /* a forged chain may have no end */
+        status = lmcs_content_depth(txn, &base->content, &depth, error);
     for (content = base->content; status == LMCS_OK && content.df.base_count > 0;) {
         status = lmcs_content_get(txn, content.bases[0], &content, error);
         if (status == LMCS_OK && content.df.runs > 0) {
@@ -711,13 +767,18 @@ static enum lmcs_status find_heir(struct lmcs_txn *txn, const struct unused_base
     return status;
 }
 
-/* The first content, from an id on, that is noted as unused but as a base, and not settled. *found false: none. */
+/*
+ * The first content, from an id on, that is noted as unused but as a base, and not settled. *found false: none.
+ * base->id gets that of the last one that was looked at, also when it is damaged.
+ */
 static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struct unused_base *base, bool *found,
                                     struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
     *found = false;
+    base->id = 0;
+    base->successor = LMCS_BASE_SETTLED;
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
     if (status != LMCS_OK)
         return status;
@@ -728,7 +789,6 @@ static enum lmcs_status find_unused(struct lmcs_pool *pool, uint64_t from, struc
     }
     status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_DEPENDENTS, &txn.root.trees[LMCS_TREE_DEPENDENTS],
                               (struct lmcs_key_df){0, from}, error);
-    base->successor = LMCS_BASE_SETTLED;
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0) {
         size_t bytes;
         const void *value = lmcs_cursor_value(cursor, &bytes);
@@ -765,7 +825,7 @@ static enum lmcs_status rebase_one(struct round *round, const struct unused_base
         const struct lmcs_content *old = &recode->chain.links[0];
         if (recode->worthwhile && lmcs_plan_rebase(old->df.stored_bytes, recode->made.df.stored_bytes,
                                                    base->content.df.stored_bytes, base->content.df.base_uses))
-            status = swap_batch(round, &batch, error);
+            status = swap_batch(round, &batch, false, error);
     }
     end_batch(&batch);
     return status;
@@ -797,7 +857,7 @@ static enum lmcs_status restart_line(struct round *round, uint64_t unused, struc
         stored += batch.items[i]->made.df.stored_bytes;
     }
     if (status == LMCS_OK && all && stored < heir.link_bytes)
-        status = swap_batch(round, &batch, error);
+        status = swap_batch(round, &batch, true, error);
     end_batch(&batch);
     return status;
 }
@@ -817,8 +877,11 @@ static enum lmcs_status settle_unused(struct round *round, uint64_t id, struct l
     status = lmcs_tree_get(&txn, LMCS_TREE_DEPENDENTS, tree, key, &old, sizeof old, sizeof old, NULL, &found, error);
     if (status == LMCS_OK && found)
         status = lmcs_tree_put(&txn, LMCS_TREE_DEPENDENTS, tree, key, &value, sizeof value, error);
-    if (status == LMCS_OK && found)
-        return lmcs_txn_commit(&txn, error);
+    if (status == LMCS_OK && found) {
+        status = lmcs_txn_commit(&txn, error);
+        round->worked |= status == LMCS_OK;
+        return status;
+    }
     lmcs_txn_end(&txn);
     return status;
 }
@@ -842,33 +905,37 @@ static enum lmcs_status code_unused(struct round *round, const struct unused_bas
     return status == LMCS_OK ? code_candidates(round, error) : status;
 }
 
-/* A base for which there is no room keeps its turn, and the others come to theirs. */
+/* Under lmcs_code_keep_out, which it ends. */
+static enum lmcs_status rebase(struct round *round, struct unused_base *base, struct lmcs_error *error)
+{
+    enum lmcs_status status = rebase_dependents(round, base, error);
+    lmcs_code_let_in(round->pool);
+    if (status == LMCS_OK)
+        status = code_unused(round, base, error);
+    return status == LMCS_OK ? settle_unused(round, base->id, error) : status;
+}
+
+/* A base for which there is no room, or that is damaged, keeps its turn, and the others come to theirs. */
 static enum lmcs_status rebase_round(struct round *round, struct lmcs_error *error)
 {
     struct unused_base base;
-    bool found;
-    uint64_t from = 0;
-    enum lmcs_status status = find_unused(round->pool, from, &base, &found, error);
-    while (status == LMCS_OK && found) {
-        const uint64_t id = base.id, before = round->swapped;
-        status = go_on(round, 0, 1, error);
-        if (status != LMCS_OK || !lmcs_code_keep_out(round->pool))
+    enum lmcs_status status = LMCS_OK;
+    bool found = true;
+    for (uint64_t from = 0; status == LMCS_OK; from = base.id + 1) {
+        status = find_unused(round->pool, from, &base, &found, error);
+        if (base.id < from || (status == LMCS_OK && !found)) /* at the end, or at a page that can't be read */
+            return unless_damaged(round, status, error);
+        const uint64_t before = round->swapped;
+        if (status == LMCS_OK)
+            status = go_on(round, 0, 1, error);
+        if (status == LMCS_OK && !lmcs_code_keep_out(round->pool))
+            return LMCS_OK;
+        if (status == LMCS_OK)
+            status = rebase(round, &base, error);
+        round->worked |= round->swapped > before;
+        status = unless_full(unless_damaged(round, status, error));
+        if (base.id == UINT64_MAX)
             break;
-        status = rebase_dependents(round, &base, error);
-        lmcs_code_let_in(round->pool);
-        if (status == LMCS_OK)
-            status = code_unused(round, &base, error);
-        if (status == LMCS_OK)
-            status = settle_unused(round, id, error);
-        if (status == LMCS_FULL)
-            from = id + 1;
-        round->worked |= status == LMCS_OK || round->swapped > before;
-        status = unless_full(status);
-        if (status == LMCS_OK)
-            status = find_unused(round->pool, from, &base, &found, error);
-        if (status == LMCS_OK && found && base.id == id) /* a walk sees it, and a search does not */
-            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the note of an unused base",
-                               round->pool->path);
     }
     return status;
 }
@@ -947,9 +1014,10 @@ static enum lmcs_status empty_extent(struct round *round, uint64_t first, uint64
                          ? lmcs_parity_move(round->pool, content & ~LMCS_SPACE_PARITY, first, end, moved, error)
                          : move_one(round, &batch, content, first, end, error);
         }
-        *moved += batch.count;
+        const uint64_t before = round->swapped;
         if (status == LMCS_OK && batch.count > 0)
-            status = swap_batch(round, &batch, error);
+            status = swap_batch(round, &batch, false, error);
+        *moved += round->swapped - before;
         end_batch(&batch);
     }
     return status;
@@ -962,7 +1030,7 @@ static enum lmcs_status move_round(struct round *round, struct lmcs_error *error
     enum lmcs_status status = LMCS_OK;
     /* From one of which nothing can be moved on to the next. */
     while (status == LMCS_OK && moved == 0 && lmcs_space_sparse(round->pool, end, &first, &end))
-        status = empty_extent(round, first, end, &moved, error);
+        status = unless_damaged(round, empty_extent(round, first, end, &moved, error), error);
     round->worked |= status == LMCS_OK && moved > 0;
     return status;
 }
@@ -988,11 +1056,24 @@ static enum lmcs_status make_parity(struct round *round, struct lmcs_error *erro
 
 /* ---- Rounds ---- */
 
-static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
+static void begin_round(struct round *round)
 {
     round->compactor->waiting += !round->background;
     pthread_mutex_lock(&round->compactor->round);
     round->compactor->waiting -= !round->background;
+}
+
+static void end_round(struct round *round)
+{
+    pthread_mutex_unlock(&round->compactor->round);
+    free(round->candidates);
+    round->candidates = NULL;
+    round->count = round->capacity = 0;
+}
+
+static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
+{
+    begin_round(round);
     enum lmcs_status status = release_round(round, error);
     if (status == LMCS_OK)
         status = code_round(round, error);
@@ -1002,16 +1083,22 @@ static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
         status = unless_full(move_round(round, error));
     if (status == LMCS_OK)
         status = look_at_suspects(round, error);
-    if (status == LMCS_OK && !round->worked && !round->urgent)
-        status = make_parity(round, error);
+    end_round(round);
+    return status;
+}
+
+/* When nothing is left to code or to prune: what is over a budget is to go before parity is made of it. */
+static enum lmcs_status run_last_round(struct round *round, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    begin_round(round);
+    if (!round->urgent)
+        status = unless_full(unless_damaged(round, make_parity(round, error), error));
     if (status == LMCS_OK)
         status = look_at_suspects(round, error);
     if (status == LMCS_OK && !round->worked && lmcs_space_waste(round->pool, round->keep) > 0)
         status = lmcs_space_trim(round->pool, round->keep, error);
-    pthread_mutex_unlock(&round->compactor->round);
-    free(round->candidates);
-    round->candidates = NULL;
-    round->count = round->capacity = 0;
+    end_round(round);
     return status;
 }
 
@@ -1022,7 +1109,7 @@ static enum lmcs_status prune(struct round *round, enum lmcs_prune_when when, st
     enum lmcs_status status =
         lmcs_prune_pool(round->pool, round->urgent ? LMCS_PRUNE_ALL : when, round->held, &removed, error);
     round->worked |= removed > 0;
-    return status;
+    return unless_damaged(round, status, error);
 }
 
 static enum lmcs_status run_until_idle(struct round *round, struct lmcs_error *error)
@@ -1037,9 +1124,16 @@ static enum lmcs_status run_until_idle(struct round *round, struct lmcs_error *e
             status = run_round(round, error);
         if (status == LMCS_OK && !round->worked)
             status = prune(round, LMCS_PRUNE_BUDGETS, error);
+        if (status == LMCS_OK && !round->worked)
+            status = run_last_round(round, error);
         if (status == LMCS_OK)
             status = go_on(round, 1, 1, error);
     } while (status == LMCS_OK && round->worked);
+    if (status == LMCS_OK && round->is_damaged) {
+        status = LMCS_DAMAGED;
+        if (error != NULL)
+            *error = round->damage;
+    }
     return status;
 }
 

@@ -511,6 +511,11 @@ static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *conten
                                struct lmcs_error *error)
 {
     bool found;
+    if (release->depth == LMCS_DEEPEST)
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         "%s: damaged metadata: content %llu rests on more than is ever made to rest on another",
+                         txn->pool->path, (unsigned long long)content->id);
+    release->depth++;
     release->freed_bytes += lmcs_content_room(content);
     enum lmcs_status status = retire_parts(txn, content, error);
     if (status == LMCS_OK)
@@ -531,7 +536,10 @@ static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *conten
         status = lmcs_identity_count(txn, content->df.identity, -1, error);
     if (status == LMCS_OK)
         status = untie_bases(txn, content, release, error);
-    return status == LMCS_OK && content->link != 0 ? untie(txn, content, content->link, release, error) : status;
+    if (status == LMCS_OK && content->link != 0)
+        status = untie(txn, content, content->link, release, error);
+    release->depth--;
+    return status;
 }
 
 enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_error *error)

@@ -54,10 +54,14 @@ enum lmcs_status lmcs_content_put(struct lmcs_txn *txn, const struct lmcs_conten
 /* Enters a new content (id 0: gets one) with its parts in the map of space. */
 enum lmcs_status lmcs_content_add(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_error *error);
 
+/* Contents that rest on one another, at most: a line of arrays and links by turns, and what it begins with. */
+#define LMCS_DEEPEST (2 * LMCS_LINK_BOUND + LMCS_CHAIN_BOUND + 2)
+
 struct lmcs_release {
     uint64_t freed_bytes;
     uint64_t later_bytes;
     uint64_t kept_bytes;
+    uint32_t depth; /* of what is let go for what is let go */
 };
 /* A run of a content begins under a name, which may be another than the one that it was entered with. */
 enum lmcs_status lmcs_content_run(struct lmcs_txn *txn, uint64_t id, uint64_t identity, struct lmcs_error *error);

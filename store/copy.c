@@ -386,8 +386,8 @@ enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *r
 /* ---- Comparing ---- */
 
 /*
- * What the pool has and can't give any more is not equal to anything: the tensor is written anew. Where the tensor can't
- * be read either, copying it will say so.
+ * What the pool has and can't give any more is not equal to anything: the tensor is written anew. Where the tensor
+ * can't be read either, copying it will say so.
  */
 static bool equals_stored(const void *before, const void *now, size_t bytes)
 {

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "archive_stage.h"
+#include "capture.h"
 #include "compact.h"
 #include "content.h"
 #include "grow.h"
@@ -261,14 +262,6 @@ static enum lmcs_status fork_once(struct lmcs_snapshot *snapshot, const char *na
     return status;
 }
 
-/* What this process remembers of a shelf of that name does not hold for the one that has it now. */
-static void set_loaded(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy, uint64_t number)
-{
-    pthread_mutex_lock(&pool->captures);
-    busy->loaded = number;
-    pthread_mutex_unlock(&pool->captures);
-}
-
 enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *name, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = snapshot->pool;
@@ -283,8 +276,6 @@ enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *nam
     status = fork_once(snapshot, name, error);
     if (status == LMCS_FULL && lmcs_compact_for_space(pool, name))
         status = fork_once(snapshot, name, error);
-    if (status == LMCS_OK)
-        set_loaded(pool, busy, 0);
     lmcs_shelf_give(pool, busy);
     return status;
 }
@@ -352,10 +343,6 @@ enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, co
         status = lmcs_shelf_take(pool, order ? from : name, &busy[!order], error);
     if (status == LMCS_OK)
         status = rename_now(pool, from, name, error);
-    if (status == LMCS_OK) {
-        set_loaded(pool, busy[1], busy[0]->loaded);
-        set_loaded(pool, busy[0], 0);
-    }
     for (int i = 0; i < 2; i++)
         if (busy[i] != NULL)
             lmcs_shelf_give(pool, busy[i]);
@@ -449,6 +436,7 @@ static enum lmcs_status drop_now(struct lmcs_pool *pool, const char *name, struc
     lmcs_live_shelf_end(pool, name, status == LMCS_OK);
     if (status != LMCS_OK)
         return status;
+    lmcs_loaded_forget(pool, id);
     status = lmcs_stage_drop_shelf(pool, id, removal, error);
     if (status == LMCS_FULL) /* it is gone; what could not be removed goes when the pool is next opened */
         return LMCS_OK;
@@ -469,8 +457,6 @@ enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool
     if (status != LMCS_OK)
         return status;
     status = dry_run ? count_removal(pool, name, &counted, error) : drop_now(pool, name, &counted, error);
-    if (status == LMCS_OK && !dry_run)
-        set_loaded(pool, busy, 0);
     lmcs_shelf_give(pool, busy);
     if (status != LMCS_OK)
         return status;

@@ -22,6 +22,9 @@ struct needed {
     size_t root;
 };
 
+/* Dependents that are looked at, at most, for all contents together: only forged records have more. */
+#define MOST_LOOKS LMCS_MAX_TENSORS
+
 struct page_set {
     uint64_t *offsets; /* open addressing; power of two */
     size_t count;
@@ -31,9 +34,12 @@ struct page_set {
 struct finding {
     struct lmcs_pool *pool;
     struct lmcs_txn txn;
-    struct needed *needed; /* by content */
+    struct needed *needed; /* each once; in the end by content */
     size_t needed_count;
     size_t needed_capacity;
+    uint32_t *places; /* 1 + index in `needed`, while that grows; open addressing; power of two */
+    size_t place_count;
+    size_t looks;
     struct page_set clean;
     struct lmcs_holders *out;
     bool whole;
@@ -53,11 +59,45 @@ static enum lmcs_status absorb(struct finding *f, enum lmcs_status status)
 
 /* ---- Contents ---- */
 
+static uint32_t *place_needed(const struct finding *f, uint64_t content, size_t root)
+{
+    const uint64_t key[2] = {content, root};
+    size_t i = (size_t)lmc_hash64(key, sizeof key, 0) & (f->place_count - 1);
+    while (f->places[i] != 0 &&
+           (f->needed[f->places[i] - 1].content != content || f->needed[f->places[i] - 1].root != root))
+        i = (i + 1) & (f->place_count - 1);
+    return &f->places[i];
+}
+
+static enum lmcs_status widen_places(struct finding *f)
+{
+    size_t wider = f->place_count == 0 ? 256 : f->place_count * 2;
+    uint32_t *places = calloc(wider, sizeof *places);
+    if (places == NULL)
+        return lmcs_fail_memory(f->error);
+    free(f->places);
+    f->places = places;
+    f->place_count = wider;
+    for (size_t i = 0; i < f->needed_count; i++)
+        *place_needed(f, f->needed[i].content, f->needed[i].root) = (uint32_t)i + 1;
+    return LMCS_OK;
+}
+
+/* The arrays of a step need each of its links, and each link needs all of them: what is there is not added again. */
 static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
 {
+    if ((f->needed_count + 1) * 2 > f->place_count) {
+        enum lmcs_status status = widen_places(f);
+        if (status != LMCS_OK)
+            return status;
+    }
+    uint32_t *place = place_needed(f, content, root);
+    if (*place != 0)
+        return LMCS_OK;
     if (!lmcs_grow(&f->needed, &f->needed_capacity, f->needed_count, sizeof *f->needed))
         return lmcs_fail_memory(f->error);
     f->needed[f->needed_count++] = (struct needed){content, root};
+    *place = (uint32_t)f->needed_count;
     return LMCS_OK;
 }
 
@@ -76,6 +116,10 @@ static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cu
                                   (struct lmcs_key_df){base.content, 0}, f->error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == base.content) {
         bool needs_it = true; /* what is raw only may be stored by a link later */
+        if (++f->looks > MOST_LOOKS) {
+            f->whole = false;
+            break;
+        }
         if (is_link)
             status = lmcs_content_get(&f->txn, lmcs_cursor_key(cursor).low, &content, f->error);
         if (status == LMCS_OK && is_link)
@@ -104,9 +148,11 @@ static enum lmcs_status collect_needed(struct finding *f, const uint64_t *conten
         return status;
     for (size_t i = 0; status == LMCS_OK && i < count; i++)
         status = need(f, contents[i], i);
-    for (size_t i = 0; status == LMCS_OK && i < f->needed_count; i++) /* a cycle of damaged records would not end */
-        status = i < count * LMCS_MAX_TENSORS ? add_dependents(f, cursor, i) : LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < f->needed_count && f->looks <= MOST_LOOKS; i++)
+        status = add_dependents(f, cursor, i);
     lmcs_cursor_free(cursor);
+    free(f->places);
+    f->places = NULL;
     if (f->needed_count > 0)
         qsort(f->needed, f->needed_count, sizeof *f->needed, by_content);
     return status;
@@ -193,7 +239,8 @@ static enum lmcs_status look_at_leaf(struct finding *f, const struct lmcs_node_d
     return status;
 }
 
-static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int level, size_t *hits)
+static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int level, const struct lmcs_bounds *bounds,
+                             size_t *hits)
 {
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
@@ -203,12 +250,14 @@ static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int leve
         return LMCS_OK;
     f->whole = true;
     enum lmcs_status status = lmcs_page_read(&f->txn, &ref, LMCS_TREE_MANIFEST, buffer, &node, f->error);
-    if (status == LMCS_OK && level >= 0 && node->level != level)
+    if (status == LMCS_OK && ((level >= 0 && node->level != level) || !lmcs_node_in_bounds(node, bounds)))
         status = LMCS_DAMAGED;
     if (status == LMCS_OK && node->level == 0)
         status = look_at_leaf(f, node, &below);
-    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++)
-        status = walk(f, lmcs_node_child(node, i), node->level - 1, &below);
+    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++) {
+        struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
+        status = walk(f, lmcs_node_child(node, i), node->level - 1, &inner, &below);
+    }
     status = absorb(f, status);
     if (status == LMCS_OK && below == 0 && f->whole)
         status = remember(f, ref.offset);
@@ -221,12 +270,13 @@ static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int leve
 
 static enum lmcs_status look_at_snapshot(struct finding *f, struct lmcs_shelf *shelf)
 {
+    const struct lmcs_bounds everywhere = {{0, 0}, {0, 0}, false};
     struct lmcs_record record;
     size_t hits = 0;
     bool found;
     enum lmcs_status status = lmcs_record_get(&f->txn, shelf, f->number, &record, &found, f->error);
     if (status == LMCS_OK && found && record.df.manifest.offset != 0)
-        status = walk(f, record.df.manifest, -1, &hits);
+        status = walk(f, record.df.manifest, -1, &everywhere, &hits);
     return absorb(f, status);
 }
 

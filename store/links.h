@@ -14,7 +14,7 @@ struct lmcs_links_turn {
     uint32_t bound;                               /* links in a line, at most; 0: none are wanted */
     bool serial;                                  /* in the caller's thread alone */
     bool (*go_on)(void *context, uint64_t bytes); /* so much was coded; false: stop, with LMCS_CANCELLED */
-    void (*suspect)(void *context, uint64_t content); /* its raw bytes were found not to be what was written */
+    void (*suspect)(void *context, uint64_t content); /* it may be damaged */
     void *context;
     uint64_t made; /* on output: links */
 };

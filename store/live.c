@@ -153,6 +153,12 @@ void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why)
     atomic_store(&pool->live->is_broken, true);
 }
 
+void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    lmcs_live_break(pool, error);
+    lmcs_error_prefix(error, "whether it took place is known when the pool is opened again: ");
+}
+
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error)
 {
     if (!lmcs_name_is_sound(name) || strncmp(name, RESERVED_NAMES, strlen(RESERVED_NAMES)) == 0)

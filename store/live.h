@@ -213,6 +213,8 @@ void lmcs_live_store_free(struct lmcs_pool *pool);
  */
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why); /* under live->lock, or a body's */
+/* The same after a failure of which nobody knows what of it reached the medium: `error` says so, too. */
+void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error);
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error);
 /* `make`: the shelf is made if it is not there. Without: *shelf is NULL then. */
 enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, bool make,
@@ -380,6 +382,8 @@ enum lmcs_status lmcs_journal_finish(struct lmcs_pool *pool, const struct lmcs_j
                                      struct lmcs_error *error);
 /* Done with a journal: durably. */
 enum lmcs_status lmcs_journal_clear(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error);
+/* After a failure: what may have been sealed is not to be applied. Where that fails too, `error` says so. */
+void lmcs_journal_take_back(struct lmcs_pool *pool, struct lmcs_error *error);
 enum lmcs_status lmcs_undo_begin(struct lmcs_pool *pool, uint64_t limit_bytes, uint64_t *sequence,
                                  struct lmcs_error *error);
 /* Keeps what is at a place now. *at: where the next entry goes. */

@@ -184,6 +184,14 @@ enum lmcs_status lmcs_journal_finish(struct lmcs_pool *pool, const struct lmcs_j
     return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, error) : status;
 }
 
+void lmcs_journal_take_back(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_error ignored;
+    if (pool->live->journals[LMCS_JOURNAL_REDO].end != 0 &&
+        lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, &ignored) != LMCS_OK)
+        lmcs_live_doubt(pool, error);
+}
+
 /* ---- Undo ---- */
 
 enum lmcs_status lmcs_undo_begin(struct lmcs_pool *pool, uint64_t limit_bytes, uint64_t *sequence,

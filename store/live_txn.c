@@ -434,10 +434,8 @@ static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const
     if (status == LMCS_OK && gathering->has_equal && gathering->count == 0 && !with_root)
         status = lmcs_heap_sync(pool->heap, error); /* which the journal and the root do otherwise */
     free(changes);
-    struct lmcs_error cleared;
-    if (status != LMCS_OK && gathering->count > 0 && pool->live->journals[LMCS_JOURNAL_REDO].end != 0 &&
-        lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, &cleared) != LMCS_OK)
-        lmcs_live_break(pool, &cleared);
+    if (status != LMCS_OK && gathering->count > 0)
+        lmcs_journal_take_back(pool, error);
     return status;
 }
 

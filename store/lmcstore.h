@@ -200,7 +200,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *                  never ends (lmcs_scrub). Of several shelves the shortest time counts
  *   parity=K+M     for K bytes that are stored, M of parity (16+2: K to 128, M to 16), from which the background, once
  *                  the compactor is done with a snapshot, or a scrub with repair can compute anew what was lost: any M
- *                  of K + M units of at most 4 KiB, which lie far apart. What has parity keeps it under "none"
+ *                  of K + M units of at most 4 KiB, which lie far apart. What has parity keeps it under "none". It is
+ *                  made after what is to be pruned for a budget has gone, as far as there is room
  *
  * Snapshots are pruned in the background and by lmcs_compact, when those that the rules don't keep are more than an
  * eighth of those that they do; all of them when space runs out, and by lmcs_prune.
@@ -230,8 +231,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool,
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *shelf,
                                                                  uint32_t keep_raw, struct lmcs_error *error);
 /*
- * Changes what the words of `policy` name; the other words stay. Makes the shelf if there is none. Nothing is pruned
- * before this has returned. LMCS_INVALID says which word is wrong.
+ * Changes what the words of `policy` name; the other words stay. Makes the shelf if there is none. Nothing is pruned by
+ * them before this has returned, and nothing after it that they keep. LMCS_INVALID says which word is wrong.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf,
                                                                const char *policy, struct lmcs_error *error);
@@ -254,9 +255,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *poo
 struct lmcs_removal;
 /*
  * Removes a shelf with all its snapshots and live variables for ever. The first commit takes it out of sight as a
- * whole; then these go, and what a crash leaves of them goes when the pool is next opened for writing. Forks of it keep
- * what they share. `removal` may be NULL. With dry_run nothing is changed. LMCS_IN_USE: somebody in this process has
- * one of its live variables open.
+ * whole; then these go, and what a crash, or a full disk, leaves of them goes when the pool is next opened for writing
+ * and has room for that. Forks of it keep what they share. `removal` may be NULL. With dry_run nothing is changed.
+ * LMCS_IN_USE: somebody in this process has one of its live variables open.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool dry_run,
                                                          struct lmcs_removal *removal, struct lmcs_error *error);
@@ -291,6 +292,7 @@ struct lmcs_snapshot;
 /*
  * Begins a capture on a shelf, which is made if need be (at commit). One capture at a time has a shelf: waits for
  * the one before it, an asynchronous one included, and fails with its error if that failed and nobody was told.
+ * LMCS_IN_USE: the thread that has the shelf waits for one that this thread has.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf,
                                                             struct lmcs_capture **capture, struct lmcs_error *error);
@@ -537,7 +539,8 @@ struct lmcs_prune_report {
  * Removes the snapshots of a shelf that its policy's rules don't keep, whatever its budget says. `words` (may be NULL)
  * change the policy for this call alone. `visit` (may be NULL) is called for each snapshot, the oldest first, before
  * anything is removed; when it returns false, nothing is. With dry_run nothing is changed, and words may be tried.
- * Stopped or failed on the way, what is removed stays removed.
+ * Stopped or failed on the way, what is removed stays removed. What is tagged meanwhile, or kept by a policy that is
+ * set meanwhile, stays, unless it has gone already: it is visited once more, at the end, with why it is kept.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const char *words,
                                                     bool dry_run,
@@ -676,7 +679,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
 
 /*
  * Compacts until nothing is left to do, and gives unused file space back. What there is no room to write anew in a full
- * pool stays as it is, for the next time: lmcs_pool_info has the backlog.
+ * pool stays as it is, for the next time: lmcs_pool_info has the backlog. Damaged metadata of a shelf or a content
+ * keeps nothing else from being compacted: LMCS_DAMAGED says so in the end.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);
@@ -862,8 +866,11 @@ LMCS_API void lmcs_restore_options_init(struct lmcs_restore_options *options);
  * needs what those have, here or in the pool; LMCS_NOT_FOUND says what is missing, and of which. Contents that the pool
  * has already are shared, not written again; when such a one is removed while they are read, they are read anew from
  * where they began, or, where one is a pipe, it is LMCS_NOT_FOUND. For a part (addresses, only), there is one archive
- * and it is a file, of which nothing else is read. With `resume`, the whole archive is read again, and nothing that
- * arrived is written or decoded again; a restore without it removes what was left for it. `options` may be NULL.
+ * and it is a file, of which nothing else is read. With `resume`, the whole archive is read again; what arrived is not
+ * written again, nor decoded, but for what came last on a shelf. Of an archive that is not what it says nothing is
+ * kept, and a restore without `resume` removes what was. A restore has its shelves until it ends, and waits for
+ * captures on them. LMCS_IN_USE: the thread that has one of them waits for another, which this thread has. `options`
+ * may be NULL.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_restore_with(struct lmcs_pool *pool, const int *fds, size_t count,
                                                            const struct lmcs_restore_options *options,

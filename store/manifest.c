@@ -67,28 +67,34 @@ struct walk {
     struct lmcs_error *error;
 };
 
-static enum lmcs_status read_node(struct walk *walk, const struct lmcs_ref_df *ref, int level, void *buffer,
-                                  const struct lmcs_node_df **node)
+static enum lmcs_status read_node(struct walk *walk, const struct lmcs_ref_df *ref, int level,
+                                  const struct lmcs_bounds *bounds, void *buffer, const struct lmcs_node_df **node)
 {
     enum lmcs_status status = lmcs_page_read(walk->txn, ref, LMCS_TREE_MANIFEST, buffer, node, walk->error);
     if (status == LMCS_OK && level >= 0 && (*node)->level != level)
         return lmcs_fail(walk->error, LMCS_DAMAGED, 0, "%s: damaged metadata: a manifest's levels don't match",
                          walk->txn->pool->path);
+    if (status == LMCS_OK && !lmcs_node_in_bounds(*node, bounds))
+        return lmcs_fail(walk->error, LMCS_DAMAGED, 0, "%s: damaged metadata: a manifest's keys don't ascend",
+                         walk->txn->pool->path);
     return status;
 }
 
 /* Collects the pages of the newer snapshot that are old enough to be in `of` too, without looking below them. */
-static enum lmcs_status collect_newer(struct walk *walk, struct lmcs_ref_df ref, int level)
+static enum lmcs_status collect_newer(struct walk *walk, struct lmcs_ref_df ref, int level,
+                                      const struct lmcs_bounds *bounds)
 {
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
-    enum lmcs_status status = read_node(walk, &ref, level, buffer, &node);
+    enum lmcs_status status = read_node(walk, &ref, level, bounds, buffer, &node);
     if (status != LMCS_OK)
         return status;
     if (node->epoch <= walk->of->epoch)
         return set_add(&walk->in_newer, ref.offset) ? LMCS_OK : lmcs_fail_memory(walk->error);
-    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++)
-        status = collect_newer(walk, lmcs_node_child(node, i), node->level - 1);
+    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++) {
+        struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
+        status = collect_newer(walk, lmcs_node_child(node, i), node->level - 1, &inner);
+    }
     return status;
 }
 
@@ -115,18 +121,20 @@ static enum lmcs_status visit_entry(struct walk *walk, const struct lmcs_node_df
     return walk->visit(walk->context, key.high, &entry, after.content, walk->error);
 }
 
-static enum lmcs_status walk_own(struct walk *walk, struct lmcs_ref_df ref, int level)
+static enum lmcs_status walk_own(struct walk *walk, struct lmcs_ref_df ref, int level, const struct lmcs_bounds *bounds)
 {
     if (set_has(&walk->in_newer, ref.offset))
         return LMCS_OK;
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
-    enum lmcs_status status = read_node(walk, &ref, level, buffer, &node);
+    enum lmcs_status status = read_node(walk, &ref, level, bounds, buffer, &node);
     if (status != LMCS_OK || (walk->older != NULL && node->epoch <= walk->older->epoch))
         return status;
-    for (size_t i = 0; status == LMCS_OK && i < node->count; i++)
-        status =
-            node->level == 0 ? visit_entry(walk, node, i) : walk_own(walk, lmcs_node_child(node, i), node->level - 1);
+    for (size_t i = 0; status == LMCS_OK && i < node->count; i++) {
+        struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
+        status = node->level == 0 ? visit_entry(walk, node, i)
+                                  : walk_own(walk, lmcs_node_child(node, i), node->level - 1, &inner);
+    }
     if (status == LMCS_OK && walk->free_pages)
         status = lmcs_page_free(walk->txn, ref.offset, false, walk->error);
     return status;
@@ -148,13 +156,14 @@ enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snaps
                         .visit = visit,
                         .context = context,
                         .error = error};
+    const struct lmcs_bounds everywhere = {{0, 0}, {0, 0}, false};
     if (of->manifest.offset == 0)
         return LMCS_OK;
     enum lmcs_status status = LMCS_OK;
     if (newer != NULL && newer->manifest.offset != 0)
-        status = collect_newer(&walk, newer->manifest, -1);
+        status = collect_newer(&walk, newer->manifest, -1, &everywhere);
     if (status == LMCS_OK)
-        status = walk_own(&walk, of->manifest, -1);
+        status = walk_own(&walk, of->manifest, -1, &everywhere);
     free(walk.in_newer.offsets);
     return status;
 }

@@ -301,7 +301,8 @@ struct parity_batch {
     uint64_t contents[BATCH];
     struct lmcs_wanted_df wanted[BATCH];
     size_t count;
-    size_t done; /* of the first contents, as many as fit */
+    bool leaves_share; /* of the pool's room, for the compactor */
+    size_t done;       /* of the first contents, as many as fit */
     size_t entered;
     bool is_damaged[BATCH];
 };
@@ -317,6 +318,8 @@ static enum lmcs_status make_batch(struct lmcs_pool *pool, struct parity_batch *
     uint64_t bytes = 0;
     enum lmcs_status status = items == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     lmcs_region_init(&region, pool, 1);
+    if (batch->leaves_share)
+        lmcs_region_leave_share(&region);
     batch->done = batch->entered = 0;
     for (size_t i = 0; status == LMCS_OK && i < batch->count && bytes < BATCH_BYTES; i++) {
         items[i] = (struct making){.pool = pool, .region = &region};
@@ -397,8 +400,11 @@ static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, con
             *table = found;
             good = true;
             found = malloc(shape->table);
-            if (found == NULL)
+            if (found == NULL) {
+                free(*table);
+                *table = NULL;
                 return lmcs_fail_memory(error);
+            }
         }
     }
     free(found);
@@ -729,7 +735,7 @@ enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, bool all, bool (*go_on
                                   void (*suspect)(void *context, uint64_t content), void *context, bool *worked,
                                   struct lmcs_error *error)
 {
-    struct parity_batch batch = {.count = 0};
+    struct parity_batch batch = {.leaves_share = true};
     uint64_t from = 0;
     *worked = false;
     enum lmcs_status status = note_all(pool, all, worked, error);

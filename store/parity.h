@@ -33,8 +33,9 @@ enum lmcs_status lmcs_parity_mend(struct lmcs_pool *pool, uint64_t content, cons
 
 /*
  * What policies ask for: notes the contents of snapshots that were not looked at yet (`all`: of all snapshots; else
- * those that the compactor is done with), and makes parity for what is noted. `suspect` (may be NULL) is told of what is
- * damaged, of which parity is wanted once it has been mended. *worked: something was done.
+ * those that the compactor is done with), and makes parity for what is noted, out of the room that captures may take.
+ * `suspect` (may be NULL) is told of what is damaged, of which parity is wanted once it has been mended. *worked:
+ * something was done.
  */
 enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, bool all, bool (*go_on)(void *context, uint64_t bytes),
                                   void (*suspect)(void *context, uint64_t content), void *context, bool *worked,

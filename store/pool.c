@@ -710,10 +710,12 @@ static int take_error(struct lmcs_heap *heap)
 static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, int failure, struct lmcs_error *error)
 {
     int none = 0;
-    enum lmcs_status status = lmcs_heap_check_syncs(heap, error);
+    enum lmcs_status status;
     if (failure != 0 && atomic_compare_exchange_strong(&heap->failure, &none, failure)) {
         (void)take_error(heap);
         status = lmcs_fail_errno(error, failure, "%s: can't make it durable", heap->path);
+    } else { /* asked after the exchange: who has the other lock may have noted his failure in between */
+        status = lmcs_heap_check_syncs(heap, error);
     }
     pthread_mutex_unlock(lock);
     return status;

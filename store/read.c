@@ -629,10 +629,10 @@ static void run_line(void *context)
 
 /* How a line is undone. */
 struct line_way {
-    bool verifies; /* what it begins with is compared with its own checksums */
-    bool checked;  /* link by link, so that the culprit is named */
-    bool in_place; /* coded bytes are used where they are mapped ... */
-    bool failed;   /* ... and the medium did not give all of them */
+    bool from_sound; /* what the line begins with is compared with its own checksums */
+    bool checked;    /* so it is then, and what follows link by link, so that the culprit is named */
+    bool in_place;   /* coded bytes are used where they are mapped ... */
+    bool failed;     /* ... and the medium did not give all of them */
 };
 
 /* Undoes the line for one block of all arrays. */
@@ -655,7 +655,7 @@ static enum lmcs_status undo_line(struct reading *r, uint64_t block, struct line
                             .scratch = scratch,
                             .in_place = is_raw && way->in_place,
                             .error = error};
-        struct step step = {.u = &u, .link = start, .checked = checked || way->verifies};
+        struct step step = {.u = &u, .link = start, .checked = checked || way->from_sound};
         status = is_raw ? begin_line(&step, state[i]) : decode_block(&step, state[i]);
         *why = u.why;
     }
@@ -687,11 +687,13 @@ static enum lmcs_status undo_line_block(struct reading *r, uint64_t block, void 
                                         struct scratch *scratch, const char **why, struct lmcs_error *error)
 {
     void *state[LMC_MAX_BASES] = {NULL};
-    struct line_way way = {.verifies = true, .in_place = r->in_place};
+    bool is_wanted = false;
     for (size_t i = 0; i < r->arrays; i++) {
+        is_wanted |= targets[i] != NULL;
         state[i] = targets[i] != NULL ? targets[i] : scratch->blocks[i];
-        way.verifies &= targets[i] == NULL;
     }
+    /* To verify: a link that was made from wrong bytes leads from them, and from no others, to what it should. */
+    struct line_way way = {.from_sound = !is_wanted, .in_place = r->in_place};
     enum lmcs_status status = undo_line(r, block, &way, state, scratch, why, error);
     if (status != LMCS_DAMAGED)
         return status;

@@ -319,7 +319,10 @@ static bool same_payload(const struct lmcs_content *a, const struct lmcs_content
            memcmp(a->parts, b->parts, a->df.part_count * sizeof a->parts[0]) == 0;
 }
 
-/* Whether what was made can be put in place: whether its base is still there, and the chain short enough. */
+/*
+ * Whether what was made can be put in place: whether its base is still there, the chain short enough, and nothing of
+ * the chain rests on the content itself by now. (Of two names that swap their contents, each may be the other's base.)
+ */
 static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_recode *recode,
                                       const struct lmcs_content *now, bool *right, struct lmcs_error *error)
 {
@@ -331,11 +334,14 @@ static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_re
     if (!*right || wanted == 0 || wanted == (now->df.base_count > 0 ? now->bases[0] : 0))
         return LMCS_OK;
     enum lmcs_status status = lmcs_content_find(txn, wanted, &base, right, error);
-    if (status == LMCS_OK && *right)
-        status = lmcs_content_depth(txn, &base, &depth, error);
+    *right = status == LMCS_OK && *right && base.link == 0;
+    while (status == LMCS_OK && *right && base.df.base_count > 0) {
+        *right = base.bases[0] != now->id && ++depth + 1 + now->df.height <= recode->chain_bound;
+        status = lmcs_content_get(txn, base.bases[0], &base, error);
+    }
     if (status == LMCS_OK && *right)
         status = lmcs_content_bears_links(txn, now, &bears, error);
-    *right = *right && !bears && base.link == 0 && depth + 1 + now->df.height <= recode->chain_bound;
+    *right = *right && !bears && depth + 1 + now->df.height <= recode->chain_bound;
     return status;
 }
 
@@ -363,6 +369,7 @@ enum lmcs_status lmcs_recode_swap(struct lmcs_txn *txn, struct lmcs_recode *reco
         return status;
     if (recode->worthwhile)
         status = base_is_right(txn, recode, &now, &right, error);
+    recode->is_refused = !right;
     if (status == LMCS_OK && right)
         status = place_successor(txn, recode, error);
     if (status != LMCS_OK || !right)

@@ -35,6 +35,7 @@ struct lmcs_recode {
     bool worthwhile;          /* false: no smaller; made.df.flags says that it was tried */
     bool same_bytes;          /* the new payload is the old one, elsewhere */
     bool line_is_damaged;     /* the link that leads to it, or what that rests on, is not what was written */
+    bool is_refused;          /* by the swap: its base has gone, or can't be one any more */
 };
 
 /* Looks the content up (LMCS_NOT_FOUND when it is gone) and its base (0: none), and pins them. */

@@ -8,6 +8,7 @@
  */
 #include "scan.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +64,14 @@ struct scanning {
     _Atomic bool unreadable;
 };
 
+/* The first one counts: what the other threads do when they see it is none of its own. */
+static void note_failure(struct scanning *s, enum lmcs_status status)
+{
+    int none = LMCS_OK;
+    if (status != LMCS_OK)
+        atomic_compare_exchange_strong(&s->failure, &none, (int)status);
+}
+
 static void note_bad(struct scanning *s, uint64_t block)
 {
     s->scan->bad[block] = 1;
@@ -112,8 +121,7 @@ static void hash_job(void *context, uint64_t block)
     uint64_t bytes = lmcs_block_bytes(s->content->df.raw_bytes, block);
     unsigned char *data;
     enum lmcs_status status = fetch(s, block * LMC_BLOCK_BYTES, bytes, &data);
-    if (status != LMCS_OK)
-        s->failure = (int)status;
+    note_failure(s, status);
     if (data != NULL)
         s->found[block] = lmc_hash128(data, bytes);
     else
@@ -256,9 +264,8 @@ static void frame_job(void *context, uint64_t block)
     unsigned char *data;
     enum lmcs_status status = fetch(s, at, coded.coded_bytes, &data);
     s->scan->hashes[block] = coded.raw_hash;
-    if (status != LMCS_OK)
-        s->failure = (int)status;
-    else if (data == NULL || lmc_hash64(data, coded.coded_bytes, block) != coded.coded_hash)
+    note_failure(s, status);
+    if (status == LMCS_OK && (data == NULL || lmc_hash64(data, coded.coded_bytes, block) != coded.coded_hash))
         note_bad(s, block);
     free(data);
 }

@@ -198,6 +198,14 @@ static enum lmcs_status hold(struct scrubbing *s, uint64_t id, struct held *held
     return status;
 }
 
+/* There may be room for others. */
+static enum lmcs_status note_full(struct scrubbing *s, const struct lmcs_error *error)
+{
+    s->full = *error;
+    s->is_full = true;
+    return LMCS_OK;
+}
+
 static enum lmcs_status mend(struct scrubbing *s, const struct held *held, const struct lmcs_scan *scan,
                              struct lmcs_error *error)
 {
@@ -206,11 +214,9 @@ static enum lmcs_status mend(struct scrubbing *s, const struct held *held, const
     bool tried = s->mender != NULL;
     if (tried)
         status = lmcs_mend(s->mender, held->content.id, &mended, error);
-    if (status == LMCS_FULL) { /* there may be room for others */
-        s->full = *error;
-        s->is_full = true;
+    if (status == LMCS_FULL) {
+        status = note_full(s, error);
         tried = false;
-        status = LMCS_OK;
     }
     if (status == LMCS_OK)
         status = add_ranges(s, &held->content, scan, held->is_lost, tried ? &mended : NULL, error);
@@ -235,6 +241,8 @@ static enum lmcs_status look_at_parity(struct scrubbing *s, const struct held *h
         bool made = false;
         status =
             lmcs_parity_make(s->pool, held->content.id, held->parity.df.data, held->parity.df.parity, &made, error);
+        if (status == LMCS_FULL)
+            status = note_full(s, error);
         damage.state = made ? LMCS_DAMAGE_MENDED : LMCS_DAMAGE_FOUND;
         snprintf(damage.source, sizeof damage.source, "%s", made ? "the tensor" : "");
     }
@@ -431,12 +439,12 @@ static enum lmcs_status add_bases(struct scrubbing *s, struct lmcs_txn *txn, str
     for (size_t i = 0; status == LMCS_OK && i < s->id_count; i++)
         status = add_bases_of(s, txn, s->ids[i], &now, error);
     only_new(s, &now);
-    while (status == LMCS_OK && now.count > 0 && s->id_count < LMCS_MAX_TENSORS) {
+    for (unsigned i = 0; status == LMCS_OK && now.count > 0 && i < LMCS_DEEPEST; i++) {
         next.count = 0;
-        for (size_t i = 0; status == LMCS_OK && i < now.count; i++) {
-            status = add_id(s, now.at[i], error);
+        for (size_t k = 0; status == LMCS_OK && k < now.count; k++) {
+            status = add_id(s, now.at[k], error);
             if (status == LMCS_OK)
-                status = add_bases_of(s, txn, now.at[i], &next, error);
+                status = add_bases_of(s, txn, now.at[k], &next, error);
         }
         sort_ids(s);
         only_new(s, &next);
@@ -792,8 +800,8 @@ enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_opti
 
 /* ---- In the background ---- */
 
-/* The shortest time that a policy gives for all to be read once; 0: none does. */
-static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, uint64_t *live_bytes,
+/* The shortest time that a policy gives for all to be read once (0: none does), and what a pass counts for. */
+static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, uint64_t *pass_bytes,
                                     struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -803,7 +811,7 @@ static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, u
     enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    *live_bytes = txn.root.live_bytes;
+    *pass_bytes = txn.root.live_bytes + (1 + txn.root.trees[LMCS_TREE_CONTENTS].count) * LEAST_CONTENT;
     while (status == LMCS_OK && got == 64) {
         status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
         for (size_t i = 0; status == LMCS_OK && i < got; i++) {
@@ -822,7 +830,7 @@ static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, u
     return status;
 }
 
-static void load_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn)
+static void load_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn, uint64_t now)
 {
     pthread_rwlock_rdlock(&pool->meta);
     struct pass pass = pass_of(&pool->root);
@@ -833,8 +841,8 @@ static void load_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn)
                                      .bytes = pass.bytes,
                                      .found = pass.found,
                                      .mended = pass.mended,
-                                     .at_ns = lmcs_now_ns(),
-                                     .saved_ns = lmcs_now_ns()};
+                                     .at_ns = now,
+                                     .saved_ns = now};
 }
 
 static enum lmcs_status save_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn, bool ended,
@@ -849,15 +857,17 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
                                  bool (*go_on)(void *context, uint64_t bytes), void *context, struct lmcs_error *error)
 {
     struct lmcs_scrub_options options;
-    uint64_t seconds, live_bytes = 0, now = lmcs_now_ns();
-    enum lmcs_status status = find_period(pool, &seconds, &live_bytes, error);
+    uint64_t seconds, pass_bytes = 0, now = lmcs_now_ns();
+    enum lmcs_status status = find_period(pool, &seconds, &pass_bytes, error);
     if (status != LMCS_OK || seconds == 0) {
         turn->is_loaded = false;
         return status;
     }
     if (!turn->is_loaded)
-        load_turn(pool, turn);
-    turn->due_bytes += (double)(live_bytes + LEAST_CONTENT) / (double)seconds * ((double)(now - turn->at_ns) / 1e9);
+        load_turn(pool, turn, now);
+    if (now < turn->at_ns) /* the clock was set */
+        turn->at_ns = now;
+    turn->due_bytes += (double)pass_bytes / (double)seconds * ((double)(now - turn->at_ns) / 1e9);
     turn->at_ns = now;
     if (turn->due_bytes <= 0)
         return LMCS_OK;
@@ -865,6 +875,7 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     struct scrubbing s = {
         .pool = pool, .options = &options, .serial = true, .go_on = go_on, .go_on_context = context, .started_ns = now};
     struct pass pass = {.next = turn->next};
+    uint64_t pieces = turn->next == 0; /* the pass itself, too: one over nothing would be due again at each turn */
     status = lmcs_mender_open(pool, NULL, 0, &s.mender, error);
     if (status == LMCS_OK && turn->next == 0) { /* a new pass */
         turn->begun_ns = now;
@@ -874,7 +885,8 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     if (status == LMCS_OK)
         status = scrub_from(&s, &pass, (uint64_t)turn->due_bytes + 1, error);
     lmcs_mender_close(s.mender);
-    turn->due_bytes -= (double)(s.report.bytes_read + s.report.contents * LEAST_CONTENT);
+    pieces += s.report.contents;
+    turn->due_bytes -= (double)(s.report.bytes_read + pieces * LEAST_CONTENT);
     turn->next = pass.ended ? 0 : pass.next;
     turn->bytes += s.report.bytes_read;
     turn->found += s.report.damages;

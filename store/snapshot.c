@@ -309,10 +309,10 @@ void lmcs_snapshot_mark_loaded(struct lmcs_snapshot *snapshot)
     if (lmcs_pool_check(pool, true, NULL) != LMCS_OK)
         return;
     pthread_mutex_lock(&pool->captures);
-    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, snapshot->shelf, NULL);
-    if (busy != NULL) {
-        busy->loaded = snapshot->info.number;
-        busy->loads++;
+    struct lmcs_loaded *loaded = lmcs_loaded_find(pool, snapshot->shelf_id);
+    if (loaded != NULL) {
+        loaded->number = snapshot->info.number;
+        loaded->loads++;
     }
     pthread_mutex_unlock(&pool->captures);
 }

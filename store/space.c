@@ -114,7 +114,7 @@ static bool leaves_share(const struct lmcs_region *region, const struct lmcs_ext
 {
     const struct lmcs_space *space = region->pool->space;
     uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
-    if (limit == 0 || region->purpose != 0 || !is_free(extent) || extent_used(&extent->now) == 0)
+    if (limit == 0 || !region->leaves_share || !is_free(extent) || extent_used(&extent->now) == 0)
         return true;
     uint64_t left = (limit > taken ? limit - taken : 0) + ready_bytes(space) - extent_used(&extent->now);
     return left >= compactor_share(region->largest, limit);
@@ -262,7 +262,16 @@ void lmcs_space_free(struct lmcs_space *space)
 
 void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32_t purpose)
 {
-    *region = (struct lmcs_region){.pool = pool, .purpose = purpose};
+    *region = (struct lmcs_region){.pool = pool, .purpose = purpose, .leaves_share = purpose == 0};
+}
+
+void lmcs_region_leave_share(struct lmcs_region *region)
+{
+    struct lmcs_space *space = region->pool->space;
+    region->leaves_share = true;
+    pthread_mutex_lock(&space->lock);
+    region->largest = space->largest_taken;
+    pthread_mutex_unlock(&space->lock);
 }
 
 void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes, uint64_t largest)
@@ -368,7 +377,7 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    txn.spends = region->purpose == 0;
+    txn.spends = region->leaves_share;
     size_t count = large ? 1 : 1 + space->count / 4;
     if (!large && count < region->expected / standard + 1)
         count = region->expected / standard + 1;
@@ -527,13 +536,13 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
         target = last;
     uint64_t need = target - from;
     uint64_t limit = space->limit_bytes, taken = space->used + space->slab_bytes;
-    if (region->purpose == 0)
+    if (region->leaves_share)
         limit -= compactor_share(region->largest, limit);
     if (limit != 0 && taken + need > limit) {
         target = end;
         need = target - from;
     }
-    enum lmcs_status status = count_need(pool, need, region->largest, region->purpose == 0, error);
+    enum lmcs_status status = count_need(pool, need, region->largest, region->leaves_share, error);
     pthread_mutex_unlock(&space->lock);
     if (status != LMCS_OK)
         return status;

@@ -18,6 +18,7 @@ struct lmcs_space;
 struct lmcs_region {
     struct lmcs_pool *pool;
     uint32_t purpose;
+    bool leaves_share;            /* what the compactor needs to write to is not taken: set for purpose 0 */
     struct lmcs_extent **extents; /* claimed */
     size_t count;
     size_t capacity;
@@ -29,6 +30,8 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
 void lmcs_space_free(struct lmcs_space *space);
 
 void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32_t purpose);
+/* Has it leave the compactor's share, as captures do. */
+void lmcs_region_leave_share(struct lmcs_region *region);
 /* Says how much is about to be taken, and for the largest part, so that extents of a fitting size come in one go. */
 void lmcs_region_expect(struct lmcs_region *region, uint64_t bytes, uint64_t largest);
 /* Room for a part of `bytes`, backed with file space. LMCS_FULL when there is none. */

@@ -78,6 +78,10 @@ static void free_pool(struct lmcs_pool *pool)
         free(busy->name);
         free(busy);
     }
+    for (struct lmcs_loaded *loaded = pool->loaded, *next; loaded != NULL; loaded = next) {
+        next = loaded->next;
+        free(loaded);
+    }
     pthread_rwlock_destroy(&pool->meta);
     pthread_mutex_destroy(&pool->captures);
     pthread_cond_destroy(&pool->captures_changed);
@@ -499,7 +503,7 @@ static enum lmcs_status settle_captures(struct lmcs_pool *pool, struct lmcs_erro
     for (struct lmcs_busy_shelf *busy = pool->busy; busy != NULL; busy = busy->next) {
         while (busy->busy && !busy->has_owner)
             pthread_cond_wait(&pool->captures_changed, &pool->captures);
-        if (busy->untold && status == LMCS_OK) {
+        if (busy->untold != 0 && status == LMCS_OK) {
             status = busy->failure.status;
             if (error != NULL)
                 *error = busy->failure;

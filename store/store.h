@@ -28,6 +28,8 @@
 struct lmcs_space;
 struct lmcs_compactor;
 struct lmcs_busy_shelf;
+struct lmcs_loaded;
+struct lmcs_shelf_waiter;
 struct lmcs_live_store;
 
 /* How fast captures were: bytes a second until durable, of what had changed; 0: not measured yet. */
@@ -77,9 +79,11 @@ struct lmcs_pool {
 
     pthread_mutex_t captures; /* guards the list and what hangs on it */
     pthread_cond_t captures_changed;
-    struct lmcs_busy_shelf *busy; /* shelves that this process has used */
-    unsigned coding;              /* captures that write deltas */
-    bool rebasing;                /* the compactor may let a base go */
+    struct lmcs_busy_shelf *busy;      /* shelves that this process has used */
+    struct lmcs_shelf_waiter *waiters; /* threads that wait for one of them */
+    struct lmcs_loaded *loaded;        /* what is followed on them */
+    unsigned coding;                   /* captures that write deltas */
+    bool rebasing;                     /* the compactor may let a base go */
     struct lmcs_pace pace;
     struct lmcs_compactor *compactor;
     atomic_uint copying; /* captures that copy at this moment: the compactor holds still */

@@ -43,15 +43,45 @@ struct lmcs_ref_df lmcs_node_child(const struct lmcs_node_df *node, size_t i)
     return ref;
 }
 
+bool lmcs_in_bounds(const struct lmcs_bounds *bounds, struct lmcs_key_df key)
+{
+    return lmcs_key_compare(key, bounds->low) >= 0 && (!bounds->has_high || lmcs_key_compare(key, bounds->high) < 0);
+}
+
+struct lmcs_bounds lmcs_child_bounds(const struct lmcs_node_df *node, size_t i, const struct lmcs_bounds *bounds)
+{
+    struct lmcs_bounds inner = *bounds;
+    if (i > 0)
+        inner.low = lmcs_node_key(node, i);
+    if (i + 1u < node->count) {
+        inner.high = lmcs_node_key(node, i + 1);
+        inner.has_high = true;
+    }
+    return inner;
+}
+
+bool lmcs_node_in_bounds(const struct lmcs_node_df *node, const struct lmcs_bounds *bounds)
+{
+    size_t first = node->level > 0; /* its first key means nothing: see lower_bound */
+    for (size_t i = first; i < node->count; i++)
+        if (!lmcs_in_bounds(bounds, lmcs_node_key(node, i)) ||
+            (i > first && lmcs_key_compare(lmcs_node_key(node, i - 1), lmcs_node_key(node, i)) >= 0))
+            return false;
+    return true;
+}
+
 static void set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df ref)
 {
     memcpy((char *)node + node->slots[i].offset + KEY_BYTES, &ref, sizeof ref);
 }
 
-/* The first slot whose key is not less than `key`. */
+/*
+ * The first slot whose key is not less than `key`. An inner page's first key means nothing: when a page before it has
+ * gone, its first child may have got keys that are less.
+ */
 static size_t lower_bound(const struct lmcs_node_df *node, struct lmcs_key_df key)
 {
-    size_t low = 0, high = node->count;
+    size_t low = node->level > 0 && node->count > 0, high = node->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (lmcs_key_compare(lmcs_node_key(node, middle), key) < 0)
@@ -193,6 +223,11 @@ static enum lmcs_status fail_tree(struct lmcs_txn *txn, const char *why, struct 
 static enum lmcs_status fail_sums(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     return fail_tree(txn, "a page has more in it than it says", error);
+}
+
+static enum lmcs_status fail_order(struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    return fail_tree(txn, "a tree's keys don't ascend", error);
 }
 
 /* Where to cut so that both halves, one of them with the new entry at `at`, fit: the left one gets `cut` entries of
@@ -412,7 +447,9 @@ static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *no
         return status;
     bool fits = squeeze(into);
     for (size_t k = 0; fits && k < right->count; k++)
-        fits = append_from(into, right, k);
+        fits = k > 0 || right->level == 0
+                   ? append_from(into, right, k)
+                   : append(into, lmcs_node_key(node, i + 1), lmcs_node_value(right, k), right->slots[k].value_bytes);
     if (!fits) /* as when both are the same page */
         return fail_sums(change->txn, change->error);
     set_child(node, i, left_ref);
@@ -523,24 +560,30 @@ enum lmcs_status lmcs_tree_delete(struct lmcs_txn *txn, uint8_t kind, struct lmc
 }
 
 static enum lmcs_status clear_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df ref, int level,
-                                    struct lmcs_error *error)
+                                    const struct lmcs_bounds *bounds, struct lmcs_error *error)
 {
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
     enum lmcs_status status = lmcs_page_read(txn, &ref, kind, buffer, &node, error);
     if (status == LMCS_OK && level >= 0 && node->level != level)
         status = fail_tree(txn, "a tree's levels don't match", error);
-    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++)
-        status = clear_below(txn, kind, lmcs_node_child(node, i), node->level - 1, error);
+    if (status == LMCS_OK && !lmcs_node_in_bounds(node, bounds))
+        status = fail_order(txn, error);
+    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++) {
+        struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
+        status = clear_below(txn, kind, lmcs_node_child(node, i), node->level - 1, &inner, error);
+    }
     return status == LMCS_OK ? lmcs_page_free(txn, ref.offset, false, error) : status;
 }
 
 enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                  struct lmcs_error *error)
 {
-    enum lmcs_status status = tree->ref.offset == 0 ? LMCS_OK : clear_below(txn, kind, tree->ref, -1, error);
+    const struct lmcs_bounds below = {.high = tree->tail_from, .has_high = has_tail(tree)};
+    const struct lmcs_bounds tail = {.low = tree->tail_from};
+    enum lmcs_status status = tree->ref.offset == 0 ? LMCS_OK : clear_below(txn, kind, tree->ref, -1, &below, error);
     if (status == LMCS_OK && has_tail(tree))
-        status = clear_below(txn, kind, tree->tail, 0, error);
+        status = clear_below(txn, kind, tree->tail, 0, &tail, error);
     if (status == LMCS_OK)
         memset(tree, 0, sizeof *tree);
     return status;
@@ -549,18 +592,20 @@ enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs
 /* ---- Sealing ---- */
 
 /*
- * A reference that someone made may lead to a page that this transaction has just taken: up again, or to another tree.
+ * A reference that someone made may lead to a page that this transaction has just taken: up again, to another tree, or
+ * again and again to the same one. `left`: pages that this transaction has, and this walk has not met.
  */
-static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *ref, int level)
+static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *ref, int level, size_t *left)
 {
     struct lmcs_node_df *node = lmcs_page_dirty(txn, ref->offset);
     if (node == NULL)
         return true;
-    if (node->kind != kind || (level >= 0 && node->level != level))
+    if (node->kind != kind || (level >= 0 && node->level != level) || *left == 0)
         return false;
+    --*left;
     for (size_t i = 0; node->level > 0 && i < node->count; i++) {
         struct lmcs_ref_df child = lmcs_node_child(node, i);
-        if (!seal_below(txn, kind, &child, node->level - 1))
+        if (!seal_below(txn, kind, &child, node->level - 1, left))
             return false;
         set_child(node, i, child);
     }
@@ -573,9 +618,10 @@ static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *r
 enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                 struct lmcs_error *error)
 {
-    bool sound = tree->ref.offset == 0 || seal_below(txn, kind, &tree->ref, -1);
+    size_t left = lmcs_pages_dirty(txn);
+    bool sound = tree->ref.offset == 0 || seal_below(txn, kind, &tree->ref, -1, &left);
     if (sound && has_tail(tree))
-        sound = seal_below(txn, kind, &tree->tail, 0);
+        sound = seal_below(txn, kind, &tree->tail, 0, &left);
     return sound ? LMCS_OK : fail_tree(txn, "a page refers to one of another tree, or to one above it", error);
 }
 
@@ -760,7 +806,14 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
         return LMCS_OK;
     enum lmcs_status status =
         in_tail(tree, key) ? enter_tail(cursor, &key, error) : descend(cursor, tree->ref, 0, &key, error);
-    return status == LMCS_OK ? settle(cursor, error) : status;
+    if (status == LMCS_OK)
+        status = settle(cursor, error);
+    /* The leaf behind the one where the key belongs; whoever goes on from what he found must not come back. */
+    if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), key) < 0) {
+        cursor->leaf = -1;
+        status = fail_order(cursor->txn, error);
+    }
+    return status;
 }
 
 enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error *error)
@@ -771,7 +824,7 @@ enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error 
     /* Pages that refer to one another in a circle of shared children would otherwise be walked for ever. */
     if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), before) <= 0) {
         cursor->leaf = -1;
-        status = fail_tree(cursor->txn, "a tree's keys don't ascend", error);
+        status = fail_order(cursor->txn, error);
     }
     return status;
 }
@@ -794,13 +847,16 @@ static enum lmcs_status before_below(struct lmcs_txn *txn, uint8_t kind, struct 
             *before = lmcs_node_key(node, i - 1);
         return LMCS_OK;
     }
-    /* The child where the key belongs may hold only greater ones: then the one to its left. */
-    for (size_t i = child_index(node, key) + 1; i-- > 0;) {
-        status = before_below(txn, kind, lmcs_node_child(node, i), node->level - 1, key, before, found, error);
-        if (status != LMCS_OK || *found)
-            return status;
-    }
-    return LMCS_OK;
+    /*
+     * The child where the key belongs may hold only greater ones; the one to its left does not. One that does was made
+     * so, and to look on would be to look at each page as often as there are ways to it.
+     */
+    size_t i = child_index(node, key);
+    status = before_below(txn, kind, lmcs_node_child(node, i), node->level - 1, key, before, found, error);
+    if (status != LMCS_OK || *found || i == 0)
+        return status;
+    status = before_below(txn, kind, lmcs_node_child(node, i - 1), node->level - 1, key, before, found, error);
+    return status == LMCS_OK && !*found ? fail_order(txn, error) : status;
 }
 
 enum lmcs_status lmcs_tree_before(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,

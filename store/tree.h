@@ -57,9 +57,24 @@ enum lmcs_status lmcs_tree_before(struct lmcs_txn *txn, uint8_t kind, const stru
                                   struct lmcs_key_df key, struct lmcs_key_df *before, bool *found,
                                   struct lmcs_error *error);
 
-/* For those who walk pages themselves (manifest.c, check.c). */
+/* For those who walk pages themselves (manifest.c, holders.c, check_structure.c). */
 struct lmcs_key_df lmcs_node_key(const struct lmcs_node_df *node, size_t i);
 const void *lmcs_node_value(const struct lmcs_node_df *node, size_t i);
 struct lmcs_ref_df lmcs_node_child(const struct lmcs_node_df *node, size_t i);
+
+/* Where the keys of a page, and of all below it, lie; without the limits, everywhere. */
+struct lmcs_bounds {
+    struct lmcs_key_df low;  /* a key must not be less ... */
+    struct lmcs_key_df high; /* ... and must be less than this */
+    bool has_high;
+};
+bool lmcs_in_bounds(const struct lmcs_bounds *bounds, struct lmcs_key_df key);
+/* Where those of child i lie. Its own key does not matter when it is the first: then its parent's bound does. */
+struct lmcs_bounds lmcs_child_bounds(const struct lmcs_node_df *node, size_t i, const struct lmcs_bounds *bounds);
+/*
+ * Whether the keys of a page ascend, and lie in its bounds. No two children have bounds in common, so whoever asks this
+ * of each page goes below none of them twice, whatever refers to it.
+ */
+bool lmcs_node_in_bounds(const struct lmcs_node_df *node, const struct lmcs_bounds *bounds);
 
 #endif

@@ -235,6 +235,11 @@ struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset)
     return node != NULL && node->magic == LMCS_NODE_MAGIC ? node : NULL;
 }
 
+size_t lmcs_pages_dirty(const struct lmcs_txn *txn)
+{
+    return txn->pages == NULL ? 0 : txn->pages->count;
+}
+
 static bool rehash(struct lmcs_txn_pages *pages)
 {
     size_t wanted = pages->capacity == 0 ? 256 : pages->capacity * 2;
@@ -397,21 +402,43 @@ static uint64_t range_pages(const struct lmcs_page_range_df *range)
     return (range->end - range->next) / LMCS_PAGE_BYTES;
 }
 
-/* A slab of at least `least` bytes; `range` becomes its pages. */
+/* An object with file space, or nothing. */
+static enum lmcs_status take_slab(struct lmcs_txn *txn, uint64_t bytes, uint64_t *offset, uint64_t *got,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_txn_pages *pages = txn->pages;
+    struct lmcs_heap *heap = txn->pool->heap;
+    enum lmcs_status status = lmcs_txn_reserve(txn, bytes - 16, offset, got, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_heap_back(heap, *offset, *got, error);
+    if (status != LMCS_OK) {
+        lmcs_heap_punch(heap, *offset, *got); /* what there was before it said so */
+        lmcs_heap_cancel(heap, &pages->actions[--pages->action_count], 1);
+    }
+    return status;
+}
+
+/*
+ * A slab of at least `least` bytes; `range` becomes its pages. Slabs grow with the pool; and, as a commit may take only
+ * so many of them, with what this one has taken already, unless there is no room for that.
+ */
 static enum lmcs_status new_slab(struct lmcs_txn *txn, uint64_t least, struct lmcs_page_range_df *range,
                                  struct lmcs_error *error)
 {
     struct lmcs_txn_pages *pages = txn->pages;
-    uint64_t wanted = txn->root.slab_bytes / 2, offset, got;
+    uint64_t wanted = txn->root.slab_bytes / 2, more = 0, offset, got;
     wanted = wanted < LEAST_SLAB ? LEAST_SLAB : wanted > MOST_SLAB ? MOST_SLAB : wanted;
     wanted = wanted < least ? least : wanted;
-    enum lmcs_status status = lmcs_txn_reserve(txn, wanted - 16, &offset, &got, error);
+    for (size_t i = 0; i < pages->slab_count; i++)
+        more += pages->slabs[i][1] / 2;
+    more = more < LMCS_PAGE_RANGE_MOST ? more : LMCS_PAGE_RANGE_MOST;
+    enum lmcs_status status = take_slab(txn, more > wanted ? more : wanted, &offset, &got, error);
+    if (status == LMCS_FULL && more > wanted)
+        status = take_slab(txn, wanted, &offset, &got, error);
     if (status != LMCS_OK)
         return status;
     uint64_t first = slab_first(offset), end = slab_end(offset, got);
-    status = lmcs_heap_back(txn->pool->heap, offset, got, error);
-    if (status != LMCS_OK)
-        return status;
     pages->slabs[pages->slab_count][0] = offset;
     pages->slabs[pages->slab_count][1] = got;
     pages->slabs[pages->slab_count++][2] = first;
@@ -578,7 +605,10 @@ enum lmcs_status lmcs_txn_reserve(struct lmcs_txn *txn, uint64_t bytes, uint64_t
 {
     struct lmcs_txn_pages *pages = txn->pages;
     if (pages->action_count == LMCS_MAX_ACTIONS)
-        return lmcs_fail(error, LMCS_INVALID, 0, "%s: one commit can't take so much metadata", txn->pool->path);
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "%s: one commit can't take so much metadata: save fewer tensors in a snapshot, or by shorter "
+                         "names",
+                         txn->pool->path);
     enum lmcs_status status =
         lmcs_heap_reserve(txn->pool->heap, bytes, &pages->actions[pages->action_count], offset, got, error);
     if (status == LMCS_OK)
@@ -761,6 +791,8 @@ void lmcs_txn_end(struct lmcs_txn *txn)
     struct lmcs_pool *pool = txn->pool;
     if (txn->write) {
         lmcs_space_settle(pool, txn->committed);
+        for (size_t i = 0; i < txn->pages->slab_count && !txn->committed; i++) /* before others may have their place */
+            lmcs_heap_punch(pool->heap, txn->pages->slabs[i][0], txn->pages->slabs[i][1]);
         lmcs_heap_cancel(pool->heap, txn->pages->actions, txn->pages->action_count);
         free_pages(txn->pages);
         txn->pages = NULL;

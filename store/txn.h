@@ -53,6 +53,7 @@ enum lmcs_status lmcs_page_new(struct lmcs_txn *txn, uint8_t kind, uint8_t level
 enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shared, struct lmcs_error *error);
 /* The transaction's own page at an offset; NULL when it has none there. */
 struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset);
+size_t lmcs_pages_dirty(const struct lmcs_txn *txn); /* how many it has, at most */
 uint64_t lmcs_page_check(const void *page, uint64_t offset);
 /* Whether all of it, its own checksum included, is what the reference vouches for. */
 bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref);

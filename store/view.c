@@ -8,8 +8,8 @@
  * private copy too. Deltas are decoded into anonymous memory. What is mapped is pinned until the view is closed; a
  * view holds the media and its leases itself, so it may outlive its pool.
  *
- * Contents are shared by whatever has equal bytes (an archive's are, for one), so names of one content need have nothing
- * to do with each other: what can be written to is each name's own.
+ * Contents are shared by whatever has equal bytes (an archive's are, for one), so names of one content need have
+ * nothing to do with each other: what can be written to is each name's own.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -220,13 +220,18 @@ static int by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Maps the pages from the first item to the last privately, as one. */
+static uint64_t end_of(const struct viewed *item)
+{
+    return item->parts[0].offset + item->entry.raw_bytes;
+}
+
+/* Maps the pages from the first item to the last, which lie behind one another, privately, as one. */
 static enum lmcs_status map_cluster(struct lmcs_view *view, struct viewed **items, size_t count,
                                     struct lmcs_error *error)
 {
     uint64_t page = LMCS_PAGE_BYTES - 1;
     uint64_t start = items[0]->parts[0].offset & ~page;
-    uint64_t end = (items[count - 1]->parts[0].offset + items[count - 1]->entry.raw_bytes + page) & ~page;
+    uint64_t end = (end_of(items[count - 1]) + page) & ~page;
     char *at = reserve_addresses(view, end - start, PROT_NONE, error);
     if (at == NULL)
         return LMCS_IO;
@@ -242,7 +247,10 @@ static uint64_t copied_bytes(const struct viewed *item)
                                                 : 0;
 }
 
-/* Items whose content another item has been given: large ones get mappings, small ones copies in one piece of memory. */
+/*
+ * Items whose bytes another item has been given, all or some: large ones get mappings, small ones copies in one
+ * piece of memory.
+ */
 static enum lmcs_status map_doubles(struct lmcs_view *view, struct viewed **doubles, size_t count,
                                     struct lmcs_error *error)
 {
@@ -279,15 +287,14 @@ static enum lmcs_status map_private(struct lmcs_view *view, struct lmcs_error *e
         if (is_mapped(&view->items[i]) && view->items[i].part_count == 1)
             items[all++] = &view->items[i];
     qsort(items, all, sizeof(struct viewed *), by_place);
-    for (size_t i = 0; i < all; i++)
-        if (count > 0 && by_place(&items[count - 1], &items[i]) == 0)
+    for (size_t i = 0; i < all; i++) /* those of one content, and what only someone who made the pool lets overlap */
+        if (count > 0 && items[i]->parts[0].offset < end_of(items[count - 1]))
             doubles[double_count++] = items[i];
         else
             items[count++] = items[i];
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0, first = 0; status == LMCS_OK && i < count; i++) {
-        bool last = i + 1 == count ||
-                    items[i + 1]->parts[0].offset > items[i]->parts[0].offset + items[i]->entry.raw_bytes + CLUSTER_GAP;
+        bool last = i + 1 == count || items[i + 1]->parts[0].offset > end_of(items[i]) + CLUSTER_GAP;
         if (!last)
             continue;
         status = map_cluster(view, items + first, i + 1 - first, error);

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "capture.h"
 #include "payload.h"
 
 /* ---- Archives in files ---- */
@@ -845,6 +846,177 @@ static void test_bad_descriptors(void **state)
     free_run(&run);
 }
 
+/* ---- Several at once ---- */
+
+/* A restore of an archive in a file, and then of one that comes by a pipe. */
+struct restoring {
+    struct lmcs_pool *pool;
+    int fds[2];
+    enum lmcs_status status;
+    struct lmcs_error error;
+};
+
+static void *restore_both(void *argument)
+{
+    struct restoring *restoring = argument;
+    restoring->status = lmcs_restore_with(restoring->pool, restoring->fds, 2, NULL, NULL, NULL, &restoring->error);
+    return NULL;
+}
+
+static pthread_t begin_restoring(struct restoring *restoring, struct lmcs_pool *pool, int first, int *pipe_end)
+{
+    int ends[2];
+    pthread_t thread;
+    EXPECT(pipe2(ends, O_CLOEXEC) == 0 && lseek(first, 0, SEEK_SET) == 0);
+    *restoring = (struct restoring){.pool = pool, .fds = {first, ends[0]}};
+    *pipe_end = ends[1];
+    EXPECT(pthread_create(&thread, NULL, restore_both, restoring) == 0);
+    return thread;
+}
+
+static void send_all(int from, int to)
+{
+    size_t bytes;
+    unsigned char *data = file_content(from, &bytes);
+    EXPECT(write(to, data, bytes) == (ssize_t)bytes);
+    free(data);
+    close(to);
+}
+
+static void end_restoring(pthread_t thread, struct restoring *restoring)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 60;
+    EXPECT(pthread_timedjoin_np(thread, NULL, &until) == 0); /* else it waits for ever */
+    close(restoring->fds[1]);
+}
+
+static void wait_until_taken(struct lmcs_pool *pool, const char *name)
+{
+    struct lmcs_busy_shelf *busy;
+    while (lmcs_shelf_try(pool, name, &busy)) {
+        lmcs_shelf_give(pool, busy);
+        usleep(1000);
+    }
+}
+
+static void wait_for_waiters(struct lmcs_pool *pool)
+{
+    for (bool waits = false; !waits; usleep(1000)) {
+        pthread_mutex_lock(&pool->captures);
+        waits = pool->waiters != NULL;
+        pthread_mutex_unlock(&pool->captures);
+    }
+}
+
+/* Two restores, each of which has what the other wants: one fails and leaves nothing, the other goes on. */
+static void test_each_others_shelves(void **state)
+{
+    const struct place *place = *state;
+    static const char *const names[2] = {"a", "b"};
+    struct rng rng = {8};
+    struct state *weights = state_weights(&rng, 2, 1000);
+    struct lmcs_pool *from = new_pool(place, "from.pool"), *to = new_pool(place, "to.pool");
+    struct lmcs_transfer_report report;
+    struct restoring restoring[2];
+    pthread_t threads[2];
+    int fds[2], ends[2], failed = 0;
+    for (int i = 0; i < 2; i++) {
+        take_snapshot(from, names[i], weights, 1);
+        fds[i] = dump_file(place, from, names[i], names[i], &report);
+    }
+    for (int i = 0; i < 2; i++) {
+        threads[i] = begin_restoring(&restoring[i], to, fds[i], &ends[i]);
+        wait_until_taken(to, names[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        send_all(fds[!i], ends[i]);
+    for (int i = 0; i < 2; i++) {
+        end_restoring(threads[i], &restoring[i]);
+        if (restoring[i].status == LMCS_OK)
+            continue;
+        failed++;
+        EXPECT(restoring[i].status == LMCS_IN_USE && strstr(restoring[i].error.message, "\"a\"") != NULL &&
+               strstr(restoring[i].error.message, "\"b\"") != NULL);
+    }
+    EXPECT(failed == 1);
+    EXPECT(counters_of(to).shelves == 2 && counters_of(to).snapshots == 2);
+    for (int i = 0; i < 2; i++)
+        expect_same_shelf(from, to, names[i]);
+    verify_pool(to);
+    for (int i = 0; i < 2; i++)
+        close(fds[i]);
+    state_free(weights);
+    close_pool(from);
+    close_pool(to);
+}
+
+struct late_sender {
+    struct lmcs_pool *pool;
+    int from, to;
+};
+
+static void *send_when_waited_for(void *argument)
+{
+    struct late_sender *sender = argument;
+    wait_for_waiters(sender->pool);
+    send_all(sender->from, sender->to);
+    return NULL;
+}
+
+/* A restore waits for a capture; but not when that one's thread wants what the restore has. */
+static void test_captures_and_shelves(void **state)
+{
+    const struct place *place = *state;
+    struct rng rng = {8};
+    struct state *weights = state_weights(&rng, 2, 1000);
+    struct lmcs_pool *from = new_pool(place, "from.pool"), *to = new_pool(place, "to.pool");
+    struct lmcs_transfer_report report;
+    struct lmcs_capture *capture, *other;
+    struct restoring restoring;
+    int end;
+    take_snapshot(from, "a", weights, 1);
+    take_snapshot(from, "b", weights, 1);
+    int a = dump_file(place, from, "a", "a", &report), b = dump_file(place, from, "b", "b", &report);
+    OK(lmcs_capture_begin(to, "b", &capture, &err));
+    pthread_t thread = begin_restoring(&restoring, to, a, &end);
+    wait_until_taken(to, "a");
+    send_all(b, end);
+    wait_for_waiters(to);
+    FAILS(LMCS_IN_USE, lmcs_capture_begin(to, "a", &other, &err));
+    EXPECT(strstr(err.message, "\"a\"") != NULL && strstr(err.message, "\"b\"") != NULL);
+    usleep(10000);
+    EXPECT(pthread_tryjoin_np(thread, NULL) == EBUSY);
+    lmcs_capture_abort(capture);
+    end_restoring(thread, &restoring);
+    EXPECT(restoring.status == LMCS_OK);
+    expect_same_shelf(from, to, "a");
+    expect_same_shelf(from, to, "b");
+    close_pool(to);
+    /* The other way round: the restore is who would close the circle. */
+    to = new_pool(place, "to.pool");
+    OK(lmcs_capture_begin(to, "b", &capture, &err));
+    thread = begin_restoring(&restoring, to, a, &end);
+    wait_until_taken(to, "a");
+    struct late_sender late = {to, b, end};
+    pthread_t sender;
+    EXPECT(pthread_create(&sender, NULL, send_when_waited_for, &late) == 0);
+    OK(lmcs_capture_begin(to, "a", &other, &err));
+    pthread_join(sender, NULL);
+    end_restoring(thread, &restoring);
+    EXPECT(restoring.status == LMCS_IN_USE && strstr(restoring.error.message, "\"b\"") != NULL);
+    EXPECT(counters_of(to).shelves == 0 && counters_of(to).contents == 0);
+    lmcs_capture_abort(capture);
+    lmcs_capture_abort(other);
+    verify_pool(to);
+    close(a);
+    close(b);
+    state_free(weights);
+    close_pool(from);
+    close_pool(to);
+}
+
 /* ---- Crashes ---- */
 
 struct crash {
@@ -980,12 +1152,25 @@ static void test_beside_trainer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(test_round_trip),     IN_MEMORY(test_one_shelf),       IN_MEMORY(test_pipe),
-        ON_BOTH(test_merge),          IN_MEMORY(test_conflict),        IN_MEMORY(test_prepared),
-        IN_MEMORY(test_truncated),    IN_MEMORY(test_flipped),         IN_MEMORY(test_forged),
-        IN_MEMORY(test_forged_order), IN_MEMORY(test_newer),           ON_DISK(test_full_pool),
-        IN_MEMORY(test_cancel),       IN_MEMORY(test_bad_descriptors), ON_BOTH(test_killed),
-        ON_BOTH(test_beside_trainer), ON_BOTH(test_overtaken),
+        ON_BOTH(test_round_trip),
+        IN_MEMORY(test_one_shelf),
+        IN_MEMORY(test_pipe),
+        ON_BOTH(test_merge),
+        IN_MEMORY(test_conflict),
+        IN_MEMORY(test_prepared),
+        IN_MEMORY(test_truncated),
+        IN_MEMORY(test_flipped),
+        IN_MEMORY(test_forged),
+        IN_MEMORY(test_forged_order),
+        IN_MEMORY(test_newer),
+        ON_DISK(test_full_pool),
+        IN_MEMORY(test_cancel),
+        IN_MEMORY(test_bad_descriptors),
+        ON_BOTH(test_killed),
+        ON_BOTH(test_beside_trainer),
+        ON_BOTH(test_overtaken),
+        IN_MEMORY(test_each_others_shelves),
+        IN_MEMORY(test_captures_and_shelves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

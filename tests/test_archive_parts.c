@@ -6,11 +6,14 @@
 #include "support.h"
 
 #include <fcntl.h>
+#include <fnmatch.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "archive_format.h"
 #include "shelf.h"
 #include "test_archive_files.h"
+#include "test_archive_seal.h"
 
 #define SNAPSHOTS 10u
 
@@ -539,6 +542,247 @@ static void test_resume_restore(void **state)
     free_run(&run);
 }
 
+/* ---- Names that come and go ---- */
+
+/* Some of eight tensors, of which one changes its shape now and then, and an attachment. */
+static struct state *some_of(struct rng *rng)
+{
+    struct state *state = calloc(1, sizeof *state);
+    EXPECT(state != NULL);
+    for (int i = 0; i < 8; i++) {
+        char name[8];
+        const uint64_t shape = i == 3 ? 100 + rng_below(rng, 2) : 64;
+        snprintf(name, sizeof name, "t%d", i);
+        if (rng_below(rng, 3) != 0)
+            rng_fill(rng, state_add(state, name, LMC_F32, 1, &shape)->data, shape * sizeof(float));
+    }
+    return state;
+}
+
+/* Whichever snapshots are wanted, and whichever names: each has those names that it had. */
+static void test_names_that_come_and_go(void **state)
+{
+    static const struct {
+        const char *addresses[4];
+        unsigned wanted; /* bit n: snapshot n */
+        const char *only;
+    } cases[] = {{{"run@2", "run@4", "run@5", "run@9..12"}, 0x1e34, "t[0-4]"},
+                 {{"run@3", "run@6", "run@8", "run@11"}, 0x948, "t3"},
+                 {{"run@1..3", "run@7", "run@10", "run@12"}, 0x148e, "t*"},
+                 {{"run@1", "run@5", "run@7", "run@12"}, 0x10a2, NULL},
+                 {{"run@1..12", "run@1", "run@1", "run@1"}, 0x1ffe, "t[2357]"}};
+    const struct place *place = *state;
+    const struct lmcs_dump_options everything = {.address_count = 0};
+    struct lmcs_transfer_report report;
+    struct rng rng = {17};
+    struct state *states[13];
+    struct lmcs_pool *from = new_pool(place, "from.pool");
+    for (int i = 1; i <= 12; i++) {
+        states[i] = some_of(&rng);
+        take_snapshot(from, "run", states[i], i);
+    }
+    int fd = dump_to(place, from, &everything, "all.archive", &report);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lmcs_pool *to = new_pool(place, "to.pool");
+        struct lmcs_restore_options options;
+        lmcs_restore_options_init(&options);
+        options.addresses = cases[i].addresses;
+        options.address_count = 4;
+        options.only = &cases[i].only;
+        options.only_count = cases[i].only != NULL;
+        rewind_to_start(fd);
+        OK(lmcs_restore_with(to, &fd, 1, &options, NULL, &report, &err));
+        EXPECT(report.snapshots == (uint64_t)__builtin_popcount(cases[i].wanted));
+        for (uint64_t n = 1; n <= 12; n++) {
+            struct state some = {.count = 0};
+            struct held held[8];
+            if ((cases[i].wanted >> n & 1) == 0)
+                continue;
+            some.tensors = held;
+            for (size_t k = 0; k < states[n]->count; k++)
+                if (cases[i].only == NULL || fnmatch(cases[i].only, states[n]->tensors[k].name, 0) == 0)
+                    held[some.count++] = states[n]->tensors[k];
+            expect_snapshot(to, "run", n, &some);
+        }
+        verify_pool(to);
+        close_pool(to);
+    }
+    for (int i = 1; i <= 12; i++)
+        state_free(states[i]);
+    close(fd);
+    close_pool(from);
+}
+
+/* ---- Time: what an archive's records are many of is not gone through for each of them ---- */
+
+struct forged {
+    unsigned char *data;
+    size_t bytes;
+    size_t capacity;
+};
+
+static void add_record(struct forged *forged, uint32_t type, const void *df, size_t df_bytes, const char *text)
+{
+    struct lmcs_archive_record_df record = {.type = type, .bytes = (uint32_t)(df_bytes + strlen(text))};
+    while (forged->capacity - forged->bytes < sizeof record + record.bytes) {
+        forged->capacity = forged->capacity == 0 ? 4096 : 2 * forged->capacity;
+        forged->data = realloc(forged->data, forged->capacity);
+        EXPECT(forged->data != NULL);
+    }
+    memcpy(forged->data + forged->bytes, &record, sizeof record);
+    memcpy(forged->data + forged->bytes + sizeof record, df, df_bytes);
+    memcpy(forged->data + forged->bytes + sizeof record + df_bytes, text, strlen(text));
+    forged->bytes += sizeof record + record.bytes;
+}
+
+/* Snapshots that are empty, or the same as the one before; `entries`: that one's. */
+static void add_snapshots(struct forged *forged, uint64_t first, uint64_t last, uint64_t entries)
+{
+    static const char meta[] = "{\"metrics\":{},\"meta\":{}}";
+    for (uint64_t number = first; number <= last; number++) {
+        const struct lmcs_archive_snapshot_df snapshot = {.number = number,
+                                                          .step = (int64_t)number,
+                                                          .time_ns = number,
+                                                          .flags = number == 1 ? 0 : LMCS_ARCHIVE_CHANGES,
+                                                          .meta_bytes = sizeof meta - 1};
+        const struct lmcs_archive_snapshot_end_df end = {entries};
+        add_record(forged, LMCS_ARCHIVE_SNAPSHOT, &snapshot, sizeof snapshot, meta);
+        add_record(forged, LMCS_ARCHIVE_SNAPSHOT_END, &end, sizeof end, "");
+    }
+}
+
+static int seal_to(const struct place *place, struct forged *forged)
+{
+    int fd = new_file(place, "forged.archive");
+    seal(forged->data, forged->bytes);
+    set_bytes(fd, forged->data, forged->bytes);
+    free(forged->data);
+    return fd;
+}
+
+static double seconds_of_this_thread(void)
+{
+    struct timespec now;
+    EXPECT(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Tag k is of this snapshot: those of the first half have two, the others none. */
+static uint64_t number_of_tag(uint64_t k, uint64_t count)
+{
+    return 1 + k * 7919 % count / 2;
+}
+
+struct many {
+    uint64_t count; /* of snapshots, and of tags */
+    uint64_t seen;
+    uint64_t calls; /* that say how far it is */
+    bool stops;
+};
+
+static bool see_one_of_many(void *context, const struct lmcs_archived *snapshot)
+{
+    struct many *many = context;
+    EXPECT(snapshot->number == ++many->seen && snapshot->tag_count == (snapshot->number <= many->count / 2 ? 2 : 0));
+    for (size_t i = 0; i < snapshot->tag_count; i++)
+        EXPECT(number_of_tag(strtoull(snapshot->tags[i] + 1, NULL, 10), many->count) == snapshot->number);
+    EXPECT(snapshot->tag_count == 0 || strcmp(snapshot->tags[0], snapshot->tags[1]) < 0);
+    return true;
+}
+
+static bool count_calls(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct many *many = context;
+    if (strcmp(what, "listing") != 0)
+        return true;
+    EXPECT(done == many->seen && total == many->count);
+    many->calls++;
+    return !many->stops;
+}
+
+static void test_many_tags(void **state)
+{
+    enum { COUNT = 60000 };
+    const struct place *place = *state;
+    const struct lmcs_archive_head_df head = {.magic = LMCS_ARCHIVE_MAGIC, .version = LMCS_ARCHIVE_VERSION};
+    const struct lmcs_archive_shelf_df shelf = {.next_number = COUNT + 1, .keep_raw = 4, .name_bytes = 3};
+    const struct lmcs_archive_end_df last = {
+        .shelves = 1, .snapshots = COUNT, .tags = COUNT, .records = 1 + 3 * (uint64_t)COUNT};
+    struct forged forged = {malloc(sizeof head), sizeof head, sizeof head};
+    struct many many = {.count = COUNT};
+    const struct lmcs_progress progress = {count_calls, &many};
+    EXPECT(forged.data != NULL);
+    memcpy(forged.data, &head, sizeof head);
+    add_record(&forged, LMCS_ARCHIVE_SHELF, &shelf, sizeof shelf, "run");
+    add_snapshots(&forged, 1, COUNT, 0);
+    for (uint64_t k = 0; k < COUNT; k++) {
+        char text[16];
+        const struct lmcs_archive_tag_df tag = {number_of_tag(k, COUNT), 10, 0};
+        snprintf(text, sizeof text, "t%09llu", (unsigned long long)k);
+        add_record(&forged, LMCS_ARCHIVE_TAG, &tag, sizeof tag, text);
+    }
+    add_record(&forged, LMCS_ARCHIVE_END, &last, sizeof last, "");
+    int fd = seal_to(place, &forged);
+    double begun = seconds_of_this_thread();
+    OK(lmcs_archive_list(fd, NULL, NULL, NULL, NULL, &err));
+    double read = seconds_of_this_thread();
+    rewind_to_start(fd);
+    OK(lmcs_archive_list(fd, see_one_of_many, &many, &progress, NULL, &err));
+    double listed = seconds_of_this_thread();
+    EXPECT(many.seen == COUNT && many.calls == COUNT / 1024);
+    EXPECT(listed - read < 8 * (read - begun) + 0.5);
+    many = (struct many){.count = COUNT, .stops = true};
+    rewind_to_start(fd);
+    FAILS(LMCS_CANCELLED, lmcs_archive_list(fd, see_one_of_many, &many, &progress, NULL, &err));
+    EXPECT(many.calls == 1 && many.seen < COUNT);
+    close(fd);
+}
+
+/* One name of many, in many snapshots. */
+static void test_one_of_many_names(void **state)
+{
+    enum { NAMES = 20000, COUNT = 10000 };
+    const struct place *place = *state;
+    const struct lmcs_dump_options everything = {.address_count = 0};
+    struct lmcs_transfer_report report;
+    struct rng rng = {2};
+    struct state *weights = state_weights(&rng, NAMES, 1);
+    struct lmcs_pool *from = new_pool(place, "from.pool"), *to;
+    take_snapshot(from, "run", weights, 1);
+    int fd = dump_to(place, from, &everything, "one.archive", &report);
+    struct forged forged = {.bytes = 0};
+    forged.data = bytes_of(fd, &forged.bytes);
+    forged.capacity = forged.bytes;
+    close(fd);
+    struct lmcs_archive_end_df last;
+    struct lmcs_archive_shelf_df shelf;
+    unsigned char *shelf_at = forged.data + sizeof(struct lmcs_archive_head_df) + sizeof(struct lmcs_archive_record_df);
+    memcpy(&shelf, shelf_at, sizeof shelf);
+    shelf.next_number = COUNT + 1;
+    memcpy(shelf_at, &shelf, sizeof shelf);
+    memcpy(&last, forged.data + forged.bytes - sizeof last, sizeof last);
+    last.snapshots = COUNT;
+    last.records += 2 * (COUNT - 1);
+    forged.bytes -= sizeof last + sizeof(struct lmcs_archive_record_df);
+    add_snapshots(&forged, 2, COUNT, NAMES);
+    add_record(&forged, LMCS_ARCHIVE_END, &last, sizeof last, "");
+    fd = seal_to(place, &forged);
+    double begun = seconds_of_this_thread();
+    to = new_pool(place, "to.pool");
+    OK(lmcs_restore(to, fd, NULL, &report, &err));
+    EXPECT(report.snapshots == COUNT);
+    close_pool(to);
+    double restored = seconds_of_this_thread();
+    to = new_pool(place, "to.pool");
+    OK(restore_part(to, fd, NULL, "t77*", NULL, &report));
+    EXPECT(report.snapshots == COUNT && pool_info(to).content_count == 111);
+    close_pool(to);
+    EXPECT(seconds_of_this_thread() - restored < 2 * (restored - begun) + 0.3);
+    close(fd);
+    close_pool(from);
+    state_free(weights);
+}
+
 /* ---- Without a pool ---- */
 
 struct seen {
@@ -736,7 +980,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_MEMORY(test_dump_parts),  IN_MEMORY(test_restore_parts),         IN_MEMORY(test_since),
         IN_MEMORY(test_canonical),   IN_MEMORY(test_canonical_order),       IN_MEMORY(test_largest_numbers),
-        IN_MEMORY(test_resume_dump), ON_BOTH(test_resume_restore),          IN_MEMORY(test_list),
+        IN_MEMORY(test_resume_dump), ON_BOTH(test_resume_restore),          IN_MEMORY(test_names_that_come_and_go),
+        IN_MEMORY(test_many_tags),   IN_MEMORY(test_one_of_many_names),     IN_MEMORY(test_list),
         IN_MEMORY(test_verify),      IN_MEMORY(test_verify_can_be_stopped), IN_MEMORY(test_pipes_where_files_must_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -744,6 +744,71 @@ static void asynchronous_failure_is_told(void **state)
     state_free(weights);
 }
 
+/* Fails at its commit: the pool has a prepared snapshot of that group. */
+static struct lmcs_capture *failing(struct lmcs_pool *pool, const unsigned char group[16])
+{
+    struct lmcs_commit_options options = asynchronously(1);
+    struct lmcs_capture *capture = begin(pool, "run");
+    memcpy(options.group, group, sizeof options.group);
+    options.prepare = true;
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    while (!lmcs_capture_done(capture))
+        usleep(100);
+    return capture;
+}
+
+/* Whose failure a wait tells of is whose nobody has to be told of any more: another's is. */
+static void each_failure_is_told(void **state)
+{
+    struct place *place = *state;
+    static const unsigned char group[16] = {1};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_commit_options options;
+    struct lmcs_capture *first, *second, *refused;
+    lmcs_commit_options_init(&options);
+    options.prepare = true;
+    memcpy(options.group, group, sizeof group);
+    OK(lmcs_capture_commit(begin(pool, "other"), &options, NULL, &err));
+    for (int round = 0; round < 3; round++) {
+        first = failing(pool, group);
+        FAILS(LMCS_EXISTS, lmcs_capture_begin(pool, "run", &refused, &err)); /* told of the first */
+        second = failing(pool, group);
+        FAILS(LMCS_EXISTS, lmcs_capture_wait(first, &err)); /* and again, by its own wait */
+        if (round == 0) {
+            FAILS(LMCS_EXISTS, lmcs_capture_wait(second, &err));
+        } else {
+            lmcs_capture_detach(second);
+        }
+        if (round == 1)
+            FAILS(LMCS_EXISTS, lmcs_capture_begin(pool, "run", &refused, &err));
+    }
+    FAILS(LMCS_EXISTS, lmcs_pool_close(pool, &err));
+}
+
+static int ask_whether_it_is_done(void *argument)
+{
+    struct lmcs_capture *capture = argument;
+    EXPECT(lmcs_capture_done(capture));
+    FAILS(LMCS_INVALID, lmcs_capture_wait(capture, &err));
+    return 0;
+}
+
+/* In a forked child nothing waits for locks that its parent's threads had. */
+static void a_capture_of_the_parents(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_commit_options options = asynchronously(1);
+    struct lmcs_capture *capture = begin(pool, "run");
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    pthread_mutex_lock(&pool->captures);
+    int status = run_child(ask_whether_it_is_done, capture, 20);
+    pthread_mutex_unlock(&pool->captures);
+    assert_int_equal(status, 0);
+    OK(lmcs_capture_wait(capture, &err));
+    close_pool(pool);
+}
+
 /* ---- Groups ---- */
 
 static void prepared_snapshots(void **state)
@@ -820,6 +885,8 @@ int main(void)
         ON_BOTH(many_tensors_cost_what_changed),
         ON_BOTH(asynchronous_captures),
         ON_DISK(asynchronous_failure_is_told),
+        IN_MEMORY(each_failure_is_told),
+        IN_MEMORY(a_capture_of_the_parents),
         ON_BOTH(prepared_snapshots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

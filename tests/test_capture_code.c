@@ -6,8 +6,10 @@
 /* ctest: timeout=600 */
 #include "support.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "capture.h"
 
@@ -181,6 +183,87 @@ static void torn_tensors_are_sound(void **state)
     state_free(now);
 }
 
+/* ---- When it can't be done ---- */
+
+/* Nobody asks why, and the pool gets full while something is coded. */
+static void a_full_pool_and_no_error_asked_for(void **state)
+{
+    enum { MOST = 200 };
+    struct place *place = *state;
+    struct rng rng = {7};
+    struct state *now = state_weights(&rng, 1, 500000);
+    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)16 << 20);
+    struct lmcs_tensor tensor;
+    const void *data = now->tensors[0].data;
+    enum lmcs_status status = LMCS_OK;
+    held_tensor(&now->tensors[0], &tensor);
+    OK(lmcs_shelf_set_policy(pool, "run", "encode=always", &err));
+    for (int i = 0; i < MOST && status == LMCS_OK; i++) {
+        struct lmcs_capture *capture;
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        status = lmcs_capture_put(capture, &tensor, &data, 1, NULL);
+        if (status == LMCS_OK)
+            OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+        else
+            lmcs_capture_abort(capture);
+        state_step(now, &rng, 0, 1);
+    }
+    assert_int_equal(status, LMCS_FULL);
+    check_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+struct locking {
+    const char *path;
+    int taken[2]; /* pipes */
+    int done[2];
+};
+
+static int lock_all(void *context)
+{
+    const struct locking *locking = context;
+    struct flock lock = {.l_type = F_WRLCK};
+    char byte = 1;
+    int fd = open(locking->path, O_RDWR);
+    close(locking->done[1]); /* it ends with its parent */
+    EXPECT(fd >= 0 && fcntl(fd, F_SETLK, &lock) == 0);
+    EXPECT(write(locking->taken[1], &byte, 1) == 1 && read(locking->done[0], &byte, 1) >= 0);
+    return 0;
+}
+
+/* Another process has locked all of the file: nothing can be kept in place to be compared with, but all is saved. */
+static void a_stranger_has_locked_the_file(void **state)
+{
+    static const char *const policies[] = {"encode=always", "encode=never"};
+    struct place *place = *state;
+    struct rng rng = {8};
+    struct state *now = state_weights(&rng, 3, 60000);
+    struct locking locking = {.path = place->pool};
+    char byte = 1;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", policies[0], &err));
+    take_snapshot(pool, "run", now, 0);
+    assert_true(pipe(locking.taken) == 0 && pipe(locking.done) == 0);
+    pid_t child = start_child(lock_all, &locking);
+    assert_int_equal(read(locking.taken[0], &byte, 1), 1);
+    for (int64_t i = 0; i < 2; i++) {
+        OK(lmcs_shelf_set_policy(pool, "run", policies[i], &err));
+        state_step(now, &rng, 0, 2);
+        take_snapshot(pool, "run", now, i + 1);
+    }
+    assert_int_equal(write(locking.done[1], &byte, 1), 1);
+    expect_child(child);
+    expect_snapshot(pool, "run", 3, now);
+    verify_pool(pool);
+    close_pool(pool);
+    for (int i = 0; i < 2; i++) {
+        close(locking.taken[i]);
+        close(locking.done[i]);
+    }
+    state_free(now);
+}
+
 /* ---- When ---- */
 
 static void the_faster_way_is_taken(void **state)
@@ -218,6 +301,8 @@ int main(void)
         ON_DISK(any_tensor_may_be_coded),
         ON_BOTH(bases_stay_while_they_are_needed),
         IN_MEMORY(torn_tensors_are_sound),
+        IN_MEMORY(a_full_pool_and_no_error_asked_for),
+        IN_MEMORY(a_stranger_has_locked_the_file),
         cmocka_unit_test(the_faster_way_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -596,6 +596,36 @@ static void aborts_of_what_is_committed(void **state)
     EXPECT(met);
 }
 
+/* A sync that fails may have been of another's bytes: what it was to make durable may be there when it is opened. */
+static void what_may_be_durable_is_said(void **state)
+{
+    struct place *place = *state;
+    const float two[2] = {7, 8};
+    for (int what = 0; what < 3; what++) {
+        struct lmcs_transaction *transaction = NULL;
+        unlink(place->pool);
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        struct lmcs_live *live = new_tensor(pool, "w", 4096);
+        fill(live, 1);
+        put_text(pool, "t", "text");
+        if (what == 2) {
+            OK(lmcs_transaction_begin(pool, "run", &live, 1, NULL, &transaction, &err));
+            ((float *)lmcs_live_data(live))[0] = 2;
+        }
+        refuse(SYNCING, what == 0 ? 0 : 1, true); /* the value's; of a journal that of its seal */
+        enum lmcs_status status = what == 0   ? lmcs_live_put(pool, "run", "t", "next", 4, "str", 3, &err)
+                                  : what == 1 ? lmcs_live_write(live, 4092, two, sizeof two, &err)
+                                              : lmcs_transaction_commit(transaction, &err);
+        refuse_no_more();
+        FAILS(LMCS_IO, status);
+        EXPECT(strstr(err.message, "known when the pool is opened again") != NULL);
+        if (transaction != NULL)
+            lmcs_transaction_abort(transaction);
+        lmcs_live_close(live);
+        close_pool(pool);
+    }
+}
+
 /* ---- What another thread writes while it breaks ---- */
 
 static struct {
@@ -711,9 +741,15 @@ static void journal_while_pending(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        IN_MEMORY(each_call_refused),         ON_DISK(writes_refused),      ON_BOTH(growth_refused),
-        ON_BOTH(growth_refused_while_in_use), ON_BOTH(ends_unmapped),       ON_DISK(what_is_there_already_is_synced),
-        ON_DISK(aborts_of_what_is_committed), ON_BOTH(word_while_unshared), ON_DISK(journal_while_pending)};
+    const struct CMUnitTest tests[] = {IN_MEMORY(each_call_refused),
+                                       ON_DISK(writes_refused),
+                                       ON_BOTH(growth_refused),
+                                       ON_BOTH(growth_refused_while_in_use),
+                                       ON_BOTH(ends_unmapped),
+                                       ON_DISK(what_is_there_already_is_synced),
+                                       ON_DISK(aborts_of_what_is_committed),
+                                       ON_DISK(what_may_be_durable_is_said),
+                                       ON_BOTH(word_while_unshared),
+                                       ON_DISK(journal_while_pending)};
     return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
 }

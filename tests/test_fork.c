@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "lease.h"
+#include "shelf.h"
 #include "support.h"
 
 static struct lmcs_snapshot *open_snapshot(struct lmcs_pool *pool, const char *address)
@@ -342,6 +344,73 @@ static void test_drop(void **state)
     close_pool(pool);
 }
 
+/* What a crash leaves of a shelf that was being removed. */
+static void leave_staging(struct lmcs_pool *pool, const char *name)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, name, &shelf, &err));
+    shelf.df.flags |= LMCS_SHELF_STAGING;
+    txn.root.snapshot_count -= shelf.df.snapshot_count;
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+}
+
+static size_t count_shelves(struct lmcs_pool *pool) /* hidden ones, too */
+{
+    struct lmcs_txn txn;
+    uint64_t ids[8];
+    size_t count;
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_shelf_ids(&txn, 0, ids, 8, &count, &err));
+    lmcs_txn_end(&txn);
+    return count;
+}
+
+/* A full pool opens, whatever is left to be removed: only then can room be made in it. That goes once there is some. */
+static void test_what_is_left_in_a_full_pool(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {10};
+    struct state *states[3];
+    char path[512];
+    place_path(place, "pool.set", path);
+    FILE *file = fopen(path, "w");
+    EXPECT(file != NULL && fprintf(file, "PMEMPOOLSET\n32M %s/part0\n", place->folder) > 0 && fclose(file) == 0);
+    struct lmcs_pool *pool = open_quiet(path), *reader;
+    take_line(pool, "run", states, 3, &rng);
+    OK(try_fork(pool, "run@3", "gone"));
+    leave_staging(pool, "gone");
+    uint64_t epoch = pool_info(pool).epoch;
+    close_pool(pool);
+    OK(lmcs_pool_open(path, LMCS_OPEN_READ, NULL, &reader, &err)); /* first, so that it is a pool by itself */
+    OK(lmcs_lease_epoch(reader->lease, epoch, &err));              /* no page that becomes free is used again */
+    pool = open_quiet(path);
+    EXPECT(count_shelves(pool) == 1);
+    OK(try_fork(pool, "run@3", "gone"));
+    leave_staging(pool, "gone");
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t i = 0; status == LMCS_OK; i++)
+        status = lmcs_tag_set(pool, "run", "moving", i % 3 + 1, &err);
+    EXPECT(status == LMCS_FULL);
+    close_pool(pool);
+    pool = open_quiet(path);
+    EXPECT(count_shelves(pool) == 2 && pool_info(pool).shelf_count == 1);
+    FAILS(LMCS_FULL, lmcs_tag_set(pool, "run", "moving", 1, &err));
+    check_pool(pool);
+    lmcs_lease_epoch_end(reader->lease, epoch);
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    close_pool(pool);
+    pool = open_quiet(path);
+    EXPECT(count_shelves(pool) == 1);
+    expect_snapshot(pool, "run", 3, states[2]);
+    verify_pool(pool);
+    close_pool(pool);
+    close_pool(reader);
+    free_line(states, 3);
+}
+
 static void test_prepared_snapshots_hold_their_shelf(void **state)
 {
     struct place *place = *state;
@@ -554,6 +623,7 @@ int main(void)
         IN_MEMORY(test_forks_that_are_refused),
         IN_MEMORY(test_rename),
         IN_MEMORY(test_drop),
+        IN_MEMORY(test_what_is_left_in_a_full_pool),
         IN_MEMORY(test_prepared_snapshots_hold_their_shelf),
         IN_MEMORY(test_archives_of_forks),
         IN_MEMORY(test_random_histories),

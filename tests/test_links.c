@@ -655,6 +655,7 @@ static void a_raw_array_rots(void **state)
         /* Before a step: no link is made from it; it is what its own link leads to, which is whole. */
         {.number = 4, .tensor = "p2.weight", .at = 4000, .at_once = {[4] = 1}},
         {.number = 4, .tensor = "p2.exp_avg", .at = LMC_BLOCK_BYTES + 400, .at_once = {[4] = 1}},
+        {.number = 4, .tensor = "p1.weight", .at = 4000, .at_once = {[4] = 1}},
         /* After it: no link leads to it, and it is lost, alone. */
         {.number = 5, .tensor = "p2.weight", .at = 4000, .at_once = {[5] = 1}, .in_the_end = {[5] = 1}, .lost = 1},
         {.number = 5, .tensor = "p1.exp_avg_sq", .at = 4000, .at_once = {[5] = 1}, .in_the_end = {[5] = 1}, .lost = 1},
@@ -740,6 +741,79 @@ static void a_link_leads_elsewhere(void **state)
     run_end(&run);
 }
 
+static void damage_behind_a_long_line_is_named(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct telling telling;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=1");
+    run_on(&run, pool, "run", 18);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(storage_of(pool, "run", 17).longest_line, 16);
+    struct lmcs_content first = record_of(pool, "run", 1, "p2.weight");
+    damage_content(place->pool, &first, first.df.stored_bytes - 20, 1);
+    FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
+    assert_int_equal(telling.count, 1);
+    assert_string_equal(telling.items[0].holders,
+                        "run@2..17 p2.exp_avg; run@2..17 p2.exp_avg_sq; run@1..17 p2.weight; ");
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* The longest there is goes in one removal. */
+static void the_longest_line_goes(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_txn txn;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=1 links=64");
+    run_on(&run, pool, "run", 66);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(storage_of(pool, "run", 65).longest_line, 64);
+    for (uint64_t n = 1; n <= 64; n++)
+        OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
+    check_pool(pool);
+    expect_snapshot(pool, "run", 65, run.states[65]);
+    OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    OK(lmcs_txn_read(pool, &txn, &err));
+    assert_true(txn.root.trees[LMCS_TREE_CONTENTS].count == 0);
+    lmcs_txn_end(&txn);
+    verify_pool(pool);
+    close_pool(pool);
+    run_end(&run);
+}
+
+/* Parity that was wanted of an array, and not made yet when it got stored by its link, is made of that. */
+static void wanted_parity_is_of_the_link(void **state)
+{
+    struct place *place = *state;
+    struct run run;
+    struct lmcs_txn txn;
+    struct lmcs_parity_record parity;
+    bool found;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=1");
+    run_on(&run, pool, "run", 4);
+    uint64_t content = content_of(pool, "run", 3, "p2.weight");
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_parity_want(&txn, content, 4, 2, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    struct lmcs_content link = link_record(pool, 3, "p2.weight");
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_parity_find(&txn, link.id, &parity, &found, &err));
+    lmcs_txn_end(&txn);
+    assert_true(found && parity.df.data == 4 && parity.df.parity == 2);
+    close_pool(pool);
+    run_end(&run);
+}
+
 static void parity_mends_links(void **state)
 {
     struct place *place = *state;
@@ -760,43 +834,6 @@ static void parity_mends_links(void **state)
     assert_int_equal(telling.report.mended, telling.report.damages);
     assert_true(telling.count >= 2);
     expect_run(&run, pool, "run");
-    expect_clean(pool);
-    close_pool(pool);
-    run_end(&run);
-}
-
-/* What was to get parity, and came to be stored by its link before that: the link gets it. */
-static void wanted_parity_is_handed_on(void **state)
-{
-    struct place *place = *state;
-    struct run run;
-    struct lmcs_txn txn;
-    struct lmcs_parity_record parity;
-    struct lmcs_wanted_df wanted;
-    struct lmcs_pool *pool = open_quiet(place->pool);
-    bool found;
-    run_begin(&run, adamw_hints(), BF16, small);
-    set_policy(pool, "run", "keep_raw=2");
-    run_on(&run, pool, "run", 5);
-    OK(lmcs_compact(pool, NULL, &err));
-    struct lmcs_content raw = record_of(pool, "run", 4, "p2.weight");
-    assert_true(raw.df.payload == LMCS_PAYLOAD_RAW && raw.link != 0);
-    OK(lmcs_txn_write(pool, &txn, &err));
-    OK(lmcs_parity_want(&txn, raw.id, 4, 2, &err));
-    OK(lmcs_txn_commit(&txn, &err));
-    run_on(&run, pool, "run", 1);
-    OK(lmcs_compact(pool, NULL, &err));
-    check_pool(pool);
-    raw = record_of(pool, "run", 4, "p2.weight");
-    assert_int_equal(raw.df.payload, LMCS_PAYLOAD_LINKED);
-    OK(lmcs_txn_read(pool, &txn, &err));
-    OK(lmcs_parity_find(&txn, raw.link, &parity, &found, &err));
-    assert_true(found && parity.df.data == 4 && parity.df.parity == 2);
-    OK(lmcs_parity_wanted(&txn, raw.id, &wanted, &found, &err));
-    assert_false(found);
-    OK(lmcs_parity_wanted(&txn, raw.link, &wanted, &found, &err));
-    assert_false(found);
-    lmcs_txn_end(&txn);
     expect_clean(pool);
     close_pool(pool);
     run_end(&run);
@@ -938,8 +975,10 @@ int main(void)
         IN_MEMORY(a_raw_array_rots),
         IN_MEMORY(a_line_rots),
         IN_MEMORY(a_link_leads_elsewhere),
+        IN_MEMORY(damage_behind_a_long_line_is_named),
+        IN_MEMORY(the_longest_line_goes),
+        IN_MEMORY(wanted_parity_is_of_the_link),
         ON_BOTH(parity_mends_links),
-        IN_MEMORY(wanted_parity_is_handed_on),
         ON_BOTH(slices_of_steps),
         ON_BOTH(views_of_steps),
         ON_BOTH(in_the_background),

@@ -6,8 +6,15 @@
 
 #include <math.h>
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "capture.h"
 #include "policy.h"
+#include "prune.h"
 #include "shelf.h"
+#include "tree.h"
 
 #define HOUR ((uint64_t)3600 * 1000000000)
 
@@ -529,6 +536,249 @@ static void unknown_words_prune_nothing(void **state)
     state_free(now);
 }
 
+/* ---- What changes meanwhile ---- */
+
+static void grow_small(struct lmcs_pool *pool, int64_t from, int64_t to)
+{
+    struct rng rng = {8};
+    struct state *now = state_weights(&rng, 1, 100);
+    grow(pool, now, &rng, from, to);
+    state_free(now);
+}
+
+static bool is_there(struct lmcs_pool *pool, const char *which)
+{
+    struct lmcs_snapshot *snapshot;
+    enum lmcs_status status = lmcs_snapshot_find(pool, "run", which, &snapshot, &err);
+    EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND);
+    if (status == LMCS_OK)
+        lmcs_snapshot_close(snapshot);
+    return status == LMCS_OK;
+}
+
+struct meanwhile {
+    struct lmcs_pool *pool;
+    uint64_t last;  /* that was visited */
+    uint64_t stays; /* visited a second time */
+    uint64_t going;
+    const char *policy; /* to be set once something has gone */
+    const unsigned char *group;
+};
+
+static void *tag_it(void *context)
+{
+    const struct meanwhile *meanwhile = context;
+    OK(lmcs_tag_set(meanwhile->pool, "run", "precious", meanwhile->going, &err));
+    return NULL;
+}
+
+/* Another thread tags the first that is said to go. */
+static bool tag_first(void *context, const struct lmcs_pruned *snapshot)
+{
+    struct meanwhile *meanwhile = context;
+    if (snapshot->number < meanwhile->last) {
+        EXPECT(snapshot->why != NULL && meanwhile->stays == 0);
+        meanwhile->stays = snapshot->number;
+        return true;
+    }
+    meanwhile->last = snapshot->number;
+    if (snapshot->why == NULL && meanwhile->going == 0) {
+        pthread_t thread;
+        meanwhile->going = snapshot->number;
+        EXPECT(pthread_create(&thread, NULL, tag_it, meanwhile) == 0);
+        pthread_join(thread, NULL);
+    }
+    return true;
+}
+
+static void what_is_tagged_meanwhile_stays(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_prune_report report;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct meanwhile meanwhile = {.pool = pool};
+    grow_small(pool, 0, 99);
+    OK(lmcs_prune(pool, "run", "keep=last:20", false, tag_first, &meanwhile, NULL, &report, &err));
+    assert_int_equal(meanwhile.going, 1);
+    assert_int_equal(meanwhile.stays, 1);
+    assert_true(is_there(pool, "precious"));
+    assert_int_equal(report.removed, 79);
+    assert_int_equal(report.kept, 21);
+    assert_int_equal(report.removal.removed_tags, 0);
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 21);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+static bool change_once(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct meanwhile *meanwhile = context;
+    EXPECT(what[0] != '\0' && done <= total);
+    if (done == 0)
+        return true;
+    if (meanwhile->policy != NULL)
+        OK(lmcs_shelf_set_policy(meanwhile->pool, "run", meanwhile->policy, &err));
+    if (meanwhile->group != NULL)
+        OK(lmcs_group_resolve(meanwhile->pool, meanwhile->group, false, &err));
+    meanwhile->policy = NULL;
+    meanwhile->group = NULL;
+    return true;
+}
+
+/* Nothing goes that a policy keeps which was set on the way; and nothing that was to be kept. */
+static void a_policy_set_meanwhile_holds(void **state)
+{
+    struct place *place = *state;
+    static const struct {
+        const char *before, *words, *meanwhile;
+        uint64_t left;
+    } cases[] = {{"keep=last:2", NULL, "keep=all", 68},
+                 {"keep=last:2", NULL, "keep=last:10", 10},
+                 {"keep=last:10", NULL, "keep=last:2", 10},
+                 {"keep=last:2", "keep=last:3", "keep=all", 3}}; /* the call's own words go before */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lmcs_prune_report report;
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        struct meanwhile meanwhile = {.pool = pool, .policy = cases[i].meanwhile};
+        const struct lmcs_progress progress = {change_once, &meanwhile};
+        grow_small(pool, 0, 99);
+        OK(lmcs_shelf_set_policy(pool, "run", cases[i].before, &err));
+        OK(lmcs_prune(pool, "run", cases[i].words, false, NULL, NULL, &progress, &report, &err));
+        assert_int_equal(shelf_info(pool, "run").snapshot_count, cases[i].left);
+        assert_int_equal(report.kept, cases[i].left);
+        assert_int_equal(report.removed, 100 - cases[i].left);
+        check_pool(pool);
+        close_pool(pool);
+        unlink(place->pool);
+    }
+}
+
+/* With a prepared snapshot that is dropped on the way, one more belongs to the newest. */
+static void a_group_resolved_meanwhile_counts(void **state)
+{
+    struct place *place = *state;
+    static const unsigned char group[16] = {5};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct meanwhile meanwhile = {.pool = pool, .group = group};
+    const struct lmcs_progress progress = {change_once, &meanwhile};
+    struct lmcs_commit_options options;
+    struct lmcs_capture *capture;
+    grow_small(pool, 0, 99);
+    lmcs_commit_options_init(&options);
+    options.prepare = true;
+    memcpy(options.group, group, sizeof group);
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    OK(lmcs_prune(pool, "run", "keep=last:10", false, NULL, NULL, &progress, NULL, &err));
+    assert_null(meanwhile.group);
+    assert_true(is_there(pool, "91")); /* of 91 to 100 */
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 10);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+#define RACED 1500
+
+struct race {
+    struct lmcs_pool *pool;
+    atomic_bool is_over;
+    bool acknowledged[RACED + 1];
+};
+
+static void *tag_them(void *context)
+{
+    struct race *race = context;
+    for (uint64_t number = RACED - 10; number > 0 && !race->is_over; number -= 7) {
+        char tag[32];
+        snprintf(tag, sizeof tag, "tag-%d", (int)number);
+        enum lmcs_status status = lmcs_tag_set(race->pool, "run", tag, number, &err);
+        EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND);
+        race->acknowledged[number] = status == LMCS_OK;
+        if (number < 8)
+            break;
+    }
+    return NULL;
+}
+
+/* The same by itself: as it does in the background. */
+static void tags_set_while_it_prunes_by_itself(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct race *race = calloc(1, sizeof *race);
+    pthread_t thread;
+    uint64_t removed, tagged = 0;
+    race->pool = pool;
+    grow_small(pool, 0, RACED - 1);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2", &err));
+    EXPECT(pthread_create(&thread, NULL, tag_them, race) == 0);
+    OK(lmcs_prune_pool(pool, LMCS_PRUNE_SURPLUS, NULL, &removed, &err));
+    race->is_over = true;
+    pthread_join(thread, NULL);
+    assert_in_range(removed, 1, RACED - 2);
+    for (uint64_t number = 1; number <= RACED; number++) {
+        char tag[32];
+        snprintf(tag, sizeof tag, "tag-%d", (int)number);
+        tagged += race->acknowledged[number];
+        assert_int_equal(is_there(pool, tag), race->acknowledged[number]);
+    }
+    assert_in_range(shelf_info(pool, "run").snapshot_count, tagged + 1, tagged + 2);
+    check_pool(pool);
+    close_pool(pool);
+    free(race);
+}
+
+/* The same transaction as lmcs_shelf_rename's, but nothing is taken. */
+static void rename_by_hand(struct lmcs_pool *pool, const char *from, const char *to)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, from, &shelf, &err));
+    struct lmcs_root_tree_df *names = &txn.root.trees[LMCS_TREE_SHELF_NAMES];
+    OK(lmcs_tree_delete(&txn, LMCS_TREE_SHELF_NAMES, names,
+                        (struct lmcs_key_df){lmc_hash64(from, strlen(from), 0), shelf.df.id}, NULL, &err));
+    shelf.df.name_bytes = (uint32_t)strlen(to);
+    strcpy(shelf.name, to);
+    OK(lmcs_tree_put(&txn, LMCS_TREE_SHELF_NAMES, names,
+                     (struct lmcs_key_df){lmc_hash64(to, strlen(to), 0), shelf.df.id}, NULL, 0, &err));
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+}
+
+static void *prune_it(void *context)
+{
+    uint64_t removed;
+    OK(lmcs_prune_pool(context, LMCS_PRUNE_ALL, NULL, &removed, &err));
+    EXPECT(removed == 0);
+    return NULL;
+}
+
+/* Renamed after its name was looked up, and before it was taken: somebody has the shelf by its other name. */
+static void a_shelf_renamed_before_it_is_held(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_busy_shelf *moved;
+    uint64_t removed;
+    pthread_t thread;
+    grow_small(pool, 0, 9);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2", &err));
+    OK(lmcs_shelf_take(pool, "moved", &moved, &err));
+    pthread_mutex_lock(&pool->captures);
+    EXPECT(pthread_create(&thread, NULL, prune_it, pool) == 0);
+    usleep(200000); /* it has looked by then, and waits */
+    rename_by_hand(pool, "run", "moved");
+    pthread_mutex_unlock(&pool->captures);
+    pthread_join(thread, NULL);
+    assert_int_equal(shelf_info(pool, "moved").snapshot_count, 10);
+    lmcs_shelf_give(pool, moved);
+    OK(lmcs_prune_pool(pool, LMCS_PRUNE_ALL, NULL, &removed, &err));
+    assert_int_equal(removed, 8);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -547,6 +797,11 @@ int main(void)
         IN_MEMORY(a_full_pool_prunes_before_it_refuses),
         IN_MEMORY(metrics_decide),
         IN_MEMORY(unknown_words_prune_nothing),
+        ON_BOTH(what_is_tagged_meanwhile_stays),
+        IN_MEMORY(a_policy_set_meanwhile_holds),
+        IN_MEMORY(a_group_resolved_meanwhile_counts),
+        IN_MEMORY(tags_set_while_it_prunes_by_itself),
+        IN_MEMORY(a_shelf_renamed_before_it_is_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

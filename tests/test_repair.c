@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "parity.h"
+#include "space.h"
 
 enum { COUNT = 7 };
 
@@ -428,43 +429,6 @@ static void parity_follows_the_contents(void **state)
     free_rows(states, COUNT);
 }
 
-/* What is damaged when parity is to be made of it gets it once it has been mended. */
-static void parity_waits_until_it_is_mended(void **state)
-{
-    struct place *place = *state;
-    struct rng rng = {12};
-    struct state *states[COUNT];
-    struct lmcs_wanted_df wanted;
-    struct lmcs_txn txn;
-    char archive[512];
-    bool found;
-    struct lmcs_pool *pool = open_quiet(place->pool);
-    place_path(place, "archive", archive);
-    take_rows(pool, states, COUNT, &rng);
-    OK(lmcs_compact(pool, NULL, &err));
-    dump_to(pool, archive, false);
-    struct lmcs_content moving = record_of(pool, "run", 1, "moving");
-    damage_content(place->pool, &moving, 2000, 2000);
-    OK(lmcs_shelf_set_policy(pool, "run", "parity=16+2", &err));
-    for (int i = 0; i < 3; i++) { /* it is noted, and left alone */
-        OK(lmcs_compact(pool, NULL, &err));
-        check_pool(pool);
-        EXPECT(!has_parity(pool, moving.id) && all_have_parity(pool, 2, COUNT - 4));
-        EXPECT(pool_info(pool).lost_contents == 1);
-    }
-    OK(lmcs_txn_read(pool, &txn, &err));
-    OK(lmcs_parity_wanted(&txn, moving.id, &wanted, &found, &err));
-    EXPECT(found && wanted.data == 16 && wanted.parity == 2);
-    lmcs_txn_end(&txn);
-    expect_mended(pool, archive, archive);
-    OK(lmcs_compact(pool, NULL, &err));
-    check_pool(pool);
-    EXPECT(has_parity(pool, content_of(pool, "run", 1, "moving")));
-    expect_all(pool, states, COUNT);
-    close_pool(pool);
-    free_rows(states, COUNT);
-}
-
 /* Tensors of all sizes around those of units and columns. */
 static void parity_of_all_sizes(void **state)
 {
@@ -585,6 +549,105 @@ static void no_room_to_mend_in(void **state)
     state_free(filler);
 }
 
+/* ---- Parity where there is little room ---- */
+
+/* A tensor of 2 MiB that nothing makes smaller. */
+static struct state *make_noise(struct rng *rng)
+{
+    const uint64_t shape = (uint64_t)2 << 20;
+    struct state *noise = calloc(1, sizeof *noise);
+    rng_fill(rng, state_add(noise, "noise", LMC_U8, 1, &shape)->data, shape);
+    return noise;
+}
+
+static void take_noise(struct lmcs_pool *pool, int count, uint64_t seed)
+{
+    struct rng rng = {seed};
+    for (int i = 0; i < count; i++) {
+        struct state *noise = make_noise(&rng);
+        take_snapshot(pool, "run", noise, i);
+        state_free(noise);
+    }
+}
+
+static uint64_t taken_bytes(struct lmcs_pool *pool)
+{
+    struct lmcs_txn txn;
+    OK(lmcs_txn_read(pool, &txn, &err));
+    uint64_t slabs = txn.root.slab_bytes;
+    lmcs_txn_end(&txn);
+    return slabs + lmcs_space_used(pool);
+}
+
+/* What is over a budget goes before parity is made, and parity leaves the compactor its share of the pool. */
+static void parity_and_a_budget(void **state)
+{
+    struct place *place = *state;
+    const uint64_t limit = (uint64_t)48 << 20;
+    struct lmcs_pool *pool = open_limited(place->pool, limit);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:4 budget=50% parity=1+1", &err));
+    take_noise(pool, 14, 1);
+    OK(lmcs_compact(pool, NULL, &err));
+    EXPECT(shelf_info(pool, "run").snapshot_count < 12 && pool_info(pool).live_bytes <= limit / 2);
+    EXPECT(pool_info(pool).parity_bytes > 0);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=all budget=none", &err));
+    take_noise(pool, 8, 2);
+    OK(lmcs_compact(pool, NULL, &err));
+    EXPECT(!has_parity(pool, content_of(pool, "run", 21, "noise"))); /* there was no room for all of it */
+    EXPECT(taken_bytes(pool) <= limit - limit / 64);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+/* Damaged parity for which there is no room ends no scrub: what comes behind it is looked at. */
+static void no_room_for_parity(void **state)
+{
+    struct place *place = *state;
+    struct telling telling;
+    bool found;
+    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)48 << 20);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=1+1 keep_raw=1", &err));
+    take_noise(pool, 4, 3);
+    OK(lmcs_compact(pool, NULL, &err));
+    struct lmcs_parity_record parity = parity_of(pool, content_of(pool, "run", 1, "noise"), &found);
+    struct lmcs_content last = record_of(pool, "run", 4, "noise");
+    EXPECT(found);
+    uint64_t charged = 0;
+    for (uint64_t bytes = (uint64_t)32 << 20; bytes >= 4096; bytes /= 2)
+        while (lmcs_space_charge(pool, bytes, &err) == LMCS_OK)
+            charged += bytes;
+    turn_bytes(place->pool, parity.parts[0].offset + 100000, 10);
+    damage_content(place->pool, &last, 5, 1);
+    FAILS(LMCS_FULL, repair_from(pool, NULL, &telling));
+    EXPECT(telling.count == 2 && telling.report.contents == 4);
+    EXPECT(telling.items[0].state == LMCS_DAMAGE_FOUND && telling.items[1].state != LMCS_DAMAGE_MENDED);
+    lmcs_space_count(pool, -(int64_t)charged);
+    damage_content(place->pool, &last, 5, 1);
+    OK(repair_from(pool, NULL, &telling));
+    EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_MENDED);
+    expect_clean(pool);
+    close_pool(pool);
+}
+
+/* What is damaged when parity is made of it gets it once it has been mended. */
+static void parity_waits_for_repair(void **state)
+{
+    struct place *place = *state;
+    struct telling telling;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=1+1 keep_raw=1", &err));
+    take_noise(pool, 3, 4);
+    struct lmcs_content first = record_of(pool, "run", 1, "noise"), second = record_of(pool, "run", 2, "noise");
+    damage_content(place->pool, &first, 5, 1);
+    OK(lmcs_compact(pool, NULL, &err));
+    EXPECT(!has_parity(pool, first.id) && has_parity(pool, second.id) && pool_info(pool).lost_contents == 1);
+    damage_content(place->pool, &first, 5, 1); /* as it was */
+    OK(repair_from(pool, NULL, &telling));
+    EXPECT(pool_info(pool).lost_contents == 0 && has_parity(pool, first.id));
+    expect_clean(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -597,10 +660,12 @@ int main(void)
         IN_MEMORY(stored_raw_without_its_base),
         ON_BOTH(what_parity_mends),
         IN_MEMORY(parity_follows_the_contents),
-        IN_MEMORY(parity_waits_until_it_is_mended),
         IN_MEMORY(parity_of_all_sizes),
         ON_DISK(from_the_other_replica),
         ON_DISK(no_room_to_mend_in),
+        IN_MEMORY(parity_and_a_budget),
+        IN_MEMORY(no_room_for_parity),
+        IN_MEMORY(parity_waits_for_repair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -834,6 +834,87 @@ static void loaded_while_a_commit_is_under_way(void **state)
     close_pool(pool);
 }
 
+static uint64_t take_prepared(struct lmcs_pool *pool, struct lmcs_commit_options *options)
+{
+    options->prepare = true;
+    options->group[0]++;
+    uint64_t number = take(pool, "run", options->group[0], options);
+    options->prepare = false;
+    return number;
+}
+
+static void mark(struct lmcs_pool *pool, const char *address)
+{
+    struct lmcs_snapshot *snapshot;
+    OK(lmcs_snapshot_open(pool, address, &snapshot, &err));
+    lmcs_snapshot_mark_loaded(snapshot);
+    lmcs_snapshot_close(snapshot);
+}
+
+/* What a group has committed is what this process goes on from, unless something was loaded meanwhile. */
+static void parents_of_groups(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_commit_options options;
+    lmcs_commit_options_init(&options);
+    assert_int_equal(take_prepared(pool, &options), 1); /* of a shelf that is not there yet */
+    OK(lmcs_group_resolve(pool, options.group, true, &err));
+    for (uint64_t expected = 2; expected < 5; expected++) {
+        assert_int_equal(take_prepared(pool, &options), expected);
+        OK(lmcs_group_resolve(pool, options.group, true, &err));
+        assert_int_equal(parent_of(pool, expected), expected - 1);
+    }
+    assert_int_equal(parent_of(pool, take(pool, "run", 5, &options)), 4);
+    mark(pool, "run@2");
+    assert_int_equal(take_prepared(pool, &options), 6);
+    OK(lmcs_group_resolve(pool, options.group, true, &err));
+    assert_int_equal(parent_of(pool, 6), 2);
+    assert_int_equal(take_prepared(pool, &options), 7);
+    OK(lmcs_group_resolve(pool, options.group, false, &err)); /* it never was */
+    assert_int_equal(parent_of(pool, take(pool, "run", 8, &options)), 6);
+    assert_int_equal(take_prepared(pool, &options), 9);
+    mark(pool, "run@3");
+    OK(lmcs_group_resolve(pool, options.group, true, &err));
+    assert_int_equal(parent_of(pool, take(pool, "run", 10, &options)), 3);
+    /* Committed by another process than the one that prepared it. */
+    assert_int_equal(take_prepared(pool, &options), 11);
+    close_pool(pool);
+    pool = open_quiet(place->pool);
+    OK(lmcs_group_resolve(pool, options.group, true, &err));
+    assert_int_equal(parent_of(pool, take(pool, "run", 12, &options)), 11);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+/* A handle goes on when its shelf gets another name, or none; whoever has the old name is another shelf. */
+static void loaded_from_a_shelf_that_was_renamed(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_commit_options options;
+    struct lmcs_snapshot *second, *latest;
+    lmcs_commit_options_init(&options);
+    for (uint64_t i = 1; i < 5; i++)
+        take(pool, "run", i, &options);
+    OK(lmcs_snapshot_open(pool, "run@2", &second, &err));
+    OK(lmcs_shelf_rename(pool, "run", "moved", &err));
+    lmcs_snapshot_mark_loaded(second);
+    assert_int_equal(take(pool, "moved", 5, &options), 5);
+    OK(lmcs_snapshot_open(pool, "moved@5", &latest, &err));
+    assert_int_equal(lmcs_snapshot_info(latest)->parent, 2);
+    lmcs_snapshot_close(latest);
+    assert_int_equal(parent_of(pool, take(pool, "run", 1, &options)), 0);
+    OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
+    OK(lmcs_shelf_rename(pool, "moved", "run", &err));
+    OK(lmcs_shelf_drop(pool, "run", false, NULL, &err));
+    lmcs_snapshot_mark_loaded(second);
+    assert_int_equal(parent_of(pool, take(pool, "run", 1, &options)), 0);
+    lmcs_snapshot_close(second);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 /* ---- Handles ---- */
 
 static bool see_entry(void *context, const struct lmcs_entry *entry)
@@ -1145,6 +1226,8 @@ int main(void)
         IN_MEMORY(wrong_metrics_and_metadata),
         ON_BOTH(parents),
         ON_BOTH(loaded_while_a_commit_is_under_way),
+        ON_BOTH(parents_of_groups),
+        IN_MEMORY(loaded_from_a_shelf_that_was_renamed),
         ON_BOTH(handles_of_removed_snapshots),
         ON_BOTH(digests_tell_what_not_how),
         ON_BOTH(storage_counts_a_content_once),

@@ -8,6 +8,8 @@
 /* ctest: timeout=600 labels=no-tsan */
 #include "support.h"
 
+#include <unistd.h>
+
 #include "tree.h"
 
 enum { SPARE = LMCS_ROOT_TREES - 1, SPARE_TREES = 1, KEYS = 3000 };
@@ -292,6 +294,137 @@ static void hundred_thousand_keys(void **state)
     close_pool(pool);
 }
 
+/* ---- Separators ---- */
+
+/* A page of leaves has PAGE keys with values as long as can be, and one of such pages PARENT. */
+enum { WIDE = 112, LEAF = 2, PAGE = WIDE * LEAF, PARENT = WIDE * PAGE };
+
+static void put_keys(struct lmcs_txn *txn, uint64_t first, uint64_t end)
+{
+    static const unsigned char value[LMCS_MAX_VALUE];
+    for (uint64_t i = first; i < end; i++)
+        OK(lmcs_tree_put(txn, SPARE, spare(txn, 0), (struct lmcs_key_df){i, 0}, value, sizeof value, &err));
+}
+
+static void delete_keys(struct lmcs_txn *txn, uint64_t first, uint64_t end)
+{
+    for (uint64_t i = first; i < end; i++)
+        OK(lmcs_tree_delete(txn, SPARE, spare(txn, 0), (struct lmcs_key_df){i, 0}, NULL, &err));
+}
+
+static void expect_keys_and_clear(struct lmcs_pool *pool, struct lmcs_txn *txn, uint64_t first, uint64_t count)
+{
+    unsigned char value[LMCS_MAX_VALUE];
+    bool found;
+    commit(txn);
+    OK(lmcs_txn_read(pool, txn, &err));
+    for (uint64_t i = first; i < first + count; i++) {
+        OK(lmcs_tree_get(txn, SPARE, spare(txn, 0), (struct lmcs_key_df){i, 0}, value, 0, sizeof value, NULL, &found,
+                         &err));
+        assert_true(found);
+    }
+    lmcs_txn_end(txn);
+    OK(lmcs_txn_write(pool, txn, &err));
+    OK(lmcs_tree_clear(txn, SPARE, spare(txn, 0), &err));
+    commit(txn);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+/*
+ * All of a page below the first keys of its parent goes, and one of these keys comes back: to the next page, whose own
+ * first key is greater. Then that page's entries join those of another parent's, to its left.
+ */
+static void keys_where_a_page_was(void **state)
+{
+    const uint64_t back = PARENT + 2;
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_txn txn;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    put_keys(&txn, 0, 2 * PARENT + 1);
+    const struct lmcs_node_df *root = lmcs_page_dirty(&txn, spare(&txn, 0)->ref.offset);
+    assert_true(root != NULL && root->level == 3 && root->count == 2 && lmcs_node_key(root, 1).high == PARENT);
+    delete_keys(&txn, PARENT, PARENT + PAGE);                /* the page ... */
+    delete_keys(&txn, PARENT + PAGE + 1, PARENT + PAGE + 2); /* ... and room in the first leaf of the next one */
+    put_keys(&txn, back, back + 1);
+    delete_keys(&txn, 60 * PAGE, PARENT);
+    delete_keys(&txn, PARENT + 28 * PAGE, 2 * PARENT + 1);
+    root = lmcs_page_dirty(&txn, spare(&txn, 0)->ref.offset);
+    assert_true(root != NULL && root->level == 2); /* both parents are one */
+    delete_keys(&txn, PARENT + PAGE + 100, PARENT + 2 * PAGE);
+    delete_keys(&txn, 59 * PAGE + 50, 60 * PAGE);
+    expect_keys_and_clear(pool, &txn, back, 1);
+}
+
+/* The next page is the last one, and what follows that key begins a tail before the page's own first key. */
+static void a_tail_where_a_page_was(void **state)
+{
+    enum { MORE = 20 };
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_txn txn;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    put_keys(&txn, 0, 2 * PARENT + 1);
+    delete_keys(&txn, PARENT, PARENT + PAGE);
+    delete_keys(&txn, PARENT + PAGE + 1, PARENT + PAGE + 2);
+    put_keys(&txn, PARENT, PARENT + 1);
+    delete_keys(&txn, PARENT + PAGE + 2, 2 * PARENT + 1);
+    delete_keys(&txn, PARENT + PAGE, PARENT + PAGE + 1);
+    put_keys(&txn, PARENT + 1, PARENT + MORE);
+    expect_keys_and_clear(pool, &txn, PARENT, MORE);
+}
+
+/* ---- Room ---- */
+
+static void begin_much(struct lmcs_pool *pool, struct lmcs_txn *txn)
+{
+    OK(lmcs_txn_write(pool, txn, &err));
+    put_keys(txn, 0, 5000);
+}
+
+static int die_in_the_middle(void *path)
+{
+    struct lmcs_txn txn;
+    begin_much(open_quiet(path), &txn);
+    _exit(0);
+}
+
+/* What a transaction takes and does not commit is given back: at its end, or when the pool is opened next. */
+static void room_of_what_is_not_committed(void **state)
+{
+    const uint64_t much = (uint64_t)8 << 20, little = (uint64_t)1 << 20;
+    struct place *place = *state;
+    struct lmcs_txn txn;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    const uint64_t before = disk_bytes(place->pool), used = pool_info(pool).used_bytes;
+    begin_much(pool, &txn);
+    assert_true(disk_bytes(place->pool) > before + much);
+    lmcs_txn_end(&txn);
+    assert_true(disk_bytes(place->pool) < before + little && pool_info(pool).used_bytes == used);
+    close_pool(pool);
+    expect_child(start_child(die_in_the_middle, place->pool));
+    assert_true(disk_bytes(place->pool) > before + much);
+    pool = open_quiet(place->pool);
+    assert_true(disk_bytes(place->pool) < before + little && pool_info(pool).used_bytes == used);
+    begin_much(pool, &txn);
+    expect_keys_and_clear(pool, &txn, 0, 5000);
+}
+
+/* As much as the metadata of two million small tensors. */
+static void one_commit_may_be_large(void **state)
+{
+    enum { PAGES = 93000 };
+    struct place *place = *state;
+    struct lmcs_txn txn;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_txn_write(pool, &txn, &err));
+    put_keys(&txn, 0, LEAF * PAGES);
+    const uint64_t taken = txn.root.slab_bytes;
+    assert_in_range(taken, (uint64_t)PAGES * LMCS_PAGE_BYTES, (uint64_t)PAGES * LMCS_PAGE_BYTES * 3 / 2 + (1 << 20));
+    expect_keys_and_clear(pool, &txn, 0, LEAF * PAGES);
+}
+
 /* What a history appends leaves the pages of a large tree alone, but for one time in a hundred. */
 static void appending_spares_the_tree(void **state)
 {
@@ -476,9 +609,17 @@ static void wrong_use_of_trees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(random_changes),       IN_MEMORY(hundred_thousand_keys), IN_MEMORY(appending_spares_the_tree),
-        ON_BOTH(aborts_leave_nothing), ON_BOTH(pages_are_used_again),    ON_BOTH(readers_see_one_moment),
+        ON_BOTH(random_changes),
+        IN_MEMORY(hundred_thousand_keys),
+        IN_MEMORY(appending_spares_the_tree),
+        ON_BOTH(aborts_leave_nothing),
+        ON_BOTH(pages_are_used_again),
+        ON_BOTH(readers_see_one_moment),
         IN_MEMORY(wrong_use_of_trees),
+        IN_MEMORY(keys_where_a_page_was),
+        ON_BOTH(room_of_what_is_not_committed),
+        IN_MEMORY(one_commit_may_be_large),
+        IN_MEMORY(a_tail_where_a_page_was),
     };
     return cmocka_run_group_tests_name("tree", tests, NULL, NULL);
 }

@@ -59,6 +59,25 @@ static void set_options(const struct cli *cli, struct lmcs_restore_options *opti
     options->resume = cli->options.resume;
 }
 
+static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
+{
+    (void)info;
+    *(bool *)context = true;
+    return false;
+}
+
+/*
+ * While the pool is open nobody else can write to it, and who waits for that is told that it has gone. Between its
+ * creation and its opening somebody may have: then it stays.
+ */
+static void remove_made(struct cli *cli, const char *path)
+{
+    struct lmcs_error error;
+    bool has_shelf = false;
+    if (lmcs_shelf_list(cli->pool, note_shelf, &has_shelf, &error) == LMCS_OK && !has_shelf)
+        unlink(path);
+}
+
 static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
 {
     const char *addresses[CLI_MAX_LIST], *only[CLI_MAX_LIST];
@@ -79,17 +98,17 @@ static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
     if (status != LMCS_OK && status != LMCS_CANCELLED && count == 1 && strstr(cli->error.message, path) == NULL)
         cli_archive_name(cli, cli->options.arguments[0]);
     cli_progress_wipe(&cli->progress);
+    if (status != LMCS_OK && is_new && !cli->options.resume)
+        remove_made(cli, path);
     status = cli_close(cli, status);
     if (status == LMCS_OK)
         report_done(cli, &report);
-    else if (is_new && !cli->options.resume)
-        unlink(path);
     return status;
 }
 
 static enum lmcs_status run(struct cli *cli)
 {
-    int fds[CLI_MAX_ARGUMENTS];
+    int fds[CLI_MAX_ARGUMENTS] = {0};
     size_t count = 0, wanted = cli->options.argument_count - 1;
     enum lmcs_status status = LMCS_OK;
     for (; status == LMCS_OK && count < wanted; count++)

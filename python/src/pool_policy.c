@@ -21,30 +21,47 @@ PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+struct going {
+    uint64_t number;
+    bool stays; /* after all */
+};
+
 struct removed {
-    uint64_t *numbers;
+    struct going *list; /* ascending */
     size_t count, capacity;
     bool no_memory;
 };
 
-/* Without the GIL. */
+static int by_number(const void *a, const void *b)
+{
+    uint64_t x = ((const struct going *)a)->number, y = ((const struct going *)b)->number;
+    return (x > y) - (x < y);
+}
+
+/* Without the GIL. What is kept after all comes once more. */
 static bool collect_removed(void *context, const struct lmcs_pruned *snapshot)
 {
     struct removed *removed = context;
     if (snapshot->why != NULL) {
+        struct going key = {snapshot->number, true};
+        struct going *found =
+            removed->count == 0 ? NULL : bsearch(&key, removed->list, removed->count, sizeof key, by_number);
+        if (found != NULL) {
+            found->stays = true;
+        }
         return true;
     }
     if (removed->count == removed->capacity) {
         size_t capacity = removed->capacity == 0 ? 64 : 2 * removed->capacity;
-        uint64_t *numbers = realloc(removed->numbers, capacity * sizeof *numbers);
-        if (numbers == NULL) {
+        struct going *list = realloc(removed->list, capacity * sizeof *list);
+        if (list == NULL) {
             removed->no_memory = true;
             return false;
         }
-        removed->numbers = numbers;
+        removed->list = list;
         removed->capacity = capacity;
     }
-    removed->numbers[removed->count++] = snapshot->number;
+    removed->list[removed->count++] = (struct going){snapshot->number, false};
     return true;
 }
 
@@ -70,12 +87,13 @@ PyObject *core_pool_prune(struct pool_object *self, PyObject *args)
         PyErr_NoMemory();
         goto out;
     }
-    list = PyList_New((Py_ssize_t)removed.count);
+    list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < removed.count; i++) {
-        PyObject *number = PyLong_FromUnsignedLongLong(removed.numbers[i]);
-        if (number == NULL || PyList_SetItem(list, (Py_ssize_t)i, number) != 0) {
+        PyObject *number = removed.list[i].stays ? NULL : PyLong_FromUnsignedLongLong(removed.list[i].number);
+        if (!removed.list[i].stays && (number == NULL || PyList_Append(list, number) != 0)) {
             Py_CLEAR(list);
         }
+        Py_XDECREF(number);
     }
     if (list != NULL) {
         result = Py_BuildValue(
@@ -83,6 +101,6 @@ PyObject *core_pool_prune(struct pool_object *self, PyObject *args)
             (unsigned long long)report.removal.later_bytes, (unsigned long long)report.removal.removed_tags);
     }
 out:
-    free(removed.numbers);
+    free(removed.list);
     return result;
 }

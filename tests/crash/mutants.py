@@ -293,14 +293,13 @@ MUTANTS = [
                 "    return status == LMCS_OK ? lmcs_shelf_save",
             ),
             (
-                "    status = resolve(&txn, &key, commit, error);\n    if (status == LMCS_OK)\n"
-                "        return lmcs_txn_commit(&txn, error);\n",
-                "    status = resolve(&txn, &key, commit, error);\n    if (status == LMCS_OK)\n"
-                "        status = lmcs_txn_commit(&txn, error);\n"
+                "    status = lmcs_txn_commit(&txn, error);\n    if (status == LMCS_OK && commit)\n",
+                "    status = lmcs_txn_commit(&txn, error);\n"
                 "    if (status == LMCS_OK)\n        status = lmcs_txn_write(pool, &txn, error);\n"
                 "    if (status == LMCS_OK)\n        status = lmcs_tree_delete(&txn, LMCS_TREE_GROUPS, "
                 "&txn.root.trees[LMCS_TREE_GROUPS], key, NULL, error);\n"
-                "    if (status == LMCS_OK)\n        return lmcs_txn_commit(&txn, error);\n",
+                "    if (status == LMCS_OK)\n        status = lmcs_txn_commit(&txn, error);\n"
+                "    if (status == LMCS_OK && commit)\n",
             ),
         ],
     ),

@@ -583,22 +583,42 @@ static void fill_holes(int fd, off_t offset, off_t bytes)
     }
 }
 
+/*
+ * Its zeros are recorded as stores. Only what has file space is looked at: a range may reach to the end of the pool,
+ * and a look at a page of a file in memory gives it some.
+ */
+static void note_punch(int fd, int mode, off_t offset, off_t bytes)
+{
+    int (*real)(int, int, off_t, off_t);
+    REAL("fallocate");
+    pthread_mutex_lock(&recorder.lock);
+    for (off_t at = offset, next, end = offset + bytes; (at = lseek(recorder.fd, at, SEEK_DATA)) >= 0 && at < end;
+         at = next) {
+        next = lseek(recorder.fd, at, SEEK_HOLE);
+        next = next > at && next < end ? next : end;
+        if (real(fd, mode, at, next - at) == 0)
+            look((uint64_t)at, (uint64_t)(next - at));
+    }
+    add(RECORD_PUNCHED, (uint64_t)offset, (uint64_t)bytes, 0);
+    pthread_mutex_unlock(&recorder.lock);
+}
+
 int fallocate(int fd, int mode, off_t offset, off_t bytes)
 {
     int (*real)(int, int, off_t, off_t);
     REAL("fallocate");
     bool punches = (mode & FALLOC_FL_PUNCH_HOLE) != 0, mine = is_recorded(fd);
-    if (punches && mine)
+    if (punches && mine) {
         note_range(RECORD_PUNCH, (uint64_t)offset, (uint64_t)bytes, NULL);
+        note_punch(fd, mode, offset, bytes);
+    }
     int result = real(fd, mode, offset, bytes);
     if (result == 0 && mode == 0)
         fill_holes(fd, offset, bytes);
-    if (result != 0 || !mine)
+    if (result != 0 || !mine || punches)
         return result;
     pthread_mutex_lock(&recorder.lock);
-    if (punches) /* a hole is not looked at later */
-        look((uint64_t)offset, (uint64_t)bytes);
-    add(punches ? RECORD_PUNCHED : RECORD_BACK, (uint64_t)offset, (uint64_t)bytes, 0);
+    add(RECORD_BACK, (uint64_t)offset, (uint64_t)bytes, 0);
     pthread_mutex_unlock(&recorder.lock);
     return result;
 }

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_forged.c - pools that someone made: all checksums are right, and what they vouch for is not. Whoever reads such
+ * a pool, opens it for writing or works with it gets LMCS_DAMAGED or what is there, soon, and nothing outside is
+ * touched.
+ *
+ * They are made by the store's own transactions, from a pool that was sound.
+ */
+#include "support.h"
+
+#include <sys/wait.h>
+
+#include "content.h"
+#include "holders.h"
+#include "shelf.h"
+#include "tree.h"
+
+enum { SECONDS = UNDER_SANITIZER ? 60 : 20 };
+
+static uint64_t save(struct lmcs_pool *pool, const char *const *names, const uint64_t *bytes, size_t count,
+                     unsigned char first)
+{
+    struct lmcs_capture *capture;
+    uint64_t number;
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    for (size_t i = 0; i < count; i++) {
+        struct lmcs_tensor tensor = {.name = names[i], .dtype = LMC_U8, .ndim = 1, .shape = &bytes[i]};
+        unsigned char *data = calloc(1, bytes[i] + 1);
+        const void *from = data;
+        EXPECT(data != NULL);
+        data[0] = (unsigned char)(first + i);
+        OK(lmcs_capture_put(capture, &tensor, &from, 1, &err));
+        free(data);
+    }
+    OK(lmcs_capture_commit(capture, NULL, &number, &err));
+    return number;
+}
+
+static uint64_t save_one(struct lmcs_pool *pool, unsigned char first)
+{
+    const char *name = "t";
+    const uint64_t bytes = 1;
+    return save(pool, &name, &bytes, 1, first);
+}
+
+/* Ended by itself, and well. */
+static void expect_soon(int (*work)(void *argument), void *argument)
+{
+    int status = run_child(work, argument, SECONDS);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* ---- Payloads that overlap ---- */
+
+/* Moves a tensor's payload to where another's is, and some bytes on. */
+static void lay_upon(struct lmcs_pool *pool, const char *name, const char *upon, uint64_t bytes_on)
+{
+    struct lmcs_content content, below;
+    struct lmcs_txn txn;
+    uint64_t id = content_of(pool, "run", 1, name), below_id = content_of(pool, "run", 1, upon);
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_content_get(&txn, id, &content, &err));
+    OK(lmcs_content_get(&txn, below_id, &below, &err));
+    content.parts[0].offset = below.parts[0].offset + bytes_on;
+    OK(lmcs_content_put(&txn, &content, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+}
+
+/* Each is all there, in memory of its own. */
+static int view_them(void *path)
+{
+    struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
+    struct lmcs_snapshot *snapshot;
+    struct lmcs_view *view;
+    OK(lmcs_snapshot_open(pool, "run@1", &snapshot, &err));
+    OK(lmcs_view_open(snapshot, NULL, NULL, 0, LMCS_VIEW_PRIVATE, &view, &err));
+    for (size_t i = 0; i < lmcs_view_count(view); i++)
+        memset(lmcs_view_data(view, i), (int)i + 1, lmcs_view_entry(view, i)->raw_bytes);
+    for (size_t i = 0; i < lmcs_view_count(view); i++) {
+        const unsigned char *data = lmcs_view_data(view, i);
+        for (uint64_t k = 0; k < lmcs_view_entry(view, i)->raw_bytes; k++)
+            EXPECT(data[k] == i + 1);
+    }
+    lmcs_view_close(view);
+    lmcs_snapshot_close(snapshot);
+    close_pool(pool);
+    return 0;
+}
+
+static void payloads_that_overlap(void **state)
+{
+    static const char *const names[] = {"big", "small", "middle"};
+    static const uint64_t bytes[] = {8 << 20, 100, 700000};
+    static const uint64_t places[][2] = {{64, 4096}, {0, 0}, {0, 64}, {(8 << 20) - 64, (8 << 20) - 4096}, {4096, 64}};
+    struct place *place = *state;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        char path[512];
+        place_path(place, "overlap.pool", path);
+        remove(path);
+        struct lmcs_pool *pool = open_quiet(path);
+        save(pool, names, bytes, 3, 0);
+        lay_upon(pool, "small", "big", places[i][0]);
+        lay_upon(pool, "middle", "big", places[i][1]);
+        close_pool(pool);
+        expect_soon(view_them, path);
+    }
+}
+
+/* ---- Counts ---- */
+
+static void counts_of_names(void **state)
+{
+    static const uint64_t counts[] = {0, 1, 2, 4, ((uint64_t)1 << 61) - 4, UINT64_MAX};
+    static const char *const names[] = {"a", "b", "c"};
+    static const uint64_t bytes[] = {1, 1, 1};
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    save(pool, names, bytes, 3, 0);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        struct lmcs_txn txn;
+        struct lmcs_shelf shelf;
+        struct lmcs_record record;
+        struct lmcs_capture *capture;
+        struct lmcs_tensor tensor = {.name = "d", .dtype = LMC_U8, .ndim = 1, .shape = bytes};
+        const void *data = names[0];
+        bool found;
+        OK(lmcs_txn_write(pool, &txn, &err));
+        OK(lmcs_shelf_get(&txn, "run", &shelf, &err));
+        OK(lmcs_record_get(&txn, &shelf, 1, &record, &found, &err));
+        record.df.entry_count = counts[i];
+        OK(lmcs_record_put(&txn, &shelf, &record, &err));
+        OK(lmcs_shelf_save(&txn, &shelf, &err));
+        OK(lmcs_txn_commit(&txn, &err));
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        OK(lmcs_capture_put(capture, &tensor, &data, 1, &err));
+        FAILS(counts[i] == 0 ? LMCS_OK : LMCS_DAMAGED, lmcs_capture_commit(capture, NULL, NULL, &err));
+        if (counts[i] == 0)
+            OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
+    }
+    close_pool(pool);
+}
+
+/* ---- Pages that many refer to ---- */
+
+/* A page, not yet sealed, whose keys, with high words from `first` on, all lead to the same one. */
+static struct lmcs_ref_df many(struct lmcs_txn *txn, uint8_t kind, uint8_t level, struct lmcs_ref_df below,
+                               uint64_t first)
+{
+    enum { WAYS = 100 };
+    struct lmcs_ref_df ref;
+    struct lmcs_node_df *node;
+    OK(lmcs_page_new(txn, kind, level, &ref, &node, &err));
+    for (uint64_t i = 0; i < WAYS; i++) {
+        struct lmcs_key_df key = {first, i};
+        node->low = (uint16_t)(node->low - sizeof key - sizeof below);
+        node->slots[node->count++] = (struct lmcs_slot_df){node->low, sizeof below};
+        memcpy((char *)node + node->low, &key, sizeof key);
+        memcpy((char *)node + node->low + sizeof key, &below, sizeof below);
+    }
+    return ref;
+}
+
+/* As high as trees may be, on a page that is there; each page is sealed before the next one refers to it. */
+static struct lmcs_ref_df raise_upon(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df ref, uint64_t first)
+{
+    for (uint8_t level = 1; level <= LMCS_MAX_LEVEL; level++) {
+        struct lmcs_root_tree_df tree = {.ref = many(txn, kind, level, ref, first), .count = 1};
+        struct lmcs_node_df *node = lmcs_page_dirty(txn, tree.ref.offset);
+        node->check = lmcs_page_check(node, node->self);
+        ref = (struct lmcs_ref_df){tree.ref.offset, node->check};
+    }
+    return ref;
+}
+
+/* In a transaction of its own, for a page that is new can't be met again while a tree is sealed. */
+static struct lmcs_ref_df raise_and_commit(struct lmcs_pool *pool, uint8_t kind, struct lmcs_ref_df ref, uint64_t first)
+{
+    struct lmcs_txn txn;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    ref = raise_upon(&txn, kind, ref, first);
+    OK(lmcs_txn_commit(&txn, &err));
+    return ref;
+}
+
+static void load_shelf(struct lmcs_pool *pool, struct lmcs_shelf *shelf)
+{
+    struct lmcs_txn txn;
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, "run", shelf, &err));
+    lmcs_txn_end(&txn);
+}
+
+static void save_shelf(struct lmcs_pool *pool, struct lmcs_shelf *shelf)
+{
+    struct lmcs_txn txn;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_save(&txn, shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+}
+
+static int look_before(void *path)
+{
+    struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
+    struct lmcs_snapshot *snapshot;
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_open(pool, "run@latest~1", &snapshot, &err));
+    close_pool(pool);
+    return 0;
+}
+
+static int list_newest(void *path)
+{
+    struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
+    uint64_t numbers[4];
+    size_t count;
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_newest(pool, "run", UINT64_MAX, numbers, 4, &count, &err));
+    close_pool(pool);
+    return 0;
+}
+
+static int capture_more(void *path)
+{
+    struct lmcs_pool *pool = open_quiet(path);
+    struct lmcs_capture *capture;
+    enum lmcs_status status = lmcs_capture_begin(pool, "run", &capture, &err);
+    if (status == LMCS_OK)
+        lmcs_capture_abort(capture);
+    EXPECT(status == LMCS_OK || status == LMCS_DAMAGED);
+    close_pool(pool);
+    return 0;
+}
+
+static void an_index_of_shared_pages(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_shelf shelf;
+    save_one(pool, 1);
+    load_shelf(pool, &shelf);
+    struct lmcs_ref_df *numbers = &lmcs_shelf_tree(&shelf, LMCS_TREE_NUMBERS)->ref;
+    *numbers = raise_and_commit(pool, LMCS_TREE_NUMBERS, *numbers, 0);
+    save_shelf(pool, &shelf);
+    close_pool(pool);
+    expect_soon(look_before, place->pool);
+    expect_soon(list_newest, place->pool);
+    expect_soon(capture_more, place->pool);
+}
+
+static int open_to_write(void *path)
+{
+    struct lmcs_pool *pool;
+    FAILS(LMCS_DAMAGED, lmcs_pool_open(path, LMCS_OPEN_WRITE, NULL, &pool, &err));
+    return 0;
+}
+
+/* What a restore has left is removed when the pool is opened. */
+static void a_staging_shelf_of_shared_pages(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_shelf shelf;
+    save_one(pool, 1);
+    load_shelf(pool, &shelf);
+    struct lmcs_ref_df *times = &lmcs_shelf_tree(&shelf, LMCS_TREE_TIMES)->ref;
+    *times = raise_and_commit(pool, LMCS_TREE_TIMES, *times, 0);
+    *lmcs_shelf_tree(&shelf, LMCS_TREE_NUMBERS) = (struct lmcs_root_tree_df){.count = 0};
+    shelf.df.flags |= LMCS_SHELF_STAGING;
+    shelf.df.latest = shelf.df.snapshot_count = 0;
+    save_shelf(pool, &shelf);
+    close_pool(pool);
+    expect_soon(open_to_write, place->pool);
+}
+
+static void forge_manifest(struct lmcs_pool *pool, uint64_t number)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, "run", &shelf, &err));
+    OK(lmcs_record_get(&txn, &shelf, number, &record, &found, &err));
+    record.df.manifest = raise_upon(&txn, LMCS_TREE_MANIFEST, record.df.manifest, 0);
+    OK(lmcs_record_put(&txn, &shelf, &record, &err));
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+}
+
+static int remove_first(void *path)
+{
+    struct lmcs_pool *pool = open_quiet(path);
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    close_pool(pool);
+    return 0;
+}
+
+static int remove_second(void *path)
+{
+    struct lmcs_pool *pool = open_quiet(path);
+    FAILS(LMCS_DAMAGED, lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
+    close_pool(pool);
+    return 0;
+}
+
+static int find_holders(void *path)
+{
+    struct lmcs_pool *pool = open_quiet(path);
+    struct lmcs_holders holders;
+    const uint64_t content = 1;
+    bool whole;
+    OK(lmcs_holders_find(pool, &content, 1, &holders, &whole, &err));
+    EXPECT(!whole);
+    lmcs_holders_free(&holders);
+    close_pool(pool);
+    return 0;
+}
+
+static void a_manifest_of_shared_pages(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    save_one(pool, 1);
+    save_one(pool, 2);
+    EXPECT(content_of(pool, "run", 1, "t") == 1);
+    forge_manifest(pool, 2);
+    close_pool(pool);
+    expect_soon(remove_second, place->pool); /* its own pages */
+    expect_soon(remove_first, place->pool);  /* those of the newer neighbour */
+    pool = open_quiet(place->pool);
+    forge_manifest(pool, 1);
+    close_pool(pool);
+    expect_soon(find_holders, place->pool);
+}
+
+/* A reference to a page that the transaction has only now taken. */
+static int seal_new_pages(void *path)
+{
+    struct lmcs_pool *pool = open_quiet(path);
+    struct lmcs_txn txn;
+    struct lmcs_root_tree_df tree = {.count = 1};
+    uint64_t value = 1;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_tree_put(&txn, LMCS_TREE_TIMES, &tree, (struct lmcs_key_df){0, 0}, &value, sizeof value, &err));
+    for (uint8_t level = 1; level <= LMCS_MAX_LEVEL; level++)
+        tree.ref = many(&txn, LMCS_TREE_TIMES, level, tree.ref, 0);
+    FAILS(LMCS_DAMAGED, lmcs_tree_seal(&txn, LMCS_TREE_TIMES, &tree, &err));
+    lmcs_txn_end(&txn);
+    close_pool(pool);
+    return 0;
+}
+
+static void new_pages_that_are_shared(void **state)
+{
+    struct place *place = *state;
+    close_pool(open_quiet(place->pool));
+    expect_soon(seal_new_pages, place->pool);
+}
+
+/* ---- Leaves out of order ---- */
+
+/* Whoever asks for the next number, and then for the next one again, comes to an end. */
+static void numbers_that_come_back(void **state)
+{
+    enum { STEPS = 200 };
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_root_tree_df first = {.count = 0}, second = first, tree = first;
+    static const unsigned char value[600];
+    struct lmcs_shelf shelf = {.df = {.id = 1}};
+    struct lmcs_node_df *node;
+    struct lmcs_txn txn;
+    uint64_t number = 0, steps = 0;
+    enum lmcs_status status = LMCS_OK;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    for (uint64_t i = 5; i < 7; i++)
+        OK(lmcs_tree_put(&txn, LMCS_TREE_NUMBERS, &first, (struct lmcs_key_df){i, 0}, value, sizeof value, &err));
+    for (uint64_t i = 3; i < 5; i++)
+        OK(lmcs_tree_put(&txn, LMCS_TREE_NUMBERS, &second, (struct lmcs_key_df){i, 0}, value, sizeof value, &err));
+    tree.ref = many(&txn, LMCS_TREE_NUMBERS, 1, first.ref, 100);
+    node = lmcs_page_dirty(&txn, tree.ref.offset);
+    memcpy((char *)node + node->slots[1].offset + sizeof(struct lmcs_key_df), &second.ref, sizeof second.ref);
+    *lmcs_shelf_tree(&shelf, LMCS_TREE_NUMBERS) = tree;
+    while (status == LMCS_OK && steps++ < STEPS) {
+        status = lmcs_record_after(&txn, &shelf, number, &number, &err);
+        if (status == LMCS_OK && number == 0)
+            break;
+    }
+    EXPECT(status == LMCS_DAMAGED);
+    lmcs_txn_end(&txn);
+    close_pool(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        IN_MEMORY(payloads_that_overlap),      IN_MEMORY(counts_of_names),
+        IN_MEMORY(an_index_of_shared_pages),   ON_BOTH(a_staging_shelf_of_shared_pages),
+        IN_MEMORY(a_manifest_of_shared_pages), IN_MEMORY(new_pages_that_are_shared),
+        IN_MEMORY(numbers_that_come_back),
+    };
+    return cmocka_run_group_tests_name("forged", tests, NULL, NULL);
+}
