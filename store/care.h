@@ -43,6 +43,7 @@ enum lmcs_status lmcs_parity_drop(struct lmcs_txn *txn, uint64_t content, bool *
 enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32_t data, uint32_t parity,
                                   struct lmcs_error *error);
 
+/* Whether it is asked for. */
 enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *wanted, bool *found,
                                     struct lmcs_error *error);
 

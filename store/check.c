@@ -55,10 +55,25 @@ static void bad_range(void *context, uint64_t first_byte, uint64_t bytes, const 
     tell(context, why, first_byte, bytes);
 }
 
-/* Pins a content, unless it has gone meanwhile. */
-static enum lmcs_status hold_content(struct verifying *v, struct lmcs_chain *chain, struct lmcs_identity *identity,
-                                     bool *found, struct lmcs_error *error)
+/* A content under way, with what it rests on: pinned. */
+struct held {
+    struct lmcs_chain chain;
+    struct lmcs_identity identity;
+    struct lmcs_content link; /* of raw bytes: the one that may take their place; id 0: none */
+};
+
+static void let_go(struct verifying *v, const struct held *held)
 {
+    lmcs_chain_unpin(v->pool, &held->chain);
+    if (held->link.id != 0)
+        lmcs_payload_unpin(v->pool->lease, &held->link);
+}
+
+/* Pins a content, unless it has gone meanwhile. */
+static enum lmcs_status hold_content(struct verifying *v, struct held *held, bool *found, struct lmcs_error *error)
+{
+    struct lmcs_chain *chain = &held->chain;
+    struct lmcs_identity *identity = &held->identity;
     struct lmcs_txn txn;
     struct lmcs_content content;
     enum lmcs_status status = lmcs_txn_read(v->pool, &txn, error);
@@ -73,6 +88,18 @@ static enum lmcs_status hold_content(struct verifying *v, struct lmcs_chain *cha
     }
     if (status == LMCS_OK && *found)
         status = lmcs_chain_pin(v->pool, chain, error);
+    held->link.id = 0;
+    if (status == LMCS_OK && *found && content.df.payload == LMCS_PAYLOAD_RAW && content.link != 0) {
+        status = lmcs_content_get(&txn, content.link, &held->link, error);
+        if (status == LMCS_OK)
+            status = lmcs_payload_pin(v->pool->lease, &held->link, error);
+        if (status == LMCS_DAMAGED) { /* the check of the structure has told of it */
+            held->link.id = 0;
+            status = LMCS_OK;
+        }
+        if (status != LMCS_OK)
+            lmcs_chain_unpin(v->pool, chain);
+    }
     lmcs_txn_end(&txn);
     return status;
 }
@@ -98,41 +125,48 @@ static struct lmcs_known_content *link_of(const struct verifying *v, const struc
     return i < chain->line ? find_known(v, chain->links[newest + i].id) : NULL;
 }
 
-/* Whether a line that has been read leads to this very content: the headers say so. */
-static enum lmcs_status look_at_heads(struct verifying *v, const struct lmcs_chain *chain,
-                                      const struct lmcs_identity *identity, struct lmcs_error *error)
+/* All of it; but what a link leads to, which has been verified, is only compared with that. */
+static enum lmcs_status read_held(struct verifying *v, const struct held *held, struct lmcs_error *error)
 {
-    struct lmcs_reader *reader = NULL;
-    enum lmcs_status status = lmcs_reader_open(v->pool, chain, identity->name, identity->df.dtype, identity->df.ndim,
-                                               identity->shape, &reader, error);
-    lmcs_reader_close(reader);
+    const struct lmcs_chain *chain = &held->chain;
+    const struct lmcs_content *top = &chain->links[0];
+    const struct lmcs_identity *identity = &held->identity;
+    const struct lmcs_identity_df *df = &identity->df;
+    struct lmcs_bad_range bad = {bad_range, v};
+    struct lmcs_known_content *link = link_of(v, chain, 0);
+    if (link != NULL && link->is_verified && top->df.payload == LMCS_PAYLOAD_LINKED)
+        return lmcs_link_check(v->pool, &chain->links[1], top, identity->name, df->dtype, df->ndim, identity->shape,
+                               error);
+    if (link != NULL && link->is_verified)
+        return LMCS_OK;
+    enum lmcs_status status =
+        lmcs_chain_read(v->pool, chain, identity->name, df->dtype, df->ndim, identity->shape, NULL, &bad, error);
+    bool sound = status == LMCS_OK && v->told == 0;
+    for (size_t i = 0; sound && (link = link_of(v, chain, i)) != NULL; i++)
+        link->is_verified = true;
+    /* Of a link that is damaged itself, that is told. */
+    link = sound && held->link.id != 0 ? find_known(v, held->link.id) : NULL;
+    if (link != NULL && link->is_verified &&
+        lmcs_link_check(v->pool, &held->link, top, identity->name, df->dtype, df->ndim, identity->shape, NULL) ==
+            LMCS_DAMAGED)
+        tell(v, "the link that was to take its place leads to other bytes; the tensor itself is not damaged", 0, 0);
     return status;
 }
 
 static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *error)
 {
-    struct lmcs_chain chain;
-    struct lmcs_identity identity;
-    struct lmcs_bad_range bad = {bad_range, v};
+    struct held held;
     bool found = false;
     v->told = 0;
     v->tensor = "";
-    enum lmcs_status status = hold_content(v, &chain, &identity, &found, error);
-    struct lmcs_known_content *link = status == LMCS_OK && found ? link_of(v, &chain, 0) : NULL;
-    if (link != NULL && link->is_verified) {
-        status = look_at_heads(v, &chain, &identity, error);
-        lmcs_chain_unpin(v->pool, &chain);
-    } else if (status == LMCS_OK && found) {
-        status = lmcs_chain_read(v->pool, &chain, identity.name, identity.df.dtype, identity.df.ndim, identity.shape,
-                                 NULL, &bad, error);
-        lmcs_chain_unpin(v->pool, &chain);
-        bool sound = status == LMCS_OK && v->told == 0;
-        for (size_t i = 0; sound && (link = link_of(v, &chain, i)) != NULL; i++)
-            link->is_verified = true;
+    enum lmcs_status status = hold_content(v, &held, &found, error);
+    if (status == LMCS_OK && found) {
+        status = read_held(v, &held, error);
+        let_go(v, &held);
     }
     if (status == LMCS_OK && found) {
         v->report->contents++;
-        v->report->bytes_read += chain.links[0].df.raw_bytes;
+        v->report->bytes_read += held.chain.links[0].df.raw_bytes;
     }
     if (status == LMCS_DAMAGED && v->told == 0)
         tell(v, error->message, 0, v->known->raw_bytes);

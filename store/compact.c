@@ -49,7 +49,6 @@
 #define BACKGROUND_NICE 10
 #define RETRY_SECONDS   1
 #define MOST_SUSPECTS   64u
-#define WHOLE_LINES     4096u
 #define SCRUB_RATE      ((uint64_t)256 << 20) /* bytes a second, within a content: on the whole far fewer */
 
 struct lmcs_compactor {
@@ -66,7 +65,8 @@ struct lmcs_compactor {
     unsigned paused;
     uint64_t compacted_contents;
     char error[256];
-    struct lmcs_scrub_turn scrub; /* the thread's own */
+    struct lmcs_scrub_turn scrub;        /* the thread's own */
+    struct lmcs_known_lines known_lines; /* under `round` */
 };
 
 struct candidate {
@@ -106,8 +106,8 @@ struct round {
     uint64_t next_ns;                 /* when it may go on, with a limited rate */
     uint64_t suspects[MOST_SUSPECTS]; /* contents that were found damaged, they or what they rest on */
     size_t suspect_count;
-    uint64_t whole_lines[WHOLE_LINES]; /* by their newest links: lines that were found whole, for the arrays to come */
-    bool is_damaged;                   /* something was passed over, and what is wrong with it */
+    uint64_t since_ns; /* when it began, or the first of those that follow one another until nothing is left to do */
+    bool is_damaged;   /* something was passed over, and what is wrong with it */
     struct lmcs_error damage;
 };
 
@@ -478,6 +478,14 @@ static enum lmcs_status look_at_suspects(struct round *round, struct lmcs_error 
     return status;
 }
 
+/* Something of it is damaged. Its newest link goes when nothing comes to be stored by it; what is below is looked at. */
+static void suspect_line(struct round *round, const struct lmcs_chain *line)
+{
+    const size_t count = line->line > 1 ? 2 : line->length;
+    for (size_t i = 0; i < count; i++)
+        suspect(round, line->links[i].id);
+}
+
 static enum lmcs_status code_one(struct round *round, struct batch *batch, const struct candidate *candidate,
                                  struct lmcs_error *error)
 {
@@ -487,6 +495,8 @@ static enum lmcs_status code_one(struct round *round, struct batch *batch, const
     recode->chain_bound = candidate->chain;
     recode->successor = candidate->successor;
     recode->place = candidate->place;
+    recode->known = &round->compactor->known_lines;
+    recode->known_since_ns = round->since_ns;
     enum lmcs_status status = lmcs_recode_begin(recode, round->pool, &batch->region, candidate->content,
                                                 candidate->base, round->background, error);
     if (status != LMCS_OK) {
@@ -494,13 +504,9 @@ static enum lmcs_status code_one(struct round *round, struct batch *batch, const
         return is_of_one_content(round, candidate->content, status) ? LMCS_OK : status;
     }
     bool linked = false;
-    uint64_t link = recode->chain.links[0].link, *whole_line = &round->whole_lines[link % WHOLE_LINES];
-    recode->line_is_whole = *whole_line == link;
     status = recode->has_base ? LMCS_OK : lmcs_recode_linked(recode, &linked, error);
-    if (linked)
-        *whole_line = link;
-    if (recode->broken != 0)
-        suspect(round, recode->broken);
+    if (recode->line_is_damaged)
+        suspect_line(round, &recode->base);
     if (status == LMCS_OK && !linked)
         status = lmcs_recode_encode(recode, error);
     if (status == LMCS_DAMAGED && recode->has_base) { /* it may be the base: what it would rest on must be sound */
@@ -1110,6 +1116,7 @@ static enum lmcs_status run_until_idle(struct round *round, struct lmcs_error *e
 {
     enum lmcs_status status;
     round->compactor = round->pool->compactor;
+    round->since_ns = lmcs_now_ns();
     do {
         round->worked = false;
         status = round->urgent ? LMCS_OK : prune(round, LMCS_PRUNE_SURPLUS, error);

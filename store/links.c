@@ -11,6 +11,9 @@
  *   - the arrays before a step are those that one link leads to, in order, or have no link at all and become keyframes:
  *     a line is straight, and reading it needs one state;
  *   - no delta rests on an array that has a link: chains of deltas and lines of links are not mixed.
+ *
+ * Raw bytes may have rotted since they were captured. So a link counts only when those before the step have the hashes
+ * that they were written with, as its verification finds, and when it leads to the digests of those after it.
  */
 #include "links.h"
 
@@ -23,6 +26,7 @@
 #include "guard.h"
 #include "link_jobs.h"
 #include "recode.h"
+#include "scan.h"
 #include "shelf.h"
 #include "snapshot.h"
 #include "tree.h"
@@ -268,6 +272,23 @@ static enum lmcs_status make(struct linking *l, struct making *m, struct rule *r
     return status;
 }
 
+/* Says which of the arrays are damaged: it may be any of them. */
+static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; (status == LMCS_OK || status == LMCS_DAMAGED) && i < m->pinned; i++) {
+        const struct lmcs_content *content = i % 2 == 0 ? &m->before[i / 2] : &m->after[i / 2];
+        const struct lmcs_bytes bytes = lmcs_bytes_of_pool(l->turn->pool->media, content);
+        struct lmcs_scan scan = {.blocks = 0};
+        status =
+            lmcs_scan(&bytes, content, &m->identity, l->turn->serial ? NULL : l->turn->pool->workers, &scan, error);
+        if (status == LMCS_OK && !lmcs_scan_is_clean(&scan))
+            l->turn->suspect(l->turn->context, content->id);
+        lmcs_scan_free(&scan);
+    }
+    return status == LMCS_DAMAGED ? LMCS_OK : status;
+}
+
 /* ---- Entering them ---- */
 
 static bool same_payload(const struct lmcs_content *a, const struct lmcs_content *b)
@@ -358,13 +379,11 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
         l->batch_bytes += job->raw_bytes * job->arrays;
         return LMCS_OK;
     }
-    put_down(l, m);
-    if (status == LMCS_DAMAGED) { /* of one parameter: any of its arrays may be what is */
-        for (uint32_t i = 0; i < 2 * job->arrays; i++)
-            l->turn->suspect(l->turn->context, i % 2 == 0 ? job->before[i / 2] : job->after[i / 2]);
+    if (status == LMCS_DAMAGED) { /* of one parameter: the others are linked all the same */
         note(l, LMCS_LINKS_NOT_RAW);
-        status = LMCS_OK;
+        status = tell_damaged(l, m, error);
     }
+    put_down(l, m);
     return status;
 }
 

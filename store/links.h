@@ -21,7 +21,8 @@ struct lmcs_links_turn {
 
 /*
  * Makes what links can be made, while both snapshots are raw, and notes at the newer one what came of it. The arrays
- * after the step stay raw for now: each knows the link that it can be stored by when its own turn has come.
+ * after the step stay raw for now: each knows the link that it can be stored by when its own turn has come. A link is
+ * made only between bytes that are still what was written, on both sides of the step.
  */
 enum lmcs_status lmcs_links_make(struct lmcs_links_turn *turn, struct lmcs_error *error);
 

@@ -266,7 +266,10 @@ static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool
     return lmcs_parity_put(txn, m->of.id, &record, error);
 }
 
-/* One commit for all of a batch. What can't be made for another reason than damage is no longer asked for either. */
+/*
+ * One commit for all of a batch. What has gone, or has no bytes of its own, is no longer asked for either; what is
+ * damaged, or was stored anew meanwhile, still is.
+ */
 static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region *region, struct making *items,
                                      const uint64_t *contents, size_t count, size_t *entered, struct lmcs_error *error)
 {
@@ -282,7 +285,7 @@ static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region 
         if (items[i].worthwhile)
             status = enter(&txn, &items[i], &done, error);
         *entered += done;
-        if (status == LMCS_OK && !items[i].is_damaged)
+        if (status == LMCS_OK && !items[i].is_damaged && done == items[i].worthwhile)
             status = lmcs_parity_want(&txn, contents[i], 0, 0, error);
     }
     if (status == LMCS_OK)

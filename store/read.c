@@ -10,7 +10,9 @@
  * culprit.
  *
  * A line of links is undone for all arrays of its state together, from blocks of those that it begins with: that is one
- * call of the codec, which vouches for the state at the end. The array that is wanted goes to the caller's memory.
+ * call of the codec, which vouches for the state at the end. The array that is wanted goes to the caller's memory. To
+ * verify, what it begins with is compared with its own checksums too: a link that was made from damaged bytes leads from
+ * these to the right state, and from the right ones to another.
  */
 #include "read.h"
 
@@ -50,6 +52,8 @@ struct reading {
     unsigned char *buffers[LMC_MAX_BASES];              /* of a line: for each array ... */
     const struct lmcs_content *contents[LMC_MAX_BASES]; /* ... and what is stored as it; NULL: that is not known */
     bool in_place;        /* bytes of the pool are used where they are mapped: a guard would hold */
+    bool only_stored;     /* nothing is decoded: what is stored is held against its checksums ... */
+    size_t stored_links;  /* ... of so many links of a line, the newest; and of what it begins with, when of all */
     pthread_mutex_t lock; /* guards what follows */
     struct scratch *free;
     bool failed;
@@ -285,30 +289,42 @@ static bool leads_from(const struct reading *r, size_t i)
     return sound;
 }
 
+/* Reads the header of a link, and compares it with its record. */
+static enum lmcs_status open_one_link(struct reading *r, size_t i, const char *name, struct lmcs_error *error)
+{
+    const struct lmc_frame *frame = &r->links[i].frame;
+    struct lmc_hash digest;
+    enum lmcs_status status = read_header(r, i, name, error);
+    if (status == LMCS_OK &&
+        (frame->output_count != r->arrays || frame->base_count != r->arrays ||
+         !lmcs_link_digest(frame, r->ndim, r->shape, &digest) || !is_digest_of(&digest, r->links[i].content)))
+        return fail_link(r, name, "a link is not the one that its record describes", error);
+    return status;
+}
+
+/* Whether what is stored as array `i` is what the newest link leads to. */
+static bool is_led_to(const struct reading *r, size_t i)
+{
+    struct lmc_hash digest;
+    return i < r->arrays && r->dtype == LMC_F32 &&
+           lmc_link_digest(&r->links[r->newest].frame, (uint32_t)i, r->ndim, r->shape, &digest) == LMC_OK &&
+           is_digest_of(&digest, r->contents[i]);
+}
+
 static enum lmcs_status open_line(struct reading *r, const char *name, struct lmcs_error *error)
 {
     const struct lmcs_content *top = &r->chain->links[0];
     enum lmcs_status status = LMCS_OK;
-    struct lmc_hash digest;
     size_t end = r->newest + r->chain->line;
-    for (size_t i = r->newest; status == LMCS_OK && i < end; i++) {
-        status = read_header(r, i, name, error);
-        if (status == LMCS_OK &&
-            (r->links[i].frame.output_count != r->arrays || r->links[i].frame.base_count != r->arrays ||
-             !lmcs_link_digest(&r->links[i].frame, r->ndim, r->shape, &digest) ||
-             !is_digest_of(&digest, r->links[i].content)))
-            return fail_link(r, name, "a link is not the one that its record describes", error);
-    }
+    for (size_t i = r->newest; status == LMCS_OK && i < end; i++)
+        status = open_one_link(r, i, name, error);
     for (size_t i = r->newest; status == LMCS_OK && i < end; i++)
         if (!leads_from(r, i))
             return fail_link(r, name, "a link leads from another state than the one before it", error);
     if (top->df.payload == LMCS_PAYLOAD_LINKED && top->df.output < LMC_MAX_BASES)
         r->contents[top->df.output] = top;
     for (size_t i = 0; status == LMCS_OK && i < LMC_MAX_BASES; i++)
-        if (r->contents[i] != NULL &&
-            (i >= r->arrays || r->dtype != LMC_F32 ||
-             lmc_link_digest(&r->links[r->newest].frame, (uint32_t)i, r->ndim, r->shape, &digest) != LMC_OK ||
-             !is_digest_of(&digest, r->contents[i])))
+        if (r->contents[i] != NULL && !is_led_to(r, i))
             return fail_link(r, name, "its link's digest is not the one in its record", error);
     return status;
 }
@@ -534,6 +550,17 @@ static enum lmcs_status undo_once(struct undoing *u, bool checked)
     return status;
 }
 
+/* For coded blocks of a line. False: without memory. */
+static bool make_room(struct scratch *scratch, uint64_t bytes)
+{
+    if (scratch->line_bytes > bytes)
+        return true;
+    free(scratch->line);
+    scratch->line = malloc(bytes + bytes / 4 + 1);
+    scratch->line_bytes = scratch->line != NULL ? bytes + bytes / 4 + 1 : 0;
+    return scratch->line != NULL;
+}
+
 /* Blocks `block` of all links of the line: where they are mapped, or else copied, one behind the other. */
 static enum lmcs_status read_line(struct reading *r, uint64_t block, uint64_t bytes, bool in_place,
                                   struct scratch *scratch, struct lmc_link_step *steps, const char **why,
@@ -556,14 +583,8 @@ static enum lmcs_status read_line(struct reading *r, uint64_t block, uint64_t by
         else
             total += coded.coded_bytes;
     }
-    if (scratch->line_bytes < total + 1) {
-        free(scratch->line);
-        scratch->line_bytes = 0;
-        scratch->line = malloc(total + total / 4 + 1);
-        if (scratch->line == NULL)
-            return lmcs_fail_memory(error);
-        scratch->line_bytes = total + total / 4 + 1;
-    }
+    if (!make_room(scratch, total))
+        return lmcs_fail_memory(error);
     for (size_t i = 0; status == LMCS_OK && i < r->chain->line; i++) {
         const struct link *link = &r->links[r->newest + r->chain->line - 1 - i];
         if (steps[i].coded != NULL)
@@ -661,7 +682,7 @@ static enum lmcs_status undo_line(struct reading *r, uint64_t block, struct line
     return run.result == LMC_OK && !way->failed ? LMCS_OK : LMCS_DAMAGED;
 }
 
-/* One block of all arrays, each into its buffer or, where there is none, to nowhere. */
+/* One block of all arrays, each into its buffer or, where there is none, to nowhere; without any, it is verified. */
 static enum lmcs_status undo_line_block(struct reading *r, uint64_t block, void *const *targets,
                                         struct scratch *scratch, const char **why, struct lmcs_error *error)
 {
@@ -680,6 +701,81 @@ static enum lmcs_status undo_line_block(struct reading *r, uint64_t block, void 
     way = (struct line_way){.checked = true};
     return undo_line(r, block, &way, state, scratch, why, error);
 }
+
+/* ---- Stored bytes alone ---- */
+
+static void check_coded(void *context)
+{
+    struct step *s = context;
+    uint64_t at;
+    s->is_right = lmc_hash64(s->stored, s->stored_bytes, s->u->block) ==
+                  lmc_frame_block(&s->link->frame, s->u->block, &at).coded_hash;
+}
+
+/* A coded block, where it is mapped, or copied. */
+static enum lmcs_status check_coded_block(struct step *s)
+{
+    struct undoing *u = s->u;
+    uint64_t at;
+    enum lmcs_status status = LMCS_OK;
+    s->stored_bytes = lmc_frame_block(&s->link->frame, u->block, &at).coded_bytes;
+    s->stored = stored_at(u, s->link, at, s->stored_bytes);
+    if (s->stored != NULL) {
+        struct lmcs_guarded mapped = {s->stored, s->stored_bytes};
+        u->is_unreadable = !lmcs_guard(&mapped, 1, check_coded, s);
+        status = u->is_unreadable ? LMCS_DAMAGED : LMCS_OK;
+    } else {
+        if (!make_room(u->scratch, s->stored_bytes))
+            return lmcs_fail_memory(u->error);
+        s->stored = u->scratch->line;
+        status = copy_stored(u->r, s->link, at, u->scratch->line, s->stored_bytes, u->error);
+        if (status == LMCS_OK)
+            check_coded(s);
+    }
+    if (status == LMCS_OK && !s->is_right) {
+        u->why = "the checksum of a coded block does not match";
+        return LMCS_DAMAGED;
+    }
+    return status;
+}
+
+/* One block of the newest links of a line, and of what it begins with when these are all. */
+static enum lmcs_status check_stored(struct undoing *u)
+{
+    struct reading *r = u->r;
+    bool all = r->stored_links == r->chain->line;
+    size_t end = all ? r->chain->length : r->newest + r->stored_links;
+    enum lmcs_status status = LMCS_OK;
+    u->why = NULL;
+    u->is_unreadable = false;
+    for (size_t i = r->newest; status == LMCS_OK && i < end; i++) {
+        struct step step = {.u = u, .link = &r->links[i], .checked = true};
+        status = step.link->content->df.payload == LMCS_PAYLOAD_RAW ? read_raw_block(&step, u->scratch->blocks[0])
+                                                                    : check_coded_block(&step);
+    }
+    return status;
+}
+
+static enum lmcs_status check_stored_block(struct reading *r, uint64_t block, struct scratch *scratch, const char **why,
+                                           struct lmcs_error *error)
+{
+    uint64_t left = r->raw_bytes - block * LMC_BLOCK_BYTES;
+    struct undoing u = {.r = r,
+                        .block = block,
+                        .bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES,
+                        .scratch = scratch,
+                        .in_place = r->in_place,
+                        .error = error};
+    enum lmcs_status status = check_stored(&u);
+    if (u.is_unreadable) {
+        u.in_place = false;
+        status = check_stored(&u);
+    }
+    *why = u.why;
+    return status;
+}
+
+/* ---- All blocks ---- */
 
 /* Notes a damaged block for the message at the end. False: without memory. */
 static bool note_lost(struct reading *r, uint64_t block)
@@ -708,6 +804,8 @@ static enum lmcs_status undo_links(struct undoing *u, bool checked)
 static enum lmcs_status undo_block(struct reading *r, uint64_t block, void *target, struct scratch *scratch,
                                    const char **why, struct lmcs_error *error)
 {
+    if (r->only_stored)
+        return check_stored_block(r, block, scratch, why, error);
     if (r->arrays > 0) {
         void *targets[LMC_MAX_BASES] = {NULL};
         for (size_t i = 0; i < r->arrays; i++)
@@ -901,6 +999,53 @@ enum lmcs_status lmcs_chain_read_arrays(struct lmcs_pool *pool, const struct lmc
         r.buffers[i] = buffers[i];
     }
     return read_all(&r, name, error);
+}
+
+enum lmcs_status lmcs_line_check(struct lmcs_pool *pool, const struct lmcs_chain *chain, size_t links, const char *name,
+                                 uint32_t dtype, uint32_t ndim, const uint64_t *shape, struct lmcs_error *error)
+{
+    struct reading r = {.pool = pool,
+                        .chain = chain,
+                        .raw_bytes = chain->links[0].df.raw_bytes,
+                        .dtype = dtype,
+                        .ndim = ndim,
+                        .shape = shape,
+                        .only_stored = true,
+                        .stored_links = links};
+    return read_all(&r, name, error);
+}
+
+enum lmcs_status lmcs_link_check(struct lmcs_pool *pool, const struct lmcs_content *link,
+                                 const struct lmcs_content *content, const char *name, uint32_t dtype, uint32_t ndim,
+                                 const uint64_t *shape, struct lmcs_error *error)
+{
+    struct lmcs_chain *chain = calloc(1, sizeof *chain);
+    uint64_t expected;
+    if (chain == NULL)
+        return lmcs_fail_memory(error);
+    chain->length = chain->line = 1;
+    chain->links[0] = *link;
+    struct reading r = {.pool = pool,
+                        .chain = chain,
+                        .arrays = link->df.base_count,
+                        .raw_bytes = link->df.raw_bytes,
+                        .dtype = dtype,
+                        .ndim = ndim,
+                        .shape = shape};
+    r.links[0].content = &chain->links[0];
+    enum lmcs_status status = LMCS_OK;
+    if (!lmcs_shape_bytes(dtype, ndim, shape, &expected) || expected != r.raw_bytes ||
+        content->df.raw_bytes != r.raw_bytes)
+        status = fail_link(&r, name, "its size is not that of its shape", error);
+    else
+        status = open_one_link(&r, 0, name, error);
+    if (content->df.output < LMC_MAX_BASES)
+        r.contents[content->df.output] = content;
+    if (status == LMCS_OK && !is_led_to(&r, content->df.output))
+        status = fail_link(&r, name, "its link's digest is not the one in its record", error);
+    end_reading(&r);
+    free(chain);
+    return status;
 }
 
 /* ---- Block by block ---- */

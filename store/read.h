@@ -40,8 +40,8 @@ struct lmcs_bad_range {
 };
 
 /*
- * Decodes (or copies) the whole content into `buffer` (links[0].df.raw_bytes; NULL: only verify), with the pool's
- * threads, verifying every checksum: coded blocks, decoded blocks, and the digest. The caller holds pins.
+ * Decodes (or copies) the whole content into `buffer` (links[0].df.raw_bytes; NULL: only verify, and all that it rests
+ * on), with the pool's threads, verifying every checksum: coded blocks, decoded blocks, and the digest. The caller holds pins.
  * LMCS_DAMAGED names the tensor by `name` and the range; `bad`, which may be NULL, is told of every damaged range,
  * and then reading goes on to the end.
  */
@@ -58,6 +58,19 @@ enum lmcs_status lmcs_chain_read_arrays(struct lmcs_pool *pool, const struct lmc
                                         uint32_t ndim, const uint64_t *shape,
                                         const struct lmcs_content *const *contents, void *const *buffers,
                                         struct lmcs_error *error);
+
+/*
+ * Whether a line of links still is what was written, without decoding any of it: all headers, that each link leads from
+ * where the one before it leads to, and the checksums of what is stored of its `links` newest links; of all of them:
+ * also of the arrays that it begins with. A link was decoded when it was made, between bytes with the digests that its
+ * header names; as long as this holds, it gives the same again. `chain` is that of the newest link. LMCS_DAMAGED: no.
+ */
+enum lmcs_status lmcs_line_check(struct lmcs_pool *pool, const struct lmcs_chain *chain, size_t links, const char *name,
+                                 uint32_t dtype, uint32_t ndim, const uint64_t *shape, struct lmcs_error *error);
+/* Whether a content is the array that a link leads to, by the link's header, of which the caller holds a pin. */
+enum lmcs_status lmcs_link_check(struct lmcs_pool *pool, const struct lmcs_content *link,
+                                 const struct lmcs_content *content, const char *name, uint32_t dtype, uint32_t ndim,
+                                 const uint64_t *shape, struct lmcs_error *error);
 
 /* What a link's record has as its digest: of those of all arrays, after the step and before it. */
 bool lmcs_link_digest(const struct lmc_frame *frame, uint32_t ndim, const uint64_t *shape, struct lmc_hash *digest);

@@ -15,7 +15,8 @@
 
 #include "care.h"
 #include "coding.h"
-#include "scan.h"
+
+#define KNOWN_NS ((uint64_t)60 * 1000000000) /* what was looked at longer ago may have changed */
 
 /* ---- Begin and end ---- */
 
@@ -92,7 +93,7 @@ enum lmcs_status lmcs_recode_begin(struct lmcs_recode *recode, struct lmcs_pool 
     recode->pool = pool;
     recode->region = region;
     recode->serial = serial;
-    recode->has_base = recode->worthwhile = recode->same_bytes = false;
+    recode->has_base = recode->worthwhile = recode->same_bytes = recode->line_is_damaged = false;
     enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
@@ -185,35 +186,46 @@ static struct lmcs_coding coding_of(struct lmcs_recode *recode)
     return coding;
 }
 
-static bool leads_to(const struct lmcs_scan *link, const struct lmcs_recode *recode)
+static struct lmcs_known_line *known_line(const struct lmcs_recode *recode, uint64_t link)
 {
-    const struct lmcs_content_df *df = &recode->chain.links[0].df;
-    const struct lmcs_identity *identity = &recode->identity;
-    struct lmc_hash digest;
-    return link->header != NULL && identity->df.dtype == LMC_F32 &&
-           lmc_link_digest(&link->frame, df->output, identity->df.ndim, identity->shape, &digest) == LMC_OK &&
-           digest.low == df->digest_low && digest.high == df->digest_high;
+    return recode->known != NULL ? &recode->known->lines[link % LMCS_LINES_KNOWN] : NULL;
 }
 
-/* Whether the line, whose links were decoded when they were made, is still what was written, and leads to the array. */
-static enum lmcs_status line_is_right(struct lmcs_recode *recode, bool *right, struct lmcs_error *error)
+/* How many of the newest links are not known to be whole; *at_ns: since when the others are. */
+static size_t unknown_links(const struct lmcs_recode *recode, uint64_t *at_ns)
 {
-    enum lmcs_status status = LMCS_OK;
-    size_t count = recode->line_is_whole ? 1 : recode->base.length;
-    *right = true;
-    for (size_t i = 0; status == LMCS_OK && *right && i < count; i++) {
-        const struct lmcs_content *content = &recode->base.links[i];
-        struct lmcs_bytes bytes = lmcs_bytes_of_pool(recode->pool->media, content);
-        struct lmcs_scan scan = {.blocks = 0};
-        status =
-            lmcs_scan(&bytes, content, &recode->identity, recode->serial ? NULL : recode->pool->workers, &scan, error);
-        bool whole = status == LMCS_OK && lmcs_scan_is_clean(&scan);
-        if (!whole && (status == LMCS_OK || status == LMCS_DAMAGED))
-            recode->broken = content->id;
-        *right = whole && (i > 0 || leads_to(&scan, recode));
-        lmcs_scan_free(&scan);
+    const struct lmcs_chain *line = &recode->base;
+    const uint64_t now = *at_ns = lmcs_now_ns();
+    for (size_t i = 0; recode->known != NULL && i < line->line; i++) {
+        const struct lmcs_known_line *known = known_line(recode, line->links[i].id);
+        if (known->link == line->links[i].id && known->at_ns >= recode->known_since_ns &&
+            now - known->at_ns < KNOWN_NS) {
+            *at_ns = known->at_ns;
+            return i;
+        }
     }
-    return status == LMCS_DAMAGED ? LMCS_OK : status;
+    return line->line;
+}
+
+/* Whether each link of the line, which was decoded when it was made, is still what was written. Lets go of them. */
+static enum lmcs_status line_is_whole(struct lmcs_recode *recode, bool *whole, struct lmcs_error *error)
+{
+    const struct lmcs_identity *identity = &recode->identity;
+    const struct lmcs_content *link = &recode->base.links[0];
+    uint64_t at_ns;
+    const size_t count = unknown_links(recode, &at_ns);
+    enum lmcs_status status = lmcs_link_check(recode->pool, link, &recode->made, identity->name, identity->df.dtype,
+                                              identity->df.ndim, identity->shape, error);
+    recode->base.serial = recode->serial;
+    if (status == LMCS_OK && count > 0)
+        status = lmcs_line_check(recode->pool, &recode->base, count, identity->name, identity->df.dtype,
+                                 identity->df.ndim, identity->shape, error);
+    if (status == LMCS_OK && recode->known != NULL)
+        *known_line(recode, link->id) = (struct lmcs_known_line){link->id, at_ns};
+    lmcs_chain_unpin(recode->pool, &recode->base);
+    *whole = status == LMCS_OK;
+    recode->line_is_damaged = status == LMCS_DAMAGED || status == LMCS_IO;
+    return recode->line_is_damaged || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
 }
 
 enum lmcs_status lmcs_recode_linked(struct lmcs_recode *recode, bool *possible, struct lmcs_error *error)
@@ -240,11 +252,7 @@ enum lmcs_status lmcs_recode_linked(struct lmcs_recode *recode, bool *possible, 
     if (status == LMCS_OK && *possible)
         status = lmcs_chain_pin(recode->pool, &recode->base, error);
     lmcs_txn_end(&txn);
-    if (status != LMCS_OK || !*possible)
-        return status;
-    status = line_is_right(recode, possible, error);
-    lmcs_chain_unpin(recode->pool, &recode->base);
-    return status;
+    return status == LMCS_OK && *possible ? line_is_whole(recode, possible, error) : status;
 }
 
 enum lmcs_status lmcs_recode_encode(struct lmcs_recode *recode, struct lmcs_error *error)

@@ -6,22 +6,35 @@
 #include "read.h"
 #include "space.h"
 
+/*
+ * Lines of links that were whole when they were looked at a moment ago, by their newest links: the arrays of a step
+ * share one, and the line of the step after it is the same and one link more. What is forgotten is looked at again.
+ */
+#define LMCS_LINES_KNOWN 8192u
+struct lmcs_known_lines {
+    struct lmcs_known_line {
+        uint64_t link;
+        uint64_t at_ns; /* when the first of what is known of it was looked at */
+    } lines[LMCS_LINES_KNOWN];
+};
+
 struct lmcs_recode {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
-    bool serial;             /* in the caller's thread alone */
-    uint32_t chain_bound;    /* set before begin: deltas to undo, at most; 0: no more than now */
-    uint64_t successor;      /* set before begin: the content that came after it (0: none) ... */
-    uint32_t place;          /* ... and its place, which it gets with the swap */
-    bool line_is_whole;      /* set before lmcs_recode_linked: what its link rests on was looked at a moment ago ... */
-    uint64_t broken;         /* ... which sets this: a content that it would rest on, and that is damaged; 0: none */
-    struct lmcs_chain chain; /* the content as it is, pinned */
+    bool serial;                    /* in the caller's thread alone */
+    struct lmcs_known_lines *known; /* set before begin; NULL: none are ... */
+    uint64_t known_since_ns;        /* ... that were looked at before this */
+    uint32_t chain_bound;           /* set before begin: deltas to undo, at most; 0: no more than now */
+    uint64_t successor;             /* set before begin: the content that came after it (0: none) ... */
+    uint32_t place;                 /* ... and its place, which it gets with the swap */
+    struct lmcs_chain chain;        /* the content as it is, pinned */
     struct lmcs_identity identity;
     bool has_base;
     struct lmcs_chain base;   /* pinned */
     struct lmcs_content made; /* the new payload: parts, sizes, bases, kind, flags */
     bool worthwhile;          /* false: no smaller; made.df.flags says that it was tried */
     bool same_bytes;          /* the new payload is the old one, elsewhere */
+    bool line_is_damaged;     /* the link that leads to it, or what that rests on, is not what was written */
     bool is_refused;          /* by the swap: its base has gone, or can't be one any more */
 };
 
@@ -31,8 +44,8 @@ enum lmcs_status lmcs_recode_begin(struct lmcs_recode *recode, struct lmcs_pool 
 /* Drops the base: it is to be coded alone. */
 void lmcs_recode_alone(struct lmcs_recode *recode);
 /*
- * Takes the link that leads to it for its payload, if that leads to these very bytes and the whole line is what was
- * written: they are given up for it. *possible false: it can't be.
+ * Takes the link that leads to it, which has been made and verified, for its payload: if that leads to its very digest,
+ * and the whole line up to there is still what was written. *possible false: it can't be.
  */
 enum lmcs_status lmcs_recode_linked(struct lmcs_recode *recode, bool *possible, struct lmcs_error *error);
 /* Encodes it against its base, or alone, into the region, and verifies what was written by decoding it. */

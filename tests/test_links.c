@@ -603,56 +603,142 @@ static void damage_is_found_and_named(void **state)
     run_end(&run);
 }
 
-/* How many tensors of all steps can't be read. */
-static size_t all_unreadable(const struct run *run, struct lmcs_pool *pool, size_t first, size_t last)
-{
-    size_t count = 0;
-    for (size_t n = first; n <= last; n++)
-        count += unreadable(run, pool, n);
-    return count;
-}
+/* ---- Bytes that rot while they wait ---- */
 
-/* One byte rots while the run goes on: `lost` tensors of the steps up to the fifth, and nothing that comes later. */
-static void let_rot(struct place *place, const size_t *sizes, uint64_t victim, size_t lost)
+/* Which snapshot one byte of is turned, where in which array, and how many tensors of each then can't be read. */
+struct rot {
+    uint64_t number;
+    const char *tensor;
+    uint64_t at; /* of its stored bytes; 0: near the end of them */
+    size_t at_once[6], in_the_end[6];
+    uint64_t lost;    /* contents */
+    bool is_its_link; /* not the raw array, but the link that leads to it */
+};
+
+/*
+ * keep_raw=2: of five steps the first is a keyframe, the next two are stored by links, and two are raw, of which the
+ * older has a link that leads to it. What rots is not what was written any more; all other steps are what they were.
+ */
+static void rot_once(struct place *place, const struct rot *rot)
 {
+    static const size_t sizes[PARAMETERS] = {300, 5000, LMC_BLOCK_BYTES / 4 + 5000};
     struct run run;
     struct lmcs_pool *pool = open_quiet(place->pool);
     run_begin(&run, adamw_hints(), BF16, sizes);
     set_policy(pool, "run", "keep_raw=2");
-    for (int i = 0; i < 5; i++) {
-        run_on(&run, pool, "run", 1);
-        OK(lmcs_compact(pool, NULL, &err));
-    }
-    struct lmcs_content content = record_of(pool, "run", victim, "p2.weight");
-    if (content.df.payload == LMCS_PAYLOAD_LINKED)
-        content = link_record(pool, victim, "p2.weight");
-    bool is_raw = content.df.payload == LMCS_PAYLOAD_RAW;
-    assert_true(is_raw == (victim >= 4));
-    damage_content(place->pool, &content, is_raw ? 4000 : content.df.stored_bytes - 20, 1);
-    for (int i = 0; i < 4; i++) {
+    run_on(&run, pool, "run", 5);
+    OK(lmcs_compact(pool, NULL, &err));
+    struct lmcs_content content = record_of(pool, "run", rot->number, rot->tensor);
+    if (content.df.payload == LMCS_PAYLOAD_LINKED || rot->is_its_link)
+        content = content_record(pool, content.link);
+    damage_content(place->pool, &content, rot->at != 0 ? rot->at : content.df.stored_bytes - 20, 1);
+    for (uint64_t n = 1; n <= 5; n++)
+        assert_int_equal(unreadable(&run, pool, n), rot->at_once[n]);
+    for (size_t i = 0; i < 4; i++) { /* the line goes on, or begins anew */
         run_on(&run, pool, "run", 1);
         OK(lmcs_compact(pool, NULL, &err));
         check_pool(pool);
+        for (uint64_t n = 1; n <= run.count; n++)
+            assert_int_equal(unreadable(&run, pool, n), n <= 5 ? rot->in_the_end[n] : 0);
     }
-    assert_int_equal(all_unreadable(&run, pool, 1, 5), lost);
-    assert_int_equal(all_unreadable(&run, pool, 6, 9), 0);
-    assert_int_equal(pool_info(pool).lost_contents > 0, lost > 0); /* what was met is noted */
-    if (lost == 0)
+    assert_int_equal(pool_info(pool).lost_contents, rot->lost); /* it was met, and noted */
+    if (rot->lost == 0)
         expect_clean(pool);
     close_pool(pool);
     assert_int_equal(unlink(place->pool), 0);
     run_end(&run);
 }
 
-static void rot_does_not_spread(void **state)
+static void a_raw_array_rots(void **state)
+{
+    static const struct rot cases[] = {
+        /* Before a step: no link is made from it; it is what its own link leads to, which is whole. */
+        {.number = 4, .tensor = "p2.weight", .at = 4000, .at_once = {[4] = 1}},
+        {.number = 4, .tensor = "p2.exp_avg", .at = LMC_BLOCK_BYTES + 400, .at_once = {[4] = 1}},
+        {.number = 4, .tensor = "p1.weight", .at = 4000, .at_once = {[4] = 1}},
+        /* After it: no link leads to it, and it is lost, alone. */
+        {.number = 5, .tensor = "p2.weight", .at = 4000, .at_once = {[5] = 1}, .in_the_end = {[5] = 1}, .lost = 1},
+        {.number = 5, .tensor = "p1.exp_avg_sq", .at = 4000, .at_once = {[5] = 1}, .in_the_end = {[5] = 1}, .lost = 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        rot_once(*state, &cases[i]);
+}
+
+static void a_line_rots(void **state)
+{
+#define FROM_1_ON .at_once = {[1] = 1, [2] = 3, [3] = 3}, .in_the_end = {[1] = 1, [2] = 3, [3] = 3}, .lost = 1
+    static const struct rot cases[] = {
+        /* What it begins with, at either end, and links between that and the one that raw bytes are given up for. */
+        {.number = 1, .tensor = "p2.weight", FROM_1_ON},
+        {.number = 1, .tensor = "p1.exp_avg", .at = 10, FROM_1_ON},
+        {.number = 2,
+         .tensor = "p2.weight",
+         .at_once = {[2] = 3, [3] = 3},
+         .in_the_end = {[2] = 3, [3] = 3},
+         .lost = 1},
+        {.number = 3, .tensor = "p1.weight", .at_once = {[3] = 3}, .in_the_end = {[3] = 3}, .lost = 1},
+        /* That one itself, while all that it leads to is raw: it was not needed yet. */
+        {.number = 4, .tensor = "p1.weight", .is_its_link = true},
+    };
+#undef FROM_1_ON
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        rot_once(*state, &cases[i]);
+}
+
+/* Changes the record of a tensor of run@`number`. */
+static struct lmcs_content forge(struct lmcs_pool *pool, uint64_t number, const char *tensor, uint8_t output,
+                                 uint64_t digest)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content = record_of(pool, "run", number, tensor), forged = content;
+    forged.df.output = output;
+    forged.df.digest_low ^= digest;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_content_put(&txn, &forged, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    return content;
+}
+
+static uint64_t damages_of(struct lmcs_pool *pool)
+{
+    struct lmcs_verify_report report;
+    enum lmcs_status status = lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err);
+    assert_int_equal(status, report.damages > 0 ? LMCS_DAMAGED : LMCS_OK);
+    return report.damages;
+}
+
+/* A link whose record, bytes and checksums are right, and that leads elsewhere than the array that is tied to it. */
+static void a_link_leads_elsewhere(void **state)
 {
     struct place *place = *state;
-    let_rot(place, small, 4, 0); /* before the step: a link leads to it that was made before, and gives it back */
-    let_rot(place, large, 4, 0);
-    let_rot(place, small, 5, 1); /* after the step */
-    let_rot(place, large, 5, 1);
-    let_rot(place, small, 3, 3); /* a link */
-    let_rot(place, small, 1, 7); /* what the line begins with: an array of the first step, and all that follows */
+    struct run run;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    run_begin(&run, adamw_hints(), BF16, small);
+    set_policy(pool, "run", "keep_raw=2");
+    run_on(&run, pool, "run", 6);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(damages_of(pool), 0);
+    /* Stored by it: it can't be read, and verify says so, whichever of the line is looked at first. */
+    struct lmcs_content linked = forge(pool, 3, "p2.weight", 2, 1);
+    assert_int_equal(linked.df.payload, LMCS_PAYLOAD_LINKED);
+    assert_int_equal(unreadable(&run, pool, 3), 1);
+    assert_int_equal(damages_of(pool), 1);
+    forge(pool, 3, "p2.weight", 2, 1);
+    assert_int_equal(damages_of(pool), 0);
+    /* Raw: it is right, verify tells of the link, and the bytes are not given up for it. */
+    struct lmcs_content raw = forge(pool, 5, "p2.weight", 1, 0);
+    assert_true(raw.df.payload == LMCS_PAYLOAD_RAW && raw.link != 0 && raw.df.output == 2);
+    assert_int_equal(unreadable(&run, pool, 5), 0);
+    assert_true(damages_of(pool) > 0);
+    set_policy(pool, "run", "keep_raw=2 links=off"); /* or the next one's arrays are made to begin a line */
+    run_on(&run, pool, "run", 1);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(record_of(pool, "run", 5, "p2.exp_avg").df.payload, LMCS_PAYLOAD_LINKED);
+    assert_int_equal(record_of(pool, "run", 5, "p2.weight").df.payload, LMCS_PAYLOAD_FRAME);
+    assert_int_equal(damages_of(pool), 0);
+    expect_run(&run, pool, "run");
+    close_pool(pool);
+    run_end(&run);
 }
 
 static void damage_behind_a_long_line_is_named(void **state)
@@ -698,32 +784,6 @@ static void the_longest_line_goes(void **state)
     assert_true(txn.root.trees[LMCS_TREE_CONTENTS].count == 0);
     lmcs_txn_end(&txn);
     verify_pool(pool);
-    close_pool(pool);
-    run_end(&run);
-}
-
-/* An array that its link does not lead to is damage, though each stored byte is what was written. */
-static void links_are_compared_with_records(void **state)
-{
-    struct place *place = *state;
-    struct run run;
-    struct lmcs_txn txn;
-    struct lmcs_verify_report report;
-    struct lmcs_pool *pool = open_quiet(place->pool);
-    run_begin(&run, adamw_hints(), BF16, small);
-    set_policy(pool, "run", "keep_raw=1");
-    run_on(&run, pool, "run", 6);
-    OK(lmcs_compact(pool, NULL, &err));
-    verify_pool(pool);
-    struct lmcs_content content = record_of(pool, "run", 3, "p2.weight");
-    assert_int_equal(content.df.payload, LMCS_PAYLOAD_LINKED);
-    content.df.digest_low ^= 1;
-    OK(lmcs_txn_write(pool, &txn, &err));
-    OK(lmcs_content_put(&txn, &content, &err));
-    OK(lmcs_txn_commit(&txn, &err));
-    assert_int_equal(unreadable(&run, pool, 3), 1);
-    FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err));
-    assert_int_equal(report.damages, 1);
     close_pool(pool);
     run_end(&run);
 }
@@ -912,10 +972,11 @@ int main(void)
         ON_BOTH(forks_share_lines),
         ON_BOTH(archives_carry_steps),
         ON_BOTH(damage_is_found_and_named),
-        IN_MEMORY(rot_does_not_spread),
+        IN_MEMORY(a_raw_array_rots),
+        IN_MEMORY(a_line_rots),
+        IN_MEMORY(a_link_leads_elsewhere),
         IN_MEMORY(damage_behind_a_long_line_is_named),
         IN_MEMORY(the_longest_line_goes),
-        IN_MEMORY(links_are_compared_with_records),
         IN_MEMORY(wanted_parity_is_of_the_link),
         ON_BOTH(parity_mends_links),
         ON_BOTH(slices_of_steps),
