@@ -9,6 +9,12 @@
  * The kernel keeps a file's locks in a list, so a snapshot of 100,000 small tensors must not take as many. Small
  * payloads are locked by the block of 1 MiB that they lie in, in a space of their own; larger ones exactly, up to the
  * page where their neighbour begins, whose lock the kernel then joins to theirs.
+ *
+ * A child made by fork sees what its parent has mapped, for as long as it likes, and through the shared description it
+ * would lose its leases whenever the parent unpins. So each fork opens one more description, which locks all that is
+ * pinned at that moment and what is mapped of live variables, and which only the child keeps open: and, with it, its
+ * own children. The kernel drops the locks when the last of them has ended, or become another program. Nobody has to
+ * be asked, and what is pinned after the fork is no concern of the child's.
  */
 #include "lease.h"
 
@@ -18,8 +24,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "grow.h"
 #include "layout.h"
 
 struct pin {
@@ -29,7 +37,14 @@ struct pin {
     uint64_t count;
 };
 
+struct span { /* that is to be locked */
+    uint64_t start;
+    uint64_t bytes;
+};
+
 struct lmcs_lease {
+    struct lmcs_lease *next; /* of the process; under all_lock */
+    struct lmcs_lease **at;
     atomic_int references;
     struct lmcs_media *media;
     int fd;
@@ -37,10 +52,57 @@ struct lmcs_lease {
     struct pin **buckets;
     size_t bucket_count; /* a power of two */
     size_t pin_count;
+    /* during a fork */
+    struct span *spans; /* for the child */
+    size_t span_count;
+    size_t span_capacity;
+    int child_fd;      /* which locks them; -1: there are none */
+    bool is_lost;      /* they could not be locked */
+    bool is_inherited; /* the parent's: this process has what it may still read by another description */
 };
 
 #define RANGE_KEY ((uint64_t)1 << 63)
 #define BLOCK_KEY ((uint64_t)3 << 62)
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* comes before a lease's own */
+static struct lmcs_lease *all;
+
+static void enter(struct lmcs_lease *lease)
+{
+    pthread_mutex_lock(&all_lock);
+    lease->next = all;
+    lease->at = &all;
+    if (all != NULL)
+        all->at = &lease->next;
+    all = lease;
+    pthread_mutex_unlock(&all_lock);
+}
+
+static void leave(struct lmcs_lease *lease)
+{
+    pthread_mutex_lock(&all_lock);
+    *lease->at = lease->next;
+    if (lease->next != NULL)
+        lease->next->at = lease->at;
+    pthread_mutex_unlock(&all_lock);
+}
+
+/* Another description of the same file, even if its name has gone to another one meanwhile. */
+static int open_again(struct lmcs_media *media)
+{
+    char path[64];
+    struct stat now, before;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", lmcs_media_fd(media));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        fd = open(lmcs_media_path(media), O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || (fstat(fd, &now) == 0 && fstat(lmcs_media_fd(media), &before) == 0 && now.st_dev == before.st_dev &&
+                   now.st_ino == before.st_ino))
+        return fd;
+    close(fd);
+    errno = ESTALE;
+    return -1;
+}
 
 enum lmcs_status lmcs_lease_new(struct lmcs_media *media, struct lmcs_lease **lease, struct lmcs_error *error)
 {
@@ -50,12 +112,7 @@ enum lmcs_status lmcs_lease_new(struct lmcs_media *media, struct lmcs_lease **le
         return lmcs_fail_memory(error);
     }
     l->bucket_count = 256;
-    char path[64];
-    /* The same file even if its name has gone to another one meanwhile. */
-    snprintf(path, sizeof path, "/proc/self/fd/%d", lmcs_media_fd(media));
-    l->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (l->fd < 0)
-        l->fd = open(lmcs_media_path(media), O_RDONLY | O_CLOEXEC);
+    l->fd = open_again(media);
     if (l->fd < 0) {
         int failure = errno;
         free(l->buckets);
@@ -65,6 +122,8 @@ enum lmcs_status lmcs_lease_new(struct lmcs_media *media, struct lmcs_lease **le
     atomic_init(&l->references, 1);
     pthread_mutex_init(&l->lock, NULL);
     l->media = lmcs_media_share(media);
+    l->child_fd = -1;
+    enter(l);
     *lease = l;
     return LMCS_OK;
 }
@@ -79,12 +138,14 @@ void lmcs_lease_release(struct lmcs_lease *lease)
 {
     if (lease == NULL || atomic_fetch_sub(&lease->references, 1) != 1)
         return;
+    leave(lease);
     for (size_t i = 0; i < lease->bucket_count; i++)
         for (struct pin *pin = lease->buckets[i], *next; pin != NULL; pin = next) {
             next = pin->next;
             free(pin);
         }
     free(lease->buckets);
+    free(lease->spans);
     close(lease->fd); /* drops every lock */
     pthread_mutex_destroy(&lease->lock);
     lmcs_media_release(lease->media);
@@ -118,10 +179,10 @@ static void widen(struct lmcs_lease *lease)
     free(old);
 }
 
-static int set_lock(struct lmcs_lease *lease, short type, uint64_t start, uint64_t bytes)
+static int set_lock(int fd, short type, uint64_t start, uint64_t bytes)
 {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)bytes};
-    return fcntl(lease->fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
+    return fcntl(fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
 /* Readers' locks stand beside one another; only who locks for writing, as no part of us does, is in the way. */
@@ -151,7 +212,7 @@ static enum lmcs_status take(struct lmcs_lease *lease, uint64_t key, uint64_t st
     struct pin **at = find(lease, key), *pin = *at;
     if (pin == NULL) {
         pin = calloc(1, sizeof *pin);
-        int failure = pin == NULL ? ENOMEM : set_lock(lease, F_RDLCK, start, bytes);
+        int failure = pin == NULL ? ENOMEM : set_lock(lease->fd, F_RDLCK, start, bytes);
         if (failure != 0) {
             free(pin);
             status = fail_lock(lease, failure, start, bytes, error);
@@ -175,7 +236,7 @@ static void drop(struct lmcs_lease *lease, uint64_t key, uint64_t start)
     pthread_mutex_lock(&lease->lock);
     struct pin **at = find(lease, key), *pin = *at;
     if (pin != NULL && --pin->count == 0) {
-        set_lock(lease, F_UNLCK, start, pin->bytes);
+        set_lock(lease->fd, F_UNLCK, start, pin->bytes);
         *at = pin->next;
         lease->pin_count--;
         free(pin);
@@ -267,4 +328,121 @@ bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t by
         return is_locked(lease, LMCS_LEASE_RANGES + offset, bytes, &start);
     uint64_t first = offset / LMCS_LEASE_BLOCK, last = (offset + bytes - 1) / LMCS_LEASE_BLOCK;
     return is_locked(lease, LMCS_LEASE_BLOCKS + first, last - first + 1, &start);
+}
+
+bool lmcs_lease_is_mapped(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
+{
+    uint64_t start;
+    return bytes > 0 && is_locked(lease, LMCS_LEASE_RANGES + offset, bytes, &start);
+}
+
+/* ---- Children ---- */
+
+static void add_span(struct lmcs_lease *lease, uint64_t start, uint64_t bytes)
+{
+    if (!lmcs_grow(&lease->spans, &lease->span_capacity, lease->span_count, sizeof *lease->spans))
+        lease->is_lost = true;
+    else
+        lease->spans[lease->span_count++] = (struct span){start, bytes};
+}
+
+/* Epochs are for walks, and a child has none. */
+static void add_pins(struct lmcs_lease *lease)
+{
+    for (size_t i = 0; i < lease->bucket_count; i++)
+        for (const struct pin *pin = lease->buckets[i]; pin != NULL; pin = pin->next)
+            if ((pin->key & BLOCK_KEY) == BLOCK_KEY)
+                add_span(lease, LMCS_LEASE_BLOCKS + (pin->key & ~BLOCK_KEY), pin->bytes);
+            else if ((pin->key & RANGE_KEY) != 0)
+                add_span(lease, LMCS_LEASE_RANGES + (pin->key & ~RANGE_KEY), pin->bytes);
+}
+
+void lmcs_lease_before_fork(void)
+{
+    pthread_mutex_lock(&all_lock);
+    for (struct lmcs_lease *lease = all; lease != NULL; lease = lease->next) {
+        pthread_mutex_lock(&lease->lock);
+        lease->span_count = 0;
+        lease->is_lost = false;
+        add_pins(lease);
+    }
+}
+
+void lmcs_lease_bequeath(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
+{
+    if (!lease->is_inherited)
+        add_span(lease, LMCS_LEASE_RANGES + offset, bytes);
+}
+
+static int by_start(const void *a, const void *b)
+{
+    uint64_t x = ((const struct span *)a)->start, y = ((const struct span *)b)->start;
+    return (x > y) - (x < y);
+}
+
+/* Neighbours by one lock: each costs a walk over those that there are. */
+static bool lock_spans(const struct lmcs_lease *lease)
+{
+    qsort(lease->spans, lease->span_count, sizeof *lease->spans, by_start);
+    for (size_t i = 0, next; i < lease->span_count; i = next) {
+        uint64_t start = lease->spans[i].start, end = start + lease->spans[i].bytes;
+        for (next = i + 1; next < lease->span_count && lease->spans[next].start <= end; next++)
+            if (lease->spans[next].start + lease->spans[next].bytes > end)
+                end = lease->spans[next].start + lease->spans[next].bytes;
+        if (set_lock(lease->child_fd, F_RDLCK, start, end - start) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Without a description for the child what is pinned now stays so until the lease ends: nobody ends this pin of it. */
+static void keep_pins(struct lmcs_lease *lease)
+{
+    for (size_t i = 0; i < lease->bucket_count; i++)
+        for (struct pin *pin = lease->buckets[i]; pin != NULL; pin = pin->next)
+            if ((pin->key & RANGE_KEY) != 0)
+                pin->count++;
+}
+
+void lmcs_lease_hand_over(void)
+{
+    for (struct lmcs_lease *lease = all; lease != NULL; lease = lease->next) {
+        if (lease->span_count > 0 && !lease->is_lost) {
+            lease->child_fd = open_again(lease->media);
+            lease->is_lost = lease->child_fd < 0 || !lock_spans(lease);
+        }
+        if (lease->is_lost)
+            keep_pins(lease);
+    }
+}
+
+void lmcs_lease_after_fork(void)
+{
+    for (struct lmcs_lease *lease = all; lease != NULL; lease = lease->next) {
+        if (lease->child_fd >= 0)
+            close(lease->child_fd);
+        lease->child_fd = -1;
+        pthread_mutex_unlock(&lease->lock);
+    }
+    pthread_mutex_unlock(&all_lock);
+}
+
+/* What else the parent has locked, for its walks, is not to outlive it. */
+void lmcs_lease_in_child(void)
+{
+    for (struct lmcs_lease *lease = all; lease != NULL; lease = lease->next) {
+        lease->is_inherited = true;
+        if (!lease->is_lost) {
+            close(lease->fd);
+            lease->fd = -1;
+        }
+        pthread_mutex_unlock(&lease->lock);
+    }
+    all = NULL;
+    pthread_mutex_unlock(&all_lock);
+}
+
+bool lmcs_lease_is_lost(const struct lmcs_lease *lease)
+{
+    return lease->is_lost;
 }

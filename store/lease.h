@@ -4,7 +4,8 @@
  *
  * A lease is an open-file-description lock on bytes far past the end of the pool's file, so the kernel drops it when
  * its holder dies. A reader in another process leases the epoch of the root that it walks (pages), for as long as it
- * walks. A view, in whatever process, leases the ranges of the payloads that it shows, for as long as it lives.
+ * walks. A view, in whatever process, leases the ranges of the payloads that it shows, for as long as it lives. A child
+ * made by fork leases what its parent has pinned, and has mapped of live variables, for as long as it lives.
  */
 #ifndef LMCS_LEASE_H
 #define LMCS_LEASE_H
@@ -31,5 +32,19 @@ void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
  * another one close to it.
  */
 bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
+/* Whether any of these very bytes is pinned as part of a large payload, or was mapped when a child was made. */
+bool lmcs_lease_is_mapped(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
+
+/*
+ * At a fork, by its handlers, in this order. Between the first and the last nobody pins or unpins anything. To
+ * bequeath: the child will see these bytes, also if they are not pinned. Lost: what was to be handed over could not be
+ * locked; what is pinned stays so as long as the lease of the parent, but what was bequeathed must not be looked at.
+ */
+void lmcs_lease_before_fork(void);
+void lmcs_lease_bequeath(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
+void lmcs_lease_hand_over(void);
+void lmcs_lease_after_fork(void); /* in the parent */
+void lmcs_lease_in_child(void);
+bool lmcs_lease_is_lost(const struct lmcs_lease *lease);
 
 #endif

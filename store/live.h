@@ -125,10 +125,19 @@ struct lmcs_live_shelf {
     char name[];
 };
 
+struct lmcs_mapped {
+    uint64_t at; /* in the mapping */
+    uint64_t bytes;
+    uint64_t place; /* in the pool */
+};
 struct lmcs_mapping {
     struct lmcs_mapping *next; /* of the body */
     char *at;
-    uint64_t bytes;                  /* of addresses */
+    uint64_t bytes;            /* of addresses */
+    struct lmcs_lease *lease;  /* of the pool */
+    struct lmcs_mapped *pages; /* what is mapped there, or about to be; for fork */
+    size_t page_count;         /* of stretches */
+    size_t page_capacity;
     struct lmcs_mapping *next_known; /* of the process, for fork */
     struct lmcs_mapping **at_known;
 };

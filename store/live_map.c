@@ -12,7 +12,8 @@
  * the tensor is compared with the pool: slower, and right.
  *
  * A child made by fork could store to the pool through what it inherits. So all mappings are known, and a child makes
- * them read-only before fork returns in it.
+ * them read-only before fork returns in it. And it may read there, whatever its parent does with the variables: so what
+ * each mapping shows is known, too, and the child leases it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "grow.h"
 #include "guard.h"
 #include "live.h"
 
@@ -70,18 +72,26 @@ static atomic_uint forks; /* that this process descends from, since there are po
 static void before_fork(void)
 {
     pthread_mutex_lock(&known_lock);
+    lmcs_lease_before_fork();
+    for (const struct lmcs_mapping *mapping = known; mapping != NULL; mapping = mapping->next_known)
+        for (size_t i = 0; i < mapping->page_count; i++)
+            lmcs_lease_bequeath(mapping->lease, mapping->pages[i].place, mapping->pages[i].bytes);
+    lmcs_lease_hand_over();
 }
 
 static void after_fork(void)
 {
+    lmcs_lease_after_fork();
     pthread_mutex_unlock(&known_lock);
 }
 
+/* What could not be leased might become another variable's: better no bytes than those. */
 static void in_child(void)
 {
     atomic_fetch_add(&forks, 1);
     for (const struct lmcs_mapping *mapping = known; mapping != NULL; mapping = mapping->next_known)
-        mprotect(mapping->at, mapping->bytes, PROT_READ);
+        mprotect(mapping->at, mapping->bytes, lmcs_lease_is_lost(mapping->lease) ? PROT_NONE : PROT_READ);
+    lmcs_lease_in_child();
     pthread_mutex_unlock(&known_lock);
 }
 
@@ -116,7 +126,54 @@ static void unmap(struct lmcs_mapping *mapping)
     if (mapping->next_known != NULL)
         mapping->next_known->at_known = mapping->at_known;
     pthread_mutex_unlock(&known_lock);
+    free(mapping->pages);
     free(mapping);
+}
+
+/* Before pages of a pool are mapped: a fork that comes in between may find either. */
+static bool enter_pages(struct lmcs_mapping *mapping, struct lmcs_mapped pages)
+{
+    size_t i = 0;
+    pthread_mutex_lock(&known_lock);
+    for (; i < mapping->page_count; i++) {
+        struct lmcs_mapped *known_pages = &mapping->pages[i];
+        uint64_t inner = pages.at - known_pages->at;
+        if (pages.at < known_pages->at || inner > known_pages->bytes || pages.place != known_pages->place + inner)
+            continue;
+        if (known_pages->bytes < inner + pages.bytes) /* it grows */
+            known_pages->bytes = inner + pages.bytes;
+        break;
+    }
+    bool entered = i < mapping->page_count ||
+                   lmcs_grow(&mapping->pages, &mapping->page_capacity, mapping->page_count, sizeof *mapping->pages);
+    if (entered && i == mapping->page_count)
+        mapping->pages[mapping->page_count++] = pages;
+    pthread_mutex_unlock(&known_lock);
+    return entered;
+}
+
+/* After something else was mapped from `from` to `end`: `now`, which is entered, or nothing of the pool. */
+static void leave_pages(struct lmcs_mapping *mapping, uint64_t from, uint64_t end, const struct lmcs_mapped *now)
+{
+    pthread_mutex_lock(&known_lock);
+    for (size_t i = mapping->page_count; i-- > 0;) {
+        struct lmcs_mapped pages = mapping->pages[i];
+        uint64_t last = pages.at + pages.bytes;
+        if (last <= from || end <= pages.at || (now != NULL && pages.place - pages.at == now->place - now->at))
+            continue;
+        if (from <= pages.at && last <= end) {
+            mapping->pages[i] = mapping->pages[--mapping->page_count];
+        } else if (from <= pages.at) {
+            mapping->pages[i] = (struct lmcs_mapped){end, last - end, pages.place + (end - pages.at)};
+        } else if (last <= end) {
+            mapping->pages[i].bytes = from - pages.at;
+        } else if (lmcs_grow(&mapping->pages, &mapping->page_capacity, mapping->page_count, sizeof pages)) {
+            mapping->pages[i].bytes = from - pages.at;
+            mapping->pages[mapping->page_count++] =
+                (struct lmcs_mapped){end, last - end, pages.place + (end - pages.at)};
+        } /* else a child leases more than it sees */
+    }
+    pthread_mutex_unlock(&known_lock);
 }
 
 /* ---- Mapping ---- */
@@ -136,15 +193,22 @@ uint64_t lmcs_live_place(const struct lmcs_live_record *record, uint64_t offset,
     return record->parts[i].offset + offset;
 }
 
-static enum lmcs_status map_pages(struct lmcs_live_body *body, const struct lmcs_live_record *record, char *at,
-                                  uint64_t from, uint64_t end, bool private_pages, struct lmcs_error *error)
+static enum lmcs_status map_pages(struct lmcs_live_body *body, const struct lmcs_live_record *record,
+                                  struct lmcs_mapping *mapping, uint64_t from, uint64_t end, bool private_pages,
+                                  struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     for (uint64_t n; status == LMCS_OK && from < end; from += n) {
         n = end - from;
         uint64_t place = lmcs_live_place(record, from, &n);
-        status = body->pool->heap == NULL ? lmcs_media_map_shared(body->pool->media, place, n, at + from, error)
-                                          : lmcs_heap_map(body->pool->heap, place, n, at + from, private_pages, error);
+        char *at = mapping->at + from;
+        struct lmcs_mapped now = {from, n, place};
+        if (!enter_pages(mapping, now))
+            return lmcs_fail_memory(error);
+        status = body->pool->heap == NULL ? lmcs_media_map_shared(body->pool->media, place, n, at, error)
+                                          : lmcs_heap_map(body->pool->heap, place, n, at, private_pages, error);
+        if (status == LMCS_OK)
+            leave_pages(mapping, from, from + n, &now);
     }
     return status;
 }
@@ -163,6 +227,7 @@ static enum lmcs_status reserve(struct lmcs_live_body *body, const struct lmcs_l
         return lmcs_fail_errno(error, errno, "%s: can't map live tensor \"%.200s\"", body->pool->path, record->name);
     }
     mapping->at = at;
+    mapping->lease = body->pool->lease;
     body->moving = mapping;
     enter_known(mapping);
     return LMCS_OK;
@@ -185,19 +250,19 @@ enum lmcs_status lmcs_live_map(struct lmcs_live_body *body, const struct lmcs_li
                                uint64_t mapped_bytes, struct lmcs_error *error)
 {
     uint64_t from = lmcs_page_up(mapped_bytes), end = lmcs_page_up(record->df.bytes);
-    char *at = body->data;
+    struct lmcs_mapping *mapping = body->mappings;
     if (record->df.form != LMCS_LIVE_TENSOR || end == 0)
         return LMCS_OK;
     if (is_device(body))
         return map_on_device(body, record, error);
-    if (body->mappings == NULL || body->mappings->bytes < end) {
+    if (mapping == NULL || mapping->bytes < end) {
         enum lmcs_status status = reserve(body, record, error);
         if (status != LMCS_OK)
             return status;
-        at = body->moving->at;
+        mapping = body->moving;
         from = 0;
     }
-    enum lmcs_status status = map_pages(body, record, at, from, end, false, error);
+    enum lmcs_status status = map_pages(body, record, mapping, from, end, false, error);
     if (status != LMCS_OK)
         lmcs_live_unmap_growth(body, mapped_bytes, record->df.bytes);
     return status;
@@ -231,9 +296,9 @@ void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t 
         return;
     for (struct lmcs_mapping *mapping = body->mappings; mapping != NULL; mapping = mapping->next) {
         uint64_t last = end < mapping->bytes ? end : mapping->bytes;
-        if (from < last)
-            (void)!mmap(mapping->at + from, last - from, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        if (from < last && mmap(mapping->at + from, last - from, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED)
+            leave_pages(mapping, from, last, NULL);
     }
 }
 
@@ -246,7 +311,7 @@ enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_
     if (record->df.form != LMCS_LIVE_TENSOR)
         return LMCS_OK;
     for (struct lmcs_mapping *m = body->mappings; status == LMCS_OK && m != NULL; m = private_pages ? NULL : m->next)
-        status = map_pages(body, record, m->at, 0, end < m->bytes ? end : m->bytes, private_pages, error);
+        status = map_pages(body, record, m, 0, end < m->bytes ? end : m->bytes, private_pages, error);
     return status;
 }
 

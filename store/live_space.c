@@ -7,8 +7,9 @@
  * journals; free ones have no file space, and what has file space is counted against the pool's limit. *Cells* are
  * what pages that hold cells have left over, in units of 64 bytes; when a page's last cell goes, it is a free page.
  *
- * What is given back may still be looked at by readers in other processes, so it is kept aside, with the epoch of the
- * commit that did without it, until nobody leases an older one and nobody has it mapped (lease.c).
+ * What is given back may still be looked at by readers in other processes, and by children made by fork, so it is kept
+ * aside, with the epoch of the commit that did without it, until nobody leases an older one and nobody else has it
+ * mapped (lease.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -182,7 +183,8 @@ static void settle_freed(struct lmcs_pool *pool)
     for (size_t i = 0; i < space->freed_count; i++) {
         struct lmcs_live_freed freed = space->freed[i];
         if (freed.epoch > safe ||
-            (!freed.is_cell && lmcs_lease_is_pinned(pool->lease, freed.range.offset, freed.range.bytes))) {
+            (!freed.is_cell && (lmcs_lease_is_pinned(pool->lease, freed.range.offset, freed.range.bytes) ||
+                                lmcs_lease_is_mapped(pool->lease, freed.range.offset, freed.range.bytes)))) {
             space->freed[kept++] = freed;
             continue;
         }

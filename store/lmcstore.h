@@ -15,7 +15,9 @@
  *   Threads: all functions may be called from any thread at the same time, but a capture or a view is used by one
  *   thread at a time. A handle must not be used during or after the call that ends it.
  *   Sizes and offsets are in bytes, times in nanoseconds since 1970 (UTC). Data is row-major and little-endian.
- *   fork: in a child the pools of its parent are dead: only close does anything, every other call fails.
+ *   fork: in a child the pools of its parent are dead: only close does anything, every other call fails. What views
+ *   show can be looked at, whatever the parent closes or removes: it stays until the child, and its own children, have
+ *   ended or called exec. (They hold it by a descriptor: who closes those that are not its own lets go.)
  */
 #ifndef LMCSTORE_H
 #define LMCSTORE_H

@@ -26,7 +26,10 @@
  *
  * Threads: all functions may be called by any thread at any time, also with the same handle, but for close, which ends
  * it. Stores through addresses are the caller's to order. fork: in a child an address can be read, not written to (on
- * a device: not even read), and every function but close fails.
+ * a device, or where the system had no descriptor or lock left for the child: not even read), and every function but
+ * close fails. It shows the bytes that it showed when the child was made, with what is stored to them as long as they
+ * are a variable's: the space of what the parent closes, erases, replaces or checks out is used again only when the
+ * child, and its own children, have ended or called exec.
  *
  * Not on poolsets, whose replicas stores through an address would not reach: LMCS_UNSUPPORTED.
  */

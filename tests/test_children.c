@@ -1,0 +1,739 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_children.c - what a child made by fork sees of its parent's views and live variables.
+ *
+ * It stays what it was, whatever the parent, or the writer after it, does: until the child, and its own children, have
+ * ended or become another program. Then the space is free again. What comes after the fork is no concern of theirs.
+ */
+/* ctest: timeout=600 labels=no-tsan */
+#include "live.h"
+#include "test_live_support.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB        ((uint64_t)1 << 20)
+#define UNREADABLE 42 /* how a child ends by SIGSEGV */
+
+/* ---- Children ---- */
+
+/* They do what they are told by bytes, and end when nobody can tell them anything any more. */
+struct child {
+    pid_t pid;
+    int orders; /* -1: none */
+    int answers;
+};
+
+static void end_in_time(void)
+{
+    alarm(200);
+}
+
+static void answer(const struct child *child, char byte)
+{
+    EXPECT(write(child->answers, &byte, 1) == 1);
+}
+
+static char wait_byte(int fd)
+{
+    char byte;
+    return read(fd, &byte, 1) == 1 ? byte : '\0';
+}
+
+/* Gives true in the parent, and in the child false, there with the other ends. */
+static bool make_child(struct child *child)
+{
+    int orders[2], answers[2];
+    EXPECT(pipe2(orders, O_CLOEXEC) == 0 && pipe2(answers, O_CLOEXEC) == 0);
+    fflush(NULL);
+    child->pid = fork();
+    EXPECT(child->pid >= 0);
+    bool parent = child->pid > 0;
+    child->orders = orders[parent];
+    child->answers = answers[!parent];
+    close(orders[!parent]);
+    close(answers[parent]);
+    if (!parent)
+        end_in_time();
+    return parent;
+}
+
+static void expect_right(const struct child *child)
+{
+    EXPECT(write(child->orders, "?", 1) == 1);
+    assert_int_equal(wait_byte(child->answers), 'y');
+}
+
+static void let_go(const struct child *child)
+{
+    close(child->orders);
+    close(child->answers);
+}
+
+static void end_child(struct child *child)
+{
+    let_go(child);
+    expect_child(child->pid);
+}
+
+/* ---- What is seen ---- */
+
+enum { LIVES = 4 };
+
+struct sight {
+    struct lmcs_view *views[2]; /* where the pool has it, and private */
+    const struct state *shown;
+    const float *lives[LIVES]; /* addresses; NULL: none */
+    uint64_t floats[LIVES];
+    float firsts[LIVES];
+};
+
+static bool is_right(const struct sight *sight)
+{
+    for (int v = 0; v < 2; v++)
+        for (size_t i = 0; sight->views[v] != NULL && i < sight->shown->count; i++)
+            if (memcmp(lmcs_view_data(sight->views[v], i), sight->shown->tensors[i].data,
+                       sight->shown->tensors[i].bytes) != 0)
+                return false;
+    for (int i = 0; i < LIVES; i++)
+        for (uint64_t k = 0; sight->lives[i] != NULL && k < sight->floats[i]; k++)
+            if (sight->lives[i][k] != sight->firsts[i] + (float)k)
+                return false;
+    return true;
+}
+
+static void look_when_told(const struct child *child, const struct sight *sight)
+{
+    while (wait_byte(child->orders) == '?')
+        answer(child, is_right(sight) ? 'y' : 'n');
+}
+
+static void start_looking(struct child *child, const struct sight *sight)
+{
+    if (make_child(child))
+        return;
+    look_when_told(child, sight);
+    _exit(0);
+}
+
+static struct lmcs_view *view_of(struct lmcs_pool *pool, const char *which, uint32_t flags)
+{
+    struct lmcs_snapshot *snapshot;
+    struct lmcs_view *view;
+    OK(lmcs_snapshot_find(pool, "run", which, &snapshot, &err));
+    OK(lmcs_view_open(snapshot, NULL, NULL, 0, flags, &view, &err));
+    lmcs_snapshot_close(snapshot);
+    return view;
+}
+
+static void see_views(struct sight *sight, struct lmcs_pool *pool, const struct state *shown)
+{
+    sight->views[0] = view_of(pool, "1", 0);
+    sight->views[1] = view_of(pool, "1", LMCS_VIEW_PRIVATE);
+    sight->shown = shown;
+}
+
+static void close_views(struct sight *sight)
+{
+    for (int i = 0; i < 2; i++) {
+        lmcs_view_close(sight->views[i]);
+        sight->views[i] = NULL;
+    }
+}
+
+static void see_live(struct sight *sight, int i, struct lmcs_live *live, float first)
+{
+    fill(live, first);
+    sight->lives[i] = lmcs_live_data(live);
+    sight->floats[i] = float_count(live);
+    sight->firsts[i] = first;
+}
+
+/* ---- What goes on beside it ---- */
+
+/* Large tensors, and small ones. */
+static struct state *large_state(uint64_t seed)
+{
+    struct rng rng = {seed};
+    struct state *state = state_weights(&rng, 8, 130000);
+    for (int i = 0; i < 8; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "small%d", i);
+        struct held *held = state_add(state, name, LMC_U8, 1, (const uint64_t[]){900});
+        rng_fill(&rng, held->data, held->bytes);
+    }
+    return state;
+}
+
+static uint64_t used_when_compacted(struct lmcs_pool *pool)
+{
+    OK(lmcs_compact(pool, NULL, &err));
+    return pool_info(pool).used_bytes;
+}
+
+/* Much is written and removed again, so that what may be written over is. What is left is as it was. */
+static void churn(struct lmcs_pool *pool)
+{
+    for (uint64_t i = 0; i < 10; i++) {
+        struct state *state = large_state(100 + i);
+        uint64_t number = take_snapshot(pool, "churn", state, 0);
+        state_free(state);
+        OK(lmcs_snapshot_remove(pool, "churn", number, false, NULL, &err));
+        if (i % 3 == 2)
+            OK(lmcs_compact(pool, NULL, &err));
+    }
+}
+
+/* The same with live variables of many sizes. */
+static void churn_live(struct lmcs_pool *pool)
+{
+    static const uint64_t sizes[] = {1000, 60000, 3000, 16384, 120000, 1024, 40000, 7};
+    for (int round = 0; round < 4; round++) {
+        struct lmcs_live *lives[24];
+        for (int i = 0; i < 24; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "churn%d", i);
+            lives[i] = new_tensor(pool, name, sizes[(i + round) % 8]);
+            fill(lives[i], -7777);
+        }
+        for (int i = 0; i < 24; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "churn%d", i);
+            expect_filled(lives[i], -7777);
+            lmcs_live_close(lives[i]);
+            OK(lmcs_live_erase(pool, "run", name, &err));
+        }
+    }
+}
+
+/* ---- Views ---- */
+
+static void a_view_that_its_parent_closes(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct state *shown = large_state(1);
+    struct sight sight = {.shown = NULL};
+    struct child child;
+    churn(pool);
+    uint64_t empty = used_when_compacted(pool);
+    take_snapshot(pool, "run", shown, 0);
+    see_views(&sight, pool, shown);
+    start_looking(&child, &sight);
+    close_views(&sight);
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    churn(pool);
+    expect_right(&child);
+    assert_true(used_when_compacted(pool) >= empty + 3 * MIB);
+    /* Also for who writes next. */
+    close_pool(pool);
+    pool = open_quiet(place->pool);
+    churn(pool);
+    expect_right(&child);
+    end_child(&child);
+    assert_true(used_when_compacted(pool) <= empty + MIB / 2);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(shown);
+}
+
+/* A view that stays open in the parent, of which the child is through: that is nobody's but the parent's again. */
+static void a_view_that_its_parent_keeps(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct state *shown = large_state(1);
+    struct sight sight = {.shown = NULL};
+    struct child child;
+    take_snapshot(pool, "run", shown, 0);
+    see_views(&sight, pool, shown);
+    if (!make_child(&child)) {
+        close_views(&sight);
+        _exit(0);
+    }
+    end_child(&child);
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    churn(pool);
+    EXPECT(is_right(&sight));
+    uint64_t held = used_when_compacted(pool);
+    close_views(&sight);
+    assert_true(used_when_compacted(pool) + 3 * MIB <= held);
+    close_pool(pool);
+    state_free(shown);
+}
+
+/* A child that lives for long, beside a parent that opens and closes views all the time. */
+static void what_is_pinned_after_the_fork(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct state *shown = large_state(1);
+    struct sight sight = {.shown = NULL};
+    struct child child;
+    take_snapshot(pool, "run", shown, 0);
+    see_views(&sight, pool, shown);
+    start_looking(&child, &sight);
+    close_views(&sight);
+    churn(pool);
+    uint64_t before = used_when_compacted(pool);
+    for (uint64_t i = 0; i < 12; i++) {
+        struct state *later = large_state(1000 + i);
+        uint64_t number = take_snapshot(pool, "run", later, 0);
+        struct lmcs_view *view = view_of(pool, "latest", 0);
+        EXPECT(memcmp(lmcs_view_data(view, 3), later->tensors[3].data, later->tensors[3].bytes) == 0);
+        OK(lmcs_snapshot_remove(pool, "run", number, false, NULL, &err));
+        lmcs_view_close(view);
+        state_free(later);
+        assert_true(used_when_compacted(pool) <= before + 8 * MIB);
+    }
+    assert_true(used_when_compacted(pool) <= before + MIB / 2);
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    churn(pool);
+    expect_right(&child);
+    end_child(&child);
+    close_pool(pool);
+    state_free(shown);
+}
+
+/* A child's child sees what the child saw, after it has ended; and a child of a reader what that saw. */
+static void a_grandchild(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct state *shown = large_state(1);
+    struct child child;
+    churn(pool);
+    uint64_t empty = used_when_compacted(pool);
+    for (int by_reader = 0; by_reader < 2; by_reader++) {
+        struct sight sight = {.shown = NULL};
+        struct lmcs_live *live = new_tensor(pool, "w", 50000), *seen = live;
+        uint64_t number = take_snapshot(pool, "run", shown, 0);
+        struct lmcs_pool *looks = by_reader ? open_pool(place->pool, LMCS_OPEN_READ, LMCS_NO_BACKGROUND) : pool;
+        fill(live, 3);
+        sight.views[0] = view_of(looks, "latest", 0);
+        sight.shown = shown;
+        if (by_reader)
+            OK(lmcs_live_open(looks, "run", "w", &seen, &err));
+        sight.lives[0] = lmcs_live_data(seen);
+        sight.floats[0] = 50000;
+        sight.firsts[0] = 3;
+        if (!make_child(&child)) {
+            if (fork() == 0) {
+                end_in_time();
+                look_when_told(&child, &sight);
+            }
+            _exit(0);
+        }
+        expect_child(child.pid);
+        lmcs_view_close(sight.views[0]);
+        if (by_reader) {
+            lmcs_live_close(seen);
+            close_pool(looks);
+        }
+        lmcs_live_close(live);
+        OK(lmcs_live_erase(pool, "run", "w", &err));
+        OK(lmcs_snapshot_remove(pool, "run", number, false, NULL, &err));
+        churn(pool);
+        churn_live(pool);
+        expect_right(&child);
+        let_go(&child);
+        uint64_t used = UINT64_MAX; /* it is nobody's child any more, and ends when it will */
+        for (int i = 0; i < 1000 && used > empty + MIB; i++) {
+            usleep(10000);
+            churn_live(pool);
+            used = used_when_compacted(pool);
+        }
+        assert_true(used <= empty + MIB);
+    }
+    close_pool(pool);
+    state_free(shown);
+}
+
+/* A child that becomes another program holds nothing, though it lives. */
+static void another_program(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct state *shown = large_state(1);
+    struct sight sight = {.shown = NULL};
+    struct child child;
+    churn(pool);
+    churn_live(pool);
+    uint64_t empty = used_when_compacted(pool);
+    take_snapshot(pool, "run", shown, 0);
+    see_views(&sight, pool, shown);
+    struct lmcs_live *live = new_tensor(pool, "w", 300000);
+    if (!make_child(&child)) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        execlp("sleep", "sleep", "200", (char *)NULL);
+        _exit(1);
+    }
+    EXPECT(wait_byte(child.answers) == '\0'); /* closed by exec */
+    close_views(&sight);
+    lmcs_live_close(live);
+    OK(lmcs_live_erase(pool, "run", "w", &err));
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    assert_true(used_when_compacted(pool) <= empty + MIB / 2);
+    EXPECT(kill(child.pid, 0) == 0);
+    EXPECT(kill(child.pid, SIGKILL) == 0 && waitpid(child.pid, NULL, 0) == child.pid);
+    let_go(&child);
+    close_pool(pool);
+    state_free(shown);
+}
+
+/* ---- Live variables ---- */
+
+/* Erased, replaced, checked out and dropped by an abort: whatever takes its pages from a variable. */
+static void live_variables(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct sight sight = {.shown = NULL};
+    struct child child;
+    churn_live(pool);
+    uint64_t empty = used_when_compacted(pool), number;
+    struct lmcs_live *erased = new_tensor(pool, "erased", 60000), *small = new_tensor(pool, "small", 1000);
+    struct lmcs_live *checked_out = new_tensor(pool, "checked out", 40000), *unnamed = new_unnamed(pool, 100000);
+    fill(checked_out, 5);
+    OK(lmcs_live_snapshot(pool, "run", NULL, &number, &err));
+    see_live(&sight, 0, erased, 1000);
+    see_live(&sight, 1, small, 2000);
+    see_live(&sight, 2, checked_out, 3000);
+    see_live(&sight, 3, unnamed, 4000);
+    start_looking(&child, &sight);
+    lmcs_live_close(unnamed);
+    lmcs_live_close(small);
+    lmcs_live_close(erased);
+    struct lmcs_live *other = new_unnamed(pool, 1000);
+    fill(other, -1);
+    OK(lmcs_live_replace(other, "small", &err));
+    lmcs_live_close(other);
+    OK(lmcs_live_erase(pool, "run", "erased", &err));
+    churn_live(pool);
+    OK(lmcs_live_checkout(pool, "run", "1", &err));
+    EXPECT(lmcs_live_data(checked_out) == (const void *)sight.lives[2]);
+    expect_filled(checked_out, 5);
+    churn_live(pool);
+    expect_right(&child);
+    lmcs_live_close(checked_out);
+    OK(lmcs_live_erase(pool, "run", "checked out", &err));
+    OK(lmcs_live_erase(pool, "run", "erased", &err));
+    OK(lmcs_live_erase(pool, "run", "small", &err));
+    OK(lmcs_snapshot_remove(pool, "run", number, false, NULL, &err));
+    churn_live(pool);
+    expect_right(&child);
+    assert_true(used_when_compacted(pool) >= empty + MIB / 2);
+    /* The writer after this one does not know of whom to ask, and asks. */
+    close_pool(pool);
+    pool = open_quiet(place->pool);
+    churn_live(pool);
+    expect_right(&child);
+    end_child(&child);
+    churn_live(pool);
+    assert_true(used_when_compacted(pool) <= empty + MIB / 2);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+/* A child that lives for long, beside a parent that makes and drops variables all the time. */
+static void live_variables_after_the_fork(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct sight sight = {.shown = NULL};
+    struct child child;
+    struct lmcs_live *live = new_tensor(pool, "w", 200000);
+    see_live(&sight, 0, live, 1);
+    start_looking(&child, &sight);
+    lmcs_live_close(live);
+    OK(lmcs_live_erase(pool, "run", "w", &err));
+    churn_live(pool);
+    uint64_t before = used_when_compacted(pool);
+    for (int i = 0; i < 10; i++) {
+        churn_live(pool);
+        live = new_tensor(pool, "w", 200000);
+        fill(live, -1);
+        lmcs_live_close(live);
+        OK(lmcs_live_erase(pool, "run", "w", &err));
+        assert_true(used_when_compacted(pool) <= before);
+    }
+    expect_right(&child);
+    end_child(&child);
+    churn_live(pool);
+    assert_true(used_when_compacted(pool) + MIB / 2 <= before);
+    close_pool(pool);
+}
+
+/* The parent is killed: nobody could have told the next writer. */
+static void a_killed_parent(void **state)
+{
+    struct place *place = *state;
+    struct state *shown = large_state(1);
+    struct sight sight = {.shown = NULL};
+    struct child parent, child;
+    int orders[2], answers[2];
+    EXPECT(pipe(orders) == 0 && pipe(answers) == 0);
+    if (!make_child(&parent)) {
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        take_snapshot(pool, "run", shown, 0);
+        see_views(&sight, pool, shown);
+        see_live(&sight, 0, new_tensor(pool, "w", 60000), 9);
+        see_live(&sight, 1, new_tensor(pool, "v", 500), 9);
+        fflush(NULL);
+        if (fork() == 0) {
+            end_in_time();
+            close(orders[1]);
+            child = (struct child){0, orders[0], answers[1]};
+            look_when_told(&child, &sight);
+            _exit(0);
+        }
+        answer(&parent, '!');
+        for (;;)
+            pause();
+    }
+    close(orders[0]);
+    close(answers[1]);
+    child = (struct child){0, orders[1], answers[0]};
+    EXPECT(wait_byte(parent.answers) == '!');
+    EXPECT(kill(parent.pid, SIGKILL) == 0 && waitpid(parent.pid, NULL, 0) == parent.pid);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    expect_right(&child);
+    OK(lmcs_live_erase(pool, "run", "w", &err));
+    OK(lmcs_live_erase(pool, "run", "v", &err));
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    churn(pool);
+    churn_live(pool);
+    expect_right(&child);
+    let_go(&child);
+    let_go(&parent);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(shown);
+}
+
+/* What is known of a mapping is what is mapped there, however often that has changed. */
+static void what_is_mapped_where(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = new_tensor(pool, "w", 20000), *between = NULL;
+    struct lmcs_transaction *transaction;
+    struct sight sight = {.shown = NULL};
+    struct child child;
+    for (uint64_t i = 1; i <= 8; i++) { /* in place, in pieces, and to other addresses */
+        const uint64_t grown = 20000 + 30000 * i, shrunk = 20000 + 20000 * i;
+        OK(lmcs_live_resize(live, 1, &grown, &err));
+        if (i == 3)
+            between = new_tensor(pool, "between", 20000);
+        fill(live, (float)i);
+        OK(lmcs_live_resize(live, 1, &shrunk, &err));
+        OK(lmcs_transaction_begin(pool, "run", NULL, 0, NULL, &transaction, &err));
+        ((float *)lmcs_live_data(live))[7] = -1;
+        OK(lmcs_live_resize(live, 1, &grown, &err));
+        if (i % 2 == 0)
+            OK(lmcs_transaction_commit(transaction, &err));
+        else
+            lmcs_transaction_abort(transaction);
+        OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+        fill(live, -2);
+        OK(lmcs_live_checkout(pool, "run", "latest", &err));
+    }
+    const struct lmcs_live_body *body = live->body;
+    for (const struct lmcs_mapping *mapping = body->mappings; mapping != NULL; mapping = mapping->next) {
+        uint64_t sum = 0, end = lmcs_page_up(body->record->df.bytes);
+        for (size_t i = 0; i < mapping->page_count; i++) {
+            const struct lmcs_mapped *pages = &mapping->pages[i];
+            uint64_t bytes = pages->bytes;
+            EXPECT(lmcs_live_place(body->record, pages->at, &bytes) == pages->place && bytes == pages->bytes);
+            sum += bytes;
+        }
+        EXPECT(sum == (end < mapping->bytes ? end : mapping->bytes));
+    }
+    EXPECT(body->mappings != NULL);
+    /* And with the addresses that it had before. */
+    const struct lmcs_mapping *oldest = body->mappings;
+    while (oldest->next != NULL)
+        oldest = oldest->next;
+    see_live(&sight, 0, live, 11);
+    see_live(&sight, 1, between, 12);
+    sight.lives[2] = (const float *)(const void *)oldest->at;
+    sight.floats[2] = 20000;
+    sight.firsts[2] = 11;
+    start_looking(&child, &sight);
+    lmcs_live_close(live);
+    lmcs_live_close(between);
+    OK(lmcs_live_erase(pool, "run", "w", &err));
+    OK(lmcs_live_erase(pool, "run", "between", &err));
+    churn_live(pool);
+    expect_right(&child);
+    end_child(&child);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+/* ---- What can't be leased ---- */
+
+static void end_unreadable(int number)
+{
+    (void)number;
+    _exit(UNREADABLE);
+}
+
+/* No descriptor for the child's leases: views stay all the same; addresses of live variables show nothing else. */
+static void without_descriptors(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct state *shown = large_state(1);
+    struct sight sight = {.shown = NULL}, live_sight = {.shown = NULL};
+    struct child child, other;
+    struct rlimit limit, none;
+    take_snapshot(pool, "run", shown, 0);
+    see_views(&sight, pool, shown);
+    struct lmcs_live *live = new_tensor(pool, "w", 50000);
+    see_live(&live_sight, 0, live, 1);
+    int orders[2][2], answers[2][2];
+    for (int i = 0; i < 2; i++)
+        EXPECT(pipe(orders[i]) == 0 && pipe(answers[i]) == 0);
+    fflush(NULL);
+    EXPECT(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    none = limit;
+    none.rlim_cur = 3;
+    EXPECT(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    for (int i = 0; i < 2; i++) {
+        struct child *made = i == 0 ? &child : &other;
+        *made = (struct child){fork(), orders[i][1], answers[i][0]};
+        EXPECT(made->pid >= 0);
+        if (made->pid == 0) {
+            struct child self = {0, orders[i][0], answers[i][1]};
+            end_in_time();
+            for (int k = 0; k < 2; k++)
+                close(orders[k][1]);
+            signal(SIGSEGV, end_unreadable);
+            look_when_told(&self, i == 0 ? &sight : &live_sight);
+            _exit(0);
+        }
+    }
+    EXPECT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (int i = 0; i < 2; i++) {
+        close(orders[i][0]);
+        close(answers[i][1]);
+    }
+    close_views(&sight);
+    OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
+    churn(pool);
+    expect_right(&child);
+    lmcs_live_close(live);
+    OK(lmcs_live_erase(pool, "run", "w", &err));
+    churn_live(pool);
+    EXPECT(write(other.orders, "?", 1) == 1);
+    int status;
+    EXPECT(waitpid(other.pid, &status, 0) == other.pid && WIFEXITED(status) && WEXITSTATUS(status) == UNREADABLE);
+    let_go(&other);
+    close_pool(pool); /* its lease ends with the child that shares it */
+    pool = open_quiet(place->pool);
+    churn(pool);
+    expect_right(&child);
+    end_child(&child);
+    uint64_t used = used_when_compacted(pool);
+    assert_true(used <= 4 * MIB);
+    close_pool(pool);
+    state_free(shown);
+}
+
+/* ---- At the same time ---- */
+
+struct bustle {
+    struct lmcs_pool *pool;
+    atomic_bool ends;
+};
+
+static void *open_and_close(void *context)
+{
+    struct bustle *bustle = context;
+    while (!atomic_load(&bustle->ends)) {
+        lmcs_view_close(view_of(bustle->pool, "1", LMCS_VIEW_PRIVATE));
+        struct lmcs_pool *reader = open_pool(bustle->pool->path, LMCS_OPEN_READ, LMCS_NO_BACKGROUND);
+        lmcs_view_close(view_of(reader, "1", 0));
+        close_pool(reader);
+    }
+    return NULL;
+}
+
+static void *replace_and_grow(void *context)
+{
+    struct bustle *bustle = context;
+    while (!atomic_load(&bustle->ends)) {
+        struct lmcs_live *live = new_unnamed(bustle->pool, 3000);
+        OK(lmcs_live_replace(live, "v", &err));
+        OK(lmcs_live_resize(live, 1, (const uint64_t[]){60000}, &err));
+        lmcs_live_close(live);
+    }
+    return NULL;
+}
+
+/* Forks in the middle of everything: nobody waits for ever, in the parent or in a child, and all see what they saw. */
+static void forks_beside_threads(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_pool(place->pool, LMCS_OPEN_OR_CREATE, 0);
+    struct state *shown = large_state(1);
+    struct sight sight = {.shown = NULL};
+    struct bustle bustle = {.pool = pool};
+    pthread_t threads[2];
+    take_snapshot(pool, "run", shown, 0);
+    see_views(&sight, pool, shown);
+    struct lmcs_live *live = new_tensor(pool, "w", 20000);
+    see_live(&sight, 0, live, 1);
+    end_in_time();
+    EXPECT(pthread_create(&threads[0], NULL, open_and_close, &bustle) == 0);
+    EXPECT(pthread_create(&threads[1], NULL, replace_and_grow, &bustle) == 0);
+    for (int i = 0; i < 60; i++) {
+        fflush(NULL);
+        pid_t child = fork();
+        EXPECT(child >= 0);
+        if (child == 0) {
+            end_in_time();
+            pid_t grandchild = fork();
+            int status = 0;
+            if (grandchild > 0)
+                waitpid(grandchild, &status, 0);
+            _exit(is_right(&sight) && status == 0 ? 0 : 1);
+        }
+        expect_child(child);
+    }
+    atomic_store(&bustle.ends, true);
+    for (int i = 0; i < 2; i++)
+        EXPECT(pthread_join(threads[i], NULL) == 0);
+    alarm(0);
+    EXPECT(is_right(&sight));
+    close_views(&sight);
+    lmcs_live_close(live);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(shown);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(a_view_that_its_parent_closes),
+        IN_MEMORY(a_view_that_its_parent_keeps),
+        ON_BOTH(what_is_pinned_after_the_fork),
+        IN_MEMORY(a_grandchild),
+        IN_MEMORY(another_program),
+        ON_BOTH(live_variables),
+        IN_MEMORY(live_variables_after_the_fork),
+        ON_BOTH(a_killed_parent),
+        IN_MEMORY(what_is_mapped_where),
+        IN_MEMORY(without_descriptors),
+        IN_MEMORY(forks_beside_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
