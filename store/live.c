@@ -63,9 +63,15 @@ void lmcs_live_store_free(struct lmcs_pool *pool)
     pool->live = NULL;
 }
 
+/* With another number than was ever given out, one that is made would take its place, or be on a shelf's that is. */
 static enum lmcs_status use_record(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_live_space_use(context, record, error);
+    const struct lmcs_txn *txn = context;
+    enum lmcs_status status = LMCS_OK;
+    if (record->id >= txn->root.next_live || record->shelf >= txn->root.next_shelf)
+        status = lmcs_root_fail_number(txn->pool, "live variable", record->id, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_space_use(txn->pool, record, error);
     free(record);
     return status;
 }
@@ -93,7 +99,7 @@ static enum lmcs_status use_records(struct lmcs_pool *pool, struct lmcs_error *e
     enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_live_record_each(&txn, 0, use_record, pool, error);
+    status = lmcs_live_record_each(&txn, 0, use_record, &txn, error);
     lmcs_txn_end(&txn);
     return status;
 }

@@ -342,9 +342,10 @@ bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t
     return find_range(&pool->live->space.pages, offset, bytes) != NULL;
 }
 
-static enum lmcs_status note_object(struct lmcs_pool *pool, uint64_t offset, const struct lmcs_object_df *df,
+static enum lmcs_status note_object(struct lmcs_txn *txn, uint64_t offset, const struct lmcs_object_df *df,
                                     struct lmcs_error *error)
 {
+    struct lmcs_pool *pool = txn->pool;
     struct lmcs_live_space *space = &pool->live->space;
     uint64_t end = (offset + df->bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
     if (df->kind != LMCS_OBJECT_LIVE)
@@ -352,6 +353,10 @@ static enum lmcs_status note_object(struct lmcs_pool *pool, uint64_t offset, con
     space->object_bytes += df->bytes;
     if (df->first < offset) /* to those who look before lmcs_space_load has */
         return fail_place(pool, "the first byte of an object", offset, error);
+    /* What no record has is free, and punched: so none of it may be a payload's. */
+    enum lmcs_status status = lmcs_space_check_none(txn, offset, offset + df->bytes, error);
+    if (status != LMCS_OK)
+        return status;
     return df->first >= end || add_range(&space->pages, df->first, end - df->first) ? LMCS_OK : lmcs_fail_memory(error);
 }
 
@@ -369,7 +374,7 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
         while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
             struct lmcs_object_df df; /* lmcs_space_load has looked at it, and at its size */
             memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
-            status = note_object(pool, lmcs_cursor_key(cursor).high, &df, error);
+            status = note_object(&txn, lmcs_cursor_key(cursor).high, &df, error);
             if (status == LMCS_OK)
                 status = lmcs_cursor_next(cursor, error);
         }
