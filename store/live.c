@@ -468,7 +468,19 @@ void lmcs_live_body_release(struct lmcs_live_body *body)
     free_body(body);
 }
 
-/* By a record of the tree: one that a transaction has erased or renamed is not what the tree says. */
+/* Neither a name nor a number finds it any more. */
+static void forget(struct lmcs_live_body *body)
+{
+    lmcs_live_body_unname(body);
+    leave_id(body);
+    body->id = 0;
+    enter_id(body);
+}
+
+/*
+ * By a record of the tree: one that a transaction has erased or renamed is not what the tree says. A reader has no
+ * transactions: there the writer has given another name to what was opened by its old one.
+ */
 static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error)
 {
@@ -479,7 +491,11 @@ static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_sh
     if (status != LMCS_OK)
         return status;
     status = lmcs_live_record_find(&txn, shelf->id, name, &record, &found, error);
-    if (status == LMCS_OK && found && lmcs_live_body_of_id(pool->live, shelf->id, record->id) != NULL) {
+    struct lmcs_live_body *other =
+        status == LMCS_OK && found ? lmcs_live_body_of_id(pool->live, shelf->id, record->id) : NULL;
+    if (other != NULL && pool->heap == NULL) {
+        forget(other);
+    } else if (other != NULL) {
         free(record);
         found = false;
     }
@@ -515,10 +531,7 @@ enum lmcs_status lmcs_live_body_find(struct lmcs_pool *pool, struct lmcs_live_sh
     while (body != NULL && (body->shelf != shelf || strcmp(body->record->name, name) != 0))
         body = body->next_name;
     if (body != NULL && is_stale(pool, body)) {
-        lmcs_live_body_unname(body);
-        leave_id(body);
-        body->id = 0; /* found by nobody any more */
-        enter_id(body);
+        forget(body);
         body = NULL;
     }
     if (body != NULL) {
