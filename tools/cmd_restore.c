@@ -2,7 +2,9 @@
 /*
  * cmd_restore.c - lmc-store restore: reads an archive, from a file or a pipe, into a pool.
  *
- * A pool that was not there is created, and removed again when the archive turns out to be no good.
+ * A pool that was not there is created, and removed again when the archive turns out to be no good: while it is still
+ * open, so that nobody else can have written to it, and if nobody has before. Who has waited for it is told that it was
+ * removed.
  */
 #include "cli.h"
 
@@ -59,6 +61,21 @@ static void set_options(const struct cli *cli, struct lmcs_restore_options *opti
     options->resume = cli->options.resume;
 }
 
+static bool stop_at_first(void *context, const struct lmcs_shelf_info *info)
+{
+    (void)info;
+    *(bool *)context = true;
+    return false;
+}
+
+/* Between its making and our opening it, another process may have come first. */
+static bool has_shelves(struct cli *cli)
+{
+    struct lmcs_error ignored;
+    bool any = false;
+    return lmcs_shelf_list(cli->pool, stop_at_first, &any, &ignored) != LMCS_OK || any;
+}
+
 static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
 {
     const char *addresses[CLI_MAX_LIST], *only[CLI_MAX_LIST];
@@ -79,17 +96,17 @@ static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
     if (status != LMCS_OK && status != LMCS_CANCELLED && count == 1 && strstr(cli->error.message, path) == NULL)
         cli_archive_name(cli, cli->options.arguments[0]);
     cli_progress_wipe(&cli->progress);
+    if (status != LMCS_OK && is_new && !cli->options.resume && !has_shelves(cli))
+        unlink(path);
     status = cli_close(cli, status);
     if (status == LMCS_OK)
         report_done(cli, &report);
-    else if (is_new && !cli->options.resume)
-        unlink(path);
     return status;
 }
 
 static enum lmcs_status run(struct cli *cli)
 {
-    int fds[CLI_MAX_ARGUMENTS];
+    int fds[CLI_MAX_ARGUMENTS] = {0};
     size_t count = 0, wanted = cli->options.argument_count - 1;
     enum lmcs_status status = LMCS_OK;
     for (; status == LMCS_OK && count < wanted; count++)
