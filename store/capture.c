@@ -816,8 +816,9 @@ static enum lmcs_status load_shelf(struct committing *c, struct lmcs_error *erro
     struct lmcs_capture *capture = c->capture;
     bool found;
     enum lmcs_status status = lmcs_shelf_find(&c->txn, capture->busy->name, &c->shelf, &found, error);
-    if (status == LMCS_OK && !found)
-        status = lmcs_shelf_make(&c->txn, capture->busy->name, 0, &c->shelf, error);
+    if (status == LMCS_OK)
+        status = found ? lmcs_shelf_check_next(&c->txn, &c->shelf, error)
+                       : lmcs_shelf_make(&c->txn, capture->busy->name, 0, &c->shelf, error);
     if (status == LMCS_OK && c->shelf.df.next_number >= LMCS_LARGEST_NUMBER)
         status =
             lmcs_fail(error, LMCS_UNSUPPORTED, 0,

@@ -41,6 +41,7 @@ struct heap_map {
     size_t capacity;
     size_t met; /* of them, those that the map has shown so far */
     bool superblock_met;
+    uint64_t slab_bytes;      /* of those that are slabs */
     struct lmcs_root_df root; /* that has them */
     uint64_t heap_bytes;
     struct lmcs_chunk_df *chunks; /* of one zone */
@@ -70,6 +71,7 @@ static enum lmcs_status add_object(struct heap_map *map, uint64_t offset, const 
         (is_slab && !lmcs_slabs_add(map->pool, offset, df.bytes)))
         return lmcs_fail_memory(error);
     map->objects[map->count++] = (struct object){offset, df.bytes};
+    map->slab_bytes += is_slab ? df.bytes : 0;
     return LMCS_OK;
 }
 
@@ -96,6 +98,18 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
     }
     lmcs_cursor_free(cursor);
     return status;
+}
+
+/* A slab that is called something else would be filled, or punched, with all pages that it has. */
+static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_error *error)
+{
+    if (map->slab_bytes == map->root.slab_bytes)
+        return LMCS_OK;
+    return lmcs_fail(
+        error, LMCS_DAMAGED, 0,
+        "%s: damaged metadata: objects for pages have %llu bytes, and %llu are recorded, so nothing may be "
+        "written to it; mode r still reads it, and 'lmc-store dump' saves what it holds",
+        map->pool->path, (unsigned long long)map->slab_bytes, (unsigned long long)map->root.slab_bytes);
 }
 
 /* A used chunk must be the next object of ours, and as large as that needs. */
@@ -259,6 +273,8 @@ enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *erro
         status = fail_heap(&map, map.objects[map.met].offset, "an object of ours is not in its map", error);
     if (status == LMCS_OK && !map.superblock_met)
         status = fail_heap(&map, lmcs_media_superblock(pool->media), "its root object is not in its map", error);
+    if (status == LMCS_OK)
+        status = check_slabs(&map, error);
     if (status == LMCS_OK) /* the slabs are what they say, so pages can be held against them */
         status = lmcs_root_check(pool, &map.root, error);
     for (size_t i = 0; status == LMCS_OK && pool->heap != NULL && i < map.gap_count; i++)

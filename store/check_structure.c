@@ -1328,7 +1328,7 @@ static enum lmcs_status check_root(struct checking *c)
     const struct lmcs_root_df *root = &c->txn.root;
     enum lmcs_status status = load_objects(c);
     if (!lmcs_root_counts(root))
-        SAY(c, "more is said to have been given a number than can ever have been");
+        SAY(c, "numbers are said to be the next that can never have been given out");
     use_page(c, root->self, PAGE_REACHED);
     check_never_used(c, &root->fresh);
     check_never_used(c, &root->spare);

@@ -10,6 +10,10 @@
  * payloads are locked by the block of 1 MiB that they lie in, in a space of their own; larger ones exactly, up to the
  * page where their neighbour begins, whose lock the kernel then joins to theirs.
  *
+ * A payload stays as large as it was, so what asks for it knows how it is locked. A live tensor grows and is cut where
+ * it lies, and what is free of its pages is joined to others: of those, both spaces are asked (lmcs_lease_find_pin),
+ * and two of its pins may begin at one place and end at different ones.
+ *
  * A child made by fork sees what its parent has mapped, for as long as it likes, and through the shared description it
  * would lose its leases whenever the parent unpins. So each fork opens one more description, which locks all that is
  * pinned at that moment and what is mapped of live variables, and which only the child keeps open: and, with it, its
@@ -152,10 +156,15 @@ void lmcs_lease_release(struct lmcs_lease *lease)
     free(lease);
 }
 
-static struct pin **find(struct lmcs_lease *lease, uint64_t key)
+static struct pin **bucket_of(struct lmcs_lease *lease, uint64_t key)
 {
-    struct pin **at = &lease->buckets[(key * 0x9e3779b97f4a7c15u >> 32) & (lease->bucket_count - 1)];
-    while (*at != NULL && (*at)->key != key)
+    return &lease->buckets[(key * 0x9e3779b97f4a7c15u >> 32) & (lease->bucket_count - 1)];
+}
+
+static struct pin **find(struct lmcs_lease *lease, uint64_t key, uint64_t bytes)
+{
+    struct pin **at = bucket_of(lease, key);
+    while (*at != NULL && ((*at)->key != key || (*at)->bytes != bytes))
         at = &(*at)->next;
     return at;
 }
@@ -173,8 +182,9 @@ static void widen(struct lmcs_lease *lease)
     for (size_t i = 0; i < old_count; i++)
         for (struct pin *pin = old[i], *next; pin != NULL; pin = next) {
             next = pin->next;
-            pin->next = NULL;
-            *find(lease, pin->key) = pin;
+            struct pin **at = bucket_of(lease, pin->key);
+            pin->next = *at;
+            *at = pin;
         }
     free(old);
 }
@@ -209,7 +219,7 @@ static enum lmcs_status take(struct lmcs_lease *lease, uint64_t key, uint64_t st
 {
     enum lmcs_status status = LMCS_OK;
     pthread_mutex_lock(&lease->lock);
-    struct pin **at = find(lease, key), *pin = *at;
+    struct pin **at = find(lease, key, bytes), *pin = *at;
     if (pin == NULL) {
         pin = calloc(1, sizeof *pin);
         int failure = pin == NULL ? ENOMEM : set_lock(lease->fd, F_RDLCK, start, bytes);
@@ -231,12 +241,17 @@ static enum lmcs_status take(struct lmcs_lease *lease, uint64_t key, uint64_t st
     return status;
 }
 
-static void drop(struct lmcs_lease *lease, uint64_t key, uint64_t start)
+static void drop(struct lmcs_lease *lease, uint64_t key, uint64_t start, uint64_t bytes)
 {
     pthread_mutex_lock(&lease->lock);
-    struct pin **at = find(lease, key), *pin = *at;
+    struct pin **at = find(lease, key, bytes), *pin = *at;
     if (pin != NULL && --pin->count == 0) {
-        set_lock(lease->fd, F_UNLCK, start, pin->bytes);
+        uint64_t kept = 0; /* by the other pins that begin there */
+        for (const struct pin *other = *bucket_of(lease, key); other != NULL; other = other->next)
+            if (other != pin && other->key == key && other->bytes > kept)
+                kept = other->bytes;
+        if (kept < bytes)
+            set_lock(lease->fd, F_UNLCK, start + kept, bytes - kept);
         *at = pin->next;
         lease->pin_count--;
         free(pin);
@@ -251,7 +266,7 @@ enum lmcs_status lmcs_lease_epoch(struct lmcs_lease *lease, uint64_t epoch, stru
 
 void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch)
 {
-    drop(lease, epoch, LMCS_LEASE_EPOCHS + epoch);
+    drop(lease, epoch, LMCS_LEASE_EPOCHS + epoch, 1);
 }
 
 static bool is_small(uint64_t bytes)
@@ -266,7 +281,7 @@ static enum lmcs_status take_block(struct lmcs_lease *lease, uint64_t block, str
 
 static void drop_block(struct lmcs_lease *lease, uint64_t block)
 {
-    drop(lease, block | BLOCK_KEY, LMCS_LEASE_BLOCKS + block);
+    drop(lease, block | BLOCK_KEY, LMCS_LEASE_BLOCKS + block, 1);
 }
 
 enum lmcs_status lmcs_lease_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
@@ -290,7 +305,7 @@ void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
     if (bytes == 0)
         return;
     if (!is_small(bytes)) {
-        drop(lease, offset | RANGE_KEY, LMCS_LEASE_RANGES + offset);
+        drop(lease, offset | RANGE_KEY, LMCS_LEASE_RANGES + offset, lmcs_room(bytes));
         return;
     }
     uint64_t first = offset / LMCS_LEASE_BLOCK, last = (offset + bytes - 1) / LMCS_LEASE_BLOCK;
@@ -299,16 +314,24 @@ void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
         drop_block(lease, last);
 }
 
-/* Whether another description locks a byte of the range; *start gets where such a lock begins. */
-static bool is_locked(struct lmcs_lease *lease, uint64_t from, uint64_t bytes, uint64_t *start)
+/* Whether another description locks a byte of the range; *start and *end get where one such lock lies. */
+static bool find_lock(struct lmcs_lease *lease, uint64_t from, uint64_t bytes, uint64_t *start, uint64_t *end)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)bytes};
     if (fcntl(lmcs_media_fd(lease->media), F_OFD_GETLK, &lock) != 0) {
         *start = from;
+        *end = from + bytes;
         return true; /* not known: nothing is reused */
     }
     *start = (uint64_t)lock.l_start;
+    *end = lock.l_len != 0 ? *start + (uint64_t)lock.l_len : UINT64_MAX; /* 0: all of the file from there on */
     return lock.l_type != F_UNLCK;
+}
+
+static bool is_locked(struct lmcs_lease *lease, uint64_t from, uint64_t bytes, uint64_t *start)
+{
+    uint64_t end;
+    return find_lock(lease, from, bytes, start, &end);
 }
 
 uint64_t lmcs_lease_safe_epoch(struct lmcs_lease *lease, uint64_t current)
@@ -330,10 +353,26 @@ bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t by
     return is_locked(lease, LMCS_LEASE_BLOCKS + first, last - first + 1, &start);
 }
 
-bool lmcs_lease_is_mapped(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
+bool lmcs_lease_find_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, uint64_t *first, uint64_t *end)
 {
-    uint64_t start;
-    return bytes > 0 && is_locked(lease, LMCS_LEASE_RANGES + offset, bytes, &start);
+    uint64_t last = offset + bytes, start, behind;
+    if (bytes == 0)
+        return false;
+    if (find_lock(lease, LMCS_LEASE_RANGES + offset, bytes, &start, &behind)) {
+        *first = start > LMCS_LEASE_RANGES ? start - LMCS_LEASE_RANGES : 0;
+        *end = behind - LMCS_LEASE_RANGES;
+    } else {
+        uint64_t block = offset / LMCS_LEASE_BLOCK, blocks = (last - 1) / LMCS_LEASE_BLOCK - block + 1;
+        if (!find_lock(lease, LMCS_LEASE_BLOCKS + block, blocks, &start, &behind))
+            return false;
+        *first = start > LMCS_LEASE_BLOCKS ? (start - LMCS_LEASE_BLOCKS) * LMCS_LEASE_BLOCK : 0;
+        *end = behind - LMCS_LEASE_BLOCKS < UINT64_MAX / LMCS_LEASE_BLOCK
+                   ? (behind - LMCS_LEASE_BLOCKS) * LMCS_LEASE_BLOCK
+                   : UINT64_MAX;
+    }
+    *first = *first < offset ? offset : *first & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    *end = *end > last ? last : lmcs_page_up(*end);
+    return true;
 }
 
 /* ---- Children ---- */

@@ -24,7 +24,7 @@ void lmcs_lease_epoch_end(struct lmcs_lease *lease, uint64_t epoch);
 /* The lowest epoch that anyone leases, `current` when nobody does: what became unreachable up to it may be reused. */
 uint64_t lmcs_lease_safe_epoch(struct lmcs_lease *lease, uint64_t current);
 
-/* Pins count: as many unpins end it. The range is a payload's, as a whole. */
+/* Pins count: as many unpins end it. The range is a payload's, or a part's of a live tensor, as a whole. */
 enum lmcs_status lmcs_lease_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
 /*
@@ -32,8 +32,11 @@ void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
  * another one close to it.
  */
 bool lmcs_lease_is_pinned(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
-/* Whether any of these very bytes is pinned as part of a large payload, or was mapped when a child was made. */
-bool lmcs_lease_is_mapped(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes);
+/*
+ * Whether anyone, in any process, pins any of these whole pages, by whatever range; *first and *end get where one such
+ * pin lies among them, in whole pages. There may be others before it and behind it.
+ */
+bool lmcs_lease_find_pin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes, uint64_t *first, uint64_t *end);
 
 /*
  * At a fork, by its handlers, in this order. Between the first and the last nobody pins or unpins anything. To

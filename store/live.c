@@ -63,9 +63,15 @@ void lmcs_live_store_free(struct lmcs_pool *pool)
     pool->live = NULL;
 }
 
+/* With another number than was ever given out, one that is made would take its place, or be on a shelf's that is. */
 static enum lmcs_status use_record(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
 {
-    enum lmcs_status status = lmcs_live_space_use(context, record, error);
+    const struct lmcs_txn *txn = context;
+    enum lmcs_status status = LMCS_OK;
+    if (record->id >= txn->root.next_live || record->shelf >= txn->root.next_shelf)
+        status = lmcs_root_fail_number(txn->pool, "live variable", record->id, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_space_use(txn->pool, record, error);
     free(record);
     return status;
 }
@@ -93,7 +99,7 @@ static enum lmcs_status use_records(struct lmcs_pool *pool, struct lmcs_error *e
     enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_live_record_each(&txn, 0, use_record, pool, error);
+    status = lmcs_live_record_each(&txn, 0, use_record, &txn, error);
     lmcs_txn_end(&txn);
     return status;
 }
@@ -468,7 +474,19 @@ void lmcs_live_body_release(struct lmcs_live_body *body)
     free_body(body);
 }
 
-/* By a record of the tree: one that a transaction has erased or renamed is not what the tree says. */
+/* Neither a name nor a number finds it any more. */
+static void forget(struct lmcs_live_body *body)
+{
+    lmcs_live_body_unname(body);
+    leave_id(body);
+    body->id = 0;
+    enter_id(body);
+}
+
+/*
+ * By a record of the tree: one that a transaction has erased or renamed is not what the tree says. A reader has no
+ * transactions: there the writer has given another name to what was opened by its old one.
+ */
 static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error)
 {
@@ -479,7 +497,11 @@ static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_sh
     if (status != LMCS_OK)
         return status;
     status = lmcs_live_record_find(&txn, shelf->id, name, &record, &found, error);
-    if (status == LMCS_OK && found && lmcs_live_body_of_id(pool->live, shelf->id, record->id) != NULL) {
+    struct lmcs_live_body *other =
+        status == LMCS_OK && found ? lmcs_live_body_of_id(pool->live, shelf->id, record->id) : NULL;
+    if (other != NULL && pool->heap == NULL) {
+        forget(other);
+    } else if (other != NULL) {
         free(record);
         found = false;
     }
@@ -515,10 +537,7 @@ enum lmcs_status lmcs_live_body_find(struct lmcs_pool *pool, struct lmcs_live_sh
     while (body != NULL && (body->shelf != shelf || strcmp(body->record->name, name) != 0))
         body = body->next_name;
     if (body != NULL && is_stale(pool, body)) {
-        lmcs_live_body_unname(body);
-        leave_id(body);
-        body->id = 0; /* found by nobody any more */
-        enter_id(body);
+        forget(body);
         body = NULL;
     }
     if (body != NULL) {

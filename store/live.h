@@ -49,6 +49,8 @@ enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf,
                                        void *context, struct lmcs_error *error);
 uint64_t lmcs_live_capacity(const struct lmcs_live_record *record); /* bytes of its parts */
 bool lmcs_live_is_variable_length(const struct lmcs_live_record *record);
+/* Whether who has one open may be shown the other: the same form, dtype and shape, but for a length that varies. */
+bool lmcs_live_same_kind(const struct lmcs_live_record *a, const struct lmcs_live_record *b);
 
 /* Either may be NULL. */
 struct lmcs_live_change {
@@ -320,6 +322,12 @@ struct lmcs_cell_state {
 };
 enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_record *record, void *buffer,
                                 struct lmcs_cell_state *state, struct lmcs_error *error);
+/*
+ * The same in a process that only reads, wherever the writer has put the cell by now. *now, which may be NULL, gets the
+ * record, to be freed; NULL: it is gone, LMCS_NOT_FOUND. That is also a value which has become one of another kind.
+ */
+enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffer, struct lmcs_cell_state *state,
+                                  struct lmcs_live_record **now, struct lmcs_error *error);
 /* What belongs in a value's other slot to make it `data`: `image` has room for lmcs_slot_room(bytes). */
 void lmcs_slot_image(const struct lmcs_live_body *body, const void *data, uint64_t bytes, uint64_t now_ns,
                      unsigned char *image, uint64_t *place, uint64_t *image_bytes);

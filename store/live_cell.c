@@ -133,6 +133,36 @@ enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_r
     return status;
 }
 
+enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffer, struct lmcs_cell_state *state,
+                                  struct lmcs_live_record **now, struct lmcs_error *error)
+{
+    const struct lmcs_live_record *opened = body->record; /* which nothing changes in a reader */
+    struct lmcs_live_record *record = NULL;
+    struct lmcs_txn txn;
+    bool found = false;
+    enum lmcs_status status = lmcs_txn_read(body->pool, &txn, error);
+    if (now != NULL)
+        *now = NULL;
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_live_record_get(&txn, opened->shelf, opened->id, &record, &found, error);
+    bool is_gone = status == LMCS_OK && (!found || record->df.form != opened->df.form ||
+                                         (opened->df.form == LMCS_LIVE_VALUE && !lmcs_live_same_kind(record, opened)));
+    if (is_gone)
+        status = lmcs_fail(error, LMCS_NOT_FOUND, 0,
+                           "%s: live variable \"%.200s\", which is open here, has been erased or replaced by the "
+                           "process that writes: close it, and open what has its name now",
+                           body->pool->path, opened->name);
+    else if (status == LMCS_OK) /* while the root is leased, nothing else can come to be where its cell is */
+        status = lmcs_cell_read(body->pool, record, buffer, state, error);
+    lmcs_txn_end(&txn);
+    if (now != NULL && !is_gone)
+        *now = record;
+    else
+        free(record);
+    return status;
+}
+
 enum lmcs_status lmcs_cell_load(struct lmcs_live_body *body, struct lmcs_error *error)
 {
     struct lmcs_cell_state state;
@@ -204,13 +234,10 @@ enum lmcs_status lmcs_value_write(struct lmcs_live_body *body, const void *data,
 
 enum lmcs_status lmcs_value_read(struct lmcs_live_body *body, void *buffer, struct lmcs_error *error)
 {
-    struct lmcs_cell_state state;
     if (body->pending != NULL) {
         memcpy(buffer, body->pending, body->pending_bytes);
         return LMCS_OK;
     }
-    if (body->pool->heap == NULL)
-        return lmcs_cell_read(body->pool, body->record, buffer, &state, error);
     const char *at = lmcs_heap_at(body->pool->heap, slot_place(body->record, body->slot));
     return lmcs_guard_copy(buffer, at + sizeof(struct lmcs_value_df), body->value_bytes)
                ? LMCS_OK

@@ -5,6 +5,7 @@
  * A list is made of the tree's records and of what bodies say otherwise: what a transaction has made, erased or
  * renamed. It is made whole before anyone is told of it.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,12 +42,32 @@ static void fill_state(const struct lmcs_live_record *record, const struct lmcs_
     info->bytes = info->shape[0] = state->bytes;
 }
 
+/*
+ * Of a pool that another process writes: the name, and what a value is, as they are by now. A tensor has the shape, and
+ * what was erased all, that it was opened with.
+ */
+static void fill_elsewhere(struct lmcs_live_body *body, struct lmcs_live_info *info)
+{
+    struct lmcs_live_record *now;
+    struct lmcs_cell_state state = {body->version, body->written_ns, body->value_bytes, body->slot};
+    struct lmcs_error ignored;
+    enum lmcs_status status = lmcs_cell_follow(body, NULL, &state, &now, &ignored);
+    const struct lmcs_live_record *shown = status == LMCS_OK && now->df.form == LMCS_LIVE_VALUE ? now : body->record;
+    fill_record(shown, body->pool, info);
+    fill_state(shown, &state, info);
+    info->handles = body->handles;
+    info->is_damaged = status == LMCS_DAMAGED;
+    snprintf(info->name, sizeof info->name, "%s", now != NULL ? now->name : "");
+    free(now);
+}
+
 static void fill_body(struct lmcs_live_body *body, struct lmcs_live_info *info)
 {
-    struct lmcs_error ignored;
+    if (body->pool->heap == NULL) {
+        fill_elsewhere(body, info);
+        return;
+    }
     pthread_mutex_lock(&body->lock);
-    if (body->pool->heap == NULL) /* another process writes; one that it has erased stays what it was */
-        (void)!lmcs_cell_load(body, &ignored);
     uint64_t bytes = body->pending != NULL ? body->pending_bytes : body->value_bytes;
     struct lmcs_cell_state state = {body->version, body->written_ns, bytes, body->slot};
     pthread_mutex_unlock(&body->lock);

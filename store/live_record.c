@@ -73,6 +73,14 @@ bool lmcs_live_is_variable_length(const struct lmcs_live_record *record)
     return record->df.form == LMCS_LIVE_VALUE && record->df.dtype == LMC_U8 && record->df.ndim == 1;
 }
 
+bool lmcs_live_same_kind(const struct lmcs_live_record *a, const struct lmcs_live_record *b)
+{
+    if (a->df.form != b->df.form || a->df.dtype != b->df.dtype || a->df.ndim != b->df.ndim)
+        return false;
+    return lmcs_live_is_variable_length(a) ||
+           (a->df.bytes == b->df.bytes && memcmp(a->shape, b->shape, a->df.ndim * sizeof(uint64_t)) == 0);
+}
+
 /* ---- Checking ---- */
 
 static bool parts_are_sound(const struct lmcs_pool *pool, const struct lmcs_live_record *record)

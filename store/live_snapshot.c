@@ -377,21 +377,13 @@ static enum lmcs_status load_table(struct restoring *r, struct lmcs_error *error
     return status;
 }
 
-static bool same_kind(const struct lmcs_live_record *a, const struct lmcs_live_record *b)
-{
-    if (a->df.form != b->df.form || a->df.dtype != b->df.dtype || a->df.ndim != b->df.ndim)
-        return false;
-    return lmcs_live_is_variable_length(a) ||
-           (a->df.bytes == b->df.bytes && memcmp(a->shape, b->shape, a->df.ndim * sizeof(uint64_t)) == 0);
-}
-
 /* Those that are held must be able to stay. */
 static enum lmcs_status check_held(struct restoring *r, struct lmcs_error *error)
 {
     for (size_t i = 0; i < r->now.count; i++) {
         struct lmcs_live_body *body = lmcs_live_body_of_id(r->pool->live, r->shelf->id, r->now.records[i]->id);
         const struct lmcs_live_record *wanted = find_record(&r->wanted, r->now.records[i]->name);
-        if (body == NULL || body->handles == 0 || (wanted != NULL && same_kind(body->record, wanted)))
+        if (body == NULL || body->handles == 0 || (wanted != NULL && lmcs_live_same_kind(body->record, wanted)))
             continue;
         return lmcs_live_fail_in_use(body, wanted == NULL ? "erased, as the snapshot has it" : "given another shape",
                                      error);
@@ -408,7 +400,7 @@ static bool same_note(const struct lmcs_live_record *a, const struct lmcs_live_r
 static bool is_unchanged(const struct restoring *r, const struct lmcs_live_record *now,
                          const struct lmcs_live_record *wanted, const void *data, uint64_t bytes)
 {
-    if (now == NULL || !same_kind(now, wanted) || !same_note(now, wanted))
+    if (now == NULL || !lmcs_live_same_kind(now, wanted) || !same_note(now, wanted))
         return false;
     if (now->df.form == LMCS_LIVE_VALUE) {
         struct lmcs_cell_state state;

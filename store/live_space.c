@@ -172,19 +172,48 @@ static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     add_range(&space->pages, first, end - first);
 }
 
-/* Enters what no reader needs any more. */
+/* The pages of a freed range between two places. */
+static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uint64_t from, uint64_t end)
+{
+    struct lmcs_live_freed piece = *freed;
+    uint64_t before = from - freed->range.offset, bytes = end - from;
+    piece.range = (struct lmcs_range){from, bytes};
+    piece.backed = freed->backed > before ? freed->backed - before : 0;
+    piece.backed = piece.backed < bytes ? piece.backed : bytes;
+    return piece;
+}
+
+/* Takes the pages from `first` to `end`, which are pinned, out of a range; what is before and behind it comes last. */
+static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const struct lmcs_live_freed *freed,
+                                          uint64_t first, uint64_t end)
+{
+    uint64_t from = freed->range.offset, last = from + freed->range.bytes;
+    if (!lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count + 1, sizeof *space->freed))
+        return *freed; /* all of it waits */
+    if (from < first)
+        space->freed[space->freed_count++] = cut_freed(freed, from, first);
+    if (end < last)
+        space->freed[space->freed_count++] = cut_freed(freed, end, last);
+    return cut_freed(freed, first, end);
+}
+
+/* Enters what no reader needs any more. A range is not what was pinned: it may have grown since, or been joined. */
 static void settle_freed(struct lmcs_pool *pool)
 {
     struct lmcs_live_space *space = &pool->live->space;
     size_t kept = 0;
     if (space->freed_count == 0)
         return;
-    uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->epoch);
-    for (size_t i = 0; i < space->freed_count; i++) {
+    uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->epoch), first, end;
+    for (size_t i = 0; i < space->freed_count; i++) { /* also those that are split off meanwhile */
         struct lmcs_live_freed freed = space->freed[i];
-        if (freed.epoch > safe ||
-            (!freed.is_cell && (lmcs_lease_is_pinned(pool->lease, freed.range.offset, freed.range.bytes) ||
-                                lmcs_lease_is_mapped(pool->lease, freed.range.offset, freed.range.bytes)))) {
+        bool waits = freed.epoch > safe;
+        if (!waits && !freed.is_cell &&
+            lmcs_lease_find_pin(pool->lease, freed.range.offset, freed.range.bytes, &first, &end)) {
+            freed = split_freed(space, &freed, first, end);
+            waits = true;
+        }
+        if (waits) {
             space->freed[kept++] = freed;
             continue;
         }
@@ -344,9 +373,10 @@ bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t
     return find_range(&pool->live->space.pages, offset, bytes) != NULL;
 }
 
-static enum lmcs_status note_object(struct lmcs_pool *pool, uint64_t offset, const struct lmcs_object_df *df,
+static enum lmcs_status note_object(struct lmcs_txn *txn, uint64_t offset, const struct lmcs_object_df *df,
                                     struct lmcs_error *error)
 {
+    struct lmcs_pool *pool = txn->pool;
     struct lmcs_live_space *space = &pool->live->space;
     uint64_t end = (offset + df->bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
     if (df->kind != LMCS_OBJECT_LIVE)
@@ -354,6 +384,10 @@ static enum lmcs_status note_object(struct lmcs_pool *pool, uint64_t offset, con
     space->object_bytes += df->bytes;
     if (df->first < offset) /* to those who look before lmcs_space_load has */
         return fail_place(pool, "the first byte of an object", offset, error);
+    /* What no record has is free, and punched: so none of it may be a payload's. */
+    enum lmcs_status status = lmcs_space_check_none(txn, offset, offset + df->bytes, error);
+    if (status != LMCS_OK)
+        return status;
     return df->first >= end || add_range(&space->pages, df->first, end - df->first) ? LMCS_OK : lmcs_fail_memory(error);
 }
 
@@ -371,7 +405,7 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
         while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
             struct lmcs_object_df df; /* lmcs_space_load has looked at it, and at its size */
             memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
-            status = note_object(pool, lmcs_cursor_key(cursor).high, &df, error);
+            status = note_object(&txn, lmcs_cursor_key(cursor).high, &df, error);
             if (status == LMCS_OK)
                 status = lmcs_cursor_next(cursor, error);
         }
@@ -425,23 +459,33 @@ enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_l
     return status;
 }
 
+static enum lmcs_status free_later(struct lmcs_pool *pool, struct lmcs_ranges *ranges, bool are_cells,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < ranges->count; i++) {
+        struct lmcs_range range = ranges->all[i];
+        if (!are_cells)
+            lmcs_space_count(pool, (int64_t)range.bytes); /* taken off again when they are punched */
+        if (!lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
+            status = lmcs_fail_memory(error);
+        else
+            space->freed[space->freed_count++] =
+                (struct lmcs_live_freed){range, are_cells ? 0 : range.bytes, pool->epoch, are_cells};
+    }
+    free(ranges->all);
+    *ranges = (struct lmcs_ranges){0};
+    return status;
+}
+
 /* What a crash left in free pages goes; what readers of an earlier writer's may look at is kept aside. */
 enum lmcs_status lmcs_live_space_end(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
-    struct lmcs_ranges pages = space->pages;
-    space->pages = (struct lmcs_ranges){0};
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < pages.count; i++) {
-        lmcs_space_count(pool, (int64_t)pages.all[i].bytes); /* taken off again when they are punched */
-        size_t before = space->freed_count;
-        struct lmcs_live_freed freed = {pages.all[i], pages.all[i].bytes, pool->epoch, false};
-        if (!lmcs_grow(&space->freed, &space->freed_capacity, before, sizeof *space->freed))
-            status = lmcs_fail_memory(error);
-        else
-            space->freed[space->freed_count++] = freed;
-    }
-    free(pages.all);
+    enum lmcs_status status = free_later(pool, &space->pages, false, error);
+    if (status == LMCS_OK)
+        status = free_later(pool, &space->cells, true, error);
     if (status == LMCS_OK)
         settle_freed(pool);
     return status;

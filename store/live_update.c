@@ -36,11 +36,10 @@ static bool is_inside(const struct lmcs_live_body *body, uint64_t offset, uint64
     return offset <= all && bytes <= all - offset;
 }
 
-/* A reader's copies are behind what the writer does: a value is read from the media. Under body->lock. */
+/* Under body->lock. */
 static enum lmcs_status refresh(struct lmcs_live_body *body, struct lmcs_error *error)
 {
-    bool is_behind = body->is_unread || body->pool->heap == NULL;
-    return is_behind && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
+    return body->is_unread && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
 }
 
 /* ---- Locks ---- */
@@ -324,11 +323,47 @@ static enum lmcs_status read_bytes(struct lmcs_live_body *body, uint64_t offset,
                    ? LMCS_OK
                    : lmcs_fail(error, LMCS_DAMAGED, 0, "%s: live tensor \"%.200s\": the medium can't be read",
                                body->pool->path, body->record->name);
-    if (offset == 0 && bytes == bytes_of(body) && body->pool->heap != NULL)
+    if (offset == 0 && bytes == bytes_of(body))
         return lmcs_value_read(body, buffer, error);
     unsigned char *all = malloc(LMCS_LIVE_MAX_VALUE);
     enum lmcs_status status = all != NULL ? lmcs_value_read(body, all, error) : lmcs_fail_memory(error);
     if (status == LMCS_OK)
+        memcpy(buffer, all + offset, bytes);
+    free(all);
+    return status;
+}
+
+/*
+ * A value of a pool that another process writes: its bytes, and how many, by one look at where it is by now. A reader's
+ * copies are behind what the writer does.
+ */
+static enum lmcs_status read_elsewhere(struct lmcs_live *live, unsigned char **all, uint64_t *bytes,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_cell_state state;
+    *all = malloc(LMCS_LIVE_MAX_VALUE);
+    if (*all == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_cell_follow(live->body, *all, &state, NULL, error);
+    if (status == LMCS_OK)
+        *bytes = state.bytes;
+    return status;
+}
+
+static bool is_elsewhere(const struct lmcs_live *live)
+{
+    return live->pool->heap == NULL && !live->is_tensor;
+}
+
+static enum lmcs_status read_part_elsewhere(struct lmcs_live *live, uint64_t offset, void *buffer, uint64_t bytes,
+                                            struct lmcs_error *error)
+{
+    unsigned char *all;
+    uint64_t there = 0;
+    enum lmcs_status status = read_elsewhere(live, &all, &there, error);
+    if (status == LMCS_OK && (offset > there || bytes > there - offset))
+        status = fail_range(live, offset, bytes, error);
+    else if (status == LMCS_OK && bytes > 0)
         memcpy(buffer, all + offset, bytes);
     free(all);
     return status;
@@ -341,6 +376,8 @@ enum lmcs_status lmcs_live_read(struct lmcs_live *live, uint64_t offset, void *b
     enum lmcs_status status = lmcs_live_check(live->pool, false, error);
     if (status != LMCS_OK)
         return status;
+    if (is_elsewhere(live))
+        return read_part_elsewhere(live, offset, buffer, bytes, error);
     pthread_mutex_lock(&body->lock);
     status = refresh(body, error);
     if (status == LMCS_OK)
@@ -350,18 +387,15 @@ enum lmcs_status lmcs_live_read(struct lmcs_live *live, uint64_t offset, void *b
     return status;
 }
 
-/* A value of a pool that another process writes: one look at it, or its size and its bytes might not fit. */
-static enum lmcs_status get_elsewhere(struct lmcs_live_body *body, void *buffer, uint64_t capacity, uint64_t *bytes,
+static enum lmcs_status get_elsewhere(struct lmcs_live *live, void *buffer, uint64_t capacity, uint64_t *bytes,
                                       struct lmcs_error *error)
 {
-    struct lmcs_cell_state state;
-    unsigned char *all = malloc(LMCS_LIVE_MAX_VALUE);
-    enum lmcs_status status =
-        all != NULL ? lmcs_cell_read(body->pool, body->record, all, &state, error) : lmcs_fail_memory(error);
-    if (status == LMCS_OK) {
-        *bytes = state.bytes;
-        memcpy(buffer, all, state.bytes < capacity ? state.bytes : capacity);
-    }
+    unsigned char *all;
+    enum lmcs_status status = read_elsewhere(live, &all, bytes, error);
+    if (status == LMCS_OK && *bytes > capacity)
+        status = fail_range(live, 0, capacity, error);
+    else if (status == LMCS_OK && *bytes > 0)
+        memcpy(buffer, all, *bytes);
     free(all);
     return status;
 }
@@ -373,15 +407,13 @@ enum lmcs_status lmcs_live_get(struct lmcs_live *live, void *buffer, uint64_t ca
     enum lmcs_status status = lmcs_live_check(live->pool, false, error);
     if (status != LMCS_OK)
         return status;
+    if (is_elsewhere(live))
+        return get_elsewhere(live, buffer, capacity, bytes, error);
     pthread_mutex_lock(&body->lock);
-    if (live->pool->heap == NULL && body->record->df.form == LMCS_LIVE_VALUE) {
-        status = get_elsewhere(body, buffer, capacity, bytes, error);
-    } else {
-        status = refresh(body, error);
-        *bytes = bytes_of(body);
-        if (status == LMCS_OK && *bytes <= capacity)
-            status = read_bytes(body, 0, buffer, *bytes, error);
-    }
+    status = refresh(body, error);
+    *bytes = bytes_of(body);
+    if (status == LMCS_OK && *bytes <= capacity)
+        status = read_bytes(body, 0, buffer, *bytes, error);
     if (status == LMCS_OK && *bytes > capacity)
         status = fail_range(live, 0, capacity, error);
     pthread_mutex_unlock(&body->lock);

@@ -337,6 +337,19 @@ enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shel
     return status;
 }
 
+enum lmcs_status lmcs_shelf_check_next(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error)
+{
+    uint64_t next = shelf->df.next_number, after = 0;
+    enum lmcs_status status = next > 0 ? lmcs_record_after(txn, shelf, next - 1, &after, error) : LMCS_OK;
+    if (status == LMCS_OK && (next == 0 || after != 0))
+        return lmcs_fail(
+            error, LMCS_DAMAGED, 0,
+            "%s: damaged metadata: the next snapshot of shelf \"%.200s\" would be number %llu, and %llu is "
+            "there: fork the shelf, and go on there",
+            txn->pool->path, shelf->name, (unsigned long long)next, (unsigned long long)after);
+    return status;
+}
+
 enum lmcs_status lmcs_shelf_find_latest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error)
 {
     uint64_t number = UINT64_MAX;

@@ -79,6 +79,8 @@ enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shel
 enum lmcs_status lmcs_record_neighbour(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                        const struct lmcs_snapshot_df *of, bool newer, struct lmcs_record *record,
                                        bool *found, struct lmcs_error *error);
+/* LMCS_DAMAGED when there is a snapshot of the next number, or a later one. */
+enum lmcs_status lmcs_shelf_check_next(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 /* Recomputes df.latest: the newest committed record. */
 enum lmcs_status lmcs_shelf_find_latest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 

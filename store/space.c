@@ -9,6 +9,9 @@
  * An extent's file space is allocated step by step as it is filled, so a small pool stays small, and counted, so that
  * the pool's own limit holds. Extents come from libpmemobj in a small transaction of their own, which enters them as
  * empty; captures therefore never hold anything that a crash could leak.
+ *
+ * A record may have a right checksum and be wrong, for somebody made it. Before room is written to, punched or given to
+ * libpmemobj for what a record says, the tree of space is asked whether it knows of a payload there.
  */
 #include "space.h"
 
@@ -35,8 +38,10 @@ struct lmcs_extent {
     bool going;   /* to be freed by the transaction under way */
     bool claimed; /* by a region, or by a trim: */
     const struct trim *trim;
-    bool unsure; /* since the pool was opened: a crash may have left file space that its record does not speak of */
-    bool leave;  /* when it is trimmed: what its record speaks of stays */
+    bool unsure;     /* since the pool was opened: a crash may have left file space that its record does not speak of */
+    bool leave;      /* when it is trimmed: what its record speaks of stays */
+    bool tail_known; /* not by its record alone: nothing lies at or behind its cursor; */
+    bool live_known; /* what lives in it, for it has been empty since the pool was opened */
     uint64_t stuck_bytes; /* dead, but in pages of which something lives: what the last trim could not give back */
     uint64_t committed_cursor;
 };
@@ -258,6 +263,38 @@ void lmcs_space_free(struct lmcs_space *space)
     free(space);
 }
 
+/* ---- Whether what a record says is so ---- */
+
+enum lmcs_status lmcs_space_check_none(struct lmcs_txn *txn, uint64_t from, uint64_t end, struct lmcs_error *error)
+{
+    const struct lmcs_root_tree_df *tree = &txn->root.trees[LMCS_TREE_SPACE];
+    struct lmcs_key_df key = {from, 0};
+    struct lmcs_space_df df = {0, 0};
+    struct lmcs_cursor *cursor;
+    bool found = false;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_SPACE, tree, key, error);
+    if (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < end) {
+        key = lmcs_cursor_key(cursor);
+        found = true;
+    } else if (status == LMCS_OK) { /* or it begins before them */
+        status = lmcs_tree_before(txn, LMCS_TREE_SPACE, tree, key, &key, &found, error);
+        if (status == LMCS_OK && found)
+            status = lmcs_tree_get(txn, LMCS_TREE_SPACE, tree, key, &df, sizeof df, sizeof df, NULL, &found, error);
+        found = found && key.high + df.bytes > from;
+    }
+    lmcs_cursor_free(cursor);
+    return status == LMCS_OK && found
+               ? lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: damaged metadata: a payload lies at offset %llu, and the record of an object says that "
+                           "there is none from %llu to %llu: 'lmc-store dump' saves what the pool holds",
+                           txn->pool->path, (unsigned long long)key.high, (unsigned long long)from,
+                           (unsigned long long)end)
+               : status;
+}
+
 /* ---- Taking room ---- */
 
 void lmcs_region_init(struct lmcs_region *region, struct lmcs_pool *pool, uint32_t purpose)
@@ -292,17 +329,48 @@ static bool claim(struct lmcs_region *region, struct lmcs_extent *extent)
         return false;
     region->extents[region->count++] = extent;
     extent->claimed = true;
-    if (is_empty(extent)) {
-        extent->now.cursor = extent->now.first; /* nothing lives in it: from the start again */
-        extent->stuck_bytes = 0;
-        if (extent->now.punched_bytes > 0) { /* and its holes must be filled before they are stored to */
-            region->pool->space->used -= extent_used(&extent->now);
-            lmcs_heap_punch(region->pool->heap, extent->now.first, extent->now.backed - extent->now.first);
-            extent->now.backed = extent->now.first;
-            extent->now.punched_bytes = 0;
-        }
-    }
     return true;
+}
+
+/* Nothing lives in it: from the start again. Under the lock. */
+static void begin_again(struct lmcs_pool *pool, struct lmcs_extent *extent)
+{
+    extent->now.cursor = extent->now.first;
+    extent->stuck_bytes = 0;
+    if (extent->now.punched_bytes > 0) { /* its holes must be filled before they are stored to */
+        pool->space->used -= extent_used(&extent->now);
+        lmcs_heap_punch(pool->heap, extent->now.first, extent->now.backed - extent->now.first);
+        extent->now.backed = extent->now.first;
+        extent->now.punched_bytes = 0;
+    }
+}
+
+/* One that has just been claimed: what it is about to be filled with must come where nothing lies. */
+static enum lmcs_status begin_claimed(struct lmcs_pool *pool, struct lmcs_extent *extent, struct lmcs_error *error)
+{
+    struct lmcs_space *space = pool->space;
+    struct lmcs_txn txn;
+    enum lmcs_status status = LMCS_OK;
+    pthread_mutex_lock(&space->lock);
+    bool empty = is_empty(extent), known = empty ? extent->live_known : extent->tail_known;
+    uint64_t from = empty ? extent->now.first : extent->now.cursor, end = extent_end(extent);
+    pthread_mutex_unlock(&space->lock);
+    if (!known) {
+        status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_space_check_none(&txn, from, end, error);
+        lmcs_txn_end(&txn);
+    }
+    if (status != LMCS_OK)
+        return status;
+    pthread_mutex_lock(&space->lock);
+    extent->tail_known = true;
+    extent->live_known = extent->live_known || empty;
+    if (empty)
+        begin_again(pool, extent);
+    pthread_mutex_unlock(&space->lock);
+    return LMCS_OK;
 }
 
 static uint64_t align_for(uint64_t cursor, uint64_t bytes)
@@ -404,6 +472,7 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
         if (extent != NULL) {
             extent->next = df;
             extent->touched = extent->fresh = true;
+            extent->tail_known = extent->live_known = true;
             extent->unsure = false;
         }
         pthread_mutex_unlock(&space->lock);
@@ -452,10 +521,13 @@ static enum lmcs_status free_some(struct lmcs_pool *pool, bool *some, struct lmc
         return status;
     size_t most = lmcs_txn_room(&txn);
     pthread_mutex_lock(&space->lock);
-    for (size_t i = 0; i < space->count && count < most; i++) {
+    for (size_t i = 0; status == LMCS_OK && i < space->count && count < most; i++) {
         struct lmcs_extent *extent = space->extents[i];
         if (!is_free(extent))
             continue;
+        status = lmcs_space_check_none(&txn, extent->offset, extent_end(extent), error);
+        if (status != LMCS_OK)
+            break;
         space->used -= extent_used(&extent->now);
         extent->now.backed = extent->now.first;
         extent->now.punched_bytes = 0;
@@ -572,7 +644,7 @@ static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t byt
         if (!claimed)
             return lmcs_fail_memory(error);
         if (*extent != NULL)
-            break;
+            return begin_claimed(region->pool, *extent, error);
         enum lmcs_status status = LMCS_OK;
         bool some = false;
         if (!*released)
@@ -998,7 +1070,10 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
     struct lmcs_space *space = trim->txn->pool->space;
     bool whole = is_empty(extent);
     uint64_t total = 0, behind = lmcs_page_up(extent->now.backed), last = extent_end(extent);
-    enum lmcs_status status = LMCS_OK;
+    uint64_t tail = extent->committed_cursor < extent->now.backed ? extent->committed_cursor : extent->now.backed;
+    enum lmcs_status status = lmcs_space_check_none(trim->txn, whole ? extent->now.first : tail, last, error);
+    if (status != LMCS_OK)
+        return status;
     if (extent->unsure && behind < last && !add_hole(trim, behind, last - behind))
         return lmcs_fail_memory(error);
     if (extent->leave)

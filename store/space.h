@@ -44,6 +44,8 @@ enum lmcs_status lmcs_region_commit(struct lmcs_txn *txn, struct lmcs_region *re
 /* Gives the extents back: what was taken and not committed is free again. */
 void lmcs_region_end(struct lmcs_region *region);
 
+/* LMCS_DAMAGED when a payload lies anywhere between two places, where the record of an object says that none does. */
+enum lmcs_status lmcs_space_check_none(struct lmcs_txn *txn, uint64_t from, uint64_t end, struct lmcs_error *error);
 /* A payload part of a content begins, or ceases, to be referred to. */
 enum lmcs_status lmcs_space_add(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, uint64_t content,
                                 struct lmcs_error *error);

@@ -704,17 +704,50 @@ static bool range_is_ours(const struct lmcs_pool *pool, const struct lmcs_page_r
 
 bool lmcs_root_counts(const struct lmcs_root_df *root)
 {
-    return ((root->next_shelf | root->next_identity | root->next_content | root->next_live) & LMCS_SPACE_PARITY) == 0;
+    return ((root->next_shelf | root->next_identity | root->next_content | root->next_live) & LMCS_SPACE_PARITY) == 0 &&
+           root->next_shelf != 0 && root->next_identity != 0 && root->next_content != 0;
+}
+
+enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *what, uint64_t number,
+                                       struct lmcs_error *error)
+{
+    return lmcs_fail(
+        error, LMCS_DAMAGED, 0,
+        "%s: damaged metadata: the next %s that is made would take the place of number %llu, which is "
+        "there, so nothing may be written to it; mode r still reads it, and 'lmc-store dump' saves what it "
+        "holds",
+        pool->path, what, (unsigned long long)number);
+}
+
+/* Whether a tree of the root has nothing with the next number, or a later one. */
+static enum lmcs_status check_number(struct lmcs_txn *txn, uint8_t kind, uint64_t next, const char *what,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, kind, &txn->root.trees[kind], (struct lmcs_key_df){next, 0}, error);
+    if (status == LMCS_OK && lmcs_cursor_valid(cursor))
+        status = lmcs_root_fail_number(txn->pool, what, lmcs_cursor_key(cursor).high, error);
+    else if (status == LMCS_DAMAGED)
+        status = LMCS_OK; /* nothing can be put where it can't be read */
+    lmcs_cursor_free(cursor);
+    return status;
 }
 
 enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error)
 {
     if (!lmcs_root_counts(root))
-        return fail_root(pool, "its root page speaks of more than can ever have been given a number", error);
-    return lmcs_slabs_hold(pool, root->self, 1) && range_is_ours(pool, &root->fresh) &&
-                   range_is_ours(pool, &root->spare)
-               ? LMCS_OK
-               : fail_root(pool, "its root page speaks of impossible pages", error);
+        return fail_root(pool, "its root page speaks of numbers that can never have been given out", error);
+    if (!lmcs_slabs_hold(pool, root->self, 1) || !range_is_ours(pool, &root->fresh) ||
+        !range_is_ours(pool, &root->spare))
+        return fail_root(pool, "its root page speaks of impossible pages", error);
+    struct lmcs_txn txn = {.pool = pool, .root = *root};
+    enum lmcs_status status = check_number(&txn, LMCS_TREE_SHELVES, root->next_shelf, "shelf", error);
+    if (status == LMCS_OK)
+        status = check_number(&txn, LMCS_TREE_IDENTITIES, root->next_identity, "identity", error);
+    return status == LMCS_OK ? check_number(&txn, LMCS_TREE_CONTENTS, root->next_content, "content", error) : status;
 }
 
 enum lmcs_status lmcs_root_create(struct lmcs_pool *pool, uint64_t limit_bytes, struct lmcs_error *error)

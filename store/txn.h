@@ -72,9 +72,15 @@ void lmcs_page_cache_free(struct lmcs_page_cache *cache);
 
 /* Reads and checks the superblock and the root page that it names. */
 enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *root, struct lmcs_error *error);
-/* Of a root that a writer has read, once slabs are known: whether the pages that it would hand out lie in them. */
+/*
+ * Of a root that a writer has read, once slabs are known: whether the pages that it would hand out lie in them, and the
+ * numbers are those of nothing that is there. (Live variables are asked when all of them are looked at: live.c.)
+ */
 enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error);
-/* Whether the next numbers of shelves, contents and so on leave the bit free that tells parity from payloads. */
+/* LMCS_DAMAGED: the next one that is made would take the place of `what` of this number. */
+enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *what, uint64_t number,
+                                       struct lmcs_error *error);
+/* Whether there are next numbers of shelves, contents and so on, and the bit is free that tells parity from payloads. */
 bool lmcs_root_counts(const struct lmcs_root_df *root);
 uint64_t lmcs_root_word(uint64_t page_offset);
 /* Writes the first root of a new pool. */

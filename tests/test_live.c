@@ -547,6 +547,143 @@ static void readers_look_on(void **state)
     close_pool(pool);
 }
 
+/* A pool with a tensor "a" in much that is free, and whoever reads it here, as another process would. */
+static struct lmcs_pool *with_reader(const struct place *place, uint64_t floats, struct lmcs_pool **reader,
+                                     struct lmcs_live **seen)
+{
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    lmcs_live_close(new_tensor(pool, "large", 1 << 20));
+    OK(lmcs_live_erase(pool, "run", "large", &err));
+    struct lmcs_live *a = new_tensor(pool, "a", floats);
+    fill(a, 1);
+    lmcs_live_close(a);
+    close_pool(pool);
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_READ, NULL, reader, &err));
+    OK(lmcs_live_open(*reader, "run", "a", seen, &err));
+    return open_quiet(place->pool);
+}
+
+/* Takes what is free. */
+static void make_many(struct lmcs_pool *pool, const char *prefix, int count, uint64_t floats)
+{
+    for (int i = 0; i < count; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s%d", prefix, i);
+        struct lmcs_live *live = new_tensor(pool, name, floats);
+        fill(live, 7000000);
+        lmcs_live_close(live);
+    }
+}
+
+static void grow_in_place(struct lmcs_pool *pool, uint64_t floats, uint64_t *reserved)
+{
+    struct lmcs_live *a;
+    struct lmcs_live_info info;
+    OK(lmcs_live_open(pool, "run", "a", &a, &err));
+    uint64_t had = float_count(a);
+    OK(lmcs_live_resize(a, 1, &floats, &err));
+    for (uint64_t i = had; i < floats; i++)
+        ((float *)lmcs_live_data(a))[i] = 1 + (float)i;
+    OK(lmcs_live_persist(a, 0, floats * sizeof(float), &err));
+    OK(lmcs_live_info(a, &info, &err));
+    *reserved = info.reserved_bytes;
+    lmcs_live_close(a);
+}
+
+/* A small tensor is not free because the pages around it are, nor because it was larger when it was erased. */
+static void a_small_one_that_is_read_stays(void **state)
+{
+    struct place *place = *state;
+    for (int grows = 0; grows < 2; grows++) {
+        struct lmcs_pool *reader, *pool;
+        struct lmcs_live *seen;
+        uint64_t reserved = 0;
+        unlink(place->pool);
+        pool = with_reader(place, 1000, &reader, &seen);
+        if (grows)
+            grow_in_place(pool, 50000, &reserved);
+        OK(lmcs_live_erase(pool, "run", "a", &err));
+        make_many(pool, "m", 150, 1000);
+        expect_filled(seen, 1);
+        pool = reopen(pool, place); /* all that is free is found anew, in one piece with it; the rest is not kept */
+        EXPECT(pool_info(pool).used_bytes < (uint64_t)4 << 20);
+        make_many(pool, "n", 300, 1000);
+        expect_filled(seen, 1);
+        lmcs_live_close(seen);
+        close_pool(reader);
+        check_pool(pool);
+        close_pool(pool);
+    }
+}
+
+/* Two that have it open, and one has seen it grow: each keeps what it sees, whoever goes first. */
+static void what_grew_while_it_was_read_stays(void **state)
+{
+    struct place *place = *state;
+    for (int larger_first = 0; larger_first < 2; larger_first++) {
+        struct lmcs_pool *reader, *pool;
+        struct lmcs_live *seen[2];
+        uint64_t reserved = 0;
+        unlink(place->pool);
+        pool = with_reader(place, 50000, &reader, &seen[0]);
+        grow_in_place(pool, 200000, &reserved);
+        EXPECT(reserved >= 800000);
+        OK(lmcs_live_open(reader, "run", "a", &seen[1], &err));
+        EXPECT(float_count(seen[0]) == 50000 && float_count(seen[1]) == 200000);
+        OK(lmcs_live_erase(pool, "run", "a", &err));
+        make_many(pool, "m", 60, 20000);
+        expect_filled(seen[0], 1);
+        expect_filled(seen[1], 1);
+        lmcs_live_close(seen[larger_first]);
+        make_many(pool, "n", 60, 20000);
+        expect_filled(seen[!larger_first], 1);
+        lmcs_live_close(seen[!larger_first]);
+        close_pool(reader);
+        check_pool(pool);
+        close_pool(pool);
+    }
+}
+
+/* The process that writes gives names, and takes them away, while another has what they stood for open. */
+static void names_change_beside_a_reader(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *reader, *pool;
+    struct lmcs_live *seen, *other, *again;
+    struct lmcs_live_info info;
+    pool = with_reader(place, 1000, &reader, &seen);
+    struct lmcs_live *b = new_tensor(pool, "b", 20);
+    fill(b, 5);
+    lmcs_live_close(b);
+    OK(lmcs_live_rename(pool, "run", "a", "c", &err));
+    OK(lmcs_live_open(reader, "run", "c", &again, &err));
+    expect_filled(again, 1);
+    OK(lmcs_live_info(seen, &info, &err));
+    EXPECT(strcmp(info.name, "c") == 0 && info.bytes == 4000 && info.handles == 1);
+    FAILS(LMCS_NOT_FOUND, lmcs_live_open(reader, "run", "a", &other, &err));
+    lmcs_live_close(again);
+    OK(lmcs_live_open(reader, "run", "c", &again, &err));
+    OK(lmcs_live_swap(pool, "run", "b", "c", &err));
+    OK(lmcs_live_open(reader, "run", "b", &other, &err));
+    expect_filled(other, 1);
+    lmcs_live_close(other);
+    OK(lmcs_live_open(reader, "run", "c", &other, &err));
+    EXPECT(float_count(other) == 20);
+    expect_filled(other, 5);
+    OK(lmcs_live_erase(pool, "run", "b", &err));
+    OK(lmcs_live_info(seen, &info, &err));
+    EXPECT(info.name[0] == '\0' && info.bytes == 4000);
+    make_many(pool, "m", 100, 1000);
+    expect_filled(seen, 1);
+    expect_filled(again, 1);
+    lmcs_live_close(seen);
+    lmcs_live_close(again);
+    lmcs_live_close(other);
+    close_pool(reader);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -565,6 +702,9 @@ int main(void)
         ON_BOTH(handles_keep_the_pool),
         ON_BOTH(children_only_read),
         ON_BOTH(readers_look_on),
+        ON_BOTH(a_small_one_that_is_read_stays),
+        ON_BOTH(what_grew_while_it_was_read_stays),
+        ON_BOTH(names_change_beside_a_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

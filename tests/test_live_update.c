@@ -259,6 +259,77 @@ static void values_move_under_their_users(void **state)
     close_pool(pool);
 }
 
+static void expect_part(struct lmcs_live *live, uint64_t offset, const char *part)
+{
+    char got[64];
+    OK(lmcs_live_read(live, offset, got, strlen(part), &err));
+    EXPECT(memcmp(got, part, strlen(part)) == 0);
+}
+
+/* The process that writes gives values other cells, and the old ones to others, while another has them open. */
+static void values_move_under_a_reader(void **state)
+{
+    struct place *place = *state;
+    static char text[6000], got[100];
+    struct lmcs_pool *pool = open_quiet(place->pool), *reader;
+    struct lmcs_live *seen, *number, *again;
+    struct lmcs_live_info info;
+    char name[16];
+    uint64_t bytes;
+    put_text(pool, "t", "short");
+    lmcs_live_close(new_value(pool, "n", LMC_I64, 1));
+    close_pool(pool);
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_READ, NULL, &reader, &err));
+    OK(lmcs_live_open(reader, "run", "t", &seen, &err));
+    OK(lmcs_live_open(reader, "run", "n", &number, &err));
+    pool = open_quiet(place->pool);
+    for (int i = 1; i < 60; i++) {
+        memset(text, 'a' + i % 26, sizeof text);
+        text[i * 100] = '\0';
+        put_text(pool, "t", text);
+        for (int k = 0; k < 20; k++) { /* where it was, and in both slots */
+            snprintf(name, sizeof name, "u%d.%d", i % 7, k);
+            text[(i - 1) * 100] = '\0';
+            put_text(pool, name, text);
+            put_text(pool, name, text);
+        }
+        memset(text, 'a' + i % 26, (size_t)i * 100);
+        expect_handle_text(seen, text);
+        OK(lmcs_live_info(seen, &info, &err));
+        EXPECT(info.bytes == (uint64_t)i * 100 && strcmp(info.name, "t") == 0 && !info.is_damaged);
+    }
+    FAILS(LMCS_INVALID, lmcs_live_get(seen, got, sizeof got, &bytes, &err));
+    EXPECT(bytes == 5900);
+    expect_part(seen, 5890, "hhhhhhhhhh");
+    FAILS(LMCS_INVALID, lmcs_live_read(seen, 5890, got, 11, &err));
+    OK(lmcs_live_rename(pool, "run", "t", "s", &err));
+    put_text(pool, "s", "by another name");
+    expect_handle_text(seen, "by another name");
+    expect_part(seen, 3, "another");
+    OK(lmcs_live_info(seen, &info, &err));
+    EXPECT(strcmp(info.name, "s") == 0 && info.bytes == 15);
+    OK(lmcs_live_open(reader, "run", "s", &again, &err));
+    expect_handle_text(again, "by another name");
+    /* What is gone is not damaged; nor is what has become another variable. */
+    OK(lmcs_live_erase(pool, "run", "s", &err));
+    OK(lmcs_live_erase(pool, "run", "n", &err));
+    put_text(pool, "s", "a new one");
+    put_text(pool, "n", "no number");
+    FAILS(LMCS_NOT_FOUND, lmcs_live_get(seen, got, sizeof got, &bytes, &err));
+    EXPECT(strstr(err.message, "erased or replaced") != NULL);
+    FAILS(LMCS_NOT_FOUND, lmcs_live_read(again, 0, got, 1, &err));
+    FAILS(LMCS_NOT_FOUND, lmcs_live_read(number, 0, got, 8, &err));
+    OK(lmcs_live_info(seen, &info, &err));
+    EXPECT(info.name[0] == '\0' && !info.is_damaged);
+    lmcs_live_close(seen);
+    lmcs_live_close(again);
+    lmcs_live_close(number);
+    expect_text(reader, "s", "a new one");
+    close_pool(reader);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 static void *use_all(void *argument)
 {
     struct user *user = argument;
@@ -377,6 +448,7 @@ int main(void)
         ON_BOTH(integers),
         ON_MEMORY_ONLY(adds_of_many_threads_all_count),
         ON_MEMORY_ONLY(values_move_under_their_users),
+        ON_BOTH(values_move_under_a_reader),
         ON_BOTH(growth_while_in_use),
         ON_BOTH(damage_is_named),
     };

@@ -6,11 +6,13 @@
  */
 /* ctest: timeout=600 labels=no-tsan */
 #include "subject.h"
+#include "test_live_support.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "content.h"
+#include "shelf.h"
 #include "tree.h"
 
 /* ---- Damage ---- */
@@ -150,6 +152,197 @@ static bool stop(void *context, const char *what, uint64_t done, uint64_t total)
     (void)what;
     assert_true(done <= total);
     return ++*(int *)context < 1;
+}
+
+/* ---- What was forged with right checksums, and would have what is there written over ---- */
+
+/* A snapshot of two tensors, and two live variables. */
+static struct lmcs_pool *begin_forging(const struct place *place, struct state **weights)
+{
+    struct rng rng = {1};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    *weights = state_weights(&rng, 2, 300000);
+    take_snapshot(pool, "run", *weights, 1);
+    put_text(pool, "v", "first");
+    lmcs_live_close(new_tensor(pool, "a", 1000));
+    return pool;
+}
+
+/* Nobody is let in to write, and who reads finds all as it was. */
+static void expect_refused(const char *path, const struct state *weights, const char *why)
+{
+    struct found found = {.tensor = NULL};
+    struct lmcs_pool *pool;
+    FAILS(LMCS_DAMAGED, lmcs_pool_open(path, LMCS_OPEN_WRITE, NULL, &pool, &err));
+    if (strstr(err.message, why) == NULL)
+        fprintf(stderr, "%s\n", err.message);
+    EXPECT(strstr(err.message, why) != NULL);
+    assert_int_equal(verify_file(path, NULL, &found), LMCS_DAMAGED);
+    pool = open_pool(path, LMCS_OPEN_READ, 0);
+    expect_snapshot(pool, "run", 1, weights);
+    expect_text(pool, "v", "first");
+    close_pool(pool);
+}
+
+/* The next one that is made would be put in the place of one that is there. */
+static void a_root_that_counts_too_low(void **state)
+{
+    const struct place *place = *state;
+    struct state *weights;
+    struct lmcs_pool *pool = begin_forging(place, &weights);
+    const struct lmcs_root_df root = pool->root;
+    close_pool(pool);
+    EXPECT(root.next_live == 3 && root.next_content > 2 && root.next_identity > 2 && root.next_shelf == 2);
+    for (int which = 0; which < 4; which++) {
+        struct lmcs_root_df forged = root;
+        uint64_t *const counters[] = {&forged.next_shelf, &forged.next_identity, &forged.next_content,
+                                      &forged.next_live};
+        static const char *const names[] = {"shelf", "identity", "content", "live variable"};
+        const uint64_t right = *counters[which], wrong[] = {right - 1, 1, 0};
+        for (int i = 0; i < 3; i++) {
+            *counters[which] = wrong[i];
+            forged.check = lmc_hash64(&forged, offsetof(struct lmcs_root_df, check), root.self);
+            file_write(place->pool, root.self, &forged, sizeof forged);
+            expect_refused(place->pool, weights, wrong[i] > 0 || which == 3 ? names[which] : "numbers");
+        }
+    }
+    file_write(place->pool, root.self, &root, sizeof root);
+    pool = open_quiet(place->pool);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(weights);
+}
+
+static void a_shelf_that_counts_too_low(void **state)
+{
+    const struct place *place = *state;
+    struct state *weights;
+    struct lmcs_shelf shelf;
+    struct lmcs_txn txn;
+    uint64_t number;
+    struct lmcs_pool *pool = begin_forging(place, &weights);
+    take_snapshot(pool, "run", weights, 2);
+    for (uint64_t next = 0; next < 3; next++) {
+        OK(lmcs_txn_write(pool, &txn, &err));
+        OK(lmcs_shelf_get(&txn, "run", &shelf, &err));
+        shelf.df.next_number = next;
+        OK(lmcs_shelf_save(&txn, &shelf, &err));
+        OK(lmcs_txn_commit(&txn, &err));
+        weights->tensors[0].data[next] ^= 1;
+        FAILS(LMCS_DAMAGED, try_snapshot(pool, "run", weights, 3, &number, &err));
+        EXPECT(strstr(err.message, "next snapshot of shelf \"run\"") != NULL);
+        weights->tensors[0].data[next] ^= 1;
+        expect_snapshot(pool, "run", 1, weights);
+        expect_snapshot(pool, "run", 2, weights);
+    }
+    close_pool(pool);
+    state_free(weights);
+}
+
+/* Gives all objects of a kind another record. */
+static void forge_objects(struct lmcs_pool *pool, uint32_t kind, void (*change)(struct lmcs_object_df *df))
+{
+    struct lmcs_root_tree_df *tree;
+    struct lmcs_object_df all[64];
+    struct lmcs_key_df keys[64];
+    size_t count = 0;
+    struct lmcs_cursor *cursor;
+    struct lmcs_txn txn;
+    OK(lmcs_cursor_new(&cursor, &err));
+    OK(lmcs_txn_write(pool, &txn, &err));
+    tree = &txn.root.trees[LMCS_TREE_OBJECTS];
+    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, tree, (struct lmcs_key_df){0, 0}, &err));
+    for (; lmcs_cursor_valid(cursor); OK(lmcs_cursor_next(cursor, &err))) {
+        struct lmcs_object_df df;
+        memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+        if (df.kind != kind || (kind == LMCS_OBJECT_EXTENT && df.live_bytes == 0))
+            continue;
+        EXPECT(count < 64);
+        keys[count] = lmcs_cursor_key(cursor);
+        all[count++] = df;
+    }
+    lmcs_cursor_free(cursor);
+    EXPECT(count > 0);
+    for (size_t i = 0; i < count; i++) {
+        change(&all[i]);
+        OK(lmcs_tree_put(&txn, LMCS_TREE_OBJECTS, tree, keys[i], &all[i], sizeof all[i], &err));
+    }
+    OK(lmcs_txn_commit(&txn, &err));
+}
+
+static void call_live(struct lmcs_object_df *df)
+{
+    df->kind = LMCS_OBJECT_LIVE;
+}
+
+static void call_empty(struct lmcs_object_df *df)
+{
+    df->live_bytes = 0;
+    df->cursor = df->first;
+}
+
+static void cut_cursor(struct lmcs_object_df *df)
+{
+    df->cursor = df->first;
+}
+
+static void cut_payload(struct lmcs_object_df *df)
+{
+    df->cursor -= LMCS_PAGE_BYTES;
+}
+
+static void call_unbacked(struct lmcs_object_df *df)
+{
+    df->backed = df->first;
+}
+
+/* What is free for live variables is punched when a pool is opened. */
+static void objects_that_are_not_of_live_variables(void **state)
+{
+    const struct place *place = *state;
+    static const uint32_t kinds[] = {LMCS_OBJECT_EXTENT, LMCS_OBJECT_SLAB};
+    static const char *const whys[] = {"a payload lies at", "objects for pages"};
+    for (int i = 0; i < 2; i++) {
+        struct state *weights;
+        char path[512];
+        unlink(place->pool);
+        struct lmcs_pool *pool = begin_forging(place, &weights);
+        forge_objects(pool, kinds[i], call_live);
+        place_path(place, "forged.pool", path);
+        unlink(path);
+        copy_file(place->pool, path); /* closing writes no more to it */
+        close_pool(pool);
+        expect_refused(path, weights, whys[i]);
+        state_free(weights);
+    }
+}
+
+/* Extents that are said to be free, or to be so from some place on, where payloads lie. */
+static void extents_that_are_not_empty(void **state)
+{
+    const struct place *place = *state;
+    static void (*const changes[])(struct lmcs_object_df * df) = {call_empty, cut_cursor, cut_payload, call_unbacked};
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++)
+        for (int trims = 0; trims < 2; trims++) {
+            struct state *weights;
+            uint64_t number;
+            unlink(place->pool);
+            struct lmcs_pool *pool = begin_forging(place, &weights);
+            forge_objects(pool, LMCS_OBJECT_EXTENT, changes[i]);
+            close_pool(pool);
+            pool = open_quiet(place->pool);
+            struct rng rng = {2};
+            struct state *other = state_weights(&rng, 2, 100000);
+            if (trims)
+                FAILS(LMCS_DAMAGED, lmcs_compact(pool, NULL, &err));
+            else if (changes[i] != call_unbacked)
+                FAILS(LMCS_DAMAGED, try_snapshot(pool, "run", other, 2, &number, &err));
+            EXPECT(changes[i] == call_unbacked || strstr(err.message, "a payload lies at offset") != NULL);
+            expect_snapshot(pool, "run", 1, weights);
+            close_pool(pool);
+            state_free(weights);
+            state_free(other);
+        }
 }
 
 static void parts_of_a_pool(void **state)
@@ -292,8 +485,15 @@ static void none_in_healthy_pools(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(impossible_ranges_of_pages), ON_BOTH(free_pages_that_are_none), ON_BOTH(parts_of_a_pool),
-        ON_BOTH(none_beside_a_writer),       ON_BOTH(none_in_healthy_pools),
+        ON_BOTH(impossible_ranges_of_pages),
+        ON_BOTH(free_pages_that_are_none),
+        ON_BOTH(a_root_that_counts_too_low),
+        ON_BOTH(a_shelf_that_counts_too_low),
+        ON_BOTH(objects_that_are_not_of_live_variables),
+        ON_BOTH(extents_that_are_not_empty),
+        ON_BOTH(parts_of_a_pool),
+        ON_BOTH(none_beside_a_writer),
+        ON_BOTH(none_in_healthy_pools),
     };
     return cmocka_run_group_tests_name("verify", tests, NULL, NULL);
 }

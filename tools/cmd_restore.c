@@ -2,7 +2,9 @@
 /*
  * cmd_restore.c - lmc-store restore: reads an archive, from a file or a pipe, into a pool.
  *
- * A pool that was not there is created, and removed again when the archive turns out to be no good.
+ * A pool that was not there is created, and removed again when the archive turns out to be no good: while it is still
+ * open, so that nobody else can have written to it, and if nobody has before. Who has waited for it is told that it was
+ * removed.
  */
 #include "cli.h"
 
