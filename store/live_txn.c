@@ -111,7 +111,7 @@ static enum lmcs_status enter_some(struct lmcs_transaction *transaction, struct 
     return status;
 }
 
-/* There is one undo journal. */
+/* There is one undo journal. Waiting for it lets go of live->lock. */
 static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_t wait_ms, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = transaction->pool->live;
@@ -207,13 +207,14 @@ static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, st
     *transaction = (struct lmcs_transaction){.pool = pool, .shelf = shelf, .all = lives == NULL};
     transaction->limit_bytes = choose_limit(pool, options->limit_bytes);
     transaction->is_declared = (options->flags & LMCS_TRANSACTION_DECLARED) != 0 || lmcs_media_is_device(pool->media);
-    shelf->transaction = transaction;
     lmcs_pool_keep(pool);
     if (transaction->is_declared)
         status = begin_undo(transaction, options->wait_ms, error);
+    /* Not before: what others change while it waits is in no transaction, for it may come to none. */
+    shelf->transaction = transaction;
     if (status == LMCS_OK)
         status = lives == NULL ? enter_all(transaction, error) : enter_some(transaction, lives, count, error);
-    if (status != LMCS_OK) {
+    if (status != LMCS_OK) { /* nothing has changed in it */
         struct lmcs_error ignored;
         if (pool->live->undoing == transaction)
             (void)!lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, &ignored);

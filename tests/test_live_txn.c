@@ -440,6 +440,69 @@ static void one_declared_in_a_pool(void **state)
     close_pool(pool);
 }
 
+static void *begin_in_vain(void *pool)
+{
+    struct lmcs_transaction_options options;
+    struct lmcs_transaction *transaction;
+    lmcs_transaction_options_init(&options);
+    options.wait_ms = 2000;
+    options.flags = LMCS_TRANSACTION_DECLARED;
+    FAILS(LMCS_IN_USE, lmcs_transaction_begin(pool, "run", NULL, 0, &options, &transaction, &err));
+    return NULL;
+}
+
+/* Until somebody has a shelf to himself. */
+static void wait_until_held(struct lmcs_pool *pool, const char *shelf)
+{
+    struct lmcs_transaction_options options;
+    struct lmcs_transaction *transaction;
+    lmcs_transaction_options_init(&options);
+    options.wait_ms = 0;
+    while (lmcs_transaction_begin(pool, shelf, NULL, 0, &options, &transaction, &err) == LMCS_OK) {
+        lmcs_transaction_abort(transaction);
+        sched_yield();
+    }
+    EXPECT(err.status == LMCS_IN_USE);
+}
+
+/* What others change while a transaction waits for its turn is in none, and so it is when that never comes. */
+static void one_that_never_begins_has_nothing(void **state)
+{
+    static const char longer[] = "a much longer text than there was, so that it moves to another cell of the pool";
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_tensor tensor = {.name = "a", .dtype = LMC_F32, .ndim = 1, .shape = &(uint64_t){10}};
+    struct lmcs_transaction_options options;
+    struct lmcs_transaction *other;
+    pthread_t thread;
+    put_text(pool, "held", "first");
+    put_text(pool, "put", "first");
+    OK(lmcs_live_create(pool, "other", &tensor, NULL, NULL, &err));
+    lmcs_transaction_options_init(&options);
+    options.flags = LMCS_TRANSACTION_DECLARED;
+    OK(lmcs_transaction_begin(pool, "other", NULL, 0, &options, &other, &err));
+    EXPECT(pthread_create(&thread, NULL, begin_in_vain, pool) == 0);
+    wait_until_held(pool, "run");
+    struct lmcs_live *held = open_live(pool, "held"), *made = new_tensor(pool, "made", 1000);
+    OK(lmcs_live_set(held, longer, sizeof longer - 1, &err));
+    put_text(pool, "put", longer);
+    fill(made, 3);
+    pthread_join(thread, NULL);
+    lmcs_transaction_abort(other);
+    OK(lmcs_live_set(held, "after all of that", 17, &err));
+    lmcs_live_close(held);
+    lmcs_live_close(made);
+    pool = reopen(pool, place);
+    expect_names(pool, "held made put");
+    expect_text(pool, "held", "after all of that");
+    expect_text(pool, "put", longer);
+    made = open_live(pool, "made");
+    expect_filled(made, 3);
+    lmcs_live_close(made);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 /* Variables of another shelf, of another pool, or without a name are refused, and the shelf is free then. */
 static void strangers_are_refused(void **state)
 {
@@ -697,6 +760,7 @@ int main(void)
         ON_BOTH(limits_are_told),
         ON_BOTH(one_at_a_time),
         IN_MEMORY(one_declared_in_a_pool),
+        IN_MEMORY(one_that_never_begins_has_nothing),
         IN_MEMORY(strangers_are_refused),
         ON_BOTH(costs_follow_the_pages),
         ON_BOTH(system_calls_write_too),
