@@ -357,13 +357,19 @@ static enum lmcs_status add_value(struct gathering *gathering, struct lmcs_live_
     return add_entry(gathering, place, bytes, image, error);
 }
 
+/* What has lost its name is gone from the pool, but its holders keep what they stored. */
+static bool is_kept(const struct lmcs_live_body *body)
+{
+    return !body->erased || body->handles > 0;
+}
+
 static enum lmcs_status gather(struct gathering *gathering, uint64_t now_ns, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     struct lmcs_live_body *body = gathering->transaction->bodies;
     for (; status == LMCS_OK && body != NULL; body = body->next_in) {
         gathering->body = body;
-        if (body->erased)
+        if (!is_kept(body))
             continue;
         if (body->is_private)
             status = lmcs_live_private_pages(body, add_pages, gathering, &gathering->has_equal, error);
@@ -469,7 +475,7 @@ static enum lmcs_status complete(struct lmcs_transaction *transaction, const str
 static void settle_body(struct lmcs_live_body *body, uint64_t now_ns)
 {
     pthread_mutex_lock(&body->lock);
-    if (body->pending != NULL && !body->erased)
+    if (body->pending != NULL && is_kept(body))
         lmcs_slot_switch(body, body->pending_bytes, now_ns);
     free(body->pending);
     body->pending = NULL;
