@@ -243,6 +243,16 @@ enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shel
     return status;
 }
 
+bool lmcs_transaction_gave_up(const struct lmcs_transaction *transaction, const char *name)
+{
+    const struct lmcs_live_body *body = transaction != NULL ? transaction->bodies : NULL;
+    for (; body != NULL; body = body->next_in)
+        if (body->before != NULL && strcmp(body->before->name, name) == 0 &&
+            strcmp(body->record->name, body->before->name) != 0)
+            return true;
+    return false;
+}
+
 /* ---- Declaring ---- */
 
 static enum lmcs_status note_declared(struct lmcs_transaction *transaction, struct lmcs_live_body *body,
@@ -560,11 +570,12 @@ static void revert_body(struct lmcs_live_body *body)
     if (!body->changed)
         return;
     uint64_t now = body->record->df.bytes;
-    lmcs_live_body_unname(body);
     if (body->before == NULL) {
+        lmcs_live_body_forget_name(body);
         body->stored = false;
         return;
     }
+    lmcs_live_body_unname(body);
     struct lmcs_live_record *before = body->before;
     body->before = NULL;
     struct lmcs_live_record *old = lmcs_live_body_set(body, before);
