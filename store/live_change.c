@@ -78,10 +78,10 @@ static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_rec
     bool kept = old->df.cell == record->df.cell || (before != NULL && old->df.cell == before->df.cell);
     if (!kept)
         lmcs_live_give_cell(body->pool, old->df.cell, old->df.cell_bytes);
-    uint64_t from = before != NULL && before->df.bytes > record->df.bytes ? before->df.bytes : record->df.bytes;
+    uint64_t from = before != NULL && before->df.bytes > record->df.bytes ? before->df.bytes : record->df.bytes, n;
     if (old->df.form != LMCS_LIVE_TENSOR)
         return;
-    uint64_t n;
+    lmcs_live_unmap_tail(body, from, old->df.bytes); /* who still stores there must not reach the next one's pages */
     for (uint64_t at = lmcs_page_up(from), end = lmcs_page_up(old->df.bytes); at < end; at += n) {
         n = end - at;
         uint64_t place = lmcs_live_place(old, at, &n);
@@ -624,7 +624,7 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
     if (record == NULL)
         return LMCS_NO_MEMORY;
-    /* In a transaction pages stay until it has committed. */
+    /* In a transaction the pages that it found stay until it has committed. */
     enum lmcs_status status = change_one(body, record, error);
     if (status == LMCS_OK && body->transaction == NULL)
         lmcs_live_unmap_tail(body, bytes, old);

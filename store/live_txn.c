@@ -493,7 +493,7 @@ static void settle_body(struct lmcs_live_body *body, uint64_t now_ns)
     if (!body->changed)
         return;
     uint64_t had = body->before != NULL ? body->before->df.bytes : 0;
-    if (body->before != NULL && body->record->df.bytes < had && !body->erased)
+    if (body->record->df.bytes < had)
         lmcs_live_unmap_tail(body, body->record->df.bytes, had);
     lmcs_live_give_difference(body->pool, body->before, body->record);
     body->stored = !body->erased;

@@ -446,6 +446,51 @@ static void what_is_cut_off_reads_as_zeros(void **state)
     close_pool(pool);
 }
 
+/* What a tensor was while its transaction was under way is nobody's after it: others get these pages. */
+static void what_was_larger_reaches_nobody(void **state)
+{
+    enum { OTHERS = 200 };
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 1000), *others[OTHERS];
+    fill(w, 1);
+    for (int i = 0; i < 4; i++) {
+        struct lmcs_transaction *transaction = begin_with(pool, LMCS_TRANSACTION_DECLARED, 0);
+        struct lmcs_live *made = new_tensor(pool, "made", 1000);
+        OK(lmcs_live_resize(w, 1, &(uint64_t){50000}, &err));
+        OK(lmcs_live_resize(made, 1, &(uint64_t){50000}, &err));
+        volatile float *was_larger[] = {lmcs_live_data(w), lmcs_live_data(made)};
+        OK(lmcs_live_resize(w, 1, &(uint64_t){2000}, &err));
+        OK(lmcs_live_resize(made, 1, &(uint64_t){2000}, &err));
+        if (i % 2 == 0)
+            lmcs_transaction_abort(transaction);
+        else
+            OK(lmcs_transaction_commit(transaction, &err));
+        for (int k = 0; k < OTHERS; k++) {
+            others[k] = new_unnamed(pool, 1000);
+            fill(others[k], (float)k);
+        }
+        for (size_t k = 2048; k < 50000; k++)
+            was_larger[0][k] = was_larger[1][k] = -1;
+        for (int k = 0; k < OTHERS; k++) {
+            expect_filled(others[k], (float)k);
+            lmcs_live_close(others[k]);
+        }
+        OK(lmcs_live_resize(w, 1, &(uint64_t){10000}, &err));
+        OK(lmcs_live_resize(made, 1, &(uint64_t){10000}, &err));
+        for (size_t k = 2048; k < 10000; k++)
+            EXPECT(((float *)lmcs_live_data(w))[k] == 0 && ((float *)lmcs_live_data(made))[k] == 0);
+        OK(lmcs_live_resize(w, 1, &(uint64_t){1000}, &err));
+        expect_filled(w, 1);
+        lmcs_live_close(made);
+        if (i % 2 != 0)
+            OK(lmcs_live_erase(pool, "run", "made", &err));
+    }
+    lmcs_live_close(w);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 /* ---- Limits, and who may ---- */
 
 static void limits_are_told(void **state)
@@ -885,6 +930,7 @@ int main(void)
         ON_BOTH(the_dead_leave_nothing_behind_the_end),
         ON_BOTH(checkout_keeps_addresses),
         ON_BOTH(what_is_cut_off_reads_as_zeros),
+        ON_BOTH(what_was_larger_reaches_nobody),
         ON_MEMORY_ONLY(values_in_use_while_transactions_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
