@@ -81,6 +81,8 @@ struct lmcs_live_freed {
 struct lmcs_live_space {
     struct lmcs_ranges pages; /* free, without file space */
     struct lmcs_ranges cells; /* free, in pages that have it */
+    struct lmcs_ranges old;   /* pages without file space that may have it, and old bytes: punching them was refused */
+    bool is_old;              /* any page may be such a one: there was no memory to note which */
     struct lmcs_live_freed *freed;
     size_t freed_count;
     size_t freed_capacity;
