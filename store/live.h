@@ -217,6 +217,8 @@ void lmcs_live_store_free(struct lmcs_pool *pool);
  */
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
 void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why); /* under live->lock, or a body's */
+/* What precedes the error then, when what failed may have been done. */
+#define LMCS_LIVE_UNKNOWN "whether it is durable is known when the pool is opened again: "
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error);
 /* `make`: the shelf is made if it is not there. Without: *shelf is NULL then. */
 enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, bool make,

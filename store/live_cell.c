@@ -169,13 +169,15 @@ void lmcs_slot_switch(struct lmcs_live_body *body, uint64_t bytes, uint64_t now_
 }
 
 /* A slot that may be whole, but could not be made durable: it must not be the value when somebody looks again. */
-static void take_back(struct lmcs_live_body *body, uint64_t place, const struct lmcs_error *why)
+static void take_back(struct lmcs_live_body *body, uint64_t place, struct lmcs_error *why)
 {
     struct lmcs_value_df none = {.check = 0};
     struct lmcs_error ignored;
     if (lmcs_heap_write(body->pool->heap, place, &none, sizeof none, &ignored) != LMCS_OK ||
-        lmcs_heap_sync(body->pool->heap, &ignored) != LMCS_OK)
+        lmcs_heap_sync(body->pool->heap, &ignored) != LMCS_OK) {
         lmcs_live_break(body->pool, why);
+        lmcs_error_prefix(why, LMCS_LIVE_UNKNOWN);
+    }
 }
 
 enum lmcs_status lmcs_value_write(struct lmcs_live_body *body, const void *data, uint64_t bytes,

@@ -24,6 +24,8 @@
 #define DECLARE_AT_ONCE ((uint64_t)1 << 20) /* bytes of an undo entry */
 #define RUN_BYTES       ((uint64_t)1 << 20) /* of a redo entry */
 
+#define UNKNOWN         "whether the transaction is committed is known when the pool is opened again: "
+
 struct declared {
     struct lmcs_live_body *body;
     uint64_t offset;
@@ -453,8 +455,10 @@ static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const
     free(changes);
     struct lmcs_error cleared;
     if (status != LMCS_OK && gathering->count > 0 && pool->live->journals[LMCS_JOURNAL_REDO].end != 0 &&
-        lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, &cleared) != LMCS_OK)
+        lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, &cleared) != LMCS_OK) {
         lmcs_live_break(pool, &cleared);
+        lmcs_error_prefix(error, UNKNOWN);
+    }
     return status;
 }
 
@@ -477,7 +481,7 @@ static enum lmcs_status complete(struct lmcs_transaction *transaction, const str
         lmcs_live_break(pool, error);
         lmcs_error_prefix(error, gathering->count > 0
                                      ? "the transaction is committed, and is completed when the pool is opened again: "
-                                     : "whether the transaction is committed is known when the pool is opened again: ");
+                                     : UNKNOWN);
     }
     return status;
 }

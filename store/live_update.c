@@ -429,14 +429,16 @@ static enum lmcs_status fail_store(const struct lmcs_live_body *body, struct lmc
 
 /* What fails has changed nothing: also not what is seen through an address, or would be durable some time. */
 static void take_word_back(struct lmcs_live_body *body, struct storing *s, const uint64_t *before,
-                           const struct lmcs_error *why)
+                           struct lmcs_error *why)
 {
     struct lmcs_guarded range = {s->at, s->bytes};
     struct lmcs_error ignored;
     s->data = before;
     if (before == NULL || !lmcs_guard(&range, 1, store_guarded, s) ||
-        lmcs_heap_persist(body->pool->heap, s->at, s->bytes, &ignored) != LMCS_OK)
+        lmcs_heap_persist(body->pool->heap, s->at, s->bytes, &ignored) != LMCS_OK) {
         lmcs_live_break(body->pool, why);
+        lmcs_error_prefix(why, LMCS_LIVE_UNKNOWN);
+    }
 }
 
 /* Outside of a transaction, under body->lock. */
@@ -476,8 +478,10 @@ static enum lmcs_status write_journaled(struct lmcs_live_body *body, uint64_t of
     if (status != LMCS_OK) {
         struct lmcs_error cleared;
         if (body->pool->live->journals[LMCS_JOURNAL_REDO].end != 0 &&
-            lmcs_journal_clear(body->pool, LMCS_JOURNAL_REDO, &cleared) != LMCS_OK)
+            lmcs_journal_clear(body->pool, LMCS_JOURNAL_REDO, &cleared) != LMCS_OK) {
             lmcs_live_break(body->pool, &cleared);
+            lmcs_error_prefix(error, LMCS_LIVE_UNKNOWN);
+        }
         return status;
     }
     lmcs_cell_stamp(body);

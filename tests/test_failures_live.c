@@ -13,6 +13,7 @@
  * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
+#include "live.h"
 #include "refuse.h"
 #include "test_live_support.h"
 
@@ -468,6 +469,32 @@ static void holes_refused(void **state)
     }
 }
 
+/* What may be durable although the disk failed is told as that. */
+static void what_is_not_known_is_said(void **state)
+{
+    static const struct step asked[] = {
+        {"write", call_write}, {"add", call_add}, {"set", call_set}, {"transaction", call_transaction}};
+    struct scene scene = {.place = *state};
+    make_variables(&scene);
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
+        for (int sync = 0; sync < 2; sync++)
+            for (long n = 0;; n++) {
+                scene.pool = open_quiet(scene.place->pool);
+                begin_again(&scene);
+                OK(asked[i].call(&scene)); /* there is a journal */
+                begin_again(&scene);
+                refuse(sync == 0 ? SYNCING : MSYNCING, n, false);
+                enum lmcs_status status = asked[i].call(&scene);
+                refuse_no_more();
+                bool broken = scene.pool->live->is_broken;
+                (void)lmcs_pool_close(scene.pool, NULL);
+                if (failures == 0)
+                    break;
+                if (status != LMCS_OK && broken && strstr(err.message, "when the pool is opened again") == NULL)
+                    fail_msg("%s, %ld: %s", asked[i].name, n, err.message);
+            }
+}
+
 struct holder {
     struct lmcs_live *live;
     atomic_bool stop;
@@ -773,6 +800,7 @@ int main(void)
                                        ON_DISK(aborts_of_what_is_committed),
                                        ON_BOTH(word_while_unshared),
                                        ON_DISK(journal_while_pending),
-                                       ON_BOTH(holes_refused)};
+                                       ON_BOTH(holes_refused),
+                                       ON_DISK(what_is_not_known_is_said)};
     return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
 }
