@@ -371,6 +371,14 @@ void lmcs_live_body_unname(struct lmcs_live_body *body)
     body->named = false;
 }
 
+void lmcs_live_body_forget_name(struct lmcs_live_body *body)
+{
+    lmcs_live_body_unname(body);
+    pthread_mutex_lock(&body->lock);
+    lmcs_live_record_unname(body->record);
+    pthread_mutex_unlock(&body->lock);
+}
+
 static void enter_id(struct lmcs_live_body *body)
 {
     struct lmcs_live_store *live = body->pool->live;

@@ -34,6 +34,8 @@ struct lmcs_live_record {
 
 /* A copy of what `like` says and points to; its counts of dimensions, parts and bytes must be right. */
 struct lmcs_live_record *lmcs_live_record_new(const struct lmcs_live_record *like, struct lmcs_error *error);
+/* Takes its name away; that is the last thing in it. */
+void lmcs_live_record_unname(struct lmcs_live_record *record);
 /* Reads and checks a record; `found` false: there is none. To be freed. */
 enum lmcs_status lmcs_live_record_get(struct lmcs_txn *txn, uint64_t shelf, uint64_t id,
                                       struct lmcs_live_record **record, bool *found, struct lmcs_error *error);
@@ -81,6 +83,8 @@ struct lmcs_live_freed {
 struct lmcs_live_space {
     struct lmcs_ranges pages; /* free, without file space */
     struct lmcs_ranges cells; /* free, in pages that have it */
+    struct lmcs_ranges old;   /* pages without file space that may have it, and old bytes: punching them was refused */
+    bool is_old;              /* any page may be such a one: there was no memory to note which */
     struct lmcs_live_freed *freed;
     size_t freed_count;
     size_t freed_capacity;
@@ -163,7 +167,7 @@ struct lmcs_live_body {
     struct lmcs_live_record *before; /* the record that the transaction found, when it has changed; or NULL: see made */
     bool changed;
     bool made;              /* by the transaction */
-    bool erased;            /* by the transaction */
+    bool erased;            /* by the transaction: its record has no name */
     bool is_private;        /* its pages are */
     unsigned char *pending; /* the value that commit will write; malloced; changed under both locks */
     uint64_t pending_bytes;
@@ -263,6 +267,8 @@ void lmcs_live_body_release(struct lmcs_live_body *body);
 /* Enters it in the table of names, under its record's; or takes it out. */
 void lmcs_live_body_name(struct lmcs_live_body *body);
 void lmcs_live_body_unname(struct lmcs_live_body *body);
+/* It has lost its name for good: no record that is made of the one that it has brings it back. */
+void lmcs_live_body_forget_name(struct lmcs_live_body *body);
 enum lmcs_status lmcs_live_handle_new(struct lmcs_live_body *body, struct lmcs_live **live, struct lmcs_error *error);
 enum lmcs_status lmcs_live_fail_in_use(struct lmcs_live_body *body, const char *what, struct lmcs_error *error);
 /* Waits until nobody holds the shelf, and holds it. LMCS_IN_USE after wait_ms; LMCS_INVALID: this thread has it. */
@@ -417,6 +423,8 @@ enum lmcs_status lmcs_undo_roll_back(struct lmcs_pool *pool, uint64_t sequence, 
  */
 enum lmcs_status lmcs_transaction_join(struct lmcs_live_body *body, struct lmcs_transaction *transaction, bool made,
                                        struct lmcs_error *error);
+/* Whether one of its variables has this name in the pool, and another one, or none, until it commits. NULL: no. */
+bool lmcs_transaction_gave_up(const struct lmcs_transaction *transaction, const char *name);
 /* Declares, where that is needed, what a function is about to store to. Under live->lock. */
 enum lmcs_status lmcs_transaction_will_store(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
                                              struct lmcs_error *error);

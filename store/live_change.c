@@ -58,11 +58,12 @@ struct lmcs_live_record *lmcs_live_body_set(struct lmcs_live_body *body, struct 
 /* After a commit. */
 static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
 {
-    lmcs_live_body_unname(body);
     if (record == NULL) {
+        lmcs_live_body_forget_name(body);
         body->stored = false; /* its space goes with its last holder */
         return;
     }
+    lmcs_live_body_unname(body);
     struct lmcs_live_record *old = lmcs_live_body_set(body, record);
     lmcs_live_give_difference(body->pool, old, record); /* which nobody writes to any more */
     free(old);
@@ -77,10 +78,10 @@ static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_rec
     bool kept = old->df.cell == record->df.cell || (before != NULL && old->df.cell == before->df.cell);
     if (!kept)
         lmcs_live_give_cell(body->pool, old->df.cell, old->df.cell_bytes);
-    uint64_t from = before != NULL && before->df.bytes > record->df.bytes ? before->df.bytes : record->df.bytes;
+    uint64_t from = before != NULL && before->df.bytes > record->df.bytes ? before->df.bytes : record->df.bytes, n;
     if (old->df.form != LMCS_LIVE_TENSOR)
         return;
-    uint64_t n;
+    lmcs_live_unmap_tail(body, from, old->df.bytes); /* who still stores there must not reach the next one's pages */
     for (uint64_t at = lmcs_page_up(from), end = lmcs_page_up(old->df.bytes); at < end; at += n) {
         n = end - at;
         uint64_t place = lmcs_live_place(old, at, &n);
@@ -98,10 +99,12 @@ static enum lmcs_status keep_for_later(struct lmcs_live_body *body, struct lmcs_
             return LMCS_NO_MEMORY;
     }
     body->changed = true;
-    lmcs_live_body_unname(body);
-    body->erased = record == NULL;
-    if (record == NULL)
+    body->erased = record == NULL || record->name[0] == '\0';
+    if (record == NULL) {
+        lmcs_live_body_forget_name(body);
         return LMCS_OK;
+    }
+    lmcs_live_body_unname(body);
     struct lmcs_live_record *old = lmcs_live_body_set(body, record);
     give_interim(body, old);
     free(old);
@@ -421,6 +424,12 @@ static enum lmcs_status rename_one(struct lmcs_live_body *body, struct lmcs_live
     if (other != NULL)
         return lmcs_fail(error, LMCS_EXISTS, 0, "%s: shelf \"%.200s\" has a live variable \"%.200s\" already",
                          body->pool->path, body->shelf->name, name);
+    if (body->transaction == NULL && lmcs_transaction_gave_up(body->shelf->transaction, name))
+        return lmcs_fail(error, LMCS_IN_USE, 0,
+                         "%s: live variable \"%.200s\" can't be named \"%.200s\": a transaction that it is not in has "
+                         "given that name up, and gets it back when it is aborted; commit or abort it before, or begin "
+                         "one with both variables",
+                         body->pool->path, body->record->name, name);
     struct lmcs_live_record *record = renamed(body->record, name, error);
     return record != NULL ? change_one(body, record, error) : LMCS_NO_MEMORY;
 }
@@ -464,10 +473,11 @@ enum lmcs_status lmcs_live_persist_range(struct lmcs_live_body *body, uint64_t o
 static enum lmcs_status replace(struct lmcs_live_body *body, const char *name, struct lmcs_error *error)
 {
     struct lmcs_live_body *old = NULL;
+    const struct lmcs_live_record *has = body->before != NULL ? body->before : body->record;
     if (body->stored || body->named)
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "%s: live variable \"%.200s\" has a name; only an unnamed one replaces", body->pool->path,
-                         body->record->name);
+                         has->name);
     enum lmcs_status status = lmcs_live_body_find(body->pool, body->shelf, name, &old, error);
     if (status == LMCS_OK)
         status = lmcs_live_persist_range(body, 0, body->record->df.bytes, error);
@@ -614,7 +624,7 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
     if (record == NULL)
         return LMCS_NO_MEMORY;
-    /* In a transaction pages stay until it has committed. */
+    /* In a transaction the pages that it found stay until it has committed. */
     enum lmcs_status status = change_one(body, record, error);
     if (status == LMCS_OK && body->transaction == NULL)
         lmcs_live_unmap_tail(body, bytes, old);

@@ -60,6 +60,14 @@ struct lmcs_live_record *lmcs_live_record_new(const struct lmcs_live_record *lik
     return record;
 }
 
+void lmcs_live_record_unname(struct lmcs_live_record *record)
+{
+    record->df.name_bytes = 0;
+    record->value_bytes = value_bytes(&record->df);
+    memcpy(record->value, &record->df, sizeof record->df);
+    point_into(record);
+}
+
 uint64_t lmcs_live_capacity(const struct lmcs_live_record *record)
 {
     uint64_t bytes = 0;

@@ -7,6 +7,10 @@
  * journals; free ones have no file space, and what has file space is counted against the pool's limit. *Cells* are
  * what pages that hold cells have left over, in units of 64 bytes; when a page's last cell goes, it is a free page.
  *
+ * Pages that get file space are zeros, for what has none is a hole. Where it could not be taken away, because the file
+ * system refused to, that is noted: zeros are written when the pages are used again, and it is tried once more when
+ * others can be punched.
+ *
  * What is given back may still be looked at by readers in other processes, and by children made by fork, so it is kept
  * aside, with the epoch of the commit that did without it, until nobody leases an older one and nobody else has it
  * mapped (lease.c).
@@ -104,6 +108,28 @@ static bool take_range(struct lmcs_ranges *ranges, uint64_t offset, uint64_t byt
     return true;
 }
 
+/* The first stretch from `offset` on, before `end`, that is in the ranges; false: there is none. */
+static bool find_common(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t end, struct lmcs_range *common)
+{
+    size_t i = first_behind(ranges, offset);
+    if (i > 0 && offset - ranges->all[i - 1].offset < ranges->all[i - 1].bytes)
+        i--;
+    if (offset >= end || i == ranges->count || ranges->all[i].offset >= end)
+        return false;
+    uint64_t from = ranges->all[i].offset > offset ? ranges->all[i].offset : offset;
+    uint64_t last = ranges->all[i].offset + ranges->all[i].bytes;
+    *common = (struct lmcs_range){from, (last < end ? last : end) - from};
+    return true;
+}
+
+/* Takes bytes out of the ranges that have some of them; there is memory for one more range. */
+static void cut_common(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
+{
+    struct lmcs_range common;
+    while (find_common(ranges, offset, offset + bytes, &common))
+        cut_range(ranges, find_range(ranges, common.offset, common.bytes), common.offset, common.bytes);
+}
+
 /* The smallest that is large enough. */
 static bool take_best(struct lmcs_ranges *ranges, uint64_t bytes, uint64_t *offset)
 {
@@ -119,7 +145,6 @@ static bool take_best(struct lmcs_ranges *ranges, uint64_t bytes, uint64_t *offs
 
 /* ---- File space ---- */
 
-/* Where there are no holes, what was there before is overwritten. */
 static enum lmcs_status write_zeros(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     static const unsigned char zeros[1 << 16];
@@ -131,19 +156,61 @@ static enum lmcs_status write_zeros(struct lmcs_pool *pool, uint64_t offset, uin
     return status;
 }
 
+/* What was there before is overwritten: where there are no holes, and where there should be one and is none. */
+static enum lmcs_status clear_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    bool all = space->is_old || !lmcs_heap_can_punch(pool->heap);
+    enum lmcs_status status = all ? write_zeros(pool, offset, bytes, error) : LMCS_OK;
+    struct lmcs_range part = {offset, 0};
+    while (!all && status == LMCS_OK && find_common(&space->old, part.offset + part.bytes, offset + bytes, &part))
+        status = write_zeros(pool, part.offset, part.bytes, error);
+    if (status == LMCS_OK)
+        cut_common(&space->old, offset, bytes);
+    return status;
+}
+
 enum lmcs_status lmcs_live_back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
+    struct lmcs_ranges *old = &pool->live->space.old;
     if (bytes == 0)
         return LMCS_OK;
+    if (old->count > 0 && !lmcs_grow(&old->all, &old->capacity, old->count, sizeof *old->all))
+        return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_space_charge(pool, bytes, error);
     if (status != LMCS_OK)
         return status;
     status = lmcs_heap_back(pool->heap, offset, bytes, error);
-    if (status == LMCS_OK && !lmcs_heap_can_punch(pool->heap))
-        status = write_zeros(pool, offset, bytes, error);
+    if (status == LMCS_OK)
+        status = clear_pages(pool, offset, bytes, error);
     if (status != LMCS_OK)
         lmcs_live_unback(pool, offset, bytes);
     return status;
+}
+
+/* Pages that nothing uses become holes, or it is noted that they are not. */
+static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    struct lmcs_ranges *old = &space->old;
+    if (lmcs_heap_punch(pool->heap, offset, bytes))
+        return true;
+    if (lmcs_grow(&old->all, &old->capacity, old->count, sizeof *old->all)) {
+        cut_common(old, offset, bytes);
+        space->is_old |= !add_range(old, offset, bytes);
+    } else {
+        space->is_old = true;
+    }
+    return false;
+}
+
+/* After one that went well: what was refused before may not be any more. */
+static void punch_old(struct lmcs_pool *pool)
+{
+    struct lmcs_ranges *old = &pool->live->space.old;
+    while (old->count > 0 &&
+           lmcs_heap_punch(pool->heap, old->all[old->count - 1].offset, old->all[old->count - 1].bytes))
+        old->count--;
 }
 
 void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
@@ -151,7 +218,8 @@ void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     /* What is committed and not completed may still have it: the next opening finds what is free. */
     if (bytes == 0 || atomic_load(&pool->live->is_broken))
         return;
-    lmcs_heap_punch(pool->heap, offset, bytes);
+    if (punch(pool, offset, bytes))
+        punch_old(pool);
     lmcs_space_count(pool, -(int64_t)bytes);
 }
 
@@ -317,7 +385,7 @@ static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struc
     if (status != LMCS_OK)
         return status;
     uint64_t end = (offset + got) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
-    lmcs_heap_punch(pool->heap, df.first, end - df.first); /* an object before it may have left something */
+    punch(pool, df.first, end - df.first); /* an object before it may have left something */
     space->object_bytes += got;
     return add_range(&space->pages, df.first, end - df.first) ? LMCS_OK : lmcs_fail_memory(error);
 }
@@ -452,7 +520,7 @@ enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_l
         status = lmcs_live_space_use_pages(pool, part->offset, part->bytes, backed, error);
         if (status == LMCS_OK &&
             pool->heap != NULL) /* a crash may have left bytes behind its end, and it grows by zeros */
-            lmcs_heap_punch(pool->heap, part->offset + backed, part->bytes - backed);
+            punch(pool, part->offset + backed, part->bytes - backed);
     }
     if (status == LMCS_DAMAGED)
         lmcs_error_prefix(error, "live variable \"%.200s\": ", record->name);
@@ -495,6 +563,7 @@ void lmcs_live_space_free(struct lmcs_live_space *space)
 {
     free(space->pages.all);
     free(space->cells.all);
+    free(space->old.all);
     free(space->freed);
     *space = (struct lmcs_live_space){.object_bytes = 0};
 }

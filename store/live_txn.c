@@ -111,7 +111,7 @@ static enum lmcs_status enter_some(struct lmcs_transaction *transaction, struct 
     return status;
 }
 
-/* There is one undo journal. */
+/* There is one undo journal. Waiting for it lets go of live->lock. */
 static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_t wait_ms, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = transaction->pool->live;
@@ -207,13 +207,14 @@ static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, st
     *transaction = (struct lmcs_transaction){.pool = pool, .shelf = shelf, .all = lives == NULL};
     transaction->limit_bytes = choose_limit(pool, options->limit_bytes);
     transaction->is_declared = (options->flags & LMCS_TRANSACTION_DECLARED) != 0 || lmcs_media_is_device(pool->media);
-    shelf->transaction = transaction;
     lmcs_pool_keep(pool);
     if (transaction->is_declared)
         status = begin_undo(transaction, options->wait_ms, error);
+    /* Not before: what others change while it waits is in no transaction, for it may come to none. */
+    shelf->transaction = transaction;
     if (status == LMCS_OK)
         status = lives == NULL ? enter_all(transaction, error) : enter_some(transaction, lives, count, error);
-    if (status != LMCS_OK) {
+    if (status != LMCS_OK) { /* nothing has changed in it */
         struct lmcs_error ignored;
         if (pool->live->undoing == transaction)
             (void)!lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, &ignored);
@@ -240,6 +241,16 @@ enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shel
         status = begin(pool, shelf, lives, count, options != NULL ? options : &defaults, transaction, error);
     pthread_mutex_unlock(&pool->live->lock);
     return status;
+}
+
+bool lmcs_transaction_gave_up(const struct lmcs_transaction *transaction, const char *name)
+{
+    const struct lmcs_live_body *body = transaction != NULL ? transaction->bodies : NULL;
+    for (; body != NULL; body = body->next_in)
+        if (body->before != NULL && strcmp(body->before->name, name) == 0 &&
+            strcmp(body->record->name, body->before->name) != 0)
+            return true;
+    return false;
 }
 
 /* ---- Declaring ---- */
@@ -356,13 +367,19 @@ static enum lmcs_status add_value(struct gathering *gathering, struct lmcs_live_
     return add_entry(gathering, place, bytes, image, error);
 }
 
+/* What has lost its name is gone from the pool, but its holders keep what they stored. */
+static bool is_kept(const struct lmcs_live_body *body)
+{
+    return !body->erased || body->handles > 0;
+}
+
 static enum lmcs_status gather(struct gathering *gathering, uint64_t now_ns, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
     struct lmcs_live_body *body = gathering->transaction->bodies;
     for (; status == LMCS_OK && body != NULL; body = body->next_in) {
         gathering->body = body;
-        if (body->erased)
+        if (!is_kept(body))
             continue;
         if (body->is_private)
             status = lmcs_live_private_pages(body, add_pages, gathering, &gathering->has_equal, error);
@@ -466,7 +483,7 @@ static enum lmcs_status complete(struct lmcs_transaction *transaction, const str
 static void settle_body(struct lmcs_live_body *body, uint64_t now_ns)
 {
     pthread_mutex_lock(&body->lock);
-    if (body->pending != NULL && !body->erased)
+    if (body->pending != NULL && is_kept(body))
         lmcs_slot_switch(body, body->pending_bytes, now_ns);
     free(body->pending);
     body->pending = NULL;
@@ -474,7 +491,7 @@ static void settle_body(struct lmcs_live_body *body, uint64_t now_ns)
     if (!body->changed)
         return;
     uint64_t had = body->before != NULL ? body->before->df.bytes : 0;
-    if (body->before != NULL && body->record->df.bytes < had && !body->erased)
+    if (body->record->df.bytes < had)
         lmcs_live_unmap_tail(body, body->record->df.bytes, had);
     lmcs_live_give_difference(body->pool, body->before, body->record);
     body->stored = !body->erased;
@@ -551,11 +568,12 @@ static void revert_body(struct lmcs_live_body *body)
     if (!body->changed)
         return;
     uint64_t now = body->record->df.bytes;
-    lmcs_live_body_unname(body);
     if (body->before == NULL) {
+        lmcs_live_body_forget_name(body);
         body->stored = false;
         return;
     }
+    lmcs_live_body_unname(body);
     struct lmcs_live_record *before = body->before;
     body->before = NULL;
     struct lmcs_live_record *old = lmcs_live_body_set(body, before);

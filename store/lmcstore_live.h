@@ -141,7 +141,10 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_usage(struct lmcs_pool *pool,
 /* LMCS_IN_USE while anyone in this process has a handle of it: nothing is done then. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_erase(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                          struct lmcs_error *error);
-/* LMCS_EXISTS when `to` is there. */
+/*
+ * LMCS_EXISTS when `to` is there; LMCS_IN_USE when a transaction that this variable is not in has given up that name,
+ * which it gets back when it is aborted.
+ */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_rename(struct lmcs_pool *pool, const char *shelf, const char *from,
                                                           const char *to, struct lmcs_error *error);
 /* Each gets what the other was: bytes, dtype, shape, form and note. */

@@ -911,15 +911,19 @@ enum lmcs_status lmcs_heap_back(struct lmcs_heap *heap, uint64_t offset, uint64_
     return heap->fd < 0 || bytes == 0 ? LMCS_OK : back_range(heap->fd, heap->path, offset, bytes, error);
 }
 
-void lmcs_heap_punch(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
+bool lmcs_heap_punch(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 {
     uint64_t first = (offset + LMCS_PAGE_BYTES - 1) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
     uint64_t end = (offset + bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
     if (first >= end || !lmcs_heap_can_punch(heap))
-        return;
-    if (fallocate(heap->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first, (off_t)(end - first)) != 0 &&
-        errno == EOPNOTSUPP)
+        return true;
+    int failure;
+    do
+        failure = fallocate(heap->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first, (off_t)(end - first));
+    while (failure != 0 && errno == EINTR);
+    if (failure != 0 && errno == EOPNOTSUPP)
         atomic_store(&heap->can_punch, false);
+    return failure == 0 || !lmcs_heap_can_punch(heap);
 }
 
 static enum lmcs_status write_file(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,

@@ -81,8 +81,12 @@ enum lmcs_status lmcs_heap_publish(struct lmcs_heap *heap, struct lmcs_action *a
 
 /* Backs a range with file space: a write to it can't fail for lack of it. LMCS_FULL when the disk has none. */
 enum lmcs_status lmcs_heap_back(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
-/* Gives the file space of whole pages back. */
-void lmcs_heap_punch(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes);
+/*
+ * Gives the file space of whole pages back, which then are zeros; where that can never be done (lmcs_heap_can_punch)
+ * nothing happens. False: it was refused this time, as file systems do when they are full, and the bytes may still be
+ * there.
+ */
+bool lmcs_heap_punch(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes);
 
 /* Writes bytes; durable after lmcs_heap_drain (of the thread that wrote) and lmcs_heap_sync. */
 enum lmcs_status lmcs_heap_write(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,

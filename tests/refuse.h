@@ -25,6 +25,7 @@ enum refusal {
     THEIR_MEMORY, /* the same, called by a library: never refused, libpmemobj ends the process or crashes */
     FILE_SPACE,   /* fallocate: the disk is full */
     FILE_SPACE_2, /* fallocate is not there, posix_fallocate: the disk is full */
+    PUNCHING,     /* fallocate that makes holes: the disk is too full to note them */
     SPACE_TO,     /* pwrite, write: the disk is full */
     WRITING,      /* pwrite, write: an error of the device */
     SYNCING,      /* fsync, fdatasync: the same */
@@ -37,9 +38,8 @@ enum refusal {
     MEMORY_BEYOND = REFUSALS /* so many bytes in use, whoever calls: a limit of memory */
 };
 static const char *const refusal_names[REFUSALS] = {
-    "nothing", "memory", "a library\'s memory", "fallocate", "posix_fallocate", "space to write",
-    "writing", "fsync",  "ftruncate",           "reserve",   "publish",         "mmap",
-    "msync",
+    "nothing", "memory", "a library\'s memory", "fallocate", "posix_fallocate", "holes", "space to write",
+    "writing", "fsync",  "ftruncate",           "reserve",   "publish",         "mmap",  "msync",
 };
 
 static _Atomic int refused = NOTHING;
@@ -231,6 +231,8 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes)
         errno = EOPNOTSUPP;
         return -1;
     }
+    if ((mode & FALLOC_FL_PUNCH_HOLE) != 0 && fails_with(PUNCHING, ENOSPC))
+        return -1;
     return fails_with(FILE_SPACE, ENOSPC) ? -1 : (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
 }
 int posix_fallocate(int fd, off_t offset, off_t bytes)
@@ -317,6 +319,8 @@ static bool fits(enum refusal refusal, enum lmcs_status status)
     case SPACE_TO:
     case SIZING:
         return status == LMCS_FULL;
+    case PUNCHING:
+        return false; /* it is made good */
     case RESERVING:
     case PUBLISHING:
         return status == LMCS_FULL || status == LMCS_NO_MEMORY;

@@ -13,6 +13,7 @@
  * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
+#include "live.h"
 #include "refuse.h"
 #include "test_live_support.h"
 
@@ -415,6 +416,85 @@ static void growth_refused(void **state)
     close_pool(pool);
 }
 
+static void expect_zeros(struct lmcs_live *live, uint64_t from, uint64_t end)
+{
+    for (uint64_t i = from; i < end; i++)
+        EXPECT(((const float *)lmcs_live_data(live))[i] == 0);
+}
+
+/* Pages that the file system would not make holes of are zeros all the same when they are somebody else's. */
+static void holes_refused(void **state)
+{
+    const uint64_t floats = 100000, few = 1000;
+    struct place *place = *state;
+    for (int i = 0; i < 3; i++) {
+        unlink(place->pool);
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        uint64_t empty = disk_bytes(place->pool);
+        struct lmcs_live *live = new_tensor(pool, "w", floats), *other = new_tensor(pool, "v", floats);
+        fill(live, 1);
+        fill(other, 1);
+        refuse(PUNCHING, 0, true);
+        OK(lmcs_live_resize(live, 1, &few, &err));
+        lmcs_live_close(other);
+        OK(lmcs_live_erase(pool, "run", "v", &err));
+        EXPECT(failures > 0);
+        if (i == 1) { /* nor when the next one opens it */
+            lmcs_live_close(live);
+            pool = reopen(pool, place);
+            OK(lmcs_live_open(pool, "run", "w", &live, &err));
+        }
+        if (i == 2) { /* but some time it will, and then nothing stays of it */
+            EXPECT(disk_bytes(place->pool) > empty + 2 * floats);
+            refuse_no_more();
+            lmcs_live_close(new_tensor(pool, "t", few));
+            OK(lmcs_live_erase(pool, "run", "t", &err));
+            EXPECT(disk_bytes(place->pool) < empty + floats);
+        }
+        OK(lmcs_live_resize(live, 1, &floats, &err));
+        other = new_tensor(pool, "u", 2 * floats);
+        refuse_no_more();
+        expect_zeros(live, few, floats);
+        expect_zeros(other, 0, 2 * floats);
+        fill(live, 2);
+        fill(other, 3);
+        lmcs_live_close(new_tensor(pool, "t", few)); /* what is in use is none of what is tried once more */
+        OK(lmcs_live_erase(pool, "run", "t", &err));
+        expect_filled(live, 2);
+        expect_filled(other, 3);
+        lmcs_live_close(live);
+        lmcs_live_close(other);
+        verify_pool(pool);
+        close_pool(pool);
+    }
+}
+
+/* What may be durable although the disk failed is told as that. */
+static void what_is_not_known_is_said(void **state)
+{
+    static const struct step asked[] = {
+        {"write", call_write}, {"add", call_add}, {"set", call_set}, {"transaction", call_transaction}};
+    struct scene scene = {.place = *state};
+    make_variables(&scene);
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
+        for (int sync = 0; sync < 2; sync++)
+            for (long n = 0;; n++) {
+                scene.pool = open_quiet(scene.place->pool);
+                begin_again(&scene);
+                OK(asked[i].call(&scene)); /* there is a journal */
+                begin_again(&scene);
+                refuse(sync == 0 ? SYNCING : MSYNCING, n, false);
+                enum lmcs_status status = asked[i].call(&scene);
+                refuse_no_more();
+                bool broken = scene.pool->live->is_broken;
+                (void)lmcs_pool_close(scene.pool, NULL);
+                if (failures == 0)
+                    break;
+                if (status != LMCS_OK && broken && strstr(err.message, "when the pool is opened again") == NULL)
+                    fail_msg("%s, %ld: %s", asked[i].name, n, err.message);
+            }
+}
+
 struct holder {
     struct lmcs_live *live;
     atomic_bool stop;
@@ -750,6 +830,8 @@ int main(void)
                                        ON_DISK(aborts_of_what_is_committed),
                                        ON_DISK(what_may_be_durable_is_said),
                                        ON_BOTH(word_while_unshared),
-                                       ON_DISK(journal_while_pending)};
+                                       ON_DISK(journal_while_pending),
+                                       ON_BOTH(holes_refused),
+                                       ON_DISK(what_is_not_known_is_said)};
     return cmocka_run_group_tests_name("failures of live variables", tests, NULL, NULL);
 }

@@ -246,6 +246,43 @@ static void replacing(void **state)
     close_pool(pool);
 }
 
+/* Whatever is done to one that was replaced, or put over, the name is the new one's. */
+static void what_was_replaced_stays_without_its_name(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *old = new_tensor(pool, "w", 1000), *new = new_unnamed(pool, 50), *other = new_unnamed(pool, 70);
+    fill(old, 1);
+    fill(new, 2);
+    fill(other, 3);
+    OK(lmcs_live_replace(new, "w", &err));
+    for (int i = 0; i < 2; i++) {
+        OK(lmcs_live_resize(old, 1, &(uint64_t){900}, &err));
+        expect_filled(old, 1);
+        OK(lmcs_live_resize(old, 1, &(uint64_t){200000}, &err));
+        EXPECT(((float *)lmcs_live_data(old))[199999] == 0);
+        OK(lmcs_live_set_note(old, "note", 4, &err));
+        OK(lmcs_live_resize(new, 1, &(uint64_t){40}, &err));
+        expect_names(pool, "w");
+        if (i == 0)
+            put_text(pool, "w", "put over it");
+    }
+    OK(lmcs_live_replace(other, "w", &err));
+    OK(lmcs_live_replace(old, "old", &err)); /* it is an unnamed one */
+    lmcs_live_close(old);
+    lmcs_live_close(new);
+    lmcs_live_close(other);
+    pool = reopen(pool, place);
+    expect_names(pool, "old w");
+    OK(lmcs_live_open(pool, "run", "w", &other, &err));
+    EXPECT(float_count(other) == 70);
+    expect_filled(other, 3);
+    lmcs_live_close(other);
+    OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 /* ---- Sizes ---- */
 
 static void sizes_change(void **state)
@@ -693,6 +730,7 @@ int main(void)
         ON_BOTH(names_change),
         IN_MEMORY(many_at_once),
         ON_BOTH(replacing),
+        ON_BOTH(what_was_replaced_stays_without_its_name),
         ON_BOTH(sizes_change),
         ON_BOTH(old_addresses_show_the_same),
         ON_BOTH(space_comes_back),

@@ -225,6 +225,120 @@ static void names_and_sizes_declared(void **state)
     names_and_sizes_with(*state, LMCS_TRANSACTION_DECLARED);
 }
 
+/* What an aborted transaction made has no name any more, and what one has replaced has none once it is committed. */
+static void who_has_lost_its_name_with(struct place *place, uint32_t flags)
+{
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 1000), *t;
+    fill(w, 1);
+    put_text(pool, "t", "short");
+    t = open_live(pool, "t");
+    struct lmcs_transaction *transaction = begin_with(pool, 0, 0);
+    struct lmcs_live *made = new_tensor(pool, "made", 10);
+    lmcs_transaction_abort(transaction);
+    OK(lmcs_live_set_note(made, "note", 4, &err));
+    OK(lmcs_live_resize(made, 1, &(uint64_t){20000}, &err));
+    expect_names(pool, "t w");
+    OK(lmcs_live_replace(made, "named", &err)); /* it is an unnamed one */
+    lmcs_live_close(made);
+    for (int commits = 0; commits < 2; commits++) {
+        transaction = begin_with(pool, flags, 0);
+        struct lmcs_live *other = new_unnamed(pool, 20);
+        if (commits == 1)
+            OK(lmcs_live_set(t, "its holder's", 12, &err));
+        OK(lmcs_live_replace(other, "t", &err));
+        lmcs_live_close(other);
+        store(transaction, w, 5, -1);
+        put_text(pool, "w", "instead of it");
+        store(transaction, w, 6, -2);
+        FAILS(LMCS_INVALID, lmcs_live_replace(w, "x", &err));
+        EXPECT(strstr(err.message, "\"w\"") != NULL);
+        OK(lmcs_live_resize(w, 1, &(uint64_t){900}, &err));
+        OK(lmcs_live_set_note(w, "note", 4, &err));
+        if (commits == 0)
+            OK(lmcs_live_set(t, "a longer text, that has to move elsewhere, and so needs another record", 70, &err));
+        expect_names(pool, "named t w");
+        if (commits == 0) {
+            lmcs_transaction_abort(transaction);
+            EXPECT(float_count(w) == 1000);
+            expect_filled(w, 1);
+            expect_text(pool, "t", "short");
+        } else {
+            OK(lmcs_transaction_commit(transaction, &err));
+            const float *data = lmcs_live_data(w); /* its holder's */
+            EXPECT(float_count(w) == 900 && data[4] == 5 && data[5] == -1 && data[6] == -2 && data[7] == 8);
+            expect_handle_text(t, "its holder's");
+        }
+        expect_names(pool, "named t w");
+    }
+    OK(lmcs_live_resize(w, 1, &(uint64_t){30000}, &err));
+    OK(lmcs_live_set(t, "short again, and in no transaction", 34, &err));
+    expect_handle_text(t, "short again, and in no transaction");
+    lmcs_live_close(w);
+    lmcs_live_close(t);
+    pool = reopen(pool, place);
+    expect_names(pool, "named t w");
+    expect_text(pool, "w", "instead of it");
+    OK(lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+static void who_has_lost_its_name(void **state)
+{
+    who_has_lost_its_name_with(*state, 0);
+}
+
+static void who_has_lost_its_name_declared(void **state)
+{
+    who_has_lost_its_name_with(*state, LMCS_TRANSACTION_DECLARED);
+}
+
+/* A name that a transaction has given up is its variable's again when it is aborted. */
+static void names_given_up_are_kept(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *lives[] = {new_tensor(pool, "a", 10), new_tensor(pool, "b", 20)};
+    struct lmcs_transaction *transaction = NULL;
+    put_text(pool, "c", "text");
+    for (int i = 0; i < 3; i++) {
+        bool erases = i == 1, both = i == 2;
+        fill(lives[0], 1);
+        if (erases)
+            lmcs_live_close(lives[0]);
+        struct lmcs_live *c = open_live(pool, "c");
+        struct lmcs_live *in_it[] = {erases ? c : lives[0], lives[1]};
+        OK(lmcs_transaction_begin(pool, "run", in_it, both ? 2 : 1, NULL, &transaction, &err));
+        lmcs_live_close(c);
+        const char *given_up = erases ? "c" : "a";
+        if (erases)
+            OK(lmcs_live_erase(pool, "run", "c", &err));
+        else
+            OK(lmcs_live_rename(pool, "run", "a", "z", &err));
+        if (both) {
+            OK(lmcs_live_rename(pool, "run", "b", given_up, &err)); /* by the same transaction */
+            OK(lmcs_transaction_commit(transaction, &err));
+            expect_names(pool, "a c z");
+            break;
+        }
+        FAILS(LMCS_IN_USE, lmcs_live_rename(pool, "run", "b", given_up, &err));
+        OK(lmcs_live_rename(pool, "run", "b", "free", &err));
+        OK(lmcs_live_rename(pool, "run", "free", "b", &err));
+        lmcs_transaction_abort(transaction);
+        expect_names(pool, "a b c");
+        if (erases)
+            lives[0] = open_live(pool, "a");
+        FAILS(LMCS_EXISTS, lmcs_live_rename(pool, "run", "b", given_up, &err));
+    }
+    lmcs_live_close(lives[0]);
+    lmcs_live_close(lives[1]);
+    pool = reopen(pool, place);
+    expect_names(pool, "a c z");
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 static void sizes_back_and_forth(void **state)
 {
     struct place *place = *state;
@@ -329,6 +443,51 @@ static void what_is_cut_off_reads_as_zeros(void **state)
     OK(lmcs_live_resize(w, 1, &(uint64_t){10000}, &err));
     EXPECT(data[9999] == 0);
     lmcs_live_close(w);
+    close_pool(pool);
+}
+
+/* What a tensor was while its transaction was under way is nobody's after it: others get these pages. */
+static void what_was_larger_reaches_nobody(void **state)
+{
+    enum { OTHERS = 200 };
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 1000), *others[OTHERS];
+    fill(w, 1);
+    for (int i = 0; i < 4; i++) {
+        struct lmcs_transaction *transaction = begin_with(pool, LMCS_TRANSACTION_DECLARED, 0);
+        struct lmcs_live *made = new_tensor(pool, "made", 1000);
+        OK(lmcs_live_resize(w, 1, &(uint64_t){50000}, &err));
+        OK(lmcs_live_resize(made, 1, &(uint64_t){50000}, &err));
+        volatile float *was_larger[] = {lmcs_live_data(w), lmcs_live_data(made)};
+        OK(lmcs_live_resize(w, 1, &(uint64_t){2000}, &err));
+        OK(lmcs_live_resize(made, 1, &(uint64_t){2000}, &err));
+        if (i % 2 == 0)
+            lmcs_transaction_abort(transaction);
+        else
+            OK(lmcs_transaction_commit(transaction, &err));
+        for (int k = 0; k < OTHERS; k++) {
+            others[k] = new_unnamed(pool, 1000);
+            fill(others[k], (float)k);
+        }
+        for (size_t k = 2048; k < 50000; k++)
+            was_larger[0][k] = was_larger[1][k] = -1;
+        for (int k = 0; k < OTHERS; k++) {
+            expect_filled(others[k], (float)k);
+            lmcs_live_close(others[k]);
+        }
+        OK(lmcs_live_resize(w, 1, &(uint64_t){10000}, &err));
+        OK(lmcs_live_resize(made, 1, &(uint64_t){10000}, &err));
+        for (size_t k = 2048; k < 10000; k++)
+            EXPECT(((float *)lmcs_live_data(w))[k] == 0 && ((float *)lmcs_live_data(made))[k] == 0);
+        OK(lmcs_live_resize(w, 1, &(uint64_t){1000}, &err));
+        expect_filled(w, 1);
+        lmcs_live_close(made);
+        if (i % 2 != 0)
+            OK(lmcs_live_erase(pool, "run", "made", &err));
+    }
+    lmcs_live_close(w);
+    verify_pool(pool);
     close_pool(pool);
 }
 
@@ -437,6 +596,69 @@ static void one_declared_in_a_pool(void **state)
     lmcs_transaction_abort(transaction);
     expect_filled(w, 1);
     lmcs_live_close(w);
+    close_pool(pool);
+}
+
+static void *begin_in_vain(void *pool)
+{
+    struct lmcs_transaction_options options;
+    struct lmcs_transaction *transaction;
+    lmcs_transaction_options_init(&options);
+    options.wait_ms = 2000;
+    options.flags = LMCS_TRANSACTION_DECLARED;
+    FAILS(LMCS_IN_USE, lmcs_transaction_begin(pool, "run", NULL, 0, &options, &transaction, &err));
+    return NULL;
+}
+
+/* Until somebody has a shelf to himself. */
+static void wait_until_held(struct lmcs_pool *pool, const char *shelf)
+{
+    struct lmcs_transaction_options options;
+    struct lmcs_transaction *transaction;
+    lmcs_transaction_options_init(&options);
+    options.wait_ms = 0;
+    while (lmcs_transaction_begin(pool, shelf, NULL, 0, &options, &transaction, &err) == LMCS_OK) {
+        lmcs_transaction_abort(transaction);
+        sched_yield();
+    }
+    EXPECT(err.status == LMCS_IN_USE);
+}
+
+/* What others change while a transaction waits for its turn is in none, and so it is when that never comes. */
+static void one_that_never_begins_has_nothing(void **state)
+{
+    static const char longer[] = "a much longer text than there was, so that it moves to another cell of the pool";
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_tensor tensor = {.name = "a", .dtype = LMC_F32, .ndim = 1, .shape = &(uint64_t){10}};
+    struct lmcs_transaction_options options;
+    struct lmcs_transaction *other;
+    pthread_t thread;
+    put_text(pool, "held", "first");
+    put_text(pool, "put", "first");
+    OK(lmcs_live_create(pool, "other", &tensor, NULL, NULL, &err));
+    lmcs_transaction_options_init(&options);
+    options.flags = LMCS_TRANSACTION_DECLARED;
+    OK(lmcs_transaction_begin(pool, "other", NULL, 0, &options, &other, &err));
+    EXPECT(pthread_create(&thread, NULL, begin_in_vain, pool) == 0);
+    wait_until_held(pool, "run");
+    struct lmcs_live *held = open_live(pool, "held"), *made = new_tensor(pool, "made", 1000);
+    OK(lmcs_live_set(held, longer, sizeof longer - 1, &err));
+    put_text(pool, "put", longer);
+    fill(made, 3);
+    pthread_join(thread, NULL);
+    lmcs_transaction_abort(other);
+    OK(lmcs_live_set(held, "after all of that", 17, &err));
+    lmcs_live_close(held);
+    lmcs_live_close(made);
+    pool = reopen(pool, place);
+    expect_names(pool, "held made put");
+    expect_text(pool, "held", "after all of that");
+    expect_text(pool, "put", longer);
+    made = open_live(pool, "made");
+    expect_filled(made, 3);
+    lmcs_live_close(made);
+    verify_pool(pool);
     close_pool(pool);
 }
 
@@ -693,10 +915,14 @@ int main(void)
         ON_BOTH(declared_ranges),
         ON_BOTH(names_and_sizes),
         ON_BOTH(names_and_sizes_declared),
+        ON_BOTH(who_has_lost_its_name),
+        ON_BOTH(who_has_lost_its_name_declared),
+        IN_MEMORY(names_given_up_are_kept),
         ON_BOTH(sizes_back_and_forth),
         ON_BOTH(limits_are_told),
         ON_BOTH(one_at_a_time),
         IN_MEMORY(one_declared_in_a_pool),
+        IN_MEMORY(one_that_never_begins_has_nothing),
         IN_MEMORY(strangers_are_refused),
         ON_BOTH(costs_follow_the_pages),
         ON_BOTH(system_calls_write_too),
@@ -704,6 +930,7 @@ int main(void)
         ON_BOTH(the_dead_leave_nothing_behind_the_end),
         ON_BOTH(checkout_keeps_addresses),
         ON_BOTH(what_is_cut_off_reads_as_zeros),
+        ON_BOTH(what_was_larger_reaches_nobody),
         ON_MEMORY_ONLY(values_in_use_while_transactions_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
