@@ -478,7 +478,7 @@ static enum lmcs_status look_at_suspects(struct round *round, struct lmcs_error 
     return status;
 }
 
-/* Something of it is damaged. Its newest link goes when nothing comes to be stored by it; what is below is looked at. */
+/* Something of it is damaged. Its newest link goes when nothing comes to be stored by it; what is below is scanned. */
 static void suspect_line(struct round *round, const struct lmcs_chain *line)
 {
     const size_t count = line->line > 1 ? 2 : line->length;

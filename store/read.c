@@ -11,8 +11,8 @@
  *
  * A line of links is undone for all arrays of its state together, from blocks of those that it begins with: that is one
  * call of the codec, which vouches for the state at the end. The array that is wanted goes to the caller's memory. To
- * verify, what it begins with is compared with its own checksums too: a link that was made from damaged bytes leads from
- * these to the right state, and from the right ones to another.
+ * verify, what it begins with is compared with its own checksums too: a link that was made from damaged bytes leads
+ * from these to the right state, and from the right ones to another.
  */
 #include "read.h"
 

@@ -41,9 +41,9 @@ struct lmcs_bad_range {
 
 /*
  * Decodes (or copies) the whole content into `buffer` (links[0].df.raw_bytes; NULL: only verify, and all that it rests
- * on), with the pool's threads, verifying every checksum: coded blocks, decoded blocks, and the digest. The caller holds pins.
- * LMCS_DAMAGED names the tensor by `name` and the range; `bad`, which may be NULL, is told of every damaged range,
- * and then reading goes on to the end.
+ * on), with the pool's threads, verifying every checksum: coded blocks, decoded blocks, and the digest. The caller
+ * holds pins. LMCS_DAMAGED names the tensor by `name` and the range; `bad`, which may be NULL, is told of every damaged
+ * range, and then reading goes on to the end.
  */
 enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
                                  uint32_t dtype, uint32_t ndim, const uint64_t *shape, void *buffer,
