@@ -10,9 +10,9 @@
  * payloads are locked by the block of 1 MiB that they lie in, in a space of their own; larger ones exactly, up to the
  * page where their neighbour begins, whose lock the kernel then joins to theirs.
  *
- * A payload stays as large as it was, so what asks for it knows how it is locked. A live tensor grows and is cut where it
- * lies, and what is free of its pages is joined to others: of those, both spaces are asked (lmcs_lease_find_pin), and two
- * of its pins may begin at one place and end at different ones.
+ * A payload stays as large as it was, so what asks for it knows how it is locked. A live tensor grows and is cut where
+ * it lies, and what is free of its pages is joined to others: of those, both spaces are asked (lmcs_lease_find_pin),
+ * and two of its pins may begin at one place and end at different ones.
  */
 #include "lease.h"
 
