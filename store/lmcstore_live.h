@@ -24,8 +24,9 @@
  *   In a pool that is open for reading (beside the process that writes) variables can be opened, and read. Addresses
  *   are read-only there and show what the writer stores, as it stores it; reading a value gives a whole one, the
  *   newest. A handle there keeps a tensor where it was, and of the shape that it had, when it was opened, also when the
- *   writer resizes, replaces or erases it; a value that the writer has erased or replaced is LMCS_NOT_FOUND. What the
- *   writer has named anew, resized or replaced gets another address when it is opened again.
+ *   writer resizes (what is cut off may become zero), replaces or erases it; a value that the writer has erased or
+ *   replaced is LMCS_NOT_FOUND. What the writer has named anew, resized or replaced gets another address when it is
+ *   opened again.
  *
  * Threads: all functions may be called by any thread at any time, also with the same handle, but for close, which ends
  * it. Stores through addresses are the caller's to order. fork: in a child an address can be read, not written to (on

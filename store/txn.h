@@ -80,7 +80,7 @@ enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_
 /* LMCS_DAMAGED: the next one that is made would take the place of `what` of this number. */
 enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *what, uint64_t number,
                                        struct lmcs_error *error);
-/* Whether there are next numbers of shelves, contents and so on, and the bit that tells parity is free. */
+/* Whether next numbers of shelves, contents and so on are possible: the bit that tells parity from payloads is free. */
 bool lmcs_root_counts(const struct lmcs_root_df *root);
 uint64_t lmcs_root_word(uint64_t page_offset);
 /* Writes the first root of a new pool. */
