@@ -368,6 +368,19 @@ class Decoded:
         made: dict[str, Any] = _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE)
         return made
 
+    def read_all(self, refs: list[TensorRef]) -> list[Any]:
+        """Read tensors, some of them perhaps twice, over one view; tied ones stay tied."""
+        once = {ref.name: ref for ref in refs}
+        branch = Branch("l", None)
+        branch.children.extend(once.values())
+        made = dict(zip(once, _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE), strict=True))
+        return [made[ref.name] for ref in refs]
+
+    def empty_dict(self, node: Node) -> Any:
+        """Make a dict of the type that a node's is, with nothing in it."""
+        assert type(node) is Branch
+        return DICT_TYPES[node.tag]()
+
     def batches(self, refs: list[TensorRef], budget: int) -> Iterator[list[TensorRef]]:
         """Cut a list of tensors so that each piece fits in `budget` bytes, or is one tensor."""
         batch: list[TensorRef] = []
