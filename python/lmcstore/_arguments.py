@@ -129,7 +129,7 @@ def _buffered(file: Any) -> Any:
     """Give the file that is behind a temporary one, or behind text such as ``sys.stdout``."""
     if isinstance(file, tempfile.SpooledTemporaryFile):
         file.rollover()
-        file = file._file  # type: ignore[attr-defined]
+        file = file._file
     elif type(file) is _NAMED_TEMPORARY:
         file = file.file
     if isinstance(file, io.TextIOWrapper):

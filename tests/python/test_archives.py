@@ -211,9 +211,12 @@ def test_what_changes_the_bytes_is_refused(full: lmcstore.Store, tmp_path: Path)
 
     with io.BufferedWriter(Other(tmp_path / "other", "wb")) as file, pytest.raises(lmcstore.UnsupportedError):
         full.dump(file)
-    with zipfile.ZipFile(tmp_path / "zip", "w") as packed, packed.open("a", "w") as file:
-        with pytest.raises(lmcstore.UnsupportedError):
-            full.dump(file)
+    with (
+        zipfile.ZipFile(tmp_path / "zip", "w") as packed,
+        packed.open("a", "w") as member,
+        pytest.raises(lmcstore.UnsupportedError),
+    ):
+        full.dump(member)
     for wrong in (io.BytesIO(), "path", None):
         with pytest.raises(lmcstore.UnsupportedError, match="an open binary file"):
             full.dump(wrong)
