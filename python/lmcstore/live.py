@@ -355,7 +355,11 @@ class LiveTensor(LiveVariable):
 
     @property
     def tensor(self) -> Any:
-        """A torch tensor over its bytes, on the CPU; a leaf that doesn't require gradients."""
+        """A torch tensor over its bytes, on the CPU; a leaf that doesn't require gradients.
+
+        In a store that is open for reading it must not be written to: torch has no tensors that can't be, and the
+        process would end by SIGSEGV. Its ``clone()`` can be changed.
+        """
         if ":" in self._note:
             raise UnsupportedError(f"live variable {self._name!r} has a NumPy dtype that torch has not: use array")
         return _torch().tensor(self._core.buffer(), self._dtype, self.shape)
@@ -428,10 +432,31 @@ class LiveTensor(LiveVariable):
         start : int
             The first element, counted row by row.
         data : bytes-like or array
-            The bytes of the elements, C-contiguous: a NumPy array of the tensor's dtype, for one.
+            The elements, C-contiguous: an array of the tensor's dtype, or just bytes.
+
+        Raises
+        ------
+        InvalidError
+            It is an array of another dtype.
         """
         start = within(start, 0, _MAX_BYTES, "start")
-        self._core.write(start * self._element_bytes, memoryview(data).cast("B"))
+        self._core.write(start * self._element_bytes, self._bytes_of(data))
+
+    def _bytes_of(self, data: Any) -> memoryview:
+        numpy: Any = loaded("numpy")
+        if numpy is None or not isinstance(data, numpy.ndarray):
+            view = memoryview(data)
+            if view.format in ("B", "b", "c"):
+                return view.cast("B")
+            import numpy
+
+            data = numpy.asarray(view)
+        dtype = _numpy_dtype(self._dtype, self._note, self._name)
+        if data.dtype != dtype and data.dtype != numpy.uint8:
+            raise InvalidError(f"live tensor {self._name!r} has elements of {dtype}, not of {data.dtype}")
+        if not data.flags.c_contiguous:
+            raise InvalidError(f"live tensor {self._name!r}: what is written must be C-contiguous")
+        return memoryview(data.reshape(-1).view(numpy.uint8))
 
     def add(self, index: Any, value: int) -> int:
         """Add to an integer element: atomic among threads that use these functions, wrapping around, and durable.

@@ -349,7 +349,7 @@ class Shelf:
         return None if info is None or info["origin"] is None else Origin(*info["origin"])
 
     def rename(self, name: str) -> None:
-        """Give the shelf another name, which this object then has, too.
+        """Give the shelf another name, which this object then has, too. Others of the old name don't follow it.
 
         Raises
         ------

@@ -303,6 +303,31 @@ def test_numbers_keep_their_dtype_and_holders(shelf: lmcstore.Shelf) -> None:
         assert live[name] == value and type(live[name]) is type(value)
 
 
+def test_elements_are_written_by_their_dtype(shelf: lmcstore.Shelf) -> None:
+    from array import array
+
+    live = shelf.live
+    w = live.create("w", 4, "float32")
+    for wrong in (np.ones(2), np.ones(2, ">f4"), array("d", [1, 2]), array("i", [1]), np.ones(2, "M8[s]")):
+        with pytest.raises(lmcstore.InvalidError, match="has elements of float32"):
+            w.write(0, wrong)
+    with pytest.raises(lmcstore.InvalidError, match="C-contiguous"):
+        w.write(0, np.ones(4, "f4")[::2])
+    assert w.array.tolist() == [0] * 4
+    w.write(0, np.array([1.5, 2], "f4"))
+    w.write(2, array("f", [3]))
+    w.write(3, np.array([4], "f4").tobytes())
+    assert w.array.tolist() == [1.5, 2, 3, 4]
+    w.write(0, np.frombuffer(np.array([5], "f4"), "u1"))
+    w.write(1, np.ones((1, 2), "f4"))
+    assert w.array.tolist() == [5, 1, 1, 4]
+    records = np.array([(1, b"ab")], [("a", "i4"), ("b", "S2")])
+    live["r"], live["t"] = np.zeros(2, records.dtype), np.zeros(2, "M8[s]")
+    live.tensor("r").write(1, records)
+    live.tensor("t").write(1, np.array(["2026-11-22"], "M8[s]"))
+    assert live["r"][1] == records[0] and str(live["t"][1]) == "2026-11-22T00:00:00"
+
+
 def test_replacing_leaves_holders_the_old_bytes(shelf: lmcstore.Shelf) -> None:
     live = shelf.live
     live["w"] = np.zeros(4)
