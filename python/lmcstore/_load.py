@@ -88,11 +88,13 @@ class Plan:
     def run(self) -> None:
         """Do it all; where a target refuses what it is given, take back what was done to it and to those before it."""
         before = [(target, path, self._state_of(target)) for target, path, _ in self._unsure]
+        begun = 0
         try:
             for _, _, action in self._unsure:
+                begun += 1
                 action()
         except BaseException as error:
-            _put_back(before, error)
+            _put_back(before[:begun], error)
             raise
         for action in self._actions:
             action()

@@ -400,6 +400,22 @@ def test_what_cannot_be_taken_back_is_said(shelf: lmcstore.Shelf) -> None:
     assert caught.value.__notes__ == ["p: what it had before could not be put back: never"]
 
 
+def test_what_was_not_begun_is_left_alone(shelf: lmcstore.Shelf) -> None:
+    class Counted(Picky):
+        loads = 0
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.loads += 1
+            super().load_state_dict(state)
+
+    state = Picky(7, False).state_dict()
+    snapshot = shelf.snapshot({"a": state, "b": state, "c": state})
+    first, last = Counted(1, False), Counted(1, False)
+    with pytest.raises(KeyError):
+        snapshot.load_into(a=first, b=Picky(1, True), c=last)
+    assert (first.loads, first.value, last.loads, last.value) == (2, 1, 0, 1)
+
+
 def test_a_grad_scaler_that_was_disabled(shelf: lmcstore.Shelf) -> None:
     snapshot = shelf.snapshot({"w": torch.ones(1), "scaler": torch.amp.GradScaler("cpu", enabled=False).state_dict()})
     weight = torch.zeros(1)
