@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import operator
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +20,7 @@ _UNITS |= {f"{unit}b": 1000**power for power, unit in enumerate("kmgtp", 1)}
 _SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,20}))?\s*([a-z]*)\s*", re.ASCII)
 _MAX_SIZE = 2**63 - 1
 _MAX_DESCRIPTOR = 2**31 - 1
+_NAMED_TEMPORARY = getattr(tempfile, "_TemporaryFileWrapper", None)
 
 
 def parse_size(size: int | str) -> int:
@@ -96,14 +99,43 @@ def milliseconds(seconds: float, most: int, what: str) -> int:
 
 
 def descriptor(file: Any) -> int:
-    """Give the descriptor of an open file, which is flushed, or an int that is one."""
+    """Give the descriptor of an open file, which is flushed and stands where the file does, or an int that is one.
+
+    Raises
+    ------
+    UnsupportedError
+        It is no file, or one whose descriptor has something else than what is written to it, or read from it.
+    """
     if isinstance(file, int):
         return within(file, 0, _MAX_DESCRIPTOR, "a descriptor")
-    if not hasattr(file, "fileno"):
-        raise UnsupportedError(f"an archive goes through an open file or a descriptor, not a {type(file).__qualname__}")
-    if hasattr(file, "flush"):
+    opened = _buffered(file)
+    if type(opened) is io.FileIO:
+        return opened.fileno()
+    raw = opened.raw if type(opened) in (io.BufferedReader, io.BufferedWriter, io.BufferedRandom) else None
+    if type(raw) is not io.FileIO:
+        raise UnsupportedError(
+            f"an archive goes through an open binary file or a descriptor, not a {type(file).__qualname__}: what has "
+            "a descriptor may send other bytes there than those that are written to it (if it doesn't: its fileno())"
+        )
+    opened.flush()
+    if opened.readable() and raw.seekable():  # what was read ahead is to be read again
+        place = opened.tell()
+        opened.seek(0, io.SEEK_END)
+        opened.seek(place)
+    return raw.fileno()
+
+
+def _buffered(file: Any) -> Any:
+    """Give the file that is behind a temporary one, or behind text such as ``sys.stdout``."""
+    if isinstance(file, tempfile.SpooledTemporaryFile):
+        file.rollover()
+        file = file._file
+    elif type(file) is _NAMED_TEMPORARY:
+        file = file.file
+    if isinstance(file, io.TextIOWrapper):
         file.flush()
-    return within(file.fileno(), 0, _MAX_DESCRIPTOR, "a descriptor")
+        file = file.buffer
+    return file
 
 
 def int64(value: int, what: str) -> int:

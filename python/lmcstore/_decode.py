@@ -20,6 +20,7 @@ from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
 from .state import (
     DICT_TYPES,
     LEAVES_AT_ONCE,
+    LIVE,
     SKELETON,
     VALUE,
     VALUES,
@@ -169,6 +170,8 @@ class _Parser:
         if raw[0] == "T" and len(extra) == 2 and type(extra[0]) is int and type(extra[1]) is int:
             ref.group, ref.member = extra
         elif raw[0] == "A" and len(extra) == 1 and (extra[0] is None or type(extra[0]) is str):
+            if extra[0] is not None and _numpy.is_described(extra[0]):  # which only live variables have
+                raise _damaged(f"a tensor at {where(path)!r}")
             ref.special = extra[0]
         elif extra:
             raise _damaged(f"a tensor at {where(path)!r}")
@@ -269,9 +272,9 @@ class Decoded:
         self._entries: dict[str, Described] | None = None  # of tensors, when they were asked for
         skeleton = _read_skeleton(handle)
         self.is_flat = skeleton is None
-        """Whether the snapshot has no structure: it was imported, or made in C."""
+        """Whether the snapshot has no structure: it was imported, made in C, or is of live variables."""
         if skeleton is None:
-            self.root: Node = _flat_root(handle.names())
+            self.root: Node = _live_root(handle) or _flat_root(handle.names())
             return
         try:
             found = _root_without_leaves(skeleton)
@@ -368,6 +371,20 @@ class Decoded:
         made: dict[str, Any] = _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE)
         return made
 
+    def read_all(self, refs: list[TensorRef]) -> list[Any]:
+        """Read tensors, some of them perhaps twice, over one view; tied ones stay tied."""
+        once = {ref.name: ref for ref in refs}
+        branch = Branch("l", None)
+        branch.children.extend(once.values())
+        read = _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE)
+        made = dict(zip(once, read, strict=True))
+        return [made[ref.name] for ref in refs]
+
+    def empty_dict(self, node: Node) -> Any:
+        """Make a dict of the type that a node's is, with nothing in it."""
+        assert type(node) is Branch
+        return DICT_TYPES[node.tag]()
+
     def batches(self, refs: list[TensorRef], budget: int) -> Iterator[list[TensorRef]]:
         """Cut a list of tensors so that each piece fits in `budget` bytes, or is one tensor."""
         batch: list[TensorRef] = []
@@ -462,15 +479,49 @@ def _flat_root(names: list[str]) -> Branch:
     return branch
 
 
+def _live_root(handle: _core.Snapshot) -> Branch | None:
+    """Give what a snapshot of live variables has, by the table of them in it; None: it is none."""
+    try:
+        table = bytes(_attachments(handle, [LIVE])[0])
+    except NotFoundError:
+        return None
+    from .live import read_table, stored_value
+
+    entries = read_table(table)
+    values = [entry.name for entry in entries if not entry.is_tensor]
+    try:
+        data = dict(zip(values, _attachments(handle, values), strict=True)) if values else {}
+    except NotFoundError as error:
+        raise _damaged(str(error)) from None
+    branch = Branch("d", [])
+    assert branch.keys is not None
+    names = set(handle.names())
+    for entry in entries:
+        branch.keys.append(entry.name)
+        if not entry.is_tensor:
+            branch.children.append(Leaf(stored_value(entry, bytes(data[entry.name]))))
+            continue
+        ref = TensorRef(entry.name, entry.is_torch)
+        ref.special = entry.special
+        branch.children.append(ref)
+        names.discard(entry.name)
+    if names or len(set(branch.keys)) != len(branch.keys):
+        raise _damaged("its table of live variables")
+    return branch
+
+
 def _flat_part(root: Node, path: str) -> Branch:
-    """Give the tensors below a prefix, for a snapshot that has names only."""
-    assert type(root) is Branch
+    """Give the tensors and values below a prefix, for a snapshot that has names only."""
+    assert type(root) is Branch and root.keys is not None
     prefix = path + "."
-    names = [child.name for child in root.children if type(child) is TensorRef and child.name.startswith(prefix)]
-    if not names:
+    branch = Branch("d", [])
+    assert branch.keys is not None
+    for key, child in zip(root.keys, root.children, strict=True):
+        if key.startswith(prefix):
+            branch.keys.append(key.removeprefix(prefix))
+            branch.children.append(child)
+    if not branch.keys:
         raise NotFoundError(f"the snapshot has no tensor {path!r} and none below it")
-    branch = Branch("d", [name.removeprefix(prefix) for name in names])
-    branch.children.extend(TensorRef(name, True) for name in names)
     return branch
 
 

@@ -29,22 +29,39 @@ def scale_of(gradients: Any) -> float:
         A module or an optimizer, whose parameters have gradients; or tensors, in a mapping or any other iterable.
     """
     try:
-        tensors = sorted(_tensors(gradients), key=_count, reverse=True)[:_TENSORS]
-        sample = array("f")
-        for tensor in tensors:
-            flat = tensor.reshape(-1)
-            sample.extend(map(float, flat[:: max(1, _count(tensor) // _ELEMENTS)][:_ELEMENTS].tolist()))
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        tensors = list(_tensors(gradients))
+        known = all(hasattr(tensor, "tolist") and hasattr(tensor, "reshape") for tensor in tensors)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        known = False
+    if not known:
         raise UnsupportedError(
             f"gradients of type {type(gradients).__qualname__!r} are none: give a model, an optimizer, or tensors"
-        ) from error
+        )
+    sample = array("f")
+    for tensor in sorted(tensors, key=_count, reverse=True)[:_TENSORS]:
+        sample.extend(_sample(tensor))
     return _core.gradient_scale(sample)
+
+
+_NO_SAMPLE = (AttributeError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError)
+"""What comes of gradients that are sparse, nested, complex: nothing depends on what they would say."""
+
+
+def _sample(tensor: Any) -> list[float]:
+    try:
+        flat = tensor.reshape(-1)
+        return list(map(float, flat[:: max(1, _count(tensor) // _ELEMENTS)][:_ELEMENTS].tolist()))
+    except _NO_SAMPLE:
+        return []
 
 
 def _count(tensor: Any) -> int:
     count = 1
-    for length in tensor.shape:
-        count *= length
+    try:
+        for length in tensor.shape:
+            count *= length
+    except _NO_SAMPLE:
+        return 0
     return count
 
 

@@ -6,19 +6,28 @@ do; only when all of it fits is it done. What is loaded is copied: no target kee
 
 A target is a torch module, an optimizer or anything else with ``load_state_dict``; a ``torch.Generator``, a NumPy
 Generator or RandomState, a ``random.Random``, or the module ``random`` or ``numpy.random`` itself; a tensor or an
-array, filled in place; or a dict or list with such targets in it, in which plain values are replaced.
+array, filled in place; or a dict, list or tuple with such targets in it, in which plain values are replaced (of a tuple
+that is in a dict or list).
+
+What runs code that is not torch's may refuse what it is given, and nothing can tell beforehand. Such targets are loaded
+first, and what their ``state_dict`` gave before is put back when one of them raises.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
+from . import _numpy
 from ._scalars import loaded
 from ._torch import Torch
 from .errors import InvalidError, NotFoundError, UnsupportedError
 
 Action = Callable[[], None]
+
+_OTHER_SHAPES = ("row_var", "col_var")
+"""What Adafactor has for a parameter that is not of the parameter's shape."""
 
 
 class Copier:
@@ -27,7 +36,7 @@ class Copier:
     def __init__(self) -> None:
         self._torch = loaded("torch")
         self._numpy = loaded("numpy")
-        self._by_object: dict[int, Any] = {}
+        self._by_object: dict[int, tuple[Any, Any]] = {}  # each with its copy, so that no other gets its id
         self._by_memory: dict[int, Any] = {}
 
     def copy(self, value: Any) -> Any:
@@ -50,26 +59,52 @@ class Copier:
         if id(tensor) not in self._by_object:
             address = tensor.data_ptr() if tensor.numel() > 0 else -len(self._by_object) - 1
             if address in self._by_memory:
-                self._by_object[id(tensor)] = self._by_memory[address].detach()
+                made = self._by_memory[address].detach()
             else:
-                self._by_object[id(tensor)] = self._by_memory[address] = tensor.clone()
-        return self._by_object[id(tensor)]
+                made = self._by_memory[address] = tensor.clone()
+            self._by_object[id(tensor)] = tensor, made
+        return self._by_object[id(tensor)][1]
 
 
 class Plan:
-    """What `load_into` is going to do; planning raises, doing is not expected to."""
+    """What `load_into` is going to do; planning raises, doing is not expected to.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    cast : bool
+        Whether numbers may be converted to the targets' dtypes.
+    """
+
+    def __init__(self, cast: bool = False) -> None:
+        self._cast = cast
+        self._unsure: list[tuple[Any, str, Action]] = []  # targets that may refuse what they are given
         self._actions: list[Action] = []
         self._copies: Torch | None = None
+        self._copier = Copier()  # one for all, so that what is tied stays tied
         self._torch = loaded("torch")
         self._numpy = loaded("numpy")
         self._random = loaded("random")
 
     def run(self) -> None:
-        """Do it all."""
+        """Do it all; where a target refuses what it is given, take back what was done to it and to those before it."""
+        before = [(target, path, self._state_of(target)) for target, path, _ in self._unsure]
+        begun = 0
+        try:
+            for _, _, action in self._unsure:
+                begun += 1
+                action()
+        except BaseException as error:
+            _put_back(before[:begun], error)
+            raise
         for action in self._actions:
             action()
+
+    def _state_of(self, target: Any) -> Any:
+        """Copy what there is in a target that may refuse another state; None: it does not say."""
+        try:
+            return _kept(target.state_dict(), self._torch, self._numpy)
+        except Exception:  # it has none, or none yet
+            return None
 
     def add(self, target: Any, source: Any, path: str) -> None:
         """Plan the loading of one target.
@@ -96,7 +131,7 @@ class Plan:
             self._add_tensor(target, source, path)
         elif self._is_array(target):
             self._add_array(target, source, path)
-        elif self._torch is not None and isinstance(target, self._torch.Generator):
+        elif self._is_generator(target):
             self._add_generator(target, source, path)
         elif self._is_random(target):
             self._add_random(target, source, path)
@@ -110,6 +145,8 @@ class Plan:
             self._add_dict(target, source, path)
         elif isinstance(target, list):
             self._add_list(target, source, path)
+        elif isinstance(target, tuple):
+            self._add_tuple(target, source, path)
         else:
             kind = type(target).__qualname__
             raise UnsupportedError(f"{path}: nothing can be loaded into a {kind}: it has no load_state_dict")
@@ -119,6 +156,9 @@ class Plan:
 
     def _is_array(self, value: Any) -> bool:
         return self._numpy is not None and isinstance(value, self._numpy.ndarray)
+
+    def _is_generator(self, value: Any) -> bool:
+        return self._torch is not None and isinstance(value, self._torch.Generator)
 
     def _is_random(self, value: Any) -> bool:
         return self._random is not None and (value is self._random or isinstance(value, self._random.Random))
@@ -133,12 +173,21 @@ class Plan:
 
     def _holds_targets(self, value: Any) -> bool:
         """Whether something in a value is filled in place; else the value as a whole is replaced."""
+        if hasattr(value, "load_state_dict"):
+            return True
         if isinstance(value, dict):
             return any(map(self._holds_targets, value.values()))
         if isinstance(value, list | tuple):
             return any(map(self._holds_targets, value))
-        kinds = (self._is_tensor, self._is_array, self._is_random, self._is_numpy_generator, self._is_random_state)
-        return any(is_kind(value) for is_kind in kinds) or hasattr(value, "load_state_dict")
+        kinds = (
+            self._is_tensor,
+            self._is_array,
+            self._is_generator,
+            self._is_random,
+            self._is_numpy_generator,
+            self._is_random_state,
+        )
+        return any(is_kind(value) for is_kind in kinds)
 
     # Tensors and arrays
 
@@ -147,17 +196,19 @@ class Plan:
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tensor")
         _check_memory(target, path)
         _same(path, "shape", tuple(source.shape), tuple(target.shape))
-        _same(path, "dtype", source.dtype, target.dtype)
+        self._same_dtype(path, source.dtype, target.dtype)
         if self._copies is None:
             self._copies = Torch(self._torch)
         copies = self._copies
-        self._actions.append(lambda: copies.copy_back(target, source))
+        self._actions.append(lambda: copies.copy_back(target, source.to(target.dtype)))
 
     def _add_array(self, target: Any, source: Any, path: str) -> None:
         if not self._is_array(source):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has an array")
         _same(path, "shape", source.shape, target.shape)
-        _same(path, "dtype", source.dtype, target.dtype)
+        self._same_dtype(path, source.dtype, target.dtype)
+        if source.dtype != target.dtype and _numpy.dtype_name(target.dtype.newbyteorder("=")) is None:
+            raise InvalidError(f"{path}: the snapshot's dtype is {source.dtype}, which is never {target.dtype}")
         if not target.flags.writeable:
             raise InvalidError(f"{path}: the target array is read-only")
 
@@ -203,35 +254,120 @@ class Plan:
             raise InvalidError(f"{path}: the snapshot has no state of a RandomState there: {error}") from None
         self._actions.append(lambda: target.set_state(source))
 
+    def _same_dtype(self, path: str, stored: Any, wanted: Any) -> None:
+        if not self._cast:
+            _same(path, "dtype", stored, wanted, "; load_into(..., cast=True) would convert it")
+
     # Objects with load_state_dict
 
     def _add_object(self, target: Any, source: Any, path: str) -> None:
         if self._torch is not None and isinstance(target, self._torch.nn.Module):
-            self._check_module(target, source, path)
-            self._actions.append(lambda: target.load_state_dict(source))  # which copies into its parameters
-            return
-        if self._torch is not None and isinstance(target, self._torch.optim.Optimizer):
-            _check_optimizer(target, source, path)
-        self._actions.append(lambda: target.load_state_dict(Copier().copy(source)))
+            self._add_module(target, source, path)
+        elif self._torch is not None and isinstance(target, self._torch.optim.Optimizer):
+            self._add_optimizer(target, source, path)
+        else:
+            if type(source) is dict and not source and self._is_enabled_scaler(target):
+                raise InvalidError(f"{path}: the snapshot has the state of a GradScaler that was disabled")
+            self._unsure.append((target, path, lambda: target.load_state_dict(self._copier.copy(source))))
 
-    def _check_module(self, module: Any, source: Any, path: str) -> None:
+    def _is_enabled_scaler(self, target: Any) -> bool:
+        kind = getattr(getattr(self._torch, "amp", None), "GradScaler", None)
+        return kind is not None and isinstance(target, kind) and target.is_enabled()
+
+    def _add_module(self, module: Any, source: Any, path: str) -> None:
         if not isinstance(source, dict):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__}, not a module's state")
-        if _renames_keys(module, self._torch):
-            return
-        own = module.state_dict()
+        own = self._check_module(module, source, path)
+        copies_all = _may_keep(module, self._torch)
+
+        def action() -> None:  # which copies into the module's parameters; the rest it may keep
+            for key, value in source.items():
+                if copies_all or not self._is_tensor(own.get(key)):
+                    source[key] = self._copier.copy(value)
+            module.load_state_dict(source)
+
+        if _may_refuse(module, self._torch):
+            self._unsure.append((module, path, action))
+        else:
+            self._actions.append(action)
+
+    def _check_module(self, module: Any, source: dict[Any, Any], path: str) -> dict[Any, Any]:
+        """Check a module's state as far as that can be done from outside; the state that it has now."""
+        own: dict[Any, Any] = module.state_dict()
+        renames = _renames_keys(module, self._torch)
         missing = [key for key in own if key not in source]
-        if missing:
+        if missing and not renames:
             raise NotFoundError(f"{path}: the snapshot has no {_few(missing)} for the module")
         unexpected = [key for key in source if key not in own]
-        if unexpected:
+        if unexpected and not renames:
             raise InvalidError(f"{path}: the module has no {_few(unexpected)}, which the snapshot has")
         for key, value in own.items():
-            if self._is_tensor(value):
-                if not self._is_tensor(source[key]):
-                    raise InvalidError(f"{path}.{key}: the snapshot has no tensor there")
-                _check_memory(value, f"{path}.{key}")  # torch would warn, and load nothing
-                _same(f"{path}.{key}", "shape", tuple(source[key].shape), tuple(value.shape))
+            if not self._is_tensor(value) or key not in source:
+                continue
+            if self._is_tensor(source[key]):
+                self._same_dtype(f"{path}.{key}", source[key].dtype, value.dtype)
+            if renames:
+                continue
+            if not self._is_tensor(source[key]):
+                raise InvalidError(f"{path}.{key}: the snapshot has no tensor there")
+            _check_memory(value, f"{path}.{key}")  # torch would warn, and load nothing
+            _same(f"{path}.{key}", "shape", tuple(source[key].shape), tuple(value.shape))
+        return own
+
+    def _add_optimizer(self, optimizer: Any, source: Any, path: str) -> None:
+        torch: Any = self._torch
+        kind, base = type(optimizer), torch.optim.Optimizer
+        _check_optimizer(optimizer, source, path)
+        if kind.load_state_dict is not base.load_state_dict:
+            self._unsure.append((optimizer, path, lambda: optimizer.load_state_dict(self._copier.copy(source))))
+            return
+        self._check_moments(optimizer, source, path)
+
+        def action() -> None:
+            state = self._copier.copy(source)
+            optimizer.load_state_dict(state)
+            self._undo_casts(optimizer, state)
+
+        hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
+        if _is_torchs(kind.__setstate__) and not any(getattr(optimizer, name, None) for name in hooks):
+            self._actions.append(action)
+        else:
+            self._unsure.append((optimizer, path, action))
+
+    def _check_moments(self, optimizer: Any, source: Any, path: str) -> None:
+        """Check that what one of torch's optimizers has for a parameter is shaped as the parameter."""
+        torch: Any = self._torch
+        if not _is_torchs(type(optimizer).step) or isinstance(optimizer, torch.optim.LBFGS):
+            return
+        for param, number in _numbered(optimizer, source):
+            slots = source["state"].get(number)
+            for key, value in slots.items() if isinstance(slots, dict) else ():
+                if not self._is_tensor(value) or value.ndim == 0 or key in _OTHER_SHAPES:
+                    continue
+                place = f"{path}.state.{number}.{key}"
+                _same(place, "shape", tuple(value.shape), tuple(param.shape))
+                if not isinstance(optimizer, torch.optim.SGD):  # which can do with another one
+                    self._same_dtype(place, value.dtype, param.dtype)
+
+    def _undo_casts(self, optimizer: Any, source: dict[str, Any]) -> None:
+        """Put back what torch has converted: counters, too, it makes the dtype of a floating parameter."""
+        for param, number in _numbered(optimizer, source):
+            slots, stored = optimizer.state.get(param), source["state"].get(number)
+            if not (isinstance(slots, dict) and isinstance(stored, dict) and param.is_floating_point()):
+                continue
+            for key, value in stored.items():
+                if key in slots and key != "step":  # which torch leaves alone, or its kernels want as it makes it
+                    slots[key] = self._uncast(slots[key], value)
+
+    def _uncast(self, made: Any, stored: Any) -> Any:
+        if self._is_tensor(stored) and self._is_tensor(made):
+            wanted = self._cast and stored.ndim > 0 and stored.is_floating_point()
+            return made if wanted or made.dtype == stored.dtype else stored.to(made.device)
+        if isinstance(stored, dict) and isinstance(made, dict):
+            return {key: self._uncast(value, stored.get(key)) for key, value in made.items()}
+        if type(stored) in (list, tuple) and type(made) is type(stored) and len(made) == len(stored):
+            return type(stored)(map(self._uncast, made, stored))
+        return made
 
     # Containers
 
@@ -254,16 +390,23 @@ class Plan:
         for index, value in enumerate(target):
             self._add_item(target, index, value, source[index], f"{path}.{index}")
 
+    def _add_tuple(self, target: tuple[Any, ...], source: Any, path: str) -> None:
+        """Plan the loading of targets in a tuple that itself stays."""
+        if not isinstance(source, list | tuple):
+            raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tuple")
+        _same(path, "length", len(source), len(target))
+        for index, value in enumerate(target):
+            self.add(value, source[index], f"{path}.{index}")
+
     def _add_item(self, container: Any, key: Any, target: Any, source: Any, path: str) -> None:
-        generator = self._torch is not None and isinstance(target, self._torch.Generator)
         if isinstance(target, tuple) and self._holds_targets(target):
             items = list(target)
             self._add_list(items, source, path)
             self._actions.append(lambda: container.__setitem__(key, tuple(items)))
-        elif generator or self._holds_targets(target):
+        elif self._holds_targets(target):
             self.add(target, source, path)
         else:
-            self._actions.append(lambda: container.__setitem__(key, Copier().copy(source)))
+            self._actions.append(lambda: container.__setitem__(key, self._copier.copy(source)))
 
     def add_root(self, target: Any, source: Any) -> None:
         """Plan the loading of the whole state; a dict takes the parts that it names and leaves the others."""
@@ -282,14 +425,50 @@ def _check_memory(target: Any, path: str) -> None:
         raise UnsupportedError(f"{path}: the target is {kind}; a dense tensor can't be loaded into it")
 
 
-def _same(path: str, what: str, stored: Any, wanted: Any) -> None:
+def _same(path: str, what: str, stored: Any, wanted: Any, hint: str = "") -> None:
     if stored != wanted:
-        raise InvalidError(f"{path}: the snapshot's {what} is {stored}, the target's {wanted}")
+        raise InvalidError(f"{path}: the snapshot's {what} is {stored}, the target's {wanted}{hint}")
 
 
 def _few(keys: list[Any]) -> str:
     shown = ", ".join(map(repr, keys[:3]))
     return shown if len(keys) <= 3 else f"{shown} and {len(keys) - 3} more"
+
+
+def _put_back(before: list[tuple[Any, str, Any]], error: BaseException) -> None:
+    """Load the states that targets had; what can't be undone is noted with the error."""
+    for target, path, state in before:
+        try:
+            if state is not None:
+                target.load_state_dict(state)
+        except Exception as other:
+            error.add_note(f"{path}: what it had before could not be put back: {other}")
+
+
+def _kept(value: Any, torch: Any, numpy: Any) -> Any:
+    """Copy a state, its tensors into the processor's memory, so that it can be loaded again."""
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.is_meta or torch.nn.parameter.is_lazy(value):
+            return value
+        return value.detach().to("cpu", copy=True)
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        made = copy.copy(value)
+        for key, child in value.items():
+            made[key] = _kept(child, torch, numpy)
+        return made
+    if type(value) in (list, tuple):
+        return type(value)(_kept(child, torch, numpy) for child in value)
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # of what is no plain data: it is loaded as it was given
+        return value
+
+
+def _is_torchs(function: Any) -> bool:
+    """Whether torch has it, and not a program or another package."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
 
 
 def _renames_keys(module: Any, torch: Any) -> bool:
@@ -303,25 +482,36 @@ def _renames_keys(module: Any, torch: Any) -> bool:
     return False
 
 
+def _may_keep(module: Any, torch: Any) -> bool:
+    """Whether a module may keep the tensors that it is given, instead of copying them."""
+    for part in module.modules():
+        if type(part).load_state_dict is not torch.nn.Module.load_state_dict:
+            return True
+        if not _is_torchs(type(part)._load_from_state_dict):
+            return True
+    return False
+
+
+def _may_refuse(module: Any, torch: Any) -> bool:
+    """Whether loading a module runs what can't be checked beforehand."""
+    if _renames_keys(module, torch) or _may_keep(module, torch):
+        return True
+    own = torch.nn.Module.set_extra_state
+    return any(part._load_state_dict_post_hooks or type(part).set_extra_state is not own for part in module.modules())
+
+
 def _check_optimizer(optimizer: Any, source: Any, path: str) -> None:
     groups = source.get("param_groups") if isinstance(source, dict) else None
-    if not isinstance(groups, list) or "state" not in source:
+    if not isinstance(groups, list) or not isinstance(source.get("state"), dict):
         raise InvalidError(f"{path}: the snapshot has no optimizer's state there")
     _same(path, "number of parameter groups", len(groups), len(optimizer.param_groups))
     for index, (stored, own) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
         count = len(stored["params"]) if isinstance(stored, dict) and isinstance(stored.get("params"), list) else -1
         _same(f"{path}.param_groups.{index}", "number of parameters", count, len(own["params"]))
-    _check_moments(optimizer, source, groups, path)
 
 
-def _check_moments(optimizer: Any, source: Any, groups: list[Any], path: str) -> None:
-    """Check that what the state has for a parameter under the well-known names has the parameter's shape."""
-    state = source["state"]
+def _numbered(optimizer: Any, source: Any) -> list[tuple[Any, Any]]:
+    """Give an optimizer's parameters, each with what it is called in a state."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
-    numbers = [number for group in groups for number in group["params"]]
-    for param, number in zip(params, numbers, strict=True):
-        slots = state.get(number) if isinstance(state, dict) else None
-        for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"):
-            slot = slots.get(name) if isinstance(slots, dict) else None
-            if slot is not None and hasattr(slot, "shape"):
-                _same(f"{path}.state.{number}.{name}", "shape", tuple(slot.shape), tuple(param.shape))
+    numbers = [number for group in source["param_groups"] for number in group["params"]]
+    return list(zip(params, numbers, strict=True))

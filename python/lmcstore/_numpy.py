@@ -7,6 +7,7 @@ with one more dimension: NumPy can read those in place. An array comes out read-
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from . import _core
@@ -41,6 +42,9 @@ _ML_DTYPES = {
     "float8_e8m0fnu": "f8_e8m0fnu",
 }
 """Dtypes of the package ml_dtypes."""
+
+DESCRIBED = "numpy:"
+"""What the note of a live variable begins with that is an array of a dtype which the store has not."""
 
 _BY_NUMBER = {_core.DTYPES[stored]: char for char, stored in _DTYPES.items()}
 _ML_BY_NUMBER = {_core.DTYPES[stored]: name for name, stored in _ML_DTYPES.items()}
@@ -157,8 +161,22 @@ def _is_ml_dtype(dtype: Any) -> bool:
 
 
 def is_swapped(special: str | None) -> bool:
-    """Whether an array is of the other byte order: stored as bytes, with one more dimension."""
-    return special is not None and special[:1] in "<>"
+    """Whether an array is stored as bytes, with one more dimension: of the other byte order, or `is_described`."""
+    return special is not None and (special[:1] in "<>" or is_described(special))
+
+
+def is_described(special: str) -> bool:
+    """Whether it is a live variable's note that describes a dtype which the store has not."""
+    return special.startswith(DESCRIBED)
+
+
+def can_read(number: int) -> bool:
+    """Whether arrays of one of the store's dtypes can be made here."""
+    from importlib.util import find_spec
+
+    if loaded("numpy") is None and find_spec("numpy") is None:
+        return False
+    return number in _BY_NUMBER or (number in _ML_BY_NUMBER and find_spec("ml_dtypes") is not None)
 
 
 def special_of(number: int) -> str | None:
@@ -178,6 +196,8 @@ def special_dtype(special: str, path: str) -> Any:
     """
     import numpy
 
+    if is_described(special):
+        return described_dtype(special, path)
     if special in _ML_DTYPES:
         try:
             import ml_dtypes
@@ -189,6 +209,32 @@ def special_dtype(special: str, path: str) -> Any:
     if special[:1] in "<>" and special[1:] in {"u2", "u4", "u8", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16"}:
         return numpy.dtype(special)
     raise DamagedError(f"{path}: the state is damaged: NumPy dtype {special!r}")
+
+
+def described_dtype(note: str, what: str) -> Any:
+    """Read the dtype from a note that `lmcstore.live` wrote, and that a stranger may have changed."""
+    from numpy.lib.format import descr_to_dtype
+
+    def tuples(value: Any) -> Any:  # JSON has lists only: fields are tuples in a list, shapes tuples
+        if type(value) is not list:
+            return value
+        if value and all(type(field) is list for field in value):
+            return [tuple(part if type(part) is str else tuples_of(part) for part in field) for field in value]
+        return tuples_of(value)
+
+    def tuples_of(value: Any) -> Any:
+        return tuple(value) if type(value) is list and all(type(part) is int for part in value) else tuples(value)
+
+    try:
+        descr = json.loads(note.removeprefix(DESCRIBED))
+        if type(descr) is str and descr.startswith("ml_dtypes."):
+            return ml_dtype(descr.removeprefix("ml_dtypes."))
+        dtype = descr_to_dtype(tuples(descr))
+        if dtype.hasobject or dtype.itemsize == 0 or dtype.subdtype is not None:
+            raise ValueError(f"no array has {dtype}")
+    except Exception as error:
+        raise DamagedError(f"live variable {what!r}: its dtype is damaged: {error}") from None
+    return dtype
 
 
 def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str | None, path: str) -> Any:

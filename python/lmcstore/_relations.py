@@ -17,6 +17,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .state import key_text
+
 ADAM, SGD = 1, 2
 """Optimizers, as lmc.h numbers them (enum lmc_optimizer)."""
 L2, AMSGRAD, NESTEROV = 1, 2, 4
@@ -172,7 +174,7 @@ class _Modules:
 
     def _walk(self, value: Any, path: _Path) -> None:
         if self.is_tensor(value):
-            key = ".".join(map(str, path))
+            key = ".".join(map(key_text, path))
             if key.rpartition(".")[2] not in _BUFFERS and self.name_of(value) is not None:
                 self.tensors.append((key, value))
             return
@@ -248,7 +250,7 @@ def _shared(a: _Path, b: _Path) -> int:
 
 def _is_copy(path: _Path) -> bool:
     """Whether its keys say that something is an average or an older state of a model."""
-    return any(not _COPIES.isdisjoint(re.split("[^a-z]+", str(key).lower())) for key in path)
+    return any(not _COPIES.isdisjoint(re.split("[^a-z]+", key_text(key).lower())) for key in path)
 
 
 def _best_places(path: _Path, groups: list[list[_Slot]], modules: _Modules, taken: set[int]) -> list[Any] | None:

@@ -8,12 +8,14 @@ was read: who needs it again keeps it.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._scalars import loaded
 from .errors import UnsupportedError
+from .state import DICT_TAGS
 
 if TYPE_CHECKING:
     from ._decode import Decoded, Node, TensorRef
@@ -185,6 +187,9 @@ class Part(dict[Any, Any]):
 
     A module's ``load_state_dict`` takes it, and reads one tensor after the other. What needs ordinary tensors (an
     optimizer's, or ``assign=True``) takes `copy`, or ``snap.state_dict("optimizer")``, which is the same.
+
+    It is a dict of its own: what is changed in it goes into its copies, to whom it is loaded, and into snapshots of
+    it, and not into the snapshot that it came from.
     """
 
     _decoded: Decoded
@@ -194,14 +199,15 @@ class Part(dict[Any, Any]):
     def copy(self) -> Any:
         """Read it: the containers and tensors that were saved, as `lmcstore.Snapshot.state_dict` gives them.
 
+        What was put into it since is in the copy as it is: containers are copied, tensors and other things are not.
         ``torch.optim.Optimizer.load_state_dict`` begins with a copy, so a part can be handed to it.
         """
-        return self._decoded.read(self._node)
+        return _Reading(self).copy(self)
 
     __copy__ = copy
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return self.copy()
+        return copy.deepcopy(self.copy(), memo)
 
     def __reduce__(self) -> Any:
         raise UnsupportedError("a part of a snapshot can't be pickled before it is read: its copy()")
@@ -216,6 +222,50 @@ class Part(dict[Any, Any]):
         ]
         title = f"{len(self):,} entries, {len(tensors):,} of them tensors"
         return _html.table(title, ("tensor", "dtype", "shape", "size"), rows, len(tensors) - len(rows))
+
+
+class _Reading:
+    """Copies a part as it is now, all its tensors over one view of each snapshot that they are of."""
+
+    def __init__(self, part: Part) -> None:
+        found: dict[int, list[LazyTensor]] = {}
+        _collect(part, found)
+        self._read: dict[int, Any] = {}
+        for tensors in found.values():
+            read = tensors[0]._decoded.read_all([tensor._ref for tensor in tensors])
+            self._read |= {id(tensor): made for tensor, made in zip(tensors, read, strict=True)}
+
+    def copy(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is LazyTensor:
+            return self._read[id(value)]
+        if kind is Part:
+            made = value._decoded.empty_dict(value._node)
+            for key, child in value.items():
+                made[key] = self.copy(child)
+            if hasattr(made, "__dict__") and "_metadata" in vars(value):
+                made._metadata = copy.deepcopy(value._metadata)
+            return made
+        if kind is list or kind is tuple:
+            return kind(map(self.copy, value))
+        if kind in DICT_TAGS:
+            made = copy.copy(value)
+            for key, child in value.items():
+                made[key] = self.copy(child)
+            return made
+        return value.copy() if kind in (set, bytearray) else value
+
+
+def _collect(value: Any, found: dict[int, list[LazyTensor]]) -> None:
+    """Find the lazy tensors in a part, by the snapshot that they are of."""
+    if type(value) is LazyTensor:
+        found.setdefault(id(value._decoded), []).append(value)
+    elif isinstance(value, dict):
+        for child in value.values():
+            _collect(child, found)
+    elif type(value) in (list, tuple):
+        for child in value:
+            _collect(child, found)
 
 
 def make_tensor(decoded: Decoded, ref: TensorRef) -> LazyTensor:

@@ -142,7 +142,7 @@ def _numpy_kind(dtype: Any, what: str) -> _Kind:
         descr: Any = f"ml_dtypes.{dtype.name}"
     else:
         descr = dtype_to_descr(dtype)
-    return _Kind(_U8, (dtype.itemsize,), f"{_NUMPY}:{json.dumps(descr, separators=(',', ':'))}")
+    return _Kind(_U8, (dtype.itemsize,), f"{_numpy.DESCRIBED}{json.dumps(descr, separators=(',', ':'))}")
 
 
 def _kind(dtype: Any, what: str) -> _Kind:
@@ -175,36 +175,10 @@ def _note_bytes(note: str, what: str) -> bytes:
     return encoded
 
 
-def _descr_dtype(text: str, what: str) -> Any:
-    """Read what `_numpy_kind` wrote, which a stranger may have changed."""
-    from numpy.lib.format import descr_to_dtype
-
-    def tuples(value: Any) -> Any:  # JSON has lists only: fields are tuples in a list, shapes tuples
-        if type(value) is not list:
-            return value
-        if value and all(type(field) is list for field in value):
-            return [tuple(part if type(part) is str else tuples_of(part) for part in field) for field in value]
-        return tuples_of(value)
-
-    def tuples_of(value: Any) -> Any:
-        return tuple(value) if type(value) is list and all(type(part) is int for part in value) else tuples(value)
-
-    try:
-        descr = json.loads(text)
-        if type(descr) is str and descr.startswith("ml_dtypes."):
-            return _numpy.ml_dtype(descr.removeprefix("ml_dtypes."))
-        dtype = descr_to_dtype(tuples(descr))
-        if dtype.hasobject:
-            raise ValueError("objects")
-    except Exception as error:
-        raise DamagedError(f"live variable {what!r}: its dtype is damaged: {error}") from None
-    return dtype
-
-
 def _numpy_dtype(number: int, note: str, what: str) -> Any:
     """Give the dtype of an array over a tensor."""
-    if note.startswith(f"{_NUMPY}:"):
-        return _descr_dtype(note[len(_NUMPY) + 1 :], what)
+    if _numpy.is_described(note):
+        return _numpy.described_dtype(note, what)
     return _numpy.dtype_of(number, what)
 
 
@@ -220,6 +194,11 @@ def _wait_ms(timeout: float | None) -> int:
 # ---- Variables that are open -----------------------------------------------------------------------------------------
 
 
+def _own_note(note: bytes) -> str:
+    """Read a note, without what pymm adds behind it."""
+    return note.decode("utf-8", "replace").partition("\n")[0]
+
+
 class LiveVariable:
     """A live variable that is held: it can't be erased before its last holder is gone, views of it included.
 
@@ -231,7 +210,7 @@ class LiveVariable:
         raw = core.info()
         self._dtype: int = raw["dtype"]
         self._item = _item_bytes(raw["dtype"])
-        self._note = raw["note"].decode("utf-8", "replace").partition("\n")[0]  # behind it: what pymm adds
+        self._note = _own_note(raw["note"])
         self._name: str = raw["name"]
         self._element_bytes: int = raw["shape"][-1] if ":" in self._note and raw["shape"] else self._item
         code = _CODES.get(_dtype_text(self._dtype))
@@ -376,7 +355,11 @@ class LiveTensor(LiveVariable):
 
     @property
     def tensor(self) -> Any:
-        """A torch tensor over its bytes, on the CPU; a leaf that doesn't require gradients."""
+        """A torch tensor over its bytes, on the CPU; a leaf that doesn't require gradients.
+
+        In a store that is open for reading it must not be written to: torch has no tensors that can't be, and the
+        process would end by SIGSEGV. Its ``clone()`` can be changed.
+        """
         if ":" in self._note:
             raise UnsupportedError(f"live variable {self._name!r} has a NumPy dtype that torch has not: use array")
         return _torch().tensor(self._core.buffer(), self._dtype, self.shape)
@@ -449,10 +432,31 @@ class LiveTensor(LiveVariable):
         start : int
             The first element, counted row by row.
         data : bytes-like or array
-            The bytes of the elements, C-contiguous: a NumPy array of the tensor's dtype, for one.
+            The elements, C-contiguous: an array of the tensor's dtype, or just bytes.
+
+        Raises
+        ------
+        InvalidError
+            It is an array of another dtype.
         """
         start = within(start, 0, _MAX_BYTES, "start")
-        self._core.write(start * self._element_bytes, memoryview(data).cast("B"))
+        self._core.write(start * self._element_bytes, self._bytes_of(data))
+
+    def _bytes_of(self, data: Any) -> memoryview:
+        numpy: Any = loaded("numpy")
+        if numpy is None or not isinstance(data, numpy.ndarray):
+            view = memoryview(data)
+            if view.format in ("B", "b", "c"):
+                return view.cast("B")
+            import numpy
+
+            data = numpy.asarray(view)
+        dtype = _numpy_dtype(self._dtype, self._note, self._name)
+        if data.dtype != dtype and data.dtype != numpy.uint8:
+            raise InvalidError(f"live tensor {self._name!r} has elements of {dtype}, not of {data.dtype}")
+        if not data.flags.c_contiguous:
+            raise InvalidError(f"live tensor {self._name!r}: what is written must be C-contiguous")
+        return memoryview(data.reshape(-1).view(numpy.uint8))
 
     def add(self, index: Any, value: int) -> int:
         """Add to an integer element: atomic among threads that use these functions, wrapping around, and durable.
@@ -538,6 +542,74 @@ def _decode_value(data: bytes, dtype: int, shape: tuple[int, ...], note: str, na
     return data
 
 
+# ---- Snapshots of them ----------------------------------------------------------------------------------------------
+
+_TABLE = struct.Struct("<IIQ")  # as store/layout.h has it: magic, version, count
+_ENTRY = struct.Struct("<QBBBxHH")  # reserve_bytes, form, dtype, ndim, note_bytes, name_bytes; shape, note, name
+_TABLE_MAGIC, _TABLE_VERSION = 0x4C434D4C, 1
+
+
+class StoredVariable(NamedTuple):
+    """What a snapshot says of one of the live variables that it is of."""
+
+    name: str
+    is_tensor: bool
+    dtype: int
+    shape: tuple[int, ...]
+    note: str
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether it is read as a torch tensor: as `Live` gives it, or because NumPy is not there or has no dtype."""
+        if self.note == _TORCH:
+            return True
+        return not _numpy.is_described(self.note) and not _numpy.can_read(self.dtype)
+
+    @property
+    def special(self) -> str | None:
+        """What `_numpy.array` has to know for its dtype."""
+        return self.note if _numpy.is_described(self.note) else _numpy.special_of(self.dtype)
+
+
+def read_table(table: bytes) -> list[StoredVariable]:
+    """Read what a snapshot says of its live variables, which may come from a stranger.
+
+    Raises
+    ------
+    DamagedError
+        It is not what the store writes.
+    """
+    try:
+        magic, version, count = _TABLE.unpack_from(table)
+        if magic != _TABLE_MAGIC or version != _TABLE_VERSION:
+            raise ValueError("its head")
+        at, found = _TABLE.size, []
+        for _ in range(count):
+            _, form, dtype, ndim, note_bytes, name_bytes = _ENTRY.unpack_from(table, at)
+            at += _ENTRY.size
+            shape = struct.unpack_from(f"<{ndim}Q", table, at)
+            note_at = at + 8 * ndim
+            name_at = note_at + note_bytes
+            at = name_at + name_bytes
+            if at > len(table) or form not in (_core.LIVE_TENSOR, _core.LIVE_VALUE):
+                raise ValueError("an entry")
+            note, name = _own_note(table[note_at:name_at]), table[name_at:at].decode()
+            found.append(StoredVariable(name, form == _core.LIVE_TENSOR, dtype, shape, note))
+        if at != len(table):
+            raise ValueError("more follows it")
+    except (struct.error, ValueError) as error:
+        raise DamagedError(f"what the snapshot says of its live variables is damaged: {error}") from None
+    return found
+
+
+def stored_value(variable: StoredVariable, data: bytes) -> Any:
+    """Read a value of a snapshot; DamagedError: it is none."""
+    try:
+        return _decode_value(data, variable.dtype, variable.shape, variable.note, variable.name)
+    except struct.error as error:
+        raise DamagedError(f"live value {variable.name!r} is damaged: {error}") from None
+
+
 # ---- All of a shelf --------------------------------------------------------------------------------------------------
 
 
@@ -546,7 +618,8 @@ class Live(MutableMapping[str, Any]):
 
     ``live["w"]`` is a NumPy array or torch tensor over the pool's bytes, or a value. ``live["w"] = array`` makes or
     replaces the variable: all of it or nothing, and who holds the old one keeps it. ``live["w"][...] = array`` writes
-    in place.
+    in place, and so does ``live["w"] += 1``, which then makes it durable. A number in place of one that was made by
+    `value` becomes that one's number, of its dtype, if it is of its kind (int, float, bool) and in its range.
 
     Examples
     --------
@@ -670,6 +743,8 @@ class Live(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
         self._shelf._store._check_writable()
+        if self._is_done_in_place(name, value):
+            return
         if isinstance(value, LiveTensor):
             value = value.array
         elif isinstance(value, LazyTensor):
@@ -686,6 +761,22 @@ class Live(MutableMapping[str, Any]):
         else:
             packed = _packed(value, name)
             self._pool.live_put(self._shelf.name, name, packed, _PYTHON.encode())
+
+    def _is_done_in_place(self, name: str, value: Any) -> bool:
+        """Do what needs no new variable: the value is the variable itself, or one of the dtype that its number has."""
+        try:
+            found = self.open(name)
+        except (NotFoundError, DamagedError):
+            return False
+        if isinstance(found, LiveTensor):
+            if not _is_over(value, found):
+                return False
+            found.persist()
+            return True
+        if not _is_number_for(found, value):
+            return False
+        found.set(value)
+        return True
 
     def _put_tensor(self, name: str, value: Any) -> None:
         torch = _torch()
@@ -864,7 +955,8 @@ class Live(MutableMapping[str, Any]):
         Returns
         -------
         Snapshot
-            ``state_dict()`` of it is a dict of the tensors and values by name.
+            ``state_dict()`` of it is a dict of the tensors and values by name: what ``live[name]`` gave, arrays
+            read-only, and tensors as writable copies.
         """
         from .snapshot import Snapshot
 
@@ -926,6 +1018,44 @@ class Live(MutableMapping[str, Any]):
 
     def _ipython_key_completions_(self) -> list[str]:
         return self.names()
+
+
+def _is_over(value: Any, variable: LiveTensor) -> bool:
+    """Whether a value is a live tensor itself, as `Live` gives it: as ``live["w"] += 1`` assigns it."""
+    if variable.nbytes == 0:
+        return False
+    if isinstance(value, LiveTensor):
+        return value._core.address == variable._core.address and value.shape == variable.shape
+    torch, numpy = loaded("torch"), loaded("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if variable._note != _TORCH or not value.is_cpu or value.layout is not torch.strided:
+            return False
+        own = variable.tensor
+        same = value.dtype == own.dtype and value.shape == own.shape and value.stride() == own.stride()
+        return same and not (value.is_conj() or value.is_neg()) and bool(value.data_ptr() == own.data_ptr())
+    if numpy is None or not isinstance(value, numpy.ndarray) or variable._note == _TORCH or hasattr(value, "mask"):
+        return False
+    own = variable.array
+    same = value.dtype == own.dtype and value.shape == own.shape and value.strides == own.strides
+    return same and bool(value.__array_interface__["data"][0] == own.__array_interface__["data"][0])
+
+
+def _is_number_for(variable: LiveVariable, value: Any) -> bool:
+    """Whether a value that was made with a dtype can have another number without becoming something else."""
+    if variable._struct is None or variable._note == _PYTHON or variable._core.info()["shape"] != ():
+        return False
+    dtype = _dtype_text(variable._dtype)
+    own = bool if dtype == "bool" else int if variable._dtype in _INTEGERS else float
+    numpy = loaded("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return _numpy.dtype_name(value.dtype) == dtype
+    if type(value) is not own and not (own is float and type(value) is int):
+        return False
+    try:
+        stored = variable._struct.unpack(variable._struct.pack(value))[0]
+    except (struct.error, OverflowError):
+        return False
+    return type(value) is float or bool(stored == value)  # of a float no more is kept than its dtype has
 
 
 def _check_name(name: object) -> None:

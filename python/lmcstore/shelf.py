@@ -145,10 +145,12 @@ class Shelf:
             by the next snapshot, and by the store's close.
         gradient_scale : float, optional
             What gradients in bf16 were multiplied by before the step: the clip's coefficient, over the loss scale. It
-            is found in the data, too; to say it saves the search. Nothing but sizes depends on it.
+            is found in the data, too; to say it saves the search. Nothing but sizes depends on it; one that is not
+            finite says nothing.
         gradients : module, optimizer, or iterable of tensors, optional
             The gradients of the step themselves, as the optimizer was given them, in place of `gradient_scale`, which
-            is found in some thousand of them: a model before its `zero_grad`, or tensors. They are not stored.
+            is found in some thousand of them: a model before its `zero_grad`, or tensors. They are not stored. Those
+            that are sparse or complex say nothing.
 
         Returns
         -------
@@ -173,8 +175,10 @@ class Shelf:
         json_text = meta_json(meta)
         parent_number = _DEFAULT_PARENT if parent is None else self._parent_number(parent)
         scale = 0.0 if gradient_scale is None else float(gradient_scale)
-        if not 0 <= scale < math.inf:
+        if scale < 0:
             raise InvalidError(f"gradient_scale can't be {gradient_scale}: it is a positive number")
+        if not math.isfinite(scale):
+            scale = 0.0  # of a step that went astray, which is kept all the same
         if gradients is not None and gradient_scale is not None:
             raise InvalidError("gradients and gradient_scale say the same: give one of them")
         if gradients is not None:
@@ -345,7 +349,7 @@ class Shelf:
         return None if info is None or info["origin"] is None else Origin(*info["origin"])
 
     def rename(self, name: str) -> None:
-        """Give the shelf another name, which this object then has, too.
+        """Give the shelf another name, which this object then has, too. Others of the old name don't follow it.
 
         Raises
         ------

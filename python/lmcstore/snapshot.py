@@ -150,15 +150,17 @@ class Snapshot:
         Error
             It could not be made durable, and doesn't exist; raised each time that one asks.
         """
-        if self._capture is not None:
-            self._capture.wait()
+        capture = self._capture  # which another thread may take away meanwhile
+        if capture is not None:
+            capture.wait()
             self._capture = None
         return self
 
     @property
     def done(self) -> bool:
         """Whether `wait` would return, or raise, at once."""
-        return self._capture is None or self._capture.done
+        capture = self._capture
+        return capture is None or capture.done
 
     # Reading
 
@@ -342,11 +344,16 @@ class Snapshot:
         self._handle.fork(name)
         return store[name]
 
-    def load_into(self, target: Any = None, /, **parts: Any) -> Self:
+    def load_into(self, target: Any = None, /, *, cast: bool = False, **parts: Any) -> Self:
         """Load the state into objects that exist, and make this snapshot the parent of the next one.
 
         Everything is read, its checksums verified, and checked against the targets, before anything is changed.
         What is loaded is copied.
+
+        What only a target itself can check (a module with hooks or a loading function of its own, an object that is
+        neither module nor optimizer) is loaded before the others. When it raises, its error is passed on, and it and
+        those before it are given back the state that they had: a copy of their ``state_dict()``, on the CPU, is kept
+        meanwhile. The rest is not touched then. A target without ``state_dict`` can't be given back what it had.
 
         Parameters
         ----------
@@ -356,9 +363,13 @@ class Snapshot:
             For parts of the state by their key (``model=model``): objects with ``load_state_dict`` (modules,
             optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, of which ``bit_generator.state`` was
             taken; ``random.Random`` or the module ``random``, of which ``getstate()`` was; a NumPy ``RandomState`` or
-            the module ``numpy.random``, of which ``get_state()`` was), tensors and NumPy arrays (filled in place; shape
-            and dtype must be equal), or dicts and lists of these, in which plain values are replaced. Parts that are
-            not asked for are left alone.
+            the module ``numpy.random``, of which ``get_state()`` was), tensors and NumPy arrays (filled in place), or
+            dicts, lists and tuples of these, in which plain values are replaced. Parts that are not asked for are left
+            alone.
+        cast : bool
+            Convert to the targets' dtypes where those of the snapshot are others, which may round. Without it, what is
+            loaded has every bit that was saved: also an optimizer's state in another dtype than its parameters, which
+            torch would convert. (A part that is called "cast" is loaded by way of a dict.)
 
         Returns
         -------
@@ -370,17 +381,20 @@ class Snapshot:
         NotFoundError
             The snapshot has no such part, or a module has keys that it hasn't.
         InvalidError
-            Keys, shapes, dtypes or parameter groups don't fit.
+            Keys, shapes, dtypes or parameter groups don't fit. Of optimizers that are not torch's own the shapes of
+            what they keep are not known, and not checked.
         UnsupportedError
             A target can't be loaded into.
         DamagedError
             A checksum doesn't fit.
         """
+        if not isinstance(cast, bool):
+            raise UnsupportedError('cast must be a bool; a part that is called so is loaded by a dict: {"cast": ...}')
         if (target is None) == (not parts):
             raise InvalidError("load_into takes one target for the whole state, or parts by name")
         decoded = self._decode()
         flags = _core.VIEW_PRIVATE | _core.VIEW_VERIFY
-        plan = Plan()
+        plan = Plan(cast)
         if target is not None:
             plan.add_root(target, decoded.read(decoded.root, flags))
         for name, part in parts.items():

@@ -41,6 +41,8 @@ from ._scalars import pack
 SKELETON = "lmcstore.skeleton"
 VALUES = "lmcstore.values."
 VALUE = "lmcstore.value."
+LIVE = "lmcstore.live"
+"""What a snapshot of live variables has in place of these: the table of them, as the store writes it."""
 
 VERSION = 1
 """Of the skeleton; a newer one is refused."""

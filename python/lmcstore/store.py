@@ -285,7 +285,7 @@ class Store:
         Parameters
         ----------
         file
-            Where it goes.
+            Where it goes. Not a file that changes what is written to it, such as one of `gzip`: such are refused.
         what
             A shelf (``"run"``), a snapshot (``"run@7"``), a range (``"run@5..9"``), or several of them; without it,
             everything. Bases that the part needs travel along, or what rests on them is sent whole, whichever is less.
@@ -310,6 +310,8 @@ class Store:
             There is no such shelf or snapshot.
         DamagedError
             A tensor can't be read; or, with `resume`, the file holds something else.
+        UnsupportedError
+            It is no such file.
         """
         addresses = _texts(what)
         older = tuple(descriptor(one) for one in since)
@@ -331,7 +333,7 @@ class Store:
         ----------
         file
             An open binary file or a descriptor, which may be a pipe; or several, one made since the other, the oldest
-            first: one commit shows them all.
+            first: one commit shows them all. Not one of `gzip` or the like.
         only
             Parts (what has an ``@`` in it: ``"run@7"``, ``"run@5..9"``, ``"run@.."``), or tensors by name or pattern
             (``"model.*"``). Then there is one archive, a file, of which nothing else is read.

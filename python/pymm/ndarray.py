@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import index
 from typing import Any, Self
 
@@ -43,6 +43,7 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
 
     __array_priority__ = -100.0
     _persist_all: Callable[[int, int], None] | None = None  # of the variable itself, not of its views
+    _is_variable = False
 
     def __lmcstore_plain__(self) -> Any:
         """Let `lmcstore.Shelf.snapshot` store it as a plain array."""
@@ -52,6 +53,20 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
         if source is not None:
             self._value_named_memory = getattr(source, "_value_named_memory", None)  # type: ignore[assignment]
             self.name = getattr(source, "name", None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("shape", "dtype", "strides") and self._is_variable:
+            if name == "dtype":
+                wanted: Any = np.dtype(value)
+            else:
+                wanted = tuple(value) if isinstance(value, Iterable) else (value,)
+            if wanted == getattr(self, name):
+                return
+            raise ShelfError(
+                f"{self.name}: an array on a shelf keeps its {name}: assign to that of a view of it, or another array "
+                "to its name"
+            )
+        super().__setattr__(name, value)
 
     def __array_wrap__(self, result: Any, context: Any = None, return_scalar: bool = False) -> Any:
         if result is self:
@@ -290,6 +305,7 @@ def open_array(names: Names | None, name: str, core: _core.Live) -> shelved_ndar
         raise lmcstore.DamagedError(f"{name}: the note on its layout is damaged: {error}") from None
     self._value_named_memory = MemoryReference(core, name, names)
     self.name = name
+    self._is_variable = True
     if strides is None:
         self._persist_all = core.persist
     return self  # type: ignore[no-any-return]

@@ -55,6 +55,36 @@ def _shelved_class() -> Any:
             plain = torch.Tensor.detach(self).as_subclass(torch.Tensor)
             return _shelved(plain, self._value_named_memory, self.name_on_shelf)
 
+        @property
+        def data(self) -> Any:
+            """The tensor without its history; what is assigned is copied into the tensor, durably.
+
+            Raises
+            ------
+            RuntimeError
+                It has another shape or dtype, or is on another device: a variable keeps its own.
+            """
+            return torch.Tensor.data.__get__(self)
+
+        @data.setter
+        def data(self, value: Any) -> None:
+            _put_data(self, value)
+
+        def set_(self, *args: Any, **kwargs: Any) -> Any:
+            """Refuse: a variable keeps its memory."""
+            raise ShelfError(_KEEPS.format(self.name_on_shelf, "set_"))
+
+        def resize_(self, *sizes: Any, **kwargs: Any) -> Any:
+            """Refuse another shape than its own: a variable keeps it."""
+            wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
+            if tuple(wanted) != tuple(self.shape):
+                raise ShelfError(_KEEPS.format(self.name_on_shelf, "resize_"))
+            return self
+
+        def resize_as_(self, other: Any, **kwargs: Any) -> Any:
+            """Refuse another shape than its own: a variable keeps it."""
+            return self.resize_(tuple(other.shape))
+
         def fill(self, value: Any) -> Any:
             """Fill it with a value, durably."""
             with torch.no_grad():
@@ -92,12 +122,40 @@ def _shelved_class() -> Any:
         def __format__(self, spec: str) -> str:
             return format(self.as_tensor(), spec)
 
+    for name in _RESHAPING:
+        if hasattr(torch.Tensor, name):
+            setattr(shelved_torch_tensor, name, _refused(name))
     for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor"]:
         if hasattr(torch.Tensor, f"__i{name}__"):
             setattr(shelved_torch_tensor, f"__i{name}__", _in_place(getattr(torch.Tensor, f"__i{name}__")))
     shelved_torch_tensor.__qualname__ = "shelved_torch_tensor"
     _made["class"] = shelved_torch_tensor
     return shelved_torch_tensor
+
+
+_RESHAPING = ("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_")
+"""What changes how a tensor's memory is seen, and not the memory."""
+_KEEPS = "{}: a tensor on a shelf keeps its memory, shape and dtype, and {} would not last: assign another to its name"
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise ShelfError(_KEEPS.format(self.name_on_shelf, name))
+
+    method.__name__ = name
+    method.__doc__ = "Refuse: a variable keeps its shape."
+    return method
+
+
+def _put_data(tensor: Any, value: Any) -> None:
+    """Copy what is assigned to a tensor's `data` into its memory."""
+    torch = _tools().torch
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.is_cpu:
+        raise ShelfError(_KEEPS.format(tensor.name_on_shelf, "other data"))
+    if value.dtype != tensor.dtype or value.shape != tensor.shape:
+        raise ShelfError(_KEEPS.format(tensor.name_on_shelf, f"data of {value.dtype}, {tuple(value.shape)}"))
+    torch.Tensor.data.__get__(tensor).copy_(value.detach())  # which autograd does not hear of, as is usual for data
+    tensor.persist()
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

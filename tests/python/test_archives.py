@@ -180,3 +180,68 @@ def test_the_command(full: lmcstore.Store, tmp_path: Path, pool_path: str) -> No
     assert "cut short" in run("verify", tmp_path / "cut", code=1)
     run("dump", pool_path, "run", "--since", a, "--resume", "-o", tmp_path / "cut")
     assert (tmp_path / "cut").read_bytes() == whole
+
+
+def test_what_changes_the_bytes_is_refused(full: lmcstore.Store, tmp_path: Path) -> None:
+    """Compressed files have a descriptor, and an archive that goes there comes out of nothing."""
+    import bz2
+    import gzip
+    import lzma
+    import socket
+    import zipfile
+
+    path = tmp_path / "plain"
+    with path.open("wb") as file:
+        full.dump(file, ["run"])
+    for opens in (gzip.open, bz2.open, lzma.open):
+        with opens(tmp_path / "packed", "wb") as file:
+            with pytest.raises(lmcstore.UnsupportedError, match="an open binary file"):
+                full.dump(file, ["run"])
+            file.write(path.read_bytes())
+        with opens(tmp_path / "packed", "rb") as file:
+            for reads in (full.restore, archive.ls, archive.verify, lambda older: full.dump(1, since=[older])):
+                with pytest.raises(lmcstore.UnsupportedError, match="an open binary file"):
+                    reads(file)
+        with opens(tmp_path / "packed", "rt") as file, pytest.raises(lmcstore.UnsupportedError):
+            full.restore(file)
+
+    class Other(io.FileIO):
+        def write(self, data: object) -> int:
+            return super().write(bytes(len(memoryview(data))))  # type: ignore[arg-type]
+
+    with io.BufferedWriter(Other(tmp_path / "other", "wb")) as file, pytest.raises(lmcstore.UnsupportedError):
+        full.dump(file)
+    with (
+        zipfile.ZipFile(tmp_path / "zip", "w") as packed,
+        packed.open("a", "w") as member,
+        pytest.raises(lmcstore.UnsupportedError),
+    ):
+        full.dump(member)
+    for wrong in (io.BytesIO(), "path", None):
+        with pytest.raises(lmcstore.UnsupportedError, match="an open binary file"):
+            full.dump(wrong)
+    first, second = socket.socketpair()
+    with first, second, pytest.raises(lmcstore.UnsupportedError, match=r"fileno\(\)"):
+        full.dump(first)
+
+
+def test_what_does_not_change_the_bytes(full: lmcstore.Store, tmp_path: Path) -> None:
+    import tempfile
+
+    with (
+        tempfile.NamedTemporaryFile() as named,
+        tempfile.TemporaryFile() as plain,
+        tempfile.SpooledTemporaryFile() as spooled,
+        (tmp_path / "raw").open("w+b", buffering=0) as raw,
+        (tmp_path / "text").open("w+") as text,
+    ):
+        for file in (named, plain, spooled, raw):
+            file.write(b"before")
+            full.dump(file, ["run"])
+            file.seek(0)
+            assert file.read(6) == b"before"  # which reads ahead
+            assert len(archive.ls(file)["snapshots"]) == 8
+        text.write("before")
+        full.dump(text, ["run"])
+    with (tmp_path / "text").open("rb") as file:
+        assert file.read(6) == b"before" and len(archive.verify(file)["id"]) > 0

@@ -92,3 +92,19 @@ def test_full_is_told(tmp_path: Path) -> None:
     assert len(shelf) == 1
     shelf.snapshot({"t": torch.randn(1000)}).wait()
     store.close()
+
+
+def test_two_threads_wait(shelf: lmcstore.Shelf) -> None:
+    """The one that comes second finds that there is nothing to wait for, whenever it looks."""
+    snapshot = shelf.snapshot({"a": 1}, wait=False)
+
+    class Raced(lmcstore.Snapshot):
+        looks: list[object]
+        _capture = property(lambda self: self.looks.pop(0), lambda self, value: None)
+
+    raced = Raced(shelf, snapshot.wait().number)
+    for looks in ([snapshot, None], [None]):
+        raced.looks = looks[:]
+        assert raced.wait() is raced
+        raced.looks = looks[:]
+        assert raced.done

@@ -204,6 +204,55 @@ def test_modules_and_optimizers_take_parts(shelf: lmcstore.Shelf) -> None:
     same(dict(model.state_dict()), dict(empty.state_dict()))
 
 
+def test_what_is_changed_in_a_part_counts(shelf: lmcstore.Shelf) -> None:
+    torch.manual_seed(5)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    snap = shelf.snapshot({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+    part = snap["optimizer"]
+    part["param_groups"][0]["lr"] = 0.5
+    part["state"][0]["exp_avg"] = torch.full((4, 4), 2.0)
+    for read in (part.copy(), copy.copy(part), copy.deepcopy(part)):
+        assert type(read) is dict and type(read["state"][0]) is dict
+        assert read["param_groups"][0]["lr"] == 0.5
+        same(torch.full((4, 4), 2.0), read["state"][0]["exp_avg"])
+        same(snap.state_dict("optimizer")["state"][1], read["state"][1])
+        read["param_groups"][0]["lr"] = 9
+    optimizer.load_state_dict(part)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    same(torch.full((4, 4), 2.0), optimizer.state_dict()["state"][0]["exp_avg"])
+
+    weights = snap["model"]
+    weights["weight"] = torch.zeros(4, 4)
+    weights["more"] = {"deep": [weights["bias"], {1, 2}]}
+    del weights["bias"]
+    again = shelf.snapshot({"model": weights}).state_dict("model")
+    assert list(again) == ["weight", "more"] and type(again) is type(model.state_dict())
+    assert again._metadata == model.state_dict()._metadata
+    same(torch.zeros(4, 4), again["weight"])
+    same([snap.state_dict("model")["bias"], {1, 2}], again["more"]["deep"])
+    assert weights.copy()["weight"] is weights["weight"]  # as it is
+    assert copy.deepcopy(weights)["weight"] is not weights["weight"]
+    same(model.state_dict()["bias"], snap["model"]["bias"].torch())  # the snapshot is what it was
+
+
+def test_copies_of_parts_of_several_snapshots(shelf: lmcstore.Shelf) -> None:
+    tensor = torch.arange(3.0)
+    first = shelf.snapshot({"a": {"x": tensor, "y": tensor, "z": tensor.view(3)}, "n": {"s": np.arange(4)}})
+    second = shelf.snapshot({"a": {"x": torch.ones(2)}})
+    part = first["a"]
+    part["other"], part["again"], part["array"] = second["a"], part["x"], first["n"]["s"]
+    made = part.copy()
+    assert made["x"] is made["y"] and made["z"].data_ptr() == made["x"].data_ptr() and made["z"] is not made["x"]
+    same({"x": torch.ones(2)}, made["other"])
+    same(tensor, made["again"])
+    same(np.arange(4), made["array"])
+    same(made, shelf.snapshot(part).state_dict())
+
+
 def test_parts_can_be_saved_again(shelf: lmcstore.Shelf, snap: lmcstore.Snapshot) -> None:
     again = shelf.snapshot({"model": snap["model"], "one": snap["list"][0], "some": snap["numpy"]["a"][:3]})
     same(snap.state_dict("model"), again.state_dict("model"))

@@ -217,9 +217,35 @@ def test_a_run_that_went_astray_is_kept(pool_path):
 
 def test_a_scale_that_is_none(pool_path):
     with lmcstore.open(pool_path) as store:
-        for scale in (-1.0, float("nan"), float("inf")):
-            with pytest.raises(lmcstore.InvalidError, match="gradient_scale"):
-                store["run"].snapshot({}, gradient_scale=scale)
+        with pytest.raises(lmcstore.InvalidError, match="gradient_scale"):
+            store["run"].snapshot({}, gradient_scale=-1.0)
+        for scale in (float("nan"), float("inf"), torch.tensor(float("nan"))):  # of a step whose norm is none
+            assert store["run"].snapshot({"a": 1}, gradient_scale=scale)["a"] == 1
+
+
+def test_gradients_that_say_nothing(pool_path):
+    """They refuse no snapshot: what can be sampled is, and the rest is passed over."""
+    torch.manual_seed(3)
+    embedding = nn.Embedding(20, 4, sparse=True)
+    embedding(torch.tensor([1, 2])).sum().backward()
+    short = torch.randn(4000).bfloat16().float() * 0.37
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    others = [torch.ones(9, dtype=torch.complex64), torch.eye(9).to_sparse(), nested, torch.ones(9, device="meta")]
+    assert scale_of(embedding) == scale_of(others) == 0
+    assert scale_of([*others, short]) == scale_of(short) > 0
+    assert scale_of([torch.full((9,), float("nan")), torch.full((9,), 1e300, dtype=torch.float64)]) == 0
+    with lmcstore.open(pool_path) as store:
+        assert store["run"].snapshot({"a": 1}, gradients=embedding)["a"] == 1
+
+
+def test_keys_that_have_no_text(pool_path):
+    trainer = Trainer(WAYS["AdamW"])
+    trainer.step()
+    state = {10**5000: {"w": torch.ones(2)}, ("t", 10**5000): torch.ones(2), "run": trainer.state()}
+    with lmcstore.open(pool_path) as store:
+        found = store["run"].snapshot(state).state_dict()
+    assert set(found) == set(state)
+    same(state["run"], found["run"])
 
 
 def test_it_is_shown_how_each_is_stored(pool_path, tmp_path):

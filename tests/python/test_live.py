@@ -238,6 +238,96 @@ def test_erase_waits_for_views(shelf: lmcstore.Shelf) -> None:
         live.erase("w")
 
 
+@pytest.mark.parametrize("value", [np.zeros(4), torch.zeros(4), np.zeros(4, ">f8")], ids=str)
+def test_an_augmented_assignment_leaves_its_holders(shelf: lmcstore.Shelf, value: Any) -> None:
+    live = shelf.live
+    live["w"] = value
+    held, version = live["w"], live.info("w").version
+    live["w"] += 1
+    assert live.info("w").version > version  # it is durable
+    live["w"] = live.tensor("w")
+    live["w"] = live["w"]
+    held[...] = 5
+    assert live["w"].tolist() == [5] * 4
+    with pytest.raises(ZeroDivisionError), shelf.transaction():
+        live["w"] += 1
+        raise ZeroDivisionError
+    assert live["w"].tolist() == held.tolist() == [5] * 4
+    with shelf.transaction():
+        live["w"] *= 2
+    held += 1
+    assert live["w"].tolist() == [11] * 4
+
+
+def test_views_of_a_variable_in_its_place(shelf: lmcstore.Shelf) -> None:
+    """They are others: a copy is made."""
+    live = shelf.live
+    live["w"], live["t"] = np.arange(4.0).reshape(2, 2), torch.arange(4.0)
+    held = live["w"]
+    live["w"] = held.T
+    assert live["w"].tolist() == [[0, 2], [1, 3]] and held.tolist() == [[0, 1], [2, 3]]
+    live["w"] = live["w"].view("i8")
+    assert live["w"].dtype == np.int64
+    live["t"] = live["t"][:2]
+    assert live["t"].tolist() == [0, 1]
+    live["t"] = live["t"].numpy()
+    assert type(live["t"]) is np.ndarray
+    live["u"] = live["t"]
+    live["t"][0] = 9
+    assert live["u"][0] == 0
+
+
+def test_numbers_keep_their_dtype_and_holders(shelf: lmcstore.Shelf) -> None:
+    live = shelf.live
+    count, loss, flag = live.value("n"), live.value("loss", "float32"), live.value("flag", "bool")
+    count.add(1)
+    live["n"] = 10
+    count.add(1)
+    live["n"] += 1
+    live["n"] += np.int64(1)
+    assert live["n"] == count.get() == 13
+    live["loss"] = 2
+    live["loss"] = 0.1
+    assert loss.get() == live["loss"] == float(np.float32(0.1))
+    live["flag"] = True
+    assert flag.get() is True
+    with pytest.raises(ZeroDivisionError), shelf.transaction():
+        live["n"] = 99
+        raise ZeroDivisionError
+    assert live["n"] == count.get() == 13
+    del count, loss, flag
+    for name, value in [("n", 1.5), ("n", 2**70), ("n", True), ("loss", 2**24 + 1), ("flag", 1), ("loss", "text")]:
+        del live[name]
+        live.value(name, {"n": "int64", "loss": "float32", "flag": "bool"}[name])
+        live[name] = value
+        assert live[name] == value and type(live[name]) is type(value)
+
+
+def test_elements_are_written_by_their_dtype(shelf: lmcstore.Shelf) -> None:
+    from array import array
+
+    live = shelf.live
+    w = live.create("w", 4, "float32")
+    for wrong in (np.ones(2), np.ones(2, ">f4"), array("d", [1, 2]), array("i", [1]), np.ones(2, "M8[s]")):
+        with pytest.raises(lmcstore.InvalidError, match="has elements of float32"):
+            w.write(0, wrong)
+    with pytest.raises(lmcstore.InvalidError, match="C-contiguous"):
+        w.write(0, np.ones(4, "f4")[::2])
+    assert w.array.tolist() == [0] * 4
+    w.write(0, np.array([1.5, 2], "f4"))
+    w.write(2, array("f", [3]))
+    w.write(3, np.array([4], "f4").tobytes())
+    assert w.array.tolist() == [1.5, 2, 3, 4]
+    w.write(0, np.frombuffer(np.array([5], "f4"), "u1"))
+    w.write(1, np.ones((1, 2), "f4"))
+    assert w.array.tolist() == [5, 1, 1, 4]
+    records = np.array([(1, b"ab")], [("a", "i4"), ("b", "S2")])
+    live["r"], live["t"] = np.zeros(2, records.dtype), np.zeros(2, "M8[s]")
+    live.tensor("r").write(1, records)
+    live.tensor("t").write(1, np.array(["2026-11-22"], "M8[s]"))
+    assert live["r"][1] == records[0] and str(live["t"][1]) == "2026-11-22T00:00:00"
+
+
 def test_replacing_leaves_holders_the_old_bytes(shelf: lmcstore.Shelf) -> None:
     live = shelf.live
     live["w"] = np.zeros(4)

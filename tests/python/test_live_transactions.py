@@ -200,6 +200,91 @@ def test_snapshots_and_checkout(shelf: lmcstore.Shelf) -> None:
         live.checkout(99)
 
 
+def test_a_snapshot_gives_what_the_variables_gave(shelf: lmcstore.Shelf) -> None:
+    live = shelf.live
+    arrays = {
+        "plain": np.arange(6.0).reshape(2, 3),
+        "big": np.arange(5, dtype=">i4"),
+        "record": np.array([(1, 2.5, b"ab"), (3, 4.5, b"c")], [("a", "i4"), ("b", "f8"), ("c", "S3")]),
+        "text": np.array(["a", "bcd"]),
+        "time": np.array(["2026-11-22"], "M8[s]"),
+        "zero": np.array(7, "i2"),
+        "empty": np.zeros((0, 3), ">f4"),
+    }
+    values: dict[str, Any] = {"n": 7, "name": "run", "pair": (1, 2.5), "opt.lr": 0.1}
+    for name, value in {**arrays, **values}.items():
+        live[name] = value
+    live["opt.m"], live["t"] = torch.ones(2, dtype=torch.bfloat16), torch.arange(3.0)
+    live.value("count", "uint8", 200)
+    live.tensor("made", (2,), "float32")
+    snapshot = live.snapshot()
+    for read in (snapshot.state_dict(), {name: snapshot[name] for name in live}):
+        assert sorted(read) == sorted(live)
+        for name, array in arrays.items():
+            found = read[name]
+            assert type(found) is np.ndarray and not found.flags.writeable, name
+            assert found.dtype == array.dtype and found.shape == array.shape and np.array_equal(found, array), name
+        assert {name: read[name] for name in values} == values and read["count"] == 200
+        assert torch.equal(read["t"], torch.arange(3.0)) and read["opt.m"].dtype == torch.bfloat16
+        assert type(read["made"]) is np.ndarray
+    assert snapshot["opt"]["lr"] == 0.1 and snapshot["opt"]["m"].shape == (2,)
+    assert snapshot.rows("text", 1)[0] == "bcd" and snapshot.rows("record", 0, 1)["a"] == [1]
+    lazy = snapshot[()]
+    assert lazy["text"].shape == (2,) and lazy["record"].dtype == arrays["record"].dtype and lazy["n"] == 7
+    with pytest.raises(lmcstore.UnsupportedError, match="torch has no dtype"):
+        lazy["text"].torch()
+    into, target = np.zeros((2, 3)), {"n": 0, "t": torch.zeros(3), "text": np.array(["", "xxx"])}
+    snapshot.load_into(plain=into)
+    snapshot.load_into(target)
+    assert into[1, 2] == 5 and target["n"] == 7 and target["text"].tolist() == ["a", "bcd"]
+    again = shelf.snapshot({"n": snapshot["n"], "plain": lazy["plain"]})
+    assert again["n"] == 7 and again["plain"].tolist() == arrays["plain"].tolist()
+
+
+def test_a_snapshot_of_no_variables(shelf: lmcstore.Shelf) -> None:
+    assert shelf.live.snapshot().state_dict() == {}
+
+
+def test_a_snapshot_of_variables_without_torch(pool_path: str, run_python: Any) -> None:
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        store["run"].live["t"], store["run"].live["n"] = torch.arange(3.0), 7
+        store["run"].live.snapshot()
+    done = run_python(
+        "import sys; sys.modules['torch'] = None\n"
+        "import lmcstore\n"
+        "state = lmcstore.open(sys.argv[1], 'r')['run'].latest.state_dict()\n"
+        "print(state['t'].tolist(), state['n'])\n",
+        pool_path,
+    )
+    assert done.stdout == "[0.0, 1.0, 2.0] 7\n", done.stderr
+
+
+def test_what_a_snapshot_says_of_its_variables_is_checked() -> None:
+    from lmcstore._decode import _Parser
+    from lmcstore._numpy import described_dtype
+    from lmcstore.live import read_table, stored_value
+
+    head = b"LMCL" + (1).to_bytes(4, "little")
+    entry = bytes(8) + b"\x01\x07\x00\x00" + (0).to_bytes(2, "little") + (1).to_bytes(2, "little") + b"n"
+    good = head + (1).to_bytes(8, "little") + entry
+    [found] = read_table(good)
+    assert found.name == "n" and not found.is_tensor and found.shape == ()
+    for length in range(len(good)):
+        with pytest.raises(lmcstore.DamagedError):
+            read_table(good[:length])
+    for damaged in (good + b"x", b"x" + good[1:], head + b"\xff" * 8 + entry, good[:-1] + b"\xff"):
+        with pytest.raises(lmcstore.DamagedError):
+            read_table(damaged)
+    with pytest.raises(lmcstore.DamagedError, match="at 'a'"):  # a state has no such dtypes
+        _Parser(iter(())).node(["d", ["a"], ["A", None, 'numpy:"<U3"']], "", 0)
+    for note in ("numpy:{", 'numpy:"O"', 'numpy:"S0"', 'numpy:["<f4",[2]]', 'numpy:"ml_dtypes.finfo"'):
+        with pytest.raises(lmcstore.DamagedError, match="its dtype is damaged"):
+            described_dtype(note, "w")
+    for changed in (found._replace(note="python"), found):
+        with pytest.raises(lmcstore.DamagedError):
+            stored_value(changed._replace(dtype=lmcstore._core.DTYPES["f64"]), b"abc")
+
+
 def test_an_unchanged_tensor_is_shared_by_snapshots(shelf: lmcstore.Shelf) -> None:
     shelf.live["big"], shelf.live["small"] = np.random.default_rng(1).random(1 << 18), np.zeros(10)
     shelf.live.snapshot()

@@ -211,7 +211,9 @@ def test_modules_on_meta_and_of_other_dtype(shelf: lmcstore.Shelf) -> None:
     empty.load_state_dict(shelf[1].state_dict("model"), assign=True)
     same(dict(model.state_dict()), dict(empty.state_dict()))
     half = torch.nn.Linear(3, 2).to(torch.bfloat16)
-    shelf[1].load_into(model=half)  # as torch does it
+    with pytest.raises(lmcstore.InvalidError, match=r"model\.weight.*dtype.*cast=True"):
+        shelf[1].load_into(model=half)
+    shelf[1].load_into(model=half, cast=True)
     assert torch.equal(half.weight, model.weight.to(torch.bfloat16))
 
 
@@ -306,3 +308,247 @@ def test_a_grad_scaler_and_a_sampler(shelf: lmcstore.Shelf) -> None:
     snapshot.load_into(scaler=other, sampler=another)
     assert other.state_dict() == scaler.state_dict() and other.get_scale() == 8.0
     assert another.epoch == 4 and another.order.tolist() == [2, 0, 1]
+
+
+CONTAINERS = {
+    "a dict in a dict": lambda one: {"data": {"cpu": one}},
+    "a tuple": lambda one: (one, one),
+    "a list in a list": lambda one: [[one]],
+    "a tuple in a list": lambda one: [(one, 3)],
+    "beside a tensor": lambda one: {"data": {"cpu": one, "w": torch.zeros(1)}},
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_generators_of_torch_deep_in_containers(shelf: lmcstore.Shelf, kind: str, whole: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    snapshot = shelf.snapshot({"rng": CONTAINERS[kind](generator.get_state()), "step": 3})
+    other = torch.Generator().manual_seed(9)
+    target = {"rng": CONTAINERS[kind](other), "step": 0}
+    if whole:
+        snapshot.load_into(target)
+    else:
+        snapshot.load_into(rng=target["rng"])
+    same(generator.get_state(), other.get_state())
+    assert "Generator" in repr(target["rng"])  # and not its state in place of it
+
+
+def test_what_cannot_be_replaced_in_a_tuple(shelf: lmcstore.Shelf) -> None:
+    snapshot = shelf.snapshot({"pair": (torch.ones(1), 5)})
+    filled = torch.zeros(1)
+    with pytest.raises(lmcstore.UnsupportedError, match=r"pair\.1"):
+        snapshot.load_into(pair=(filled, 0))
+    with pytest.raises(lmcstore.InvalidError, match="length"):
+        snapshot.load_into(pair=(filled,))
+    assert filled.item() == 0
+
+
+class Picky:
+    """Refuses a state, when it has taken half of it."""
+
+    def __init__(self, value: int, refuses: bool) -> None:
+        self.value, self.half, self.refuses = value, value, refuses
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "half": self.half}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.half = state["half"]
+        if self.refuses and self.half == 7:
+            raise KeyError("not this one")
+        self.value = state["value"]
+
+
+def test_what_refuses_only_when_it_is_loaded(shelf: lmcstore.Shelf) -> None:
+    """Nothing is changed then: neither what was loaded before it, nor what would have come, nor a half of itself."""
+    weight_norm = torch.nn.utils.parametrizations.weight_norm
+    torch.manual_seed(1)
+    plain, normed = torch.nn.Linear(4, 4), weight_norm(torch.nn.Linear(4, 4))
+    snapshot = shelf.snapshot(
+        {"a": plain.state_dict(), "g": normed.state_dict(), "p": Picky(7, False).state_dict(), "t": torch.ones(2)}
+    )
+    shelf.snapshot({})
+    for other in (weight_norm(torch.nn.Linear(4, 5)), weight_norm(torch.nn.Linear(4, 4))):
+        targets = {
+            "a": torch.nn.Linear(4, 4),
+            "p": Picky(1, False),
+            "t": torch.zeros(2),
+            "g": other,
+        }
+        if other.out_features == 4:
+            targets |= {"g": other, "p": Picky(1, True)}
+        before = copy.deepcopy([targets[name].state_dict() for name in "agp"])
+        with pytest.raises((RuntimeError, KeyError), match=r"size mismatch|not this one"):
+            snapshot.load_into(**targets)
+        same(before, [targets[name].state_dict() for name in "agp"])
+        assert targets["t"].tolist() == [0, 0]
+    assert shelf.snapshot({}).parent == 2
+    fresh = weight_norm(torch.nn.Linear(4, 4))
+    snapshot.load_into(g=fresh, p=Picky(1, False))
+    same(dict(normed.state_dict()), dict(fresh.state_dict()))
+
+
+def test_what_cannot_be_taken_back_is_said(shelf: lmcstore.Shelf) -> None:
+    class Stubborn(Picky):
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise ValueError("never")
+
+    snapshot = shelf.snapshot({"p": Picky(7, False).state_dict()})
+    with pytest.raises(ValueError, match="never") as caught:
+        snapshot.load_into(p=Stubborn(1, True))
+    assert caught.value.__notes__ == ["p: what it had before could not be put back: never"]
+
+
+def test_what_was_not_begun_is_left_alone(shelf: lmcstore.Shelf) -> None:
+    class Counted(Picky):
+        loads = 0
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.loads += 1
+            super().load_state_dict(state)
+
+    state = Picky(7, False).state_dict()
+    snapshot = shelf.snapshot({"a": state, "b": state, "c": state})
+    first, last = Counted(1, False), Counted(1, False)
+    with pytest.raises(KeyError):
+        snapshot.load_into(a=first, b=Picky(1, True), c=last)
+    assert (first.loads, first.value, last.loads, last.value) == (2, 1, 0, 1)
+
+
+def test_a_grad_scaler_that_was_disabled(shelf: lmcstore.Shelf) -> None:
+    snapshot = shelf.snapshot({"w": torch.ones(1), "scaler": torch.amp.GradScaler("cpu", enabled=False).state_dict()})
+    weight = torch.zeros(1)
+    with pytest.raises(lmcstore.InvalidError, match="disabled"):
+        snapshot.load_into(w=weight, scaler=torch.amp.GradScaler("cpu"))
+    assert weight.item() == 0
+    snapshot.load_into(w=weight, scaler=torch.amp.GradScaler("cpu", enabled=False))
+
+
+OPTIMIZERS = [
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.Adafactor,
+]
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_moments_of_all_of_torchs_optimizers_are_checked(shelf: lmcstore.Shelf, kind: Any) -> None:
+    saved = torch.nn.Parameter(torch.ones(3))
+    optimizer = kind([saved])
+    saved.grad = torch.ones(3)
+    optimizer.step()
+    snapshot = shelf.snapshot({"o": optimizer.state_dict()})
+    with pytest.raises(lmcstore.InvalidError, match="shape"):
+        snapshot.load_into(o=kind([torch.nn.Parameter(torch.ones(4))]))
+    with pytest.raises(lmcstore.InvalidError, match="dtype"):
+        snapshot.load_into(o=kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]))
+    fresh = kind([torch.nn.Parameter(torch.ones(3))])
+    snapshot.load_into(o=fresh)
+    same(optimizer.state_dict(), fresh.state_dict())
+
+
+def test_nothing_is_cast_in_silence(shelf: lmcstore.Shelf) -> None:
+    model = torch.nn.BatchNorm1d(3)
+    snapshot = shelf.snapshot({"m": model.state_dict(), "t": torch.tensor([1.001953125]), "a": np.array([1.5])})
+    half = torch.nn.BatchNorm1d(3).to(torch.bfloat16)
+    for wrong in ({"m": half}, {"t": torch.zeros(1, dtype=torch.float16)}, {"a": np.zeros(1, "f4")}):
+        with pytest.raises(lmcstore.InvalidError, match=r"dtype.*cast=True"):
+            snapshot.load_into(**wrong)
+    tensor, array = torch.zeros(1, dtype=torch.bfloat16), np.zeros(1, "f4")
+    snapshot.load_into({"m": half, "t": tensor, "a": array}, cast=True)
+    assert half.running_var.dtype == torch.bfloat16 and tensor.item() == 1 and array[0] == 1.5
+    with pytest.raises(lmcstore.InvalidError, match="never"):
+        snapshot.load_into(a=np.zeros(1, [("x", "f4"), ("y", "f4")]), cast=True)
+    with pytest.raises(lmcstore.UnsupportedError, match="a part that is called so"):
+        snapshot.load_into(cast=tensor)  # type: ignore[arg-type]
+
+
+class Mixed(torch.optim.Optimizer):
+    """Keeps what is no copy of a parameter's dtype, as optimizers for bf16 do."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for param in self.param_groups[0]["params"]:
+            self.state[param] = {
+                "master": torch.full(param.shape, 1.001953125),
+                "seen": torch.tensor(2**24 + 1),
+                "lists": [torch.tensor(2**24 + 1), {"deep": torch.full((2,), 0.1)}],
+                "codes": torch.tensor([3, 1], dtype=torch.uint8),
+            }
+
+
+def test_an_optimizers_state_keeps_its_dtypes(shelf: lmcstore.Shelf) -> None:
+    def made() -> Mixed:
+        return Mixed([torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))])
+
+    optimizer, other = made(), made()
+    optimizer.step()
+    snapshot = shelf.snapshot({"o": optimizer.state_dict()})
+    snapshot.load_into(o=other)
+    same(optimizer.state_dict(), other.state_dict())
+    other.state_dict()["state"][0]["master"].zero_()
+    same(optimizer.state_dict(), snapshot.state_dict("o"))
+    third = made()
+    snapshot.load_into(o=third, cast=True)  # numbers that are no counters and no codes
+    slots = third.state_dict()["state"][0]
+    assert slots["master"].dtype == torch.bfloat16
+    assert slots["seen"].item() == 2**24 + 1 and slots["codes"].dtype == torch.uint8
+
+
+def test_momentum_of_another_dtype_than_its_parameter(shelf: lmcstore.Shelf) -> None:
+    param = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([param], momentum=0.9)
+    optimizer.state[param]["momentum_buffer"] = torch.full((2,), 0.1)
+    snapshot = shelf.snapshot({"o": optimizer.state_dict()})
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))], momentum=0.9)
+    snapshot.load_into(o=other)
+    same(optimizer.state_dict(), other.state_dict())
+
+
+def test_a_modules_extra_state_is_a_copy(shelf: lmcstore.Shelf) -> None:
+    class Counting(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 2)
+            self.counts = np.zeros(3)
+
+        def get_extra_state(self) -> Any:
+            return {"counts": self.counts}
+
+        def set_extra_state(self, state: Any) -> None:
+            self.counts = state["counts"]
+
+    module, other = Counting(), Counting()
+    module.counts += 2
+    snapshot = shelf.snapshot({"m": module.state_dict()})
+    snapshot.load_into(m=other)
+    other.counts += 1
+    assert other.counts.tolist() == [3, 3, 3] and snapshot.state_dict("m")["_extra_state"]["counts"][0] == 2
+
+
+def test_a_module_that_keeps_what_it_is_given(shelf: lmcstore.Shelf) -> None:
+    class Keeping(torch.nn.Linear):
+        def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+            super()._load_from_state_dict(state, prefix, *others)
+            self.kept = state[prefix + "weight"]
+
+    snapshot = shelf.snapshot({"m": Keeping(2, 2).state_dict()})
+    other = Keeping(2, 2)
+    snapshot.load_into(m=other)
+    with open("/proc/self/maps") as lines:
+        ranges = [line.split()[0].split("-") for line in lines if "test.pool" in line]
+    assert not any(int(low, 16) <= other.kept.data_ptr() < int(high, 16) for low, high in ranges)
+
+
+def test_what_is_tied_stays_tied_in_a_dict(shelf: lmcstore.Shelf) -> None:
+    tensor = torch.ones(3)
+    target = {"a": None, "b": None, "c": None}
+    shelf.snapshot({"a": tensor, "b": tensor, "c": tensor.view(3)}).load_into(target)
+    assert target["a"] is target["b"] and target["a"] is not target["c"]
+    assert target["a"].data_ptr() == target["c"].data_ptr()

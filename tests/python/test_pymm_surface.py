@@ -696,3 +696,70 @@ def test_variables_in_a_snapshot(folder: str, tmp_path: Any) -> None:
     assert back["module"]["weight"].data_ptr() == back["w"].data_ptr()  # tied
     assert type(back["a"]) is np.ndarray and back["a"].tolist() == [0, 1, 2, 3, 4, 5] and back["a"].dtype == np.int16
     assert back["part"].tolist() == [1, 2]
+
+
+def change_tensors(s: pymm.shelf) -> None:
+    tensor = s.t
+    tensor.data = torch.ones(6)
+    tensor.data = tensor.data - 0.5 * torch.ones(6)
+    tensor.data = tensor.data
+    module = torch.nn.Linear(3, 4, bias=False)
+    module.weight = torch.nn.Parameter(s.w)
+    loss = module(torch.ones(3)).square().sum()
+    module.weight.data = module.weight.data + 1
+    loss.backward()  # which data is nothing to
+    module.to(torch.float32)
+    for wrong in (torch.ones(7), torch.ones(6, dtype=torch.float64), torch.ones(6, device="meta"), 5):
+        with pytest.raises(RuntimeError, match="keeps its memory"):
+            tensor.data = wrong
+    for change in (
+        lambda: tensor.set_(torch.ones(6)),
+        lambda: tensor.resize_(7),
+        lambda: tensor.resize_as_(torch.ones(7)),
+        lambda: tensor.unsqueeze_(0),
+        lambda: s.w.t_(),
+        lambda: module.double(),
+    ):
+        with pytest.raises(RuntimeError, match="keeps its memory"):
+            change()
+    assert tensor.resize_(6) is tensor and tensor.resize_((6,)).resize_as_(torch.ones(6)).tolist() == [0.5] * 6
+    plain = tensor.as_tensor().unsqueeze_(0)  # which is no variable
+    assert plain.shape == (1, 6) and module.weight.dtype == torch.float32
+
+
+def test_a_tensor_keeps_its_memory(folder: str) -> None:
+    s = new(folder)
+    s.t, s.w = torch.arange(6.0), torch.ones(4, 3)
+    change_tensors(s)
+    del s
+    gc.collect()
+    s = again(folder)
+    assert s.t.tolist() == [0.5] * 6 and s.t.shape == (6,) and s.w.tolist() == [[2] * 3] * 4
+
+
+def test_an_array_keeps_its_layout(folder: str) -> None:
+    s = new(folder)
+    s.x, s.f = np.arange(6.0), pymm.ndarray((2, 3), order="F")
+    for array, name, value in [
+        (s.x, "shape", (2, 3)),
+        (s.x, "shape", (-1, 1)),
+        (s.x, "dtype", "i8"),
+        (s.x, "dtype", ">f8"),
+        (s.x, "strides", (0,)),
+        (s.f, "shape", (1, 2, 3)),
+    ]:
+        with pytest.raises(RuntimeError, match=f"keeps its {name}"):
+            setattr(array, name, value)
+    s.x.shape = (6,)
+    s.x.dtype = "f8"
+    view = s.x[:]
+    view.dtype = "i8"
+    view.dtype = "f8"
+    view[5] = 9
+    assert s.x.shape == (6,) and s.x.dtype == np.float64 and s.x[5] == 9
+    s.x = s.x.reshape(2, 3)
+    del view, array
+    gc.collect()
+    del s
+    s = again(folder)
+    assert s.x.shape == (2, 3) and s.x[1, 2] == 9
