@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from typing import Any
 
 import lmcstore
+import numpy as np
 import pytest
 import torch
 from same import same
@@ -140,6 +142,38 @@ def test_forked_child_lets_go(pool_path: str) -> None:
     pending.wait()
     assert view["t"][5] == 5
     assert shelf.snapshot({"t": torch.zeros(1)}).number == 3
+    store.close()
+
+
+def test_forked_child_reads_what_its_parent_lets_go(pool_path: str) -> None:
+    store = lmcstore.open(pool_path, background=False)
+    shelf = store["run"]
+    view = shelf.snapshot({"t": torch.full((1 << 17,), 1.0)}).state_dict()
+    shelf.live["a"] = np.full(1 << 16, 1.0)
+    array = shelf.live["a"]
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(100)
+            os.close(tell)
+            os.read(told, 1)
+            # Not by torch: the threads that it computes with are the parent's.
+            code = 0 if bool((view["t"].numpy() == 1).all()) and bool((array == 1).all()) else 2
+        finally:
+            os._exit(code)
+    os.close(told)
+    del view, array
+    gc.collect()
+    shelf.live["a"] = np.full(10, 2.0)
+    shelf.remove(1)
+    for i in range(8):
+        shelf.live[f"b{i}"] = np.full(1 << 16, 7.0 + i)
+        shelf.remove(shelf.snapshot({"t": torch.full((1 << 17,), 7.0 + i)}).number)
+        store.compact()
+    os.close(tell)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     store.close()
 
 
