@@ -101,17 +101,40 @@ static void wait_for(struct lmcs_pool *pool, const struct lmcs_busy_shelf *wante
     *at = self.next;
 }
 
+#define MOST_HELD 16
+
+/* Shelves whose live variables this thread has, by a transaction: only it can change that. */
+struct held {
+    const char *names[MOST_HELD];
+    size_t count;
+};
+
+/* The shelf of a thread's for whose transaction, which this thread has, it waits; NULL: it does not. */
+static const struct lmcs_busy_shelf *waits_for_live(const struct lmcs_pool *pool, pthread_t thread,
+                                                    const struct held *held)
+{
+    for (const struct lmcs_busy_shelf *shelf = pool->busy; shelf != NULL; shelf = shelf->next)
+        for (size_t i = 0; shelf->busy && shelf->has_owner && shelf->waits && i < held->count; i++)
+            if (pthread_equal(shelf->owner, thread) && strcmp(held->names[i], shelf->name) == 0)
+                return shelf;
+    return NULL;
+}
+
 /*
  * The shelf of this thread that whoever has `wanted` waits for, or it itself: while this thread has that one, nobody
- * lets go of the other. NULL: there is none. Who would wait in a circle is refused, so the way through them ends.
+ * lets go of the other. The same is a shelf whose capture waits for the end of a transaction of this thread's. NULL:
+ * there is none. Who would wait in a circle is refused, so the way through them ends.
  */
-static const struct lmcs_busy_shelf *in_the_way(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
+static const struct lmcs_busy_shelf *in_the_way(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted,
+                                                const struct held *held)
 {
     while (wanted != NULL && wanted->busy && wanted->has_owner && !pthread_equal(wanted->owner, pthread_self())) {
         const struct lmcs_shelf_waiter *waiter = pool->waiters;
         while (waiter != NULL && !pthread_equal(waiter->thread, wanted->owner))
             waiter = waiter->next;
-        wanted = waiter == NULL ? NULL : waiter->wanted;
+        if (waiter == NULL)
+            return waits_for_live(pool, wanted->owner, held);
+        wanted = waiter->wanted;
     }
     return wanted != NULL && wanted->busy && wanted->has_owner ? wanted : NULL;
 }
@@ -120,23 +143,23 @@ enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struc
                                  struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    bool holds_live = lmcs_live_holds(pool, name); /* only this thread can change that */
+    struct held held;
+    held.count = lmcs_live_held(pool, held.names, MOST_HELD);
     pthread_mutex_lock(&pool->captures);
     struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, error);
     if (busy == NULL)
         status = LMCS_NO_MEMORY;
     while (status == LMCS_OK && busy->busy) {
-        const struct lmcs_busy_shelf *mine = in_the_way(pool, busy);
-        if (mine == busy)
+        const struct lmcs_busy_shelf *mine = in_the_way(pool, busy, &held);
+        if (mine != NULL && mine->waits && !pthread_equal(mine->owner, pthread_self()))
+            status = lmcs_fail(error, LMCS_INVALID, 0,
+                               "%s: shelf \"%s\" is in use until a capture of shelf \"%s\" has ended, which waits for "
+                               "the transaction that this thread has there: commit or abort that first",
+                               pool->path, name, mine->name);
+        else if (mine == busy)
             status = lmcs_fail(error, LMCS_INVALID, 0,
                                "%s: this thread has a capture on shelf \"%s\" that is neither committed nor aborted",
                                pool->path, name);
-        else if (holds_live && busy->waits)
-            status =
-                lmcs_fail(error, LMCS_INVALID, 0,
-                          "%s: this thread has a transaction on shelf \"%s\", for whose end the capture waits that "
-                          "has the shelf: commit or abort it first",
-                          pool->path, name);
         else if (mine != NULL)
             status = lmcs_fail(error, LMCS_IN_USE, 0,
                                "%s: shelf \"%s\" is in use in a thread that waits for shelf \"%s\", which this thread "

@@ -1074,7 +1074,7 @@ static void end_round(struct round *round)
 static enum lmcs_status run_round(struct round *round, struct lmcs_error *error)
 {
     begin_round(round);
-    enum lmcs_status status = release_round(round, error);
+    enum lmcs_status status = unless_damaged(round, release_round(round, error), error);
     if (status == LMCS_OK)
         status = code_round(round, error);
     if (status == LMCS_OK)
@@ -1097,7 +1097,7 @@ static enum lmcs_status run_last_round(struct round *round, struct lmcs_error *e
     if (status == LMCS_OK)
         status = look_at_suspects(round, error);
     if (status == LMCS_OK && !round->worked && lmcs_space_waste(round->pool, round->keep) > 0)
-        status = lmcs_space_trim(round->pool, round->keep, error);
+        status = unless_damaged(round, lmcs_space_trim(round->pool, round->keep, error), error);
     end_round(round);
     return status;
 }
@@ -1206,8 +1206,12 @@ static void *background(void *argument)
         pthread_mutex_unlock(&compactor->lock);
         struct round round = {.pool = pool, .background = true, .keep = reserve(pool)};
         enum lmcs_status status = run_until_idle(&round, &error);
-        if (status == LMCS_OK)
-            status = scrub_a_little(compactor, &error);
+        if (status == LMCS_OK || status == LMCS_DAMAGED) { /* which others than what is scrubbed may be */
+            struct lmcs_error other = {.message = ""};
+            enum lmcs_status scrubbed = scrub_a_little(compactor, &other);
+            error = status == LMCS_OK ? other : error;
+            status = status == LMCS_OK ? scrubbed : status;
+        }
         pthread_mutex_lock(&compactor->lock);
         compactor->running = false;
         bool failed = status != LMCS_OK && status != LMCS_CANCELLED;

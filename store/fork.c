@@ -20,6 +20,7 @@
 #include "content.h"
 #include "grow.h"
 #include "live.h"
+#include "prune.h"
 #include "snapshot.h"
 #include "tree.h"
 
@@ -343,6 +344,10 @@ enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, co
         status = lmcs_shelf_take(pool, order ? from : name, &busy[!order], error);
     if (status == LMCS_OK)
         status = rename_now(pool, from, name, error);
+    if (status == LMCS_OK) { /* what is known of when to look at them is known by name */
+        lmcs_prune_soon(pool, from);
+        lmcs_prune_soon(pool, name);
+    }
     for (int i = 0; i < 2; i++)
         if (busy[i] != NULL)
             lmcs_shelf_give(pool, busy[i]);

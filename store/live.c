@@ -289,15 +289,15 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
     return LMCS_OK;
 }
 
-bool lmcs_live_holds(struct lmcs_pool *pool, const char *name)
+size_t lmcs_live_held(struct lmcs_pool *pool, const char **names, size_t most)
 {
-    const struct lmcs_live_shelf *shelf;
+    size_t count = 0;
     pthread_mutex_lock(&pool->live->lock);
-    for (shelf = pool->live->shelves; shelf != NULL; shelf = shelf->next)
-        if (shelf->held && pthread_equal(shelf->holder, pthread_self()) && strcmp(shelf->name, name) == 0)
-            break;
+    for (const struct lmcs_live_shelf *shelf = pool->live->shelves; shelf != NULL && count < most; shelf = shelf->next)
+        if (shelf->held && pthread_equal(shelf->holder, pthread_self()))
+            names[count++] = shelf->name;
     pthread_mutex_unlock(&pool->live->lock);
-    return shelf != NULL;
+    return count;
 }
 
 void lmcs_live_let_go(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf)

@@ -275,8 +275,8 @@ enum lmcs_status lmcs_live_fail_in_use(struct lmcs_live_body *body, const char *
 enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
                                 struct lmcs_error *error);
 void lmcs_live_let_go(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf);
-/* Whether this thread holds the shelf of that name. Takes live->lock. */
-bool lmcs_live_holds(struct lmcs_pool *pool, const char *name);
+/* The names of shelves that this thread holds, `most` at most; they stay as long as it does. Takes live->lock. */
+size_t lmcs_live_held(struct lmcs_pool *pool, const char **names, size_t most);
 /* Waits for live->changed until a moment; false: it has passed. */
 struct timespec lmcs_live_deadline(uint32_t wait_ms);
 bool lmcs_live_wait(struct lmcs_live_store *live, const struct timespec *until, uint32_t wait_ms);

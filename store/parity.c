@@ -325,6 +325,7 @@ static enum lmcs_status make_batch(struct lmcs_pool *pool, struct parity_batch *
         items[i] = (struct making){.pool = pool, .region = &region};
         items[i].of.id = contents[i];
         status = make_one(&items[i], contents[i], wanted[i].data, wanted[i].parity, error);
+        items[i].is_damaged |= status == LMCS_DAMAGED;
         if (status == LMCS_DAMAGED || status == LMCS_NOT_FOUND) /* of this one alone */
             status = LMCS_OK;
         if (status == LMCS_OK) {

@@ -629,6 +629,19 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
 }
 
 /* An extent with room for `bytes`, claimed: one that the region has (unless `other`), or a free one, or a new one. */
+/* One that could not be begun is not the region's. Where its record is not sound, it is nobody's in this opening. */
+static void leave_claimed(struct lmcs_region *region, struct lmcs_extent *extent, bool is_sound)
+{
+    pthread_mutex_lock(&region->pool->space->lock);
+    for (size_t i = 0; i < region->count; i++)
+        if (region->extents[i] == extent) {
+            region->extents[i] = region->extents[--region->count];
+            break;
+        }
+    extent->claimed = !is_sound;
+    pthread_mutex_unlock(&region->pool->space->lock);
+}
+
 static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t bytes, bool other, bool *released,
                                         struct lmcs_extent **extent, struct lmcs_error *error)
 {
@@ -643,9 +656,13 @@ static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t byt
         pthread_mutex_unlock(&space->lock);
         if (!claimed)
             return lmcs_fail_memory(error);
-        if (*extent != NULL)
-            return begin_claimed(region->pool, *extent, error);
         enum lmcs_status status = LMCS_OK;
+        if (*extent != NULL) {
+            status = begin_claimed(region->pool, *extent, error);
+            if (status != LMCS_OK)
+                leave_claimed(region, *extent, status != LMCS_DAMAGED);
+            return status;
+        }
         bool some = false;
         if (!*released)
             status = release_some(region->pool, &some, error);

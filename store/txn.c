@@ -430,9 +430,11 @@ static enum lmcs_status new_slab(struct lmcs_txn *txn, uint64_t least, struct lm
     uint64_t wanted = txn->root.slab_bytes / 2, more = 0, offset, got;
     wanted = wanted < LEAST_SLAB ? LEAST_SLAB : wanted > MOST_SLAB ? MOST_SLAB : wanted;
     wanted = wanted < least ? least : wanted;
-    for (size_t i = 0; i < pages->slab_count; i++)
+    for (size_t i = 0; i < pages->slab_count && range != &txn->root.spare; i++)
         more += pages->slabs[i][1] / 2;
     more = more < LMCS_PAGE_RANGE_MOST ? more : LMCS_PAGE_RANGE_MOST;
+    if (txn->root.limit_bytes > 0 && more > txn->root.limit_bytes / 16)
+        more = txn->root.limit_bytes / 16;
     enum lmcs_status status = take_slab(txn, more > wanted ? more : wanted, &offset, &got, error);
     if (status == LMCS_FULL && more > wanted)
         status = take_slab(txn, wanted, &offset, &got, error);

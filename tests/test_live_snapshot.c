@@ -272,6 +272,49 @@ static void transactions_and_captures_wait_for_each_other(void **state)
     close_pool(pool);
 }
 
+struct across {
+    struct lmcs_pool *pool;
+    atomic_int is_ready;
+};
+
+/* Has two shelves, and waits on the second for the transaction there. */
+static void *capture_two(void *argument)
+{
+    struct across *across = argument;
+    struct lmcs_capture *first, *second;
+    struct lmcs_error error;
+    EXPECT(lmcs_capture_begin(across->pool, "beside", &first, &error) == LMCS_OK);
+    EXPECT(lmcs_capture_begin(across->pool, "run", &second, &error) == LMCS_OK);
+    atomic_store(&across->is_ready, 1);
+    EXPECT(lmcs_capture_put_live(second, &error) == LMCS_OK);
+    EXPECT(lmcs_capture_commit(second, NULL, NULL, &error) == LMCS_OK);
+    EXPECT(lmcs_capture_commit(first, NULL, NULL, &error) == LMCS_OK);
+    return NULL;
+}
+
+/* The same by way of another shelf. */
+static void waiting_across_two_shelves(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *w = new_tensor(pool, "w", 1000);
+    struct across across = {.pool = pool};
+    struct lmcs_transaction *transaction;
+    struct lmcs_capture *capture;
+    pthread_t thread;
+    OK(lmcs_transaction_begin(pool, "run", &w, 1, NULL, &transaction, &err));
+    EXPECT(pthread_create(&thread, NULL, capture_two, &across) == 0);
+    while (atomic_load(&across.is_ready) == 0)
+        usleep(100);
+    FAILS(LMCS_INVALID, lmcs_capture_begin(pool, "beside", &capture, &err));
+    EXPECT(strstr(err.message, "transaction") != NULL);
+    lmcs_transaction_abort(transaction);
+    pthread_join(thread, NULL);
+    lmcs_live_close(w);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +325,7 @@ int main(void)
         ON_MEMORY_ONLY(captures_take_more_beside),
         ON_BOTH(snapshots_in_a_storm),
         ON_MEMORY_ONLY(transactions_and_captures_wait_for_each_other),
+        ON_MEMORY_ONLY(waiting_across_two_shelves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

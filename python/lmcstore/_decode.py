@@ -505,7 +505,10 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
         ref.special = entry.special
         branch.children.append(ref)
         names.discard(entry.name)
-    if names or len(set(branch.keys)) != len(branch.keys):
+    for name in sorted(names):  # put beside them
+        branch.keys.append(name)
+        branch.children.append(TensorRef(name, True))
+    if len(set(branch.keys)) != len(branch.keys):
         raise _damaged("its table of live variables")
     return branch
 

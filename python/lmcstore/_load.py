@@ -94,10 +94,23 @@ class Plan:
                 begun += 1
                 action()
         except BaseException as error:
-            _put_back(before[:begun], error)
+            self._put_back(before[:begun], error)
             raise
         for action in self._actions:
             action()
+
+    def _put_back(self, before: list[tuple[Any, str, Any]], error: BaseException) -> None:
+        """Load the states that targets had; what can't be undone is noted with the error."""
+        self._cast = False
+        base = None if self._torch is None else self._torch.optim.Optimizer
+        for target, path, state in before:
+            try:
+                if state is not None:
+                    target.load_state_dict(state)
+                    if base is not None and isinstance(target, base):
+                        self._undo_casts(target, state)
+            except Exception as other:
+                error.add_note(f"{path}: what it had before could not be put back: {other}")
 
     def _state_of(self, target: Any) -> Any:
         """Copy what there is in a target that may refuse another state; None: it does not say."""
@@ -433,16 +446,6 @@ def _same(path: str, what: str, stored: Any, wanted: Any, hint: str = "") -> Non
 def _few(keys: list[Any]) -> str:
     shown = ", ".join(map(repr, keys[:3]))
     return shown if len(keys) <= 3 else f"{shown} and {len(keys) - 3} more"
-
-
-def _put_back(before: list[tuple[Any, str, Any]], error: BaseException) -> None:
-    """Load the states that targets had; what can't be undone is noted with the error."""
-    for target, path, state in before:
-        try:
-            if state is not None:
-                target.load_state_dict(state)
-        except Exception as other:
-            error.add_note(f"{path}: what it had before could not be put back: {other}")
 
 
 def _kept(value: Any, torch: Any, numpy: Any) -> Any:

@@ -766,13 +766,13 @@ class Live(MutableMapping[str, Any]):
         """Do what needs no new variable: the value is the variable itself, or one of the dtype that its number has."""
         try:
             found = self.open(name)
-        except (NotFoundError, DamagedError):
+            is_over = isinstance(found, LiveTensor) and _is_over(value, found)
+        except (NotFoundError, DamagedError, UnsupportedError):  # what can't be read here can be replaced
             return False
         if isinstance(found, LiveTensor):
-            if not _is_over(value, found):
-                return False
-            found.persist()
-            return True
+            if is_over:
+                found.persist()
+            return is_over
         if not _is_number_for(found, value):
             return False
         found.set(value)

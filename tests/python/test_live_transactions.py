@@ -285,6 +285,24 @@ def test_what_a_snapshot_says_of_its_variables_is_checked() -> None:
             stored_value(changed._replace(dtype=lmcstore._core.DTYPES["f64"]), b"abc")
 
 
+def test_a_snapshot_may_have_more_beside_the_variables(shelf: lmcstore.Shelf) -> None:
+    """C programs put tensors into the same capture."""
+    from lmcstore._encode import _Columns
+
+    shelf.live["w"], shelf.live["n"] = np.arange(5.0), 3
+    gradient = np.arange(4, dtype=np.float32)
+    columns = _Columns()
+    columns.add("gradient", lmcstore._core.DTYPES["f32"], gradient.shape, None, gradient.ctypes.data)
+    capture = shelf.store._pool.begin(shelf.name)
+    capture.put_live()
+    columns.put(capture)
+    capture.commit(7, 0, 0, (), (), (), "{}", False)
+    back = shelf.latest.state_dict()
+    assert list(back) == ["n", "w", "gradient"] and back["n"] == 3
+    assert np.array_equal(back["w"], np.arange(5.0)) and back["gradient"].tolist() == gradient.tolist()
+    assert shelf.latest["gradient"].tolist() == gradient.tolist()
+
+
 def test_an_unchanged_tensor_is_shared_by_snapshots(shelf: lmcstore.Shelf) -> None:
     shelf.live["big"], shelf.live["small"] = np.random.default_rng(1).random(1 << 18), np.zeros(10)
     shelf.live.snapshot()

@@ -502,6 +502,25 @@ def test_an_optimizers_state_keeps_its_dtypes(shelf: lmcstore.Shelf) -> None:
     assert slots["seen"].item() == 2**24 + 1 and slots["codes"].dtype == torch.uint8
 
 
+def test_what_is_put_back_keeps_its_dtypes(shelf: lmcstore.Shelf) -> None:
+    class Own(Mixed):
+        def __setstate__(self, state: Any) -> None:
+            super().__setstate__(state)
+
+    class Refusing:
+        def load_state_dict(self, state: Any) -> None:
+            raise RuntimeError("no")
+
+    optimizer = Own([torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))])
+    optimizer.step()
+    snapshot = shelf.snapshot({"o": optimizer.state_dict(), "r": {"x": 1}})
+    next(iter(optimizer.state.values()))["master"].fill_(0.3)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(RuntimeError, match="no"):
+        snapshot.load_into(o=optimizer, r=Refusing())
+    same(before, optimizer.state_dict())
+
+
 def test_momentum_of_another_dtype_than_its_parameter(shelf: lmcstore.Shelf) -> None:
     param = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
     optimizer = torch.optim.SGD([param], momentum=0.9)
