@@ -449,7 +449,8 @@ struct plans {
     struct lmcs_index *older; /* older archives */
     size_t older_count;
     struct lmcs_archive_since_df *since; /* what they are called */
-    struct lmcs_index begun;             /* what is there of this one */
+    struct lmcs_index begun;             /* what is there of this one ... */
+    bool is_whole;                       /* ... which is all of it */
 };
 
 static void end_plans(struct plans *plans)
@@ -514,7 +515,7 @@ static void note_begun(const struct plans *plans, struct shelf_plan *plan)
     plan->is_begun = shelf != NULL;
     plan->has_origin = shelf != NULL && (shelf->has_origin || shelf->snapshot_count > 0);
     plan->end = shelf != NULL ? shelf->df.next_number : plan->df.next_number;
-    plan->is_sent = shelf != NULL && shelf != &begun->shelves[begun->shelf_count - 1];
+    plan->is_sent = plans->is_whole || (shelf != NULL && shelf != &begun->shelves[begun->shelf_count - 1]);
     if (shelf != NULL && shelf->snapshot_count > 0) {
         plan->last = shelf->snapshots[shelf->snapshot_count - 1].df.number;
         plan->last_time_ns = shelf->snapshots[shelf->snapshot_count - 1].df.time_ns;
@@ -938,7 +939,7 @@ static enum lmcs_status take_up(struct lmcs_dump *dump, struct plans *plans, boo
     bool same = plans->begun.since_count == dump->options->since_count &&
                 (plans->begun.since_count == 0 ||
                  memcmp(plans->begun.since, plans->since, plans->begun.since_count * sizeof *plans->since) == 0);
-    *is_done = status == LMCS_OK && reader.place == LMCS_ARCHIVE_AT_END;
+    *is_done = plans->is_whole = status == LMCS_OK && reader.place == LMCS_ARCHIVE_AT_END;
     if (status == LMCS_OK && point.offset > sizeof(struct lmcs_archive_head_df) && !same)
         status = fail_other("it was made since other archives", error);
     if (status == LMCS_OK && !*is_done)
@@ -979,7 +980,7 @@ static enum lmcs_status plan_all(struct lmcs_dump *dump, struct plans *plans, bo
         return status;
     if (dump->options->resume)
         status = take_up(dump, plans, is_done, error);
-    if (status == LMCS_OK && !*is_done)
+    if (status == LMCS_OK) /* also of one that is complete: it may be of another part */
         status = make_plans(dump, plans, error);
     if (dump->options->address_count == 0 && dump->options->since_count == 0 && !dump->options->canonical)
         dump->total = dump->txn.root.live_bytes;

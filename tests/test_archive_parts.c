@@ -423,8 +423,11 @@ static void resume_of_another_part(const struct place *place, struct lmcs_pool *
         if (cases[i].lacks == NULL) {
             OK(lmcs_dump_with(from, &more, cut, NULL, NULL, &err));
         } else {
-            FAILS(LMCS_INVALID, lmcs_dump_with(from, &more, cut, NULL, NULL, &err));
-            EXPECT(strstr(err.message, cases[i].lacks) != NULL);
+            for (int whole = 0; whole < 2; whole++) {
+                FAILS(LMCS_INVALID, lmcs_dump_with(from, &more, whole ? fd : cut, NULL, NULL, &err));
+                EXPECT(strstr(err.message, cases[i].lacks) != NULL);
+            }
+            EXPECT(lseek(fd, 0, SEEK_END) == (off_t)bytes);
         }
         free(data);
         close(fd);

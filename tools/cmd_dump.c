@@ -5,6 +5,7 @@
 #include "cli.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static void report_done(struct cli *cli, const struct lmcs_transfer_report *report)
 {
@@ -58,6 +59,10 @@ static enum lmcs_status dump(struct cli *cli, const int *since, struct cli_outpu
     enum lmcs_status status = lmcs_dump_with(cli->pool, &options, output->fd, &progress, &report, &cli->error);
     if (status == LMCS_OK)
         status = cli_output_commit(cli, output);
+    if (status != LMCS_OK && status != LMCS_CANCELLED && options.resume &&
+        strstr(cli->error.message, cli->options.arguments[0]) == NULL &&
+        strstr(cli->error.message, cli->options.output) == NULL)
+        cli_archive_name(cli, cli->options.output);
     cli_progress_wipe(&cli->progress);
     if (status == LMCS_OK && !cli_output_is_stdout(cli))
         report_done(cli, &report);
