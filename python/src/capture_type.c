@@ -64,17 +64,11 @@ static struct lmcs_capture *take_handle(struct capture_object *self)
     return handle;
 }
 
-/* Waits until the asynchronous commit can be ended without blocking; false with an exception, when a signal comes. */
-static bool wait_until_done(struct capture_object *self)
+/* Waits a moment; false with an exception, when a signal's handler raises one. What such does may end the capture. */
+static bool wait_a_moment(void)
 {
-    while (!lmcs_capture_done(self->handle)) {
-        Py_BEGIN_ALLOW_THREADS usleep(WAIT_POLL_US);
-        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0)
-        {
-            return false;
-        }
-    }
-    return true;
+    Py_BEGIN_ALLOW_THREADS usleep(WAIT_POLL_US);
+    Py_END_ALLOW_THREADS return PyErr_CheckSignals() == 0;
 }
 
 /* Ends an asynchronous commit and keeps its outcome. */
@@ -100,6 +94,7 @@ static void abort_open(struct capture_object *self)
 
 void core_capture_end(struct capture_object *self)
 {
+    self->busy = true; /* who waits for it meanwhile waits for what comes of it */
     if (self->phase == CAPTURE_COMMITTED) {
         wait_committed(self);
     } else if (self->phase == CAPTURE_OPEN) {
@@ -107,10 +102,13 @@ void core_capture_end(struct capture_object *self)
     } else {
         unlink_capture(self);
     }
+    self->busy = false;
 }
 
+/* Counted in `users`, though it may be while the pool is closing: that waits for it then. */
 static void capture_dealloc(struct capture_object *self)
 {
+    self->pool->users++;
     if (self->handle != NULL && core_pool_is_foreign(self->pool)) {
         (void)take_handle(self); /* a forked child has no captures */
     } else if (self->phase == CAPTURE_COMMITTED) {
@@ -120,6 +118,7 @@ static void capture_dealloc(struct capture_object *self)
     } else if (self->phase == CAPTURE_OPEN && self->handle != NULL) {
         abort_open(self);
     }
+    self->pool->users--;
     Py_CLEAR(self->pool);
     core_object_free((PyObject *)self);
 }
@@ -275,8 +274,8 @@ static PyObject *put_batch(struct capture_object *self, const struct batch *batc
         Py_BEGIN_ALLOW_THREADS status =
             lmcs_capture_put(self->handle, batch->tensors + first, data + first, length, &error);
         Py_END_ALLOW_THREADS first += length;
-        if (PyErr_CheckSignals() != 0) {
-            end_call(self);
+        end_call(self); /* a signal's handler may close the store */
+        if (PyErr_CheckSignals() != 0 || !begin_call(self)) {
             return NULL;
         }
     }
@@ -587,24 +586,14 @@ static PyObject *capture_commit(struct capture_object *self, PyObject *args)
     return result;
 }
 
-/* Waits while another thread is in a call with the capture; false with an exception, when a signal comes. */
-static bool wait_for_other_thread(struct capture_object *self)
-{
-    while (self->busy) {
-        Py_BEGIN_ALLOW_THREADS usleep(WAIT_POLL_US);
-        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0)
-        {
-            return false;
-        }
-    }
-    return true;
-}
-
+/* The capture and the pool are in use only for the moments between waits: others may wait, too, or close the store. */
 static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
 {
     (void)unused;
-    if (!wait_for_other_thread(self)) {
-        return NULL;
+    while (self->busy || (self->phase == CAPTURE_COMMITTED && !lmcs_capture_done(self->handle))) {
+        if (!wait_a_moment()) {
+            return NULL;
+        }
     }
     if (self->phase == CAPTURE_OPEN) {
         return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the capture is not committed");
@@ -614,14 +603,8 @@ static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
             return NULL;
         }
         self->busy = true;
-        bool done = wait_until_done(self);
-        if (done) {
-            wait_committed(self);
-        }
+        wait_committed(self);
         end_call(self);
-        if (!done) {
-            return NULL;
-        }
     }
     if (self->error.status != LMCS_OK) {
         self->told = true;

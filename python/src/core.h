@@ -43,12 +43,18 @@ extern struct PyModuleDef core_module;
 struct capture_object;
 struct snapshot_object;
 
+/* A thread that runs Python code inside a call: its own, or what a collection of garbage runs. */
+struct core_callback {
+    unsigned long thread;
+    struct core_callback *next;
+};
+
 struct pool_object {
     PyObject_HEAD struct lmcs_pool *handle; /* NULL: closed */
     pid_t owner;
     bool closing;
-    unsigned users;                /* calls into the store that are under way */
-    unsigned long callback_thread; /* the thread that runs Python code inside a call, or 0 */
+    unsigned users;                  /* calls into the store that are under way */
+    struct core_callback *callbacks; /* threads that run Python code inside a call */
     struct capture_object *captures;
     struct snapshot_object *snapshots;
 };
@@ -123,6 +129,7 @@ struct core_progress {
     struct pool_object *pool;
     PyObject *function; /* borrowed; NULL: none */
     PyThreadState *thread;
+    struct core_callback callback;
     bool raised;
 };
 void core_progress_init(struct core_progress *self, struct pool_object *pool, PyObject *function);
@@ -131,6 +138,10 @@ void core_progress_init(struct core_progress *self, struct pool_object *pool, Py
 #define CORE_BEGIN_PROGRESS(self) (self)->thread = PyEval_SaveThread()
 #define CORE_END_PROGRESS(self)   PyEval_RestoreThread((self)->thread)
 
+/* Around Python's part of a visit by the store, which comes between those two, in the calling thread. */
+void core_visit_begin(struct core_progress *self);
+void core_visit_end(struct core_progress *self);
+
 /* ---- pool_type.c ---- */
 
 extern PyType_Spec pool_spec;
@@ -138,6 +149,9 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs);
 /* Before and after a call into the store; enter fails with an exception when the pool is closed. */
 bool core_pool_enter(struct pool_object *pool);
 void core_pool_leave(struct pool_object *pool);
+/* Around what may run Python code between them: a close there is refused, as it would wait for its own thread. */
+void core_callback_begin(struct pool_object *pool, struct core_callback *callback);
+void core_callback_end(struct pool_object *pool, struct core_callback *callback);
 /* True in a forked child of the process that opened the pool. */
 bool core_pool_is_foreign(const struct pool_object *pool);
 

@@ -85,6 +85,22 @@ PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, c
     return core_raise(state, &error);
 }
 
+void core_visit_begin(struct core_progress *self)
+{
+    PyEval_RestoreThread(self->thread);
+    if (self->pool != NULL) {
+        core_callback_begin(self->pool, &self->callback);
+    }
+}
+
+void core_visit_end(struct core_progress *self)
+{
+    if (self->pool != NULL) {
+        core_callback_end(self->pool, &self->callback);
+    }
+    self->thread = PyEval_SaveThread();
+}
+
 /* Called by the store, in the calling thread, without the GIL. */
 static bool on_progress(void *context, const char *what, uint64_t done, uint64_t total)
 {
@@ -92,11 +108,7 @@ static bool on_progress(void *context, const char *what, uint64_t done, uint64_t
     if (self->raised) {
         return false;
     }
-    PyEval_RestoreThread(self->thread);
-    unsigned long outer = self->pool != NULL ? self->pool->callback_thread : 0;
-    if (self->pool != NULL) {
-        self->pool->callback_thread = PyThread_get_thread_ident();
-    }
+    core_visit_begin(self);
     if (PyErr_CheckSignals() != 0) {
         self->raised = true;
     } else if (self->function != NULL) {
@@ -105,10 +117,7 @@ static bool on_progress(void *context, const char *what, uint64_t done, uint64_t
         self->raised = answer == NULL;
         Py_XDECREF(answer);
     }
-    if (self->pool != NULL) {
-        self->pool->callback_thread = outer;
-    }
-    self->thread = PyEval_SaveThread();
+    core_visit_end(self);
     return !self->raised;
 }
 

@@ -63,23 +63,21 @@ PyObject *core_pool_live_open(struct pool_object *self, PyObject *args)
 
 /* ---- Listing -------------------------------------------------------------------------------------------------- */
 
-/* Visits come without the GIL, in the calling thread. */
 struct live_listing {
-    PyThreadState *thread;
+    struct core_progress progress; /* its `raised` tells of a failure */
     PyObject *list;
     bool names_only;
-    bool failed;
 };
 
 static bool collect_live(void *context, const struct lmcs_live_info *info)
 {
     struct live_listing *listing = context;
-    PyEval_RestoreThread(listing->thread);
+    core_visit_begin(&listing->progress);
     PyObject *item = listing->names_only ? PyUnicode_FromString(info->name) : core_live_info_dict(info);
-    listing->failed = item == NULL || PyList_Append(listing->list, item) != 0;
+    listing->progress.raised = item == NULL || PyList_Append(listing->list, item) != 0;
     Py_XDECREF(item);
-    listing->thread = PyEval_SaveThread();
-    return !listing->failed;
+    core_visit_end(&listing->progress);
+    return !listing->progress.raised;
 }
 
 PyObject *core_pool_live_list(struct pool_object *self, PyObject *args)
@@ -97,15 +95,16 @@ PyObject *core_pool_live_list(struct pool_object *self, PyObject *args)
         Py_XDECREF(listing.list);
         return NULL;
     }
-    listing.thread = PyEval_SaveThread();
+    core_progress_init(&listing.progress, self, Py_None);
+    CORE_BEGIN_PROGRESS(&listing.progress);
     enum lmcs_status status = lmcs_live_list(self->handle, shelf, &filter, collect_live, &listing, &error);
-    PyEval_RestoreThread(listing.thread);
+    CORE_END_PROGRESS(&listing.progress);
     core_pool_leave(self);
-    if (status == LMCS_OK && !listing.failed) {
+    if (status == LMCS_OK && !listing.progress.raised) {
         return listing.list;
     }
     Py_DECREF(listing.list);
-    return listing.failed ? NULL : core_raise(core_state_of((PyObject *)self), &error);
+    return listing.progress.raised ? NULL : core_raise(core_state_of((PyObject *)self), &error);
 }
 
 PyObject *core_pool_live_usage(struct pool_object *self, PyObject *args)

@@ -49,7 +49,7 @@ static void collect_damage(void *context, const struct lmcs_scrub_damage *damage
     if (damages->progress->raised) {
         return;
     }
-    PyEval_RestoreThread(damages->progress->thread);
+    core_visit_begin(damages->progress);
     if (PyList_Size(damages->list) < MAX_DAMAGES) {
         PyObject *item = damage_dict(damage);
         if (item == NULL || PyList_Append(damages->list, item) != 0) {
@@ -57,7 +57,7 @@ static void collect_damage(void *context, const struct lmcs_scrub_damage *damage
         }
         Py_XDECREF(item);
     }
-    damages->progress->thread = PyEval_SaveThread();
+    core_visit_end(damages->progress);
 }
 
 static PyObject *report_dict(const struct lmcs_scrub_report *report, PyObject *list)

@@ -37,6 +37,31 @@ void core_pool_leave(struct pool_object *pool)
     pool->users--;
 }
 
+void core_callback_begin(struct pool_object *pool, struct core_callback *callback)
+{
+    callback->thread = PyThread_get_thread_ident();
+    callback->next = pool->callbacks;
+    pool->callbacks = callback;
+}
+
+void core_callback_end(struct pool_object *pool, struct core_callback *callback)
+{
+    struct core_callback **link = &pool->callbacks;
+    while (*link != callback) { /* other threads' came and went meanwhile */
+        link = &(*link)->next;
+    }
+    *link = callback->next;
+}
+
+static bool is_in_callback(const struct pool_object *pool)
+{
+    const struct core_callback *callback = pool->callbacks;
+    while (callback != NULL && callback->thread != PyThread_get_thread_ident()) {
+        callback = callback->next;
+    }
+    return callback != NULL;
+}
+
 /* ---- Open and close ------------------------------------------------------------------------------------------- */
 
 static uint64_t now_ms(void)
@@ -112,7 +137,7 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
 static bool wait_for_users(struct pool_object *self)
 {
     while (self->users > 0) {
-        if (self->callback_thread == PyThread_get_thread_ident()) {
+        if (is_in_callback(self)) {
             core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID,
                               "a store can't be closed from inside one of its own calls");
             return false;
@@ -151,7 +176,12 @@ static bool end_children(struct pool_object *self, struct lmcs_error *error)
 static enum lmcs_status close_now(struct pool_object *self, struct lmcs_error *error)
 {
     struct lmcs_pool *handle = self->handle;
-    bool failed = core_pool_is_foreign(self) ? false : end_children(self, error);
+    bool is_foreign = core_pool_is_foreign(self);
+    bool failed = is_foreign ? false : end_children(self, error);
+    while (!is_foreign && self->users > 0) { /* other threads let go of captures, which are on no list by then */
+        Py_BEGIN_ALLOW_THREADS usleep(CLOSE_POLL_US);
+        Py_END_ALLOW_THREADS
+    }
     self->handle = NULL;
     struct lmcs_error close_error = {0};
     enum lmcs_status status;
@@ -567,7 +597,7 @@ static void collect_damage(void *context, const struct lmcs_damage *damage)
     if (damages->progress->raised) {
         return;
     }
-    PyEval_RestoreThread(damages->progress->thread);
+    core_visit_begin(damages->progress);
     if (PyList_Size(damages->list) < MAX_DAMAGES) {
         PyObject *item =
             Py_BuildValue("{s:s,s:s,s:K,s:s,s:K,s:K}", "what", damage->what, "shelf", damage->shelf, "number",
@@ -578,7 +608,7 @@ static void collect_damage(void *context, const struct lmcs_damage *damage)
         }
         Py_XDECREF(item);
     }
-    damages->progress->thread = PyEval_SaveThread();
+    core_visit_end(damages->progress);
 }
 
 static PyObject *pool_verify(struct pool_object *self, PyObject *args)

@@ -38,13 +38,13 @@ static void append(struct collecting *collecting, PyObject *item)
 static bool collect_entry(void *context, const struct lmcs_entry *entry)
 {
     struct collecting *collecting = context;
-    PyEval_RestoreThread(collecting->progress->thread);
+    core_visit_begin(collecting->progress);
     append(collecting,
            Py_BuildValue("(sIINKKIIK)", entry->tensor.name, (unsigned)entry->tensor.kind, (unsigned)entry->tensor.dtype,
                          shape_tuple(&entry->tensor), (unsigned long long)entry->raw_bytes,
                          (unsigned long long)entry->stored_bytes, (unsigned)entry->stored_as, (unsigned)entry->chain,
                          (unsigned long long)entry->content));
-    collecting->progress->thread = PyEval_SaveThread();
+    core_visit_end(collecting->progress);
     return !collecting->progress->raised;
 }
 
@@ -117,14 +117,14 @@ static bool collect_difference(void *context, const struct lmcs_difference *d)
 {
     struct collecting *collecting = context;
     const struct lmcs_tensor *tensor = d->after != NULL ? d->after : d->before;
-    PyEval_RestoreThread(collecting->progress->thread);
+    core_visit_begin(collecting->progress);
     append(collecting, Py_BuildValue("(sINNNKKKKddddd)", d->name, (unsigned)d->kind,
                                      PyBool_FromLong(tensor->kind == LMCS_ATTACHMENT),
                                      form_tuple(d->before, d->before_bytes), form_tuple(d->after, d->after_bytes),
                                      (unsigned long long)d->elements, (unsigned long long)d->changed,
                                      (unsigned long long)d->not_finite_before, (unsigned long long)d->not_finite_after,
                                      d->max_change, d->rms_change, d->rms_before, d->rms_after, d->cosine));
-    collecting->progress->thread = PyEval_SaveThread();
+    core_visit_end(collecting->progress);
     return !collecting->progress->raised;
 }
 
@@ -152,11 +152,14 @@ PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args)
         Py_DECREF(collecting.list);
         return NULL;
     }
+    struct core_callback callback;
+    core_callback_begin(other->pool, &callback); /* another open of the same pool, maybe */
     core_progress_init(&progress, self->pool, function);
     CORE_BEGIN_PROGRESS(&progress);
     enum lmcs_status status = lmcs_snapshot_diff(self->handle, other->handle, flags, collect_difference, &collecting,
                                                  &progress.progress, &report, &error);
     CORE_END_PROGRESS(&progress);
+    core_callback_end(other->pool, &callback);
     core_pool_leave(other->pool);
     core_pool_leave(self->pool);
     if (status != LMCS_OK || progress.raised) {

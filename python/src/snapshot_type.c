@@ -95,6 +95,8 @@ static PyObject *snapshot_info(struct snapshot_object *self, PyObject *unused)
     if (!core_snapshot_enter(self)) {
         return NULL;
     }
+    struct core_callback callback; /* making a dict may collect garbage, which may run any code */
+    core_callback_begin(self->pool, &callback);
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(self->handle);
     PyObject *step = info->step == LMCS_NO_STEP ? Py_NewRef(Py_None) : PyLong_FromLongLong(info->step);
     PyObject *metrics = metrics_dict(info);
@@ -108,6 +110,7 @@ static PyObject *snapshot_info(struct snapshot_object *self, PyObject *unused)
     }
     Py_XDECREF(step);
     Py_XDECREF(metrics);
+    core_callback_end(self->pool, &callback);
     core_pool_leave(self->pool);
     return result;
 }

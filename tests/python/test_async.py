@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lmcstore
 import pytest
@@ -108,3 +111,99 @@ def test_two_threads_wait(shelf: lmcstore.Shelf) -> None:
         assert raced.wait() is raced
         raced.looks = looks[:]
         assert raced.done
+
+
+IN_A_HANDLER = """
+import os, signal, sys, threading, lmcstore, numpy
+path, does = sys.argv[1:]
+store = lmcstore.open(path, background=False)
+shelf, waited = store["run"], False
+
+def handler(number, frame):
+    global waited
+    if does == "close":
+        store.close()
+    else:
+        snapshot.wait()
+    waited = waited or frame.f_code.co_name == "wait"
+
+signal.signal(signal.SIGALRM, handler)
+for step in range(20):  # until the signal comes while one waits
+    snapshot = shelf.snapshot({"t": numpy.full(1 << 23, float(step))}, wait=False)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    snapshot.wait()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert snapshot.done
+    if waited:
+        break
+    if store.closed:
+        store = lmcstore.open(path, background=False)
+        shelf = store["run"]
+store.close()
+print(step + 1)
+"""
+
+
+@pytest.mark.parametrize("does", ["close", "wait"])
+def test_a_handler_while_one_waits(tmp_path: Path, run_python: Callable[..., Any], does: str) -> None:
+    """A signal's handler, in the thread that waits, may close the store, or wait for the same snapshot."""
+    done = run_python(IN_A_HANDLER, str(tmp_path / "test.pool"), does, timeout=30)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    with lmcstore.open(tmp_path / "test.pool", mode="r") as store:
+        assert len(store["run"]) == int(done.stdout)
+
+
+def test_waiting_while_another_closes(pool_path: str) -> None:
+    """Who waits while the store is closed is told what came of it, and not before it is there."""
+    for _ in range(5):
+        store = lmcstore.open(pool_path, background=False)
+        snapshot = store["run"].snapshot({"t": torch.randn(1 << 21)}, wait=False)
+        seen: list[int | None] = []
+
+        def wait(snapshot: lmcstore.Snapshot, seen: list[int | None]) -> None:
+            snapshot.wait()
+            with lmcstore.open(pool_path, mode="r") as reader:
+                seen.append(reader["run"].latest.number)  # type: ignore[union-attr]
+
+        threads = [threading.Thread(target=wait, args=(snapshot, seen)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        store.close()
+        for thread in threads:
+            thread.join()
+        assert seen == [snapshot.number] * 3
+
+
+CLOSED_BY_GARBAGE = """
+import gc, sys, lmcstore
+store = lmcstore.open(sys.argv[1], background=False)
+store["run"].snapshot({"a": 1}, metrics={"m": 1.0})
+handle, said = store._pool.find("run", "1"), []
+
+class Closer:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        try:
+            store.close()
+        except lmcstore.InvalidError as error:
+            said.append(str(error))
+
+gc.disable()
+gc.collect()  # and nothing is left to be used again without an allocation
+Closer()
+gc.set_threshold(1)
+gc.enable()
+handle.info()
+gc.set_threshold(700)
+store.close()
+print(*said)
+"""
+
+
+def test_a_close_by_garbage(pool_path: str, run_python: Callable[..., Any]) -> None:
+    """A collection of garbage inside a call may run a destructor that closes the store: it can't wait for itself."""
+    done = run_python(CLOSED_BY_GARBAGE, pool_path, timeout=20)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    refused = "a store can't be closed from inside one of its own calls"
+    assert done.stdout.strip() == refused or sys.version_info >= (3, 12)
