@@ -345,7 +345,7 @@ class LiveTensor(LiveVariable):
         """A NumPy array over its bytes: writable where the store is."""
         import numpy
 
-        buffer, shape = self._core.buffer(), self._core.info()["shape"]
+        buffer, shape = self._buffer()
         dtype = _numpy_dtype(self._dtype, self._note, self._name)
         if ":" in self._note:
             if self._dtype != _U8 or shape[-1:] != (dtype.itemsize,):
@@ -359,14 +359,28 @@ class LiveTensor(LiveVariable):
 
         In a store that is open for reading it must not be written to: torch has no tensors that can't be, and the
         process would end by SIGSEGV. Its ``clone()`` can be changed.
+
+        torch's ``share_memory_()`` moves a tensor to memory of its own, and so does what sends it to another process
+        (`torch.multiprocessing`, a DataLoader's workers unless they are forked): what is written to it then is not in
+        the pool any more. Send a ``clone()``, or open the pool there.
         """
         if ":" in self._note:
             raise UnsupportedError(f"live variable {self._name!r} has a NumPy dtype that torch has not: use array")
-        return _torch().tensor(self._core.buffer(), self._dtype, self.shape)
+        buffer, shape = self._buffer()
+        return _torch().tensor(buffer, self._dtype, shape)
+
+    def _buffer(self) -> tuple[_core.Buffer, tuple[int, ...]]:
+        """Give its bytes, and the shape that they have, whoever resizes it meanwhile."""
+        while True:
+            buffer, raw = self._core.buffer(), self._core.info()
+            if len(buffer) == raw["bytes"]:
+                return buffer, raw["shape"]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.array
         if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"live tensor {self._name!r} of {array.dtype} is no array of {dtype} without a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
 

@@ -669,3 +669,37 @@ def test_the_command_lists_live_variables(store: lmcstore.Store, shelf: lmcstore
     assert found["count"] == 2 and found["bytes"] == sum(info.nbytes for info in shelf.live.infos())
     store["bare"].snapshot({"a": 1})
     assert "LIVE" not in text("ls", store.path, "bare")
+
+
+def test_an_array_without_a_copy_is_refused_another_dtype(shelf: lmcstore.Shelf) -> None:
+    shelf.live["w"] = np.arange(4.0)
+    made = shelf.live.tensor("w")
+    assert np.shares_memory(np.asarray(made, copy=False), made.array)
+    assert np.asarray(made, dtype="f4").dtype == np.float32
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(made, dtype="f4", copy=False)
+
+
+def test_a_view_while_another_thread_resizes(shelf: lmcstore.Shelf) -> None:
+    """The bytes and the shape of a view are of one moment."""
+    made = shelf.live.tensor("w", 10, torch.float32)
+    core = made._core
+
+    class Resized:
+        """Grows between the two looks that a view takes."""
+
+        sizes = [3000, 20]
+
+        def buffer(self) -> Any:
+            buffer = core.buffer()
+            if self.sizes:
+                core.resize((self.sizes.pop(),))
+            return buffer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+    made._core = Resized()  # type: ignore[assignment]
+    assert made.array.shape == (3000,)
+    Resized.sizes = [6000]
+    assert made.tensor.shape == (6000,)
