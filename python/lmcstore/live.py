@@ -427,6 +427,8 @@ class LiveTensor(LiveVariable):
             It would get smaller, and someone sees what would be cut off.
         FullError
             No room.
+        UnsupportedError
+            It has grown too often, where other things lie behind it: it can lie in 16 pieces. Assign a larger one.
         """
         sizes = _shape(shape, f"live tensor {self._name!r}")
         raw = self._core.info()
