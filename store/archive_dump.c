@@ -914,6 +914,16 @@ static bool begins_as_archive(int fd, off_t bytes)
     return pread(fd, there, most, 0) == (ssize_t)most && memcmp(there, LMCS_ARCHIVE_MAGIC, most) == 0;
 }
 
+/* What follows the end of an archive that is complete goes, as what is damaged at the end of another does. */
+static enum lmcs_status cut_behind(const struct lmcs_dump *dump, struct lmcs_error *error)
+{
+    struct stat info;
+    if (fstat(dump->fd, &info) != 0 ||
+        (info.st_size > (off_t)dump->bytes && ftruncate(dump->fd, (off_t)dump->bytes) != 0))
+        return lmcs_fail_errno(error, errno, "what follows the end of the archive can't be cut off");
+    return LMCS_OK;
+}
+
 /* Takes up the archive that is in the descriptor's file; *is_done: it is complete. */
 static enum lmcs_status take_up(struct lmcs_dump *dump, struct plans *plans, bool *is_done, struct lmcs_error *error)
 {
@@ -982,6 +992,8 @@ static enum lmcs_status plan_all(struct lmcs_dump *dump, struct plans *plans, bo
         status = take_up(dump, plans, is_done, error);
     if (status == LMCS_OK) /* also of one that is complete: it may be of another part */
         status = make_plans(dump, plans, error);
+    if (status == LMCS_OK && *is_done)
+        status = cut_behind(dump, error);
     if (dump->options->address_count == 0 && dump->options->since_count == 0 && !dump->options->canonical)
         dump->total = dump->txn.root.live_bytes;
     lmcs_txn_end(&dump->txn);

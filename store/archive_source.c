@@ -207,7 +207,8 @@ enum lmcs_status lmcs_archive_source_finish(struct lmcs_archive_source *source, 
     unsigned char more;
     size_t got;
     enum lmcs_status status = take(source, &more, 1, &got, error);
-    if (status == LMCS_OK && got > 0)
-        return lmcs_archive_fail(source, LMCS_DAMAGED, error, "it is the end record, and something follows it");
-    return status;
+    if (status != LMCS_OK || got == 0)
+        return status;
+    source->offset -= got; /* it is none of the archive */
+    return lmcs_archive_fail(source, LMCS_DAMAGED, error, "it is the end record, and something follows it");
 }

@@ -845,8 +845,9 @@ LMCS_API void lmcs_dump_options_init(struct lmcs_dump_options *options);
  * The same for a part, or for what older archives lack. Bases that are outside of the part travel along, unless it
  * takes less to send what rests on them whole. With `resume`, what is whole in the file is kept, up to the end of a
  * snapshot, and the rest comes from the pool as it is by now; what was taken on a shelf since it was begun waits for
- * another archive. A complete one that has what is wanted is left alone. LMCS_INVALID: it was begun as another part, or
- * without something that is wanted and would stand before what it has. `options` may be NULL.
+ * another archive. A complete one that has what is wanted is left alone, but for what follows its end, which is cut
+ * off. LMCS_INVALID: it was begun as another part, or without something that is wanted and would stand before what it
+ * has. `options` may be NULL.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_options *options,
                                                         int fd, const struct lmcs_progress *progress,

@@ -206,10 +206,10 @@ static enum lmcs_status note_full(struct scrubbing *s, const struct lmcs_error *
     return LMCS_OK;
 }
 
-static enum lmcs_status mend(struct scrubbing *s, const struct held *held, const struct lmcs_scan *scan,
+static enum lmcs_status mend(struct scrubbing *s, const struct held *held, const struct lmcs_scan *scan, bool *is_whole,
                              struct lmcs_error *error)
 {
-    struct lmcs_mended mended = {.lost = NULL};
+    struct lmcs_mended mended = {.is_whole = false, .lost = NULL};
     enum lmcs_status status = LMCS_OK;
     bool tried = s->mender != NULL;
     if (tried)
@@ -220,6 +220,7 @@ static enum lmcs_status mend(struct scrubbing *s, const struct held *held, const
     }
     if (status == LMCS_OK)
         status = add_ranges(s, &held->content, scan, held->is_lost, tried ? &mended : NULL, error);
+    *is_whole = status == LMCS_OK && tried && mended.is_whole;
     free(mended.lost);
     return status;
 }
@@ -249,6 +250,18 @@ static enum lmcs_status look_at_parity(struct scrubbing *s, const struct held *h
     return status == LMCS_OK ? add_damage(s, &damage, error) : status;
 }
 
+/* What was mended from elsewhere may have parity that is damaged as well, and would be of no use the next time. */
+static enum lmcs_status look_at_parity_left(struct scrubbing *s, struct held *held, struct lmcs_error *error)
+{
+    bool found = false;
+    enum lmcs_status status = hold(s, held->content.id, held, &found, error);
+    if (status != LMCS_OK || !found)
+        return status;
+    status = look_at_parity(s, held, error);
+    let_go(s, held);
+    return status;
+}
+
 static enum lmcs_status look_at(struct scrubbing *s, uint64_t id, bool *found, struct lmcs_error *error)
 {
     struct held *held = malloc(sizeof *held);
@@ -270,8 +283,11 @@ static enum lmcs_status look_at(struct scrubbing *s, uint64_t id, bool *found, s
     if (status == LMCS_OK && lmcs_scan_is_clean(&scan))
         status = look_at_parity(s, held, error);
     let_go(s, held);
+    bool is_whole = false;
     if (status == LMCS_OK && (!lmcs_scan_is_clean(&scan) || (held->is_lost && s->mender != NULL)))
-        status = mend(s, held, &scan, error);
+        status = mend(s, held, &scan, &is_whole, error);
+    if (status == LMCS_OK && is_whole && !lmcs_scan_is_clean(&scan))
+        status = look_at_parity_left(s, held, error);
     s->report.contents += status == LMCS_OK;
     lmcs_scan_free(&scan);
     free(held);

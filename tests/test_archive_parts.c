@@ -446,7 +446,12 @@ static void test_resume_dump(void **state)
     OK(lmcs_dump_with(from, &options, whole, NULL, &report, &err)); /* nothing was begun */
     unsigned char *data = bytes_of(whole, &bytes);
     OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err));
-    EXPECT(restored.bytes == bytes && restored.snapshots == report.snapshots); /* it is complete: left alone */
+    EXPECT(restored.bytes == bytes && restored.snapshots == report.snapshots); /* it is complete: left alone ... */
+    EXPECT(pwrite(whole, data, 700, (off_t)bytes) == 700);
+    OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err)); /* ... but for what follows its end */
+    EXPECT(restored.bytes == bytes && lseek(whole, 0, SEEK_END) == (off_t)bytes);
+    rewind_to_start(whole);
+    OK(lmcs_archive_verify(whole, NULL, NULL, &err));
     for (size_t n = 0; n < bytes; n += 1 + bytes / 97) {
         set_bytes(cut, data, n);
         if (n > 100 && n % 2 == 0) { /* what is damaged at the end is written anew, too */

@@ -358,7 +358,10 @@ static void what_parity_mends(void **state)
     turn_bytes(place->pool, parity.parts[0].offset + parity.parts[0].bytes / 2, 4096);
     damage_content(place->pool, &moving, 2000, 10);
     OK(repair_from(pool, NULL, &telling));
-    expect_mended(pool, NULL, "tensor"); /* then parity itself is made anew */
+    EXPECT(telling.count == 2 && telling.report.mended == 2); /* in the same pass parity itself is made anew */
+    EXPECT(strstr(telling.items[0].source, "parity") != NULL && strcmp(telling.items[1].source, "the tensor") == 0);
+    check_pool(pool);
+    expect_clean(pool);
     /* More than parity can do: what it can is mended, and the rest lost. */
     moving = record_of(pool, "run", COUNT, "moving");
     damage_content(place->pool, &moving, 0, moving.df.stored_bytes / 2);
