@@ -110,6 +110,19 @@ static enum lmcs_status fill_copy(struct lmcs_stage *stage, uint64_t id, const s
     return status;
 }
 
+/* Whether what was found a moment ago is not there any more. */
+static bool has_gone(struct lmcs_stage *stage, uint64_t id)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    bool found = true;
+    if (lmcs_txn_read(stage->pool, &txn, NULL) != LMCS_OK)
+        return false;
+    bool known = lmcs_content_find(&txn, id, &content, &found, NULL) == LMCS_OK;
+    lmcs_txn_end(&txn);
+    return known && !found;
+}
+
 /* Writes a content that the pool has once more, raw. */
 static enum lmcs_status add_copy(struct lmcs_stage *stage, size_t index, struct lmcs_error *error)
 {
@@ -127,6 +140,8 @@ static enum lmcs_status add_copy(struct lmcs_stage *stage, size_t index, struct 
     enum lmcs_status status = lmcs_stage_room(stage, &pending->content, bytes, error);
     if (status == LMCS_OK && bytes > 0)
         status = fill_copy(stage, from->pool_id, &identity->tensor, &pending->content, error);
+    if (status == LMCS_DAMAGED && has_gone(stage, from->pool_id))
+        status = lmcs_stage_fail_overtaken(stage, from, error);
     if (status != LMCS_OK)
         return status;
     stage->pending_count++;

@@ -877,15 +877,22 @@ static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_tx
     return status;
 }
 
-/* What a content of the pool rests on may be what a restore before this one has left, and nobody has noted. */
+/*
+ * What a content of the pool rests on may be what a restore before this one has left, and nobody has noted. A content
+ * that the archive has as a base alone may have gone since it was found: what it served was coded anew, or served nobody.
+ */
 static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
+    struct lmcs_content content;
     struct lmcs_chain chain = {.length = 0};
+    bool found = false;
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_chain_load(&txn, id, &chain, error);
+    status = lmcs_content_find(&txn, id, &content, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_chain_load(&txn, id, &chain, error);
     for (size_t i = 0; status == LMCS_OK && i < chain.length; i++)
         if (chain.links[i].df.payload == LMCS_PAYLOAD_LINK)
             status = add_unrun_bases(stage, &txn, &chain.links[i], error);

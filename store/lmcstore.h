@@ -860,7 +860,8 @@ struct lmcs_restore_options {
     size_t only_count;
     const char *as; /* a name for the shelf, of which there is one then. NULL: its own */
     bool move_tags; /* tags that the shelf has elsewhere move to where the archive has them; else they stay */
-    bool resume;    /* on failure, and after a crash, what has arrived stays, unseen, for the next one with this */
+    bool resume;    /* on failure, and after a crash, what has arrived stays, unseen, for the next one with this; one
+                       without it begins by giving the room back */
 };
 /* Defaults: everything, under its own name. */
 LMCS_API void lmcs_restore_options_init(struct lmcs_restore_options *options);

@@ -823,6 +823,61 @@ static void test_overtaken(void **state)
     state_free(weights);
 }
 
+/* Somebody who takes away what the archive has as a base alone, once that was found: nothing has it any more. */
+static bool take_base_away(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct lmcs_pool **pool = context;
+    (void)what;
+    if (done < total / 2)
+        return true;
+    if (*pool != NULL) {
+        OK(lmcs_snapshot_remove(*pool, "rival", 2, false, NULL, &err));
+        OK(lmcs_compact(*pool, NULL, &err));
+    }
+    *pool = NULL;
+    return true;
+}
+
+/* A base that was found, and that nothing needs any more at the end, is no damage. */
+static void test_base_has_gone(void **state)
+{
+    static const char *const addresses[] = {"rival@1", "rival@3"};
+    const struct place *place = *state;
+    struct rng rng = {43};
+    struct lmcs_pool *pool = new_pool(place, "from.pool"), *acts = pool;
+    struct state *weights = state_weights(&rng, 2, 1500000), *kept[4] = {NULL};
+    OK(lmcs_shelf_set_policy(pool, "rival", "keep_raw=1 links=off", &err));
+    for (int64_t step = 1; step <= 3; step++) {
+        memset(weights->tensors[0].data, (int)step, 1000); /* so little that two deltas are less than a whole */
+        take_snapshot(pool, "rival", weights, step);
+        kept[step] = state_copy(weights);
+        OK(lmcs_compact(pool, NULL, &err));
+    }
+    int fd = new_file(place, "a.archive");
+    struct lmcs_dump_options dump;
+    struct lmcs_transfer_report report;
+    lmcs_dump_options_init(&dump);
+    dump.addresses = addresses;
+    dump.address_count = 2;
+    OK(lmcs_dump_with(pool, &dump, fd, NULL, &report, &err));
+    struct lmcs_restore_options options;
+    lmcs_restore_options_init(&options);
+    options.as = "again";
+    const struct lmcs_progress progress = {take_base_away, &acts};
+    EXPECT(lseek(fd, 0, SEEK_SET) == 0);
+    OK(lmcs_restore_with(pool, &fd, 1, &options, &progress, &report, &err));
+    EXPECT(acts == NULL && report.contents_found > 0);
+    for (uint64_t number = 1; number <= 3; number += 2)
+        expect_snapshot(pool, "again", number, kept[number]);
+    check_pool(pool);
+    verify_pool(pool);
+    for (int step = 1; step <= 3; step++)
+        state_free(kept[step]);
+    state_free(weights);
+    close(fd);
+    close_pool(pool);
+}
+
 static void test_bad_descriptors(void **state)
 {
     const struct place *place = *state;
@@ -1169,6 +1224,7 @@ int main(void)
         ON_BOTH(test_killed),
         ON_BOTH(test_beside_trainer),
         ON_BOTH(test_overtaken),
+        ON_BOTH(test_base_has_gone),
         IN_MEMORY(test_each_others_shelves),
         IN_MEMORY(test_captures_and_shelves),
     };

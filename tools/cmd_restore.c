@@ -132,7 +132,8 @@ const struct cli_command cmd_restore = {
         "number that stands for something else there is refused. Archives that were made since others come behind\n"
         "them; all are shown by one commit. --only with an @ in it names a part (run@7, run@5..9, run@..), else\n"
         "tensors; the archive must be a file then, of which nothing else is read. With --resume, what has arrived\n"
-        "stays in the pool, unseen, when the restore is cut short; the same command finds it there.",
+        "stays in the pool, unseen, when the restore is cut short; the same command finds it there, and any restore\n"
+        "without --resume gives its room back.",
     .options = "swfjOWMR",
     .min_arguments = 2,
     .max_arguments = CLI_MAX_ARGUMENTS,

@@ -23,6 +23,7 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -47,8 +48,16 @@ _INDEX = struct.Struct("<i")
 
 
 def loaded(name: str) -> ModuleType | None:
-    """Give a module that someone else has imported, or None: a state can't hold a tensor of a package not loaded."""
-    return sys.modules.get(name)
+    """Give a module that someone else has imported, or None: a state can't hold a tensor of a package not loaded.
+
+    One that another thread is importing is waited for: until then it lacks some of its names.
+    """
+    if sys.modules.get(name) is None:
+        return None
+    try:
+        return import_module(name)
+    except ImportError:  # that thread's import has failed meanwhile
+        return None
 
 
 class Unpackable(Exception):

@@ -229,7 +229,7 @@ class Store:
         what
             Only what ``"shelf"``, ``"shelf@which"`` or a range of it needs, or several of them.
         progress
-            Called with what is done, the bytes that were read, and those there are; False stops it.
+            Called with what is done, the bytes that were read, and those there are; it may raise to stop the scrub.
         sample
             Read only a share of everything (0.01, or ``"1%"``), or so many bytes (``"10GiB"``), from where the last
             sample ended: samples add up to all.
@@ -342,7 +342,8 @@ class Store:
         move_tags
             Tags that the shelf has elsewhere move to where the archive has them. Else they stay.
         resume
-            When the restore is cut short, what has arrived stays in the pool, unseen, for the next one with `resume`.
+            When the restore is cut short, what has arrived stays in the pool, unseen, for the next one with `resume`;
+            any restore without it gives the room back.
 
         Returns
         -------

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 from lmcstore import _core
+from lmcstore._scalars import loaded
 
 from ._memory import (
     HIDDEN,
@@ -44,7 +44,7 @@ def shadow_of(value: Any, name: str) -> Shadow:
         return value
     if isinstance(value, np.ndarray):
         return ndarray.copy_of(value)
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         from .torch_tensor import torch_tensor
 
@@ -96,7 +96,7 @@ def _is_the_same(current: Any, value: Any) -> bool:
 
 
 def _check_own_view(current: Any, value: Any) -> None:
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is None or not (isinstance(current, torch.Tensor) and isinstance(value, torch.Tensor)):
         return
     try:

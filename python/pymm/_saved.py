@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from collections import Counter, OrderedDict
 from typing import Any
 
 import lmcstore
 import numpy as np
 from lmcstore import _core
-from lmcstore._scalars import MAX_DEPTH, TOO_ALIKE, Reader, Unpackable, are_too_alike, pack
+from lmcstore._scalars import MAX_DEPTH, TOO_ALIKE, Reader, Unpackable, are_too_alike, loaded, pack
 
 from ._memory import HIDDEN, Names, Pool, ShelfError, ShelvedCommon, make_note, read_note
 from .linkedlist import shelved_linked_list
@@ -55,7 +54,7 @@ class _Packer:
     def node(self, value: Any, path: str, depth: int) -> bytes:
         if depth > MAX_DEPTH:
             raise ShelfError(f"{path[:100]}...: nested too deeply; {MAX_DEPTH} levels can be saved")
-        torch = sys.modules.get("torch")
+        torch = loaded("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             flags = int(value.requires_grad) | 2 * isinstance(value, torch.nn.Parameter)
             self.arrays.append(value)

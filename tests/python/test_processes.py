@@ -366,3 +366,26 @@ def test_the_gil_is_free_while_bytes_move(pool_path: str) -> None:
         thread.join()
         assert ticks > elapsed / 0.002 / 5
         same(state["t"][:10], store["run"][1]["t"][:10].clone())
+
+
+IMPORTER = """
+import sys, threading, lmcstore, numpy
+store = lmcstore.open(sys.argv[1], background=False)
+thread = threading.Thread(target=__import__, args=("torch",))
+thread.start()
+while "torch" not in sys.modules:
+    pass
+store["run"].live["w"] = numpy.arange(3.0)  # which asks whether it is one of torch's tensors
+import torch
+thread.join()
+store["run"].live["t"] = torch.arange(3.0)
+state = store["run"].snapshot({"t": torch.arange(3.0), "n": numpy.arange(3.0)}).state_dict()
+print(type(state["t"]).__name__, type(state["n"]).__name__, len(store["run"].live))
+"""
+
+
+def test_another_thread_imports_torch_meanwhile(pool_path: str) -> None:
+    """It is waited for, as by an import: half a module has no Tensor yet."""
+    process = start(IMPORTER, pool_path)
+    assert line(process) == "Tensor ndarray 2"
+    assert process.wait(60) == 0
