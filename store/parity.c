@@ -364,6 +364,7 @@ struct parity_batch {
     struct lmcs_error full;
     bool is_damaged[BATCH];
     bool has_no_room[BATCH];
+    bool is_any_left; /* of this batch, or one before it */
 };
 
 static enum lmcs_status make_batch(struct lmcs_pool *pool, struct parity_batch *batch,
@@ -823,11 +824,11 @@ static bool must_wait(struct lmcs_pool *pool, const struct lmcs_parity_wait *wai
 }
 
 /* When nothing was made, the next wait is twice as long. */
-static void note_wait(struct lmcs_pool *pool, bool is_full, bool made, struct lmcs_parity_wait *wait)
+static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lmcs_parity_wait *wait)
 {
     uint64_t next = made || wait->wait_ns == 0 ? SHORTEST_WAIT_NS : 2 * wait->wait_ns;
     *wait = (struct lmcs_parity_wait){.wait_ns = 0};
-    if (is_full)
+    if (is_left)
         *wait = (struct lmcs_parity_wait){.wait_ns = next < LONGEST_WAIT_NS ? next : LONGEST_WAIT_NS,
                                           .since_ns = lmcs_now_ns(),
                                           .free_bytes = lmcs_space_free_bytes(pool)};
@@ -849,6 +850,7 @@ static enum lmcs_status make_wanted(struct lmcs_pool *pool, const struct lmcs_pa
             if (batch->is_damaged[i] && turn->suspect != NULL)
                 turn->suspect(turn->context, batch->contents[i]);
             *worked |= status == LMCS_OK && !batch->is_damaged[i] && !batch->has_no_room[i];
+            batch->is_any_left |= batch->is_damaged[i] || batch->has_no_room[i];
             from = batch->contents[i] + 1;
         }
     } while (status == LMCS_OK && batch->done > 0 && from != 0);
@@ -866,7 +868,7 @@ enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_pari
     if (status == LMCS_OK && (*worked || turn->wait == NULL || !must_wait(pool, turn->wait))) {
         status = make_wanted(pool, turn, &batch, &passed, &made, error);
         if (turn->wait != NULL)
-            note_wait(pool, batch.too_large != UINT64_MAX, made, turn->wait);
+            note_wait(pool, batch.is_any_left, made, turn->wait);
         *worked |= made;
     }
     return unless_full(&batch, lmcs_passed_over(&passed, status, error), error);

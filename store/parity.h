@@ -31,9 +31,9 @@ enum lmcs_status lmcs_parity_look(struct lmcs_pool *pool, uint64_t content, cons
 enum lmcs_status lmcs_parity_mend(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
                                   unsigned char *stored, uint64_t *units, struct lmcs_error *error);
 
-/* What found no room is not tried again before there is more of it, or some time has passed. All zeros at first. */
+/* What is left is not tried again before there is more room, or some time has passed. All zeros at first. */
 struct lmcs_parity_wait {
-    uint64_t wait_ns; /* 0: all found room */
+    uint64_t wait_ns; /* 0: all found room, and none was damaged */
     uint64_t since_ns;
     uint64_t free_bytes; /* then */
 };

@@ -686,6 +686,32 @@ static void parity_that_finds_no_room(void **state)
     state_free(noise);
 }
 
+/* Nor is what is damaged, and nobody has mended or noted, read each time. */
+static void parity_of_what_is_damaged(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_parity_wait wait = {.wait_ns = 0};
+    struct asked asked = {.calls = 0};
+    const struct lmcs_parity_turn turn = {.all = true, .go_on = count_asked, .context = &asked, .wait = &wait};
+    bool worked;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=1+1", &err));
+    take_noise(pool, 2, 6);
+    struct lmcs_content first = record_of(pool, "run", 1, "noise"), second = record_of(pool, "run", 2, "noise");
+    damage_content(place->pool, &first, 5, 1);
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(worked && !has_parity(pool, first.id) && has_parity(pool, second.id) && wait.wait_ns > 0);
+    asked = (struct asked){.calls = 0};
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(!worked && asked.bytes == 0);
+    damage_content(place->pool, &first, 5, 1); /* as it was */
+    wait.since_ns -= wait.wait_ns;
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(worked && has_parity(pool, first.id) && wait.wait_ns == 0);
+    expect_clean(pool);
+    close_pool(pool);
+}
+
 /* What is damaged when parity is made of it gets it once it has been mended. */
 static void parity_waits_for_repair(void **state)
 {
@@ -723,6 +749,7 @@ int main(void)
         IN_MEMORY(parity_and_a_budget),
         IN_MEMORY(no_room_for_parity),
         IN_MEMORY(parity_that_finds_no_room),
+        IN_MEMORY(parity_of_what_is_damaged),
         IN_MEMORY(parity_waits_for_repair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
