@@ -135,7 +135,7 @@ static size_t forge_payloads(struct lmcs_pool *pool, size_t most)
     return count;
 }
 
-/* More extents than one transaction trims are not what their records say: those behind them are trimmed all the same. */
+/* More extents than one transaction trims are not what their records say: those behind them are trimmed as well. */
 static void unsound_extents_keep_no_other(void **state)
 {
     enum { COUNT = 24, UNSOUND = 18 };
