@@ -1276,7 +1276,7 @@ uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep)
     return (dead > keep ? dead - keep : 0) + unsure;
 }
 
-/* Gives back all that can be; false: there is nothing. What is left out, its record being damaged, is in no one's way. */
+/* Gives back all that can be; false: there is nothing. What has a damaged record is left out. */
 static bool has_trimmed(struct lmcs_pool *pool)
 {
     struct lmcs_error ignored;
