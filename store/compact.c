@@ -65,7 +65,8 @@ struct lmcs_compactor {
     unsigned paused;
     uint64_t compacted_contents;
     char error[256];
-    struct lmcs_scrub_turn scrub;        /* the thread's own */
+    struct lmcs_scrub_turn scrub; /* the thread's own, as is ... */
+    struct lmcs_parity_wait parity;
     struct lmcs_known_lines known_lines; /* under `round` */
 };
 
@@ -107,8 +108,7 @@ struct round {
     uint64_t suspects[MOST_SUSPECTS]; /* contents that were found damaged, they or what they rest on */
     size_t suspect_count;
     uint64_t since_ns; /* when it began, or the first of those that follow one another until nothing is left to do */
-    bool is_damaged;   /* something was passed over, and what is wrong with it */
-    struct lmcs_error damage;
+    struct lmcs_passed passed; /* what is damaged: its like had their turn */
 };
 
 /* ---- Politeness ---- */
@@ -179,12 +179,15 @@ static bool is_of_one_content(struct round *round, uint64_t content, enum lmcs_s
 /* Nor must damaged metadata of one shelf, base or extent keep the others from their turn: it is said at the end. */
 static enum lmcs_status unless_damaged(struct round *round, enum lmcs_status status, const struct lmcs_error *error)
 {
-    if (status != LMCS_DAMAGED)
-        return status;
-    if (!round->is_damaged && error != NULL)
-        round->damage = *error;
-    round->is_damaged = true;
-    return LMCS_OK;
+    return lmcs_pass_over(&round->passed, status, error);
+}
+
+static enum lmcs_status unless_shelf_damaged(struct round *round, uint64_t shelf_id, enum lmcs_status status,
+                                             struct lmcs_error *error)
+{
+    if (status == LMCS_DAMAGED && !round->passed.any)
+        lmcs_shelf_blame(round->pool, shelf_id, error);
+    return unless_damaged(round, status, error);
 }
 
 /* ---- Release ---- */
@@ -647,7 +650,7 @@ static enum lmcs_status code_shelf(struct round *round, uint64_t shelf_id, struc
     struct lmcs_txn txn;
     uint64_t number = 0;
     round->count = 0;
-    enum lmcs_status linked = unless_damaged(round, link_shelf(round, shelf_id, error), error);
+    enum lmcs_status linked = unless_shelf_damaged(round, shelf_id, link_shelf(round, shelf_id, error), error);
     if (linked != LMCS_OK)
         return linked;
     enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
@@ -678,7 +681,7 @@ static enum lmcs_status code_round(struct round *round, struct lmcs_error *error
         status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
         lmcs_txn_end(&txn);
         for (size_t i = 0; status == LMCS_OK && i < got; i++)
-            status = unless_damaged(round, code_shelf(round, ids[i], error), error);
+            status = unless_shelf_damaged(round, ids[i], code_shelf(round, ids[i], error), error);
         first = got > 0 ? ids[got - 1] + 1 : 0;
     } while (status == LMCS_OK && got == 64);
     return status;
@@ -1048,9 +1051,13 @@ static bool parity_may_go_on(void *context, uint64_t bytes)
 /* For what is not about to be stored otherwise: when nothing else is left to do. */
 static enum lmcs_status make_parity(struct round *round, struct lmcs_error *error)
 {
+    const struct lmcs_parity_turn turn = {.go_on = parity_may_go_on,
+                                          .suspect = suspect,
+                                          .context = round,
+                                          .wait = round->background ? &round->compactor->parity : NULL};
     bool worked = false;
-    enum lmcs_status status = lmcs_parity_turn(round->pool, false, parity_may_go_on, suspect, round, &worked, error);
-    round->worked |= worked && status == LMCS_OK;
+    enum lmcs_status status = lmcs_parity_turn(round->pool, &turn, &worked, error);
+    round->worked |= worked;
     return status;
 }
 
@@ -1129,12 +1136,7 @@ static enum lmcs_status run_until_idle(struct round *round, struct lmcs_error *e
         if (status == LMCS_OK)
             status = go_on(round, 1, 1, error);
     } while (status == LMCS_OK && round->worked);
-    if (status == LMCS_OK && round->is_damaged) {
-        status = LMCS_DAMAGED;
-        if (error != NULL)
-            *error = round->damage;
-    }
-    return status;
+    return lmcs_passed_over(&round->passed, status, error);
 }
 
 enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress, struct lmcs_error *error)

@@ -97,3 +97,22 @@ void lmcs_error_prefix(struct lmcs_error *error, const char *format, ...)
     memcpy(error->message, prefix, length);
     error->message[sizeof error->message - 1] = '\0';
 }
+
+enum lmcs_status lmcs_pass_over(struct lmcs_passed *passed, enum lmcs_status status, const struct lmcs_error *error)
+{
+    if (status != LMCS_DAMAGED)
+        return status;
+    if (!passed->any && error != NULL)
+        passed->first = *error;
+    passed->any = true;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_passed_over(const struct lmcs_passed *passed, enum lmcs_status status, struct lmcs_error *error)
+{
+    if (status != LMCS_OK || !passed->any)
+        return status;
+    if (error != NULL)
+        *error = passed->first;
+    return LMCS_DAMAGED;
+}

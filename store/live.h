@@ -87,6 +87,7 @@ struct lmcs_live_space {
     bool is_old;              /* any page may be such a one: there was no memory to note which */
     struct lmcs_live_freed *freed;
     size_t freed_count;
+    size_t freed_next; /* to be looked at, when there are too many to look at all */
     size_t freed_capacity;
     uint64_t object_bytes;
 };

@@ -23,8 +23,10 @@
 #include "space.h"
 #include "tree.h"
 
-#define LEAST_OBJECT ((uint64_t)1 << 20)
-#define MOST_OBJECT  ((uint64_t)64 << 20)
+#define LEAST_OBJECT  ((uint64_t)1 << 20)
+#define MOST_OBJECT   ((uint64_t)64 << 20)
+
+#define ASKED_AT_ONCE 16u /* of what was given back, whether anyone needs it */
 
 /* ---- Ranges ---- */
 
@@ -265,34 +267,61 @@ static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const s
     return cut_freed(freed, first, end);
 }
 
-/* Enters what no reader needs any more. A range is not what was pinned: it may have grown since, or been joined. */
-static void settle_freed(struct lmcs_pool *pool)
+/*
+ * Enters one, unless a reader needs it: then the next one has its place. Of a range the pages before and behind what is
+ * pinned come last. It is not what was pinned: it may have grown since, or been joined.
+ */
+static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
 {
     struct lmcs_live_space *space = &pool->live->space;
-    size_t kept = 0;
+    const struct lmcs_live_freed freed = space->freed[i];
+    uint64_t first, end;
+    if (freed.epoch > safe)
+        return false;
+    if (!freed.is_cell && lmcs_lease_find_pin(pool->lease, freed.range.offset, freed.range.bytes, &first, &end)) {
+        const struct lmcs_live_freed piece = split_freed(space, &freed, first, end);
+        space->freed[i] = piece;
+        return false;
+    }
+    space->freed[i] = space->freed[--space->freed_count];
+    if (freed.is_cell) {
+        free_cell(pool, freed.range.offset, freed.range.bytes);
+    } else {
+        lmcs_live_unback(pool, freed.range.offset, freed.backed);
+        add_range(&space->pages, freed.range.offset, freed.range.bytes);
+    }
+    return true;
+}
+
+/* From one on, until so many have to wait; gives the next one. */
+static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_t most)
+{
+    while (i < pool->live->space.freed_count && most > 0)
+        if (!settle_one(pool, safe, i)) {
+            i++;
+            most--;
+        }
+    return i;
+}
+
+/*
+ * Each question is one to the kernel. A child may keep all that it has seen, for as long as it lives: so only the last
+ * one is asked for each time, which may be new, and some of the others in turn; all of them before the pool grows.
+ */
+static void settle_freed(struct lmcs_pool *pool, bool all)
+{
+    struct lmcs_live_space *space = &pool->live->space;
     if (space->freed_count == 0)
         return;
-    uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->epoch), first, end;
-    for (size_t i = 0; i < space->freed_count; i++) { /* also those that are split off meanwhile */
-        struct lmcs_live_freed freed = space->freed[i];
-        bool waits = freed.epoch > safe;
-        if (!waits && !freed.is_cell &&
-            lmcs_lease_find_pin(pool->lease, freed.range.offset, freed.range.bytes, &first, &end)) {
-            freed = split_freed(space, &freed, first, end);
-            waits = true;
-        }
-        if (waits) {
-            space->freed[kept++] = freed;
-            continue;
-        }
-        if (freed.is_cell) {
-            free_cell(pool, freed.range.offset, freed.range.bytes);
-        } else {
-            lmcs_live_unback(pool, freed.range.offset, freed.backed);
-            add_range(&space->pages, freed.range.offset, freed.range.bytes);
-        }
+    const uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->epoch);
+    if (all || space->freed_count <= ASKED_AT_ONCE) {
+        settle_from(pool, safe, 0, SIZE_MAX);
+        return;
     }
-    space->freed_count = kept;
+    settle_from(pool, safe, space->freed_count - 1, SIZE_MAX); /* and what is split off it */
+    space->freed_next = settle_from(pool, safe, space->freed_next, ASKED_AT_ONCE);
+    if (space->freed_next >= space->freed_count)
+        space->freed_next = 0;
 }
 
 static void give(struct lmcs_pool *pool, struct lmcs_live_freed freed)
@@ -302,7 +331,7 @@ static void give(struct lmcs_pool *pool, struct lmcs_live_freed freed)
         !lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
         return; /* found again when the pool is opened next */
     space->freed[space->freed_count++] = freed;
-    settle_freed(pool);
+    settle_freed(pool, false);
 }
 
 void lmcs_live_give(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed)
@@ -392,7 +421,10 @@ static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struc
 
 enum lmcs_status lmcs_live_take(struct lmcs_pool *pool, uint64_t bytes, uint64_t *offset, struct lmcs_error *error)
 {
-    settle_freed(pool);
+    settle_freed(pool, false);
+    if (take_best(&pool->live->space.pages, bytes, offset))
+        return LMCS_OK;
+    settle_freed(pool, true);
     if (take_best(&pool->live->space.pages, bytes, offset))
         return LMCS_OK;
     enum lmcs_status status = add_object(pool, bytes, error);
@@ -409,7 +441,7 @@ bool lmcs_live_take_at(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uint64_t *offset, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
-    settle_freed(pool);
+    settle_freed(pool, false);
     if (take_best(&space->cells, bytes, offset))
         return LMCS_OK;
     uint64_t pages = lmcs_page_up(bytes), at;
@@ -555,7 +587,7 @@ enum lmcs_status lmcs_live_space_end(struct lmcs_pool *pool, struct lmcs_error *
     if (status == LMCS_OK)
         status = free_later(pool, &space->cells, true, error);
     if (status == LMCS_OK)
-        settle_freed(pool);
+        settle_freed(pool, true);
     return status;
 }
 

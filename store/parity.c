@@ -24,10 +24,13 @@
 #include "shelf.h"
 #include "tree.h"
 
-#define PIECE_BYTES ((uint64_t)256 << 10) /* of a column, that are coded at once */
-#define BATCH       64u
-#define BATCH_BYTES ((uint64_t)64 << 20)
-#define MOST_ROWS   (LMCS_MAX_PARITY_DATA + LMCS_MAX_PARITY)
+#define PIECE_BYTES      ((uint64_t)256 << 10) /* of a column, that are coded at once */
+#define BATCH            64u
+#define BATCH_BYTES      ((uint64_t)64 << 20)
+#define MOST_ROWS        (LMCS_MAX_PARITY_DATA + LMCS_MAX_PARITY)
+
+#define SHORTEST_WAIT_NS ((uint64_t)2 * 1000000000) /* for room */
+#define LONGEST_WAIT_NS  ((uint64_t)64 * 1000000000)
 
 /* How a payload is cut. */
 struct shape {
@@ -156,8 +159,10 @@ struct making {
     struct shape shape;
     struct lmcs_content made; /* its parts */
     uint64_t table_check;
+    uint64_t read_bytes;
     bool worthwhile;
-    bool is_damaged; /* parity is to be made of it once it has been mended */
+    bool is_damaged;  /* parity is to be made of it once it has been mended */
+    bool has_no_room; /* and of this once there is some */
 };
 
 static enum lmcs_status make_piece(struct making *m, const struct coder *coder, struct columns *columns,
@@ -186,15 +191,21 @@ static enum lmcs_status make_piece(struct making *m, const struct coder *coder, 
     return status;
 }
 
+/* What was taken for it, and for nothing else since. */
+static void give_room_back(struct making *m)
+{
+    while (m->made.df.part_count > 0)
+        lmcs_region_shrink(m->region, m->made.parts[--m->made.df.part_count].offset, 0);
+}
+
 static enum lmcs_status write_parity(struct making *m, struct lmcs_error *error)
 {
     const struct shape *shape = &m->shape;
     struct columns columns = {.memory = NULL};
     struct coder *coder = malloc(sizeof *coder);
     uint64_t *table = malloc(shape->table);
-    enum lmcs_status status = coder == NULL || table == NULL || !columns_new(&columns, shape)
-                                  ? lmcs_fail_memory(error)
-                                  : lmcs_payload_take(m->region, shape->total, &m->made, error);
+    enum lmcs_status status =
+        coder == NULL || table == NULL || !columns_new(&columns, shape) ? lmcs_fail_memory(error) : LMCS_OK;
     if (status == LMCS_OK)
         coder_init(coder, shape);
     for (uint64_t first = 0; status == LMCS_OK && first < shape->stripes; first += PIECE_BYTES / shape->unit)
@@ -212,14 +223,29 @@ static enum lmcs_status write_parity(struct making *m, struct lmcs_error *error)
     return status;
 }
 
-/* Pins the content and writes its parity, if what is stored is sound: parity of damage would keep it. */
-static enum lmcs_status make_one(struct making *m, uint64_t content, uint32_t data, uint32_t parity,
+/* Scans what is pinned and writes its parity, if what is stored is sound: parity of damage would keep it. */
+static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *error)
+{
+    struct lmcs_scan scan = {.blocks = 0};
+    struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, &m->of);
+    m->read_bytes = m->of.df.stored_bytes;
+    enum lmcs_status status = lmcs_scan(&bytes, &m->of, &m->identity, NULL, &scan, error);
+    m->is_damaged = status == LMCS_OK && !lmcs_scan_is_clean(&scan);
+    if (status == LMCS_OK && !m->is_damaged) {
+        status = write_parity(m, error);
+        m->worthwhile = status == LMCS_OK;
+    }
+    lmcs_scan_free(&scan);
+    return status;
+}
+
+/* Makes the parity of one content, unless it takes `too_large` or more. Room is taken first: without it, nothing is
+ * read. */
+static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs_wanted_df wanted, uint64_t too_large,
                                  struct lmcs_error *error)
 {
     struct lmcs_txn txn;
-    struct lmcs_scan scan = {.blocks = 0};
     bool found = false;
-    m->worthwhile = m->is_damaged = false;
     enum lmcs_status status = lmcs_txn_read(m->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
@@ -232,15 +258,15 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, uint32_t da
     lmcs_txn_end(&txn);
     if (status != LMCS_OK || !found)
         return status;
-    struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, &m->of);
-    status = lmcs_scan(&bytes, &m->of, &m->identity, NULL, &scan, error);
-    m->shape = shape_of(m->of.df.stored_bytes, data, parity);
-    m->is_damaged = status == LMCS_OK && !lmcs_scan_is_clean(&scan);
-    if (status == LMCS_OK && !m->is_damaged) {
-        status = write_parity(m, error);
-        m->worthwhile = status == LMCS_OK;
-    }
-    lmcs_scan_free(&scan);
+    m->shape = shape_of(m->of.df.stored_bytes, wanted.data, wanted.parity);
+    status = m->shape.total < too_large ? lmcs_payload_take(m->region, m->shape.total, &m->made, error)
+                                        : lmcs_fail(error, LMCS_FULL, 0, "no room for %llu bytes of parity",
+                                                    (unsigned long long)m->shape.total);
+    m->has_no_room = status == LMCS_FULL;
+    if (status == LMCS_OK)
+        status = scan_and_write(m, error);
+    if (!m->worthwhile)
+        give_room_back(m);
     lmcs_payload_unpin(m->pool->lease, &m->of);
     return status;
 }
@@ -266,27 +292,33 @@ static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool
     return lmcs_parity_put(txn, m->of.id, &record, error);
 }
 
-/*
- * One commit for all of a batch. What has gone, or has no bytes of its own, is no longer asked for either; what is
- * damaged, or was stored anew meanwhile, still is.
- */
-static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region *region, struct making *items,
-                                     const uint64_t *contents, size_t count, size_t *entered, struct lmcs_error *error)
+static bool is_left(const struct making *item)
+{
+    return item->is_damaged || item->has_no_room;
+}
+
+/* *bad gets the index of the item whose records are damaged, when LMCS_DAMAGED is of one. */
+static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *region, const struct making *items,
+                                   const uint64_t *contents, size_t count, size_t *entered, size_t *bad,
+                                   struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     *entered = 0;
-    enum lmcs_status status = lmcs_heap_sync(pool->heap, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_write(pool, &txn, error);
+    *bad = SIZE_MAX;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     for (size_t i = 0; status == LMCS_OK && i < count; i++) {
         bool done = false;
+        if (is_left(&items[i]))
+            continue;
         if (items[i].worthwhile)
             status = enter(&txn, &items[i], &done, error);
         *entered += done;
-        if (status == LMCS_OK && !items[i].is_damaged && done == items[i].worthwhile)
+        if (status == LMCS_OK && done == items[i].worthwhile)
             status = lmcs_parity_want(&txn, contents[i], 0, 0, error);
+        if (status == LMCS_DAMAGED)
+            *bad = i;
     }
     if (status == LMCS_OK)
         status = lmcs_region_commit(&txn, region, error);
@@ -294,6 +326,30 @@ static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region 
         return lmcs_txn_commit(&txn, error);
     lmcs_txn_end(&txn);
     return status;
+}
+
+/*
+ * One commit for all of a batch. What has gone, or has no bytes of its own, is no longer asked for either; what is
+ * damaged, found no room, or was stored anew meanwhile, still is.
+ */
+static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region *region, struct making *items,
+                                     const uint64_t *contents, size_t count, size_t *entered, struct lmcs_error *error)
+{
+    size_t bad;
+    *entered = 0;
+    for (;;) {
+        size_t left = 0;
+        while (left < count && is_left(&items[left]))
+            left++;
+        if (left == count) /* nothing to commit */
+            return LMCS_OK;
+        enum lmcs_status status = lmcs_heap_sync(pool->heap, error);
+        if (status == LMCS_OK)
+            status = try_commit(pool, region, items, contents, count, entered, &bad, error);
+        if (status != LMCS_DAMAGED || bad == SIZE_MAX)
+            return status;
+        items[bad].is_damaged = true;
+    }
 }
 
 /* What is made at once; and what came of it. */
@@ -304,7 +360,11 @@ struct parity_batch {
     bool leaves_share; /* of the pool's room, for the compactor */
     size_t done;       /* of the first contents, as many as fit */
     size_t entered;
+    uint64_t too_large; /* the least that found no room; UINT64_MAX: all did; */
+    struct lmcs_error full;
     bool is_damaged[BATCH];
+    bool has_no_room[BATCH];
+    bool is_any_left; /* of this batch, or one before it */
 };
 
 static enum lmcs_status make_batch(struct lmcs_pool *pool, struct parity_batch *batch,
@@ -324,32 +384,49 @@ static enum lmcs_status make_batch(struct lmcs_pool *pool, struct parity_batch *
     for (size_t i = 0; status == LMCS_OK && i < batch->count && bytes < BATCH_BYTES; i++) {
         items[i] = (struct making){.pool = pool, .region = &region};
         items[i].of.id = contents[i];
-        status = make_one(&items[i], contents[i], wanted[i].data, wanted[i].parity, error);
+        status = make_one(&items[i], contents[i], wanted[i], batch->too_large, error);
         items[i].is_damaged |= status == LMCS_DAMAGED;
-        if (status == LMCS_DAMAGED || status == LMCS_NOT_FOUND) /* of this one alone */
+        if (items[i].has_no_room && items[i].shape.total < batch->too_large) {
+            if (error != NULL && batch->too_large == UINT64_MAX)
+                batch->full = *error;
+            batch->too_large = items[i].shape.total;
+        }
+        if (status == LMCS_DAMAGED || status == LMCS_NOT_FOUND || items[i].has_no_room) /* of this one alone */
             status = LMCS_OK;
         if (status == LMCS_OK) {
-            bytes += items[i].shape.stored_bytes;
-            batch->is_damaged[i] = items[i].is_damaged;
+            bytes += items[i].read_bytes;
             batch->done++;
         }
-        if (go_on != NULL && !go_on(context, items[i].shape.stored_bytes))
+        if (go_on != NULL && !go_on(context, items[i].read_bytes))
             break;
     }
-    if (batch->done > 0 && (status == LMCS_OK || status == LMCS_FULL)) {
-        enum lmcs_status committed = commit_batch(pool, &region, items, contents, batch->done, &batch->entered, error);
-        status = status == LMCS_OK ? committed : status;
+    if (status == LMCS_OK)
+        status = commit_batch(pool, &region, items, contents, batch->done, &batch->entered, error);
+    for (size_t i = 0; i < batch->done; i++) {
+        batch->is_damaged[i] = items[i].is_damaged;
+        batch->has_no_room[i] = items[i].has_no_room;
     }
     lmcs_region_end(&region);
     free(items);
     return status;
 }
 
+/* The status, when all found room. */
+static enum lmcs_status unless_full(const struct parity_batch *batch, enum lmcs_status status, struct lmcs_error *error)
+{
+    if (status != LMCS_OK || batch->too_large == UINT64_MAX)
+        return status;
+    if (error != NULL)
+        *error = batch->full;
+    return LMCS_FULL;
+}
+
 enum lmcs_status lmcs_parity_make(struct lmcs_pool *pool, uint64_t content, uint32_t data, uint32_t parity, bool *made,
                                   struct lmcs_error *error)
 {
-    struct parity_batch batch = {.contents = {content}, .wanted = {{data, parity}}, .count = 1};
-    enum lmcs_status status = make_batch(pool, &batch, NULL, NULL, error);
+    struct parity_batch batch = {
+        .contents = {content}, .wanted = {{data, parity}}, .count = 1, .too_large = UINT64_MAX};
+    enum lmcs_status status = unless_full(&batch, make_batch(pool, &batch, NULL, NULL, error), error);
     *made = status == LMCS_OK && batch.entered == 1;
     return status;
 }
@@ -658,11 +735,14 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
         lmcs_txn_end(&txn);
         return status;
     }
-    *worked = true;
-    return lmcs_txn_commit(&txn, error);
+    status = lmcs_txn_commit(&txn, error);
+    *worked = status == LMCS_OK;
+    return status;
 }
 
-static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, bool *worked, struct lmcs_error *error)
+/* What a damaged shelf has is not noted, and the others have their turn. */
+static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_passed *passed, bool *worked,
+                                 struct lmcs_error *error)
 {
     uint64_t ids[64], first = 0;
     size_t got = 64;
@@ -674,12 +754,16 @@ static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, bool *worked,
             return status;
         status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
         lmcs_txn_end(&txn);
-        for (size_t i = 0; status == LMCS_OK && i < got; i++)
+        for (size_t i = 0; status == LMCS_OK && i < got; i++) {
             for (bool more = true; status == LMCS_OK && more;) {
                 more = false;
                 status = note_shelf(pool, ids[i], all, &more, error);
                 *worked |= more;
             }
+            if (status == LMCS_DAMAGED)
+                lmcs_shelf_blame(pool, ids[i], error);
+            status = lmcs_pass_over(passed, status, error);
+        }
         first = got > 0 ? ids[got - 1] + 1 : 0;
     }
     return status;
@@ -706,9 +790,9 @@ static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cur
     return LMCS_OK;
 }
 
-/* The first contents, from a number on, for which parity is wanted. */
+/* The first contents, from a number on, for which parity is wanted; without those of which a note is damaged. */
 static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struct parity_batch *batch,
-                                    struct lmcs_error *error)
+                                    struct lmcs_passed *passed, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_cursor *cursor;
@@ -722,7 +806,7 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
                                   (struct lmcs_key_df){0, from}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0 &&
                batch->count < BATCH) {
-            status = add_wanted(&txn, cursor, batch, error);
+            status = lmcs_pass_over(passed, add_wanted(&txn, cursor, batch, error), error);
             if (status == LMCS_OK)
                 status = lmcs_cursor_next(cursor, error);
         }
@@ -732,27 +816,60 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, bool all, bool (*go_on)(void *context, uint64_t bytes),
-                                  void (*suspect)(void *context, uint64_t content), void *context, bool *worked,
+/* Whether there is no more room than when some found none, and that was a short time ago. */
+static bool must_wait(struct lmcs_pool *pool, const struct lmcs_parity_wait *wait)
+{
+    uint64_t passed_ns = lmcs_now_ns() - wait->since_ns; /* very long, when the clock was set back */
+    return wait->wait_ns > passed_ns && lmcs_space_free_bytes(pool) <= wait->free_bytes;
+}
+
+/* When nothing was made, the next wait is twice as long. */
+static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lmcs_parity_wait *wait)
+{
+    uint64_t next = made || wait->wait_ns == 0 ? SHORTEST_WAIT_NS : 2 * wait->wait_ns;
+    *wait = (struct lmcs_parity_wait){.wait_ns = 0};
+    if (is_left)
+        *wait = (struct lmcs_parity_wait){.wait_ns = next < LONGEST_WAIT_NS ? next : LONGEST_WAIT_NS,
+                                          .since_ns = lmcs_now_ns(),
+                                          .free_bytes = lmcs_space_free_bytes(pool)};
+}
+
+/* All that is wanted and finds room, batch by batch. What is damaged, or finds none, stays wanted. */
+static enum lmcs_status make_wanted(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn,
+                                    struct parity_batch *batch, struct lmcs_passed *passed, bool *worked,
+                                    struct lmcs_error *error)
+{
+    uint64_t from = 0;
+    enum lmcs_status status;
+    do {
+        status = list_wanted(pool, from, batch, passed, error);
+        if (status != LMCS_OK || batch->count == 0 || (turn->go_on != NULL && !turn->go_on(turn->context, 0)))
+            return status;
+        status = make_batch(pool, batch, turn->go_on, turn->context, error);
+        for (size_t i = 0; i < batch->done; i++) {
+            if (batch->is_damaged[i] && turn->suspect != NULL)
+                turn->suspect(turn->context, batch->contents[i]);
+            *worked |= status == LMCS_OK && !batch->is_damaged[i] && !batch->has_no_room[i];
+            batch->is_any_left |= batch->is_damaged[i] || batch->has_no_room[i];
+            from = batch->contents[i] + 1;
+        }
+    } while (status == LMCS_OK && batch->done > 0 && from != 0);
+    return status;
+}
+
+enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn, bool *worked,
                                   struct lmcs_error *error)
 {
-    struct parity_batch batch = {.leaves_share = true};
-    uint64_t from = 0;
+    struct parity_batch batch = {.leaves_share = true, .too_large = UINT64_MAX};
+    struct lmcs_passed passed = {.any = false};
+    bool made = false;
     *worked = false;
-    enum lmcs_status status = note_all(pool, all, worked, error);
-    do {
-        if (status == LMCS_OK)
-            status = list_wanted(pool, from, &batch, error);
-        if (status != LMCS_OK || batch.count == 0 || (go_on != NULL && !go_on(context, 0)))
-            return status;
-        status = make_batch(pool, &batch, go_on, context, error);
-        for (size_t i = 0; i < batch.done; i++) {
-            if (!batch.is_damaged[i])
-                *worked = true;
-            else if (suspect != NULL)
-                suspect(context, batch.contents[i]);
-            from = batch.contents[i] + 1; /* what is damaged stays wanted */
-        }
-    } while (status == LMCS_OK && batch.done > 0 && from != 0);
-    return status;
+    enum lmcs_status status = note_all(pool, turn->all, &passed, worked, error);
+    if (status == LMCS_OK && (*worked || turn->wait == NULL || !must_wait(pool, turn->wait))) {
+        status = make_wanted(pool, turn, &batch, &passed, &made, error);
+        if (turn->wait != NULL)
+            note_wait(pool, batch.is_any_left, made, turn->wait);
+        *worked |= made;
+    }
+    return unless_full(&batch, lmcs_passed_over(&passed, status, error), error);
 }

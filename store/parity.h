@@ -31,14 +31,27 @@ enum lmcs_status lmcs_parity_look(struct lmcs_pool *pool, uint64_t content, cons
 enum lmcs_status lmcs_parity_mend(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
                                   unsigned char *stored, uint64_t *units, struct lmcs_error *error);
 
+/* What is left is not tried again before there is more room, or some time has passed. All zeros at first. */
+struct lmcs_parity_wait {
+    uint64_t wait_ns; /* 0: all found room, and none was damaged */
+    uint64_t since_ns;
+    uint64_t free_bytes; /* then */
+};
+
+struct lmcs_parity_turn {
+    bool all;                                     /* of all snapshots; else of those that the compactor is done with */
+    bool (*go_on)(void *context, uint64_t bytes); /* may be NULL; false: to stop */
+    void (*suspect)(void *context, uint64_t content); /* told of what is damaged; may be NULL */
+    void *context;
+    struct lmcs_parity_wait *wait; /* NULL: everything is tried */
+};
+
 /*
- * What policies ask for: notes the contents of snapshots that were not looked at yet (`all`: of all snapshots; else
- * those that the compactor is done with), and makes parity for what is noted, out of the room that captures may take.
- * `suspect` (may be NULL) is told of what is damaged, of which parity is wanted once it has been mended. *worked:
- * something was done.
+ * What policies ask for: notes the contents of snapshots that were not looked at yet, and makes parity for what is
+ * noted, out of the room that captures may take. *worked: something was done. What is damaged, a shelf or a content,
+ * and what there is no room for, is passed over, and wanted on: then LMCS_DAMAGED, where metadata is, or LMCS_FULL.
  */
-enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, bool all, bool (*go_on)(void *context, uint64_t bytes),
-                                  void (*suspect)(void *context, uint64_t content), void *context, bool *worked,
+enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn, bool *worked,
                                   struct lmcs_error *error);
 
 #endif

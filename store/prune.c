@@ -493,6 +493,7 @@ enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when wh
                                  struct lmcs_error *error)
 {
     uint64_t ids[SHELVES_AT_ONCE], first = 0;
+    struct lmcs_passed passed = {.any = false};
     size_t got = 0;
     enum lmcs_status status;
     *removed = 0;
@@ -503,9 +504,13 @@ enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when wh
             return status;
         status = lmcs_shelf_ids(&txn, first, ids, SHELVES_AT_ONCE, &got, error);
         lmcs_txn_end(&txn);
-        for (size_t i = 0; status == LMCS_OK && i < got; i++)
+        for (size_t i = 0; status == LMCS_OK && i < got; i++) {
             status = prune_shelf(pool, ids[i], when, held, removed, error);
+            if (status == LMCS_DAMAGED)
+                lmcs_shelf_blame(pool, ids[i], error);
+            status = lmcs_pass_over(&passed, status, error);
+        }
         first = got > 0 ? ids[got - 1] + 1 : 0;
     } while (status == LMCS_OK && got == SHELVES_AT_ONCE && first > 0);
-    return status;
+    return lmcs_passed_over(&passed, status, error);
 }

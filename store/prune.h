@@ -19,7 +19,8 @@ enum lmcs_prune_when {
 
 /*
  * Prunes by the policies of all shelves that no capture has, and of `held` (may be NULL), which the caller has.
- * *removed gets how many snapshots went.
+ * *removed gets how many snapshots went. A shelf that is damaged keeps what it has, and the others have their turn:
+ * then LMCS_DAMAGED, with the first one's name.
  */
 enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when when, const char *held, uint64_t *removed,
                                  struct lmcs_error *error);

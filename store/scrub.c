@@ -758,8 +758,9 @@ static bool show_parity(void *context, uint64_t bytes)
 /* What policies want parity of, the newest snapshots included: nothing else is going on with them now. */
 static enum lmcs_status make_parity(struct scrubbing *s, struct lmcs_error *error)
 {
+    const struct lmcs_parity_turn turn = {.all = true, .go_on = show_parity, .context = s};
     bool worked;
-    enum lmcs_status status = lmcs_parity_turn(s->pool, true, show_parity, NULL, s, &worked, error);
+    enum lmcs_status status = lmcs_parity_turn(s->pool, &turn, &worked, error);
     if (status == LMCS_OK && s->stopped)
         status = lmcs_fail(error, LMCS_CANCELLED, 0, "%s: the scrub was stopped before its end", s->pool->path);
     return status;
@@ -783,7 +784,8 @@ enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_opti
     enum lmcs_status status = check_options(pool, options, &local);
     if (status == LMCS_OK && options->repair)
         status = lmcs_mender_open(pool, options->from, options->from_count, &s.mender, &local);
-    if (status == LMCS_OK)
+    const bool begun = status == LMCS_OK;
+    if (begun)
         status = options->address_count > 0 ? scrub_addresses(&s, &local) : scrub_pass(&s, &local);
     if (status == LMCS_OK && options->repair && options->address_count == 0 && s.report.is_whole)
         status = make_parity(&s, &local);
@@ -791,7 +793,7 @@ enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_opti
         status = LMCS_FULL;
         local = s.full;
     }
-    if (status == LMCS_OK || status == LMCS_CANCELLED || status == LMCS_FULL) {
+    if (begun) { /* what was found is told, whatever ended it */
         struct lmcs_error later;
         enum lmcs_status told = tell_all(&s, &later);
         if (told == LMCS_OK)
@@ -816,13 +818,17 @@ enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_opti
 
 /* ---- In the background ---- */
 
-/* The shortest time that a policy gives for all to be read once (0: none does), and what a pass counts for. */
+/*
+ * The shortest time that a policy gives for all to be read once (0: none does), and what a pass counts for. Of what
+ * shelf the policy can't be read is said at the end, LMCS_DAMAGED: what the others' ask for holds.
+ */
 static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, uint64_t *pass_bytes,
                                     struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     uint64_t ids[64], first = 0;
     size_t got = 64;
+    struct lmcs_passed passed = {.any = false};
     *seconds = 0;
     enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
@@ -832,18 +838,18 @@ static enum lmcs_status find_period(struct lmcs_pool *pool, uint64_t *seconds, u
         status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
         for (size_t i = 0; status == LMCS_OK && i < got; i++) {
             struct lmcs_shelf shelf;
-            struct lmcs_policy policy;
+            struct lmcs_policy policy = {.scrub_seconds = 0};
             status = lmcs_shelf_load(&txn, ids[i], &shelf, error);
-            if (status != LMCS_OK)
-                break;
-            lmcs_shelf_policy(&shelf, &policy);
+            if (status == LMCS_OK)
+                lmcs_shelf_policy(&shelf, &policy);
             if (policy.scrub_seconds > 0 && (*seconds == 0 || policy.scrub_seconds < *seconds))
                 *seconds = policy.scrub_seconds;
+            status = lmcs_pass_over(&passed, status, error);
         }
         first = got > 0 ? ids[got - 1] + 1 : 0;
     }
     lmcs_txn_end(&txn);
-    return status;
+    return lmcs_passed_over(&passed, status, error);
 }
 
 static void load_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn, uint64_t now)
@@ -874,10 +880,11 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
 {
     struct lmcs_scrub_options options;
     uint64_t seconds, pass_bytes = 0, now = lmcs_now_ns();
-    enum lmcs_status status = find_period(pool, &seconds, &pass_bytes, error);
+    struct lmcs_passed passed = {.any = false};
+    enum lmcs_status status = lmcs_pass_over(&passed, find_period(pool, &seconds, &pass_bytes, error), error);
     if (status != LMCS_OK || seconds == 0) {
         turn->is_loaded = false;
-        return status;
+        return lmcs_passed_over(&passed, status, error);
     }
     if (!turn->is_loaded)
         load_turn(pool, turn, now);
@@ -886,7 +893,7 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     turn->due_bytes += (double)pass_bytes / (double)seconds * ((double)(now - turn->at_ns) / 1e9);
     turn->at_ns = now;
     if (turn->due_bytes <= 0)
-        return LMCS_OK;
+        return lmcs_passed_over(&passed, LMCS_OK, error);
     lmcs_scrub_options_init(&options);
     struct scrubbing s = {
         .pool = pool, .options = &options, .serial = true, .go_on = go_on, .go_on_context = context, .started_ns = now};
@@ -911,7 +918,7 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
         turn->due_bytes = 0;
     if (status == LMCS_OK && (pass.ended || s.report.damages > 0 || now - turn->saved_ns >= SAVE_NS))
         status = save_turn(pool, turn, pass.ended, error);
-    return status;
+    return lmcs_passed_over(&passed, status, error);
 }
 
 enum lmcs_status lmcs_scrub_chain(struct lmcs_pool *pool, uint64_t content, struct lmcs_error *error)

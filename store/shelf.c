@@ -68,6 +68,20 @@ enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_
     return status == LMCS_OK && !found ? fail_shelf(txn, id, error) : status;
 }
 
+void lmcs_shelf_blame(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    if (error == NULL || lmcs_txn_read(pool, &txn, NULL) != LMCS_OK)
+        return;
+    bool known = lmcs_shelf_load(&txn, id, &shelf, NULL) == LMCS_OK;
+    lmcs_txn_end(&txn);
+    if (known)
+        lmcs_error_prefix(error, "shelf \"%.200s\": ", shelf.name);
+    else
+        lmcs_error_prefix(error, "shelf number %llu: ", (unsigned long long)id);
+}
+
 enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf, bool *found,
                                  struct lmcs_error *error)
 {

@@ -628,7 +628,6 @@ static enum lmcs_status back_up_to(struct lmcs_region *region, struct lmcs_exten
     return status;
 }
 
-/* An extent with room for `bytes`, claimed: one that the region has (unless `other`), or a free one, or a new one. */
 /* One that could not be begun is not the region's. Where its record is not sound, it is nobody's in this opening. */
 static void leave_claimed(struct lmcs_region *region, struct lmcs_extent *extent, bool is_sound)
 {
@@ -642,6 +641,7 @@ static void leave_claimed(struct lmcs_region *region, struct lmcs_extent *extent
     pthread_mutex_unlock(&region->pool->space->lock);
 }
 
+/* An extent with room for `bytes`, claimed: one that the region has (unless `other`), or a free one, or a new one. */
 static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t bytes, bool other, bool *released,
                                         struct lmcs_extent **extent, struct lmcs_error *error)
 {
@@ -967,15 +967,27 @@ struct hole {
     uint64_t bytes;
 };
 
+/* An extent that is trimmed. */
+struct trimmed {
+    struct lmcs_extent *extent; /* claimed */
+    uint64_t offset;            /* its own: it may go */
+    uint64_t hole_bytes;        /* between what lives in it */
+    bool is_sound;
+};
+
 struct trim {
     struct lmcs_txn *txn;
+    uint64_t keep;
+    uint64_t from;           /* extents before this offset have had their turn */
     struct retired *retired; /* by offset */
     size_t retired_count;
-    struct lmcs_extent **extents; /* claimed while they are trimmed */
-    size_t extent_count;
+    struct trimmed *items;
+    size_t count;
+    size_t sound_count;
     struct hole *holes;
     size_t hole_count;
     size_t hole_capacity;
+    struct lmcs_passed *passed;
 };
 #define TRIM_EXTENTS 16 /* in one transaction */
 
@@ -1062,31 +1074,39 @@ static uint64_t dead_bytes(const struct lmcs_extent *extent, uint64_t keep)
  * Claims extents to trim: free ones as far as they exceed `keep`, then those with holes, and, once after the pool was
  * opened, all those to which a crash may have left more than their records speak of. Under the lock.
  */
-static void choose_extents(struct lmcs_space *space, uint64_t keep, struct trim *trim)
+static void choose_extents(struct lmcs_space *space, struct trim *trim)
 {
     uint64_t warm = 0;
-    for (size_t i = 0; i < space->count && trim->extent_count < TRIM_EXTENTS; i++) {
+    for (size_t i = 0; i < space->count && trim->count < TRIM_EXTENTS; i++) {
         struct lmcs_extent *extent = space->extents[i];
-        uint64_t dead = dead_bytes(extent, keep);
-        bool enough = dead >= 16 * LMCS_PAGE_BYTES, stays = enough && warm + dead <= keep;
+        uint64_t dead = dead_bytes(extent, trim->keep);
+        bool enough = dead >= 16 * LMCS_PAGE_BYTES, stays = enough && warm + dead <= trim->keep;
         if (extent->claimed)
             continue;
         warm += stays ? dead : 0;
-        if ((!enough || stays) && !extent->unsure)
+        if (((!enough || stays) && !extent->unsure) || extent->offset < trim->from)
             continue;
         extent->leave = (!enough || stays) && extent->now.punched_bytes == 0;
         extent->claimed = true;
         extent->trim = trim;
-        trim->extents[trim->extent_count++] = extent;
+        trim->items[trim->count++] = (struct trimmed){.extent = extent, .offset = extent->offset};
     }
+    if (trim->count > 0)
+        trim->from = trim->items[trim->count - 1].offset + 1;
 }
 
-static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent, uint64_t keep,
-                                  struct lmcs_error *error)
+/* Whether file space behind what lives in an extent, which is to be filled next, goes as well. */
+static bool is_cut(const struct trim *trim, const struct lmcs_extent *extent)
 {
-    struct lmcs_space *space = trim->txn->pool->space;
+    return !is_empty(extent) && trim->keep == 0 && lmcs_page_up(extent->committed_cursor) < extent->now.backed;
+}
+
+/* Looks at an extent, and adds its holes. */
+static enum lmcs_status look_into(struct trim *trim, struct trimmed *item, struct lmcs_error *error)
+{
+    struct lmcs_extent *extent = item->extent;
     bool whole = is_empty(extent);
-    uint64_t total = 0, behind = lmcs_page_up(extent->now.backed), last = extent_end(extent);
+    uint64_t behind = lmcs_page_up(extent->now.backed), last = extent_end(extent);
     uint64_t tail = extent->committed_cursor < extent->now.backed ? extent->committed_cursor : extent->now.backed;
     enum lmcs_status status = lmcs_space_check_none(trim->txn, whole ? extent->now.first : tail, last, error);
     if (status != LMCS_OK)
@@ -1096,26 +1116,47 @@ static enum lmcs_status note_trim(struct trim *trim, struct lmcs_extent *extent,
     if (extent->leave)
         return LMCS_OK;
     if (!whole)
-        status = find_holes(trim, extent, &total, error);
+        status = find_holes(trim, extent, &item->hole_bytes, error);
     else if (!add_hole(trim, extent->now.first, extent->now.backed - extent->now.first))
         status = lmcs_fail_memory(error);
     uint64_t end = lmcs_page_up(extent->committed_cursor);
-    bool cut = !whole && keep == 0 && end < extent->now.backed;
-    if (status == LMCS_OK && cut && !add_hole(trim, end, extent->now.backed - end))
+    if (status == LMCS_OK && is_cut(trim, extent) && !add_hole(trim, end, extent->now.backed - end))
         status = lmcs_fail_memory(error);
-    if (status != LMCS_OK)
-        return status;
-    pthread_mutex_lock(&space->lock);
+    return status;
+}
+
+/* Those whose records are not sound are left as they are, and said at the end: the others are trimmed. */
+static enum lmcs_status look_into_all(struct trim *trim, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < trim->count; i++) {
+        const size_t holes = trim->hole_count;
+        status = look_into(trim, &trim->items[i], error);
+        trim->items[i].is_sound = status == LMCS_OK;
+        trim->sound_count += status == LMCS_OK;
+        if (status != LMCS_OK)
+            trim->hole_count = holes;
+        status = lmcs_pass_over(trim->passed, status, error);
+    }
+    return status;
+}
+
+/* Under the lock. */
+static void note_trim(const struct trim *trim, const struct trimmed *item)
+{
+    struct lmcs_space *space = trim->txn->pool->space;
+    struct lmcs_extent *extent = item->extent;
+    bool whole = is_empty(extent), cut = is_cut(trim, extent);
+    if (!item->is_sound || extent->leave)
+        return;
     touch(space, extent->offset);
     space->used -= extent_used(&extent->now);
     if (whole || cut)
-        extent->now.backed = extent->next.backed = whole ? extent->now.first : end;
-    extent->now.punched_bytes = extent->next.punched_bytes = total;
+        extent->now.backed = extent->next.backed = whole ? extent->now.first : lmcs_page_up(extent->committed_cursor);
+    extent->now.punched_bytes = extent->next.punched_bytes = item->hole_bytes;
     space->used += extent_used(&extent->now);
     extent->stuck_bytes = 0;
     extent->stuck_bytes = dead_bytes(extent, 1);
-    pthread_mutex_unlock(&space->lock);
-    return LMCS_OK;
 }
 
 /* One of an unusual size will hardly be wanted again. */
@@ -1137,8 +1178,10 @@ static enum lmcs_status free_odd(struct lmcs_pool *pool, struct trim *trim, stru
     if (status != LMCS_OK)
         return status;
     size_t freed = 0;
-    for (size_t i = 0; status == LMCS_OK && i < trim->extent_count && lmcs_txn_room(&txn) > 0; i++) {
-        struct lmcs_extent *extent = trim->extents[i];
+    for (size_t i = 0; status == LMCS_OK && i < trim->count && lmcs_txn_room(&txn) > 0; i++) {
+        struct lmcs_extent *extent = trim->items[i].extent;
+        if (!trim->items[i].is_sound)
+            continue;
         pthread_mutex_lock(&space->lock);
         extent->going = is_odd(space, extent);
         pthread_mutex_unlock(&space->lock);
@@ -1157,46 +1200,49 @@ static enum lmcs_status free_odd(struct lmcs_pool *pool, struct trim *trim, stru
 /*
  * One transaction's worth. The commit comes before the punching: what is recorded as backed must be. A crash between
  * the two leaves holes that are recorded and have file space, as one during a capture leaves some behind what is
- * recorded: the first trim after the pool was opened punches both.
+ * recorded: the first trim after the pool was opened punches both. *from: where it goes on.
  */
-static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *more, struct lmcs_error *error)
+static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, uint64_t *from, bool *more,
+                                  struct lmcs_passed *passed, struct lmcs_error *error)
 {
     struct lmcs_space *space = pool->space;
     struct lmcs_txn txn;
-    struct lmcs_extent *extents[TRIM_EXTENTS];
-    uint64_t offsets[TRIM_EXTENTS];
-    struct trim trim = {.txn = &txn, .extents = extents};
+    struct trimmed items[TRIM_EXTENTS];
+    struct trim trim = {.txn = &txn, .keep = keep, .from = *from, .items = items, .passed = passed};
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&space->lock);
-    choose_extents(space, keep, &trim);
+    choose_extents(space, &trim);
     pthread_mutex_unlock(&space->lock);
-    *more = trim.extent_count == TRIM_EXTENTS;
+    *from = trim.from;
+    *more = trim.count == TRIM_EXTENTS;
     status = collect_retired(&txn, false, SIZE_MAX, &trim.retired, &trim.retired_count, error);
     if (status == LMCS_OK && trim.retired_count > 0)
         qsort(trim.retired, trim.retired_count, sizeof *trim.retired, by_offset);
-    for (size_t i = 0; status == LMCS_OK && i < trim.extent_count; i++)
-        status = note_trim(&trim, extents[i], keep, error);
-    for (size_t i = 0; i < trim.extent_count; i++)
-        offsets[i] = extents[i]->offset;
-    if (status == LMCS_OK && trim.extent_count > 0)
+    if (status == LMCS_OK)
+        status = look_into_all(&trim, error);
+    pthread_mutex_lock(&space->lock);
+    for (size_t i = 0; status == LMCS_OK && i < trim.count; i++)
+        note_trim(&trim, &items[i]);
+    pthread_mutex_unlock(&space->lock);
+    if (status == LMCS_OK && trim.sound_count > 0)
         status = lmcs_txn_commit(&txn, error);
     else
         lmcs_txn_end(&txn);
     for (size_t i = 0; status == LMCS_OK && i < trim.hole_count; i++)
         lmcs_heap_punch(pool->heap, trim.holes[i].offset, trim.holes[i].bytes);
-    if (status == LMCS_OK && trim.extent_count > 0)
+    if (status == LMCS_OK && trim.sound_count > 0)
         status = free_odd(pool, &trim, error);
     pthread_mutex_lock(&space->lock);
-    for (size_t i = 0; i < trim.extent_count; i++) {
+    for (size_t i = 0; i < trim.count; i++) {
         /* Some are gone, and where one was there may be another by now: a capture's, or of another trim. */
-        struct lmcs_extent *extent = find_extent(space, offsets[i]);
+        struct lmcs_extent *extent = find_extent(space, items[i].offset);
         if (extent == NULL || extent->trim != &trim)
             continue;
         extent->claimed = false;
         extent->trim = NULL;
-        extent->unsure = extent->unsure && status != LMCS_OK;
+        extent->unsure = extent->unsure && (status != LMCS_OK || !items[i].is_sound);
     }
     pthread_mutex_unlock(&space->lock);
     free(trim.retired);
@@ -1207,10 +1253,11 @@ static enum lmcs_status trim_some(struct lmcs_pool *pool, uint64_t keep, bool *m
 enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct lmcs_error *error)
 {
     bool more = lmcs_heap_can_punch(pool->heap);
+    struct lmcs_passed passed = {.any = false};
     enum lmcs_status status = LMCS_OK;
-    while (more && status == LMCS_OK)
-        status = trim_some(pool, keep, &more, error);
-    return status;
+    for (uint64_t from = 0; more && status == LMCS_OK;)
+        status = trim_some(pool, keep, &from, &more, &passed, error);
+    return lmcs_passed_over(&passed, status, error);
 }
 
 uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep)
@@ -1229,6 +1276,16 @@ uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep)
     return (dead > keep ? dead - keep : 0) + unsure;
 }
 
+/* Gives back all that can be; false: there is nothing. What has a damaged record is left out. */
+static bool has_trimmed(struct lmcs_pool *pool)
+{
+    struct lmcs_error ignored;
+    if (lmcs_space_waste(pool, 0) == 0)
+        return false;
+    enum lmcs_status status = lmcs_space_trim(pool, 0, &ignored);
+    return status == LMCS_OK || status == LMCS_DAMAGED;
+}
+
 /* Space may be short only because free extents of other sizes, and holes, still have theirs: it is given back first. */
 enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
                                   struct lmcs_error *error)
@@ -1237,8 +1294,7 @@ enum lmcs_status lmcs_region_take(struct lmcs_region *region, uint64_t bytes, ui
     struct lmcs_error ignored;
     enum lmcs_status status = take_room(region, bytes, offset, error);
     bool some;
-    if (status != LMCS_FULL || release_some(pool, &some, &ignored) != LMCS_OK || lmcs_space_waste(pool, 0) == 0 ||
-        lmcs_space_trim(pool, 0, &ignored) != LMCS_OK)
+    if (status != LMCS_FULL || release_some(pool, &some, &ignored) != LMCS_OK || !has_trimmed(pool))
         return status;
     return take_room(region, bytes, offset, error);
 }
@@ -1252,8 +1308,7 @@ enum lmcs_status lmcs_space_charge(struct lmcs_pool *pool, uint64_t bytes, struc
     pthread_mutex_lock(&space->lock);
     enum lmcs_status status = count_need(pool, bytes, 0, true, error);
     pthread_mutex_unlock(&space->lock);
-    if (status != LMCS_FULL || release_some(pool, &some, &ignored) != LMCS_OK || lmcs_space_waste(pool, 0) == 0 ||
-        lmcs_space_trim(pool, 0, &ignored) != LMCS_OK)
+    if (status != LMCS_FULL || release_some(pool, &some, &ignored) != LMCS_OK || !has_trimmed(pool))
         return status;
     pthread_mutex_lock(&space->lock);
     status = count_need(pool, bytes, 0, true, error);

@@ -57,7 +57,10 @@ enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *d
 enum lmcs_status lmcs_space_flush(struct lmcs_txn *txn, struct lmcs_error *error);
 void lmcs_space_settle(struct lmcs_pool *pool, bool committed);
 
-/* Gives file space back that nothing lives in, but for `keep` bytes of free extents that stay warm. */
+/*
+ * Gives file space back that nothing lives in, but for `keep` bytes of free extents that stay warm. An extent whose
+ * record is not sound is left as it is, and the others have their turn: then LMCS_DAMAGED.
+ */
 enum lmcs_status lmcs_space_trim(struct lmcs_pool *pool, uint64_t keep, struct lmcs_error *error);
 /* File space that trim(keep) would give back, about. */
 uint64_t lmcs_space_waste(struct lmcs_pool *pool, uint64_t keep);

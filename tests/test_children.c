@@ -9,6 +9,7 @@
 #include "live.h"
 #include "test_live_support.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -470,6 +471,70 @@ static void live_variables_after_the_fork(void **state)
     close_pool(pool);
 }
 
+static uint64_t questions; /* whether anybody holds something */
+
+/* In front of libc's. */
+#pragma GCC visibility push(default)
+int fcntl(int fd, int command, ...)
+{
+    static int (*real)(int fd, int command, ...);
+    va_list arguments;
+    if (real == NULL)
+        real = (int (*)(int fd, int command, ...))dlsym(RTLD_NEXT, "fcntl");
+    va_start(arguments, command);
+    void *argument = va_arg(arguments, void *);
+    va_end(arguments);
+    questions += command == F_OFD_GETLK;
+    return real(fd, command, argument);
+}
+#pragma GCC visibility pop
+
+/* What a child holds of many variables is not all asked for whenever one more is erased, or made. */
+static void many_live_variables(void **state)
+{
+    enum { COUNT = 600, MOST = 100 /* questions for a variable */ };
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct sight sight = {.shown = NULL};
+    struct child child;
+    struct lmcs_live *lives[COUNT];
+    char name[16];
+    churn_live(pool);
+    uint64_t empty = used_when_compacted(pool);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        lives[i] = new_tensor(pool, name, 3000);
+    }
+    see_live(&sight, 0, lives[COUNT / 2], 1);
+    start_looking(&child, &sight);
+    questions = 0;
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        lmcs_live_close(lives[i]);
+        OK(lmcs_live_erase(pool, "run", name, &err));
+    }
+    EXPECT(questions > 0 && questions < COUNT * MOST);
+    questions = 0;
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "v%d", i);
+        struct lmcs_live *live = new_tensor(pool, name, 3000);
+        fill(live, -1);
+        lmcs_live_close(live);
+    }
+    EXPECT(questions > 0 && questions < COUNT * MOST);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "v%d", i);
+        OK(lmcs_live_erase(pool, "run", name, &err));
+    }
+    expect_right(&child);
+    assert_true(used_when_compacted(pool) >= empty + COUNT * 3000 * sizeof(float));
+    end_child(&child);
+    churn_live(pool);
+    assert_true(used_when_compacted(pool) <= empty + MIB / 2);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 /* The parent is killed: nobody could have told the next writer. */
 static void a_killed_parent(void **state)
 {
@@ -730,6 +795,7 @@ int main(void)
         IN_MEMORY(another_program),
         ON_BOTH(live_variables),
         IN_MEMORY(live_variables_after_the_fork),
+        IN_MEMORY(many_live_variables),
         ON_BOTH(a_killed_parent),
         IN_MEMORY(what_is_mapped_where),
         IN_MEMORY(without_descriptors),

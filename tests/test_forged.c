@@ -6,12 +6,14 @@
  *
  * They are made by the store's own transactions, from a pool that was sound.
  */
-#include "support.h"
+#include "test_scrub_support.h"
 
 #include <sys/wait.h>
 
-#include "content.h"
 #include "holders.h"
+#include "parity.h"
+#include "prune.h"
+#include "scrub.h"
 #include "shelf.h"
 #include "tree.h"
 
@@ -355,6 +357,120 @@ static void new_pages_that_are_shared(void **state)
     expect_soon(seal_new_pages, place->pool);
 }
 
+/* ---- A shelf among others ---- */
+
+static const char *const shelves[] = {"a", "b", "c"};
+
+/* Each with `count` snapshots of one tensor. */
+static void fill_shelves(struct lmcs_pool *pool, const char *policy, int count)
+{
+    const uint64_t bytes = 100000;
+    struct rng rng = {1};
+    for (size_t i = 0; i < 3; i++)
+        for (int k = 0; k < count; k++) {
+            struct state *one = calloc(1, sizeof *one);
+            rng_fill(&rng, state_add(one, "t", LMC_U8, 1, &bytes)->data, bytes);
+            take_snapshot(pool, shelves[i], one, k);
+            state_free(one);
+        }
+    for (size_t i = 0; i < 3; i++)
+        OK(lmcs_shelf_set_policy(pool, shelves[i], policy, &err));
+}
+
+/* An index of the first shelf becomes another; or its record's lengths are none. */
+static void break_first_shelf(struct lmcs_pool *pool, bool record)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, shelves[0], &shelf, &err));
+    lmcs_shelf_tree(&shelf, LMCS_TREE_NUMBERS)->ref = lmcs_shelf_tree(&shelf, LMCS_TREE_TIMES)->ref;
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    shelf.df.policy_bytes = LMCS_MAX_POLICY + 1;
+    if (record)
+        OK(lmcs_tree_put(&txn, LMCS_TREE_SHELVES, &txn.root.trees[LMCS_TREE_SHELVES],
+                         (struct lmcs_key_df){shelf.df.id, 0}, &shelf.df, sizeof shelf.df, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+}
+
+static bool has_parity(struct lmcs_pool *pool, uint64_t content)
+{
+    struct lmcs_txn txn;
+    struct lmcs_parity_record parity;
+    bool found;
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_parity_find(&txn, content, &parity, &found, &err));
+    lmcs_txn_end(&txn);
+    return found;
+}
+
+static void a_damaged_shelf_is_pruned_past(void **state)
+{
+    struct place *place = *state;
+    uint64_t removed;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    fill_shelves(pool, "keep=last:2", 6);
+    break_first_shelf(pool, false);
+    FAILS(LMCS_DAMAGED, lmcs_prune_pool(pool, LMCS_PRUNE_ALL, NULL, &removed, &err));
+    EXPECT(strstr(err.message, "shelf \"a\"") != NULL);
+    EXPECT(removed == 8 && shelf_info(pool, "b").snapshot_count == 2 && shelf_info(pool, "c").snapshot_count == 2);
+    FAILS(LMCS_DAMAGED, lmcs_compact(pool, NULL, &err));
+    EXPECT(strstr(err.message, "shelf \"a\"") != NULL);
+    close_pool(pool);
+}
+
+static void a_damaged_shelf_keeps_none_from_parity(void **state)
+{
+    struct place *place = *state;
+    const struct lmcs_parity_turn turn = {.all = true};
+    bool worked;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    fill_shelves(pool, "parity=1+1", 3);
+    break_first_shelf(pool, false);
+    FAILS(LMCS_DAMAGED, lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(strstr(err.message, "shelf \"a\"") != NULL && worked);
+    for (uint64_t i = 1; i <= 3; i++)
+        EXPECT(has_parity(pool, content_of(pool, "b", i, "t")) && has_parity(pool, content_of(pool, "c", i, "t")));
+    FAILS(LMCS_DAMAGED, lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(!worked);
+    close_pool(pool);
+}
+
+/* What parity fails with hides nothing of what was found before. */
+static void a_damaged_shelf_hides_no_findings(void **state)
+{
+    struct place *place = *state;
+    struct telling telling;
+    bool told = false;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    fill_shelves(pool, "parity=1+1", 3);
+    struct lmcs_content content = record_of(pool, "c", 2, "t");
+    break_first_shelf(pool, false);
+    damage_content(place->pool, &content, 5, 1);
+    FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
+    for (size_t i = 0; i < telling.count; i++)
+        told |= telling.items[i].content == content.id && strcmp(telling.items[i].holders, "c@2..2 t; ") == 0;
+    EXPECT(told && telling.report.lost == 1 && strstr(err.message, "shelf \"a\"") != NULL);
+    close_pool(pool);
+}
+
+static void a_damaged_shelf_is_scrubbed_past(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_scrub_turn turn = {.is_loaded = false};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    fill_shelves(pool, "scrub=100s", 2);
+    struct lmcs_content content = record_of(pool, "c", 2, "t");
+    break_first_shelf(pool, true);
+    damage_content(place->pool, &content, 5, 1);
+    FAILS(LMCS_DAMAGED, lmcs_scrub_turn(pool, &turn, NULL, NULL, &err)); /* nothing is due yet */
+    turn.at_ns -= (uint64_t)100 * 1000000000;
+    FAILS(LMCS_DAMAGED, lmcs_scrub_turn(pool, &turn, NULL, NULL, &err));
+    EXPECT(strstr(err.message, "the record of shelf") != NULL);
+    EXPECT(pool->root.scrub_done_ns > 0 && pool->root.lost_contents == 1);
+    close_pool(pool);
+}
+
 /* ---- Leaves out of order ---- */
 
 /* Whoever asks for the next number, and then for the next one again, comes to an end. */
@@ -392,10 +508,17 @@ static void numbers_that_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_MEMORY(payloads_that_overlap),      IN_MEMORY(counts_of_names),
-        IN_MEMORY(an_index_of_shared_pages),   ON_BOTH(a_staging_shelf_of_shared_pages),
-        IN_MEMORY(a_manifest_of_shared_pages), IN_MEMORY(new_pages_that_are_shared),
+        IN_MEMORY(payloads_that_overlap),
+        IN_MEMORY(counts_of_names),
+        IN_MEMORY(an_index_of_shared_pages),
+        ON_BOTH(a_staging_shelf_of_shared_pages),
+        IN_MEMORY(a_manifest_of_shared_pages),
+        IN_MEMORY(new_pages_that_are_shared),
         IN_MEMORY(numbers_that_come_back),
+        IN_MEMORY(a_damaged_shelf_is_pruned_past),
+        IN_MEMORY(a_damaged_shelf_keeps_none_from_parity),
+        IN_MEMORY(a_damaged_shelf_hides_no_findings),
+        IN_MEMORY(a_damaged_shelf_is_scrubbed_past),
     };
     return cmocka_run_group_tests_name("forged", tests, NULL, NULL);
 }

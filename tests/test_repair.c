@@ -632,6 +632,89 @@ static void no_room_for_parity(void **state)
     close_pool(pool);
 }
 
+struct asked {
+    unsigned calls;
+    uint64_t bytes; /* that were read */
+};
+
+static bool count_asked(void *context, uint64_t bytes)
+{
+    struct asked *asked = context;
+    asked->calls++;
+    asked->bytes += bytes;
+    return true;
+}
+
+/* What is too large keeps nothing smaller from its parity, and is not read; it is tried again when there is room. */
+static void parity_that_finds_no_room(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {5};
+    struct lmcs_parity_wait wait = {.wait_ns = 0};
+    struct asked asked = {.calls = 0};
+    const struct lmcs_parity_turn turn = {.all = true, .go_on = count_asked, .context = &asked, .wait = &wait};
+    const uint64_t bytes[] = {(uint64_t)8 << 20, 100000, (uint64_t)9 << 20, 200000};
+    static const char *const names[] = {"large", "small", "larger", "middle"};
+    struct state *noise = calloc(1, sizeof *noise);
+    for (int i = 0; i < 4; i++)
+        rng_fill(&rng, state_add(noise, names[i], LMC_U8, 1, &bytes[i])->data, bytes[i]);
+    struct lmcs_pool *pool = open_limited(place->pool, (uint64_t)64 << 20);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=1+1", &err));
+    take_snapshot(pool, "run", noise, 1);
+    uint64_t charged = 0;
+    for (uint64_t step = (uint64_t)1 << 20; lmcs_space_free_bytes(pool) > (uint64_t)6 << 20; charged += step)
+        OK(lmcs_space_charge(pool, step, &err));
+    bool worked;
+    FAILS(LMCS_FULL, lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(worked && asked.bytes < 400000 && err.bytes_needed > 0);
+    for (int i = 0; i < 4; i++)
+        EXPECT(has_parity(pool, content_of(pool, "run", 1, names[i])) == (i % 2 == 1));
+    /* Nothing has changed since. */
+    asked = (struct asked){.calls = 0};
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(!worked && asked.calls == 0);
+    /* Some time has passed; the next wait is longer. */
+    uint64_t waits = wait.wait_ns;
+    wait.since_ns -= waits;
+    FAILS(LMCS_FULL, lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(!worked && asked.calls > 0 && asked.bytes == 0 && wait.wait_ns == 2 * waits);
+    check_pool(pool);
+    lmcs_space_count(pool, -(int64_t)charged);
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(worked && wait.wait_ns == 0);
+    for (int i = 0; i < 4; i++)
+        EXPECT(has_parity(pool, content_of(pool, "run", 1, names[i])));
+    expect_clean(pool);
+    close_pool(pool);
+    state_free(noise);
+}
+
+/* Nor is what is damaged, and nobody has mended or noted, read each time. */
+static void parity_of_what_is_damaged(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_parity_wait wait = {.wait_ns = 0};
+    struct asked asked = {.calls = 0};
+    const struct lmcs_parity_turn turn = {.all = true, .go_on = count_asked, .context = &asked, .wait = &wait};
+    bool worked;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "parity=1+1", &err));
+    take_noise(pool, 2, 6);
+    struct lmcs_content first = record_of(pool, "run", 1, "noise"), second = record_of(pool, "run", 2, "noise");
+    damage_content(place->pool, &first, 5, 1);
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(worked && !has_parity(pool, first.id) && has_parity(pool, second.id) && wait.wait_ns > 0);
+    asked = (struct asked){.calls = 0};
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(!worked && asked.bytes == 0);
+    damage_content(place->pool, &first, 5, 1); /* as it was */
+    wait.since_ns -= wait.wait_ns;
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(worked && has_parity(pool, first.id) && wait.wait_ns == 0);
+    expect_clean(pool);
+    close_pool(pool);
+}
+
 /* What is damaged when parity is made of it gets it once it has been mended. */
 static void parity_waits_for_repair(void **state)
 {
@@ -668,6 +751,8 @@ int main(void)
         ON_DISK(no_room_to_mend_in),
         IN_MEMORY(parity_and_a_budget),
         IN_MEMORY(no_room_for_parity),
+        IN_MEMORY(parity_that_finds_no_room),
+        IN_MEMORY(parity_of_what_is_damaged),
         IN_MEMORY(parity_waits_for_repair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

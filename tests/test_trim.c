@@ -109,8 +109,76 @@ static void an_extent_that_follows_another_is_not_trimmed(void **state)
     state_free(large);
 }
 
+/* Says of the first extents in which nothing lives that something does; gives how many. */
+static size_t forge_payloads(struct lmcs_pool *pool, size_t most)
+{
+    const struct lmcs_space_df payload = {.bytes = LMCS_PAGE_BYTES, .content = 1};
+    uint64_t places[64];
+    size_t count = 0;
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    OK(lmcs_cursor_new(&cursor, &err));
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS], (struct lmcs_key_df){0, 0},
+                        &err));
+    for (; lmcs_cursor_valid(cursor) && count < most; OK(lmcs_cursor_next(cursor, &err))) {
+        struct lmcs_object_df df;
+        memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+        if (df.kind == LMCS_OBJECT_EXTENT && df.live_bytes + df.retired_bytes == 0 && df.backed > df.first)
+            places[count++] = df.first;
+    }
+    lmcs_cursor_free(cursor);
+    for (size_t i = 0; i < count; i++)
+        OK(lmcs_tree_put(&txn, LMCS_TREE_SPACE, &txn.root.trees[LMCS_TREE_SPACE], (struct lmcs_key_df){places[i], 0},
+                         &payload, sizeof payload, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    return count;
+}
+
+/* More extents than one transaction trims are not what their records say: those behind them are trimmed as well. */
+static void unsound_extents_keep_no_other(void **state)
+{
+    enum { COUNT = 24, UNSOUND = 18 };
+    const uint64_t bytes = (uint64_t)2 << 20, limit = (uint64_t)100 << 20;
+    struct place *place = *state;
+    struct rng rng = {2};
+    struct lmcs_pool *pool = open_limited(place->pool, limit);
+    struct state *small = state_weights(&rng, 1, 1000);
+    for (int i = 0; i < COUNT; i++) {
+        struct state *one = calloc(1, sizeof *one);
+        rng_fill(&rng, state_add(one, "t", LMC_U8, 1, &bytes)->data, bytes);
+        take_snapshot(pool, "run", one, i);
+        state_free(one);
+    }
+    take_snapshot(pool, "run", small, COUNT);
+    for (uint64_t i = 1; i <= COUNT; i++)
+        OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
+    struct lmcs_txn txn;
+    size_t released = 0;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_space_release(&txn, 1000, &released, &err));
+    uint64_t slabs = txn.root.slab_bytes;
+    OK(lmcs_txn_commit(&txn, &err));
+    EXPECT(released >= COUNT && forge_payloads(pool, UNSOUND) == UNSOUND);
+    uint64_t used = lmcs_space_used(pool), left = limit - used - slabs;
+    EXPECT(left < limit && lmcs_space_waste(pool, 0) >= COUNT * bytes);
+    /* What the sound ones give back is there for who needs it. */
+    OK(lmcs_space_charge(pool, left, &err));
+    EXPECT(lmcs_space_used(pool) <= used + left - 2 * bytes);
+    lmcs_space_count(pool, -(int64_t)left);
+    EXPECT(lmcs_space_waste(pool, 0) >= UNSOUND * bytes);
+    FAILS(LMCS_DAMAGED, lmcs_space_trim(pool, 0, &err));
+    EXPECT(lmcs_space_used(pool) >= UNSOUND * bytes);
+    FAILS(LMCS_DAMAGED, lmcs_compact(pool, NULL, &err));
+    EXPECT(strstr(err.message, "a payload lies at") != NULL);
+    expect_snapshot(pool, "run", COUNT + 1, small);
+    close_pool(pool);
+    state_free(small);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {ON_BOTH(an_extent_that_follows_another_is_not_trimmed)};
+    const struct CMUnitTest tests[] = {ON_BOTH(an_extent_that_follows_another_is_not_trimmed),
+                                       ON_BOTH(unsound_extents_keep_no_other)};
     return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
 }

@@ -235,10 +235,10 @@ MUTANTS = [
         "store/space.c",
         [
             (
-                "    if (status == LMCS_OK && trim.extent_count > 0)\n        status = lmcs_txn_commit(&txn, error);\n",
+                "    if (status == LMCS_OK && trim.sound_count > 0)\n        status = lmcs_txn_commit(&txn, error);\n",
                 "    for (size_t i = 0; status == LMCS_OK && i < trim.hole_count; i++)\n"
                 "        lmcs_heap_punch(pool->heap, trim.holes[i].offset, trim.holes[i].bytes);\n"
-                "    if (status == LMCS_OK && trim.extent_count > 0)\n        status = lmcs_txn_commit(&txn, error);\n",
+                "    if (status == LMCS_OK && trim.sound_count > 0)\n        status = lmcs_txn_commit(&txn, error);\n",
             )
         ],
     ),
