@@ -529,17 +529,19 @@ const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint6
 
 void lmcs_media_bring(const void *at, uint64_t bytes)
 {
-    unsigned char there[LMC_BLOCK_BYTES / LMCS_PAGE_BYTES + 2];
-    uintptr_t first = (uintptr_t)at & ~(uintptr_t)(LMCS_PAGE_BYTES - 1);
-    size_t length = (size_t)((uintptr_t)at - first + bytes);
-    size_t pages = (length + LMCS_PAGE_BYTES - 1) / LMCS_PAGE_BYTES;
-    if (pages > sizeof there || mincore((void *)first, length, there) != 0)
-        return;
-    for (size_t i = 0; i < pages; i++)
-        if ((there[i] & 1) == 0) {
-            madvise((void *)first, length, MADV_WILLNEED);
+    unsigned char there[4096];
+    const uintptr_t first = (uintptr_t)at & ~(uintptr_t)(LMCS_PAGE_BYTES - 1), end = (uintptr_t)at + bytes;
+    for (uintptr_t from = first; from < end; from += sizeof there * LMCS_PAGE_BYTES) {
+        const size_t pages = (size_t)((end - from + LMCS_PAGE_BYTES - 1) / LMCS_PAGE_BYTES);
+        const size_t some = pages < sizeof there ? pages : sizeof there;
+        if (mincore((void *)from, some * LMCS_PAGE_BYTES, there) != 0)
             return;
-        }
+        for (size_t i = 0; i < some; i++)
+            if ((there[i] & 1) == 0) {
+                madvise((void *)from, (size_t)(end - from), MADV_WILLNEED);
+                return;
+            }
+    }
 }
 
 static enum lmcs_status map_fixed(const struct lmcs_media *media, uint64_t offset, uint64_t bytes, void *where,

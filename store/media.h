@@ -59,8 +59,8 @@ void lmcs_media_foresee(struct lmcs_media *media, const struct lmcs_redo *redo);
 /* Address of bytes in a read-only shared mapping of the whole pool; NULL when they are not inside. */
 const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint64_t bytes);
 /*
- * Mapped bytes, up to a block of the codec, will be looked at: what is not in memory is read at once, instead of a
- * little at each fault.
+ * Mapped bytes, some blocks of the codec at most, will be looked at: what is not in memory is read at once, instead of
+ * a little at each fault.
  */
 void lmcs_media_bring(const void *at, uint64_t bytes);
 /*

@@ -24,6 +24,7 @@
 #include "guard.h"
 
 #define HEADER_AT_ONCE ((uint64_t)4 << 10) /* of a frame: with few blocks it has no more */
+#define BROUGHT_BLOCKS 8u /* of a payload of which all blocks are looked at: each question takes its time */
 
 struct link {
     const struct lmcs_content *content;
@@ -416,6 +417,7 @@ struct undoing {
     void *target; /* NULL: it is only verified */
     struct scratch *scratch;
     bool in_place;       /* payloads are read where they are mapped, and not copied */
+    bool is_brought;     /* ... and have been asked for */
     bool is_unreadable;  /* ... and the medium did not give all of it */
     const void *decoded; /* as far as it has come: what the next link is against; NULL: nothing yet */
     bool is_mapped;      /* that lies in the pool */
@@ -456,7 +458,7 @@ static const void *stored_at(const struct undoing *u, const struct link *link, u
 {
     bool in_place = u->in_place && bytes >= LMCS_ALIGNED_BYTES && !is_new(u->r, link);
     const void *mapped = in_place ? lmcs_payload_at(u->r->pool->media, link->content, at, bytes) : NULL;
-    if (mapped != NULL)
+    if (mapped != NULL && !(u->is_brought && link->content->df.part_count == 1))
         lmcs_media_bring(mapped, bytes);
     return mapped;
 }
@@ -739,6 +741,24 @@ static enum lmcs_status check_coded_block(struct step *s)
     return status;
 }
 
+/* Has the system read some blocks of a payload, from this one on, that are not in memory. */
+static void bring_blocks(const struct undoing *u, const struct link *link)
+{
+    const uint64_t blocks = lmc_block_count(u->r->raw_bytes);
+    const uint64_t last = (blocks - u->block < BROUGHT_BLOCKS ? blocks : u->block + BROUGHT_BLOCKS) - 1;
+    uint64_t at = u->block * LMC_BLOCK_BYTES, end = link->content->df.raw_bytes;
+    if (link->content->df.payload != LMCS_PAYLOAD_RAW) {
+        const uint32_t coded_bytes = lmc_frame_block(&link->frame, last, &end).coded_bytes;
+        end += coded_bytes;
+        (void)lmc_frame_block(&link->frame, u->block, &at);
+    } else if (last + 1 < blocks) {
+        end = (last + 1) * LMC_BLOCK_BYTES;
+    }
+    const void *mapped = lmcs_payload_at(u->r->pool->media, link->content, at, end - at);
+    if (mapped != NULL)
+        lmcs_media_bring(mapped, end - at);
+}
+
 /* One block of the newest links of a line, and of what it begins with when these are all. */
 static enum lmcs_status check_stored(struct undoing *u)
 {
@@ -746,6 +766,9 @@ static enum lmcs_status check_stored(struct undoing *u)
     bool all = r->stored_links == r->chain->line;
     size_t end = all ? r->chain->length : r->newest + r->stored_links;
     enum lmcs_status status = LMCS_OK;
+    for (size_t i = r->newest; u->in_place && u->block % BROUGHT_BLOCKS == 0 && i < end; i++)
+        bring_blocks(u, &r->links[i]);
+    u->is_brought = true;
     u->why = NULL;
     u->is_unreadable = false;
     for (size_t i = r->newest; status == LMCS_OK && i < end; i++) {
