@@ -226,7 +226,10 @@ struct lmcs_shelf_info {
     char origin_shelf[LMCS_MAX_NAME + 1]; /* ... and its shelf, as it is or was called */
 };
 
-/* Calls `visit` for each shelf, by name; stops when it returns false. No lmcs function may be called from within. */
+/*
+ * Calls `visit` for each shelf, by name; stops when it returns false. No lmcs function may be called from within.
+ * LMCS_DAMAGED when one can't be read, after the others were visited.
+ */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
                                                          bool (*visit)(void *context,
                                                                        const struct lmcs_shelf_info *info),

@@ -244,6 +244,7 @@ static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live
 {
     struct cli_shelves shelves;
     enum lmcs_status status = cli_shelves(cli, &shelves);
+    status = status == LMCS_DAMAGED ? LMCS_OK : status;
     for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
         struct lmcs_live_usage usage = {0};
         status = lmcs_live_usage(cli->pool, shelves.infos[i].name, &usage, &cli->error);
@@ -253,7 +254,7 @@ static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live
         live->bytes += usage.bytes;
     }
     free(shelves.infos);
-    return status == LMCS_DAMAGED ? LMCS_OK : status;
+    return status;
 }
 
 static enum lmcs_status run(struct cli *cli)
