@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include "compact.h"
+#include "error.h"
 #include "scrub.h"
 #include "shelf.h"
 #include "space.h"
@@ -49,27 +50,43 @@ static uint64_t free_for_reader(const struct lmcs_pool *pool, const struct lmcs_
     return available;
 }
 
+static void count_shelf(const struct lmcs_shelf *shelf, struct lmcs_pool_info *info)
+{
+    if ((shelf->df.flags & LMCS_SHELF_STAGING) != 0)
+        return;
+    info->shelf_count++;
+    uint64_t raw = shelf->df.latest > shelf->df.keep_raw ? shelf->df.latest - shelf->df.keep_raw : 0;
+    if (raw > shelf->df.compacted)
+        info->compaction_backlog += raw - shelf->df.compacted;
+}
+
+/* Those that are damaged are counted apart; behind a list that is, there may be more. */
 static enum lmcs_status count_shelves(struct lmcs_txn *txn, struct lmcs_pool_info *info, struct lmcs_error *error)
 {
     uint64_t ids[64], first = 0;
     size_t got;
+    struct lmcs_passed passed = {.any = false};
+    struct lmcs_error why;
+    enum lmcs_status status, listed;
     do {
-        enum lmcs_status status = lmcs_shelf_ids(txn, first, ids, 64, &got, error);
+        listed = lmcs_shelf_ids(txn, first, ids, 64, &got, &why);
+        info->damaged_shelves += listed == LMCS_DAMAGED;
+        status = lmcs_pass_over(&passed, listed, &why);
         for (size_t i = 0; status == LMCS_OK && i < got; i++) {
             struct lmcs_shelf shelf;
-            status = lmcs_shelf_load(txn, ids[i], &shelf, error);
-            if (status != LMCS_OK || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
-                continue;
-            info->shelf_count++;
-            uint64_t raw = shelf.df.latest > shelf.df.keep_raw ? shelf.df.latest - shelf.df.keep_raw : 0;
-            if (raw > shelf.df.compacted)
-                info->compaction_backlog += raw - shelf.df.compacted;
+            enum lmcs_status loaded = lmcs_shelf_load(txn, ids[i], &shelf, &why);
+            info->damaged_shelves += loaded == LMCS_DAMAGED;
+            status = lmcs_pass_over(&passed, loaded, &why);
+            if (loaded == LMCS_OK)
+                count_shelf(&shelf, info);
         }
-        if (status != LMCS_OK)
-            return status;
         first = got > 0 ? ids[got - 1] + 1 : 0;
-    } while (got == 64);
-    return LMCS_OK;
+    } while (status == LMCS_OK && listed == LMCS_OK && got == 64);
+    if (passed.any)
+        snprintf(info->damage, sizeof info->damage, "%s", passed.first.message);
+    if (status != LMCS_OK && error != NULL)
+        *error = why;
+    return status;
 }
 
 enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *info, struct lmcs_error *error)

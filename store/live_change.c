@@ -622,6 +622,12 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     like.df.bytes = bytes;
     if (bytes > old)
         return grow(body, &like, parts, error);
+    if (bytes < old && body->handles > 1) /* where the others' addresses end, pages would go */
+        return lmcs_fail(
+            error, LMCS_IN_USE, 0,
+            "%s: live tensor \"%.200s\" can't be made smaller: it is open %u times more in this process, and "
+            "who has it open may look at what would be cut off; close those first",
+            body->pool->path, like.name, body->handles - 1);
     struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
     if (record == NULL)
         return LMCS_NO_MEMORY;

@@ -167,7 +167,11 @@ struct lmcs_pool_info {
     uint64_t lost_contents;     /* of which something is lost */
     uint64_t parity_bytes;      /* of live_bytes */
     uint32_t format_version;
+    uint64_t
+        damaged_shelves; /* whose records, or place in the list, can't be read: they are in no count of shelves ... */
+    char damage[1024];   /* ... nor in the backlog; "" or what the first one's damage is */
 };
+/* A damaged shelf keeps nothing else from being told. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *info,
                                                         struct lmcs_error *error);
 /* Sets the pool's own limit; 0: none. LMCS_INVALID below what is used. */
@@ -222,7 +226,10 @@ struct lmcs_shelf_info {
     char origin_shelf[LMCS_MAX_NAME + 1]; /* ... and its shelf, as it is or was called */
 };
 
-/* Calls `visit` for each shelf, by name; stops when it returns false. No lmcs function may be called from within. */
+/*
+ * Calls `visit` for each shelf, by name; stops when it returns false. No lmcs function may be called from within.
+ * LMCS_DAMAGED when one can't be read, after the others were visited.
+ */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
                                                          bool (*visit)(void *context,
                                                                        const struct lmcs_shelf_info *info),

@@ -808,35 +808,43 @@ enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
     struct lmcs_shelf_info *infos = NULL;
     size_t count = 0, got = 0;
     uint64_t first = 0;
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    struct lmcs_error why = {.status = LMCS_OK};
+    struct lmcs_passed passed = {.any = false};
+    enum lmcs_status status = lmcs_pool_check(pool, false, error), listed;
     if (status == LMCS_OK)
         status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
     do {
         uint64_t ids[64];
-        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
+        listed = lmcs_shelf_ids(&txn, first, ids, 64, &got, &why);
+        status = lmcs_pass_over(&passed, listed, &why);
         struct lmcs_shelf_info *grown = status == LMCS_OK ? realloc(infos, (count + got + 1) * sizeof *infos) : NULL;
         if (status == LMCS_OK && grown == NULL)
-            status = lmcs_fail_memory(error);
+            status = lmcs_fail_memory(&why);
         if (grown != NULL)
             infos = grown;
         for (size_t i = 0; status == LMCS_OK && i < got; i++) {
             struct lmcs_shelf shelf;
-            status = lmcs_shelf_load(&txn, ids[i], &shelf, error);
-            if (status != LMCS_OK || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
+            status = lmcs_shelf_load(&txn, ids[i], &shelf, &why);
+            if (status == LMCS_OK && (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
                 continue;
-            status = fill_shelf_info(&txn, &shelf, &infos[count++], error);
+            if (status == LMCS_OK)
+                status = fill_shelf_info(&txn, &shelf, &infos[count], &why);
+            count += status == LMCS_OK;
+            status = lmcs_pass_over(&passed, status, &why);
         }
         first = got > 0 ? ids[got - 1] + 1 : 0;
-    } while (status == LMCS_OK && got == 64 && first > 0);
+    } while (status == LMCS_OK && listed == LMCS_OK && got == 64 && first > 0);
     lmcs_txn_end(&txn);
+    if (status != LMCS_OK && error != NULL)
+        *error = why;
     if (status == LMCS_OK && count > 0)
         qsort(infos, count, sizeof *infos, by_name);
     for (size_t i = 0; status == LMCS_OK && i < count && visit(context, &infos[i]); i++)
         ;
     free(infos);
-    return status;
+    return lmcs_passed_over(&passed, status, error);
 }
 
 /* ---- Changes ---- */

@@ -44,6 +44,12 @@ struct lmcs_extent {
     bool live_known; /* what lives in it, for it has been empty since the pool was opened */
     uint64_t stuck_bytes; /* dead, but in pages of which something lives: what the last trim could not give back */
     uint64_t committed_cursor;
+    struct untrimmed {
+        bool any; /* a trim's commit is under way: if it fails, nothing is punched, and this was right */
+        uint64_t backed;
+        uint64_t punched_bytes;
+        uint64_t stuck_bytes;
+    } untrimmed;
 };
 
 struct lmcs_space {
@@ -925,6 +931,20 @@ enum lmcs_status lmcs_space_flush(struct lmcs_txn *txn, struct lmcs_error *error
     return status;
 }
 
+/* A trim that has failed leaves what it found: before others have the lock of metadata, and put it in a record. */
+static void settle_trim(struct lmcs_space *space, struct lmcs_extent *extent, bool committed)
+{
+    const struct untrimmed *was = &extent->untrimmed;
+    if (was->any && !committed) {
+        space->used -= extent_used(&extent->now);
+        extent->now.backed = was->backed;
+        extent->now.punched_bytes = was->punched_bytes;
+        extent->stuck_bytes = was->stuck_bytes;
+        space->used += extent_used(&extent->now);
+    }
+    extent->untrimmed.any = false;
+}
+
 void lmcs_space_settle(struct lmcs_pool *pool, bool committed)
 {
     struct lmcs_space *space = pool->space;
@@ -936,6 +956,7 @@ void lmcs_space_settle(struct lmcs_pool *pool, bool committed)
     for (size_t i = 0; i < space->count; i++) {
         struct lmcs_extent *extent = space->extents[i];
         bool remove = committed ? extent->going : extent->fresh;
+        settle_trim(space, extent, committed);
         if (committed && extent->touched) {
             uint64_t cursor = extent->now.cursor, backed = extent->now.backed;
             extent->now = extent->next;
@@ -1150,6 +1171,7 @@ static void note_trim(const struct trim *trim, const struct trimmed *item)
     if (!item->is_sound || extent->leave)
         return;
     touch(space, extent->offset);
+    extent->untrimmed = (struct untrimmed){true, extent->now.backed, extent->now.punched_bytes, extent->stuck_bytes};
     space->used -= extent_used(&extent->now);
     if (whole || cut)
         extent->now.backed = extent->next.backed = whole ? extent->now.first : lmcs_page_up(extent->committed_cursor);

@@ -15,6 +15,7 @@
 
 #include "lmcstore_live.h"
 #include "refuse.h"
+#include "space.h"
 
 /* ---- The calls ---- */
 
@@ -588,6 +589,55 @@ static void mappings_refused_to_the_compactor(void **state)
     state_free(scene.now);
 }
 
+/* What a trim that fails has not given back is counted as before: as it is when the pool is opened again. */
+static void a_trim_that_fails_counts_nothing(void **state)
+{
+    static const enum refusal refusals[] = {MEMORY, PUBLISHING};
+    const uint64_t bytes = (uint64_t)3 << 20;
+    struct place *place = *state;
+    struct rng rng = {8};
+    struct state *small = state_weights(&rng, 2, 1000), *large = state_copy(small);
+    rng_fill(&rng, state_add(large, "large", LMC_U8, 1, &bytes)->data, bytes);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        struct lmcs_txn txn;
+        size_t released = 0;
+        take_snapshot(pool, "run", large, 1);
+        uint64_t number = shelf_info(pool, "run").latest, used;
+        take_snapshot(pool, "run", small, 2);
+        OK(lmcs_snapshot_remove(pool, "run", number, false, NULL, &err));
+        OK(lmcs_txn_write(pool, &txn, &err));
+        OK(lmcs_space_release(&txn, 1000, &released, &err));
+        OK(lmcs_txn_commit(&txn, &err));
+        bool any = true;
+        long failed = 0;
+        for (long n = 0; any; n++) {
+            used = lmcs_space_used(pool);
+            refuse(refusals[i], n, false);
+            enum lmcs_status status = lmcs_space_trim(pool, 0, &err);
+            refuse_no_more();
+            any = failures > 0;
+            failed += status != LMCS_OK;
+            EXPECT(status == LMCS_OK || (any && fits(refusals[i], status)));
+            if (status == LMCS_OK)
+                continue;
+            uint64_t counted = lmcs_space_used(pool);
+            EXPECT(n > 0 || counted == used);
+            take_snapshot(pool, "run", small, 3); /* which records what is counted */
+            counted = lmcs_space_used(pool);
+            close_pool(pool);
+            pool = open_quiet(place->pool);
+            EXPECT(lmcs_space_used(pool) == counted);
+        }
+        EXPECT(failed > 0);
+        check_pool(pool);
+    }
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(large);
+    state_free(small);
+}
+
 /* libpmemobj would end the process by the first sync that fails: the disk is asked before. */
 static void disks_that_fail_when_a_pool_is_opened(void **state)
 {
@@ -616,6 +666,7 @@ int main(void)
                                        ON_DISK(writes_refused),
                                        ON_DISK(a_failed_sync_is_everyones),
                                        ON_DISK(mappings_refused_to_the_compactor),
+                                       ON_DISK(a_trim_that_fails_counts_nothing),
                                        ON_DISK(disks_that_fail_when_a_pool_is_opened)};
     return cmocka_run_group_tests_name("failures", tests, NULL, NULL);
 }

@@ -454,6 +454,31 @@ static void a_damaged_shelf_hides_no_findings(void **state)
     close_pool(pool);
 }
 
+static bool append_name(void *context, const struct lmcs_shelf_info *info)
+{
+    strcat(strcat(context, info->name), " ");
+    return true;
+}
+
+static void a_damaged_shelf_keeps_nothing_else_from_being_told(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    fill_shelves(pool, "", 2);
+    EXPECT(pool_info(pool).damaged_shelves == 0 && pool_info(pool).damage[0] == '\0');
+    break_first_shelf(pool, true);
+    struct lmcs_pool_info info = pool_info(pool);
+    EXPECT(info.shelf_count == 2 && info.damaged_shelves == 1 && info.snapshot_count == 6 && info.used_bytes > 0);
+    EXPECT(strstr(info.damage, "the record of shelf") != NULL);
+    char names[64] = "";
+    FAILS(LMCS_DAMAGED, lmcs_shelf_list(pool, append_name, names, &err));
+    EXPECT(strcmp(names, "b c ") == 0 && strstr(err.message, "the record of shelf") != NULL);
+    close_pool(pool);
+    OK(lmcs_pool_open(place->pool, LMCS_OPEN_READ, NULL, &pool, &err));
+    EXPECT(pool_info(pool).shelf_count == 2 && pool_info(pool).damaged_shelves == 1);
+    close_pool(pool);
+}
+
 static void a_damaged_shelf_is_scrubbed_past(void **state)
 {
     struct place *place = *state;
@@ -519,6 +544,7 @@ int main(void)
         IN_MEMORY(a_damaged_shelf_keeps_none_from_parity),
         IN_MEMORY(a_damaged_shelf_hides_no_findings),
         IN_MEMORY(a_damaged_shelf_is_scrubbed_past),
+        IN_MEMORY(a_damaged_shelf_keeps_nothing_else_from_being_told),
     };
     return cmocka_run_group_tests_name("forged", tests, NULL, NULL);
 }

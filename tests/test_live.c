@@ -285,6 +285,26 @@ static void what_was_replaced_stays_without_its_name(void **state)
 
 /* ---- Sizes ---- */
 
+static void nobody_loses_the_end_of_what_is_open(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_live *live = new_tensor(pool, "w", 100000), *other;
+    fill(live, 7);
+    OK(lmcs_live_open(pool, "run", "w", &other, &err));
+    FAILS(LMCS_IN_USE, lmcs_live_resize(live, 1, &(uint64_t){10}, &err));
+    EXPECT(strstr(err.message, "\"w\" can't be made smaller: it is open 1 times more") != NULL);
+    expect_filled(other, 7);
+    OK(lmcs_live_resize(live, 2, (const uint64_t[]){1000, 100}, &err)); /* the same bytes */
+    OK(lmcs_live_resize(live, 1, &(uint64_t){100001}, &err));
+    lmcs_live_close(other);
+    OK(lmcs_live_resize(live, 1, &(uint64_t){10}, &err));
+    EXPECT(float_count(live) == 10);
+    lmcs_live_close(live);
+    check_pool(pool);
+    close_pool(pool);
+}
+
 static void sizes_change(void **state)
 {
     struct place *place = *state;
@@ -731,6 +751,7 @@ int main(void)
         IN_MEMORY(many_at_once),
         ON_BOTH(replacing),
         ON_BOTH(what_was_replaced_stays_without_its_name),
+        ON_BOTH(nobody_loses_the_end_of_what_is_open),
         ON_BOTH(sizes_change),
         ON_BOTH(old_addresses_show_the_same),
         ON_BOTH(space_comes_back),

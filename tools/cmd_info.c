@@ -88,6 +88,10 @@ static void print_contents(const struct lmcs_pool_info *info, const struct lmcs_
     label("holds");
     printf("%" PRIu64 " snapshot%s on %" PRIu64 " shel%s, %" PRIu64 " tensor contents\n", info->snapshot_count,
            cli_s(info->snapshot_count), info->shelf_count, info->shelf_count == 1 ? "f" : "ves", info->content_count);
+    if (info->damaged_shelves) {
+        label("");
+        printf("%" PRIu64 " more shel%s, damaged\n", info->damaged_shelves, info->damaged_shelves == 1 ? "f" : "ves");
+    }
     if (live->variables) {
         label("");
         printf("%" PRIu64 " live variable%s of %s\n", live->variables, cli_s(live->variables),
@@ -223,6 +227,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     cli_json_set(json, "free_bytes", cli_json_u64(info->free_bytes));
     cli_json_set(json, "epoch", cli_json_u64(info->epoch));
     cli_json_set(json, "shelf_count", cli_json_u64(info->shelf_count));
+    cli_json_set(json, "damaged_shelves", cli_json_u64(info->damaged_shelves));
     cli_json_set(json, "snapshot_count", cli_json_u64(info->snapshot_count));
     cli_json_set(json, "content_count", cli_json_u64(info->content_count));
     cli_json_set(json, "live_variables", variables);
@@ -239,6 +244,7 @@ static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live
 {
     struct cli_shelves shelves;
     enum lmcs_status status = cli_shelves(cli, &shelves);
+    status = status == LMCS_DAMAGED ? LMCS_OK : status;
     for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
         struct lmcs_live_usage usage = {0};
         status = lmcs_live_usage(cli->pool, shelves.infos[i].name, &usage, &cli->error);
@@ -248,7 +254,7 @@ static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live
         live->bytes += usage.bytes;
     }
     free(shelves.infos);
-    return status == LMCS_DAMAGED ? LMCS_OK : status;
+    return status;
 }
 
 static enum lmcs_status run(struct cli *cli)
@@ -266,14 +272,15 @@ static enum lmcs_status run(struct cli *cli)
         cli->json = info_json(&info, &live);
     else
         print_info(&info, &live);
-    return LMCS_OK;
+    return info.damage[0] ? cli_fail(cli, LMCS_DAMAGED, 0, "%s", info.damage) : LMCS_OK;
 }
 
 const struct cli_command cmd_info = {
     .name = "info",
     .synopsis = "POOL [--json]",
     .summary = "Shows medium, space, and how many more snapshots fit",
-    .help = "Works while another process writes to the pool.",
+    .help =
+        "Works while another process writes to the pool. Fails when a shelf is damaged, after it has told the rest.",
     .options = "fj",
     .min_arguments = 1,
     .max_arguments = 1,

@@ -303,16 +303,24 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
 static enum lmcs_status list_all(struct cli *cli, json_t *json)
 {
     struct cli_shelves shelves;
-    enum lmcs_status status = cli_shelves(cli, &shelves);
-    if (status == LMCS_OK && shelves.count == 0 && !cli->options.json)
+    enum lmcs_status first = cli_shelves(cli, &shelves), status = first == LMCS_DAMAGED ? LMCS_OK : first;
+    struct lmcs_error why = cli->error;
+    if (first == LMCS_OK && shelves.count == 0 && !cli->options.json)
         printf("the pool is empty: no shelves yet\n");
-    for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
+    for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) { /* damage of one is told when all were listed */
         if (i && !cli->options.json)
             putchar('\n');
         status = list_shelf(cli, &shelves.infos[i], json);
+        if (status == LMCS_DAMAGED && first == LMCS_OK) {
+            first = status;
+            why = cli->error;
+        }
+        status = status == LMCS_DAMAGED ? LMCS_OK : status;
     }
     free(shelves.infos);
-    return status;
+    if (status == LMCS_OK && first != LMCS_OK)
+        cli->error = why;
+    return status == LMCS_OK ? first : status;
 }
 
 static enum lmcs_status list_shelves(struct cli *cli, const char *shelf)
@@ -322,7 +330,7 @@ static enum lmcs_status list_shelves(struct cli *cli, const char *shelf)
     enum lmcs_status status = shelf ? lmcs_shelf_info(cli->pool, shelf, &info, &cli->error) : LMCS_OK;
     if (status == LMCS_OK)
         status = shelf ? list_shelf(cli, &info, json) : list_all(cli, json);
-    if (status == LMCS_OK && cli->options.json) {
+    if ((status == LMCS_OK || status == LMCS_DAMAGED) && cli->options.json) {
         cli->json = json_object();
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
         cli_json_set(cli->json, "shelves", json_incref(json));

@@ -22,7 +22,7 @@ from . import _core, _numpy
 from ._arguments import address, int64, meta_json, metric_lists, milliseconds, parse_size, tag_names, within
 from ._scalars import Reader, Unpackable, loaded, pack, pack_sequence
 from ._torch import DTYPE_NAMES, Torch
-from .errors import DamagedError, ExistsError, InUseError, InvalidError, NotFoundError, UnsupportedError
+from .errors import DamagedError, ExistsError, InvalidError, NotFoundError, UnsupportedError
 from .lazy import LazyTensor
 
 if TYPE_CHECKING:
@@ -431,13 +431,7 @@ class LiveTensor(LiveVariable):
             It has grown too often, where other things lie behind it: it can lie in 16 pieces. Assign a larger one.
         """
         sizes = _shape(shape, f"live tensor {self._name!r}")
-        raw = self._core.info()
-        wanted = (*sizes, raw["shape"][-1]) if ":" in self._note else sizes
-        if math.prod(wanted) * self._item < raw["bytes"] and (self._core.exports > 0 or raw["handles"] > 1):
-            raise InUseError(
-                f"live tensor {raw['name']!r} can't be made smaller: arrays, tensors or other holders of it are there; "
-                "drop them first"
-            )
+        wanted = (*sizes, self._core.info()["shape"][-1]) if ":" in self._note else sizes
         self._core.resize(wanted)
 
     def write(self, start: int, data: Any) -> None:

@@ -92,7 +92,8 @@ struct buffer_object {
 
 struct live_object {
     PyObject_HEAD struct lmcs_live *handle;
-    unsigned exports;
+    unsigned exports; /* Buffers, and threads that are making one */
+    bool is_resizing; /* a thread is: who wants to know its size waits */
     bool read_only;
 };
 

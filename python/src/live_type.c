@@ -10,6 +10,7 @@
  */
 #include "core.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -106,15 +107,36 @@ static PyObject *live_info(struct live_object *self, PyObject *unused)
     return core_live_info_dict(&info);
 }
 
-/* The bytes in place. */
-static PyObject *live_buffer(struct live_object *self, PyObject *unused)
+/*
+ * What it is, at a time at which no thread is resizing it; with `claim` none does until the caller has. A resize holds
+ * the store's lock, for which the call waits, nearly all the time. In a child of a thread that was not the resizing one
+ * the call fails, and nobody waits.
+ */
+static enum lmcs_status info_between_sizes(struct live_object *self, bool claim, struct lmcs_live_info *info,
+                                           struct lmcs_error *error)
 {
-    (void)unused;
+    enum lmcs_status status;
+    bool was_resizing;
+    do {
+        was_resizing = self->is_resizing;
+        if (claim && !was_resizing) {
+            self->is_resizing = true;
+        }
+        WITHOUT_GIL(status, lmcs_live_info(self->handle, info, error));
+    } while (status == LMCS_OK && was_resizing);
+    if (status != LMCS_OK && claim && !was_resizing) {
+        self->is_resizing = false;
+    }
+    return status;
+}
+
+/* The bytes in place. */
+static PyObject *buffer_of(struct live_object *self)
+{
     struct core_state *state = core_state_of((PyObject *)self);
     struct lmcs_live_info info;
     struct lmcs_error error = {0};
-    enum lmcs_status status;
-    WITHOUT_GIL(status, lmcs_live_info(self->handle, &info, &error));
+    enum lmcs_status status = info_between_sizes(self, false, &info, &error);
     if (status != LMCS_OK) {
         return core_raise(state, &error);
     }
@@ -126,6 +148,16 @@ static PyObject *live_buffer(struct live_object *self, PyObject *unused)
     if (buffer != NULL) {
         core_buffer_count(buffer, &self->exports);
     }
+    return buffer;
+}
+
+/* It counts before its size is known: from then on no thread begins to make the tensor smaller. */
+static PyObject *live_buffer(struct live_object *self, PyObject *unused)
+{
+    (void)unused;
+    self->exports++;
+    PyObject *buffer = buffer_of(self);
+    self->exports--;
     return buffer;
 }
 
@@ -306,7 +338,22 @@ bool core_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim)
     return true;
 }
 
-/* Other views of it would see what is cut off: the caller looks at `exports` first. */
+/* Whether a shape has fewer bytes than the tensor; one that is too large for any has not. */
+static bool is_smaller(const struct lmcs_live_info *info, const uint64_t *shape, uint32_t ndim)
+{
+    uint64_t bytes = lmc_dtype_size((enum lmc_dtype)info->dtype);
+    bool fits = true;
+    for (uint32_t i = 0; i < ndim; i++) {
+        if (shape[i] == 0) {
+            return info->bytes > 0;
+        }
+        fits = fits && bytes <= UINT64_MAX / shape[i];
+        bytes *= fits ? shape[i] : 1;
+    }
+    return fits && bytes < info->bytes;
+}
+
+/* Views of it would see what is cut off. The store looks for other handles. */
 static PyObject *live_resize(struct live_object *self, PyObject *arg)
 {
     uint64_t shape[LMCS_MAX_DIMS];
@@ -316,7 +363,21 @@ static PyObject *live_resize(struct live_object *self, PyObject *arg)
     if (!core_shape(arg, shape, &ndim)) {
         return NULL;
     }
+    struct lmcs_live_info info;
+    status = info_between_sizes(self, true, &info, &error);
+    if (status != LMCS_OK) {
+        return core_raise(core_state_of((PyObject *)self), &error);
+    }
+    if (self->exports > 0 && is_smaller(&info, shape, ndim)) { /* under the GIL, and who counts from now on waits */
+        self->is_resizing = false;
+        char message[LMCS_MAX_NAME + 128];
+        snprintf(message, sizeof message,
+                 "live tensor '%s' can't be made smaller: arrays or tensors over its bytes are there; drop them first",
+                 info.name);
+        return core_raise_status(core_state_of((PyObject *)self), LMCS_IN_USE, message);
+    }
     WITHOUT_GIL(status, lmcs_live_resize(self->handle, ndim, shape, &error));
+    self->is_resizing = false;
     return none_or_raise((PyObject *)self, status, &error);
 }
 
@@ -377,12 +438,6 @@ static PyObject *live_address(struct live_object *self, void *unused)
     return PyLong_FromVoidPtr(lmcs_live_data(self->handle));
 }
 
-static PyObject *live_exports(struct live_object *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLong(self->exports);
-}
-
 #define METHOD(name, function, flags, doc)                        \
     {                                                             \
         name, (PyCFunction)(void (*)(void))(function), flags, doc \
@@ -409,7 +464,6 @@ static PyMethodDef live_methods[] = {
 
 static PyGetSetDef live_properties[] = {
     {"address", (getter)live_address, NULL, "Where a tensor is; 0 for a value.", NULL},
-    {"exports", (getter)live_exports, NULL, "How many Buffers of it there are.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

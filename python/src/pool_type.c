@@ -254,7 +254,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
 #define U64(field) #field, (unsigned long long)info.field
     return Py_BuildValue(
         "{s:N,s:y#,s:N,s:s,s:N,s:N,s:s,s:s,s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,"
-        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I}",
+        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:N}",
         "path", PyUnicode_DecodeFSDefault(info.path), "uuid", info.uuid, (Py_ssize_t)sizeof info.uuid, "writable",
         PyBool_FromLong(info.writable), "medium", (unsigned)info.medium < 4 ? media[info.medium] : "unknown",
         "is_persistent_memory", PyBool_FromLong(info.is_persistent_memory), "forced", PyBool_FromLong(info.forced),
@@ -266,7 +266,8 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
         U64(compaction_backlog), U64(compacted_contents), "compaction_running",
         PyBool_FromLong(info.compaction_running), "compaction_paused", PyBool_FromLong(info.compaction_paused),
         "compaction_error", info.compaction_error, U64(scrubbed_ns), "scrub_share", info.scrub_share, U64(scrub_found),
-        U64(scrub_mended), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version);
+        U64(scrub_mended), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version,
+        U64(damaged_shelves), "damage", PyUnicode_DecodeFSDefault(info.damage));
 #undef U64
 }
 

@@ -477,6 +477,44 @@ def test_counting_by_threads(shelf: lmcstore.Shelf) -> None:
     assert shelf.live["n"] == 2000 and tensor.array[2] == 2000
 
 
+def test_made_smaller_while_threads_look(shelf: lmcstore.Shelf) -> None:
+    tensor = shelf.live.tensor("w", 1 << 20, "u1")
+    until, looked, shrunk, errors = time.monotonic() + 2, 0, 0, []
+
+    def look() -> None:
+        nonlocal looked
+        try:
+            while time.monotonic() < until:
+                array = tensor.array
+                array[-1] = 1  # a signal, where it is cut off
+                looked += 1
+                del array
+                time.sleep(0.0005 * (looked % 4))
+        except BaseException as error:
+            errors.append(error)
+
+    def size() -> None:
+        nonlocal shrunk
+        try:
+            while time.monotonic() < until:
+                tensor.resize(1 << 20)
+                try:
+                    tensor.resize(10)
+                    shrunk += 1
+                except lmcstore.InUseError as error:
+                    assert "made smaller" in str(error)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=target) for target in (look, size, look, size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert looked > 0 and shrunk > 0
+
+
 def test_making_and_erasing_by_threads(shelf: lmcstore.Shelf) -> None:
     errors: list[BaseException] = []
 
