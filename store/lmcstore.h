@@ -782,6 +782,7 @@ struct lmcs_scrub_report {
     uint64_t mended;
     uint64_t lost; /* contents of which something is lost, in the whole pool, with what was known before */
     bool is_whole; /* everything has been read since the pass was begun, in this call or in samples before it */
+    uint64_t sources_unread; /* of options->from: those that are no archive or pool, or damaged */
 };
 
 /*
@@ -793,6 +794,9 @@ struct lmcs_scrub_report {
  * A pool that is open for writing remembers where a sample ended; for reading, samples begin anywhere. Progress is in
  * bytes. LMCS_OK: nothing is damaged, any more. LMCS_DAMAGED: something is, and was not mended. LMCS_READ_ONLY:
  * repair, and the pool is not open for writing. LMCS_FULL: no room to write what could be mended; what was, stays so.
+ * A source that can't be read is passed over while there are others, and ends a scrub that is otherwise OK or DAMAGED
+ * with its own status (that of the first: NOT_FOUND, DAMAGED, ...; sources_unread > 0), when all is done; when none can
+ * be read, nothing is done.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
                                                     void (*visit)(void *context,
