@@ -926,7 +926,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_list(
     const struct lmcs_progress *progress, struct lmcs_archive_info *info, struct lmcs_error *error);
 /*
  * Reads all of an archive, without a pool, and checks every record; of a file, decodes every content that does not rest
- * on an older archive, and compares its digest. LMCS_DAMAGED says where the first damage is. `info` may be NULL.
+ * on an older archive, and compares its digest; of those that do, the frames are looked at: their headers, which name
+ * the digests, and the checksums of their blocks. LMCS_DAMAGED says where the first damage is. `info` may be NULL.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_verify(int fd, const struct lmcs_progress *progress,
                                                              struct lmcs_archive_info *info, struct lmcs_error *error);
