@@ -180,3 +180,20 @@ def test_beside_a_writer(pool):
         cli("scrub", pool, "--sample", "100%", code=1)
         assert "damaged: w" in text("scrub", pool, code=1)
         cli("scrub", pool, "--repair", "--wait", "0", code=1)
+
+
+def test_a_pool_that_was_made_longer(pool_path, weights):
+    """It is refused for writing, and the message says what is wrong and what to do; that helps."""
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        store["run"].snapshot({"w": weights})
+    size = os.path.getsize(pool_path)
+    for more in (1, 4096, 3 << 20):
+        with open(pool_path, "ab") as file:
+            file.write(b"x" * more)
+        with pytest.raises(lmcstore.DamagedError, match=f"{size + more} bytes.*'truncate -s {size}'"):
+            lmcstore.open(pool_path, "r+", background=False)
+        with lmcstore.open(pool_path, "r") as store:
+            assert (np.asarray(store["run"][1]["w"]) == weights).all()
+        os.truncate(pool_path, size)
+        with lmcstore.open(pool_path, "r+", background=False) as store:
+            store["run"].snapshot({"w": weights})
