@@ -192,7 +192,7 @@ static void from_an_archive(void **state)
     free_rows(states, COUNT);
 }
 
-/* A source that can't be read leaves the work to the others, and is told of; when there is no other, nothing is done. */
+/* A source that can't be read leaves the work to the others, and is told of; without others nothing is done. */
 static void past_a_bad_source(void **state)
 {
     struct place *place = *state;
