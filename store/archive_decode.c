@@ -69,7 +69,8 @@ static enum lmcs_status open_frame(struct lmcs_decoding *d, struct lmcs_archive_
     if (lmc_frame_digest(frame, tensor->dtype, tensor->ndim, tensor->shape, &digest) != LMC_OK ||
         !same_digest(&digest, &link->content->digest))
         return fail_content(d, "its frame is not the one that its record describes", error);
-    if (frame->base_count == 1 && !same_digest(&frame->base_digest[0], &link[1].content->digest))
+    if (frame->base_count == 1 &&
+        !same_digest(&frame->base_digest[0], &d->reader->contents[link->content->bases[0] - 1].digest))
         return fail_content(d, "its frame was coded against another base", error);
     return LMCS_OK;
 }
@@ -85,7 +86,7 @@ static enum lmcs_status open_link(struct lmcs_decoding *d, struct lmcs_archive_l
     if (!lmcs_link_digest(&link->frame, tensor->ndim, tensor->shape, &digest) ||
         !same_digest(&digest, &link->content->digest))
         return fail_at(d, link->content, "a link is not the one that its record describes", error);
-    for (size_t i = 0; i < d->arrays; i++)
+    for (size_t i = 0; i < link->content->base_count; i++)
         if (!same_digest(&link->frame.base_digest[i], &d->reader->contents[link->content->bases[i] - 1].digest))
             return fail_at(d, link->content, "a link leads from another state", error);
     return LMCS_OK;
@@ -293,6 +294,34 @@ enum lmcs_status lmcs_decoding_open_newest(struct lmcs_decoding *d, const struct
 {
     *possible = take_up(d, content);
     return *possible ? open_line(d, 1, error) : LMCS_OK;
+}
+
+static enum lmcs_status look_at_blocks(struct lmcs_decoding *d, struct lmcs_archive_link *link,
+                                       struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t i = 0; status == LMCS_OK && i < lmc_block_count(d->raw_bytes); i++) {
+        uint64_t left = d->raw_bytes - i * LMC_BLOCK_BYTES, bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES, at;
+        size_t most = d->line > 0 ? lmc_link_block_bound(link->content->base_count, bytes) : lmc_block_bound(bytes);
+        size_t count = 0;
+        status = read_coded(d, link, i, most, &count, error);
+        if (status == LMCS_OK && lmc_hash64(d->coded, count, i) != lmc_frame_block(&link->frame, i, &at).coded_hash)
+            status = fail_content(d, "its bytes are not what was written (checksum)", error);
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_decoding_look(struct lmcs_decoding *d, const struct lmcs_archive_content *content,
+                                    struct lmcs_error *error)
+{
+    (void)take_up(d, content);
+    if (d->length == 0 || d->raw_bytes == 0)
+        return LMCS_OK;
+    enum lmcs_status status = make_room(d, error);
+    if (status == LMCS_OK)
+        status = d->line > 0 ? open_line(d, 1, error) : open_frame(d, &d->links[0], error);
+    bool is_own = d->links[0].content == content; /* else they are the link's, which is looked at for itself */
+    return status == LMCS_OK && is_own ? look_at_blocks(d, &d->links[0], error) : status;
 }
 
 void lmcs_decoding_close(struct lmcs_decoding *d)

@@ -43,6 +43,12 @@ enum lmcs_status lmcs_decoding_open(struct lmcs_decoding *d, const struct lmcs_a
 /* The same of a link, or what one leads to, with no more than that link's header: no block of it can be decoded. */
 enum lmcs_status lmcs_decoding_open_newest(struct lmcs_decoding *d, const struct lmcs_archive_content *content,
                                            bool *possible, struct lmcs_error *error);
+/*
+ * Looks at one that rests on what only an older archive has: at its frame's header, which has the digests of it and of
+ * that, and at the blocks as they are stored. To be closed also after a failure.
+ */
+enum lmcs_status lmcs_decoding_look(struct lmcs_decoding *d, const struct lmcs_archive_content *content,
+                                    struct lmcs_error *error);
 void lmcs_decoding_close(struct lmcs_decoding *d);
 /*
  * Decodes and checks a block of it, and of a line all that comes before it; of a link, *data is its first array. The

@@ -168,6 +168,10 @@ static enum lmcs_status decode_content(struct lmcs_decoding *d, const struct lmc
     for (uint64_t i = 0; status == LMCS_OK && *done && !comes_with && i < lmc_block_count(d->raw_bytes); i++)
         status = lmcs_decoding_block(d, i, &data, error);
     lmcs_decoding_close(d);
+    if (status == LMCS_OK && !*done) {
+        status = lmcs_decoding_look(d, content, error);
+        lmcs_decoding_close(d);
+    }
     return status;
 }
 

@@ -44,6 +44,7 @@ struct heap_map {
     uint64_t slab_bytes;      /* of those that are slabs */
     struct lmcs_root_df root; /* that has them */
     uint64_t heap_bytes;
+    uint64_t more_bytes;          /* that the file has behind it */
     struct lmcs_chunk_df *chunks; /* of one zone */
     struct object *gaps;          /* what is free, by offset */
     size_t gap_count;
@@ -234,16 +235,38 @@ static enum lmcs_status check_zone(struct heap_map *map, uint64_t zone_at, uint6
     return status == LMCS_OK ? check_chunks(map, zone_at, header[1], error) : status;
 }
 
+/* Of a poolset, or a device, the size is not that of one file. */
+static bool can_be_longer(const struct heap_map *map)
+{
+    return !lmcs_media_is_device(map->pool->media) && !lmcs_media_is_poolset(map->pool->media);
+}
+
 /* What stands in the descriptor behind its checksum. */
-static enum lmcs_status check_descriptor(const struct heap_map *map, struct lmcs_error *error)
+static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error *error)
 {
     struct lmcs_pobj_root_df root;
     enum lmcs_status status = lmcs_media_read(map->pool->media, LMCS_POBJ_ROOT, &root, sizeof root, error);
     if (status != LMCS_OK)
         return status;
-    if (root.root_bytes != LMCS_SUPERBLOCK_BYTES || root.conversion != 0 || root.heap_bytes != map->heap_bytes)
+    if (root.root_bytes != LMCS_SUPERBLOCK_BYTES || root.conversion != 0 || root.heap_bytes > map->heap_bytes ||
+        (root.heap_bytes < map->heap_bytes && !can_be_longer(map)))
         return fail_heap(map, LMCS_POBJ_ROOT, "what its header says of the root object and of its own size", error);
+    map->more_bytes = map->heap_bytes - root.heap_bytes;
+    map->heap_bytes = root.heap_bytes;
     return LMCS_OK;
+}
+
+/* When all that is in the heap is in order for the size that its header says, the file is what is wrong. */
+static enum lmcs_status check_size(const struct heap_map *map, struct lmcs_error *error)
+{
+    unsigned long long is = lmcs_media_bytes(map->pool->media), was = is - map->more_bytes;
+    return map->more_bytes == 0
+               ? LMCS_OK
+               : lmcs_fail(
+                     error, LMCS_DAMAGED, 0,
+                     "%s: the file has %llu bytes, and the pool in it %llu: something was appended to it, so "
+                     "nothing may be written to it; 'truncate -s %llu' takes that away, and mode r still reads it",
+                     map->pool->path, is, was, was);
 }
 
 static enum lmcs_status check_zones(struct heap_map *map, struct lmcs_error *error)
@@ -277,6 +300,8 @@ enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *erro
         status = check_slabs(&map, error);
     if (status == LMCS_OK) /* the slabs are what they say, so pages can be held against them */
         status = lmcs_root_check(pool, &map.root, error);
+    if (status == LMCS_OK)
+        status = check_size(&map, error);
     for (size_t i = 0; status == LMCS_OK && pool->heap != NULL && i < map.gap_count; i++)
         lmcs_heap_punch(pool->heap, map.gaps[i].offset, map.gaps[i].bytes);
     free(map.gaps);

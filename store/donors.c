@@ -77,6 +77,7 @@ struct lmcs_donors {
     bool has_neighbours; /* they have been looked for */
     struct lmc_hash *hashes;
     const char *name;
+    struct lmcs_unread unread;
 };
 
 /* ---- Lists ---- */
@@ -219,6 +220,22 @@ static void close_source(struct source *source)
     free(source->list);
 }
 
+/* Wrong use, and what ends everything, is no matter of one source. */
+static bool is_of_source(enum lmcs_status status)
+{
+    return status != LMCS_OK && status != LMCS_INVALID && status != LMCS_NO_MEMORY && status != LMCS_CANCELLED;
+}
+
+/* The first one's status, and what each of them says, as far as there is room. */
+static void note_unread(struct lmcs_unread *unread, const struct lmcs_error *error)
+{
+    if (unread->count++ == 0) {
+        unread->error = *error;
+        return;
+    }
+    lmcs_error_append(&unread->error, "; %s", error->message);
+}
+
 enum lmcs_status lmcs_donors_open(struct lmcs_pool *pool, const char *const *from, size_t from_count,
                                   struct lmcs_donors **donors, struct lmcs_error *error)
 {
@@ -233,14 +250,35 @@ enum lmcs_status lmcs_donors_open(struct lmcs_pool *pool, const char *const *fro
     made->source_count = 1;
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < from_count; i++) {
-        made->sources[made->source_count].fd = -1;
-        status = open_source(made, &made->sources[made->source_count++], from[i], error);
+        struct lmcs_error of_source;
+        struct source *source = &made->sources[made->source_count++];
+        source->fd = -1;
+        status = open_source(made, source, from[i], &of_source);
+        if (status != LMCS_OK && error != NULL)
+            *error = of_source;
+        if (is_of_source(status)) {
+            note_unread(&made->unread, &of_source);
+            close_source(source);
+            *source = (struct source){.fd = -1};
+            made->source_count--;
+            status = LMCS_OK;
+        }
+    }
+    if (status == LMCS_OK && from_count > 0 && made->unread.count == from_count) {
+        status = made->unread.error.status;
+        if (error != NULL)
+            *error = made->unread.error;
     }
     if (status == LMCS_OK)
         *donors = made;
     else
         lmcs_donors_close(made);
     return status;
+}
+
+const struct lmcs_unread *lmcs_donors_unread(const struct lmcs_donors *donors)
+{
+    return &donors->unread;
 }
 
 void lmcs_donors_close(struct lmcs_donors *donors)

@@ -7,10 +7,20 @@
 
 struct lmcs_donors;
 
-/* Opens archives and pools by their paths. */
+/* Paths that are no source: of what kind the first one's error is, and what there is to say of all. */
+struct lmcs_unread {
+    size_t count;
+    struct lmcs_error error;
+};
+
+/*
+ * Opens archives and pools by their paths. Those that can't be read are passed over, for the others may have what is
+ * asked for, and are in lmcs_donors_unread; when none can be read, that is the error.
+ */
 enum lmcs_status lmcs_donors_open(struct lmcs_pool *pool, const char *const *from, size_t from_count,
                                   struct lmcs_donors **donors, struct lmcs_error *error);
 void lmcs_donors_close(struct lmcs_donors *donors);
+const struct lmcs_unread *lmcs_donors_unread(const struct lmcs_donors *donors);
 
 /* Looks for copies of a content, until it is released or another one is asked for. None is no failure. */
 enum lmcs_status lmcs_donors_ask(struct lmcs_donors *donors, const struct lmcs_content *content,

@@ -116,3 +116,12 @@ enum lmcs_status lmcs_passed_over(const struct lmcs_passed *passed, enum lmcs_st
         *error = passed->first;
     return LMCS_DAMAGED;
 }
+
+void lmcs_error_append(struct lmcs_error *error, const char *format, ...)
+{
+    va_list arguments;
+    size_t used = strnlen(error->message, sizeof error->message - 1);
+    va_start(arguments, format);
+    vsnprintf(error->message + used, sizeof error->message - used, format, arguments);
+    va_end(arguments);
+}

@@ -24,7 +24,8 @@ struct lmcs_passed {
 };
 enum lmcs_status lmcs_pass_over(struct lmcs_passed *passed, enum lmcs_status status, const struct lmcs_error *error);
 enum lmcs_status lmcs_passed_over(const struct lmcs_passed *passed, enum lmcs_status status, struct lmcs_error *error);
-/* Puts text before a message that is there already. */
+/* Puts text behind or before a message that is there already, as much as there is room for. */
+void lmcs_error_append(struct lmcs_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void lmcs_error_prefix(struct lmcs_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -789,6 +789,7 @@ struct lmcs_scrub_report {
     uint64_t mended;
     uint64_t lost; /* contents of which something is lost, in the whole pool, with what was known before */
     bool is_whole; /* everything has been read since the pass was begun, in this call or in samples before it */
+    uint64_t sources_unread; /* of options->from: those that are no archive or pool, or damaged */
 };
 
 /*
@@ -800,6 +801,9 @@ struct lmcs_scrub_report {
  * A pool that is open for writing remembers where a sample ended; for reading, samples begin anywhere. Progress is in
  * bytes. LMCS_OK: nothing is damaged, any more. LMCS_DAMAGED: something is, and was not mended. LMCS_READ_ONLY:
  * repair, and the pool is not open for writing. LMCS_FULL: no room to write what could be mended; what was, stays so.
+ * A source that can't be read is passed over while there are others, and ends a scrub that is otherwise OK or DAMAGED
+ * with its own status (that of the first: NOT_FOUND, DAMAGED, ...; sources_unread > 0), when all is done; when none can
+ * be read, nothing is done.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
                                                     void (*visit)(void *context,
@@ -929,7 +933,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_list(
     const struct lmcs_progress *progress, struct lmcs_archive_info *info, struct lmcs_error *error);
 /*
  * Reads all of an archive, without a pool, and checks every record; of a file, decodes every content that does not rest
- * on an older archive, and compares its digest. LMCS_DAMAGED says where the first damage is. `info` may be NULL.
+ * on an older archive, and compares its digest; of those that do, the frames are looked at: their headers, which name
+ * the digests, and the checksums of their blocks. LMCS_DAMAGED says where the first damage is. `info` may be NULL.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_archive_verify(int fd, const struct lmcs_progress *progress,
                                                              struct lmcs_archive_info *info, struct lmcs_error *error);

@@ -55,6 +55,11 @@ void lmcs_mender_close(struct lmcs_mender *mender)
     free(mender);
 }
 
+const struct lmcs_unread *lmcs_mender_unread(const struct lmcs_mender *mender)
+{
+    return lmcs_donors_unread(mender->donors);
+}
+
 /* A content at work. */
 struct mending {
     struct lmcs_mender *mender;

@@ -3,6 +3,7 @@
 #ifndef LMCS_MEND_H
 #define LMCS_MEND_H
 
+#include "donors.h"
 #include "scan.h"
 #include "store.h"
 
@@ -10,11 +11,13 @@ struct lmcs_mender;
 
 /*
  * Opens the sources (archives and pools, by path) that may be asked besides what the pool itself has. A pool that is
- * this one itself, or that can't be read, is an error.
+ * this one itself is an error; what can't be read is one when nothing else can, else see lmcs_mender_unread.
  */
 enum lmcs_status lmcs_mender_open(struct lmcs_pool *pool, const char *const *from, size_t from_count,
                                   struct lmcs_mender **mender, struct lmcs_error *error);
 void lmcs_mender_close(struct lmcs_mender *mender);
+/* Sources that could not be read. */
+const struct lmcs_unread *lmcs_mender_unread(const struct lmcs_mender *mender);
 
 #define LMCS_SOURCE_TEXT 200
 

@@ -766,6 +766,23 @@ static enum lmcs_status make_parity(struct scrubbing *s, struct lmcs_error *erro
     return status;
 }
 
+/* Sources that could not be read are said at the end, with what there is to say without them. */
+static enum lmcs_status say_unread(struct scrubbing *s, enum lmcs_status status, struct lmcs_error *error)
+{
+    const struct lmcs_unread *unread = lmcs_mender_unread(s->mender);
+    s->report.sources_unread = unread->count;
+    if (unread->count == 0)
+        return status;
+    if (status != LMCS_OK && status != LMCS_DAMAGED) {
+        lmcs_error_append(error, "; %s", unread->error.message);
+        return status;
+    }
+    *error = unread->error;
+    lmcs_error_append(error, "; without %s: %llu damage%s found, %llu mended", unread->count == 1 ? "it" : "them",
+                      ULL(s->report.damages), s->report.damages == 1 ? "" : "s", ULL(s->report.mended));
+    return error->status;
+}
+
 enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
                             void (*visit)(void *context, const struct lmcs_scrub_damage *damage), void *context,
                             const struct lmcs_progress *progress, struct lmcs_scrub_report *report,
@@ -806,6 +823,8 @@ enum lmcs_status lmcs_scrub(struct lmcs_pool *pool, const struct lmcs_scrub_opti
     if (status == LMCS_OK && s.left > 0)
         status = lmcs_fail(&local, LMCS_DAMAGED, 0, "%s: %llu damage%s found, %llu mended", pool->path,
                            ULL(s.report.damages), s.report.damages == 1 ? "" : "s", ULL(s.report.mended));
+    if (s.mender != NULL)
+        status = say_unread(&s, status, &local);
     lmcs_mender_close(s.mender);
     free(s.damages);
     free(s.ids);

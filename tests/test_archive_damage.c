@@ -12,6 +12,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "test_archive_seal.h"
+
 enum { SNAPSHOTS = 6, MOST = 4 << 20 };
 
 struct archive {
@@ -176,6 +178,59 @@ static void each_kind_of_archive(void **state)
     end(&scene);
 }
 
+/* Record `at` of the archive begins there; gives the next one. */
+static size_t next_record(const struct archive *archive, size_t at, struct lmcs_archive_record_df *record)
+{
+    memcpy(record, archive->data + at, sizeof *record);
+    return at + sizeof *record + record->bytes;
+}
+
+/* Frames of what rests on an older archive can't be decoded: they are held against their records and checksums. */
+static void forged_parts(void **state)
+{
+    struct scene scene;
+    struct lmcs_dump_options options;
+    struct lmcs_archive_info info;
+    begin(&scene, *state);
+    struct state *now = state_weights(&scene.rng, 1, 60000);
+    for (int i = 1; i <= 16; i++, state_step(now, &scene.rng, 0, 1))
+        take_snapshot(scene.pool, "deep", now, i);
+    state_free(now);
+    OK(lmcs_compact(scene.pool, NULL, &err));
+    lmcs_dump_options_init(&options);
+    struct archive early = dump(&scene, &options, "deep@9"); /* that one of them rests on */
+    int fd = file_of(&scene, "early.archive", &early);
+    options.since = &fd;
+    options.since_count = 1;
+    struct archive late = dump(&scene, &options, "deep@2..8"), forged = {malloc(late.bytes), late.bytes};
+    close(fd);
+    fd = file_of(&scene, "late.archive", &late);
+    OK(lmcs_archive_verify(fd, NULL, &info, &err));
+    EXPECT(info.known_contents > 0 && info.decoded_contents < info.contents - info.known_contents);
+    close(fd);
+    struct lmcs_archive_record_df record;
+    size_t data = 0;
+    for (size_t at = sizeof(struct lmcs_archive_head_df), next; at < late.bytes; at = next) {
+        next = next_record(&late, at, &record);
+        if (record.type != LMCS_ARCHIVE_DATA)
+            continue;
+        for (int i = 0; i < 3; i++, data++) { /* in the header, in the middle, at the end */
+            size_t in = i == 0 ? 8 : i == 1 ? record.bytes / 2 : record.bytes - 1;
+            memcpy(forged.data, late.data, late.bytes);
+            forged.data[at + sizeof record + in] ^= 0x40;
+            seal(forged.data, forged.bytes);
+            fd = file_of(&scene, "forged.archive", &forged);
+            FAILS(LMCS_DAMAGED, lmcs_archive_verify(fd, NULL, NULL, &err));
+            close(fd);
+        }
+    }
+    EXPECT(data > 0);
+    free(early.data);
+    free(late.data);
+    free(forged.data);
+    end(&scene);
+}
+
 /* What is in the file already is checked before anything is written behind it. */
 static void taken_up_again_over_damage(void **state)
 {
@@ -253,6 +308,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_MEMORY(each_kind_of_archive),
+        IN_MEMORY(forged_parts),
         IN_MEMORY(taken_up_again_over_damage),
         IN_MEMORY(two_archives_swapped),
     };

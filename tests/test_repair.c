@@ -192,6 +192,47 @@ static void from_an_archive(void **state)
     free_rows(states, COUNT);
 }
 
+/* A source that can't be read leaves the work to the others, and is told of; without others nothing is done. */
+static void past_a_bad_source(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {5};
+    struct state *states[COUNT] = {NULL};
+    struct telling telling;
+    struct lmcs_scrub_options options;
+    char good[512], cut[512];
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    place_path(place, "good", good);
+    place_path(place, "cut", cut);
+    take_rows(pool, states, COUNT, &rng);
+    dump_to(pool, good, false);
+    dump_to(pool, cut, false);
+    EXPECT(truncate(cut, 100000) == 0);
+    OK(lmcs_compact(pool, NULL, &err));
+    damage_some(pool, place->pool);
+    lmcs_scrub_options_init(&options);
+    options.repair = true;
+    options.from = (const char *[]){cut, "/nowhere/at all", good};
+    options.from_count = 2;
+    FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling));
+    EXPECT(telling.report.contents == 0 && pool_info(pool).lost_contents == 0);
+    options.from_count = 3;
+    FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling)); /* as the first of them is */
+    EXPECT(telling.report.sources_unread == 2 && telling.report.is_whole);
+    EXPECT(telling.report.damages > 0 && telling.report.mended == telling.report.damages);
+    EXPECT(strstr(err.message, cut) != NULL && strstr(err.message, "/nowhere/at all") != NULL);
+    expect_clean(pool);
+    expect_all(pool, states, COUNT);
+    options.from = (const char *[]){"/nowhere/at all", good};
+    options.from_count = 2;
+    FAILS(LMCS_NOT_FOUND, scrub_with(pool, &options, &telling)); /* with nothing to mend, too */
+    EXPECT(telling.report.sources_unread == 1 && telling.report.damages == 0);
+    options.from = (const char *[]){good, place->pool};
+    FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling));
+    close_pool(pool);
+    free_rows(states, COUNT);
+}
+
 static void from_another_pool(void **state)
 {
     struct place *place = *state;
@@ -741,6 +782,7 @@ int main(void)
         IN_MEMORY(the_same_tensor_stored_twice),
         IN_MEMORY(a_block_that_a_neighbour_has),
         IN_MEMORY(from_an_archive),
+        IN_MEMORY(past_a_bad_source),
         IN_MEMORY(from_another_pool),
         IN_MEMORY(hashes_from_elsewhere),
         IN_MEMORY(stored_raw_without_its_base),

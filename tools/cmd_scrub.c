@@ -54,6 +54,7 @@ static void report_json(struct cli *cli, enum lmcs_status status, const struct l
     cli_json_set(cli->json, "mended", cli_json_u64(report->mended));
     cli_json_set(cli->json, "lost", cli_json_u64(report->lost));
     cli_json_set(cli->json, "whole", json_boolean(report->is_whole));
+    cli_json_set(cli->json, "sources_unread", cli_json_u64(report->sources_unread));
 }
 
 /* ---- For people ----------------------------------------------------------------------------------------------- */
@@ -170,7 +171,7 @@ static enum lmcs_status run(struct cli *cli)
     struct lmcs_progress progress = cli_progress_start(cli);
     status = lmcs_scrub(cli->pool, &options, visit, cli, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
-    bool done = status == LMCS_OK || status == LMCS_DAMAGED || status == LMCS_FULL;
+    bool done = status == LMCS_OK || status == LMCS_DAMAGED || status == LMCS_FULL || report.sources_unread > 0;
     if (cli->options.json)
         report_json(cli, status, &report);
     else if (done && report.contents > 0)
@@ -190,7 +191,8 @@ const struct cli_command cmd_scrub = {
         "replica of a poolset, a second time in the pool, or in an archive or pool that is given by --from. Nothing\n"
         "is written that has not the checksum which was recorded when it was saved. What can't be mended is entered\n"
         "as lost: it is left alone, everything else stays in use, and reading it says which rows are missing. A\n"
-        "later --repair that finds a copy takes the entry away.\n\n"
+        "later --repair that finds a copy takes the entry away. A FILE of --from that can't be read is passed over\n"
+        "while there are others; the exit code is then 1, whatever was mended.\n\n"
         "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d has\n"
         "the process that writes do both, a little at a time.",
     .options = "AxEFwfj",

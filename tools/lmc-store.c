@@ -84,6 +84,18 @@ static void print_error(const struct cli *cli)
     fputc('\n', stderr);
 }
 
+/* A terminal obeys DEL as well, which Jansson leaves as it is; it can only be within a text. */
+static int write_json(const char *text, size_t bytes, void *context)
+{
+    FILE *out = context;
+    for (const char *del; (del = memchr(text, 0x7F, bytes)) != NULL;
+         bytes -= (size_t)(del + 1 - text), text = del + 1) {
+        if (fwrite(text, 1, (size_t)(del - text), out) != (size_t)(del - text) || fputs("\\u007f", out) < 0)
+            return -1;
+    }
+    return fwrite(text, 1, bytes, out) == bytes ? 0 : -1;
+}
+
 static void print_json(struct cli *cli, enum lmcs_status status)
 {
     if (status != LMCS_OK && !cli->json)
@@ -91,7 +103,8 @@ static void print_json(struct cli *cli, enum lmcs_status status)
     if (status != LMCS_OK)
         cli_json_set(cli->json, "error", cli_json_error(&cli->error));
     /* ASCII: what a terminal would obey, such as marks of direction, can be in any name. */
-    if (json_dumpf(cli->json, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_ENSURE_ASCII) == 0)
+    if (json_dump_callback(cli->json, write_json, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_ENSURE_ASCII) ==
+        0)
         fputc('\n', stdout);
 }
 

@@ -23,11 +23,14 @@ class Error(Exception):
         The operating system's error behind it, or 0.
     bytes_needed, bytes_free : int
         For `FullError`: what was asked for and what was there; else 0.
+    report : dict or None
+        For `Store.scrub`: what it would have returned, as far as it came; else None.
     """
 
     errno: Any = 0
     bytes_needed: int = 0
     bytes_free: int = 0
+    report: Any = None
 
     def __init__(self, message: str = "") -> None:
         self.message = lines(message)  # names in it may come from a stranger

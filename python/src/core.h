@@ -121,6 +121,8 @@ int core_to_uint32(PyObject *value, void *out);
 bool core_load_exceptions(struct core_state *state);
 /* Raises the exception of an error; keeps one that is set already (by a progress function). Returns NULL. */
 PyObject *core_raise(struct core_state *state, const struct lmcs_error *error);
+/* The same with an attribute that says what had been done by then. */
+PyObject *core_raise_with(struct core_state *state, const struct lmcs_error *error, PyObject *report);
 /* The same for a status and a sentence of our own. */
 PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message);
 

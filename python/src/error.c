@@ -54,6 +54,11 @@ static bool set_attribute(PyObject *object, const char *name, PyObject *value)
 
 PyObject *core_raise(struct core_state *state, const struct lmcs_error *error)
 {
+    return core_raise_with(state, error, NULL);
+}
+
+PyObject *core_raise_with(struct core_state *state, const struct lmcs_error *error, PyObject *report)
+{
     if (PyErr_Occurred()) {
         return NULL;
     }
@@ -71,7 +76,8 @@ PyObject *core_raise(struct core_state *state, const struct lmcs_error *error)
     }
     if (set_attribute(exception, "errno", PyLong_FromLong(error->system_errno)) &&
         set_attribute(exception, "bytes_needed", PyLong_FromUnsignedLongLong(error->bytes_needed)) &&
-        set_attribute(exception, "bytes_free", PyLong_FromUnsignedLongLong(error->bytes_free))) {
+        set_attribute(exception, "bytes_free", PyLong_FromUnsignedLongLong(error->bytes_free)) &&
+        (report == NULL || PyObject_SetAttrString(exception, "report", report) == 0)) {
         PyErr_SetObject(state->exceptions[status], exception);
     }
     Py_DECREF(exception);

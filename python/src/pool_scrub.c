@@ -62,11 +62,12 @@ static void collect_damage(void *context, const struct lmcs_scrub_damage *damage
 
 static PyObject *report_dict(const struct lmcs_scrub_report *report, PyObject *list)
 {
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:N}", "contents", (unsigned long long)report->contents,
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:O}", "contents", (unsigned long long)report->contents,
                          "bytes_read", (unsigned long long)report->bytes_read, "bytes_total",
                          (unsigned long long)report->bytes_total, "damages", (unsigned long long)report->damages,
                          "mended", (unsigned long long)report->mended, "lost", (unsigned long long)report->lost,
-                         "is_whole", PyBool_FromLong(report->is_whole), "list", list);
+                         "sources_unread", (unsigned long long)report->sources_unread, "is_whole",
+                         PyBool_FromLong(report->is_whole), "list", list);
 }
 
 PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)
@@ -98,12 +99,11 @@ PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)
             lmcs_scrub(self->handle, &options, collect_damage, &damages, &progress.progress, &report, &error);
         CORE_END_PROGRESS(&progress);
         core_pool_leave(self);
-        bool failed = status != LMCS_OK && (status != LMCS_DAMAGED || report.damages == 0);
-        if (progress.raised || failed) {
-            result = core_raise(core_state_of((PyObject *)self), &error);
-        } else {
-            Py_INCREF(damages.list);
-            result = report_dict(&report, damages.list);
+        bool failed = status != LMCS_OK && (status != LMCS_DAMAGED || report.damages == 0 || report.sources_unread > 0);
+        result = progress.raised ? NULL : report_dict(&report, damages.list);
+        if (result != NULL && failed) { /* what was found goes with what ended it */
+            core_raise_with(core_state_of((PyObject *)self), &error, result);
+            Py_CLEAR(result);
         }
     }
     Py_XDECREF(damages.list);

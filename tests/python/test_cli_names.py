@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """lmc-store log, diff, fork, mv, report, and ranges: from outside, as in test_cli.py."""
 
+import json
 import os
 import re
 import subprocess
@@ -203,3 +204,10 @@ def test_png_needs_matplotlib_or_draws(pool, tmp_path):
     text("report", pool, "--png", picture)
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert not (tmp_path / "report.html").exists()
+
+
+def test_del_in_json():
+    """A terminal obeys it: it is escaped, as other control characters are."""
+    done = subprocess.run([BIN, "info", "--json", "/nowhere/a\x7fb\x7f"], capture_output=True, check=False)
+    assert done.returncode == 1 and b"\x7f" not in done.stdout + done.stderr
+    assert json.loads(done.stdout)["error"]["message"].startswith("/nowhere/a\x7fb\x7f: ")

@@ -116,6 +116,38 @@ def test_samples_and_arguments(pool):
             store.scrub(repair=True, sources=["/nowhere/at all"])
 
 
+def test_past_a_bad_source(pool, weights):
+    with open(pool + ".archive", "rb") as whole, open(pool + ".cut", "wb") as cut:
+        cut.write(whole.read(100000))
+    with lmcstore.open(pool, "r+", background=False) as store:
+        with pytest.raises(lmcstore.DamagedError, match="cut: .*; without it: 1 damage found, 1 mended") as caught:
+            store.scrub(repair=True, sources=[pool + ".cut", pool + ".archive"])
+        report = caught.value.report
+        assert report["sources_unread"] == 1 and report["mended"] == 1 and report["is_whole"]
+        assert [item["state"] for item in report["list"]] == ["mended"]
+        assert (np.asarray(store["run"][2]["w"]) == weights).all()
+
+
+def test_what_was_found_is_told_when_there_is_no_room(pool_path, weights):
+    with lmcstore.open(pool_path, size="32MiB", background=False) as store:
+        store["run"].snapshot({"w": weights})
+        generator, step = np.random.default_rng(1), 0
+        with pytest.raises(lmcstore.FullError) as caught:
+            while step < 1000:
+                step += 1
+                store["filler"].snapshot({"noise": generator.bytes(1 << 20)})
+        assert caught.value.report is None
+        with open(pool_path + ".archive", "wb") as file:
+            store.dump(file, "run")
+        damage(pool_path, weights[:1].tobytes(), 2 * 1024 * 1024 - 4)
+        with pytest.raises(lmcstore.FullError) as caught:
+            store.scrub(repair=True, sources=[pool_path + ".archive"])
+        report = caught.value.report
+        assert report["damages"] == 1 and report["mended"] == 0
+        (found,) = report["list"]
+        assert found["tensor"] == "w" and found["state"] == "found" and found["first_row"] == 256
+
+
 @NEEDS_BIN
 def test_the_command(pool, tmp_path):
     found = text("scrub", pool, code=1)
@@ -133,6 +165,8 @@ def test_the_command(pool, tmp_path):
     cli("scrub", pool, "--repair", "--from", tmp_path / "copy", code=1)
     mended = text("scrub", pool, "--repair", "--from", tmp_path / "copy", "--from", pool + ".archive")
     assert f"mended from {pool}.archive" in mended and "1 damage, 1 mended" in mended
+    again = as_json("scrub", pool, "--repair", "--from", "/nowhere/at all", "--from", pool + ".archive", code=1)
+    assert again["sources_unread"] == 1 and again["found"] == 0 and "/nowhere/at all" in again["error"]["message"]
     assert "no damage" in text("scrub", pool, "run@1..2", "--rate", "1GiB/s")
     assert "everything has been looked at" in text("scrub", pool)
     assert as_json("scrub", pool, "--sample", "10%")["found"] == 0
@@ -146,3 +180,20 @@ def test_beside_a_writer(pool):
         cli("scrub", pool, "--sample", "100%", code=1)
         assert "damaged: w" in text("scrub", pool, code=1)
         cli("scrub", pool, "--repair", "--wait", "0", code=1)
+
+
+def test_a_pool_that_was_made_longer(pool_path, weights):
+    """It is refused for writing, and the message says what is wrong and what to do; that helps."""
+    with lmcstore.open(pool_path, size="64MiB", background=False) as store:
+        store["run"].snapshot({"w": weights})
+    size = os.path.getsize(pool_path)
+    for more in (1, 4096, 3 << 20):
+        with open(pool_path, "ab") as file:
+            file.write(b"x" * more)
+        with pytest.raises(lmcstore.DamagedError, match=f"{size + more} bytes.*'truncate -s {size}'"):
+            lmcstore.open(pool_path, "r+", background=False)
+        with lmcstore.open(pool_path, "r") as store:
+            assert (np.asarray(store["run"][1]["w"]) == weights).all()
+        os.truncate(pool_path, size)
+        with lmcstore.open(pool_path, "r+", background=False) as store:
+            store["run"].snapshot({"w": weights})
