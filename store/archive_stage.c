@@ -879,7 +879,7 @@ static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_tx
 
 /*
  * What a content of the pool rests on may be what a restore before this one has left, and nobody has noted. A content
- * that the archive has as a base alone may have gone since it was found: what it served was coded anew, or served nobody.
+ * that the archive has as a base alone may have gone since it was found: what it served was coded anew, or nobody.
  */
 static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
 {

@@ -177,8 +177,8 @@ static enum lmcs_status take_parts(struct lmcs_pool *pool, struct lmcs_live_df *
         if (df->part_count == LMCS_LIVE_MAX_EXTENTS)
             return lmcs_fail(
                 error, LMCS_UNSUPPORTED, 0,
-                "%s: a live tensor may lie in at most %u pieces of %llu bytes, and this one would need more; copy it to "
-                "a new one that is as large, or reserves as much, and replace it by that",
+                "%s: a live tensor may lie in at most %u pieces of %llu bytes, and this one would need more; copy it "
+                "to a new one that is as large, or reserves as much, and replace it by that",
                 pool->path, LMCS_LIVE_MAX_EXTENTS, (unsigned long long)most);
         part->bytes = capacity < most ? capacity : most;
         enum lmcs_status status = lmcs_live_take(pool, part->bytes, &part->offset, error);

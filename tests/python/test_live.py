@@ -726,7 +726,8 @@ def test_a_view_while_another_thread_resizes(shelf: lmcstore.Shelf) -> None:
     class Resized:
         """Grows between the two looks that a view takes."""
 
-        sizes = [3000, 20]
+        def __init__(self, *sizes: int) -> None:
+            self.sizes = list(sizes)
 
         def buffer(self) -> Any:
             buffer = core.buffer()
@@ -737,7 +738,7 @@ def test_a_view_while_another_thread_resizes(shelf: lmcstore.Shelf) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(core, name)
 
-    made._core = Resized()  # type: ignore[assignment]
+    made._core = Resized(3000, 20)  # type: ignore[assignment]
     assert made.array.shape == (3000,)
-    Resized.sizes = [6000]
+    made._core = Resized(6000)  # type: ignore[assignment]
     assert made.tensor.shape == (6000,)

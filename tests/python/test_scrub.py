@@ -120,7 +120,7 @@ def test_past_a_bad_source(pool, weights):
     with open(pool + ".archive", "rb") as whole, open(pool + ".cut", "wb") as cut:
         cut.write(whole.read(100000))
     with lmcstore.open(pool, "r+", background=False) as store:
-        with pytest.raises(lmcstore.DamagedError, match="cut: .*; without it: 1 damage found, 1 mended") as caught:
+        with pytest.raises(lmcstore.DamagedError, match=r"cut: .*; without it: 1 damage found, 1 mended") as caught:
             store.scrub(repair=True, sources=[pool + ".cut", pool + ".archive"])
         report = caught.value.report
         assert report["sources_unread"] == 1 and report["mended"] == 1 and report["is_whole"]
