@@ -185,9 +185,7 @@ static enum lmcs_status unless_damaged(struct round *round, enum lmcs_status sta
 static enum lmcs_status unless_shelf_damaged(struct round *round, uint64_t shelf_id, enum lmcs_status status,
                                              struct lmcs_error *error)
 {
-    if (status == LMCS_DAMAGED && !round->passed.any)
-        lmcs_shelf_blame(round->pool, shelf_id, error);
-    return unless_damaged(round, status, error);
+    return lmcs_shelf_pass_over(round->pool, shelf_id, &round->passed, status, error);
 }
 
 /* ---- Release ---- */

@@ -360,7 +360,7 @@ struct parity_batch {
     bool leaves_share; /* of the pool's room, for the compactor */
     size_t done;       /* of the first contents, as many as fit */
     size_t entered;
-    uint64_t too_large; /* the least that found no room; UINT64_MAX: all did; */
+    uint64_t too_large; /* the least that found no room; UINT64_MAX: all did */
     struct lmcs_error full;
     bool is_damaged[BATCH];
     bool has_no_room[BATCH];
@@ -760,9 +760,7 @@ static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_p
                 status = note_shelf(pool, ids[i], all, &more, error);
                 *worked |= more;
             }
-            if (status == LMCS_DAMAGED)
-                lmcs_shelf_blame(pool, ids[i], error);
-            status = lmcs_pass_over(passed, status, error);
+            status = lmcs_shelf_pass_over(pool, ids[i], passed, status, error);
         }
         first = got > 0 ? ids[got - 1] + 1 : 0;
     }

@@ -506,9 +506,7 @@ enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when wh
         lmcs_txn_end(&txn);
         for (size_t i = 0; status == LMCS_OK && i < got; i++) {
             status = prune_shelf(pool, ids[i], when, held, removed, error);
-            if (status == LMCS_DAMAGED)
-                lmcs_shelf_blame(pool, ids[i], error);
-            status = lmcs_pass_over(&passed, status, error);
+            status = lmcs_shelf_pass_over(pool, ids[i], &passed, status, error);
         }
         first = got > 0 ? ids[got - 1] + 1 : 0;
     } while (status == LMCS_OK && got == SHELVES_AT_ONCE && first > 0);

@@ -68,7 +68,7 @@ enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_
     return status == LMCS_OK && !found ? fail_shelf(txn, id, error) : status;
 }
 
-void lmcs_shelf_blame(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+static void blame(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
@@ -80,6 +80,14 @@ void lmcs_shelf_blame(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *er
         lmcs_error_prefix(error, "shelf \"%.200s\": ", shelf.name);
     else
         lmcs_error_prefix(error, "shelf number %llu: ", (unsigned long long)id);
+}
+
+enum lmcs_status lmcs_shelf_pass_over(struct lmcs_pool *pool, uint64_t id, struct lmcs_passed *passed,
+                                      enum lmcs_status status, struct lmcs_error *error)
+{
+    if (status == LMCS_DAMAGED && !passed->any) /* only the first is told */
+        blame(pool, id, error);
+    return lmcs_pass_over(passed, status, error);
 }
 
 enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf, bool *found,

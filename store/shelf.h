@@ -27,8 +27,9 @@ enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_
 /* The same where it may be gone since its id was learnt in another transaction. */
 enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, bool *found,
                                     struct lmcs_error *error);
-/* Puts the shelf's name before a message of what is damaged of it. Called without a transaction. */
-void lmcs_shelf_blame(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error);
+/* lmcs_pass_over for a shelf of many: its name is put before what the message says. Called without a transaction. */
+enum lmcs_status lmcs_shelf_pass_over(struct lmcs_pool *pool, uint64_t id, struct lmcs_passed *passed,
+                                      enum lmcs_status status, struct lmcs_error *error);
 /* Makes one; a staging one is not found by its name. */
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error);
