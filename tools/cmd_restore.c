@@ -70,13 +70,16 @@ static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
 
 /*
  * While the pool is open nobody else can write to it, and who waits for that is told that it has gone. Between its
- * creation and its opening somebody may have: then it stays.
+ * creation and its opening somebody may have: then it stays, and so does what has arrived, for who wants to resume.
  */
 static void remove_made(struct cli *cli, const char *path)
 {
     struct lmcs_error error;
-    bool has_shelf = false;
-    if (lmcs_shelf_list(cli->pool, note_shelf, &has_shelf, &error) == LMCS_OK && !has_shelf)
+    struct lmcs_pool_info info;
+    bool has_shelf = false, has_arrived = false;
+    if (cli->options.resume)
+        has_arrived = lmcs_pool_info(cli->pool, &info, &error) != LMCS_OK || info.content_count > 0;
+    if (!has_arrived && lmcs_shelf_list(cli->pool, note_shelf, &has_shelf, &error) == LMCS_OK && !has_shelf)
         unlink(path);
 }
 
@@ -100,7 +103,7 @@ static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
     if (status != LMCS_OK && status != LMCS_CANCELLED && count == 1 && strstr(cli->error.message, path) == NULL)
         cli_archive_name(cli, cli->options.arguments[0]);
     cli_progress_wipe(&cli->progress);
-    if (status != LMCS_OK && is_new && !cli->options.resume)
+    if (status != LMCS_OK && is_new)
         remove_made(cli, path);
     status = cli_close(cli, status);
     if (status == LMCS_OK)

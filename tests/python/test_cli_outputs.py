@@ -218,6 +218,22 @@ def test_a_limit_of_the_size_of_files_is_told(pool: Path, tmp_path: Path, resume
     cli("verify", archive)
 
 
+def test_a_restore_that_fails_leaves_the_pool_only_to_be_taken_up_again(
+    pool: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    archive, cut, made = tmp_path / "x.archive", tmp_path / "cut", tmp_path / "made.pool"
+    cli("dump", pool, "-o", archive)
+    whole = archive.read_bytes()
+    for beginning, arrived in ((b"", False), (bytes(100_000), False), (whole[:100], False), (whole[:-1], True)):
+        cut.write_bytes(beginning)
+        for resume in (False, True):
+            cli("restore", *["--resume"] * resume, cut, made, code=1)
+            assert made.exists() == (resume and arrived), (len(beginning), resume)
+    cli("restore", "--resume", archive, made)
+    assert digests(made) == digests(pool)
+
+
 def limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
