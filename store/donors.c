@@ -220,10 +220,10 @@ static void close_source(struct source *source)
     free(source->list);
 }
 
-/* Wrong use, and what ends everything, is no matter of one source. */
-static bool is_of_source(enum lmcs_status status)
+/* Wrong use (the pool that is to be mended), and what ends everything, is no matter of one source. */
+static bool is_of_source(const struct lmcs_donors *donors, const struct source *source, enum lmcs_status status)
 {
-    return status != LMCS_OK && status != LMCS_INVALID && status != LMCS_NO_MEMORY && status != LMCS_CANCELLED;
+    return status != LMCS_OK && source->pool != donors->pool && status != LMCS_NO_MEMORY && status != LMCS_CANCELLED;
 }
 
 /* The first one's status, and what each of them says, as far as there is room. */
@@ -256,7 +256,7 @@ enum lmcs_status lmcs_donors_open(struct lmcs_pool *pool, const char *const *fro
         status = open_source(made, source, from[i], &of_source);
         if (status != LMCS_OK && error != NULL)
             *error = of_source;
-        if (is_of_source(status)) {
+        if (is_of_source(made, source, status)) {
             note_unread(&made->unread, &of_source);
             close_source(source);
             *source = (struct source){.fd = -1};

@@ -172,11 +172,9 @@ static enum lmcs_status clear_pages(struct lmcs_pool *pool, uint64_t offset, uin
     return status;
 }
 
-enum lmcs_status lmcs_live_back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+static enum lmcs_status back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_ranges *old = &pool->live->space.old;
-    if (bytes == 0)
-        return LMCS_OK;
     if (old->count > 0 && !lmcs_grow(&old->all, &old->capacity, old->count, sizeof *old->all))
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_space_charge(pool, bytes, error);
@@ -306,7 +304,8 @@ static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_
 
 /*
  * Each question is one to the kernel. A child may keep all that it has seen, for as long as it lives: so only the last
- * one is asked for each time, which may be new, and some of the others in turn; all of them before the pool grows.
+ * one is asked for each time, which may be new, and some of the others in turn; all of them before the pool grows, and
+ * before it is said to be full.
  */
 static void settle_freed(struct lmcs_pool *pool, bool all)
 {
@@ -332,6 +331,17 @@ static void give(struct lmcs_pool *pool, struct lmcs_live_freed freed)
         return; /* found again when the pool is opened next */
     space->freed[space->freed_count++] = freed;
     settle_freed(pool, false);
+}
+
+enum lmcs_status lmcs_live_back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    if (bytes == 0)
+        return LMCS_OK;
+    enum lmcs_status status = back(pool, offset, bytes, error);
+    if (status != LMCS_FULL || pool->live->space.freed_count == 0)
+        return status;
+    settle_freed(pool, true);
+    return back(pool, offset, bytes, error);
 }
 
 void lmcs_live_give(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed)

@@ -158,9 +158,9 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_swap(struct lmcs_pool *pool, 
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_replace(struct lmcs_live *live, const char *name,
                                                            struct lmcs_error *error);
 /*
- * Gives a tensor another shape. What it grows by is zero; what is cut off is lost, and its addresses end with it: who
- * looks there gets a signal. So LMCS_IN_USE when it would get smaller and has other handles in this process; those who
- * share one handle tell each other. Nothing is copied: it grows by another stretch of the pool. Its address stays when
+ * Gives a tensor another shape. What it grows by is zero; what is cut off is lost, and its addresses must not be used
+ * any more. So LMCS_IN_USE when it would get smaller and has other handles in this process; those who share one handle
+ * tell each other. Nothing is copied: it grows by another stretch of the pool. Its address stays when
  * the size is within its reserved_bytes; otherwise it gets another one, and the old one shows the same bytes (those
  * that it had) until the last handle is closed; but what is stored through the old one is never part of a transaction.
  * LMCS_FULL; LMCS_UNSUPPORTED on a device, past what was reserved.

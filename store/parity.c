@@ -651,13 +651,14 @@ struct noting {
     struct lmcs_txn *txn;
     uint32_t data;
     uint32_t parity;
+    bool is_spoilt; /* something could not be entered: nothing of the transaction may be committed */
 };
 
 /* A content that is new in the snapshot under way. */
 static enum lmcs_status note_content(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                      uint64_t successor, struct lmcs_error *error)
 {
-    const struct noting *noting = context;
+    struct noting *noting = context;
     struct lmcs_parity_record now;
     struct lmcs_content content;
     bool found;
@@ -670,14 +671,29 @@ static enum lmcs_status note_content(void *context, uint64_t identity, const str
     status = lmcs_parity_find(noting->txn, id, &now, &found, error);
     if (status != LMCS_OK || (found && now.df.data == noting->data && now.df.parity == noting->parity))
         return status;
-    return lmcs_parity_want(noting->txn, id, noting->data, noting->parity, error);
+    status = lmcs_parity_want(noting->txn, id, noting->data, noting->parity, error);
+    noting->is_spoilt = status != LMCS_OK;
+    return status;
 }
 
-/* Notes what the next snapshots of a shelf have new. *noted: there was one. */
-static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
-                                       bool all, bool *noted, struct lmcs_error *error)
+/* What a snapshot has that the one before it has not; all of it when that one can't be read. */
+static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_snapshot_df *df,
+                                      const struct lmcs_snapshot_df *older, struct lmcs_error *error)
 {
-    struct noting noting = {txn, policy->parity_data, policy->parity};
+    enum lmcs_status status = lmcs_manifest_own(noting->txn, df, older, NULL, false, note_content, noting, error);
+    if (status == LMCS_DAMAGED && !noting->is_spoilt && older != NULL)
+        status = lmcs_manifest_own(noting->txn, df, NULL, NULL, false, note_content, noting, error);
+    return status;
+}
+
+/*
+ * Notes what the next snapshots of a shelf have new. *noted: there was one. What can't be read of a damaged one is
+ * told once, and not noted.
+ */
+static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
+                                       bool all, struct lmcs_passed *passed, bool *noted, struct lmcs_error *error)
+{
+    struct noting noting = {txn, policy->parity_data, policy->parity, false};
     enum lmcs_status status = LMCS_OK;
     *noted = false;
     for (unsigned i = 0; status == LMCS_OK && i < BATCH; i++) {
@@ -690,17 +706,22 @@ static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *
         status = lmcs_record_get(txn, shelf, number, &record, &found, error);
         if (status == LMCS_OK && found)
             status = lmcs_record_neighbour(txn, shelf, &record.df, false, &older, &has_older, error);
-        if (status == LMCS_OK && found)
-            status = lmcs_manifest_own(txn, &record.df, has_older ? &older.df : NULL, NULL, false, note_content,
-                                       &noting, error);
+        if (status == LMCS_OK && found) {
+            status = note_snapshot(&noting, &record.df, has_older ? &older.df : NULL, error);
+            if (status == LMCS_DAMAGED && !noting.is_spoilt) {
+                if (error != NULL)
+                    lmcs_error_prefix(error, "%s@%llu: ", shelf->name, (unsigned long long)number);
+                status = lmcs_pass_over(passed, status, error);
+            }
+        }
         shelf->df.guarded = number;
         *noted = true;
     }
     return status;
 }
 
-static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all, bool *worked,
-                                   struct lmcs_error *error)
+static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all, struct lmcs_passed *passed,
+                                   bool *worked, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     struct lmcs_shelf shelf;
@@ -727,7 +748,7 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
     if (status == LMCS_OK && found) {
         lmcs_shelf_policy(&shelf, &policy);
-        status = policy.parity > 0 ? note_snapshots(&txn, &shelf, &policy, all, &found, error) : LMCS_OK;
+        status = policy.parity > 0 ? note_snapshots(&txn, &shelf, &policy, all, passed, &found, error) : LMCS_OK;
     }
     if (status == LMCS_OK && found)
         status = lmcs_shelf_save(&txn, &shelf, error);
@@ -757,7 +778,7 @@ static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_p
         for (size_t i = 0; status == LMCS_OK && i < got; i++) {
             for (bool more = true; status == LMCS_OK && more;) {
                 more = false;
-                status = note_shelf(pool, ids[i], all, &more, error);
+                status = note_shelf(pool, ids[i], all, passed, &more, error);
                 *worked |= more;
             }
             status = lmcs_shelf_pass_over(pool, ids[i], passed, status, error);
@@ -866,7 +887,7 @@ enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_pari
     if (status == LMCS_OK && (*worked || turn->wait == NULL || !must_wait(pool, turn->wait))) {
         status = make_wanted(pool, turn, &batch, &passed, &made, error);
         if (turn->wait != NULL)
-            note_wait(pool, batch.is_any_left, made, turn->wait);
+            note_wait(pool, batch.is_any_left || status == LMCS_FULL, made, turn->wait);
         *worked |= made;
     }
     return unless_full(&batch, lmcs_passed_over(&passed, status, error), error);

@@ -45,7 +45,7 @@ struct lmcs_extent {
     uint64_t stuck_bytes; /* dead, but in pages of which something lives: what the last trim could not give back */
     uint64_t committed_cursor;
     struct untrimmed {
-        bool any; /* a trim's commit is under way: if it fails, nothing is punched, and this was right */
+        bool any; /* what trims or frees it has not committed yet: if that fails, nothing is given back; this was right */
         uint64_t backed;
         uint64_t punched_bytes;
         uint64_t stuck_bytes;
@@ -88,6 +88,12 @@ static uint64_t extent_end(const struct lmcs_extent *extent)
 static uint64_t extent_used(const struct lmcs_object_df *df)
 {
     return df->backed - df->first - (df->punched_bytes < df->backed - df->first ? df->punched_bytes : 0);
+}
+
+/* What is to be put back if the transaction that gives some of it back fails. */
+static void note_untrimmed(struct lmcs_extent *extent)
+{
+    extent->untrimmed = (struct untrimmed){true, extent->now.backed, extent->now.punched_bytes, extent->stuck_bytes};
 }
 
 static bool is_empty(const struct lmcs_extent *extent)
@@ -513,7 +519,7 @@ static enum lmcs_status release_some(struct lmcs_pool *pool, bool *some, struct 
 /*
  * Frees extents in which nothing lives, so that libpmemobj may join them to others. *some: there were any. For pools
  * whose size is fixed (a device, a poolset): in a file there is always more of the address space, and free extents are
- * kept for what fits them.
+ * kept for what fits them. Those whose records are not sound stay as they are.
  */
 static enum lmcs_status free_some(struct lmcs_pool *pool, bool *some, struct lmcs_error *error)
 {
@@ -532,8 +538,13 @@ static enum lmcs_status free_some(struct lmcs_pool *pool, bool *some, struct lmc
         if (!is_free(extent))
             continue;
         status = lmcs_space_check_none(&txn, extent->offset, extent_end(extent), error);
+        if (status == LMCS_DAMAGED) {
+            status = LMCS_OK;
+            continue;
+        }
         if (status != LMCS_OK)
             break;
+        note_untrimmed(extent);
         space->used -= extent_used(&extent->now);
         extent->now.backed = extent->now.first;
         extent->now.punched_bytes = 0;
@@ -931,7 +942,7 @@ enum lmcs_status lmcs_space_flush(struct lmcs_txn *txn, struct lmcs_error *error
     return status;
 }
 
-/* A trim that has failed leaves what it found: before others have the lock of metadata, and put it in a record. */
+/* A trim or a freeing that has failed leaves what it found: before others have the lock of metadata, and put it in a record. */
 static void settle_trim(struct lmcs_space *space, struct lmcs_extent *extent, bool committed)
 {
     const struct untrimmed *was = &extent->untrimmed;
@@ -1171,7 +1182,7 @@ static void note_trim(const struct trim *trim, const struct trimmed *item)
     if (!item->is_sound || extent->leave)
         return;
     touch(space, extent->offset);
-    extent->untrimmed = (struct untrimmed){true, extent->now.backed, extent->now.punched_bytes, extent->stuck_bytes};
+    note_untrimmed(extent);
     space->used -= extent_used(&extent->now);
     if (whole || cut)
         extent->now.backed = extent->next.backed = whole ? extent->now.first : lmcs_page_up(extent->committed_cursor);

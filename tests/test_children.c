@@ -535,6 +535,62 @@ static void many_live_variables(void **state)
     close_pool(pool);
 }
 
+static struct lmcs_live *tensor_of(struct lmcs_pool *pool, const char *name, uint64_t bytes, uint64_t reserved)
+{
+    struct lmcs_tensor tensor = {.name = name, .dtype = LMC_U8, .ndim = 1, .shape = &bytes};
+    struct lmcs_live_options options;
+    struct lmcs_live *live;
+    lmcs_live_options_init(&options);
+    options.reserve_bytes = reserved;
+    OK(lmcs_live_create(pool, "run", &tensor, &options, &live, &err));
+    return live;
+}
+
+static void make_some(struct lmcs_pool *pool, struct lmcs_live **lives, int count, uint64_t bytes)
+{
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        lives[i] = tensor_of(pool, name, bytes, bytes);
+    }
+}
+
+static void erase_some(struct lmcs_pool *pool, struct lmcs_live **lives, int count)
+{
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        lmcs_live_close(lives[i]);
+        OK(lmcs_live_erase(pool, "run", name, &err));
+    }
+}
+
+/* A pool is not full as long as it has what a child held that has ended, however much another one still holds. */
+static void room_of_an_ended_child(void **state)
+{
+    enum { MANY = 300, FEW = 8 };
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_limited(place->pool, 32 * MIB);
+    struct sight sight = {.shown = NULL};
+    struct child lives_on, ended;
+    struct lmcs_live *lives[MANY], *live = tensor_of(pool, "addresses", 1, 80 * MIB);
+    lmcs_live_close(live);
+    OK(lmcs_live_erase(pool, "run", "addresses", &err));
+    make_some(pool, lives, MANY, 16 << 10);
+    start_looking(&lives_on, &sight);
+    erase_some(pool, lives, MANY);
+    make_some(pool, lives, FEW, 2 * MIB);
+    start_looking(&ended, &sight);
+    erase_some(pool, lives, FEW);
+    end_child(&ended);
+    EXPECT(pool_info(pool).free_bytes < 14 * MIB);
+    live = tensor_of(pool, "large", 22 * MIB, 22 * MIB);
+    lmcs_live_close(live);
+    end_child(&lives_on);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
 /* The parent is killed: nobody could have told the next writer. */
 static void a_killed_parent(void **state)
 {
@@ -796,6 +852,7 @@ int main(void)
         ON_BOTH(live_variables),
         IN_MEMORY(live_variables_after_the_fork),
         IN_MEMORY(many_live_variables),
+        IN_MEMORY(room_of_an_ended_child),
         ON_BOTH(a_killed_parent),
         IN_MEMORY(what_is_mapped_where),
         IN_MEMORY(without_descriptors),

@@ -436,6 +436,39 @@ static void a_damaged_shelf_keeps_none_from_parity(void **state)
     close_pool(pool);
 }
 
+/* A snapshot that can't be read is told of once, and what is before and after it gets parity. */
+static void a_damaged_snapshot_keeps_none_from_parity(void **state)
+{
+    struct place *place = *state;
+    const struct lmcs_parity_turn turn = {.all = true};
+    const char noise[64] = "not what was written";
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool worked, found;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    fill_shelves(pool, "parity=1+1", 5);
+    OK(lmcs_txn_read(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, "a", &shelf, &err));
+    OK(lmcs_record_get(&txn, &shelf, 3, &record, &found, &err));
+    lmcs_txn_end(&txn);
+    EXPECT(found && record.df.manifest.offset != 0);
+    close_pool(pool);
+    int file = open(place->pool, O_WRONLY | O_CLOEXEC);
+    EXPECT(file >= 0 && pwrite(file, noise, sizeof noise, (off_t)record.df.manifest.offset + 64) == sizeof noise);
+    close(file);
+    pool = open_quiet(place->pool);
+    FAILS(LMCS_DAMAGED, lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(strstr(err.message, "a@3: ") != NULL && worked);
+    for (uint64_t i = 1; i <= 5; i++) {
+        EXPECT(i == 3 || has_parity(pool, content_of(pool, "a", i, "t")));
+        EXPECT(has_parity(pool, content_of(pool, "c", i, "t")));
+    }
+    OK(lmcs_parity_turn(pool, &turn, &worked, &err));
+    EXPECT(!worked);
+    close_pool(pool);
+}
+
 /* What parity fails with hides nothing of what was found before. */
 static void a_damaged_shelf_hides_no_findings(void **state)
 {
@@ -542,6 +575,7 @@ int main(void)
         IN_MEMORY(numbers_that_come_back),
         IN_MEMORY(a_damaged_shelf_is_pruned_past),
         IN_MEMORY(a_damaged_shelf_keeps_none_from_parity),
+        IN_MEMORY(a_damaged_snapshot_keeps_none_from_parity),
         IN_MEMORY(a_damaged_shelf_hides_no_findings),
         IN_MEMORY(a_damaged_shelf_is_scrubbed_past),
         IN_MEMORY(a_damaged_shelf_keeps_nothing_else_from_being_told),

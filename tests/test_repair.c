@@ -227,6 +227,10 @@ static void past_a_bad_source(void **state)
     options.from_count = 2;
     FAILS(LMCS_NOT_FOUND, scrub_with(pool, &options, &telling)); /* with nothing to mend, too */
     EXPECT(telling.report.sources_unread == 1 && telling.report.damages == 0);
+    options.from = (const char *[]){place->folder, "/dev/null", good};
+    options.from_count = 3;
+    FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling)); /* what no pool can be is another's matter neither */
+    EXPECT(telling.report.sources_unread == 2 && telling.report.is_whole);
     options.from = (const char *[]){good, place->pool};
     FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling));
     close_pool(pool);
