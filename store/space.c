@@ -45,7 +45,7 @@ struct lmcs_extent {
     uint64_t stuck_bytes; /* dead, but in pages of which something lives: what the last trim could not give back */
     uint64_t committed_cursor;
     struct untrimmed {
-        bool any; /* what trims or frees it has not committed yet: if that fails, nothing is given back; this was right */
+        bool any; /* a trim or a freeing under way: if it fails, nothing is given back, and this was right */
         uint64_t backed;
         uint64_t punched_bytes;
         uint64_t stuck_bytes;
@@ -942,7 +942,7 @@ enum lmcs_status lmcs_space_flush(struct lmcs_txn *txn, struct lmcs_error *error
     return status;
 }
 
-/* A trim or a freeing that has failed leaves what it found: before others have the lock of metadata, and put it in a record. */
+/* A trim or a freeing that has failed leaves what it found: before others have the lock of metadata, and record it. */
 static void settle_trim(struct lmcs_space *space, struct lmcs_extent *extent, bool committed)
 {
     const struct untrimmed *was = &extent->untrimmed;

@@ -278,8 +278,7 @@ static void extents_that_a_poolset_keeps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {ON_BOTH(an_extent_that_follows_another_is_not_trimmed),
-                                       ON_BOTH(unsound_extents_keep_no_other),
-                                       IN_MEMORY(unsound_extents_of_a_poolset),
+                                       ON_BOTH(unsound_extents_keep_no_other), IN_MEMORY(unsound_extents_of_a_poolset),
                                        IN_MEMORY(extents_that_a_poolset_keeps)};
     return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
 }
