@@ -283,7 +283,8 @@ LMCS_API void lmcs_transaction_abort(struct lmcs_transaction *transaction);
  * Puts all live variables of its shelf into a capture, as they are when they are copied: tensors as tensors, values as
  * attachments, and the attachment "lmcstore.live", which says what each was. What has not changed since the newest
  * snapshot is shared, not copied: bytes are compared. Waits for a transaction of the shelf to end (LMCS_INVALID: it is
- * this thread's). Nothing may be stored to tensors meanwhile, or they are torn, as for lmcs_capture_put.
+ * this thread's). Nothing may be stored to tensors meanwhile, nor any be resized, or they are torn, as for
+ * lmcs_capture_put.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error);
 /* Begin, put and commit in one. `options` and `number` may be NULL; not for asynchronous ones. */

@@ -119,10 +119,12 @@ class LazyTensor:
         return iter(self.read())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        import numpy
-
         made = self.numpy()
-        return made if dtype is None and not copy else numpy.array(made, dtype=dtype)
+        if dtype is None or made.dtype == dtype:
+            return made.copy() if copy else made
+        if copy is False:
+            raise ValueError(f"a tensor of {made.dtype} is no array of {dtype} without a copy")
+        return made.astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.torch().__dlpack__(**options)

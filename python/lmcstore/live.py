@@ -953,7 +953,7 @@ class Live(MutableMapping[str, Any]):
     ) -> Snapshot:
         """Take a snapshot of all live variables of the shelf; what has not changed since the newest one is shared.
 
-        Nothing may be stored to tensors meanwhile. Waits for a transaction of the shelf to end.
+        Nothing may be stored to tensors meanwhile, nor any be resized. Waits for a transaction of the shelf to end.
 
         Parameters
         ----------

@@ -126,16 +126,15 @@ static void capture_dealloc(struct capture_object *self)
 /* Before a call that needs an open capture; leave with end_call. */
 static bool begin_call(struct capture_object *self)
 {
-    struct core_state *state = core_state_of((PyObject *)self);
-    if (self->phase != CAPTURE_OPEN) {
-        core_raise_status(state, LMCS_INVALID, "the capture has ended");
-        return false;
-    }
-    if (self->busy) {
-        core_raise_status(state, LMCS_INVALID, "another thread is using the capture");
-        return false;
-    }
+    const char *why = self->phase != CAPTURE_OPEN ? "the capture has ended"
+                      : self->busy                ? "another thread is using the capture"
+                                                  : NULL;
     if (!core_pool_enter(self->pool)) {
+        return false;
+    }
+    if (why != NULL) {
+        core_pool_leave(self->pool);
+        core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, why);
         return false;
     }
     self->busy = true;
@@ -598,10 +597,8 @@ static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
     if (self->phase == CAPTURE_OPEN) {
         return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the capture is not committed");
     }
-    if (self->phase == CAPTURE_COMMITTED) {
-        if (!core_pool_enter(self->pool)) {
-            return NULL;
-        }
+    if (self->phase == CAPTURE_COMMITTED) { /* so the pool is open, if perhaps closing: that waits for it */
+        self->pool->users++;
         self->busy = true;
         wait_committed(self);
         end_call(self);
@@ -619,9 +616,11 @@ static PyObject *capture_abort(struct capture_object *self, PyObject *unused)
     if (self->phase != CAPTURE_OPEN) {
         Py_RETURN_NONE;
     }
-    if (!begin_call(self)) {
-        return NULL;
+    if (self->busy) {
+        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "another thread is using the capture");
     }
+    self->pool->users++; /* also while it is closing: who closes it may wait for who waits for the shelf */
+    self->busy = true;
     abort_open(self);
     end_call(self);
     Py_RETURN_NONE;

@@ -133,6 +133,25 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
+/*
+ * Ends captures that no thread is inside of: others may wait for their shelves, and who would go on with one may be
+ * below this call on the stack (a signal's handler), or is refused.
+ */
+static void abort_idle_captures(struct pool_object *self)
+{
+    struct capture_object *capture = self->captures;
+    while (capture != NULL) {
+        if (capture->phase != CAPTURE_OPEN || capture->busy) {
+            capture = capture->next;
+            continue;
+        }
+        Py_INCREF((PyObject *)capture);
+        core_capture_end(capture); /* meanwhile the list may become another */
+        Py_DECREF((PyObject *)capture);
+        capture = self->captures;
+    }
+}
+
 /* Waits until no thread is inside the store; false with an exception (a signal, or a wait for oneself). */
 static bool wait_for_users(struct pool_object *self)
 {
@@ -142,6 +161,7 @@ static bool wait_for_users(struct pool_object *self)
                               "a store can't be closed from inside one of its own calls");
             return false;
         }
+        abort_idle_captures(self);
         Py_BEGIN_ALLOW_THREADS usleep(CLOSE_POLL_US);
         Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0)
         {

@@ -207,3 +207,76 @@ def test_a_close_by_garbage(pool_path: str, run_python: Callable[..., Any]) -> N
     assert done.returncode == 0 and done.stderr == "", done.stderr
     refused = "a store can't be closed from inside one of its own calls"
     assert done.stdout.strip() == refused or sys.version_info >= (3, 12)
+
+
+CLOSED_ABOVE_A_CAPTURE = """
+import sys, threading, time, lmcstore
+from lmcstore._encode import Encoded
+store = lmcstore.open(sys.argv[1], background=False)
+shelf, said = store["run"], []
+shelf.snapshot({"a": 1})
+
+def take(value):
+    try:
+        shelf.snapshot({"a": value})
+    except lmcstore.InvalidError as error:
+        said.append(str(error))
+
+other = threading.Thread(target=take, args=(2,))
+
+def relations(*_):
+    other.start()
+    time.sleep(0.3)  # and it waits for the shelf
+    if sys.argv[2] == "handler":
+        store.close()
+        return []
+    closer = threading.Thread(target=store.close)
+    closer.start()
+    closer.join()
+    return []
+
+Encoded.relations = relations
+take(3)
+other.join()
+print(*said, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("who", ["handler", "thread"])
+def test_a_close_above_a_capture(pool_path: str, who: str, run_python: Callable[..., Any]) -> None:
+    """A handler that closes the store while its thread takes a snapshot, for whose shelf another thread waits."""
+    done = run_python(CLOSED_ABOVE_A_CAPTURE, pool_path, who, timeout=30)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stdout.splitlines() == ["the store is closed: open it again"] * 2
+    with lmcstore.open(pool_path, mode="r") as store:
+        assert store["run"].latest == store["run"][1]
+
+
+def test_what_becomes_durable_while_the_store_closes(pool_path: str) -> None:
+    """Who waits for it is told so, also while the one who closes waits for another."""
+    store = lmcstore.open(pool_path, background=False)
+    store["run"].snapshot({"t": torch.ones(10)})
+    verifying, go_on, told = threading.Event(), threading.Event(), []
+
+    def progress(*_: Any) -> None:
+        verifying.set()
+        go_on.wait(60)
+
+    def wait(snapshot: lmcstore.Snapshot) -> None:
+        try:
+            told.append(snapshot.wait().number)
+        except lmcstore.Error as error:
+            told.append(error)
+
+    verifier = threading.Thread(target=lambda: store.verify(progress=progress))
+    verifier.start()
+    verifying.wait(60)
+    snapshot = store["run"].snapshot({"t": torch.randn(1 << 24)}, wait=False)
+    waiter, closer = threading.Thread(target=wait, args=(snapshot,)), threading.Thread(target=store.close)
+    waiter.start()
+    closer.start()
+    waiter.join(60)
+    go_on.set()
+    for thread in (verifier, closer, waiter):
+        thread.join()
+    assert told == [snapshot.number]

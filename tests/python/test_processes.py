@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import lmcstore
@@ -388,4 +389,41 @@ def test_another_thread_imports_torch_meanwhile(pool_path: str) -> None:
     """It is waited for, as by an import: half a module has no Tensor yet."""
     process = start(IMPORTER, pool_path)
     assert line(process) == "Tensor ndarray 2"
+    assert process.wait(60) == 0
+
+
+FAILING_IMPORT = """
+import os, signal, sys, threading, lmcstore, numpy
+folder = sys.argv[2]
+with open(os.path.join(folder, "torch.py"), "w") as file:
+    file.write("import time; time.sleep(1); raise OSError('a library is missing')")
+sys.path.insert(0, folder)
+
+def fail():
+    try:
+        import torch
+    except OSError:
+        pass
+
+thread = threading.Thread(target=fail)
+thread.start()
+while "torch" not in sys.modules:
+    pass
+store = lmcstore.open(sys.argv[1], background=False)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    with lmcstore.open(sys.argv[1] + "-child", background=False) as own:
+        own["run"].snapshot({"n": numpy.arange(3.0)})
+    os._exit(0)
+store["run"].snapshot({"n": numpy.arange(3.0)})
+thread.join()
+print(len(store["run"]), os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+def test_an_import_that_fails_or_is_left(pool_path: str, tmp_path: Path) -> None:
+    """It is no matter of who saves meanwhile; and a child has no thread that would end it."""
+    process = start(FAILING_IMPORT, pool_path, str(tmp_path))
+    assert line(process) == "1 0"
     assert process.wait(60) == 0
