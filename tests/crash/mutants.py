@@ -76,7 +76,7 @@ MUTANTS = [
                 "    /* the commit may be",
             )
         ],
-        ["--medium", "dax", "--seed", "6"],
+        ["--medium", "dax", "--seed", "57"],
     ),
     Mutant(
         "file-sync",
@@ -340,7 +340,7 @@ MUTANTS = [
             ),
             ("    body->slot = !body->slot;\n", ""),
         ],
-        ["--medium", "dax", "--seed", "6"],
+        ["--medium", "dax", "--seed", "68"],
     ),
     Mutant(
         "value-unsynced",
