@@ -86,6 +86,11 @@ static enum lmcs_status cut_array(struct compression *c)
 
 /* ---- Files ---------------------------------------------------------------------------------------------------- */
 
+static frames_begins beginning(const struct compression *c)
+{
+    return c->cli->options.dtype ? NULL : frames_source_begins;
+}
+
 static enum lmcs_status parse_file(struct compression *c)
 {
     uint32_t dtype = c->cli->options.dtype;
@@ -98,14 +103,21 @@ static enum lmcs_status parse_file(struct compression *c)
     return status;
 }
 
+static enum lmcs_status check_base_size(struct compression *c, uint64_t bytes)
+{
+    if (bytes == c->file.memory.bytes)
+        return LMCS_OK;
+    return cli_fail(c->cli, LMCS_INVALID, 0,
+                    "%s has %" PRIu64 " bytes, and %s has %zu; the base of a raw array is one of the same size",
+                    frames_shown(c->base.path), bytes, frames_shown(c->file.path), c->file.memory.bytes);
+}
+
 static enum lmcs_status match_array(struct compression *c)
 {
-    if (c->base.memory.bytes != c->file.memory.bytes)
-        return cli_fail(c->cli, LMCS_INVALID, 0,
-                        "%s has %zu bytes, and %s has %zu; the base of a raw array is one of the same size",
-                        frames_shown(c->base.path), c->base.memory.bytes, frames_shown(c->file.path),
-                        c->file.memory.bytes);
-    enum lmcs_status status = frames_source_add_array(c->cli, &c->base, c->cli->options.dtype);
+    enum lmcs_status status = check_base_size(c, c->base.memory.bytes);
+    if (status != LMCS_OK)
+        return status;
+    status = frames_source_add_array(c->cli, &c->base, c->cli->options.dtype);
     if (status != LMCS_OK)
         return status;
     c->base.tensors[0].is_wanted = true;
@@ -124,7 +136,10 @@ static enum lmcs_status prepare_base(struct compression *c)
 {
     if (!c->base.path)
         return LMCS_OK;
-    enum lmcs_status status = frames_read(c->cli, c->base.path, &c->base.memory);
+    uint64_t bytes = frames_file_bytes(c->base.path);
+    enum lmcs_status status = c->cli->options.dtype && bytes ? check_base_size(c, bytes) : LMCS_OK;
+    if (status == LMCS_OK)
+        status = frames_read(c->cli, c->base.path, beginning(c), &c->base.memory);
     if (status != LMCS_OK)
         return status;
     double start = frames_now();
@@ -178,7 +193,7 @@ static enum lmcs_status compress(struct compression *c, struct cli_output *outpu
     if (status == LMCS_OK)
         status = frames_work_init(c->cli, &c->work);
     if (status == LMCS_OK)
-        status = frames_read(c->cli, c->file.path, &c->file.memory);
+        status = frames_read(c->cli, c->file.path, beginning(c), &c->file.memory);
     if (status == LMCS_OK)
         status = parse_file(c);
     if (status == LMCS_OK)

@@ -31,7 +31,7 @@ static enum lmcs_status find_bases(struct decompression *d)
     if (!d->base.path)
         return cli_wrong_use(d->cli, "%s: %zu of its %zu frames need the file that it was compressed against: --base",
                              frames_shown(d->image.path), d->image.base_count, d->image.count);
-    enum lmcs_status status = frames_read(d->cli, d->base.path, &d->base.memory);
+    enum lmcs_status status = frames_read(d->cli, d->base.path, NULL, &d->base.memory);
     if (status != LMCS_OK)
         return status;
     double start = frames_now();
@@ -61,7 +61,7 @@ static enum lmcs_status decompress(struct decompression *d, struct cli_output *o
 {
     enum lmcs_status status = frames_work_init(d->cli, &d->work);
     if (status == LMCS_OK)
-        status = frames_read(d->cli, d->image.path, &d->image.memory);
+        status = frames_read(d->cli, d->image.path, frames_image_begins, &d->image.memory);
     if (status == LMCS_OK)
         status = parse(d);
     if (status == LMCS_OK)

@@ -26,10 +26,15 @@ struct frames_memory {
 /* LMCS_NO_MEMORY, with a message that says `what` it was for, when the machine has not so much to give. */
 enum lmcs_status frames_memory_new(struct cli *cli, const char *what, uint64_t bytes, struct frames_memory *memory);
 void frames_memory_free(struct frames_memory *memory);
+/* The size of a file as it is now; 0: it is empty, or no regular file. */
+uint64_t frames_file_bytes(const char *path);
 /* Whether there is memory to compress a file, as far as the sizes of files tell: before they are read. */
 enum lmcs_status frames_check_memory(struct cli *cli);
-/* Reads all of a file, a pipe, or standard input ("-"). */
-enum lmcs_status frames_read(struct cli *cli, const char *path, struct frames_memory *memory);
+/* Whether what is wanted may begin with these bytes, 8 of them if there are so many. */
+typedef bool (*frames_begins)(const unsigned char *data, size_t bytes);
+/* Reads all of a file, a pipe, or standard input ("-"); of one that does not begin as it must (NULL: as it likes) only
+ * the beginning, which says to who parses it what is wrong. */
+enum lmcs_status frames_read(struct cli *cli, const char *path, frames_begins begins, struct frames_memory *memory);
 enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progress, const struct cli_output *output,
                               const unsigned char *data, size_t bytes);
 /* The path, for messages. */
@@ -97,6 +102,8 @@ struct frames_source {
     size_t capacity;
 };
 
+/* Whether a safetensors file may begin so. */
+bool frames_source_begins(const unsigned char *data, size_t bytes);
 /* Takes the memory for a safetensors file. */
 enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source);
 /* Adds all of the memory, as far as it holds whole elements, as an array. */
@@ -174,6 +181,8 @@ struct frames_image {
     uint64_t content_bytes;
 };
 
+/* Whether a file of frames begins so. */
+bool frames_image_begins(const unsigned char *data, size_t bytes);
 /* Finds and checks the frames of the memory. */
 enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image);
 /* Finds the bases that frames need among a file's tensors, or the file as an array. */

@@ -88,12 +88,17 @@ static enum lmcs_status add_frame(struct cli *cli, struct frames_image *image, u
     return LMCS_OK;
 }
 
+bool frames_image_begins(const unsigned char *data, size_t bytes)
+{
+    return bytes >= 4 && memcmp(data, "LMCF", 4) == 0;
+}
+
 enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image)
 {
     const char *shown = frames_shown(image->path);
     bool continues = true;
     uint64_t at = 0;
-    if (image->memory.bytes < 4 || memcmp(image->memory.data, "LMCF", 4) != 0)
+    if (!frames_image_begins(image->memory.data, image->memory.bytes))
         return cli_fail(cli, LMCS_DAMAGED, 0, "%s is not a file that 'lmc-store compress' makes", shown);
     while (continues && at < image->memory.bytes) {
         enum lmcs_status status = add_frame(cli, image, at);

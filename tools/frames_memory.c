@@ -16,10 +16,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HUGE_PAGE    ((size_t)2 << 20)
-#define PIECE_BYTES  ((size_t)4 << 20)  /* read or written between two looks at signals */
-#define WAIT_MS      100                /* for a pipe, between two looks at signals */
-#define STREAM_BYTES ((size_t)64 << 20) /* what a pipe is given at first */
+#define HUGE_PAGE       ((size_t)2 << 20)
+#define PIECE_BYTES     ((size_t)4 << 20)  /* read or written between two looks at signals */
+#define WAIT_MS         100                /* for a pipe, between two looks at signals */
+#define STREAM_BYTES    ((size_t)64 << 20) /* what a pipe is given at first */
+#define BEGINNING_BYTES ((size_t)8)
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
@@ -86,7 +87,7 @@ enum lmcs_status frames_memory_new(struct cli *cli, const char *what, uint64_t b
     return LMCS_OK;
 }
 
-static uint64_t file_bytes(const char *path)
+uint64_t frames_file_bytes(const char *path)
 {
     struct stat info;
     bool known = path && stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
@@ -96,7 +97,7 @@ static uint64_t file_bytes(const char *path)
 enum lmcs_status frames_check_memory(struct cli *cli)
 {
     uint64_t available = available_bytes();
-    uint64_t bytes = 2 * file_bytes(cli->options.arguments[0]) + file_bytes(cli->options.base);
+    uint64_t bytes = 2 * frames_file_bytes(cli->options.arguments[0]) + frames_file_bytes(cli->options.base);
     return bytes <= available ? LMCS_OK : no_memory(cli, "holding the file, its base and the result", bytes, available);
 }
 
@@ -168,23 +169,37 @@ static enum lmcs_status read_some(struct cli *cli, int fd, const char *shown, vo
     return LMCS_OK;
 }
 
-static enum lmcs_status read_file(struct cli *cli, int fd, const char *shown, uint64_t bytes,
+static enum lmcs_status read_file(struct cli *cli, int fd, const char *shown, frames_begins begins, uint64_t bytes,
                                   struct frames_memory *memory)
 {
+    unsigned char first[BEGINNING_BYTES];
+    size_t first_bytes = bytes < sizeof first ? (size_t)bytes : sizeof first;
     size_t got = 0;
-    enum lmcs_status status = frames_memory_new(cli, shown, bytes, memory);
+    size_t rest = 0;
+    enum lmcs_status status = read_some(cli, fd, shown, first, first_bytes, &got);
+    bool is_wanted = begins == NULL || begins(first, got);
     if (status == LMCS_OK)
-        status = read_some(cli, fd, shown, memory->data, memory->bytes, &got);
-    if (status == LMCS_OK && got < memory->bytes)
+        status = frames_memory_new(cli, shown, is_wanted ? bytes : got, memory);
+    if (status != LMCS_OK)
+        return status;
+    memcpy(memory->data, first, got);
+    if (is_wanted && got == first_bytes)
+        status = read_some(cli, fd, shown, memory->data + got, memory->bytes - got, &rest);
+    if (status == LMCS_OK && got + rest < memory->bytes)
         status = cli_fail(cli, LMCS_IO, 0, "%s was shortened while it was read; try again", shown);
     return status;
 }
 
-static enum lmcs_status read_stream(struct cli *cli, int fd, const char *shown, struct frames_memory *memory)
+static enum lmcs_status read_stream(struct cli *cli, int fd, const char *shown, frames_begins begins,
+                                    struct frames_memory *memory)
 {
     size_t got = 0;
     enum lmcs_status status = frames_memory_new(cli, shown, STREAM_BYTES, memory);
-    for (memory->bytes = 0; status == LMCS_OK; memory->bytes += got) {
+    if (status == LMCS_OK)
+        status = read_some(cli, fd, shown, memory->data, BEGINNING_BYTES, &got);
+    memory->bytes = got;
+    bool is_wanted = status == LMCS_OK && (begins == NULL || begins(memory->data, got));
+    for (; status == LMCS_OK && is_wanted; memory->bytes += got) {
         if (memory->bytes == memory->mapped_bytes && (status = grow(cli, shown, memory)) != LMCS_OK)
             break;
         size_t room = memory->mapped_bytes - memory->bytes;
@@ -210,7 +225,7 @@ static enum lmcs_status open_file(struct cli *cli, const char *path, int *fd)
     return LMCS_OK;
 }
 
-enum lmcs_status frames_read(struct cli *cli, const char *path, struct frames_memory *memory)
+enum lmcs_status frames_read(struct cli *cli, const char *path, frames_begins begins, struct frames_memory *memory)
 {
     int fd = -1;
     struct stat info;
@@ -224,9 +239,9 @@ enum lmcs_status frames_read(struct cli *cli, const char *path, struct frames_me
     else if (S_ISDIR(info.st_mode))
         status = cli_fail(cli, LMCS_INVALID, 0, "%s is a directory", shown);
     else if (S_ISREG(info.st_mode) && fd != STDIN_FILENO)
-        status = read_file(cli, fd, shown, (uint64_t)info.st_size, memory);
+        status = read_file(cli, fd, shown, begins, (uint64_t)info.st_size, memory);
     else
-        status = read_stream(cli, fd, shown, memory);
+        status = read_stream(cli, fd, shown, begins, memory);
     if (fd != STDIN_FILENO)
         close(fd);
     return status;

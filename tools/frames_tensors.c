@@ -25,6 +25,13 @@ static struct frames_tensor *add(struct frames_source *source)
     return tensor;
 }
 
+bool frames_source_begins(const unsigned char *data, size_t bytes)
+{
+    uint64_t header_bytes = 0;
+    memcpy(&header_bytes, data, bytes < sizeof header_bytes ? bytes : sizeof header_bytes);
+    return header_bytes <= LMCS_ST_MAX_HEADER_BYTES;
+}
+
 enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *source)
 {
     const struct lmcs_st_header *header = &source->header;

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -484,6 +485,25 @@ def test_no_file_of_frames(tmp_path: Path) -> None:
     for content in (b"", b"LMC", b"LMCF", b"text\n" * 100, bytes(1000), b"LMCF" * 100):
         assert "cut short" not in refused(content, tmp_path)
     assert "not a file that 'lmc-store compress' makes" in refused(b"", tmp_path)
+
+
+def test_what_is_no_such_file_is_not_read(tmp_path: Path) -> None:
+    """Files of 16 GiB, such as a pool: told by their first bytes, or by their size, before the rest is read."""
+    small, large = tmp_path / "small", tmp_path / "bad.lmc"
+    small.write_bytes(bytes(4096))
+    with large.open("wb") as file:
+        file.write(b"\x0a")
+        file.truncate(16 << 30)
+    for command, message in (
+        (["decompress", large], "not a file that 'lmc-store compress' makes"),
+        (["compress", small, "--dtype", "f32", "--base", large], "the base of a raw array is one of the same size"),
+    ):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        done = subprocess.run(
+            [BIN, *map(str, command), "-o", str(tmp_path / "o")], capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode in (1, 2) and message in done.stderr.decode(), done.stderr
+        assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 1 << 20)  # KiB
 
 
 def test_files_that_were_cut(image: bytes, tmp_path: Path) -> None:
