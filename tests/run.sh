@@ -464,6 +464,7 @@ fuzz_one() {
             /^#[0-9]/ && systime() >= next_line { print $1, $2, $3, $4; fflush(); next_line = systime() + every }
             /^stat::(number_of_executed|average_exec)/ { sub(/^stat::/, ""); print; fflush() }
             /ERROR:|SUMMARY:|not so:|Test unit written/ { print; fflush() }' || status=$?
+    grep -q '^stat::number_of_executed' "$log" || { echo "it ended before its time"; status=1; }
     return "$status"
 }
 
