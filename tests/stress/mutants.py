@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mutation import TOP, Mutant, make, try_edits
 
 HANG_SECONDS = 240  # a run that takes so much longer than it should
+SECONDS_OF_A_POOL = 6
 
 # Some milliseconds in which others come to their turn, where the time in which it matters is short.
 LINGER = "    for (volatile int linger = 0; linger < 3000000; linger++)\n        ;\n"
@@ -241,9 +242,9 @@ MUTANTS = [
 ]
 
 
-def run(program: Path, folder: str, seconds: int) -> tuple[bool, str]:
+def run(program: Path, folder: str, seconds: int, seed: int) -> tuple[bool, str]:
     """Run a mutant; was it caught, and by what."""
-    command = [str(program), "--seconds", str(seconds), "--in", folder, "--seed", "1", "--threads", "8"]
+    command = [str(program), "--seconds", str(seconds), "--in", folder, "--seed", str(seed), "--threads", "8"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + HANG_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -251,6 +252,16 @@ def run(program: Path, folder: str, seconds: int) -> tuple[bool, str]:
     if done.returncode < 0:
         return True, f"{signal.Signals(-done.returncode).name}: {done.stderr.strip()}"
     return done.returncode != 0, done.stderr.strip()
+
+
+def run_again(program: Path, folder: str, seconds: int) -> tuple[bool, str]:
+    """Run it on one new pool after the other: some are found while little of a pool is free, or not at all."""
+    caught, how = False, ""
+    for seed in range(1, 1 + max(1, seconds // SECONDS_OF_A_POOL)):
+        caught, how = run(program, folder, min(seconds, SECONDS_OF_A_POOL), seed)
+        if caught:
+            break
+    return caught, how
 
 
 def main() -> int:
@@ -277,7 +288,7 @@ def main() -> int:
         start = time.monotonic()
         pools = tempfile.mkdtemp(prefix="lmcs-mutant-", dir=arguments.base)
         try:
-            caught, how = run(program, pools, arguments.seconds)
+            caught, how = run_again(program, pools, arguments.seconds)
         finally:
             shutil.rmtree(pools)
         print(f"{'caught' if caught else 'MISSED'} {mutant.name} ({mutant.what})", flush=True)
