@@ -13,6 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "space.h"
+#include "txn.h"
+
 _Thread_local struct lmcs_error err;
 
 static pid_t test_pid;
@@ -193,6 +196,42 @@ struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes)
     return pool;
 }
 
+struct lmcs_pool *poolset_of_free_extents(struct place *place, char path[static 512], const struct state *last)
+{
+    const uint64_t bytes = 4000000;
+    struct rng rng = {3};
+    place_path(place, "fixed.set", path);
+    FILE *file = fopen(path, "w");
+    EXPECT(file != NULL && fprintf(file, "PMEMPOOLSET\n96M %s/part0\n", place->folder) > 0 && fclose(file) == 0);
+    struct lmcs_pool *pool = open_quiet(path);
+    struct state *one = calloc(1, sizeof *one);
+    unsigned char *data = state_add(one, "t", LMC_U8, 1, &bytes)->data;
+    for (int i = 0; i < FREE_EXTENTS; i++) {
+        rng_fill(&rng, data, bytes);
+        take_snapshot(pool, "run", one, i);
+    }
+    state_free(one);
+    take_snapshot(pool, "run", last, FREE_EXTENTS);
+    for (uint64_t i = 1; i <= FREE_EXTENTS; i++)
+        OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
+    struct lmcs_txn txn;
+    size_t released = 0;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_space_release(&txn, 1000, &released, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    EXPECT(released >= FREE_EXTENTS);
+    return pool;
+}
+
+struct lmcs_pool *reopen_counted(struct lmcs_pool *pool, const char *path)
+{
+    uint64_t used = lmcs_space_used(pool);
+    close_pool(pool);
+    pool = open_quiet(path);
+    EXPECT(lmcs_space_used(pool) == used);
+    return pool;
+}
+
 void close_pool(struct lmcs_pool *pool)
 {
     OK(lmcs_pool_close(pool, &err));
@@ -320,6 +359,14 @@ struct state *state_mixed(struct rng *rng, size_t count, size_t most_bytes)
         struct held *held = state_add(state, name, dtype, ndim, shape);
         rng_fill(rng, held->data, held->bytes);
     }
+    return state;
+}
+
+struct state *state_of_noise(uint64_t seed, uint64_t bytes)
+{
+    struct rng rng = {seed};
+    struct state *state = calloc(1, sizeof *state);
+    rng_fill(&rng, state_add(state, "t", LMC_U8, 1, &bytes)->data, bytes);
     return state;
 }
 

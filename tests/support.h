@@ -98,6 +98,8 @@ struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t
 struct lmcs_pool *open_quiet(const char *path); /* made if need be, without the background thread */
 struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes);
 void close_pool(struct lmcs_pool *pool);
+/* Whose counted space must be what is there when it is opened again. */
+struct lmcs_pool *reopen_counted(struct lmcs_pool *pool, const char *path);
 void check_pool(struct lmcs_pool *pool);  /* the structure */
 void verify_pool(struct lmcs_pool *pool); /* and every byte */
 struct lmcs_pool_info pool_info(struct lmcs_pool *pool);
@@ -135,6 +137,7 @@ struct state *state_weights(struct rng *rng, size_t count, size_t floats);
 /* Tensors of many dtypes and shapes, empty and zero-dimensional ones among them. */
 struct state *state_mixed(struct rng *rng, size_t count, size_t most_bytes);
 struct state *state_copy(const struct state *state);
+struct state *state_of_noise(uint64_t seed, uint64_t bytes); /* one tensor, "t" */
 /* Moves every element of the f32 tensors from `first` on, `count` of them, a little, as training does. */
 void state_step(struct state *state, struct rng *rng, size_t first, size_t count);
 void state_free(struct state *state);
@@ -150,6 +153,9 @@ void expect_snapshot(struct lmcs_pool *pool, const char *shelf, uint64_t number,
 /* The content of a tensor: equal numbers mean that it is shared. */
 uint64_t content_of(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *tensor);
 struct lmcs_snapshot_storage storage_of(struct lmcs_pool *pool, const char *shelf, uint64_t number);
+/* A poolset that is full of extents in which nothing lives; only snapshot FREE_EXTENTS + 1 of "run" is there. */
+enum { FREE_EXTENTS = 18, LARGE_FOR_A_POOLSET = 24000000 /* bytes: none of them has so many */ };
+struct lmcs_pool *poolset_of_free_extents(struct place *place, char path[static 512], const struct state *last);
 
 /* ---- Children ---- */
 

@@ -638,6 +638,34 @@ static void a_trim_that_fails_counts_nothing(void **state)
     state_free(small);
 }
 
+/* Extents that could not be given back are counted as before. */
+static void extents_that_a_poolset_keeps(void **state)
+{
+    char path[512];
+    uint64_t number;
+    struct rng rng = {6};
+    struct state *small = state_weights(&rng, 1, 1000), *large = state_of_noise(7, LARGE_FOR_A_POOLSET);
+    struct lmcs_pool *pool = poolset_of_free_extents(*state, path, small);
+    long failed = 0;
+    enum lmcs_status status;
+    do {
+        refuse(PUBLISHING, 0, false);
+        status = try_snapshot(pool, "run", large, 1, &number, &err);
+        bool any = failures > 0;
+        refuse_no_more();
+        EXPECT(status == LMCS_OK || (any && fits(PUBLISHING, status)));
+        failed += status != LMCS_OK;
+        take_snapshot(pool, "run", small, 2); /* which records what is counted */
+        pool = reopen_counted(pool, path);
+    } while (status != LMCS_OK && failed < 3);
+    EXPECT(failed > 0);
+    expect_snapshot(pool, "run", take_snapshot(pool, "run", large, 1), large);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(small);
+    state_free(large);
+}
+
 /* libpmemobj would end the process by the first sync that fails: the disk is asked before. */
 static void disks_that_fail_when_a_pool_is_opened(void **state)
 {
@@ -667,6 +695,7 @@ int main(void)
                                        ON_DISK(a_failed_sync_is_everyones),
                                        ON_DISK(mappings_refused_to_the_compactor),
                                        ON_DISK(a_trim_that_fails_counts_nothing),
+                                       IN_MEMORY(extents_that_a_poolset_keeps),
                                        ON_DISK(disks_that_fail_when_a_pool_is_opened)};
     return cmocka_run_group_tests_name("failures", tests, NULL, NULL);
 }

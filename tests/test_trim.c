@@ -11,7 +11,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "refuse.h"
 #include "space.h"
 #include "tree.h"
 
@@ -177,99 +176,20 @@ static void unsound_extents_keep_no_other(void **state)
     state_free(small);
 }
 
-/* ---- Pools of a fixed size ---- */
-
-enum { EXTENTS = 18 };
-
-/* One that is full of extents, in which only the last snapshot lives. */
-static struct lmcs_pool *poolset_of_free_extents(struct place *place, char path[static 512], const struct state *last)
-{
-    const uint64_t bytes = 4000000;
-    struct rng rng = {3};
-    place_path(place, "fixed.set", path);
-    FILE *file = fopen(path, "w");
-    EXPECT(file != NULL && fprintf(file, "PMEMPOOLSET\n96M %s/part0\n", place->folder) > 0 && fclose(file) == 0);
-    struct lmcs_pool *pool = open_quiet(path);
-    struct state *one = calloc(1, sizeof *one);
-    unsigned char *data = state_add(one, "t", LMC_U8, 1, &bytes)->data;
-    for (int i = 0; i < EXTENTS; i++) {
-        rng_fill(&rng, data, bytes);
-        take_snapshot(pool, "run", one, i);
-    }
-    state_free(one);
-    take_snapshot(pool, "run", last, EXTENTS);
-    for (uint64_t i = 1; i <= EXTENTS; i++)
-        OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
-    struct lmcs_txn txn;
-    size_t released = 0;
-    OK(lmcs_txn_write(pool, &txn, &err));
-    OK(lmcs_space_release(&txn, 1000, &released, &err));
-    OK(lmcs_txn_commit(&txn, &err));
-    EXPECT(released >= EXTENTS);
-    return pool;
-}
-
-static struct state *large_state(void)
-{
-    const uint64_t bytes = 24000000;
-    struct rng rng = {4};
-    struct state *large = calloc(1, sizeof *large);
-    rng_fill(&rng, state_add(large, "t", LMC_U8, 1, &bytes)->data, bytes);
-    return large;
-}
-
-/* What is counted is what is there when the pool is opened again. */
-static struct lmcs_pool *expect_counted(struct lmcs_pool *pool, const char *path)
-{
-    uint64_t used = lmcs_space_used(pool);
-    close_pool(pool);
-    pool = open_quiet(path);
-    EXPECT(lmcs_space_used(pool) == used);
-    return pool;
-}
-
 /* Where nothing can be punched, extents are given back to libpmemobj for what is larger: but for unsound ones. */
 static void unsound_extents_of_a_poolset(void **state)
 {
     char path[512];
     struct rng rng = {5};
-    struct state *small = state_weights(&rng, 1, 1000), *large = large_state();
+    struct state *small = state_weights(&rng, 1, 1000), *large = state_of_noise(7, LARGE_FOR_A_POOLSET);
     struct lmcs_pool *pool = poolset_of_free_extents(*state, path, small);
     EXPECT(forge_payloads(pool, 1) == 1);
     uint64_t used = lmcs_space_used(pool);
     expect_snapshot(pool, "run", take_snapshot(pool, "run", large, 1), large);
     EXPECT(lmcs_space_used(pool) < used);
-    pool = expect_counted(pool, path);
-    expect_snapshot(pool, "run", EXTENTS + 1, small);
-    expect_snapshot(pool, "run", EXTENTS + 2, large);
-    close_pool(pool);
-    state_free(small);
-    state_free(large);
-}
-
-/* Extents that could not be given back are counted as before. */
-static void extents_that_a_poolset_keeps(void **state)
-{
-    char path[512];
-    uint64_t number;
-    struct rng rng = {6};
-    struct state *small = state_weights(&rng, 1, 1000), *large = large_state();
-    struct lmcs_pool *pool = poolset_of_free_extents(*state, path, small);
-    long failed = 0;
-    enum lmcs_status status;
-    do {
-        refuse(PUBLISHING, 0, false);
-        status = try_snapshot(pool, "run", large, 1, &number, &err);
-        bool any = failures > 0;
-        refuse_no_more();
-        EXPECT(status == LMCS_OK || (any && fits(PUBLISHING, status)));
-        failed += status != LMCS_OK;
-        take_snapshot(pool, "run", small, 2); /* which records what is counted */
-        pool = expect_counted(pool, path);
-    } while (status != LMCS_OK && failed < 3);
-    EXPECT(failed > 0);
-    expect_snapshot(pool, "run", take_snapshot(pool, "run", large, 1), large);
-    verify_pool(pool);
+    pool = reopen_counted(pool, path);
+    expect_snapshot(pool, "run", FREE_EXTENTS + 1, small);
+    expect_snapshot(pool, "run", FREE_EXTENTS + 2, large);
     close_pool(pool);
     state_free(small);
     state_free(large);
@@ -278,7 +198,6 @@ static void extents_that_a_poolset_keeps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {ON_BOTH(an_extent_that_follows_another_is_not_trimmed),
-                                       ON_BOTH(unsound_extents_keep_no_other), IN_MEMORY(unsound_extents_of_a_poolset),
-                                       IN_MEMORY(extents_that_a_poolset_keeps)};
+                                       ON_BOTH(unsound_extents_keep_no_other), IN_MEMORY(unsound_extents_of_a_poolset)};
     return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
 }
