@@ -68,7 +68,7 @@ core = Extension(
         "src/pool_live.c",
         "src/numpy_memory.c",
     ],
-    depends=["src/core.h", "../store/lmcstore.h", "../store/lmcstore_live.h", "../store/workers.h", "../codec/lmc.h"],
+    depends=["src/core.h", *map(str, CHECKOUT.glob("store/**/*.h")), "../codec/lmc.h"],
     include_dirs=[str(CHECKOUT / "store"), str(CHECKOUT / "codec")],
     libraries=SYSTEM_LIBRARIES,
     extra_compile_args=["-std=c17", "-Wall", "-Wextra", "-fvisibility=hidden"],

@@ -103,7 +103,7 @@ enum lmcs_open_flags {
 struct lmcs_open_options {
     uint64_t limit_bytes; /* on creation: use at most this of the disk; 0: as the disk allows. Ignored by an open */
     uint32_t wait_ms;     /* how long to wait for another writer; UINT32_MAX: the default, 10 s */
-    uint32_t threads;     /* for copying and coding; 0: the processors, 8 at most */
+    uint32_t threads;     /* for copying and encoding; 0: the processors, 8 at most */
     uint32_t flags;       /* enum lmcs_open_flags */
 };
 
@@ -163,7 +163,7 @@ struct lmcs_pool_info {
     uint64_t scrubbed_ns;       /* when everything had last been read; 0: never */
     double scrub_share;         /* of the pass under way, 0 to 1 */
     uint64_t scrub_found;       /* damages found by it, or by the last one ... */
-    uint64_t scrub_mended;      /* ... and mended */
+    uint64_t scrub_repaired;      /* ... and repaired */
     uint64_t lost_contents;     /* of which something is lost */
     uint64_t parity_bytes;      /* of live_bytes */
     uint32_t format_version;
@@ -202,7 +202,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  *   rate=SIZE      the background codes no more than this a second (100M); none: as fast as it can
  *   encode=WHEN    whether a capture writes what changed as deltas: never, auto (where the medium was measured to be
  *                  slower than the codec; never with DAX), always
- *   scrub=T        the background reads all that the pool holds once in T (30d), and mends what it can: a scrub that
+ *   scrub=T        the background reads all that the pool holds once in T (30d), and repairs what it can: a scrub that
  *                  never ends (lmcs_scrub). Of several shelves the shortest time counts
  *   parity=K+M     for K bytes that are stored, M of parity (16+2: K to 128, M to 16), from which the background, once
  *                  the compactor is done with a snapshot, or a scrub with repair can compute anew what was lost: any M
@@ -730,7 +730,7 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_verify(struct lmcs_pool *pool, con
 /*
  * A scrub reads what is stored, and compares it with its checksums: without decoding, so it costs what reading does. A
  * damage is found where it is, and named with all that it hits: every snapshot, and the elements. What there is
- * another copy of is mended; the rest is entered as lost, so that everything else stays in use: other tensors, other
+ * another copy of is repaired; the rest is entered as lost, so that everything else stays in use: other tensors, other
  * rows of the same one, and compaction, which leaves it alone. Reading what is lost fails and says which rows those
  * are, until a later scrub finds a copy.
  */
@@ -746,8 +746,8 @@ struct lmcs_holder {
 };
 
 enum lmcs_damage_state {
-    LMCS_DAMAGE_FOUND,  /* it was not tried to mend it */
-    LMCS_DAMAGE_MENDED, /* it is gone: what is stored is again what was written */
+    LMCS_DAMAGE_FOUND,  /* it was not tried to repair it */
+    LMCS_DAMAGE_REPAIRED, /* it is gone: what is stored is again what was written */
     LMCS_DAMAGE_LOST    /* there is no other copy, as far as was looked */
 };
 
@@ -755,7 +755,7 @@ enum lmcs_damage_state {
 struct lmcs_scrub_damage {
     enum lmcs_damage_state state;
     const char *what;                 /* a sentence */
-    const char *source;               /* what it was mended from; "" when it was not */
+    const char *source;               /* what it was repaired from; "" when it was not */
     const struct lmcs_tensor *tensor; /* one that has it; NULL: it is in the metadata */
     uint64_t content;                 /* as in struct lmcs_entry */
     uint64_t first_byte;              /* of the tensor */
@@ -774,7 +774,7 @@ struct lmcs_scrub_options {
     double sample_share;     /* read only so much of it, 0 to 1, from where the last one ended; 0: all */
     uint64_t sample_bytes;   /* the same in bytes; a content is read as a whole */
     uint64_t rate_bytes;     /* a second, at most; 0: no limit */
-    bool repair;             /* mend; needs a pool that is open for writing */
+    bool repair;             /* repair; needs a pool that is open for writing */
     const char *const *from; /* with repair: archives (files) and pools that may have what is damaged */
     size_t from_count;
 };
@@ -786,7 +786,7 @@ struct lmcs_scrub_report {
     uint64_t bytes_read; /* of payloads and parity, as they are stored */
     uint64_t bytes_total;
     uint64_t damages;
-    uint64_t mended;
+    uint64_t repaired;
     uint64_t lost; /* contents of which something is lost, in the whole pool, with what was known before */
     bool is_whole; /* everything has been read since the pass was begun, in this call or in samples before it */
     uint64_t sources_unread; /* of options->from: those that are no archive or pool, or damaged */
@@ -799,8 +799,8 @@ struct lmcs_scrub_report {
  * neighbour); options->from. Nothing is written that does not have the checksum that was recorded when it was saved,
  * and it is written to new room and switched to by a commit, like everything else.
  * A pool that is open for writing remembers where a sample ended; for reading, samples begin anywhere. Progress is in
- * bytes. LMCS_OK: nothing is damaged, any more. LMCS_DAMAGED: something is, and was not mended. LMCS_READ_ONLY:
- * repair, and the pool is not open for writing. LMCS_FULL: no room to write what could be mended; what was, stays so.
+ * bytes. LMCS_OK: nothing is damaged, any more. LMCS_DAMAGED: something is, and was not repaired. LMCS_READ_ONLY:
+ * repair, and the pool is not open for writing. LMCS_FULL: no room to write what could be repaired; what was, stays so.
  * A source that can't be read is passed over while there are others, and ends a scrub that is otherwise OK or DAMAGED
  * with its own status (that of the first: NOT_FOUND, DAMAGED, ...; sources_unread > 0), when all is done; when none can
  * be read, nothing is done.

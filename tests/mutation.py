@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Mutants: the store, broken on purpose in one place, and linked into a test program that must find it.
 
-A mutant is a fragment of a source file and what stands there instead. It is applied to a copy in BUILD/mutants/, which
-is compiled with the flags of the release build and linked into a program of its own, before the library; the sources
-and the library stay what they are. Fragments are short and must occur exactly once: an edit of the store elsewhere
-does not matter, and one of the fragment itself makes the mutant fail here until it is brought up to date.
+A mutant is a list of edits: a fragment of the store's source and its replacement. Each fragment must occur exactly once
+in all of store/, so a mutant does not name a file and survives moves. The edited copies go to BUILD/mutants/. They are
+compiled with the flags of the release build and linked, before the library, into a program of their own. An edit of the
+fragment itself makes the mutant fail until the fragment is brought up to date.
 """
 
 from __future__ import annotations
@@ -22,37 +22,30 @@ TOP = Path(__file__).resolve().parents[1]
 class Mutant:
     name: str
     what: str
-    file: str = ""
     edits: list[tuple[str, str]] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
     quick: bool = False
 
 
-def mutated(mutant: Mutant) -> str:
-    """Give the broken source."""
-    text = (TOP / mutant.file).read_text()
+def mutated(mutant: Mutant) -> dict[Path, str]:
+    """Return the broken text of each source file that the mutant edits."""
+    texts: dict[Path, str] = {}
     for old, new in mutant.edits:
-        if text.count(old) != 1:
+        current = {path: texts.get(path) or path.read_text() for path in sorted((TOP / "store").rglob("*.c"))}
+        found = [path for path, text in current.items() for _ in range(text.count(old))]
+        if len(found) != 1:
+            places = ", ".join(str(path.relative_to(TOP)) for path in found) or "no file"
             raise SystemExit(
-                f"mutant {mutant.name}: its fragment occurs {text.count(old)} times in {mutant.file}:\n{old}"
+                f"mutant {mutant.name}: a fragment must occur once, not {len(found)} times ({places}):\n{old}"
             )
-        text = text.replace(old, new)
-    return text
+        texts[found[0]] = current[found[0]].replace(old, new)
+    return texts
 
 
 def try_edits(mutants: list[Mutant]) -> None:
-    """See that the fragments of all mutants are there, also of those that are not run this time."""
+    """Check that the fragments of all mutants are present, also of those that this run leaves out."""
     for mutant in mutants:
-        if mutant.file:
-            mutated(mutant)
-
-
-def mutate(mutant: Mutant, folder: Path) -> Path:
-    """Write the broken copy of the source."""
-    text = mutated(mutant)
-    path = folder / f"{mutant.name}.c"
-    path.write_text(f'#line 1 "{mutant.file}"\n{text}')
-    return path
+        mutated(mutant)
 
 
 def compile_command(build: Path, source: Path) -> list[str]:
@@ -79,15 +72,20 @@ def link_command(build: Path, program: str) -> list[str]:
 
 def make(mutant: Mutant, build: Path, folder: Path, name: str) -> Path:
     """Build a mutant of the program of that name in BUILD/bin/."""
-    if not mutant.file:
+    if not mutant.edits:
         return build / "bin" / name
-    source = mutate(mutant, folder)
-    compiled, program = folder / f"{mutant.name}.o", folder / f"{name}-{mutant.name}"
-    flags = compile_command(build, TOP / mutant.file)
-    subprocess.run([*flags, f"-I{TOP / 'store'}", "-c", str(source), "-o", str(compiled)], check=True, cwd=build)
+    program = folder / f"{name}-{mutant.name}"
+    objects = []
+    for path, text in mutated(mutant).items():
+        source = folder / f"{mutant.name}-{path.stem}.c"
+        source.write_text(f'#line 1 "{path.relative_to(TOP)}"\n{text}')
+        objects.append(source.with_suffix(".o"))
+        subprocess.run(
+            [*compile_command(build, path), "-c", str(source), "-o", str(objects[-1])], check=True, cwd=build
+        )
     link = link_command(build, name)
     at = link.index("-o")
     link[at + 1] = str(program)
-    link.insert(at, str(compiled))
+    link[at:at] = [str(compiled) for compiled in objects]
     subprocess.run(link, check=True, cwd=build)
     return program

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "space.h"
-#include "txn.h"
+#include "pages/space.h"
+#include "pages/txn.h"
 
 _Thread_local struct lmcs_error err;
 

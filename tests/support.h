@@ -22,9 +22,9 @@
 
 #include <cmocka.h>
 
-#include "check.h"
 #include "lmcstore.h"
-#include "store.h"
+#include "pages/pool.h"
+#include "repair/check.h"
 
 /* ---- Sanitizers ---- */
 

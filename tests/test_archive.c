@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "capture.h"
-#include "payload.h"
+#include "capture/capture.h"
+#include "payload/layout.h"
 
 /* ---- Archives in files ---- */
 

@@ -6,13 +6,13 @@
 /* ctest: timeout=900 labels=slow,no-tsan */
 #include "test_links_support.h"
 
-#include "content.h"
 #include "data/codec/seal.h"
-#include "shelf.h"
-#include "snapshot.h"
+#include "pages/txn.h"
+#include "records/content.h"
+#include "records/shelf.h"
+#include "snapshots/snapshot.h"
 #include "test_archive_files.h"
 #include "test_archive_seal.h"
-#include "txn.h"
 
 static const size_t tiny[PARAMETERS] = {300, 1100, 1400};
 
@@ -764,7 +764,7 @@ static void onto_what_is_there(void **state)
 }
 
 /* What is lost in a pool is got back from an archive that has it by links. */
-static void mended_from_links(void **state)
+static void repaired_from_links(void **state)
 {
     const struct place *place = *state;
     struct run run;
@@ -788,7 +788,7 @@ static void mended_from_links(void **state)
     damage_content(path, &weight, LMC_BLOCK_BYTES + 5, 3);
     damage_content(path, &moment, 5, 3);
     OK(repair_from(pool, from, &telling));
-    EXPECT(telling.count >= 2 && telling.report.mended == telling.report.damages);
+    EXPECT(telling.count >= 2 && telling.report.repaired == telling.report.damages);
     expect_run(&run, pool, "run");
     expect_clean(pool);
     close(fd);
@@ -940,7 +940,7 @@ static void damage_links(struct lmcs_pool *pool, const char *path)
 }
 
 /* Links that are damaged are got back from an archive or a pool that has them, but not from what was forged. */
-static void links_mended_from_links(void **state)
+static void links_repaired_from_links(void **state)
 {
     const struct place *place = *state;
     struct run run;
@@ -977,15 +977,15 @@ static void links_mended_from_links(void **state)
     FAILS(LMCS_DAMAGED, lmcs_archive_verify(fd, NULL, NULL, &err));
     FAILS(LMCS_DAMAGED, repair_from(pool, from, &telling));
     check_pool(pool);
-    EXPECT(telling.report.mended == 0);
+    EXPECT(telling.report.repaired == 0);
     set_bytes(fd, good, bytes);
     free(data);
     free(good);
     OK(repair_from(pool, from, &telling));
-    EXPECT(telling.report.mended == telling.report.damages && telling.count == 3);
+    EXPECT(telling.report.repaired == telling.report.damages && telling.count == 3);
     damage_links(pool, path);
     OK(repair_from(pool, twin, &telling));
-    EXPECT(telling.report.mended == telling.report.damages && telling.count == 3);
+    EXPECT(telling.report.repaired == telling.report.damages && telling.count == 3);
     EXPECT(strstr(telling.items[0].source, twin) != NULL);
     check_pool(pool);
     expect_run(&run, pool, "run");
@@ -1238,8 +1238,8 @@ int main(void)
         IN_MEMORY(taken_up_again),
         IN_MEMORY(beside_the_compactor),
         IN_MEMORY(onto_what_is_there),
-        IN_MEMORY(mended_from_links),
-        IN_MEMORY(links_mended_from_links),
+        IN_MEMORY(repaired_from_links),
+        IN_MEMORY(links_repaired_from_links),
         IN_MEMORY(damage_to_each_line),
         IN_MEMORY(forged_lines),
         IN_MEMORY(the_longest_line),

@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "archive_format.h"
-#include "shelf.h"
+#include "archive/format.h"
+#include "records/shelf.h"
 #include "test_archive_files.h"
 #include "test_archive_seal.h"
 

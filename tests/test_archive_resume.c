@@ -9,11 +9,11 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "archive_stage.h"
 #include "refuse.h"
 #include "test_archive_files.h"
 #include "test_archive_seal.h"
 #include "test_scrub_support.h"
+#include "transfer/stage.h"
 
 enum { SNAPSHOTS = 3 };
 

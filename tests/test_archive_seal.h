@@ -3,7 +3,7 @@
 #ifndef LMCS_TEST_ARCHIVE_SEAL_H
 #define LMCS_TEST_ARCHIVE_SEAL_H
 
-#include "archive_format.h"
+#include "archive/format.h"
 #include "support.h"
 
 /* Computes all checksums anew, as someone would who forges an archive. */

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "capture.h"
+#include "capture/capture.h"
 
 #define SNAPSHOTS 30
 

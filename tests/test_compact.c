@@ -12,9 +12,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "content.h"
-#include "store.h"
-#include "tree.h"
+#include "pages/pool.h"
+#include "pages/tree.h"
+#include "records/content.h"
 
 #define SNAPSHOTS 24
 
@@ -841,8 +841,8 @@ static void a_damaged_content_does_not_stop_its_batch(void **state)
     const uint64_t none = 0;
     struct lmcs_content content = record_of(pool, "run", 2);
     OK(lmcs_txn_write(pool, &txn, &err));
-    OK(lmcs_tree_put(&txn, LMCS_TREE_CARE, &txn.root.trees[LMCS_TREE_CARE], (struct lmcs_key_df){content.id, 0}, &none,
-                     sizeof none, &err)); /* no sound record of parity */
+    OK(lmcs_tree_put(&txn, LMCS_TREE_SAFETY, &txn.root.trees[LMCS_TREE_SAFETY], (struct lmcs_key_df){content.id, 0},
+                     &none, sizeof none, &err)); /* no sound record of parity */
     OK(lmcs_txn_commit(&txn, &err));
     OK(lmcs_compact(pool, NULL, &err));
     assert_int_equal(pool_info(pool).compaction_backlog, 0);

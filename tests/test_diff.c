@@ -4,8 +4,8 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "content.h"
-#include "elements.h"
+#include "records/content.h"
+#include "snapshots/elements.h"
 #include "support.h"
 
 /* ---- What is told ---- */

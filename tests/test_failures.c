@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "lmcstore_live.h"
+#include "pages/space.h"
 #include "refuse.h"
-#include "space.h"
 
 /* ---- The calls ---- */
 

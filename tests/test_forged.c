@@ -10,12 +10,12 @@
 
 #include <sys/wait.h>
 
-#include "holders.h"
-#include "parity.h"
-#include "prune.h"
-#include "scrub.h"
-#include "shelf.h"
-#include "tree.h"
+#include "compact/parity.h"
+#include "pages/tree.h"
+#include "records/holders.h"
+#include "records/shelf.h"
+#include "repair/scrub.h"
+#include "shelves/prune.h"
 
 enum { SECONDS = UNDER_SANITIZER ? 60 : 20 };
 

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "lease.h"
-#include "shelf.h"
+#include "media/lease.h"
+#include "records/shelf.h"
 #include "support.h"
 
 static struct lmcs_snapshot *open_snapshot(struct lmcs_pool *pool, const char *address)

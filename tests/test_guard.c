@@ -14,10 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "content.h"
-#include "guard.h"
-#include "layout.h"
-#include "live.h"
+#include "base/guard.h"
+#include "live/live.h"
+#include "media/layout.h"
+#include "records/content.h"
 
 /* cmocka has a handler of SIGBUS of its own for each test, installed after ours: so each has a process of its own. */
 #define IN_CHILD(test)                                  \

@@ -55,7 +55,7 @@ static void superblock_and_root_page(void **state)
     AT(lmcs_root_df, scrub_begun_ns, 1112);
     AT(lmcs_root_df, scrub_bytes, 1120);
     AT(lmcs_root_df, scrub_found, 1128);
-    AT(lmcs_root_df, scrub_mended, 1136);
+    AT(lmcs_root_df, scrub_repaired, 1136);
     AT(lmcs_root_df, scrub_done_ns, 1144);
     AT(lmcs_root_df, check, 1528);
 }
@@ -90,7 +90,7 @@ static void nodes_and_kinds_of_trees(void **state)
     assert_int_equal(LMCS_TREE_ORIGINS, 12);
     assert_int_equal(LMCS_TREE_LIVE, 13);
     assert_int_equal(LMCS_TREE_LIVE_NAMES, 14);
-    assert_int_equal(LMCS_TREE_CARE, 15);
+    assert_int_equal(LMCS_TREE_SAFETY, 15);
     assert_int_equal(LMCS_TREE_NUMBERS, 16);
     assert_int_equal(LMCS_TREE_STEPS, 17);
     assert_int_equal(LMCS_TREE_TIMES, 18);

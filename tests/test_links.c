@@ -9,12 +9,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "content.h"
-#include "live.h"
-#include "media.h"
-#include "read.h"
-#include "snapshot.h"
-#include "txn.h"
+#include "live/live.h"
+#include "media/media.h"
+#include "pages/txn.h"
+#include "payload/read.h"
+#include "records/content.h"
+#include "snapshots/snapshot.h"
 
 /* ---- What links give ---- */
 
@@ -589,7 +589,7 @@ static void damage_is_found_and_named(void **state)
     FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling));
     struct lmcs_verify_report report;
     FAILS(LMCS_DAMAGED, lmcs_verify(pool, NULL, NULL, NULL, NULL, &report, &err));
-    /* It can't be mended; life goes on around it. */
+    /* It can't be repaired; life goes on around it. */
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     run_on(&run, pool, "run", 4);
     OK(lmcs_compact(pool, NULL, &err));
@@ -814,7 +814,7 @@ static void wanted_parity_is_of_the_link(void **state)
     run_end(&run);
 }
 
-static void parity_mends_links(void **state)
+static void parity_repairs_links(void **state)
 {
     struct place *place = *state;
     struct run run;
@@ -831,7 +831,7 @@ static void parity_mends_links(void **state)
     damage_content(place->pool, &link, 5, 100); /* its header */
     damage_content(place->pool, &first, first.df.stored_bytes / 2, 3000);
     OK(repair_from(pool, NULL, &telling));
-    assert_int_equal(telling.report.mended, telling.report.damages);
+    assert_int_equal(telling.report.repaired, telling.report.damages);
     assert_true(telling.count >= 2);
     expect_run(&run, pool, "run");
     expect_clean(pool);
@@ -904,7 +904,7 @@ struct watching {
     atomic_uint rounds;
 };
 
-/* Looks at everything all the time, and mends what is well. */
+/* Looks at everything all the time, and repairs what is well. */
 static void *watch(void *argument)
 {
     struct watching *watching = argument;
@@ -978,7 +978,7 @@ int main(void)
         IN_MEMORY(damage_behind_a_long_line_is_named),
         IN_MEMORY(the_longest_line_goes),
         IN_MEMORY(wanted_parity_is_of_the_link),
-        ON_BOTH(parity_mends_links),
+        ON_BOTH(parity_repairs_links),
         ON_BOTH(slices_of_steps),
         ON_BOTH(views_of_steps),
         ON_BOTH(in_the_background),

@@ -13,8 +13,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "live.h"
-#include "tree.h"
+#include "live/live.h"
+#include "pages/tree.h"
 
 static const char *const values[] = {"short", "other", "number"};
 enum { VALUES = sizeof values / sizeof values[0] };

@@ -4,7 +4,7 @@
  */
 #include "support.h"
 
-#include "compact_plan.h"
+#include "compact/plan.h"
 
 /* ---- Patterns ---- */
 

@@ -10,11 +10,11 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "capture.h"
-#include "policy.h"
-#include "prune.h"
-#include "shelf.h"
-#include "tree.h"
+#include "capture/capture.h"
+#include "pages/tree.h"
+#include "records/policy.h"
+#include "records/shelf.h"
+#include "shelves/prune.h"
 
 #define HOUR ((uint64_t)3600 * 1000000000)
 

@@ -540,7 +540,7 @@ static int read_word_and_fail(void *argument)
     return 0;
 }
 
-/* Noise in the word that says which root there is: readers call it damaged; the writer's next commit mends it. */
+/* Noise in the word that says which root there is: readers call it damaged; the writer's next commit repairs it. */
 static void noise_in_the_root_word_while_it_is_open(void **state)
 {
     struct place *place = *state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_repair.c - what there is another copy of is mended, from wherever that is: the payload itself, a second copy in
+ * test_repair.c - what there is another copy of is repaired, from wherever that is: the payload itself, a second copy in
  * the pool, a neighbour's block, an archive, another pool, parity, the other replica of a poolset.
  */
 /* ctest: timeout=600 */
@@ -8,18 +8,18 @@
 
 #include <sys/stat.h>
 
-#include "parity.h"
-#include "space.h"
+#include "compact/parity.h"
+#include "pages/space.h"
 
 enum { COUNT = 7 };
 
-static void expect_mended(struct lmcs_pool *pool, const char *from, const char *source)
+static void expect_repaired(struct lmcs_pool *pool, const char *from, const char *source)
 {
     struct telling telling;
     OK(repair_from(pool, from, &telling));
-    EXPECT(telling.count >= 1 && telling.report.mended == telling.count && telling.report.lost == 0);
+    EXPECT(telling.count >= 1 && telling.report.repaired == telling.count && telling.report.lost == 0);
     for (size_t i = 0; i < telling.count; i++)
-        EXPECT(telling.items[i].state == LMCS_DAMAGE_MENDED && strstr(telling.items[i].source, source) != NULL);
+        EXPECT(telling.items[i].state == LMCS_DAMAGE_REPAIRED && strstr(telling.items[i].source, source) != NULL);
     check_pool(pool);
     expect_clean(pool);
 }
@@ -43,7 +43,7 @@ static void hashes_from_the_blocks(void **state)
     uint64_t table = (uint64_t)ROWS * ROW_BYTES;
     damage_content(place->pool, &still, table + 16, 20); /* the second and the third */
     FAILS(LMCS_DAMAGED, read_tensor(pool, "run@1", &states[0]->tensors[1], 0, 10));
-    expect_mended(pool, NULL, "its own blocks");
+    expect_repaired(pool, NULL, "its own blocks");
     EXPECT(record_of(pool, "run", 1, "still").parts[0].offset != still.parts[0].offset);
     expect_all(pool, states, 2);
     /* One hash, and another block: which is which, the digest says. */
@@ -52,7 +52,7 @@ static void hashes_from_the_blocks(void **state)
     damage_content(place->pool, &still, table + 1, 1);       /* the first hash */
     damage_content(place->pool, &still, (2 << 20) + 100, 1); /* the third block */
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
-    EXPECT(telling.count == 2 && telling.items[0].state == LMCS_DAMAGE_MENDED);
+    EXPECT(telling.count == 2 && telling.items[0].state == LMCS_DAMAGE_REPAIRED);
     EXPECT(telling.items[1].state == LMCS_DAMAGE_LOST && telling.items[1].first_row == 2 * BLOCK_ROWS);
     OK(read_tensor(pool, "run@1", &states[0]->tensors[1], 0, 2 << 20));
     FAILS(LMCS_DAMAGED, read_tensor(pool, "run@1", &states[0]->tensors[1], 0, (2 << 20) + 1));
@@ -74,17 +74,17 @@ static void the_same_tensor_stored_twice(void **state)
     struct lmcs_content coded = record_of(pool, "run", 2, "moving"), twin = record_of(pool, "twin", 1, "moving");
     EXPECT(coded.id != twin.id && coded.df.payload == LMCS_PAYLOAD_FRAME && twin.df.payload == LMCS_PAYLOAD_RAW);
     damage_content(place->pool, &coded, coded.df.stored_bytes - 1000, 500);
-    expect_mended(pool, NULL, "a copy in the pool");
+    expect_repaired(pool, NULL, "a copy in the pool");
     struct lmcs_content now = record_of(pool, "run", 2, "moving");
     EXPECT(now.df.payload == LMCS_PAYLOAD_FRAME && now.df.base_count == coded.df.base_count);
     damage_content(place->pool, &now, 3, 40); /* its header */
-    expect_mended(pool, NULL, "a copy in the pool");
+    expect_repaired(pool, NULL, "a copy in the pool");
     damage_content(place->pool, &twin, 100, (2 << 20) + 200000); /* most of it */
-    expect_mended(pool, NULL, "a copy in the pool");
+    expect_repaired(pool, NULL, "a copy in the pool");
     struct lmcs_content small = record_of(pool, "run", 2, "small"), small_twin = record_of(pool, "twin", 1, "small");
     EXPECT(small.id != small_twin.id);
     damage_content(place->pool, &small_twin, 0, 1); /* one block: the digest is its only checksum */
-    expect_mended(pool, NULL, "a copy in the pool");
+    expect_repaired(pool, NULL, "a copy in the pool");
     expect_all(pool, states, COUNT);
     expect_snapshot(pool, "twin", 1, states[1]);
     close_pool(pool);
@@ -102,7 +102,7 @@ static void a_block_that_a_neighbour_has(void **state)
     take_rows(pool, states, COUNT, &rng);
     struct lmcs_content raw = record_of(pool, "run", 7, "table");
     damage_content(place->pool, &raw, (1 << 20) + 10, 1);
-    expect_mended(pool, NULL, "neighbour");
+    expect_repaired(pool, NULL, "neighbour");
     OK(lmcs_compact(pool, NULL, &err));
     struct lmcs_content coded = record_of(pool, "run", 2, "table");
     EXPECT(coded.df.payload == LMCS_PAYLOAD_FRAME);
@@ -111,7 +111,7 @@ static void a_block_that_a_neighbour_has(void **state)
     damage_content(place->pool, &raw, (2 << 20) + 10, 1);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 2 && telling.items[0].state == LMCS_DAMAGE_LOST && telling.items[0].row_count == 256 &&
-           telling.items[1].state == LMCS_DAMAGE_MENDED);
+           telling.items[1].state == LMCS_DAMAGE_REPAIRED);
     EXPECT(strstr(telling.items[0].holders, "..7 table") != NULL || strstr(telling.items[0].holders, "@7..") != NULL);
     check_pool(pool);
     for (int i = 0; i < COUNT; i++) { /* deltas may rest on it */
@@ -172,7 +172,7 @@ static void from_an_archive(void **state)
         unsigned damages = damage_some(pool, place->pool);
         FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
         EXPECT(telling.report.lost == damages);
-        expect_mended(pool, archives[i], archives[i]); /* lifts what was lost */
+        expect_repaired(pool, archives[i], archives[i]); /* lifts what was lost */
         EXPECT(pool_info(pool).lost_contents == 0);
         expect_all(pool, states, COUNT);
     }
@@ -184,7 +184,7 @@ static void from_an_archive(void **state)
     enum lmcs_status status = repair_from(pool, early, &telling);
     EXPECT(status == LMCS_DAMAGED || status == LMCS_OK);
     check_pool(pool);
-    expect_mended(pool, canonical, "");
+    expect_repaired(pool, canonical, "");
     expect_all(pool, states, COUNT);
     FAILS(LMCS_NOT_FOUND, repair_from(pool, "/nowhere/at all", &telling));
     FAILS(LMCS_INVALID, repair_from(pool, place->pool, &telling));
@@ -219,13 +219,13 @@ static void past_a_bad_source(void **state)
     options.from_count = 3;
     FAILS(LMCS_DAMAGED, scrub_with(pool, &options, &telling)); /* as the first of them is */
     EXPECT(telling.report.sources_unread == 2 && telling.report.is_whole);
-    EXPECT(telling.report.damages > 0 && telling.report.mended == telling.report.damages);
+    EXPECT(telling.report.damages > 0 && telling.report.repaired == telling.report.damages);
     EXPECT(strstr(err.message, cut) != NULL && strstr(err.message, "/nowhere/at all") != NULL);
     expect_clean(pool);
     expect_all(pool, states, COUNT);
     options.from = (const char *[]){"/nowhere/at all", good};
     options.from_count = 2;
-    FAILS(LMCS_NOT_FOUND, scrub_with(pool, &options, &telling)); /* with nothing to mend, too */
+    FAILS(LMCS_NOT_FOUND, scrub_with(pool, &options, &telling)); /* with nothing to repair, too */
     EXPECT(telling.report.sources_unread == 1 && telling.report.damages == 0);
     options.from = (const char *[]){place->folder, "/dev/null", good};
     options.from_count = 3;
@@ -255,7 +255,7 @@ static void from_another_pool(void **state)
     close(fd);
     close_pool(copy);
     damage_some(pool, place->pool);
-    expect_mended(pool, other, other);
+    expect_repaired(pool, other, other);
     expect_all(pool, states, COUNT);
     close_pool(pool);
     free_rows(states, COUNT);
@@ -294,12 +294,12 @@ static void hashes_from_elsewhere(void **state)
         damage_content(place->pool, &moving, (uint64_t)ROWS * ROW_BYTES + 16, 1); /* the second hash */
         damage_content(place->pool, &moving, (1 << 20) + 5, 1);                   /* the second block */
         if (sources[i] != NULL) {
-            expect_mended(pool, sources[i], sources[i]);
+            expect_repaired(pool, sources[i], sources[i]);
         } else { /* nobody can: nothing says which bytes are right */
             FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
             EXPECT(telling.report.lost == 1 && telling.items[0].byte_count == states[0]->tensors[0].bytes);
             take_snapshot(pool, "twin", states[0], 0);
-            expect_mended(pool, NULL, "a copy in the pool");
+            expect_repaired(pool, NULL, "a copy in the pool");
             OK(lmcs_shelf_drop(pool, "twin", false, NULL, &err));
             OK(lmcs_compact(pool, NULL, &err));
         }
@@ -336,7 +336,7 @@ static void stored_raw_without_its_base(void **state)
     damage_content(place->pool, &delta, delta.df.stored_bytes / 2, 100);
     struct telling telling;
     FAILS(LMCS_DAMAGED, repair_from(pool, archive, &telling));
-    EXPECT(telling.report.lost == 1 && telling.report.mended == 1);
+    EXPECT(telling.report.lost == 1 && telling.report.repaired == 1);
     delta = record_of(pool, "run", 1, "noise");
     EXPECT(delta.df.payload == LMCS_PAYLOAD_RAW && delta.df.base_count == 0);
     expect_snapshot(pool, "run", 1, first);
@@ -367,7 +367,7 @@ static bool has_parity(struct lmcs_pool *pool, uint64_t content)
     return found;
 }
 
-static void what_parity_mends(void **state)
+static void what_parity_repairs(void **state)
 {
     struct place *place = *state;
     struct rng rng = {6};
@@ -384,16 +384,16 @@ static void what_parity_mends(void **state)
            pool_info(pool).parity_bytes < pool_info(pool).live_bytes / 4);
     /* All that lies together, up to two tenths of it; the hashes at its end as well. */
     damage_content(place->pool, &moving, 333, moving.df.stored_bytes / 10);
-    expect_mended(pool, NULL, "parity");
+    expect_repaired(pool, NULL, "parity");
     moving = record_of(pool, "run", COUNT, "moving");
     EXPECT(has_parity(pool, moving.id)); /* of the same bytes, elsewhere */
     damage_content(place->pool, &moving, moving.df.stored_bytes - 300000, 300000);
-    expect_mended(pool, NULL, "parity");
+    expect_repaired(pool, NULL, "parity");
     /* And what is spread: one unit in a hundred, those of one stripe never more than two. */
     moving = record_of(pool, "run", COUNT, "moving");
     for (uint64_t at = 100; at < moving.df.stored_bytes; at += 101 * 4096)
         damage_content(place->pool, &moving, at, 2);
-    expect_mended(pool, NULL, "parity");
+    expect_repaired(pool, NULL, "parity");
     /* Its own table, and some of its units. */
     bool found;
     struct lmcs_parity_record parity = parity_of(pool, moving.id, &found);
@@ -403,11 +403,11 @@ static void what_parity_mends(void **state)
     turn_bytes(place->pool, parity.parts[0].offset + parity.parts[0].bytes / 2, 4096);
     damage_content(place->pool, &moving, 2000, 10);
     OK(repair_from(pool, NULL, &telling));
-    EXPECT(telling.count == 2 && telling.report.mended == 2); /* in the same pass parity itself is made anew */
+    EXPECT(telling.count == 2 && telling.report.repaired == 2); /* in the same pass parity itself is made anew */
     EXPECT(strstr(telling.items[0].source, "parity") != NULL && strcmp(telling.items[1].source, "the tensor") == 0);
     check_pool(pool);
     expect_clean(pool);
-    /* More than parity can do: what it can is mended, and the rest lost. */
+    /* More than parity can do: what it can is repaired, and the rest lost. */
     moving = record_of(pool, "run", COUNT, "moving");
     damage_content(place->pool, &moving, 0, moving.df.stored_bytes / 2);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
@@ -454,12 +454,12 @@ static void parity_follows_the_contents(void **state)
         check_pool(pool);
     }
     EXPECT(all_have_parity(pool, 1, COUNT + 2));
-    /* Coded ones are mended as they are: no block is decoded. */
+    /* Coded ones are repaired as they are: no block is decoded. */
     for (uint64_t i = 1; i <= COUNT; i++) {
         struct lmcs_content content = record_of(pool, "run", i, "moving");
         damage_content(place->pool, &content, i % 2 ? 0 : content.df.stored_bytes - 2000, 2000);
     }
-    expect_mended(pool, NULL, "parity");
+    expect_repaired(pool, NULL, "parity");
     expect_all(pool, states, COUNT);
     /* Removed, compacted and moved about. */
     for (uint64_t i = 1; i <= COUNT + 1; i++) {
@@ -510,7 +510,7 @@ static void parity_of_all_sizes(void **state)
                 uint64_t last = content.df.stored_bytes - 1;
                 damage_content(path, &content, round == 0 ? last : rng_below(&rng, last + 1), 1);
             }
-            expect_mended(pool, NULL, "parity");
+            expect_repaired(pool, NULL, "parity");
             expect_snapshot(pool, "run", 1, now);
         }
         close_pool(pool);
@@ -536,9 +536,9 @@ static void from_the_other_replica(void **state)
     take_rows(pool, states, COUNT, &rng);
     OK(lmcs_compact(pool, NULL, &err));
     damage_some(pool, first);
-    expect_mended(pool, NULL, "the other replica");
+    expect_repaired(pool, NULL, "the other replica");
     expect_all(pool, states, COUNT);
-    /* Pages of metadata: read from there, and then mended here. */
+    /* Pages of metadata: read from there, and then repaired here. */
     struct lmcs_txn txn;
     struct telling telling;
     OK(lmcs_txn_read(pool, &txn, &err));
@@ -554,13 +554,13 @@ static void from_the_other_replica(void **state)
     pool = open_pool(set, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
     expect_all(pool, states, COUNT);
     OK(repair_from(pool, NULL, &telling));
-    EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_MENDED && telling.items[0].tensor[0] == '\0');
+    EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_REPAIRED && telling.items[0].tensor[0] == '\0');
     expect_clean(pool);
     /* What is damaged in both, at different places. */
     struct lmcs_content still = record_of(pool, "run", 1, "still");
     damage_content(first, &still, 100, 10);
     damage_content(second, &still, 1 << 20, 10);
-    expect_mended(pool, NULL, "the other replica");
+    expect_repaired(pool, NULL, "the other replica");
     expect_all(pool, states, COUNT);
     close_pool(pool);
     free_rows(states, COUNT);
@@ -568,7 +568,7 @@ static void from_the_other_replica(void **state)
 
 /* ---- No room ---- */
 
-static void no_room_to_mend_in(void **state)
+static void no_room_to_repair_in(void **state)
 {
     struct place *place = *state;
     struct rng rng = {10};
@@ -590,7 +590,7 @@ static void no_room_to_mend_in(void **state)
     OK(lmcs_shelf_drop(pool, "filler", false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
     if (status == LMCS_FULL)
-        expect_mended(pool, NULL, "its own blocks");
+        expect_repaired(pool, NULL, "its own blocks");
     expect_snapshot(pool, "run", 1, first);
     close_pool(pool);
     state_free(first);
@@ -668,11 +668,11 @@ static void no_room_for_parity(void **state)
     damage_content(place->pool, &last, 5, 1);
     FAILS(LMCS_FULL, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 2 && telling.report.contents == 4);
-    EXPECT(telling.items[0].state == LMCS_DAMAGE_FOUND && telling.items[1].state != LMCS_DAMAGE_MENDED);
+    EXPECT(telling.items[0].state == LMCS_DAMAGE_FOUND && telling.items[1].state != LMCS_DAMAGE_REPAIRED);
     lmcs_space_count(pool, -(int64_t)charged);
     damage_content(place->pool, &last, 5, 1);
     OK(repair_from(pool, NULL, &telling));
-    EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_MENDED);
+    EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_REPAIRED);
     expect_clean(pool);
     close_pool(pool);
 }
@@ -734,7 +734,7 @@ static void parity_that_finds_no_room(void **state)
     state_free(noise);
 }
 
-/* Nor is what is damaged, and nobody has mended or noted, read each time. */
+/* Nor is what is damaged, and nobody has repaired or noted, read each time. */
 static void parity_of_what_is_damaged(void **state)
 {
     struct place *place = *state;
@@ -760,7 +760,7 @@ static void parity_of_what_is_damaged(void **state)
     close_pool(pool);
 }
 
-/* What is damaged when parity is made of it gets it once it has been mended. */
+/* What is damaged when parity is made of it gets it once it has been repaired. */
 static void parity_waits_for_repair(void **state)
 {
     struct place *place = *state;
@@ -790,11 +790,11 @@ int main(void)
         IN_MEMORY(from_another_pool),
         IN_MEMORY(hashes_from_elsewhere),
         IN_MEMORY(stored_raw_without_its_base),
-        ON_BOTH(what_parity_mends),
+        ON_BOTH(what_parity_repairs),
         IN_MEMORY(parity_follows_the_contents),
         IN_MEMORY(parity_of_all_sizes),
         ON_DISK(from_the_other_replica),
-        ON_DISK(no_room_to_mend_in),
+        ON_DISK(no_room_to_repair_in),
         IN_MEMORY(parity_and_a_budget),
         IN_MEMORY(no_room_for_parity),
         IN_MEMORY(parity_that_finds_no_room),

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_scrub.c - a scrub finds damage where it is, names all that it hits, and what can't be mended is lost and nothing
+ * test_scrub.c - a scrub finds damage where it is, names all that it hits, and what can't be repaired is lost and nothing
  * else: everything around it stays in use.
  */
 /* ctest: timeout=600 */
 #include "test_scrub_support.h"
 
-#include "scrub.h"
+#include "repair/scrub.h"
 
 enum { COUNT = 9 };
 
@@ -57,7 +57,7 @@ static void all_that_share_it_are_named(void **state)
     EXPECT(still.df.payload == LMCS_PAYLOAD_RAW);
     damage_content(place->pool, &still, (1 << 20) + 5000, 1); /* its second block */
     FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
-    EXPECT(telling.count == 1 && telling.report.mended == 0 && telling.report.lost == 0);
+    EXPECT(telling.count == 1 && telling.report.repaired == 0 && telling.report.lost == 0);
     const struct told *told = &telling.items[0];
     EXPECT(told->state == LMCS_DAMAGE_FOUND && strcmp(told->tensor, "still") == 0 && told->content == still.id);
     EXPECT(told->first_byte == 1 << 20 && told->byte_count == 1 << 20);
@@ -278,7 +278,7 @@ static void what_is_lost_is_said_and_the_rest_is_read(void **state)
     expect_snapshot(pool, "run", 10, states[8]);
     /* Which is a copy of it. */
     OK(repair_from(pool, NULL, &telling));
-    EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_MENDED && telling.report.lost == 0);
+    EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_REPAIRED && telling.report.lost == 0);
     expect_clean(pool);
     for (uint64_t i = 1; i <= COUNT; i++)
         expect_snapshot(pool, "run", i, states[i - 1]);

@@ -9,8 +9,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "care.h"
-#include "content.h"
+#include "records/content.h"
+#include "records/safety.h"
 #include "support.h"
 
 enum { ROWS = 576, COLUMNS = 1024, ROW_BYTES = COLUMNS * 4, BLOCK_ROWS = 256 /* in 1 MiB */ };

@@ -3,7 +3,7 @@
  * test_topology.c - what is found out about files on the media that any machine has, and that nothing is claimed where
  * nothing can be known. (fsdax and devdax need a machine, or a guest, with NVDIMMs.)
  */
-#include "topology.h"
+#include "base/topology.h"
 
 #include <limits.h>
 #include <pthread.h>

@@ -10,7 +10,7 @@
 
 #include <unistd.h>
 
-#include "tree.h"
+#include "pages/tree.h"
 
 enum { SPARE = LMCS_ROOT_TREES - 1, SPARE_TREES = 1, KEYS = 3000 };
 

@@ -11,8 +11,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "space.h"
-#include "tree.h"
+#include "pages/space.h"
+#include "pages/tree.h"
 
 #define LARGE ((uint64_t)6 << 20) /* it gets an extent of its own, of an unusual size */
 

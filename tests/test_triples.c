@@ -3,8 +3,8 @@
  * test_triples.c - finding what an optimizer's step changed together, in states without names, made by optimizers in
  * plain C.
  */
+#include "compact/optimizer_search.h"
 #include "test_codec_link_support.h"
-#include "triples.h"
 
 #define MOST 64u
 

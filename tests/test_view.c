@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lease.h"
+#include "media/lease.h"
 
 static const uint32_t all_flags[] = {0,
                                      LMCS_VIEW_PRIVATE,

@@ -132,8 +132,8 @@ static void print_scrub(const struct lmcs_pool_info *info)
     if (info->scrub_share > 0)
         printf("; %.0f %% of it since", 100 * info->scrub_share);
     if (info->scrub_found > 0)
-        printf("; %" PRIu64 " damage%s, %" PRIu64 " mended", info->scrub_found, cli_s(info->scrub_found),
-               info->scrub_mended);
+        printf("; %" PRIu64 " damage%s, %" PRIu64 " repaired", info->scrub_found, cli_s(info->scrub_found),
+               info->scrub_repaired);
     putchar('\n');
     if (info->lost_contents > 0) {
         label("");
@@ -203,7 +203,7 @@ static json_t *scrub_json(const struct lmcs_pool_info *info)
     cli_json_set(json, "last", info->scrubbed_ns ? json_real((double)info->scrubbed_ns / 1e9) : NULL);
     cli_json_set(json, "share", json_real(info->scrub_share));
     cli_json_set(json, "found", cli_json_u64(info->scrub_found));
-    cli_json_set(json, "mended", cli_json_u64(info->scrub_mended));
+    cli_json_set(json, "repaired", cli_json_u64(info->scrub_repaired));
     cli_json_set(json, "lost_contents", cli_json_u64(info->lost_contents));
     return json;
 }

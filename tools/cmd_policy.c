@@ -115,8 +115,8 @@ const struct cli_command cmd_policy = {
             "  budget=SIZE    compact harder, and then prune, when the pool gets larger (200G, or 50%)\n"
             "  rate=SIZE      the background codes no more than this a second (100M)\n"
             "  encode=WHEN    captures write deltas: never, auto, always\n"
-            "  scrub=TIME     the background reads and mends all of the pool once in this time (30d), or none\n"
-            "  parity=K+M     parity is kept, by which damage is mended: M bytes for each K (16+2), or none\n\n"
+            "  scrub=TIME     the background reads and repairs all of the pool once in this time (30d), or none\n"
+            "  parity=K+M     parity is kept, by which damage is repaired: M bytes for each K (16+2), or none\n\n"
             "The latest and what is tagged is always kept. The background prunes when it is worth it; --prune does it\n"
             "now; --dry-run lists what would go, and changes nothing.",
     .options = "uDwfj",

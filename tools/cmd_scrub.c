@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cmd_scrub.c - lmc-store scrub: reads what is stored, names what is damaged and all that it hits, and mends it.
+ * cmd_scrub.c - lmc-store scrub: reads what is stored, names what is damaged and all that it hits, and repairs it.
  */
 #include "cli.h"
 
@@ -9,7 +9,7 @@
 
 static const char *state_name(enum lmcs_damage_state state)
 {
-    return state == LMCS_DAMAGE_MENDED ? "mended" : state == LMCS_DAMAGE_LOST ? "lost" : "damaged";
+    return state == LMCS_DAMAGE_REPAIRED ? "repaired" : state == LMCS_DAMAGE_LOST ? "lost" : "damaged";
 }
 
 /* ---- For scripts ---------------------------------------------------------------------------------------------- */
@@ -51,7 +51,7 @@ static void report_json(struct cli *cli, enum lmcs_status status, const struct l
     cli_json_set(cli->json, "bytes_read", cli_json_u64(report->bytes_read));
     cli_json_set(cli->json, "bytes_total", cli_json_u64(report->bytes_total));
     cli_json_set(cli->json, "found", cli_json_u64(report->damages));
-    cli_json_set(cli->json, "mended", cli_json_u64(report->mended));
+    cli_json_set(cli->json, "repaired", cli_json_u64(report->repaired));
     cli_json_set(cli->json, "lost", cli_json_u64(report->lost));
     cli_json_set(cli->json, "whole", json_boolean(report->is_whole));
     cli_json_set(cli->json, "sources_unread", cli_json_u64(report->sources_unread));
@@ -88,7 +88,7 @@ static void print_damage(const struct lmcs_scrub_damage *damage)
     }
     cli_print(stdout, damage->what);
     if (damage->source[0]) {
-        fputs("; mended from ", stdout);
+        fputs("; repaired from ", stdout);
         cli_print(stdout, damage->source);
     }
     putchar('\n');
@@ -111,7 +111,8 @@ static void print_report(const struct lmcs_scrub_report *report)
     if (report->damages == 0)
         printf("no damage: ");
     else
-        printf("%" PRIu64 " damage%s, %" PRIu64 " mended: ", report->damages, cli_s(report->damages), report->mended);
+        printf("%" PRIu64 " damage%s, %" PRIu64 " repaired: ", report->damages, cli_s(report->damages),
+               report->repaired);
     printf("%" PRIu64 " contents, %s read", report->contents, cli_bytes(report->bytes_read).text);
     puts(report->is_whole ? "; everything has been looked at" : "");
     if (report->lost > 0)
@@ -182,17 +183,17 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_scrub = {
     .name = "scrub",
     .synopsis = "POOL [ADDRESS...] [--sample N%] [--rate SIZE] [--repair] [--from FILE]... [--json]",
-    .summary = "Reads what is stored, names what is damaged, and mends it",
+    .summary = "Reads what is stored, names what is damaged, and repairs it",
     .help =
         "Compares what is stored with its checksums, without decoding. Each damage is printed with its rows and\n"
         "elements, and with every snapshot that needs it; the exit code is 1 when one is left. With ADDRESS only\n"
         "what these need: run, run@7, run@5..9. A sample begins where the last one ended: samples add up to all.\n\n"
-        "--repair mends what there is another copy of: in parity (see 'lmc-store policy --help'), in the other\n"
+        "--repair repairs what there is another copy of: in parity (see 'lmc-store policy --help'), in the other\n"
         "replica of a poolset, a second time in the pool, or in an archive or pool that is given by --from. Nothing\n"
-        "is written that has not the checksum which was recorded when it was saved. What can't be mended is entered\n"
+        "is written that has not the checksum which was recorded when it was saved. What can't be repaired is entered\n"
         "as lost: it is left alone, everything else stays in use, and reading it says which rows are missing. A\n"
         "later --repair that finds a copy takes the entry away. A FILE of --from that can't be read is passed over\n"
-        "while there are others; the exit code is then 1, whatever was mended.\n\n"
+        "while there are others; the exit code is then 1, whatever was repaired.\n\n"
         "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d has\n"
         "the process that writes do both, a little at a time.",
     .options = "AxEFwfj",

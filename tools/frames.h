@@ -9,8 +9,8 @@
 
 #include "cli.h"
 #include "lmc.h"
-#include "safetensors.h"
-#include "workers.h"
+#include "safetensors/safetensors.h"
+#include "base/workers.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -45,7 +45,7 @@ static const struct option_spec specs[] = {
     {'u', false, "prune", NULL, "remove now what the policy does not keep"},
     {'A', false, "sample", "SHARE", "read only so much of it, like 1% or 10GiB, from where the last sample ended"},
     {'x', false, "rate", "SIZE", "read no more than this a second, like 100MiB"},
-    {'E', false, "repair", NULL, "mend what there is another copy of; note what is lost"},
+    {'E', false, "repair", NULL, "repair what there is another copy of; note what is lost"},
     {'F', false, "from", "FILE", "an archive or pool that may have what is damaged; may be given again"},
     {'D', false, "dry-run", NULL, "change nothing, say what would be freed"},
     {'w', false, "wait", "SECONDS", "wait this long for another writer of the pool (10)"},

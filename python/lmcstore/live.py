@@ -554,7 +554,7 @@ def _decode_value(data: bytes, dtype: int, shape: tuple[int, ...], note: str, na
 
 # ---- Snapshots of them ----------------------------------------------------------------------------------------------
 
-_TABLE = struct.Struct("<IIQ")  # as store/layout.h has it: magic, version, count
+_TABLE = struct.Struct("<IIQ")  # as store/media/layout.h has it: magic, version, count
 _ENTRY = struct.Struct("<QBBBxHH")  # reserve_bytes, form, dtype, ndim, note_bytes, name_bytes; shape, note, name
 _TABLE_MAGIC, _TABLE_VERSION = 0x4C434D4C, 1
 

@@ -222,7 +222,7 @@ class Store:
         repair: bool = False,
         sources: Iterable[str | os.PathLike[str]] = (),
     ) -> dict[str, Any]:
-        """Compare what is stored with its checksums, name all that a damage hits, and mend it.
+        """Compare what is stored with its checksums, name all that a damage hits, and repair it.
 
         Parameters
         ----------
@@ -236,8 +236,8 @@ class Store:
         rate
             Bytes to read in a second, at most.
         repair
-            Mend what there is another copy of: in parity, in the other replica, in the pool, in `sources`. What can't
-            be mended is noted as lost, left alone, and said when it is read.
+            Repair what there is another copy of: in parity, in the other replica, in the pool, in `sources`. What can't
+            be repaired is noted as lost, left alone, and said when it is read.
         sources
             Paths of archives and pools that may have what is damaged. What can't be read is passed over while there
             are others.
@@ -245,21 +245,21 @@ class Store:
         Returns
         -------
         dict
-            ``contents``, ``bytes_read``, ``bytes_total``, ``damages`` (their number), ``mended``, ``lost`` (contents of
-            the pool of which something is), ``sources_unread`` (their number), ``is_whole`` (everything has been read,
-            by now), and ``list``, a dict for each of the first thousand damages: its ``state`` (``"found"``,
-            ``"mended"``, ``"lost"``), ``what``, ``source``, ``tensor``, bytes, elements and rows, and ``holders``, the
-            snapshots that need it.
+            ``contents``, ``bytes_read``, ``bytes_total``, ``damages`` (their number), ``repaired``, ``lost`` (contents
+            of the pool of which something is), ``sources_unread`` (their number), ``is_whole`` (everything has been
+            read, by now), and ``list``, a dict for each of the first thousand damages: its ``state`` (``"found"``,
+            ``"repaired"``, ``"lost"``), ``what``, ``source``, ``tensor``, bytes, elements and rows, and ``holders``,
+            the snapshots that need it.
 
         Raises
         ------
         ReadOnlyError
             The store is open for reading, and can't be repaired.
         FullError
-            There is no room to write what could be mended; what was, stays so.
+            There is no room to write what could be repaired; what was, stays so.
         Error
             Of what kind a source is that can't be read (`NotFoundError`, `DamagedError`); what the others had has been
-            mended. Of all that the scrub itself raises, ``report`` is the dict of what it found.
+            repaired. Of all that the scrub itself raises, ``report`` is the dict of what it found.
         """
         share, size = _sample(sample)
         if repair:

@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "workers.h"
+#include "base/workers.h"
 
 /* Taking the GIL may mean to wait for it, so it is not done after each block. */
 #define SIGNALS_EVERY_NS 100000000

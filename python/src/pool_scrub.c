@@ -29,7 +29,7 @@ static PyObject *holders_of(const struct lmcs_scrub_damage *damage)
 
 static PyObject *damage_dict(const struct lmcs_scrub_damage *damage)
 {
-    static const char *const states[] = {"found", "mended", "lost"};
+    static const char *const states[] = {"found", "repaired", "lost"};
     PyObject *holders = holders_of(damage);
     return holders == NULL ? NULL
                            : Py_BuildValue("{s:s,s:s,s:s,s:z,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "state",
@@ -65,7 +65,7 @@ static PyObject *report_dict(const struct lmcs_scrub_report *report, PyObject *l
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:O}", "contents", (unsigned long long)report->contents,
                          "bytes_read", (unsigned long long)report->bytes_read, "bytes_total",
                          (unsigned long long)report->bytes_total, "damages", (unsigned long long)report->damages,
-                         "mended", (unsigned long long)report->mended, "lost", (unsigned long long)report->lost,
+                         "repaired", (unsigned long long)report->repaired, "lost", (unsigned long long)report->lost,
                          "sources_unread", (unsigned long long)report->sources_unread, "is_whole",
                          PyBool_FromLong(report->is_whole), "list", list);
 }

@@ -286,7 +286,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
         U64(compaction_backlog), U64(compacted_contents), "compaction_running",
         PyBool_FromLong(info.compaction_running), "compaction_paused", PyBool_FromLong(info.compaction_paused),
         "compaction_error", info.compaction_error, U64(scrubbed_ns), "scrub_share", info.scrub_share, U64(scrub_found),
-        U64(scrub_mended), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version,
+        U64(scrub_repaired), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version,
         U64(damaged_shelves), "damage", PyUnicode_DecodeFSDefault(info.damage));
 #undef U64
 }

@@ -2,14 +2,14 @@
 /* expected.c - see expected.h. */
 #include "expected.h"
 
-#include "archive_stage.h"
+#include "transfer/stage.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "live.h"
-#include "shelf.h"
-#include "tree.h"
+#include "live/live.h"
+#include "pages/tree.h"
+#include "records/shelf.h"
 
 /* ---- What is expected ---- */
 
@@ -705,7 +705,7 @@ static bool no_staging(const struct expected *expected, struct lmcs_pool *pool, 
            wrong(looking, "%llu shelves, of which %zu can be seen", (unsigned long long)there, shelves);
 }
 
-/* Whether the run itself had damaged something that it was about to mend. */
+/* Whether the run itself had damaged something that it was about to repair. */
 static bool is_damage_meant(const struct expected *expected)
 {
     for (size_t i = 0; i < expected->operation_count; i++) {
@@ -717,7 +717,7 @@ static bool is_damage_meant(const struct expected *expected)
     return false;
 }
 
-static enum lmcs_status mend_what_is_meant(struct lmcs_pool *pool, struct lmcs_error *error)
+static enum lmcs_status repair_what_is_meant(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_scrub_options options;
     lmcs_scrub_options_init(&options);
@@ -734,11 +734,11 @@ bool expected_check(const struct expected *expected, struct lmcs_pool *pool, siz
     struct damages damages = {why, why_bytes, 0};
     struct lmcs_error error;
     why[0] = '\0';
-    if (is_damage_meant(expected) && !pool->writable) { /* a reader can't mend: it has seen nothing */
+    if (is_damage_meant(expected) && !pool->writable) { /* a reader can't repair: it has seen nothing */
         memset(found, 0, MOST_SHELVES * sizeof *found);
         return true;
     }
-    if (is_damage_meant(expected) && mend_what_is_meant(pool, &error) != LMCS_OK) {
+    if (is_damage_meant(expected) && repair_what_is_meant(pool, &error) != LMCS_OK) {
         snprintf(why, why_bytes, "a repair that power failed in can't be taken up again: %s", error.message);
         return false;
     }

@@ -83,7 +83,7 @@ struct expected_shelf {
     size_t capacity;
 };
 
-/* Operations that damage something and mend it: until they are acknowledged, there may be damage that can be mended. */
+/* Operations that damage something and repair it: until they are acknowledged, there may be damage that can be repaired. */
 #define EXPECTED_REPAIR      "scrub repair"
 #define EXPECTED_REPAIR_LEFT "scrub repair of what is left"
 

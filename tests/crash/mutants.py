@@ -42,7 +42,6 @@ MUTANTS = [
     Mutant(
         "page-flush",
         "what is stored in place of a non-temporal copy is not flushed",
-        "store/pool.c",
         [("way | PMEM_F_MEM_NODRAIN", "PMEM_F_MEM_NOFLUSH")],
         ["--medium", "dax"],
         quick=True,
@@ -50,14 +49,12 @@ MUTANTS = [
     Mutant(
         "reserve-flush",
         "a tensor that was filled in place is not flushed",
-        "store/pool.c",
         [("pmem_flush(lmcs_heap_at(heap, offset), bytes);", "(void)offset;")],
         ["--medium", "dax"],
     ),
     Mutant(
         "worker-fence",
         "threads that copied do not drain before they are done",
-        "store/copy.c",
         [
             (
                 "    lmcs_heap_drain(((struct copying *)context)->pool->heap);",
@@ -69,7 +66,6 @@ MUTANTS = [
     Mutant(
         "put-fence",
         "put's own thread does not drain the hashes of blocks, which another thread commits",
-        "store/copy.c",
         [
             (
                 "    lmcs_heap_drain(pool->heap); /* the commit may be",
@@ -81,7 +77,6 @@ MUTANTS = [
     Mutant(
         "file-sync",
         "fdatasync is not called",
-        "store/pool.c",
         [("result = fdatasync(heap->fd);", "result = 0;")],
         ["--medium", "file"],
         quick=True,
@@ -89,7 +84,6 @@ MUTANTS = [
     Mutant(
         "commit-sync",
         "a transaction's pages are not synced before the root word is switched",
-        "store/txn.c",
         [
             (
                 WRITE_AND_SYNC,
@@ -101,7 +95,6 @@ MUTANTS = [
     Mutant(
         "pages-after-root",
         "a transaction's pages are written after the root word that refers to them",
-        "store/txn.c",
         [
             (WRITE_AND_SYNC, ""),
             (
@@ -115,7 +108,6 @@ MUTANTS = [
     Mutant(
         "publish-split",
         "objects are claimed by one publish and the root word is switched by another",
-        "store/pool.c",
         [
             (
                 PUBLISH,
@@ -129,7 +121,6 @@ MUTANTS = [
     Mutant(
         "publish-reversed",
         "the root word is switched by one publish and the objects are claimed by another",
-        "store/pool.c",
         [
             (
                 PUBLISH,
@@ -143,7 +134,6 @@ MUTANTS = [
     Mutant(
         "root-in-halves",
         "the root word is stored in two steps, outside of the publish",
-        "store/pool.c",
         [
             (
                 PUBLISH,
@@ -157,7 +147,6 @@ MUTANTS = [
     Mutant(
         "root-unflushed",
         "the root word is stored outside of the publish, and not flushed (a missing add_range)",
-        "store/pool.c",
         [
             (
                 PUBLISH,
@@ -169,7 +158,6 @@ MUTANTS = [
     Mutant(
         "free-now",
         "an object is freed before the commit that does without it",
-        "store/pool.c",
         [
             (
                 "    pmemobj_defer_free(heap->pool, object, (struct pobj_action *)action);\n",
@@ -182,7 +170,6 @@ MUTANTS = [
     Mutant(
         "claim-now",
         "an object is allocated before the commit that enters it",
-        "store/pool.c",
         [
             (
                 "    lmcs_heap_note(heap, object.off);\n    *offset = object.off;\n",
@@ -195,7 +182,6 @@ MUTANTS = [
     Mutant(
         "root-in-place",
         "the root page is overwritten",
-        "store/txn.c",
         [
             (
                 "    enum lmcs_status status = take_page(txn, &new_root, error);\n"
@@ -208,7 +194,6 @@ MUTANTS = [
     Mutant(
         "page-freed-too-soon",
         "a page that the last root reaches is used again by the transaction that replaces it",
-        "store/txn.c",
         [
             (
                 "return shared || push_freed(txn, offset, 1) ?",
@@ -220,7 +205,6 @@ MUTANTS = [
     Mutant(
         "payload-freed-too-soon",
         "a payload's file space is given back by the transaction that retires it, before its commit",
-        "store/space.c",
         [
             (
                 "    txn->root.live_bytes -= room;\n    enum lmcs_status status = lmcs_tree_delete(",
@@ -232,7 +216,6 @@ MUTANTS = [
     Mutant(
         "punch-first",
         "file space is given back before the commit that ceases to count on it",
-        "store/space.c",
         [
             (
                 "    if (status == LMCS_OK && trim.sound_count > 0)\n        status = lmcs_txn_commit(&txn, error);\n",
@@ -245,7 +228,6 @@ MUTANTS = [
     Mutant(
         "count-early",
         "the count of snapshots is committed before the snapshot",
-        "store/capture.c",
         [
             ("        c->txn.root.snapshot_count++;\n", ""),
             (
@@ -261,7 +243,6 @@ MUTANTS = [
     Mutant(
         "tag-split",
         "a tag is moved by two transactions",
-        "store/snapshot.c",
         [
             (
                 'numbers start at 1", pool->path);\n    return lmcs_tags_change(pool, shelf, &change, 1, error);',
@@ -273,7 +254,6 @@ MUTANTS = [
     Mutant(
         "drop-visible",
         "a shelf is removed snapshot by snapshot without being hidden first",
-        "store/fork.c",
         [
             (
                 "    shelf.df.flags |= LMCS_SHELF_STAGING;\n    txn->root.snapshot_count -= shelf.df.snapshot_count;\n",
@@ -284,7 +264,6 @@ MUTANTS = [
     Mutant(
         "resolve-split",
         "a group is forgotten by another transaction than the one that commits its snapshot",
-        "store/capture.c",
         [
             (
                 "    if (status == LMCS_OK)\n        status = lmcs_tree_delete(txn, LMCS_TREE_GROUPS, "
@@ -306,7 +285,6 @@ MUTANTS = [
     Mutant(
         "restore-split",
         "a restore shows one shelf after the other",
-        "store/archive_stage.c",
         [
             (
                 "        status = show_shelf(stage, &txn, &stage->shelves[i], error);\n",
@@ -321,7 +299,6 @@ MUTANTS = [
     Mutant(
         "staging-stays",
         "what a restore that was cut short has left is not removed",
-        "store/store.c",
         [
             (
                 "        status = lmcs_archive_drop_staging(pool, error);\n",
@@ -332,7 +309,6 @@ MUTANTS = [
     Mutant(
         "value-in-place",
         "a live value is written over the one that it replaces",
-        "store/live_cell.c",
         [
             (
                 "slot_place(body->record, !body->slot)",
@@ -345,7 +321,6 @@ MUTANTS = [
     Mutant(
         "value-unsynced",
         "a live value is not made durable before it is acknowledged",
-        "store/live_cell.c",
         [
             (
                 "        status = lmcs_heap_sync(body->pool->heap, error);\n",
@@ -356,7 +331,6 @@ MUTANTS = [
     Mutant(
         "acknowledged-early",
         "a live value's sequence is noted as acknowledged before the value is durable",
-        "store/live_cell.c",
         [
             (
                 "    enum lmcs_status status = lmcs_heap_write(body->pool->heap, place, image, image_bytes, error);\n",
@@ -372,7 +346,6 @@ MUTANTS = [
     Mutant(
         "persist-nothing",
         "what was stored to a live tensor is not flushed",
-        "store/pool.c",
         [
             (
                 "        pmem_persist(at, bytes);\n        return LMCS_OK;",
@@ -384,7 +357,6 @@ MUTANTS = [
     Mutant(
         "persist-no-msync",
         "what was stored to a live tensor is not written back",
-        "store/pool.c",
         [
             (
                 "result = msync((void *)first, (uintptr_t)at - first + bytes, MS_SYNC);",
@@ -396,7 +368,6 @@ MUTANTS = [
     Mutant(
         "journal-unsynced",
         "a journal is sealed before what it says is durable",
-        "store/live_journal.c",
         [
             (
                 "    if (status == LMCS_OK)\n        status = lmcs_heap_sync(pool->heap, error);\n"
@@ -410,7 +381,6 @@ MUTANTS = [
     Mutant(
         "journal-unsealed",
         "what a journal is for is written without one",
-        "store/live_journal.c",
         [
             (
                 "    return status == LMCS_OK ? write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
@@ -421,7 +391,6 @@ MUTANTS = [
     Mutant(
         "journal-stays",
         "a journal is not cleared, and applied again over what was stored since",
-        "store/live_journal.c",
         [
             (
                 "    enum lmcs_status status = write_header(pool, kind, &header, error);\n",
@@ -433,7 +402,6 @@ MUTANTS = [
     Mutant(
         "home-unsynced",
         "a journal is cleared before what it says is durable where it belongs",
-        "store/live_journal.c",
         [
             (
                 "entries[i].data, entries[i].bytes, error);\n    if (status == LMCS_OK)\n"
@@ -446,7 +414,6 @@ MUTANTS = [
     Mutant(
         "journal-without-root",
         "a transaction's bytes are committed by their journal, and its records later",
-        "store/live_txn.c",
         [
             (
                 "gathering->entries, gathering->count, with_root, &sequence",
@@ -457,7 +424,6 @@ MUTANTS = [
     Mutant(
         "undo-late",
         "what is about to be stored to is not durable in the undo journal before",
-        "store/live_journal.c",
         [
             (
                 "    if (status == LMCS_OK)\n        status = lmcs_heap_sync(pool->heap, error);\n"
@@ -469,7 +435,6 @@ MUTANTS = [
     Mutant(
         "undo-forgotten",
         "the undo journal is ended before what was declared is durable",
-        "store/live_txn.c",
         [
             (
                 "status == LMCS_OK && i < transaction->declared_count; i++",
@@ -480,7 +445,6 @@ MUTANTS = [
     Mutant(
         "undo-not-rolled-back",
         "what a crash left of a declared transaction stays",
-        "store/live_journal.c",
         [
             (
                 "    if (sealed && kind == LMCS_JOURNAL_UNDO && !committed)\n"
@@ -492,13 +456,11 @@ MUTANTS = [
     Mutant(
         "made-unpersisted",
         "a tensor that a transaction made is not durable when its record is",
-        "store/live_txn.c",
         [("if (body->changed && !body->erased && bytes > had)", "if (false)")],
     ),
     Mutant(
         "swap-split",
         "two live variables are swapped by two transactions",
-        "store/live_change.c",
         [
             (
                 "        status = lmcs_live_commit_changes(bodies[0]->pool, changes, count, 0, error);",
@@ -510,7 +472,6 @@ MUTANTS = [
     Mutant(
         "live-freed-too-soon",
         "space of a live variable is given back before the commit that does without it",
-        "store/live_change.c",
         [
             (
                 "    if (status == LMCS_OK && !later && any)\n",
@@ -528,13 +489,11 @@ MUTANTS = [
     Mutant(
         "live-unbacked",
         "a live tensor gets no file space",
-        "store/live_space.c",
         [("    status = lmcs_heap_back(pool->heap, offset, bytes, error);\n", "")],
     ),
     Mutant(
         "checkout-unsynced",
         "a tensor that was checked out is not durable when its record is",
-        "store/live_snapshot.c",
         [
             (
                 "        status = lmcs_live_persist_range(&body, 0, record->df.bytes, error);\n",

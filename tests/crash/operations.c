@@ -14,10 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "content.h"
 #include "driver.h"
+#include "pages/tree.h"
 #include "recorder.h"
-#include "tree.h"
+#include "records/content.h"
 
 #define LIMIT        ((uint64_t)64 << 20)
 #define TIGHT        ((uint64_t)8 << 20)
@@ -739,7 +739,7 @@ static bool some_protected(struct driver *d, uint64_t *place, uint64_t *bytes)
     uint64_t found = 0, met = 0;
     OK(lmcs_cursor_new(&cursor, &err));
     OK(lmcs_txn_read(d->pool, &txn, &err));
-    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CARE, &txn.root.trees[LMCS_TREE_CARE], (struct lmcs_key_df){1, 0},
+    OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_SAFETY, &txn.root.trees[LMCS_TREE_SAFETY], (struct lmcs_key_df){1, 0},
                         &err));
     while (lmcs_cursor_valid(cursor)) {
         if (lmcs_cursor_key(cursor).low == 0 && below(d, ++met) == 0)
@@ -768,7 +768,7 @@ static void turn_bytes(struct driver *d, uint64_t place, uint64_t bytes)
     close(fd);
 }
 
-/* Parity is made for what policies want it of; then something is damaged, and mended by it. */
+/* Parity is made for what policies want it of; then something is damaged, and repaired by it. */
 static void do_repair(struct driver *d)
 {
     struct lmcs_scrub_options options;

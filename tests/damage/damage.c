@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "heap_layout.h"
+#include "media/pmemobj_layout.h"
 #include "subject.h"
 
 #define LINE            64u

@@ -7,9 +7,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "content.h"
-#include "shelf.h"
-#include "tree.h"
+#include "pages/tree.h"
+#include "records/content.h"
+#include "records/shelf.h"
 
 /* ---- Where things lie ---- */
 

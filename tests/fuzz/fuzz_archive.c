@@ -10,10 +10,10 @@
 #include "support.h"
 
 #include "../data/codec/seal.h"
-#include "archive_format.h"
-#include "layout.h"
-#include "meta.h"
-#include "read.h"
+#include "archive/format.h"
+#include "media/layout.h"
+#include "payload/read.h"
+#include "records/meta.h"
 
 #include <sys/mman.h>
 

@@ -9,7 +9,7 @@
  */
 #include "image.h"
 
-#include "heap_layout.h"
+#include "media/pmemobj_layout.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 

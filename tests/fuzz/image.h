@@ -12,7 +12,7 @@
 
 #include "support.h"
 
-#include "layout.h"
+#include "media/layout.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

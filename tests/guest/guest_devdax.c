@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "content.h"
+#include "records/content.h"
 
 #define BLANK_BYTES ((size_t)16 << 20)
 

@@ -20,10 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "content.h"
-#include "guard.h"
+#include "base/guard.h"
+#include "base/topology.h"
+#include "records/content.h"
 #include "support.h"
-#include "topology.h"
 
 static const char *fsdax, *paged, *device, *memory;
 

@@ -684,8 +684,8 @@ def test_a_damaged_value_is_listed(pool_path: str, mode: str) -> None:
             (found,) = as_json("ls", pool_path, "run")["shelves"]
             assert [one["name"] for one in found["live"] if one["is_damaged"]] == ["bad"]
         if mode == "r+":
-            live["bad"] = "mended"
-            assert live["bad"] == "mended" and not any(info.is_damaged for info in live.infos())
+            live["bad"] = "repaired"
+            assert live["bad"] == "repaired" and not any(info.is_damaged for info in live.infos())
 
 
 @pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scrub and repair, from Python and by the command: what is damaged is named, mended, or known to be lost."""
+"""Scrub and repair, from Python and by the command: what is damaged is named, repaired, or known to be lost."""
 
 import os
 import subprocess
@@ -47,10 +47,10 @@ def pool(pool_path, weights):
     return pool_path
 
 
-def test_what_is_damaged_is_named_and_mended(pool, weights):
+def test_what_is_damaged_is_named_and_repaired(pool, weights):
     with lmcstore.open(pool, "r+", background=False) as store:
         report = store.scrub()
-        assert report["damages"] == 1 and report["mended"] == 0 and report["is_whole"]
+        assert report["damages"] == 1 and report["repaired"] == 0 and report["is_whole"]
         (found,) = report["list"]
         assert found["state"] == "found" and found["tensor"] == "w"
         assert (found["first_row"], found["row_count"]) == (256, 256)
@@ -75,13 +75,13 @@ def test_what_is_damaged_is_named_and_mended(pool, weights):
         assert (left["shelf"], left["number"]) == ("fine", 1)
 
         report = store.scrub(repair=True, sources=[pool + ".archive"])
-        assert report["list"][0]["state"] == "mended" and report["list"][0]["source"] == pool + ".archive"
+        assert report["list"][0]["state"] == "repaired" and report["list"][0]["source"] == pool + ".archive"
         assert report["lost"] == 0 and store.info()["lost_contents"] == 0
         assert (np.asarray(store["run"][2]["w"]) == weights).all()
         assert store.verify()["damages"] == 0
 
 
-def test_parity_mends(pool_path, weights):
+def test_parity_repairs(pool_path, weights):
     with lmcstore.open(pool_path, size="256MiB", background=False) as store:
         store["run"].policy = "parity=16+2"
         store["run"].snapshot({"w": weights})
@@ -120,11 +120,11 @@ def test_past_a_bad_source(pool, weights):
     with open(pool + ".archive", "rb") as whole, open(pool + ".cut", "wb") as cut:
         cut.write(whole.read(100000))
     with lmcstore.open(pool, "r+", background=False) as store:
-        with pytest.raises(lmcstore.DamagedError, match=r"cut: .*; without it: 1 damage found, 1 mended") as caught:
+        with pytest.raises(lmcstore.DamagedError, match=r"cut: .*; without it: 1 damage found, 1 repaired") as caught:
             store.scrub(repair=True, sources=[pool + ".cut", pool + ".archive"])
         report = caught.value.report
-        assert report["sources_unread"] == 1 and report["mended"] == 1 and report["is_whole"]
-        assert [item["state"] for item in report["list"]] == ["mended"]
+        assert report["sources_unread"] == 1 and report["repaired"] == 1 and report["is_whole"]
+        assert [item["state"] for item in report["list"]] == ["repaired"]
         assert (np.asarray(store["run"][2]["w"]) == weights).all()
 
 
@@ -143,7 +143,7 @@ def test_what_was_found_is_told_when_there_is_no_room(pool_path, weights):
         with pytest.raises(lmcstore.FullError) as caught:
             store.scrub(repair=True, sources=[pool_path + ".archive"])
         report = caught.value.report
-        assert report["damages"] == 1 and report["mended"] == 0
+        assert report["damages"] == 1 and report["repaired"] == 0
         (found,) = report["list"]
         assert found["tensor"] == "w" and found["state"] == "found" and found["first_row"] == 256
 
@@ -163,8 +163,8 @@ def test_the_command(pool, tmp_path):
     assert as_json("info", pool)["scrub"]["lost_contents"] == 1
     subprocess.run(["cp", "--sparse=always", pool, tmp_path / "copy"], check=True)  # as damaged as the pool
     cli("scrub", pool, "--repair", "--from", tmp_path / "copy", code=1)
-    mended = text("scrub", pool, "--repair", "--from", tmp_path / "copy", "--from", pool + ".archive")
-    assert f"mended from {pool}.archive" in mended and "1 damage, 1 mended" in mended
+    repaired = text("scrub", pool, "--repair", "--from", tmp_path / "copy", "--from", pool + ".archive")
+    assert f"repaired from {pool}.archive" in repaired and "1 damage, 1 repaired" in repaired
     again = as_json("scrub", pool, "--repair", "--from", "/nowhere/at all", "--from", pool + ".archive", code=1)
     assert again["sources_unread"] == 1 and again["found"] == 0 and "/nowhere/at all" in again["error"]["message"]
     assert "no damage" in text("scrub", pool, "run@1..2", "--rate", "1GiB/s")

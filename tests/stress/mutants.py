@@ -31,7 +31,6 @@ MUTANTS = [
     Mutant(
         "view-pin",
         "a view does not pin what it maps",
-        "store/view.c",
         [
             (
                 "lmcs_chain_pin(txn->pool, &chain, error) : lmcs_payload_pin(view->lease, top, error);",
@@ -43,13 +42,11 @@ MUTANTS = [
     Mutant(
         "view-chain-pin",
         "a view does not pin what it is decoding",
-        "store/view.c",
         [("status = decode ? lmcs_chain_pin(txn->pool, &chain, error) :", "status = decode ? LMCS_OK :")],
     ),
     Mutant(
         "read-pin",
         "a read does not pin the chain that it undoes",
-        "store/snapshot.c",
         [
             ("        status = lmcs_chain_pin(snapshot->pool, chain, error);\n", "        status = LMCS_OK;\n"),
             (
@@ -63,14 +60,12 @@ MUTANTS = [
     Mutant(
         "pin-count",
         "the first of two pins that ends takes the lease with it",
-        "store/lease.c",
         [("if (pin != NULL && --pin->count == 0)", "if (pin != NULL && (pin->count = 0) == 0)")],
         quick=True,
     ),
     Mutant(
         "small-leases",
         "the writer does not ask who holds small payloads",
-        "store/lease.c",
         [
             (
                 "    return is_locked(lease, LMCS_LEASE_BLOCKS + first, last - first + 1, &start);",
@@ -81,19 +76,16 @@ MUTANTS = [
     Mutant(
         "epoch-leases",
         "the writer does not ask who holds old roots",
-        "store/lease.c",
         [("    while (current > 0 && is_locked(", "    while (current == 0 && is_locked(")],
     ),
     Mutant(
         "reader-lease",
         "a reader in another process does not lease the root that it walks",
-        "store/txn.c",
         [("            status = lmcs_lease_epoch(pool->lease, txn->root.epoch, error);\n", "")],
     ),
     Mutant(
         "verify-lease",
         "verification does not lease the root that it walks",
-        "store/check_structure.c",
         [
             (
                 "    status = lmcs_lease_epoch(pool->lease, root.epoch, error);\n    lmcs_txn_end(txn);\n",
@@ -104,14 +96,12 @@ MUTANTS = [
     Mutant(
         "page-cache",
         "the cache of pages goes by the place alone",
-        "store/txn.c",
         [("slot->offset == ref->offset && slot->check == ref->check;", "slot->offset == ref->offset;")],
         quick=True,
     ),
     Mutant(
         "meta-lock",
         "readers in the writing process take no lock",
-        "store/txn.c",
         [
             (
                 "        pthread_rwlock_rdlock(&pool->meta);\n        txn->root = pool->root;\n",
@@ -126,7 +116,6 @@ MUTANTS = [
     Mutant(
         "shelf-lock",
         "two captures may have a shelf at the same time",
-        "store/capture.c",
         [
             (
                 "    while (status == LMCS_OK && busy->busy) {",
@@ -137,7 +126,6 @@ MUTANTS = [
     Mutant(
         "wait-too-short",
         "waiting for an asynchronous capture does not wait until it is durable",
-        "store/capture.c",
         [
             (
                 "    while (!capture->done)\n        pthread_cond_wait(&pool->captures_changed, &pool->captures);\n    "
@@ -151,7 +139,6 @@ MUTANTS = [
     Mutant(
         "tag-split",
         "a tag is moved by two transactions",
-        "store/snapshot.c",
         [
             (
                 "    return lmcs_tags_change(pool, shelf, &change, 1, error);\n}\n\nenum lmcs_status lmcs_tag_remove(",
@@ -163,7 +150,6 @@ MUTANTS = [
     Mutant(
         "tags-stay",
         "a removed snapshot leaves one of its tags",
-        "store/shelf.c",
         [
             (
                 "        ++*count;\n    }\n    lmcs_cursor_free(cursor);",
@@ -175,13 +161,11 @@ MUTANTS = [
     Mutant(
         "number-again",
         "the number of a removed newest snapshot is used again",
-        "store/capture.c",
         [("    df->number = c->shelf.df.next_number;", "    df->number = c->shelf.df.latest + 1;")],
     ),
     Mutant(
         "live-update-unlocked",
         "what is added to an integer is not added at once",
-        "store/live_update.c",
         [
             (
                 "    update->chosen = update->choose(update, now, then);\n",
@@ -194,7 +178,6 @@ MUTANTS = [
     Mutant(
         "live-snapshot-let-go",
         "a snapshot of live variables lets transactions begin while it copies",
-        "store/live_snapshot.c",
         [
             (
                 "    status = prepare(&putting, shelf, error);\n    pthread_mutex_unlock(&live->lock);\n",
@@ -210,7 +193,6 @@ MUTANTS = [
     Mutant(
         "stale-answer",
         "now and then the answer of the call before is given to a question about a shelf",
-        "store/snapshot.c",
         [
             (
                 "    if (status == LMCS_OK)\n        *info = found;\n    return status;\n",
@@ -226,7 +208,6 @@ MUTANTS = [
     Mutant(
         "answer-of-two-moments",
         "how many snapshots there are is asked after which one is the newest",
-        "store/snapshot.c",
         [
             (
                 "    if (status == LMCS_OK)\n        *info = found;\n    return status;\n",

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * archive/format.h - what is in an archive, byte by byte; store/ARCHIVE.md says it in words.
+ *
+ * A head, then records: a header and at most LMCS_ARCHIVE_PIECE_BYTES of payload each, so that a reader needs one
+ * buffer of that size whatever an archive claims. All checks of a record are seeded with its number: one that is
+ * swapped, doubled or left out is found where it happened, and the end record's hash of all headers finds the rest.
+ */
+#ifndef LMCS_ARCHIVE_FORMAT_H
+#define LMCS_ARCHIVE_FORMAT_H
+
+#include <assert.h>
+#include <stdint.h>
+
+#define LMCS_ARCHIVE_MAGIC       "LMCSARCH"
+#define LMCS_ARCHIVE_VERSION     1u
+#define LMCS_ARCHIVE_PIECE_BYTES ((size_t)1 << 20)
+#define LMCS_ARCHIVE_PAIRS       4096u /* entries that the writer puts into one record */
+
+struct lmcs_archive_head_df {
+    char magic[8];
+    uint32_t version;
+    uint32_t reserved;
+    uint64_t incompatible; /* features without which nothing can be read */
+    uint64_t compatible;   /* features that a reader may ignore */
+    uint64_t check;        /* hash64 of the bytes before it, seed 0 */
+};
+static_assert(sizeof(struct lmcs_archive_head_df) == 40, "archive head layout");
+
+/* Values are part of the format. */
+enum lmcs_archive_type {
+    LMCS_ARCHIVE_SHELF = 1,
+    LMCS_ARCHIVE_SNAPSHOT,
+    LMCS_ARCHIVE_IDENTITY,
+    LMCS_ARCHIVE_CONTENT,
+    LMCS_ARCHIVE_DATA,
+    LMCS_ARCHIVE_ENTRIES,
+    LMCS_ARCHIVE_SNAPSHOT_END,
+    LMCS_ARCHIVE_TAG,
+    LMCS_ARCHIVE_END,
+    LMCS_ARCHIVE_ORIGIN,
+    LMCS_ARCHIVE_SINCE,
+    LMCS_ARCHIVE_KNOWN,
+    LMCS_ARCHIVE_TYPES /* one more than the last */
+};
+#define LMCS_ARCHIVE_IGNORABLE 0x80000000u /* types from here on may be passed over */
+
+struct lmcs_archive_record_df {
+    uint32_t type;
+    uint32_t bytes;         /* of the payload, which follows */
+    uint64_t payload_check; /* hash64 of the payload, seed: the record's number, from 0 */
+    uint64_t check;         /* hash64 of the 16 bytes before it, same seed */
+};
+static_assert(sizeof(struct lmcs_archive_record_df) == 24, "archive record layout");
+
+struct lmcs_archive_shelf_df {
+    uint64_t next_number;
+    uint32_t keep_raw;
+    uint32_t name_bytes;
+    /* the name follows */
+};
+static_assert(sizeof(struct lmcs_archive_shelf_df) == 16, "archive shelf layout");
+
+#define LMCS_ARCHIVE_CHANGES       1u /* the entries are changes to those of the snapshot before it */
+#define LMCS_ARCHIVE_META_ATTACHED 2u /* the metadata is the attachment named LMCS_META_NAME */
+
+struct lmcs_archive_snapshot_df {
+    uint64_t number;
+    int64_t step;
+    uint64_t time_ns;
+    uint64_t parent;
+    unsigned char group[16];
+    uint32_t flags;
+    uint32_t meta_bytes;
+    /* the metadata follows */
+};
+static_assert(sizeof(struct lmcs_archive_snapshot_df) == 56, "archive snapshot layout");
+
+/* Identities are numbered from 1, in the order in which they come; so are contents. */
+struct lmcs_archive_identity_df {
+    uint8_t kind;
+    uint8_t dtype;
+    uint8_t ndim;
+    uint8_t is_part; /* 1: global shape and offsets follow the shape */
+    uint32_t name_bytes;
+    /* shape, [global shape, offsets], name */
+};
+static_assert(sizeof(struct lmcs_archive_identity_df) == 8, "archive identity layout");
+
+struct lmcs_archive_content_df {
+    uint64_t identity;
+    uint64_t digest_low;
+    uint64_t digest_high;
+    uint64_t raw_bytes;
+    uint64_t stored_bytes; /* what the data records behind it add up to */
+    uint8_t payload;       /* enum lmcs_payload_kind */
+    uint8_t flags;         /* LMCS_CONTENT_SETTLED */
+    uint8_t base_count;
+    uint8_t output; /* of what is linked: which of the link's arrays it is */
+    uint8_t reserved[4];
+    /* bases (u64 content each) follow; of what is linked: its link */
+};
+static_assert(sizeof(struct lmcs_archive_content_df) == 48, "archive content layout");
+
+/* Instead of a content: an older archive has it. It is numbered among the contents. */
+struct lmcs_archive_known_df {
+    uint64_t identity;
+    uint64_t digest_low;
+    uint64_t digest_high;
+    uint64_t raw_bytes;
+};
+static_assert(sizeof(struct lmcs_archive_known_df) == 32, "archive known content layout");
+
+/* Behind the head: an older archive, without which this one is not complete. */
+struct lmcs_archive_since_df {
+    uint64_t hash_low; /* of its end record */
+    uint64_t hash_high;
+};
+static_assert(sizeof(struct lmcs_archive_since_df) == 16, "archive since layout");
+
+struct lmcs_archive_entry_df {
+    uint64_t identity;
+    uint64_t content; /* 0: the snapshot before it had the identity, and this one has not */
+};
+static_assert(sizeof(struct lmcs_archive_entry_df) == 16, "archive entry layout");
+
+struct lmcs_archive_snapshot_end_df {
+    uint64_t entry_count; /* of the whole snapshot */
+};
+
+struct lmcs_archive_tag_df {
+    uint64_t number;
+    uint32_t tag_bytes;
+    uint32_t reserved;
+    /* the tag follows */
+};
+static_assert(sizeof(struct lmcs_archive_tag_df) == 16, "archive tag layout");
+
+/* Behind the record of a shelf that was forked. */
+struct lmcs_archive_origin_df {
+    uint64_t number; /* of the snapshot that it was forked from */
+    uint64_t time_ns;
+    uint32_t name_bytes; /* of the shelf that this one was on */
+    uint32_t reserved;
+    /* the name follows */
+};
+static_assert(sizeof(struct lmcs_archive_origin_df) == 24, "archive origin layout");
+
+struct lmcs_archive_end_df {
+    uint64_t shelves;
+    uint64_t snapshots;
+    uint64_t identities;
+    uint64_t contents;
+    uint64_t tags;
+    uint64_t records;  /* before this one */
+    uint64_t hash_low; /* hash128 of the head and the headers of all records before this one */
+    uint64_t hash_high;
+};
+static_assert(sizeof(struct lmcs_archive_end_df) == 64, "archive end layout");
+
+#endif

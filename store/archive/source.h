@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* archive_source.h - the records of an archive, read from a descriptor that nobody vouches for. */
+#ifndef LMCS_ARCHIVE_SOURCE_H
+#define LMCS_ARCHIVE_SOURCE_H
+
+#include "archive/format.h"
+#include "base/error.h"
+
+struct lmcs_archive_source {
+    int fd;
+    bool passes_data; /* set by who reads a file: pieces of payloads are not read, only their headers */
+    uint64_t total;   /* bytes of the archive; 0: not known, a pipe */
+    uint64_t offset;  /* bytes taken so far */
+    uint64_t number;  /* of the next record */
+    struct lmc_hasher headers;
+    struct lmc_hash hash;  /* of all headers before the current record's */
+    unsigned char *buffer; /* read ahead */
+    size_t buffer_at;
+    size_t buffer_end;
+    /* the current record */
+    uint32_t type;
+    uint32_t bytes;
+    unsigned char *payload; /* LMCS_ARCHIVE_PIECE_BYTES, and a NUL behind `bytes` */
+};
+
+/* Reads and checks the head. On failure there is nothing to end. */
+enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, int fd, struct lmcs_error *error);
+void lmcs_archive_source_fini(struct lmcs_archive_source *source);
+/* Reads the next record whose type is known, and checks its checksums. */
+enum lmcs_status lmcs_archive_source_next(struct lmcs_archive_source *source, struct lmcs_error *error);
+/* LMCS_DAMAGED when anything follows. */
+enum lmcs_status lmcs_archive_source_finish(struct lmcs_archive_source *source, struct lmcs_error *error);
+/* LMCS_DAMAGED, or another status, with what and where: "record 7 (at byte 1234): ...". */
+enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enum lmcs_status status,
+                                   struct lmcs_error *error, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * base/error.c - filling in the caller's struct lmcs_error.
+ *
+ * Messages are one line of text for a person; names that come from media are printed as they are, and whoever shows
+ * a message on a terminal escapes control characters (names can't contain any when the library wrote them).
+ */
+#include "base/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *lmcs_status_name(enum lmcs_status status)
+{
+    static const char *const names[] = {"ok",        "invalid",      "not found", "exists",
+                                        "in use",    "full",         "damaged",   "unsupported",
+                                        "read-only", "system error", "no memory", "cancelled"};
+    return (unsigned)status < sizeof names / sizeof names[0] ? names[status] : "unknown";
+}
+
+__attribute__((format(printf, 4, 0))) static enum lmcs_status fill(struct lmcs_error *error, enum lmcs_status status,
+                                                                   int system_errno, const char *format,
+                                                                   va_list arguments)
+{
+    if (error == NULL)
+        return status;
+    memset(error, 0, offsetof(struct lmcs_error, message));
+    error->status = status;
+    error->system_errno = system_errno;
+    int n = vsnprintf(error->message, sizeof error->message, format, arguments);
+    if (system_errno != 0 && n >= 0 && (size_t)n < sizeof error->message - 1) {
+        char text[128];
+        const char *s = strerror_r(system_errno, text, sizeof text);
+        snprintf(error->message + n, sizeof error->message - (size_t)n, ": %s", s);
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_fail(struct lmcs_error *error, enum lmcs_status status, int system_errno, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fill(error, status, system_errno, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+enum lmcs_status lmcs_fail_full(struct lmcs_error *error, uint64_t needed, uint64_t available, int system_errno,
+                                const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fill(error, LMCS_FULL, system_errno, format, arguments);
+    va_end(arguments);
+    if (error != NULL) {
+        error->bytes_needed = needed;
+        error->bytes_free = available;
+    }
+    return LMCS_FULL;
+}
+
+enum lmcs_status lmcs_fail_memory(struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_NO_MEMORY, 0, "out of memory");
+}
+
+enum lmcs_status lmcs_fail_errno(struct lmcs_error *error, int system_errno, const char *format, ...)
+{
+    enum lmcs_status status = LMCS_IO;
+    if (system_errno == ENOSPC || system_errno == EDQUOT || system_errno == EFBIG)
+        status = LMCS_FULL;
+    else if (system_errno == ENOMEM)
+        status = LMCS_NO_MEMORY;
+    va_list arguments;
+    va_start(arguments, format);
+    fill(error, status, system_errno, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+void lmcs_error_prefix(struct lmcs_error *error, const char *format, ...)
+{
+    if (error == NULL)
+        return;
+    char prefix[sizeof error->message];
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(prefix, sizeof prefix, format, arguments);
+    va_end(arguments);
+    if (n < 0)
+        return;
+    size_t length = (size_t)n < sizeof prefix ? (size_t)n : sizeof prefix - 1;
+    size_t rest = sizeof error->message - length;
+    memmove(error->message + length, error->message, rest);
+    memcpy(error->message, prefix, length);
+    error->message[sizeof error->message - 1] = '\0';
+}
+
+enum lmcs_status lmcs_pass_over(struct lmcs_passed *passed, enum lmcs_status status, const struct lmcs_error *error)
+{
+    if (status != LMCS_DAMAGED)
+        return status;
+    if (!passed->any && error != NULL)
+        passed->first = *error;
+    passed->any = true;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_passed_over(const struct lmcs_passed *passed, enum lmcs_status status, struct lmcs_error *error)
+{
+    if (status != LMCS_OK || !passed->any)
+        return status;
+    if (error != NULL)
+        *error = passed->first;
+    return LMCS_DAMAGED;
+}
+
+void lmcs_error_append(struct lmcs_error *error, const char *format, ...)
+{
+    va_list arguments;
+    size_t used = strnlen(error->message, sizeof error->message - 1);
+    va_start(arguments, format);
+    vsnprintf(error->message + used, sizeof error->message - used, format, arguments);
+    va_end(arguments);
+}

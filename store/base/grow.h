@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * base/grow.h - arrays that grow at their end.
+ */
+#ifndef LMCS_BASE_GROW_H
+#define LMCS_BASE_GROW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Makes room for one more in an array of `count` items of `item` bytes; `array` is the address of the pointer to them.
+ * False: without memory, and the array is as it was.
+ */
+static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t item)
+{
+    void *items;
+    if (count < *capacity)
+        return true;
+    if (*capacity > SIZE_MAX / 2 / item)
+        return false;
+    size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
+    memcpy(&items, array, sizeof items); /* a pointer of whatever type */
+    items = realloc(items, wanted * item);
+    if (items == NULL)
+        return false;
+    memcpy(array, &items, sizeof items);
+    *capacity = wanted;
+    return true;
+}
+
+/* Adds a copy of a text to an array of a few. False: without memory, and the array is as it was. */
+static inline bool lmcs_add_text(char ***texts, size_t *count, const char *text)
+{
+    char **grown = realloc(*texts, (*count + 1) * sizeof *grown);
+    if (grown == NULL)
+        return false;
+    *texts = grown;
+    grown[*count] = strdup(text);
+    if (grown[*count] == NULL)
+        return false;
+    (*count)++;
+    return true;
+}
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * base/workers.c - the threads of a pool, for copying and encoding.
+ *
+ * A run is a job on a list; its caller works on it too, and idle threads join the first job that still has items.
+ * Threads are started when a job first wants them.
+ */
+#include "base/workers.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/guard.h"
+#include "base/topology.h"
+
+struct job {
+    struct job *next;
+    void (*work)(void *context, uint64_t i);
+    void (*finish)(void *context);
+    void *context;
+    uint64_t count;
+    atomic_uint_fast64_t taken;
+    uint32_t helpers; /* threads at work on it beside the caller; under the lock */
+};
+
+struct lmcs_workers {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pthread_cond_t done;
+    struct job *jobs;
+    bool stop;
+    int node;
+    atomic_uint wanted; /* less, when threads can not be had */
+    uint32_t started;
+    pthread_t *threads;
+};
+
+static void work_on(struct job *job)
+{
+    uint64_t i;
+    while ((i = atomic_fetch_add(&job->taken, 1)) < job->count)
+        job->work(job->context, i);
+    if (job->finish != NULL)
+        job->finish(job->context);
+}
+
+static void *serve(void *argument)
+{
+    struct lmcs_workers *workers = argument;
+    if (workers->node >= 0)
+        lmcs_topology_bind_thread(workers->node);
+    pthread_mutex_lock(&workers->lock);
+    for (;;) {
+        struct job *job = workers->jobs;
+        while (job != NULL && atomic_load(&job->taken) >= job->count)
+            job = job->next;
+        if (job != NULL) {
+            job->helpers++;
+            pthread_mutex_unlock(&workers->lock);
+            work_on(job);
+            pthread_mutex_lock(&workers->lock);
+            if (--job->helpers == 0)
+                pthread_cond_broadcast(&workers->done);
+        } else if (workers->stop) {
+            break;
+        } else {
+            pthread_cond_wait(&workers->wake, &workers->lock);
+        }
+    }
+    pthread_mutex_unlock(&workers->lock);
+    return NULL;
+}
+
+/* Signals are for the application's own threads. Fewer threads than wanted is slower, not wrong. */
+static void start_threads(struct lmcs_workers *workers)
+{
+    sigset_t all, old;
+    lmcs_guard_signals(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    while (workers->started < workers->wanted &&
+           pthread_create(&workers->threads[workers->started], NULL, serve, workers) == 0)
+        workers->started++;
+    workers->wanted = workers->started;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+enum lmcs_status lmcs_workers_new(uint32_t threads, int node, struct lmcs_workers **workers, struct lmcs_error *error)
+{
+    struct lmcs_workers *w = calloc(1, sizeof *w);
+    if (w == NULL || (w->threads = calloc(threads, sizeof *w->threads)) == NULL) {
+        free(w);
+        return lmcs_fail_memory(error);
+    }
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    pthread_cond_init(&w->done, NULL);
+    w->node = node;
+    w->wanted = threads - 1;
+    *workers = w;
+    return LMCS_OK;
+}
+
+void lmcs_workers_free(struct lmcs_workers *workers)
+{
+    if (workers == NULL)
+        return;
+    pthread_mutex_lock(&workers->lock);
+    workers->stop = true;
+    pthread_cond_broadcast(&workers->wake);
+    pthread_mutex_unlock(&workers->lock);
+    for (uint32_t i = 0; i < workers->started; i++)
+        pthread_join(workers->threads[i], NULL);
+    pthread_mutex_destroy(&workers->lock);
+    pthread_cond_destroy(&workers->wake);
+    pthread_cond_destroy(&workers->done);
+    free(workers->threads);
+    free(workers);
+}
+
+uint32_t lmcs_workers_count(const struct lmcs_workers *workers)
+{
+    return workers->wanted + 1;
+}
+
+void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, uint64_t i),
+                      void (*finish)(void *context), void *context, uint64_t count)
+{
+    struct job job = {.work = work, .finish = finish, .context = context, .count = count};
+    atomic_init(&job.taken, 0);
+    bool shared = count > 1 && workers->wanted > 0;
+    if (shared) {
+        pthread_mutex_lock(&workers->lock);
+        if (workers->started < workers->wanted)
+            start_threads(workers);
+        job.next = workers->jobs;
+        workers->jobs = &job;
+        pthread_cond_broadcast(&workers->wake);
+        pthread_mutex_unlock(&workers->lock);
+    }
+    work_on(&job);
+    if (!shared)
+        return;
+    pthread_mutex_lock(&workers->lock);
+    struct job **at = &workers->jobs;
+    while (*at != &job)
+        at = &(*at)->next;
+    *at = job.next;
+    while (job.helpers > 0)
+        pthread_cond_wait(&workers->done, &workers->lock);
+    pthread_mutex_unlock(&workers->lock);
+}

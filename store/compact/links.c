@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * compact/links.c - making the links from one snapshot to the next.
+ *
+ * What belongs together link_jobs.c finds. A link is made while the arrays on both sides of it are
+ * raw, so nothing is decoded to encode; those after the step take it for their payload a round later, when the next
+ * link has been made from them. So the rules are these, and the transaction that enters a link looks at all of them
+ * again:
+ *
+ *   - an array gets a link only while nothing rests on it: what is counted as the length of a line never grows later;
+ *   - the arrays before a step are those that one link leads to, in order, or have no link at all and become keyframes:
+ *     a line is straight, and reading it needs one state;
+ *   - no delta rests on an array that has a link: chains of deltas and lines of links are not mixed.
+ *
+ * Raw bytes may have rotted since they were captured. So a link counts only when those before the step have the hashes
+ * that they were written with, as its verification finds, and when it leads to the digests of those after it.
+ */
+#include "compact/links.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/guard.h"
+#include "capture/capture.h"
+#include "compact/link_jobs.h"
+#include "compact/replace.h"
+#include "pages/tree.h"
+#include "payload/encode.h"
+#include "payload/scan.h"
+#include "records/safety.h"
+#include "records/shelf.h"
+#include "snapshots/snapshot.h"
+
+#define BATCH_LINKS  32u
+#define BATCH_BYTES  ((uint64_t)64 << 20)
+#define PAYS_PERCENT 60u  /* of the arrays' bytes: what is larger is no more than a delta, which is read sooner */
+#define MOST_FITS    4u   /* tries to find a group's rule before it is given up */
+#define DOUBT        0.5F /* a share: with fewer of a parameter's elements explained it may be another tensor */
+
+/* A link under way: its arrays as they were when they were looked at, pinned and mapped. */
+struct making {
+    const struct lmcs_link_job *job;
+    struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
+    struct lmcs_bytes_at data[2 * LMC_MAX_BASES];
+    size_t pinned;
+    struct lmcs_identity identity;
+    struct lmcs_content made;
+};
+
+struct linking {
+    struct lmcs_links_turn *turn;
+    struct lmcs_link_jobs jobs;
+    bool sceptical; /* relations that do not explain the parameters may name the wrong ones */
+    bool doubtful;  /* some did not */
+    enum lmcs_links note;
+    struct lmcs_region region;
+    struct making *batch[BATCH_LINKS];
+    size_t batch_count;
+    uint64_t batch_bytes;
+};
+
+/* What did not come to be is said unless something did. */
+static void note(struct linking *l, enum lmcs_links why)
+{
+    if (l->note != LMCS_LINKS_MADE)
+        l->note = why;
+}
+
+/* ---- Whether a link may be ---- */
+
+/* Whether nothing of a line is lost: what is, is not gone on with. */
+static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool *sound, struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    bool lost = false;
+    enum lmcs_status status = lmcs_chain_load(txn, link, &chain, error);
+    for (size_t i = 0; status == LMCS_OK && !lost && i < chain.length; i++)
+        status = lmcs_lost_any(txn, chain.links[i].id, &lost, error);
+    *sound = status == LMCS_OK && !lost;
+    return status == LMCS_DAMAGED ? LMCS_OK : status;
+}
+
+/* The length of the line that a link from these would have. LMCS_LINKS_MADE: it may be made. */
+static enum lmcs_status may_link(struct lmcs_txn *txn, const struct lmcs_link_job *job, uint32_t bound,
+                                 struct lmcs_content *before, struct lmcs_content *after, uint32_t *place, bool *breaks,
+                                 enum lmcs_links *verdict, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    struct lmcs_content link;
+    bool found = true, lost = false, straight = true;
+    *verdict = LMCS_LINKS_NOT_RAW;
+    for (uint32_t i = 0; status == LMCS_OK && found && !lost && i < 2 * job->arrays; i++) {
+        uint32_t k = i / 2;
+        struct lmcs_content *content = i % 2 == 0 ? &before[k] : &after[k];
+        status = lmcs_content_find(txn, i % 2 == 0 ? job->before[k] : job->after[k], content, &found, error);
+        if (status == LMCS_OK && found)
+            status = lmcs_lost_any(txn, content->id, &lost, error);
+        found = found && status == LMCS_OK && content->df.payload == LMCS_PAYLOAD_RAW &&
+                content->df.raw_bytes == job->raw_bytes;
+        if (found && i % 2 != 0)
+            found = content->link == 0 && content->df.base_uses == 0;
+    }
+    if (status != LMCS_OK || !found || lost)
+        return status;
+    for (uint32_t i = 0; i < job->arrays; i++)
+        straight &= before[i].link == before[0].link && (before[i].link == 0 || before[i].df.output == i);
+    *breaks = !straight;
+    *place = 1;
+    if (straight && before[0].link != 0) {
+        bool sound = false;
+        status = lmcs_content_get(txn, before[0].link, &link, error);
+        if (status == LMCS_OK)
+            status = line_is_sound(txn, before[0].link, &sound, error);
+        straight = status == LMCS_OK && sound && link.df.base_count == job->arrays;
+        *breaks = !straight;
+        *place = straight ? link.df.place + 1 : 1;
+    }
+    *verdict = *place <= bound ? LMCS_LINKS_MADE : LMCS_LINKS_FIRST;
+    return status;
+}
+
+/* ---- Making one ---- */
+
+static void put_down(struct linking *l, struct making *m)
+{
+    if (m == NULL)
+        return;
+    for (size_t i = 0; i < m->pinned; i++) {
+        lmcs_bytes_unmap(&m->data[i]);
+        lmcs_payload_unpin(l->turn->pool->lease, i % 2 == 0 ? &m->before[i / 2] : &m->after[i / 2]);
+    }
+    free(m);
+}
+
+static enum lmcs_status take_up(struct linking *l, struct making *m, bool *possible, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    enum lmcs_links verdict;
+    uint32_t place;
+    bool breaks;
+    *possible = false;
+    enum lmcs_status status = lmcs_txn_read(l->turn->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = may_link(&txn, m->job, l->turn->bound, m->before, m->after, &place, &breaks, &verdict, error);
+    if (status == LMCS_OK && verdict == LMCS_LINKS_MADE)
+        status = lmcs_identity_get(&txn, m->job->identity, &m->identity, error);
+    *possible = status == LMCS_OK && verdict == LMCS_LINKS_MADE;
+    while (*possible && status == LMCS_OK && m->pinned < 2 * m->job->arrays) {
+        size_t i = m->pinned;
+        status = lmcs_payload_pin(l->turn->pool->lease, i % 2 == 0 ? &m->before[i / 2] : &m->after[i / 2], error);
+        m->pinned += status == LMCS_OK;
+    }
+    lmcs_txn_end(&txn);
+    for (size_t i = 0; *possible && status == LMCS_OK && i < m->pinned; i++)
+        status = lmcs_bytes_map(l->turn->pool, i % 2 == 0 ? &m->before[i / 2] : &m->after[i / 2], &m->data[i], error);
+    if (status == LMCS_OK && !*possible)
+        note(l, verdict);
+    return status;
+}
+
+/* What the codec knows of a group so far. */
+struct rule {
+    struct lmc_link_rule rule;
+    bool known;
+    uint32_t fits; /* tries */
+};
+
+struct fitting {
+    const struct lmc_link_hints *hints;
+    const struct making *m;
+    struct lmc_link_rule rule;
+    struct lmc_link_fit fit;
+    enum lmc_status result;
+};
+
+static void fit(void *context)
+{
+    struct fitting *f = context;
+    const void *before[LMC_MAX_BASES], *after[LMC_MAX_BASES];
+    const char *why;
+    for (uint32_t i = 0; i < f->m->job->arrays; i++) {
+        before[i] = f->m->data[2 * i].data;
+        after[i] = f->m->data[2 * i + 1].data;
+    }
+    f->result = lmc_link_fit(f->hints, f->m->job->arrays, before, after, f->m->job->raw_bytes, &f->rule, &f->fit, &why);
+}
+
+static void guard_data(const struct making *m, struct lmcs_guarded *ranges)
+{
+    for (size_t i = 0; i < m->pinned; i++)
+        ranges[i] = (struct lmcs_guarded){m->data[i].data, m->job->raw_bytes};
+}
+
+/* Finds the rule on this parameter's data. *found false: it is not explained. */
+static enum lmcs_status find_rule(struct linking *l, const struct making *m, struct rule *rule, bool *found,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_guarded ranges[2 * LMC_MAX_BASES];
+    struct fitting f = {.hints = m->job->has_rule ? NULL : &l->jobs.relations.groups[m->job->group], .m = m};
+    guard_data(m, ranges);
+    *found = false;
+    rule->fits++;
+    if (!lmcs_guard(ranges, m->pinned, fit, &f))
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\" is damaged: the medium can't be read",
+                         l->turn->pool->path, m->identity.name);
+    if (f.result == LMC_NO_MEMORY)
+        return lmcs_fail_memory(error);
+    float raw_bits = 32.0F * (float)m->job->arrays;
+    *found = f.result == LMC_OK && f.fit.bits < raw_bits * PAYS_PERCENT / 100;
+    if (*found && l->sceptical && f.fit.exact[m->job->arrays == 2 ? 1 : 2] < DOUBT) {
+        l->doubtful = true;
+        *found = false;
+    }
+    if (*found) {
+        rule->rule = f.rule;
+        rule->known = true;
+    }
+    return LMCS_OK;
+}
+
+static enum lmcs_status encode(struct linking *l, struct making *m, const struct lmc_link_rule *rule, bool *worthwhile,
+                               struct lmcs_error *error)
+{
+    struct lmc_link_params params = {.rule = *rule, .raw_bytes = m->job->raw_bytes};
+    struct lmcs_encoding encoding = {.pool = l->turn->pool,
+                                     .region = &l->region,
+                                     .serial = l->turn->serial,
+                                     .raw_bytes = m->job->raw_bytes,
+                                     .link = &params,
+                                     .before = m->before,
+                                     .after = m->after,
+                                     .most_bytes = m->job->raw_bytes * m->job->arrays / 100 * PAYS_PERCENT};
+    encoding.made.df = (struct lmcs_content_df){.raw_bytes = m->job->raw_bytes,
+                                                .identity = m->job->identity,
+                                                .payload = LMCS_PAYLOAD_LINK,
+                                                .base_count = (uint8_t)m->job->arrays};
+    for (uint32_t i = 0; i < m->job->arrays; i++) {
+        params.before[i] = m->data[2 * i].data;
+        params.after[i] = m->data[2 * i + 1].data;
+        params.before_digest[i] = (struct lmc_hash){m->before[i].df.digest_low, m->before[i].df.digest_high};
+        encoding.made.bases[i] = m->before[i].id;
+    }
+    lmcs_identity_tensor(&m->identity, &encoding.tensor);
+    enum lmcs_status status = lmcs_encoding_run(&encoding, error);
+    m->made = encoding.made;
+    *worthwhile = encoding.worthwhile;
+    return status;
+}
+
+/* With the group's rule; where that does not explain it, with one of its own. */
+static enum lmcs_status make(struct linking *l, struct making *m, struct rule *rule, bool *worthwhile,
+                             struct lmcs_error *error)
+{
+    bool found = rule->known, fitted = false;
+    enum lmcs_status status = LMCS_OK;
+    *worthwhile = false;
+    if (!found && rule->fits < MOST_FITS) {
+        status = find_rule(l, m, rule, &found, error);
+        fitted = true;
+    }
+    if (status == LMCS_OK && found)
+        status = encode(l, m, &rule->rule, worthwhile, error);
+    if (status == LMCS_OK && found && !*worthwhile && !fitted && rule->fits < MOST_FITS) {
+        struct rule other = {.fits = rule->fits++};
+        status = find_rule(l, m, &other, &found, error);
+        if (status == LMCS_OK && found)
+            status = encode(l, m, &other.rule, worthwhile, error);
+    }
+    if (status == LMCS_OK && !*worthwhile)
+        note(l, found ? LMCS_LINKS_LARGE : LMCS_LINKS_UNEXPLAINED);
+    return status;
+}
+
+/* Says which of the arrays are damaged: it may be any of them. */
+static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; (status == LMCS_OK || status == LMCS_DAMAGED) && i < m->pinned; i++) {
+        const struct lmcs_content *content = i % 2 == 0 ? &m->before[i / 2] : &m->after[i / 2];
+        const struct lmcs_bytes bytes = lmcs_bytes_of_pool(l->turn->pool->media, content);
+        struct lmcs_scan scan = {.blocks = 0};
+        status =
+            lmcs_scan(&bytes, content, &m->identity, l->turn->serial ? NULL : l->turn->pool->workers, &scan, error);
+        if (status == LMCS_OK && !lmcs_scan_is_clean(&scan))
+            l->turn->suspect(l->turn->context, content->id);
+        lmcs_scan_free(&scan);
+    }
+    return status == LMCS_DAMAGED ? LMCS_OK : status;
+}
+
+/* ---- Entering them ---- */
+
+static bool same_payload(const struct lmcs_content *a, const struct lmcs_content *b)
+{
+    return a->df.part_count == b->df.part_count &&
+           memcmp(a->parts, b->parts, a->df.part_count * sizeof a->parts[0]) == 0;
+}
+
+static enum lmcs_status enter(struct linking *l, struct lmcs_txn *txn, struct making *m, struct lmcs_error *error)
+{
+    struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
+    enum lmcs_links verdict;
+    bool breaks = false, same = true;
+    enum lmcs_status status =
+        may_link(txn, m->job, l->turn->bound, before, after, &m->made.df.place, &breaks, &verdict, error);
+    if (status != LMCS_OK || verdict != LMCS_LINKS_MADE)
+        return status;
+    for (uint32_t i = 0; i < m->job->arrays; i++)
+        same = same && same_payload(&before[i], &m->before[i]) && same_payload(&after[i], &m->after[i]);
+    for (uint32_t i = 0; status == LMCS_OK && same && breaks && i < m->job->arrays; i++)
+        if (before[i].link != 0) /* they begin a line of their own */
+            status = lmcs_content_set_link(txn, before[i].id, 0, 0, error);
+    if (status != LMCS_OK || !same)
+        return status;
+    status = lmcs_content_add(txn, &m->made, error);
+    for (uint32_t i = 0; status == LMCS_OK && i < m->job->arrays; i++)
+        status = lmcs_content_set_link(txn, after[i].id, m->made.id, (uint8_t)i, error);
+    if (status == LMCS_OK) {
+        l->note = LMCS_LINKS_MADE;
+        l->turn->made++;
+    }
+    return status;
+}
+
+static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_heap_sync(l->turn->pool->heap, error);
+    /* A capture that codes may have chosen one of these arrays as a base. */
+    bool alone = status == LMCS_OK && lmcs_code_keep_out(l->turn->pool);
+    if (status == LMCS_OK && !alone)
+        note(l, LMCS_LINKS_NOT_RAW);
+    if (!alone)
+        return status;
+    status = lmcs_txn_write(l->turn->pool, &txn, error);
+    if (status == LMCS_OK) {
+        for (size_t i = 0; status == LMCS_OK && i < l->batch_count; i++)
+            status = enter(l, &txn, l->batch[i], error);
+        if (status == LMCS_OK)
+            status = lmcs_region_commit(&txn, &l->region, error);
+        if (status == LMCS_OK)
+            status = lmcs_txn_commit(&txn, error);
+        else
+            lmcs_txn_end(&txn);
+    }
+    lmcs_code_let_in(l->turn->pool);
+    return status;
+}
+
+static enum lmcs_status end_batch(struct linking *l, enum lmcs_status status, struct lmcs_error *error)
+{
+    if (l->batch_count > 0 && status == LMCS_OK)
+        status = commit_batch(l, error);
+    for (size_t i = 0; i < l->batch_count; i++)
+        put_down(l, l->batch[i]);
+    l->batch_count = 0;
+    l->batch_bytes = 0;
+    lmcs_region_end(&l->region);
+    return status;
+}
+
+static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *job, struct rule *rule,
+                               struct lmcs_error *error)
+{
+    bool possible, worthwhile = false;
+    struct making *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return lmcs_fail_memory(error);
+    m->job = job;
+    enum lmcs_status status = take_up(l, m, &possible, error);
+    if (status == LMCS_OK && possible)
+        status = make(l, m, rule, &worthwhile, error);
+    if (status == LMCS_OK && possible && !l->turn->go_on(l->turn->context, job->raw_bytes * job->arrays))
+        status = lmcs_fail(error, LMCS_CANCELLED, 0, "%s: compaction was stopped; what is done stays done",
+                           l->turn->pool->path);
+    if (status == LMCS_OK && worthwhile) {
+        l->batch[l->batch_count++] = m;
+        l->batch_bytes += job->raw_bytes * job->arrays;
+        return LMCS_OK;
+    }
+    if (status == LMCS_DAMAGED) { /* of one parameter: the others are linked all the same */
+        note(l, LMCS_LINKS_NOT_RAW);
+        status = tell_damaged(l, m, error);
+    }
+    put_down(l, m);
+    return status;
+}
+
+static enum lmcs_status do_jobs(struct linking *l, struct lmcs_error *error)
+{
+    const struct lmcs_link_job *jobs = l->jobs.items;
+    struct rule rule;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < l->jobs.count;) {
+        lmcs_region_init(&l->region, l->turn->pool, 1);
+        for (; status == LMCS_OK && i < l->jobs.count && l->batch_count < BATCH_LINKS && l->batch_bytes < BATCH_BYTES;
+             i++) {
+            if (i == 0 || jobs[i].group != jobs[i - 1].group)
+                rule = (struct rule){.rule = jobs[i].rule, .known = jobs[i].has_rule};
+            status = do_job(l, &jobs[i], &rule, error);
+        }
+        status = end_batch(l, status, error);
+    }
+    return status;
+}
+
+/* Says at the newer snapshot what came of it. */
+static enum lmcs_status save_note(struct linking *l, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found = false;
+    enum lmcs_status status = lmcs_txn_write(l->turn->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load_if(&txn, l->turn->shelf, &shelf, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_record_get(&txn, &shelf, l->jobs.newer, &record, &found, error);
+    found = found && record.df.links != (uint32_t)l->note && record.df.links != LMCS_LINKS_MADE;
+    if (status == LMCS_OK && found) {
+        record.df.links = l->note;
+        status = lmcs_record_put(&txn, &shelf, &record, error);
+    }
+    if (status == LMCS_OK && found)
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    if (status == LMCS_OK && found)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+/* Parameters as the data show them beside the moments that relations name: constants are as they say. */
+static void put_right(struct lmcs_link_jobs *related, const struct lmcs_link_jobs *found)
+{
+    for (size_t f = 0; f < found->count; f++) {
+        const struct lmcs_link_job *one = &found->items[f];
+        for (size_t i = 0; i < related->count; i++) {
+            struct lmcs_link_job *other = &related->items[i];
+            if (other->after[0] == one->after[0] && other->arrays == one->arrays) {
+                memcpy(other->before, one->before, sizeof one->before);
+                memcpy(other->after, one->after, sizeof one->after);
+                break;
+            }
+        }
+    }
+}
+
+/*
+ * What relations do not explain is searched by data: they may name another tensor, such as an average of the parameter.
+ * What is not found there is linked as they say after all, if that pays: the moments, at least, are explained.
+ */
+static enum lmcs_status try_again(struct linking *l, struct lmcs_error *error)
+{
+    struct lmcs_links_turn *turn = l->turn;
+    struct linking by_data = {.turn = turn};
+    enum lmcs_status status =
+        lmcs_link_jobs_collect(turn->pool, turn->shelf, turn->number, turn->bound, true, &by_data.jobs, error);
+    if (status == LMCS_OK && by_data.jobs.count > 0) {
+        put_right(&l->jobs, &by_data.jobs);
+        status = do_jobs(l, error);
+        by_data.note = l->note;
+        if (status == LMCS_OK)
+            status = do_jobs(&by_data, error);
+        l->note = by_data.note;
+    }
+    lmcs_link_jobs_free(&by_data.jobs);
+    l->sceptical = false;
+    if (status == LMCS_OK && l->doubtful)
+        status = do_jobs(l, error);
+    return status;
+}
+
+static bool is_unexplained(const struct linking *l)
+{
+    return l->jobs.relations.count > 0 && (l->doubtful || l->note == LMCS_LINKS_UNEXPLAINED ||
+                                           l->note == LMCS_LINKS_LARGE || l->note == LMCS_LINKS_UNFIT);
+}
+
+enum lmcs_status lmcs_links_make(struct lmcs_links_turn *turn, struct lmcs_error *error)
+{
+    struct linking l = {.turn = turn, .sceptical = true};
+    turn->made = 0;
+    enum lmcs_status status =
+        lmcs_link_jobs_collect(turn->pool, turn->shelf, turn->number, turn->bound, false, &l.jobs, error);
+    l.note = l.jobs.why;
+    if (status == LMCS_DAMAGED) /* what can't be read of the relations keeps nothing from being compacted */
+        status = LMCS_OK;
+    else if (status == LMCS_OK)
+        status = do_jobs(&l, error);
+    if (status == LMCS_OK && is_unexplained(&l))
+        status = try_again(&l, error);
+    if (status == LMCS_FULL) /* encoding frees what it stands on */
+        status = LMCS_OK;
+    if (status == LMCS_OK && l.jobs.newer != 0 && l.note != LMCS_LINKS_UNKNOWN)
+        status = save_note(&l, error);
+    lmcs_link_jobs_free(&l.jobs);
+    return status;
+}

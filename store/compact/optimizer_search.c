@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * compact/optimizer_search.c - which tensors of a state an optimizer's step changed together.
+ *
+ * Second moments give themselves away: they are never negative, and never fall faster than by their beta. With the
+ * right first moment the gradient that both had follows from either, and with the right parameter its change is the
+ * first over the root of the second, times a rate that is the same everywhere. So each candidate is tried on a handful
+ * of elements, which settles nearly all of them; lmc_link_fit has the last word.
+ */
+#include "compact/optimizer_search.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/grow.h"
+
+#define PLACES    64u
+#define ENOUGH    (PLACES * 3 / 4) /* so many elements must fit: some are zero, or lose their digits */
+#define MOST_BITS 19.0F            /* that a link takes for an element of each array, or nothing is explained */
+
+struct sample {
+    double before[PLACES], after[PLACES];
+    size_t array;
+    bool is_taken;
+    bool is_second; /* may be a second moment */
+    bool is_still;  /* did not change, as far as was seen */
+};
+
+struct search {
+    const struct lmcs_triples_array *arrays;
+    struct sample *samples; /* of arrays of one size, in their order */
+    size_t count;
+    /* From a second moment to what belonged to the last one: tried first, for states have an order. */
+    size_t first_from_second, weight_from_second;
+    struct lmcs_triple *triples;
+    size_t found, capacity;
+};
+
+/* ---- Samples ---------------------------------------------------------------------------------------------------- */
+
+static double element(const void *array, uint64_t at)
+{
+    float value;
+    memcpy(&value, (const unsigned char *)array + at * sizeof value, sizeof value);
+    return value;
+}
+
+static void take_sample(const struct lmcs_triples_array *array, struct sample *sample)
+{
+    unsigned not_negative = 0, changed = 0;
+    for (unsigned i = 0; i < PLACES; i++) {
+        /* an odd stride, so that not all lie in one column of a matrix */
+        const uint64_t at = (array->elements / PLACES * i + i * 7u) % array->elements;
+        const double before = element(array->before, at), after = element(array->after, at);
+        sample->before[i] = before;
+        sample->after[i] = after;
+        not_negative += before >= 0 && after >= 0 && after >= before / 2;
+        changed += before != after;
+    }
+    sample->is_still = changed < PLACES / 4;
+    sample->is_second = not_negative == PLACES && !sample->is_still;
+}
+
+/* ---- Do they belong together? ----------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Whether v' = beta2 v + (1 - beta2) g^2 for one beta2, g being the gradient by which m became m' with this beta1. */
+static bool moments_fit(const struct sample *m, const struct sample *v, double beta1)
+{
+    double squares[PLACES], betas[PLACES];
+    unsigned usable = 0, fitting = 0;
+    for (unsigned i = 0; i < PLACES; i++) {
+        const double g = (m->after[i] - beta1 * m->before[i]) / (1 - beta1);
+        squares[i] = g * g;
+        const double beta2 = (v->after[i] - squares[i]) / (v->before[i] - squares[i]);
+        if (beta2 > 0 && beta2 < 1)
+            betas[usable++] = beta2;
+    }
+    if (usable < ENOUGH)
+        return false;
+    qsort(betas, usable, sizeof *betas, ascending);
+    const double beta2 = betas[usable / 2];
+    for (unsigned i = 0; i < PLACES; i++)
+        fitting +=
+            v->after[i] > 0 && fabs(beta2 * v->before[i] + (1 - beta2) * squares[i] - v->after[i]) < 1e-5 * v->after[i];
+    return fitting >= ENOUGH;
+}
+
+static bool are_moments(const struct sample *m, const struct sample *v)
+{
+    static const double usual[] = {0.9, 0.95, 0.8, 0.85, 0.92, 0.98, 0.99, 0.7, 0.5};
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (moments_fit(m, v, usual[i]))
+            return true;
+    return false;
+}
+
+/*
+ * Whether w' - w = a x + b y at most elements, for the a and b that suit best, but for `tolerance` of the change and
+ * what rounding takes. `factors` gets these two.
+ */
+static bool change_fits(const struct sample *w, const double *x, const double *y, double tolerance, double factors[2])
+{
+    double xx = 0, xy = 0, yy = 0, xd = 0, yd = 0;
+    unsigned fitting = 0;
+    for (unsigned i = 0; i < PLACES; i++) {
+        /* each element counts alike, whatever its size */
+        const double change = w->after[i] - w->before[i], size = fabs(x[i]) + fabs(y[i]) + 1e-30;
+        const double u = x[i] / size, v = y[i] / size, d = change / size;
+        xx += u * u;
+        xy += u * v;
+        yy += v * v;
+        xd += u * d;
+        yd += v * d;
+    }
+    const double determinant = xx * yy - xy * xy;
+    if (!(fabs(determinant) > 1e-12 * xx * yy))
+        return false;
+    const double a = factors[0] = (xd * yy - yd * xy) / determinant;
+    const double b = factors[1] = (yd * xx - xd * xy) / determinant;
+    for (unsigned i = 0; i < PLACES; i++) {
+        const double change = w->after[i] - w->before[i], missed = change - a * x[i] - b * y[i];
+        fitting += change != 0 && fabs(missed) <= tolerance * fabs(change) + 0x1p-22 * fabs(w->after[i]);
+    }
+    return fitting >= ENOUGH;
+}
+
+static bool is_adams_weight(const struct sample *m, const struct sample *v, const struct sample *w)
+{
+    double way[PLACES], factors[2];
+    for (unsigned i = 0; i < PLACES; i++)
+        way[i] = m->after[i] / (sqrt(v->after[i]) + 1e-30);
+    return change_fits(w, way, w->before, 0.02, factors); /* eps bends it a little where gradients are small */
+}
+
+/*
+ * The change is -lr times the new buffer; with Nesterov's momentum it is -lr ((1 + momentum) new - momentum old), which
+ * tells both. Then they are hints, for lmc_link_fit does not find that by itself.
+ */
+static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, struct lmc_link_hints *hints)
+{
+    double factors[2];
+    if (!change_fits(w, buffer->after, buffer->before, 1e-3, factors))
+        return false;
+    const double lr = -(factors[0] + factors[1]);
+    const double momentum = nearbyint(factors[1] / lr * 1e4) / 1e4; /* as somebody wrote it */
+    if (lr > 0 && momentum > 0.01 && momentum < 1)
+        *hints = (struct lmc_link_hints){
+            .optimizer = LMC_SGD, .flags = LMC_LINK_NESTEROV, .step = 1, .lr = lr, .momentum = momentum};
+    return true;
+}
+
+/* ---- The search ------------------------------------------------------------------------------------------------- */
+
+/*
+ * Whether a rule that was found on other arrays leads to these, as far as their samples tell. Most parameters of a
+ * state have the same one, and this takes a thousandth of the time that finding it takes. Where the samples deceive,
+ * the link is too large, and it is not made.
+ */
+static bool explains(const struct lmc_link_rule *rule, struct sample *const *members, uint32_t count)
+{
+    const struct sample *m = members[0], *v = members[1], *w = members[count - 1];
+    unsigned fitting = 0;
+    for (unsigned i = 0; i < PLACES; i++) {
+        double change, missed = 0;
+        if (rule->optimizer == LMC_ADAM) {
+            const double gain = (double)rule->gain, g = (m->after[i] - (1 - gain) * m->before[i]) / gain;
+            const double second = (double)rule->beta2 * v->before[i] + (double)rule->gain2 * g * g;
+            missed = fabs(second - v->after[i]) / (1e-5 * v->after[i]);
+            change = (double)rule->rate * m->after[i] / (sqrt(v->after[i]) / (double)rule->root + (double)rule->eps) -
+                     (1 - (double)rule->decay) * w->before[i];
+        } else if ((rule->flags & LMC_LINK_NESTEROV) != 0)
+            return false;
+        else
+            change = (double)rule->rate * m->after[i];
+        const double tolerance = 1e-4 * fabs(change) + 0x1p-22 * fabs(w->after[i]);
+        fitting += missed <= 1 && change != 0 && fabs(w->before[i] + change - w->after[i]) <= tolerance;
+    }
+    return fitting >= ENOUGH;
+}
+
+/* By the codec, from a few thousand elements. */
+static enum lmc_status find_rule(const struct search *search, struct lmcs_triple *triple,
+                                 const struct lmc_link_hints *hints)
+{
+    const void *before[LMC_MAX_BASES], *after[LMC_MAX_BASES];
+    struct lmc_link_fit fit;
+    const char *why;
+    for (uint32_t k = 0; k < triple->count; k++) {
+        before[k] = search->arrays[triple->arrays[k]].before;
+        after[k] = search->arrays[triple->arrays[k]].after;
+    }
+    const uint64_t bytes = search->arrays[triple->arrays[0]].elements * sizeof(float);
+    const enum lmc_status status = lmc_link_fit(hints, triple->count, before, after, bytes, &triple->rule, &fit, &why);
+    return status == LMC_OK && fit.bits > MOST_BITS * (float)triple->count ? LMC_UNSUPPORTED : status;
+}
+
+/* Finds what rule led to them. *took: there is one, and they are noted. */
+static enum lmcs_status confirm(struct search *search, struct sample *const *members, uint32_t count,
+                                const struct lmc_link_hints *hints, bool *took, struct lmcs_error *error)
+{
+    const struct lmcs_triple *last = search->found > 0 ? &search->triples[search->found - 1] : NULL;
+    struct lmcs_triple triple = {.count = count};
+    enum lmc_status status = LMC_OK;
+    for (uint32_t k = 0; k < count; k++)
+        triple.arrays[k] = members[k]->array;
+    if (last != NULL && last->count == count && explains(&last->rule, members, count))
+        triple.rule = last->rule;
+    else
+        status = find_rule(search, &triple, hints);
+    *took = status == LMC_OK;
+    if (status == LMC_NO_MEMORY)
+        return lmcs_fail_memory(error);
+    if (!*took)
+        return LMCS_OK;
+    if (!lmcs_grow(&search->triples, &search->capacity, search->found, sizeof *search->triples))
+        return lmcs_fail_memory(error);
+    search->triples[search->found++] = triple;
+    for (uint32_t k = 0; k < count; k++)
+        members[k]->is_taken = true;
+    return LMCS_OK;
+}
+
+static enum lmcs_status find_weight(struct search *search, struct sample *m, struct sample *v, struct lmcs_error *error)
+{
+    const size_t at = (size_t)(v - search->samples);
+    for (size_t i = 0; i < search->count && !m->is_taken; i++) {
+        const size_t place = (at + search->weight_from_second + i) % search->count;
+        struct sample *w = &search->samples[place];
+        bool took;
+        if (w == m || w == v || w->is_taken || w->is_still || !is_adams_weight(m, v, w))
+            continue;
+        const enum lmcs_status status = confirm(search, (struct sample *[]){m, v, w}, 3, NULL, &took, error);
+        if (status != LMCS_OK)
+            return status;
+        if (took)
+            search->weight_from_second = (place + search->count - at) % search->count;
+    }
+    return LMCS_OK;
+}
+
+static enum lmcs_status find_adam(struct search *search, struct lmcs_error *error)
+{
+    for (size_t i = 0; i < search->count; i++) {
+        struct sample *v = &search->samples[i];
+        const size_t from = search->first_from_second;
+        for (size_t k = 0; k < search->count && v->is_second && !v->is_taken; k++) {
+            struct sample *m = &search->samples[(i + from + k) % search->count];
+            if (m == v || m->is_taken || m->is_still || !are_moments(m, v))
+                continue;
+            const enum lmcs_status status = find_weight(search, m, v, error);
+            if (status != LMCS_OK)
+                return status;
+            if (m->is_taken)
+                search->first_from_second = (from + k) % search->count;
+        }
+    }
+    return LMCS_OK;
+}
+
+static enum lmcs_status find_sgd(struct search *search, struct lmcs_error *error)
+{
+    for (size_t i = 0; i < search->count; i++) {
+        struct sample *w = &search->samples[i];
+        for (size_t k = 0; k < search->count && !w->is_taken && !w->is_still; k++) {
+            struct sample *buffer = &search->samples[k];
+            struct lmc_link_hints hints = {.optimizer = 0};
+            bool took;
+            if (buffer == w || buffer->is_taken || buffer->is_still || !is_sgds_weight(buffer, w, &hints))
+                continue;
+            const enum lmcs_status status =
+                confirm(search, (struct sample *[]){buffer, w}, 2, hints.optimizer != 0 ? &hints : NULL, &took, error);
+            if (status != LMCS_OK)
+                return status;
+        }
+    }
+    return LMCS_OK;
+}
+
+/* Arrays by their sizes, and those of one size in their order. */
+struct place {
+    uint64_t elements;
+    size_t array;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    if (x->elements != y->elements)
+        return x->elements < y->elements ? -1 : 1;
+    return (x->array > y->array) - (x->array < y->array);
+}
+
+static enum lmcs_status find_in(struct search *search, const struct place *places, size_t count,
+                                struct lmcs_error *error)
+{
+    search->count = count;
+    search->first_from_second = search->weight_from_second = 0;
+    search->samples = calloc(search->count, sizeof *search->samples);
+    if (search->samples == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < search->count; i++) {
+        search->samples[i].array = places[i].array;
+        take_sample(&search->arrays[places[i].array], &search->samples[i]);
+    }
+    enum lmcs_status status = find_adam(search, error);
+    if (status == LMCS_OK)
+        status = find_sgd(search, error);
+    free(search->samples);
+    return status;
+}
+
+enum lmcs_status lmcs_triples_find(const struct lmcs_triples_array *arrays, size_t count, struct lmcs_triple **triples,
+                                   size_t *found, struct lmcs_error *error)
+{
+    struct search search = {.arrays = arrays};
+    enum lmcs_status status = LMCS_OK;
+    *triples = NULL;
+    *found = 0;
+    struct place *places = calloc(count + 1, sizeof *places);
+    if (places == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < count; i++)
+        places[i] = (struct place){arrays[i].elements, i};
+    qsort(places, count, sizeof *places, by_size);
+    for (size_t begin = 0, end; status == LMCS_OK && begin < count; begin = end) {
+        end = begin + 1;
+        while (end < count && end - begin < LMCS_TRIPLES_MOST_ARRAYS && places[end].elements == places[begin].elements)
+            end++;
+        if (places[begin].elements >= LMCS_TRIPLES_LEAST_ELEMENTS && end - begin > 1)
+            status = find_in(&search, places + begin, end - begin, error);
+    }
+    free(places);
+    if (status != LMCS_OK) {
+        free(search.triples);
+        return status;
+    }
+    *triples = search.triples;
+    *found = search.found;
+    return LMCS_OK;
+}

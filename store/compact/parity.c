@@ -1,0 +1,894 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * compact/parity.c - parity of a payload's stored bytes.
+ *
+ * The stored bytes of one content are cut into units of at most a page, and dealt to K columns: the first column has
+ * the first units, the last one the last. A stripe has one unit of each column and M units of parity (Reed-Solomon, by
+ * ISA-L), from which any M of its units can be computed anew. So damage that lies together, even M / K of all there is,
+ * hits each stripe no more than M times, and damage that is spread repairs where no stripe has more than M of it. A
+ * payload of its own holds a table of the checksums of all units, which say what is damaged, the units of parity, and
+ * the table once more, for it must not go with what it is about. Its checksum is in the record.
+ *
+ * A group is one content: nothing but its own end, or its being stored anew, touches its parity.
+ */
+#include "compact/parity.h"
+
+#include <isa-l/erasure_code.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pages/tree.h"
+#include "payload/layout.h"
+#include "payload/scan.h"
+#include "records/manifest.h"
+#include "records/policy.h"
+#include "records/shelf.h"
+
+#define PIECE_BYTES      ((uint64_t)256 << 10) /* of a column, that are coded at once */
+#define BATCH            64u
+#define BATCH_BYTES      ((uint64_t)64 << 20)
+#define MOST_ROWS        (LMCS_MAX_PARITY_DATA + LMCS_MAX_PARITY)
+
+#define SHORTEST_WAIT_NS ((uint64_t)2 * 1000000000) /* for room */
+#define LONGEST_WAIT_NS  ((uint64_t)64 * 1000000000)
+
+/* How a payload is cut. */
+struct shape {
+    uint64_t stored_bytes;
+    uint32_t data;
+    uint32_t parity;
+    uint64_t unit;    /* bytes */
+    uint64_t units;   /* of data */
+    uint64_t stripes; /* units of a column */
+    uint64_t table;   /* bytes of a table */
+    uint64_t total;   /* bytes of the parity's payload */
+};
+
+static struct shape shape_of(uint64_t stored_bytes, uint32_t data, uint32_t parity)
+{
+    struct shape shape = {.stored_bytes = stored_bytes, .data = data, .parity = parity};
+    uint64_t share = ((stored_bytes + data - 1) / data + 63) & ~(uint64_t)63;
+    shape.unit = share > LMCS_PAGE_BYTES ? LMCS_PAGE_BYTES : share;
+    if (shape.unit == 0)
+        shape.unit = 64;
+    shape.units = (stored_bytes + shape.unit - 1) / shape.unit;
+    shape.stripes = (shape.units + data - 1) / data;
+    shape.table = (shape.units + parity * shape.stripes) * sizeof(uint64_t);
+    shape.total = 2 * shape.table + parity * shape.stripes * shape.unit;
+    return shape;
+}
+
+uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < parity->df.part_count; i++)
+        sum += parity->parts[i].bytes;
+    return sum;
+}
+
+/* Parity lies in parts as a payload does, and is read and written like one. */
+static struct lmcs_content as_content(const struct lmcs_parity_record *parity)
+{
+    struct lmcs_content content = {.df = {.part_count = parity->df.part_count}};
+    memcpy(content.parts, parity->parts, sizeof content.parts);
+    content.df.stored_bytes = lmcs_parity_bytes(parity);
+    return content;
+}
+
+enum lmcs_status lmcs_parity_pin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_content content = as_content(parity);
+    return lmcs_payload_pin(pool->lease, &content, error);
+}
+
+void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *parity)
+{
+    struct lmcs_content content = as_content(parity);
+    lmcs_payload_unpin(pool->lease, &content);
+}
+
+/* Room for a piece of each column, of data and of parity. */
+struct columns {
+    unsigned char *memory;
+    unsigned char *at[MOST_ROWS];
+};
+
+static bool columns_new(struct columns *columns, const struct shape *shape)
+{
+    size_t rows = shape->data + shape->parity;
+    columns->memory = aligned_alloc(64, rows * PIECE_BYTES);
+    for (size_t i = 0; i < rows && columns->memory != NULL; i++)
+        columns->at[i] = columns->memory + i * PIECE_BYTES;
+    return columns->memory != NULL;
+}
+
+/* Stripes of a piece that begins with stripe `first`. */
+static uint64_t stripes_at(const struct shape *shape, uint64_t first)
+{
+    uint64_t most = PIECE_BYTES / shape->unit, left = shape->stripes - first;
+    return left < most ? left : most;
+}
+
+/* Bytes of the payload that a piece of column `column` has, and where they begin; what is behind its end is zeros. */
+static uint64_t data_at(const struct shape *shape, uint64_t column, uint64_t first, uint64_t count, uint64_t *at)
+{
+    *at = (column * shape->stripes + first) * shape->unit;
+    uint64_t bytes = count * shape->unit;
+    if (*at >= shape->stored_bytes)
+        return 0;
+    return bytes < shape->stored_bytes - *at ? bytes : shape->stored_bytes - *at;
+}
+
+static uint64_t unit_hash(const struct shape *shape, const unsigned char *unit, uint64_t index)
+{
+    return lmc_hash64(unit, shape->unit, index);
+}
+
+/* The table's index of a unit of a stripe; false: behind the end of the payload, always zeros. */
+static bool index_of(const struct shape *shape, uint64_t row, uint64_t stripe, uint64_t *index)
+{
+    if (row >= shape->data) {
+        *index = shape->units + (row - shape->data) * shape->stripes + stripe;
+        return true;
+    }
+    *index = row * shape->stripes + stripe;
+    return *index < shape->units;
+}
+
+/* ---- Making ---- */
+
+struct coder {
+    unsigned char matrix[MOST_ROWS * LMCS_MAX_PARITY_DATA];
+    unsigned char tables[32 * LMCS_MAX_PARITY_DATA * LMCS_MAX_PARITY];
+};
+
+static void coder_init(struct coder *coder, const struct shape *shape)
+{
+    gf_gen_cauchy1_matrix(coder->matrix, (int)(shape->data + shape->parity), (int)shape->data);
+    ec_init_tables((int)shape->data, (int)shape->parity, coder->matrix + (size_t)shape->data * shape->data,
+                   coder->tables);
+}
+
+/* A parity that is made: of content `content` as it is in `of`. */
+struct making {
+    struct lmcs_pool *pool;
+    struct lmcs_region *region;
+    struct lmcs_content of; /* pinned */
+    struct lmcs_identity identity;
+    struct shape shape;
+    struct lmcs_content made; /* its parts */
+    uint64_t table_check;
+    uint64_t read_bytes;
+    bool worthwhile;
+    bool is_damaged;  /* parity is to be made of it once it has been repaired */
+    bool has_no_room; /* and of this once there is some */
+};
+
+static enum lmcs_status make_piece(struct making *m, const struct coder *coder, struct columns *columns,
+                                   uint64_t *table, uint64_t first, struct lmcs_error *error)
+{
+    const struct shape *shape = &m->shape;
+    uint64_t count = stripes_at(shape, first), bytes = count * shape->unit, index;
+    enum lmcs_status status = LMCS_OK;
+    for (uint32_t i = 0; status == LMCS_OK && i < shape->data; i++) {
+        uint64_t at, n = data_at(shape, i, first, count, &at);
+        if (n > 0)
+            status = lmcs_payload_read(m->pool->media, &m->of, at, columns->at[i], n, error);
+        memset(columns->at[i] + n, 0, bytes - n);
+    }
+    if (status != LMCS_OK)
+        return status;
+    ec_encode_data((int)bytes, (int)shape->data, (int)shape->parity, (unsigned char *)coder->tables, columns->at,
+                   columns->at + shape->data);
+    for (uint64_t row = 0; row < shape->data + shape->parity; row++)
+        for (uint64_t s = 0; s < count; s++)
+            if (index_of(shape, row, first + s, &index))
+                table[index] = unit_hash(shape, columns->at[row] + s * shape->unit, index);
+    for (uint32_t i = 0; status == LMCS_OK && i < shape->parity; i++)
+        status = lmcs_payload_write(m->pool->heap, &m->made, shape->table + (i * shape->stripes + first) * shape->unit,
+                                    columns->at[shape->data + i], bytes, error);
+    return status;
+}
+
+/* What was taken for it, and for nothing else since. */
+static void give_room_back(struct making *m)
+{
+    while (m->made.df.part_count > 0)
+        lmcs_region_shrink(m->region, m->made.parts[--m->made.df.part_count].offset, 0);
+}
+
+static enum lmcs_status write_parity(struct making *m, struct lmcs_error *error)
+{
+    const struct shape *shape = &m->shape;
+    struct columns columns = {.memory = NULL};
+    struct coder *coder = malloc(sizeof *coder);
+    uint64_t *table = malloc(shape->table);
+    enum lmcs_status status =
+        coder == NULL || table == NULL || !columns_new(&columns, shape) ? lmcs_fail_memory(error) : LMCS_OK;
+    if (status == LMCS_OK)
+        coder_init(coder, shape);
+    for (uint64_t first = 0; status == LMCS_OK && first < shape->stripes; first += PIECE_BYTES / shape->unit)
+        status = make_piece(m, coder, &columns, table, first, error);
+    if (status == LMCS_OK) {
+        m->table_check = lmc_hash64(table, shape->table, m->of.id);
+        status = lmcs_payload_write(m->pool->heap, &m->made, 0, table, shape->table, error);
+    }
+    if (status == LMCS_OK)
+        status = lmcs_payload_write(m->pool->heap, &m->made, shape->total - shape->table, table, shape->table, error);
+    lmcs_heap_drain(m->pool->heap);
+    free(columns.memory);
+    free(coder);
+    free(table);
+    return status;
+}
+
+/* Scans what is pinned and writes its parity, if what is stored is sound: parity of damage would keep it. */
+static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *error)
+{
+    struct lmcs_scan scan = {.blocks = 0};
+    struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, &m->of);
+    m->read_bytes = m->of.df.stored_bytes;
+    enum lmcs_status status = lmcs_scan(&bytes, &m->of, &m->identity, NULL, &scan, error);
+    m->is_damaged = status == LMCS_OK && !lmcs_scan_is_clean(&scan);
+    if (status == LMCS_OK && !m->is_damaged) {
+        status = write_parity(m, error);
+        m->worthwhile = status == LMCS_OK;
+    }
+    lmcs_scan_free(&scan);
+    return status;
+}
+
+/* Makes the parity of one content, unless it takes `too_large` or more. Room is taken first: without it, nothing is
+ * read. */
+static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs_wanted_df wanted, uint64_t too_large,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    bool found = false;
+    enum lmcs_status status = lmcs_txn_read(m->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_content_find(&txn, content, &m->of, &found, error);
+    found = found && m->of.df.stored_bytes > 0;
+    if (status == LMCS_OK && found)
+        status = lmcs_identity_get(&txn, m->of.df.identity, &m->identity, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_payload_pin(m->pool->lease, &m->of, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || !found)
+        return status;
+    m->shape = shape_of(m->of.df.stored_bytes, wanted.data, wanted.parity);
+    status = m->shape.total < too_large ? lmcs_payload_take(m->region, m->shape.total, &m->made, error)
+                                        : lmcs_fail(error, LMCS_FULL, 0, "no room for %llu bytes of parity",
+                                                    (unsigned long long)m->shape.total);
+    m->has_no_room = status == LMCS_FULL;
+    if (status == LMCS_OK)
+        status = scan_and_write(m, error);
+    if (!m->worthwhile)
+        give_room_back(m);
+    lmcs_payload_unpin(m->pool->lease, &m->of);
+    return status;
+}
+
+/* In a transaction: if the content is still stored as it was. */
+static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool *entered, struct lmcs_error *error)
+{
+    struct lmcs_content now;
+    bool found;
+    *entered = false;
+    enum lmcs_status status = lmcs_content_find(txn, m->of.id, &now, &found, error);
+    if (status != LMCS_OK || !found || now.df.part_count != m->of.df.part_count ||
+        memcmp(now.parts, m->of.parts, now.df.part_count * sizeof now.parts[0]) != 0)
+        return status;
+    struct lmcs_parity_record record = {.df = {.stored_bytes = m->shape.stored_bytes,
+                                               .table_check = m->table_check,
+                                               .unit_bytes = (uint32_t)m->shape.unit,
+                                               .data = (uint8_t)m->shape.data,
+                                               .parity = (uint8_t)m->shape.parity,
+                                               .part_count = m->made.df.part_count}};
+    memcpy(record.parts, m->made.parts, sizeof record.parts);
+    *entered = true;
+    return lmcs_parity_put(txn, m->of.id, &record, error);
+}
+
+static bool is_left(const struct making *item)
+{
+    return item->is_damaged || item->has_no_room;
+}
+
+/* *bad gets the index of the item whose records are damaged, when LMCS_DAMAGED is of one. */
+static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *region, const struct making *items,
+                                   const uint64_t *contents, size_t count, size_t *entered, size_t *bad,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    *entered = 0;
+    *bad = SIZE_MAX;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        bool done = false;
+        if (is_left(&items[i]))
+            continue;
+        if (items[i].worthwhile)
+            status = enter(&txn, &items[i], &done, error);
+        *entered += done;
+        if (status == LMCS_OK && done == items[i].worthwhile)
+            status = lmcs_parity_want(&txn, contents[i], 0, 0, error);
+        if (status == LMCS_DAMAGED)
+            *bad = i;
+    }
+    if (status == LMCS_OK)
+        status = lmcs_region_commit(&txn, region, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+/*
+ * One commit for all of a batch. What has gone, or has no bytes of its own, is no longer asked for either; what is
+ * damaged, found no room, or was stored anew meanwhile, still is.
+ */
+static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region *region, struct making *items,
+                                     const uint64_t *contents, size_t count, size_t *entered, struct lmcs_error *error)
+{
+    size_t bad;
+    *entered = 0;
+    for (;;) {
+        size_t left = 0;
+        while (left < count && is_left(&items[left]))
+            left++;
+        if (left == count) /* nothing to commit */
+            return LMCS_OK;
+        enum lmcs_status status = lmcs_heap_sync(pool->heap, error);
+        if (status == LMCS_OK)
+            status = try_commit(pool, region, items, contents, count, entered, &bad, error);
+        if (status != LMCS_DAMAGED || bad == SIZE_MAX)
+            return status;
+        items[bad].is_damaged = true;
+    }
+}
+
+/* What is made at once; and what came of it. */
+struct parity_batch {
+    uint64_t contents[BATCH];
+    struct lmcs_wanted_df wanted[BATCH];
+    size_t count;
+    bool leaves_share; /* of the pool's room, for the compactor */
+    size_t done;       /* of the first contents, as many as fit */
+    size_t entered;
+    uint64_t too_large; /* the least that found no room; UINT64_MAX: all did */
+    struct lmcs_error full;
+    bool is_damaged[BATCH];
+    bool has_no_room[BATCH];
+    bool is_any_left; /* of this batch, or one before it */
+};
+
+static enum lmcs_status make_batch(struct lmcs_pool *pool, struct parity_batch *batch,
+                                   bool (*go_on)(void *context, uint64_t bytes), void *context,
+                                   struct lmcs_error *error)
+{
+    const uint64_t *contents = batch->contents;
+    const struct lmcs_wanted_df *wanted = batch->wanted;
+    struct lmcs_region region;
+    struct making *items = calloc(batch->count, sizeof *items);
+    uint64_t bytes = 0;
+    enum lmcs_status status = items == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    lmcs_region_init(&region, pool, 1);
+    if (batch->leaves_share)
+        lmcs_region_leave_share(&region);
+    batch->done = batch->entered = 0;
+    for (size_t i = 0; status == LMCS_OK && i < batch->count && bytes < BATCH_BYTES; i++) {
+        items[i] = (struct making){.pool = pool, .region = &region};
+        items[i].of.id = contents[i];
+        status = make_one(&items[i], contents[i], wanted[i], batch->too_large, error);
+        items[i].is_damaged |= status == LMCS_DAMAGED;
+        if (items[i].has_no_room && items[i].shape.total < batch->too_large) {
+            if (error != NULL && batch->too_large == UINT64_MAX)
+                batch->full = *error;
+            batch->too_large = items[i].shape.total;
+        }
+        if (status == LMCS_DAMAGED || status == LMCS_NOT_FOUND || items[i].has_no_room) /* of this one alone */
+            status = LMCS_OK;
+        if (status == LMCS_OK) {
+            bytes += items[i].read_bytes;
+            batch->done++;
+        }
+        if (go_on != NULL && !go_on(context, items[i].read_bytes))
+            break;
+    }
+    if (status == LMCS_OK)
+        status = commit_batch(pool, &region, items, contents, batch->done, &batch->entered, error);
+    for (size_t i = 0; i < batch->done; i++) {
+        batch->is_damaged[i] = items[i].is_damaged;
+        batch->has_no_room[i] = items[i].has_no_room;
+    }
+    lmcs_region_end(&region);
+    free(items);
+    return status;
+}
+
+/* The status, when all found room. */
+static enum lmcs_status unless_full(const struct parity_batch *batch, enum lmcs_status status, struct lmcs_error *error)
+{
+    if (status != LMCS_OK || batch->too_large == UINT64_MAX)
+        return status;
+    if (error != NULL)
+        *error = batch->full;
+    return LMCS_FULL;
+}
+
+enum lmcs_status lmcs_parity_make(struct lmcs_pool *pool, uint64_t content, uint32_t data, uint32_t parity, bool *made,
+                                  struct lmcs_error *error)
+{
+    struct parity_batch batch = {
+        .contents = {content}, .wanted = {{data, parity}}, .count = 1, .too_large = UINT64_MAX};
+    enum lmcs_status status = unless_full(&batch, make_batch(pool, &batch, NULL, NULL, error), error);
+    *made = status == LMCS_OK && batch.entered == 1;
+    return status;
+}
+
+enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint64_t first, uint64_t end, size_t *moved,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_parity_record parity;
+    bool found, made = false;
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_parity_find(&txn, content, &parity, &found, error);
+    lmcs_txn_end(&txn);
+    /* One in several parts would leave the rest behind in other extents, which would then be sparse. */
+    if (status != LMCS_OK || !found || parity.df.part_count != 1 || parity.parts[0].offset < first ||
+        parity.parts[0].offset >= end)
+        return status;
+    status = lmcs_parity_make(pool, content, parity.df.data, parity.df.parity, &made, error);
+    *moved += made;
+    return status;
+}
+
+/* ---- Looking and repairing ---- */
+
+/* The table of units, from either of its places; NULL: neither is right. `both`: whether both are. */
+static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
+                                   const struct shape *shape, uint64_t **table, bool *both, struct lmcs_error *error)
+{
+    struct lmcs_content where = as_content(parity);
+    struct lmcs_error ignored;
+    const uint64_t places[2] = {shape->total - shape->table, 0};
+    bool good = false;
+    *both = true;
+    *table = NULL;
+    if (where.df.stored_bytes != shape->total || parity->df.unit_bytes != shape->unit) {
+        *both = false;
+        return LMCS_OK;
+    }
+    uint64_t *found = malloc(shape->table);
+    if (found == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < 2; i++) {
+        bool right = lmcs_payload_read(pool->media, &where, places[i], found, shape->table, &ignored) == LMCS_OK &&
+                     lmc_hash64(found, shape->table, content) == parity->df.table_check;
+        *both &= right;
+        if (right && !good) { /* the other place is only looked at */
+            *table = found;
+            good = true;
+            found = malloc(shape->table);
+            if (found == NULL) {
+                free(*table);
+                *table = NULL;
+                return lmcs_fail_memory(error);
+            }
+        }
+    }
+    free(found);
+    return LMCS_OK;
+}
+
+/* Reads a piece of a column of parity; what can't be read is zeros. */
+static void read_parity(struct lmcs_pool *pool, const struct lmcs_content *where, const struct shape *shape,
+                        uint64_t column, uint64_t first, uint64_t count, unsigned char *to)
+{
+    struct lmcs_error ignored;
+    for (uint64_t s = 0; s < count; s++) {
+        uint64_t at = shape->table + (column * shape->stripes + first + s) * shape->unit;
+        if (lmcs_payload_read(pool->media, where, at, to + s * shape->unit, shape->unit, &ignored) != LMCS_OK)
+            memset(to + s * shape->unit, 0, shape->unit);
+    }
+}
+
+enum lmcs_status lmcs_parity_look(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
+                                  bool *sound, struct lmcs_error *error)
+{
+    struct shape shape = shape_of(parity->df.stored_bytes, parity->df.data, parity->df.parity);
+    struct lmcs_content where = as_content(parity);
+    uint64_t *table, index;
+    unsigned char *unit = malloc(PIECE_BYTES);
+    enum lmcs_status status =
+        unit == NULL ? lmcs_fail_memory(error) : load_table(pool, content, parity, &shape, &table, sound, error);
+    if (status != LMCS_OK) {
+        free(unit);
+        return status;
+    }
+    for (uint32_t i = 0; *sound && i < shape.parity; i++)
+        for (uint64_t first = 0; *sound && first < shape.stripes; first += PIECE_BYTES / shape.unit) {
+            uint64_t count = stripes_at(&shape, first);
+            read_parity(pool, &where, &shape, i, first, count, unit);
+            for (uint64_t s = 0; s < count && *sound; s++)
+                *sound = index_of(&shape, shape.data + i, first + s, &index) &&
+                         unit_hash(&shape, unit + s * shape.unit, index) == table[index];
+        }
+    free(table);
+    free(unit);
+    return LMCS_OK;
+}
+
+struct repairing {
+    struct lmcs_pool *pool;
+    struct shape shape;
+    struct lmcs_content where;
+    const uint64_t *table;
+    struct coder *coder;
+    struct columns columns;
+    unsigned char *stored;
+    uint64_t units; /* repaired */
+    /* how the erasures of the stripe before were undone */
+    bool has_tables;
+    uint8_t rows[MOST_ROWS]; /* of those that are whole, as many as there are columns of data */
+    uint8_t erased[LMCS_MAX_PARITY];
+    size_t erased_count;
+};
+
+/* Tables that compute the erased columns of data from the rows that are whole. */
+static bool prepare_tables(struct repairing *m, const uint8_t *rows, const uint8_t *erased, size_t erased_count)
+{
+    unsigned char square[LMCS_MAX_PARITY_DATA * LMCS_MAX_PARITY_DATA];
+    unsigned char inverse[LMCS_MAX_PARITY_DATA * LMCS_MAX_PARITY_DATA];
+    unsigned char wanted[LMCS_MAX_PARITY_DATA * LMCS_MAX_PARITY];
+    size_t k = m->shape.data;
+    if (m->has_tables && m->erased_count == erased_count && memcmp(m->rows, rows, k) == 0 &&
+        memcmp(m->erased, erased, erased_count) == 0)
+        return true;
+    for (size_t i = 0; i < k; i++)
+        memcpy(square + i * k, m->coder->matrix + rows[i] * k, k);
+    m->has_tables = gf_invert_matrix(square, inverse, (int)k) == 0;
+    if (!m->has_tables)
+        return false;
+    for (size_t i = 0; i < erased_count; i++)
+        memcpy(wanted + i * k, inverse + erased[i] * k, k);
+    ec_init_tables((int)k, (int)erased_count, wanted, m->coder->tables);
+    memcpy(m->rows, rows, k);
+    memcpy(m->erased, erased, erased_count);
+    m->erased_count = erased_count;
+    return true;
+}
+
+static void repair_stripe(struct repairing *m, uint64_t first, uint64_t s)
+{
+    const struct shape *shape = &m->shape;
+    uint8_t rows[MOST_ROWS], erased[LMCS_MAX_PARITY];
+    unsigned char *in[MOST_ROWS], *out[LMCS_MAX_PARITY], fresh[LMCS_MAX_PARITY][LMCS_PAGE_BYTES];
+    size_t whole = 0, missing = 0;
+    for (uint32_t row = 0; row < shape->data + shape->parity; row++) {
+        unsigned char *unit = m->columns.at[row] + s * shape->unit;
+        uint64_t index;
+        bool right = !index_of(shape, row, first + s, &index) || unit_hash(shape, unit, index) == m->table[index];
+        if (right && whole < shape->data) {
+            in[whole] = unit;
+            rows[whole++] = (uint8_t)row;
+        } else if (!right && row < shape->data) {
+            if (missing == shape->parity)
+                return;
+            erased[missing++] = (uint8_t)row;
+        }
+    }
+    if (missing == 0 || whole < shape->data || !prepare_tables(m, rows, erased, missing))
+        return;
+    for (size_t i = 0; i < missing; i++)
+        out[i] = fresh[i];
+    ec_encode_data((int)shape->unit, (int)shape->data, (int)missing, m->coder->tables, in, out);
+    for (size_t i = 0; i < missing; i++) {
+        uint64_t at, index, n = data_at(shape, erased[i], first + s, 1, &at);
+        if (!index_of(shape, erased[i], first + s, &index) || unit_hash(shape, fresh[i], index) != m->table[index])
+            continue;
+        memcpy(m->stored + at, fresh[i], n);
+        m->units++;
+    }
+}
+
+static void repair_pieces(struct repairing *m)
+{
+    const struct shape *shape = &m->shape;
+    for (uint64_t first = 0; first < shape->stripes; first += PIECE_BYTES / shape->unit) {
+        uint64_t count = stripes_at(shape, first), bytes = count * shape->unit;
+        for (uint32_t i = 0; i < shape->data; i++) {
+            uint64_t at, n = data_at(shape, i, first, count, &at);
+            memcpy(m->columns.at[i], m->stored + (n > 0 ? at : 0), n);
+            memset(m->columns.at[i] + n, 0, bytes - n);
+        }
+        for (uint32_t i = 0; i < shape->parity; i++)
+            read_parity(m->pool, &m->where, shape, i, first, count, m->columns.at[shape->data + i]);
+        for (uint64_t s = 0; s < count; s++)
+            repair_stripe(m, first, s);
+    }
+}
+
+enum lmcs_status lmcs_parity_repair(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
+                                    unsigned char *stored, uint64_t *units, struct lmcs_error *error)
+{
+    struct repairing m = {.pool = pool,
+                          .shape = shape_of(parity->df.stored_bytes, parity->df.data, parity->df.parity),
+                          .where = as_content(parity),
+                          .stored = stored};
+    uint64_t *table = NULL;
+    bool both;
+    *units = 0;
+    enum lmcs_status status = load_table(pool, content, parity, &m.shape, &table, &both, error);
+    if (status != LMCS_OK || table == NULL)
+        return status;
+    m.table = table;
+    m.coder = malloc(sizeof *m.coder);
+    if (m.coder == NULL || !columns_new(&m.columns, &m.shape)) {
+        status = lmcs_fail_memory(error);
+    } else {
+        coder_init(m.coder, &m.shape);
+        repair_pieces(&m);
+    }
+    *units = m.units;
+    free(m.columns.memory);
+    free(m.coder);
+    free(table);
+    return status;
+}
+
+/* ---- What policies ask for ---- */
+
+struct noting {
+    struct lmcs_txn *txn;
+    uint32_t data;
+    uint32_t parity;
+    bool is_spoilt; /* something could not be entered: nothing of the transaction may be committed */
+};
+
+/* A content that is new in the snapshot under way. */
+static enum lmcs_status note_content(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
+                                     uint64_t successor, struct lmcs_error *error)
+{
+    struct noting *noting = context;
+    struct lmcs_parity_record now;
+    struct lmcs_content content;
+    bool found;
+    (void)identity;
+    (void)successor;
+    enum lmcs_status status = lmcs_content_get(noting->txn, entry->content, &content, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t id = content.df.payload == LMCS_PAYLOAD_LINKED ? content.link : content.id;
+    status = lmcs_parity_find(noting->txn, id, &now, &found, error);
+    if (status != LMCS_OK || (found && now.df.data == noting->data && now.df.parity == noting->parity))
+        return status;
+    status = lmcs_parity_want(noting->txn, id, noting->data, noting->parity, error);
+    noting->is_spoilt = status != LMCS_OK;
+    return status;
+}
+
+/* What a snapshot has that the one before it has not; all of it when that one can't be read. */
+static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_snapshot_df *df,
+                                      const struct lmcs_snapshot_df *older, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_manifest_own(noting->txn, df, older, NULL, false, note_content, noting, error);
+    if (status == LMCS_DAMAGED && !noting->is_spoilt && older != NULL)
+        status = lmcs_manifest_own(noting->txn, df, NULL, NULL, false, note_content, noting, error);
+    return status;
+}
+
+/*
+ * Notes what the next snapshots of a shelf have new. *noted: there was one. What can't be read of a damaged one is
+ * told once, and not noted.
+ */
+static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
+                                       bool all, struct lmcs_passed *passed, bool *noted, struct lmcs_error *error)
+{
+    struct noting noting = {txn, policy->parity_data, policy->parity, false};
+    enum lmcs_status status = LMCS_OK;
+    *noted = false;
+    for (unsigned i = 0; status == LMCS_OK && i < BATCH; i++) {
+        struct lmcs_record record, older;
+        uint64_t number;
+        bool found, has_older = false;
+        status = lmcs_record_after(txn, shelf, shelf->df.guarded, &number, error);
+        if (status != LMCS_OK || number == 0 || (!all && number > shelf->df.compacted))
+            break;
+        status = lmcs_record_get(txn, shelf, number, &record, &found, error);
+        if (status == LMCS_OK && found)
+            status = lmcs_record_neighbour(txn, shelf, &record.df, false, &older, &has_older, error);
+        if (status == LMCS_OK && found) {
+            status = note_snapshot(&noting, &record.df, has_older ? &older.df : NULL, error);
+            if (status == LMCS_DAMAGED && !noting.is_spoilt) {
+                if (error != NULL)
+                    lmcs_error_prefix(error, "%s@%llu: ", shelf->name, (unsigned long long)number);
+                status = lmcs_pass_over(passed, status, error);
+            }
+        }
+        shelf->df.guarded = number;
+        *noted = true;
+    }
+    return status;
+}
+
+static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all, struct lmcs_passed *passed,
+                                   bool *worked, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_policy policy;
+    uint64_t number = 0;
+    bool found = false;
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error); /* mostly there is nothing to do */
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
+    if (status == LMCS_OK && found) {
+        lmcs_shelf_policy(&shelf, &policy);
+        found = policy.parity > 0 && (shelf.df.flags & LMCS_SHELF_STAGING) == 0;
+    }
+    if (status == LMCS_OK && found)
+        status = lmcs_record_after(&txn, &shelf, shelf.df.guarded, &number, error);
+    found = found && number != 0 && (all || number <= shelf.df.compacted);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || !found)
+        return status;
+    status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
+    if (status == LMCS_OK && found) {
+        lmcs_shelf_policy(&shelf, &policy);
+        status = policy.parity > 0 ? note_snapshots(&txn, &shelf, &policy, all, passed, &found, error) : LMCS_OK;
+    }
+    if (status == LMCS_OK && found)
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&txn);
+        return status;
+    }
+    status = lmcs_txn_commit(&txn, error);
+    *worked = status == LMCS_OK;
+    return status;
+}
+
+/* What a damaged shelf has is not noted, and the others have their turn. */
+static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_passed *passed, bool *worked,
+                                 struct lmcs_error *error)
+{
+    uint64_t ids[64], first = 0;
+    size_t got = 64;
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK && got == 64) {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
+        lmcs_txn_end(&txn);
+        for (size_t i = 0; status == LMCS_OK && i < got; i++) {
+            for (bool more = true; status == LMCS_OK && more;) {
+                more = false;
+                status = note_shelf(pool, ids[i], all, passed, &more, error);
+                *worked |= more;
+            }
+            status = lmcs_shelf_pass_over(pool, ids[i], passed, status, error);
+        }
+        first = got > 0 ? ids[got - 1] + 1 : 0;
+    }
+    return status;
+}
+
+/* Adds the content at the cursor to the batch, unless parity can't be made of it. */
+static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct parity_batch *batch,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_wanted_df df;
+    uint64_t content = lmcs_cursor_key(cursor).low;
+    size_t bytes;
+    bool lost = false;
+    const void *value = lmcs_cursor_value(cursor, &bytes);
+    if (bytes != sizeof df)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: wanted parity", txn->pool->path);
+    memcpy(&df, value, bytes);
+    enum lmcs_status status = lmcs_lost_any(txn, content, &lost, error); /* it may be repaired yet */
+    if (status != LMCS_OK || lost || df.data == 0 || df.data > LMCS_MAX_PARITY_DATA || df.parity == 0 ||
+        df.parity > LMCS_MAX_PARITY)
+        return status;
+    batch->contents[batch->count] = content;
+    batch->wanted[batch->count++] = df;
+    return LMCS_OK;
+}
+
+/* The first contents, from a number on, for which parity is wanted; without those of which a note is damaged. */
+static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struct parity_batch *batch,
+                                    struct lmcs_passed *passed, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    batch->count = 0;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_read(pool, &txn, error);
+    if (status == LMCS_OK) {
+        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_SAFETY, &txn.root.trees[LMCS_TREE_SAFETY],
+                                  (struct lmcs_key_df){0, from}, error);
+        while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == 0 &&
+               batch->count < BATCH) {
+            status = lmcs_pass_over(passed, add_wanted(&txn, cursor, batch, error), error);
+            if (status == LMCS_OK)
+                status = lmcs_cursor_next(cursor, error);
+        }
+        lmcs_txn_end(&txn);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+/* Whether there is no more room than when some found none, and that was a short time ago. */
+static bool must_wait(struct lmcs_pool *pool, const struct lmcs_parity_wait *wait)
+{
+    uint64_t passed_ns = lmcs_now_ns() - wait->since_ns; /* very long, when the clock was set back */
+    return wait->wait_ns > passed_ns && lmcs_space_free_bytes(pool) <= wait->free_bytes;
+}
+
+/* When nothing was made, the next wait is twice as long. */
+static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lmcs_parity_wait *wait)
+{
+    uint64_t next = made || wait->wait_ns == 0 ? SHORTEST_WAIT_NS : 2 * wait->wait_ns;
+    *wait = (struct lmcs_parity_wait){.wait_ns = 0};
+    if (is_left)
+        *wait = (struct lmcs_parity_wait){.wait_ns = next < LONGEST_WAIT_NS ? next : LONGEST_WAIT_NS,
+                                          .since_ns = lmcs_now_ns(),
+                                          .free_bytes = lmcs_space_free_bytes(pool)};
+}
+
+/* All that is wanted and finds room, batch by batch. What is damaged, or finds none, stays wanted. */
+static enum lmcs_status make_wanted(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn,
+                                    struct parity_batch *batch, struct lmcs_passed *passed, bool *worked,
+                                    struct lmcs_error *error)
+{
+    uint64_t from = 0;
+    enum lmcs_status status;
+    do {
+        status = list_wanted(pool, from, batch, passed, error);
+        if (status != LMCS_OK || batch->count == 0 || (turn->go_on != NULL && !turn->go_on(turn->context, 0)))
+            return status;
+        status = make_batch(pool, batch, turn->go_on, turn->context, error);
+        for (size_t i = 0; i < batch->done; i++) {
+            if (batch->is_damaged[i] && turn->suspect != NULL)
+                turn->suspect(turn->context, batch->contents[i]);
+            *worked |= status == LMCS_OK && !batch->is_damaged[i] && !batch->has_no_room[i];
+            batch->is_any_left |= batch->is_damaged[i] || batch->has_no_room[i];
+            from = batch->contents[i] + 1;
+        }
+    } while (status == LMCS_OK && batch->done > 0 && from != 0);
+    return status;
+}
+
+enum lmcs_status lmcs_parity_turn(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn, bool *worked,
+                                  struct lmcs_error *error)
+{
+    struct parity_batch batch = {.leaves_share = true, .too_large = UINT64_MAX};
+    struct lmcs_passed passed = {.any = false};
+    bool made = false;
+    *worked = false;
+    enum lmcs_status status = note_all(pool, turn->all, &passed, worked, error);
+    if (status == LMCS_OK && (*worked || turn->wait == NULL || !must_wait(pool, turn->wait))) {
+        status = make_wanted(pool, turn, &batch, &passed, &made, error);
+        if (turn->wait != NULL)
+            note_wait(pool, batch.is_any_left || status == LMCS_FULL, made, turn->wait);
+        *worked |= made;
+    }
+    return unless_full(&batch, lmcs_passed_over(&passed, status, error), error);
+}

@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * live/live_space.c - where live variables lie: objects of libpmemobj of their own, which nothing ever moves.
+ *
+ * What is free is not on the media: it is what no record has, found when the pool is opened for writing. So a crash
+ * can't leak any of it, and taking and giving cost no writes. There are two kinds of it. *Pages* hold tensors and
+ * journals; free ones have no file space, and what has file space is counted against the pool's limit. *Cells* are
+ * what pages that hold cells have left over, in units of 64 bytes; when a page's last cell goes, it is a free page.
+ *
+ * Pages that get file space are zeros, for what has none is a hole. Where it could not be taken away, because the file
+ * system refused to, that is noted: zeros are written when the pages are used again, and it is tried once more when
+ * others can be punched.
+ *
+ * What is given back may still be looked at by readers in other processes, and by children made by fork, so it is kept
+ * aside, with the epoch of the commit that did without it, until nobody leases an older one and nobody else has it
+ * mapped (lease.c).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/grow.h"
+#include "live/live.h"
+#include "pages/space.h"
+#include "pages/tree.h"
+
+#define LEAST_OBJECT  ((uint64_t)1 << 20)
+#define MOST_OBJECT   ((uint64_t)64 << 20)
+
+#define ASKED_AT_ONCE 16u /* of what was given back, whether anyone needs it */
+
+/* ---- Ranges ---- */
+
+static size_t first_behind(const struct lmcs_ranges *ranges, uint64_t offset)
+{
+    size_t low = 0, high = ranges->count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (ranges->all[middle].offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Adds a range that is not there, joined to its neighbours. Without memory it is lost until the pool is opened next. */
+static bool add_range(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
+{
+    size_t i = first_behind(ranges, offset);
+    struct lmcs_range *before = i > 0 ? &ranges->all[i - 1] : NULL;
+    bool joins_before = before != NULL && before->offset + before->bytes == offset;
+    bool joins_after = i < ranges->count && offset + bytes == ranges->all[i].offset;
+    if (joins_before && joins_after) {
+        before->bytes += bytes + ranges->all[i].bytes;
+        memmove(&ranges->all[i], &ranges->all[i + 1], (ranges->count - i - 1) * sizeof *ranges->all);
+        ranges->count--;
+    } else if (joins_before) {
+        before->bytes += bytes;
+    } else if (joins_after) {
+        ranges->all[i].offset = offset;
+        ranges->all[i].bytes += bytes;
+    } else {
+        if (!lmcs_grow(&ranges->all, &ranges->capacity, ranges->count, sizeof *ranges->all))
+            return false;
+        memmove(&ranges->all[i + 1], &ranges->all[i], (ranges->count - i) * sizeof *ranges->all);
+        ranges->all[i] = (struct lmcs_range){offset, bytes};
+        ranges->count++;
+    }
+    return true;
+}
+
+/* The range that has all of these bytes. */
+static struct lmcs_range *find_range(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
+{
+    size_t i = first_behind(ranges, offset);
+    struct lmcs_range *range = i > 0 ? &ranges->all[i - 1] : NULL;
+    return range != NULL && offset - range->offset <= range->bytes && bytes <= range->bytes - (offset - range->offset)
+               ? range
+               : NULL;
+}
+
+/* Takes bytes out of the range that has them; there is memory for one more range. */
+static void cut_range(struct lmcs_ranges *ranges, struct lmcs_range *range, uint64_t offset, uint64_t bytes)
+{
+    uint64_t before = offset - range->offset, after = range->bytes - before - bytes;
+    size_t i = (size_t)(range - ranges->all);
+    if (before == 0 && after == 0) {
+        memmove(range, range + 1, (ranges->count - i - 1) * sizeof *range);
+        ranges->count--;
+    } else if (before == 0) {
+        *range = (struct lmcs_range){offset + bytes, after};
+    } else {
+        range->bytes = before;
+        if (after == 0)
+            return;
+        memmove(range + 2, range + 1, (ranges->count - i - 1) * sizeof *range);
+        range[1] = (struct lmcs_range){offset + bytes, after};
+        ranges->count++;
+    }
+}
+
+static bool take_range(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
+{
+    if (!lmcs_grow(&ranges->all, &ranges->capacity, ranges->count, sizeof *ranges->all))
+        return false;
+    struct lmcs_range *range = find_range(ranges, offset, bytes);
+    if (range == NULL)
+        return false;
+    cut_range(ranges, range, offset, bytes);
+    return true;
+}
+
+/* The first stretch from `offset` on, before `end`, that is in the ranges; false: there is none. */
+static bool find_common(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t end, struct lmcs_range *common)
+{
+    size_t i = first_behind(ranges, offset);
+    if (i > 0 && offset - ranges->all[i - 1].offset < ranges->all[i - 1].bytes)
+        i--;
+    if (offset >= end || i == ranges->count || ranges->all[i].offset >= end)
+        return false;
+    uint64_t from = ranges->all[i].offset > offset ? ranges->all[i].offset : offset;
+    uint64_t last = ranges->all[i].offset + ranges->all[i].bytes;
+    *common = (struct lmcs_range){from, (last < end ? last : end) - from};
+    return true;
+}
+
+/* Takes bytes out of the ranges that have some of them; there is memory for one more range. */
+static void cut_common(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
+{
+    struct lmcs_range common;
+    while (find_common(ranges, offset, offset + bytes, &common))
+        cut_range(ranges, find_range(ranges, common.offset, common.bytes), common.offset, common.bytes);
+}
+
+/* The smallest that is large enough. */
+static bool take_best(struct lmcs_ranges *ranges, uint64_t bytes, uint64_t *offset)
+{
+    const struct lmcs_range *best = NULL;
+    for (size_t i = 0; i < ranges->count; i++)
+        if (ranges->all[i].bytes >= bytes && (best == NULL || ranges->all[i].bytes < best->bytes))
+            best = &ranges->all[i];
+    if (best == NULL)
+        return false;
+    *offset = best->offset;
+    return take_range(ranges, best->offset, bytes);
+}
+
+/* ---- File space ---- */
+
+static enum lmcs_status write_zeros(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    static const unsigned char zeros[1 << 16];
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t n; status == LMCS_OK && bytes > 0; offset += n, bytes -= n) {
+        n = bytes < sizeof zeros ? bytes : sizeof zeros;
+        status = lmcs_heap_write(pool->heap, offset, zeros, n, error);
+    }
+    return status;
+}
+
+/* What was there before is overwritten: where there are no holes, and where there should be one and is none. */
+static enum lmcs_status clear_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    bool all = space->is_old || !lmcs_heap_can_punch(pool->heap);
+    enum lmcs_status status = all ? write_zeros(pool, offset, bytes, error) : LMCS_OK;
+    struct lmcs_range part = {offset, 0};
+    while (!all && status == LMCS_OK && find_common(&space->old, part.offset + part.bytes, offset + bytes, &part))
+        status = write_zeros(pool, part.offset, part.bytes, error);
+    if (status == LMCS_OK)
+        cut_common(&space->old, offset, bytes);
+    return status;
+}
+
+static enum lmcs_status back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_ranges *old = &pool->live->space.old;
+    if (old->count > 0 && !lmcs_grow(&old->all, &old->capacity, old->count, sizeof *old->all))
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_space_charge(pool, bytes, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_heap_back(pool->heap, offset, bytes, error);
+    if (status == LMCS_OK)
+        status = clear_pages(pool, offset, bytes, error);
+    if (status != LMCS_OK)
+        lmcs_live_unback(pool, offset, bytes);
+    return status;
+}
+
+/* Pages that nothing uses become holes, or it is noted that they are not. */
+static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    struct lmcs_ranges *old = &space->old;
+    if (lmcs_heap_punch(pool->heap, offset, bytes))
+        return true;
+    if (lmcs_grow(&old->all, &old->capacity, old->count, sizeof *old->all)) {
+        cut_common(old, offset, bytes);
+        space->is_old |= !add_range(old, offset, bytes);
+    } else {
+        space->is_old = true;
+    }
+    return false;
+}
+
+/* After one that went well: what was refused before may not be any more. */
+static void punch_old(struct lmcs_pool *pool)
+{
+    struct lmcs_ranges *old = &pool->live->space.old;
+    while (old->count > 0 &&
+           lmcs_heap_punch(pool->heap, old->all[old->count - 1].offset, old->all[old->count - 1].bytes))
+        old->count--;
+}
+
+void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    /* What is committed and not completed may still have it: the next opening finds what is free. */
+    if (bytes == 0 || atomic_load(&pool->live->is_broken))
+        return;
+    if (punch(pool, offset, bytes))
+        punch_old(pool);
+    lmcs_space_count(pool, -(int64_t)bytes);
+}
+
+/* ---- What was given back ---- */
+
+/* Free pieces of pages with cells: whole pages among them are free pages. */
+static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    if (!add_range(&space->cells, offset, bytes))
+        return;
+    const struct lmcs_range *range = find_range(&space->cells, offset, bytes);
+    uint64_t first = lmcs_page_up(range->offset),
+             end = (range->offset + range->bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    if (first >= end || !take_range(&space->cells, first, end - first))
+        return;
+    lmcs_live_unback(pool, first, end - first);
+    add_range(&space->pages, first, end - first);
+}
+
+/* The pages of a freed range between two places. */
+static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uint64_t from, uint64_t end)
+{
+    struct lmcs_live_freed piece = *freed;
+    uint64_t before = from - freed->range.offset, bytes = end - from;
+    piece.range = (struct lmcs_range){from, bytes};
+    piece.backed = freed->backed > before ? freed->backed - before : 0;
+    piece.backed = piece.backed < bytes ? piece.backed : bytes;
+    return piece;
+}
+
+/* Takes the pages from `first` to `end`, which are pinned, out of a range; what is before and behind it comes last. */
+static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const struct lmcs_live_freed *freed,
+                                          uint64_t first, uint64_t end)
+{
+    uint64_t from = freed->range.offset, last = from + freed->range.bytes;
+    if (!lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count + 1, sizeof *space->freed))
+        return *freed; /* all of it waits */
+    if (from < first)
+        space->freed[space->freed_count++] = cut_freed(freed, from, first);
+    if (end < last)
+        space->freed[space->freed_count++] = cut_freed(freed, end, last);
+    return cut_freed(freed, first, end);
+}
+
+/*
+ * Enters one, unless a reader needs it: then the next one has its place. Of a range the pages before and behind what is
+ * pinned come last. It is not what was pinned: it may have grown since, or been joined.
+ */
+static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    const struct lmcs_live_freed freed = space->freed[i];
+    uint64_t first, end;
+    if (freed.epoch > safe)
+        return false;
+    if (!freed.is_cell && lmcs_lease_find_pin(pool->lease, freed.range.offset, freed.range.bytes, &first, &end)) {
+        const struct lmcs_live_freed piece = split_freed(space, &freed, first, end);
+        space->freed[i] = piece;
+        return false;
+    }
+    space->freed[i] = space->freed[--space->freed_count];
+    if (freed.is_cell) {
+        free_cell(pool, freed.range.offset, freed.range.bytes);
+    } else {
+        lmcs_live_unback(pool, freed.range.offset, freed.backed);
+        add_range(&space->pages, freed.range.offset, freed.range.bytes);
+    }
+    return true;
+}
+
+/* From one on, until so many have to wait; gives the next one. */
+static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_t most)
+{
+    while (i < pool->live->space.freed_count && most > 0)
+        if (!settle_one(pool, safe, i)) {
+            i++;
+            most--;
+        }
+    return i;
+}
+
+/*
+ * Each question is one to the kernel. A child may keep all that it has seen, for as long as it lives: so only the last
+ * one is asked for each time, which may be new, and some of the others in turn; all of them before the pool grows, and
+ * before it is said to be full.
+ */
+static void settle_freed(struct lmcs_pool *pool, bool all)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    if (space->freed_count == 0)
+        return;
+    const uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->epoch);
+    if (all || space->freed_count <= ASKED_AT_ONCE) {
+        settle_from(pool, safe, 0, SIZE_MAX);
+        return;
+    }
+    settle_from(pool, safe, space->freed_count - 1, SIZE_MAX); /* and what is split off it */
+    space->freed_next = settle_from(pool, safe, space->freed_next, ASKED_AT_ONCE);
+    if (space->freed_next >= space->freed_count)
+        space->freed_next = 0;
+}
+
+static void give(struct lmcs_pool *pool, struct lmcs_live_freed freed)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    if (freed.range.bytes == 0 || atomic_load(&pool->live->is_broken) ||
+        !lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
+        return; /* found again when the pool is opened next */
+    space->freed[space->freed_count++] = freed;
+    settle_freed(pool, false);
+}
+
+enum lmcs_status lmcs_live_back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    if (bytes == 0)
+        return LMCS_OK;
+    enum lmcs_status status = back(pool, offset, bytes, error);
+    if (status != LMCS_FULL || pool->live->space.freed_count == 0)
+        return status;
+    settle_freed(pool, true);
+    return back(pool, offset, bytes, error);
+}
+
+void lmcs_live_give(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed)
+{
+    give(pool, (struct lmcs_live_freed){{offset, bytes}, backed, pool->epoch, false});
+}
+
+void lmcs_live_give_cell(struct lmcs_pool *pool, uint64_t offset, uint32_t bytes)
+{
+    give(pool, (struct lmcs_live_freed){{offset, bytes}, 0, pool->epoch, true});
+}
+
+static const struct lmcs_part_df *part_at(const struct lmcs_live_record *record, uint64_t offset)
+{
+    for (size_t i = 0; record != NULL && i < record->df.part_count; i++)
+        if (record->parts[i].offset == offset)
+            return &record->parts[i];
+    return NULL;
+}
+
+static uint64_t backed_in(uint64_t bytes, uint64_t before, uint64_t part_bytes)
+{
+    uint64_t backed = lmcs_page_up(bytes);
+    backed = backed > before ? backed - before : 0;
+    return backed < part_bytes ? backed : part_bytes;
+}
+
+void lmcs_live_give_difference(struct lmcs_pool *pool, const struct lmcs_live_record *from,
+                               const struct lmcs_live_record *keep)
+{
+    uint64_t before = 0;
+    if (from == NULL)
+        return;
+    if (keep == NULL || keep->df.cell != from->df.cell)
+        lmcs_live_give_cell(pool, from->df.cell, from->df.cell_bytes);
+    for (size_t i = 0; i < from->df.part_count; before += from->parts[i++].bytes) {
+        const struct lmcs_part_df *part = &from->parts[i], *kept = part_at(keep, part->offset);
+        uint64_t backed = backed_in(from->df.bytes, before, part->bytes), kept_bytes = kept != NULL ? kept->bytes : 0;
+        uint64_t kept_backed = kept != NULL ? backed_in(keep->df.bytes, before, kept->bytes) : 0;
+        uint64_t end = backed < kept_bytes ? backed : kept_bytes;
+        if (kept_backed < end)
+            lmcs_live_unback(pool, part->offset + kept_backed, end - kept_backed);
+        if (kept_bytes < part->bytes)
+            lmcs_live_give(pool, part->offset + kept_bytes, part->bytes - kept_bytes,
+                           backed > kept_bytes ? backed - kept_bytes : 0);
+    }
+}
+
+/* ---- Taking ---- */
+
+static uint64_t object_bytes(const struct lmcs_pool *pool, uint64_t bytes)
+{
+    uint64_t wanted = pool->live->space.object_bytes / 4;
+    wanted = wanted < LEAST_OBJECT ? LEAST_OBJECT : wanted > MOST_OBJECT ? MOST_OBJECT : wanted;
+    wanted -= 16;
+    return wanted < bytes + 2 * (uint64_t)LMCS_PAGE_BYTES ? bytes + 2 * (uint64_t)LMCS_PAGE_BYTES : wanted;
+}
+
+/* One more object, entered in the tree of objects by a transaction of its own. */
+static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    struct lmcs_txn txn;
+    uint64_t offset = 0, got = 0;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    txn.spends = true;
+    status = lmcs_txn_reserve(&txn, object_bytes(pool, bytes), &offset, &got, error);
+    struct lmcs_object_df df = {.kind = LMCS_OBJECT_LIVE, .bytes = got, .first = lmcs_page_up(offset)};
+    df.cursor = df.backed = df.first;
+    if (status == LMCS_OK)
+        status = lmcs_tree_put(&txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
+                               (struct lmcs_key_df){offset, 0}, &df, sizeof df, error);
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&txn);
+        return status;
+    }
+    status = lmcs_txn_commit(&txn, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t end = (offset + got) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    punch(pool, df.first, end - df.first); /* an object before it may have left something */
+    space->object_bytes += got;
+    return add_range(&space->pages, df.first, end - df.first) ? LMCS_OK : lmcs_fail_memory(error);
+}
+
+enum lmcs_status lmcs_live_take(struct lmcs_pool *pool, uint64_t bytes, uint64_t *offset, struct lmcs_error *error)
+{
+    settle_freed(pool, false);
+    if (take_best(&pool->live->space.pages, bytes, offset))
+        return LMCS_OK;
+    settle_freed(pool, true);
+    if (take_best(&pool->live->space.pages, bytes, offset))
+        return LMCS_OK;
+    enum lmcs_status status = add_object(pool, bytes, error);
+    if (status == LMCS_OK && !take_best(&pool->live->space.pages, bytes, offset))
+        status = lmcs_fail_memory(error);
+    return status;
+}
+
+bool lmcs_live_take_at(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    return take_range(&pool->live->space.pages, offset, bytes);
+}
+
+enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uint64_t *offset, struct lmcs_error *error)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    settle_freed(pool, false);
+    if (take_best(&space->cells, bytes, offset))
+        return LMCS_OK;
+    uint64_t pages = lmcs_page_up(bytes), at;
+    enum lmcs_status status = lmcs_live_take(pool, pages, &at, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_live_back(pool, at, pages, error);
+    if (status != LMCS_OK) {
+        add_range(&space->pages, at, pages);
+        return status;
+    }
+    if (pages > bytes)
+        add_range(&space->cells, at + bytes, pages - bytes);
+    *offset = at;
+    return LMCS_OK;
+}
+
+/* ---- When a pool is opened ---- */
+
+static enum lmcs_status fail_place(struct lmcs_pool *pool, const char *what, uint64_t offset, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0,
+                     "%s: damaged metadata: %s at offset %llu lies where something else does, or nothing may",
+                     pool->path, what, (unsigned long long)offset);
+}
+
+bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    return find_range(&pool->live->space.pages, offset, bytes) != NULL;
+}
+
+static enum lmcs_status note_object(struct lmcs_txn *txn, uint64_t offset, const struct lmcs_object_df *df,
+                                    struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = txn->pool;
+    struct lmcs_live_space *space = &pool->live->space;
+    uint64_t end = (offset + df->bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+    if (df->kind != LMCS_OBJECT_LIVE)
+        return LMCS_OK;
+    space->object_bytes += df->bytes;
+    if (df->first < offset) /* to those who look before lmcs_space_load has */
+        return fail_place(pool, "the first byte of an object", offset, error);
+    /* What no record has is free, and punched: so none of it may be a payload's. */
+    enum lmcs_status status = lmcs_space_check_none(txn, offset, offset + df->bytes, error);
+    if (status != LMCS_OK)
+        return status;
+    return df->first >= end || add_range(&space->pages, df->first, end - df->first) ? LMCS_OK : lmcs_fail_memory(error);
+}
+
+enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_read(pool, &txn, error);
+    if (status == LMCS_OK) {
+        status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
+                                  (struct lmcs_key_df){0, 0}, error);
+        while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
+            struct lmcs_object_df df; /* lmcs_space_load has looked at it, and at its size */
+            memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
+            status = note_object(&txn, lmcs_cursor_key(cursor).high, &df, error);
+            if (status == LMCS_OK)
+                status = lmcs_cursor_next(cursor, error);
+        }
+        lmcs_txn_end(&txn);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed,
+                                           struct lmcs_error *error)
+{
+    if (!take_range(&pool->live->space.pages, offset, bytes))
+        return fail_place(pool, "a live tensor, or a journal,", offset, error);
+    if (pool->heap != NULL) /* else it is only looked at */
+        lmcs_space_count(pool, (int64_t)backed);
+    return LMCS_OK;
+}
+
+/* The first cell of a page makes all of it one with cells. */
+static enum lmcs_status use_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    uint64_t end = lmcs_page_up(offset + bytes);
+    for (uint64_t page = offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1); page < end; page += LMCS_PAGE_BYTES)
+        if (take_range(&space->pages, page, LMCS_PAGE_BYTES)) {
+            if (pool->heap != NULL)
+                lmcs_space_count(pool, LMCS_PAGE_BYTES);
+            if (!add_range(&space->cells, page, LMCS_PAGE_BYTES))
+                return lmcs_fail_memory(error);
+        }
+    return take_range(&space->cells, offset, bytes) ? LMCS_OK
+                                                    : fail_place(pool, "a cell of a live variable", offset, error);
+}
+
+enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_live_record *record,
+                                     struct lmcs_error *error)
+{
+    uint64_t before = 0;
+    enum lmcs_status status = use_cell(pool, record->df.cell, record->df.cell_bytes, error);
+    for (size_t i = 0; status == LMCS_OK && i < record->df.part_count; before += record->parts[i++].bytes) {
+        const struct lmcs_part_df *part = &record->parts[i];
+        uint64_t backed = backed_in(record->df.bytes, before, part->bytes);
+        status = lmcs_live_space_use_pages(pool, part->offset, part->bytes, backed, error);
+        if (status == LMCS_OK &&
+            pool->heap != NULL) /* a crash may have left bytes behind its end, and it grows by zeros */
+            punch(pool, part->offset + backed, part->bytes - backed);
+    }
+    if (status == LMCS_DAMAGED)
+        lmcs_error_prefix(error, "live variable \"%.200s\": ", record->name);
+    return status;
+}
+
+static enum lmcs_status free_later(struct lmcs_pool *pool, struct lmcs_ranges *ranges, bool are_cells,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < ranges->count; i++) {
+        struct lmcs_range range = ranges->all[i];
+        if (!are_cells)
+            lmcs_space_count(pool, (int64_t)range.bytes); /* taken off again when they are punched */
+        if (!lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
+            status = lmcs_fail_memory(error);
+        else
+            space->freed[space->freed_count++] =
+                (struct lmcs_live_freed){range, are_cells ? 0 : range.bytes, pool->epoch, are_cells};
+    }
+    free(ranges->all);
+    *ranges = (struct lmcs_ranges){0};
+    return status;
+}
+
+/* What a crash left in free pages goes; what readers of an earlier writer's may look at is kept aside. */
+enum lmcs_status lmcs_live_space_end(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_live_space *space = &pool->live->space;
+    enum lmcs_status status = free_later(pool, &space->pages, false, error);
+    if (status == LMCS_OK)
+        status = free_later(pool, &space->cells, true, error);
+    if (status == LMCS_OK)
+        settle_freed(pool, true);
+    return status;
+}
+
+void lmcs_live_space_free(struct lmcs_live_space *space)
+{
+    free(space->pages.all);
+    free(space->cells.all);
+    free(space->old.all);
+    free(space->freed);
+    *space = (struct lmcs_live_space){.object_bytes = 0};
+}

@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * live/transaction.c - transactions on live variables.
+ *
+ * While one is under way, its tensors are mapped private at their addresses, its values' new bytes are kept in memory,
+ * and its changes of records are those of the bodies alone. Commit gathers the pages that are private now and the
+ * slots of the values, writes them to the redo journal, and seals that: this is the moment, or, when records change
+ * too, the switch of the root that names the journal. Then all of it is written home, and the addresses are shared with
+ * the file again. Abort maps them shared, and that is all: nothing had left the process.
+ *
+ * A declared transaction stores in place. What was there is in the undo journal before; commit makes the stores durable
+ * and ends that journal, by its header, or by the root when something else is to happen by the same step.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/grow.h"
+#include "base/guard.h"
+#include "live/live.h"
+
+#define DEFAULT_LIMIT   ((uint64_t)1 << 30)
+#define LEAST_LIMIT     ((uint64_t)64 << 10)
+#define DECLARE_AT_ONCE ((uint64_t)1 << 20) /* bytes of an undo entry */
+#define RUN_BYTES       ((uint64_t)1 << 20) /* of a redo entry */
+
+struct declared {
+    struct lmcs_live_body *body;
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+struct lmcs_transaction {
+    struct lmcs_pool *pool;
+    struct lmcs_live_shelf *shelf;
+    bool all;
+    bool is_declared;
+    uint64_t limit_bytes;
+    struct lmcs_live_body *bodies;
+    uint64_t sequence; /* of the undo journal */
+    uint64_t undo_at;  /* where its next entry goes */
+    struct declared *declared;
+    size_t declared_count;
+    size_t declared_capacity;
+};
+
+void lmcs_transaction_options_init(struct lmcs_transaction_options *options)
+{
+    *options = (struct lmcs_transaction_options){.wait_ms = UINT32_MAX};
+}
+
+/* ---- Begin ---- */
+
+/* What is not in the pool yet is written to where it lies: nothing reaches it. */
+static enum lmcs_status enter(struct lmcs_transaction *transaction, struct lmcs_live_body *body, bool made,
+                              struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    if (body->transaction != NULL)
+        return LMCS_OK;
+    pthread_mutex_lock(&body->lock);
+    if (!made && !transaction->is_declared) {
+        status = lmcs_live_remap(body, body->record, true, error);
+        if (status != LMCS_OK)
+            (void)lmcs_live_share(body, body->record);
+        else
+            body->is_private = body->mappings != NULL;
+    }
+    if (status == LMCS_OK)
+        body->transaction = transaction;
+    pthread_mutex_unlock(&body->lock);
+    if (status != LMCS_OK)
+        return status;
+    body->references++;
+    body->next_in = transaction->bodies;
+    transaction->bodies = body;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_transaction_join(struct lmcs_live_body *body, struct lmcs_transaction *transaction, bool made,
+                                       struct lmcs_error *error)
+{
+    if (transaction == NULL || (!transaction->all && !made))
+        return LMCS_OK;
+    return enter(transaction, body, made, error);
+}
+
+static enum lmcs_status enter_all(struct lmcs_transaction *transaction, struct lmcs_error *error)
+{
+    struct lmcs_live_store *live = transaction->pool->live;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; i < live->bucket_count; i++)
+        for (struct lmcs_live_body *body = live->by_id[i]; body != NULL && status == LMCS_OK; body = body->next_id)
+            if (body->shelf == transaction->shelf && body->stored)
+                status = enter(transaction, body, false, error);
+    return status;
+}
+
+static enum lmcs_status enter_some(struct lmcs_transaction *transaction, struct lmcs_live *const *lives, size_t count,
+                                   struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        struct lmcs_live_body *body = lives[i]->body;
+        if (body->pool != transaction->pool || body->shelf != transaction->shelf || !body->stored)
+            return lmcs_fail(error, LMCS_INVALID, 0,
+                             "%s: a transaction on shelf \"%.200s\" has named live variables of that shelf only",
+                             transaction->pool->path, transaction->shelf->name);
+        status = enter(transaction, body, false, error);
+    }
+    return status;
+}
+
+/* There is one undo journal. Waiting for it lets go of live->lock. */
+static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_t wait_ms, struct lmcs_error *error)
+{
+    struct lmcs_live_store *live = transaction->pool->live;
+    struct timespec until = lmcs_live_deadline(wait_ms);
+    while (live->undoing != NULL)
+        if (!lmcs_live_wait(live, &until, wait_ms))
+            return lmcs_fail(error, LMCS_IN_USE, 0,
+                             "%s: a declared transaction on another shelf has not ended within %u ms",
+                             transaction->pool->path, wait_ms);
+    enum lmcs_status status = lmcs_live_check(transaction->pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_undo_begin(transaction->pool, transaction->limit_bytes, &transaction->sequence, error);
+    if (status == LMCS_OK)
+        live->undoing = transaction;
+    return status;
+}
+
+static uint64_t limit_of(struct lmcs_pool *pool)
+{
+    pthread_rwlock_rdlock(&pool->meta);
+    uint64_t limit = pool->root.limit_bytes;
+    pthread_rwlock_unlock(&pool->meta);
+    return limit;
+}
+
+static uint64_t choose_limit(struct lmcs_pool *pool, uint64_t wanted)
+{
+    uint64_t most = pool->part_bytes / 2, limit = wanted != 0 ? wanted : DEFAULT_LIMIT;
+    uint64_t of_pool = limit_of(pool);
+    if (wanted == 0 && of_pool != 0 && limit > of_pool / 4)
+        limit = of_pool / 4;
+    if (wanted == 0 && lmcs_media_is_device(pool->media) && limit > lmcs_media_bytes(pool->media) / 16)
+        limit = lmcs_media_bytes(pool->media) / 16;
+    limit = limit < LEAST_LIMIT ? LEAST_LIMIT : limit;
+    return limit < most ? limit : most;
+}
+
+/* Leaves no transaction behind; its bodies are what they were. */
+static void end(struct lmcs_transaction *transaction)
+{
+    struct lmcs_pool *pool = transaction->pool;
+    if (pool->live->undoing == transaction)
+        pool->live->undoing = NULL;
+    transaction->shelf->transaction = NULL;
+    while (transaction->bodies != NULL) {
+        struct lmcs_live_body *body = transaction->bodies;
+        transaction->bodies = body->next_in;
+        body->next_in = NULL;
+        body->changed = body->made = body->erased = false;
+        free(body->before);
+        body->before = NULL;
+        pthread_mutex_lock(&body->lock);
+        body->transaction = NULL;
+        pthread_mutex_unlock(&body->lock);
+        lmcs_live_body_release(body);
+    }
+    lmcs_live_let_go(pool, transaction->shelf);
+    free(transaction->declared);
+    free(transaction);
+    (void)!lmcs_pool_close(pool, NULL);
+}
+
+/* All pages that it has or had: within a transaction it stays where it is. */
+static void share_again(struct lmcs_transaction *transaction)
+{
+    for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in) {
+        const struct lmcs_live_record *longer = body->record;
+        if (body->before != NULL && body->before->df.bytes > longer->df.bytes)
+            longer = body->before;
+        pthread_mutex_lock(&body->lock);
+        if (body->is_private)
+            (void)lmcs_live_share(body, longer);
+        body->is_private = false;
+        pthread_mutex_unlock(&body->lock);
+    }
+}
+
+static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, struct lmcs_live *const *lives,
+                              size_t count, const struct lmcs_transaction_options *options,
+                              struct lmcs_transaction **begun, struct lmcs_error *error)
+{
+    struct lmcs_live_shelf *shelf;
+    enum lmcs_status status = lmcs_live_shelf_find(pool, shelf_name, true, &shelf, error);
+    struct lmcs_transaction *transaction = status == LMCS_OK ? calloc(1, sizeof *transaction) : NULL;
+    if (status == LMCS_OK && transaction == NULL)
+        status = lmcs_fail_memory(error);
+    if (status == LMCS_OK)
+        status = lmcs_live_hold(pool, shelf, options->wait_ms, error);
+    if (status != LMCS_OK) {
+        free(transaction);
+        return status;
+    }
+    *transaction = (struct lmcs_transaction){.pool = pool, .shelf = shelf, .all = lives == NULL};
+    transaction->limit_bytes = choose_limit(pool, options->limit_bytes);
+    transaction->is_declared = (options->flags & LMCS_TRANSACTION_DECLARED) != 0 || lmcs_media_is_device(pool->media);
+    lmcs_pool_keep(pool);
+    if (transaction->is_declared)
+        status = begin_undo(transaction, options->wait_ms, error);
+    /* Not before: what others change while it waits is in no transaction, for it may come to none. */
+    shelf->transaction = transaction;
+    if (status == LMCS_OK)
+        status = lives == NULL ? enter_all(transaction, error) : enter_some(transaction, lives, count, error);
+    if (status != LMCS_OK) { /* nothing has changed in it */
+        struct lmcs_error ignored;
+        if (pool->live->undoing == transaction)
+            (void)!lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, &ignored);
+        share_again(transaction);
+        end(transaction);
+        return status;
+    }
+    *begun = transaction;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shelf, struct lmcs_live *const *lives,
+                                        size_t count, const struct lmcs_transaction_options *options,
+                                        struct lmcs_transaction **transaction, struct lmcs_error *error)
+{
+    struct lmcs_transaction_options defaults;
+    lmcs_transaction_options_init(&defaults);
+    enum lmcs_status status = lmcs_live_check(pool, true, error);
+    if (status != LMCS_OK)
+        return status;
+    pthread_mutex_lock(&pool->live->lock);
+    status = lmcs_live_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = begin(pool, shelf, lives, count, options != NULL ? options : &defaults, transaction, error);
+    pthread_mutex_unlock(&pool->live->lock);
+    return status;
+}
+
+bool lmcs_transaction_gave_up(const struct lmcs_transaction *transaction, const char *name)
+{
+    const struct lmcs_live_body *body = transaction != NULL ? transaction->bodies : NULL;
+    for (; body != NULL; body = body->next_in)
+        if (body->before != NULL && strcmp(body->before->name, name) == 0 &&
+            strcmp(body->record->name, body->before->name) != 0)
+            return true;
+    return false;
+}
+
+/* ---- Declaring ---- */
+
+static enum lmcs_status note_declared(struct lmcs_transaction *transaction, struct lmcs_live_body *body,
+                                      uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    if (!lmcs_grow(&transaction->declared, &transaction->declared_capacity, transaction->declared_count,
+                   sizeof *transaction->declared))
+        return lmcs_fail_memory(error);
+    transaction->declared[transaction->declared_count++] = (struct declared){body, offset, bytes};
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_transaction_will_store(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
+                                             struct lmcs_error *error)
+{
+    struct lmcs_transaction *transaction = body->transaction;
+    if (transaction == NULL || !transaction->is_declared || !body->stored || bytes == 0)
+        return LMCS_OK;
+    void *copy = malloc(bytes < DECLARE_AT_ONCE ? bytes : DECLARE_AT_ONCE);
+    if (copy == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = note_declared(transaction, body, offset, bytes, error);
+    for (uint64_t n; status == LMCS_OK && bytes > 0; offset += n, bytes -= n) {
+        n = bytes < DECLARE_AT_ONCE ? bytes : DECLARE_AT_ONCE;
+        struct lmcs_journaled entry = {.data = copy};
+        entry.place = lmcs_live_place(body->record, offset, &n);
+        entry.bytes = n;
+        status = lmcs_guard_copy(copy, body->data + offset, n)
+                     ? lmcs_undo_add(body->pool, transaction->sequence, &entry, &transaction->undo_at, error)
+                     : lmcs_fail(error, LMCS_DAMAGED, 0, "%s: live tensor \"%.200s\": the medium can't be read",
+                                 body->pool->path, body->record->name);
+    }
+    free(copy);
+    return status;
+}
+
+enum lmcs_status lmcs_transaction_declare(struct lmcs_transaction *transaction, struct lmcs_live *live, uint64_t offset,
+                                          uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = transaction->pool;
+    struct lmcs_live_body *body = live->body;
+    enum lmcs_status status = lmcs_live_check(pool, true, error);
+    if (status != LMCS_OK)
+        return status;
+    pthread_mutex_lock(&pool->live->lock);
+    status = lmcs_live_check(pool, true, error);
+    const struct lmcs_live_df *df = &body->record->df;
+    if (status == LMCS_OK && (body->transaction != transaction || df->form != LMCS_LIVE_TENSOR || offset > df->bytes ||
+                              bytes > df->bytes - offset))
+        status = lmcs_fail(
+            error, LMCS_INVALID, 0, "%s: \"%.200s\" is no live tensor of this transaction that has bytes %llu to %llu",
+            pool->path, body->record->name, (unsigned long long)offset, (unsigned long long)(offset + bytes));
+    else if (status == LMCS_OK)
+        status = lmcs_transaction_will_store(body, offset, bytes, error);
+    pthread_mutex_unlock(&pool->live->lock);
+    return status;
+}
+
+/* ---- Commit ---- */
+
+struct gathering {
+    struct lmcs_transaction *transaction;
+    struct lmcs_live_body *body;
+    struct lmcs_journaled *entries;
+    size_t count;
+    size_t capacity;
+    unsigned char **images; /* slots of values, to be freed */
+    size_t image_count;
+    uint64_t bytes;
+    bool only_count;
+    bool has_equal; /* pages that were written to and are as the pool has them */
+};
+
+static enum lmcs_status add_entry(struct gathering *gathering, uint64_t place, uint64_t bytes, const void *data,
+                                  struct lmcs_error *error)
+{
+    gathering->bytes += bytes;
+    if (gathering->only_count)
+        return LMCS_OK;
+    if (!lmcs_grow(&gathering->entries, &gathering->capacity, gathering->count, sizeof *gathering->entries))
+        return lmcs_fail_memory(error);
+    gathering->entries[gathering->count++] = (struct lmcs_journaled){place, bytes, data};
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_pages(void *context, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    struct gathering *gathering = context;
+    struct lmcs_live_body *body = gathering->body;
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t n; status == LMCS_OK && bytes > 0; offset += n, bytes -= n) {
+        n = bytes < RUN_BYTES ? bytes : RUN_BYTES;
+        uint64_t place = lmcs_live_place(body->record, offset, &n);
+        status = add_entry(gathering, place, n, body->data + offset, error);
+    }
+    return status;
+}
+
+static enum lmcs_status add_value(struct gathering *gathering, struct lmcs_live_body *body, uint64_t now_ns,
+                                  struct lmcs_error *error)
+{
+    unsigned char **grown = realloc(gathering->images, (gathering->image_count + 1) * sizeof *grown);
+    if (grown == NULL)
+        return lmcs_fail_memory(error);
+    gathering->images = grown;
+    unsigned char *image = malloc(lmcs_slot_room(body->pending_bytes));
+    if (image == NULL)
+        return lmcs_fail_memory(error);
+    gathering->images[gathering->image_count++] = image;
+    uint64_t place, bytes;
+    lmcs_slot_image(body, body->pending, body->pending_bytes, now_ns, image, &place, &bytes);
+    return add_entry(gathering, place, bytes, image, error);
+}
+
+/* What has lost its name is gone from the pool, but its holders keep what they stored. */
+static bool is_kept(const struct lmcs_live_body *body)
+{
+    return !body->erased || body->handles > 0;
+}
+
+static enum lmcs_status gather(struct gathering *gathering, uint64_t now_ns, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    struct lmcs_live_body *body = gathering->transaction->bodies;
+    for (; status == LMCS_OK && body != NULL; body = body->next_in) {
+        gathering->body = body;
+        if (!is_kept(body))
+            continue;
+        if (body->is_private)
+            status = lmcs_live_private_pages(body, add_pages, gathering, &gathering->has_equal, error);
+        if (status == LMCS_OK && body->pending != NULL)
+            status = add_value(gathering, body, now_ns, error);
+    }
+    return status;
+}
+
+static void free_gathering(struct gathering *gathering)
+{
+    for (size_t i = 0; i < gathering->image_count; i++)
+        free(gathering->images[i]);
+    free(gathering->images);
+    free(gathering->entries);
+}
+
+static size_t list_changes(const struct lmcs_transaction *transaction, struct lmcs_live_change *changes)
+{
+    size_t count = 0;
+    for (const struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in) {
+        if (!body->changed || (body->before == NULL && body->erased))
+            continue;
+        if (changes != NULL)
+            changes[count] = (struct lmcs_live_change){body->before, body->erased ? NULL : body->record};
+        count++;
+    }
+    return count;
+}
+
+/* What was stored where it lies, without a journal: in what is new, and in what was declared. */
+static enum lmcs_status persist_in_place(const struct lmcs_transaction *transaction, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    const struct lmcs_live_body *body = transaction->bodies;
+    for (; status == LMCS_OK && body != NULL; body = body->next_in) {
+        uint64_t bytes = body->record->df.bytes, had = body->before != NULL ? body->before->df.bytes : 0;
+        had = body->is_private ? lmcs_page_up(had) : had & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
+        if (body->changed && !body->erased && bytes > had)
+            status = lmcs_live_persist_range((struct lmcs_live_body *)(uintptr_t)body, had, bytes - had, error);
+    }
+    for (size_t i = 0; status == LMCS_OK && i < transaction->declared_count; i++) {
+        const struct declared *declared = &transaction->declared[i];
+        uint64_t bytes = declared->body->record->df.bytes;
+        bytes = bytes > declared->offset ? bytes - declared->offset : 0;
+        status = lmcs_live_persist_range(declared->body, declared->offset,
+                                         bytes < declared->bytes ? bytes : declared->bytes, error);
+    }
+    return status;
+}
+
+/* Up to the moment; *done: it has been. */
+static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const struct gathering *gathering,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = transaction->pool;
+    size_t count = list_changes(transaction, NULL);
+    bool with_root = count > 0 || (transaction->is_declared && gathering->count > 0);
+    uint64_t sequence = transaction->sequence;
+    struct lmcs_live_change *changes = malloc((count + 1) * sizeof *changes);
+    if (changes == NULL)
+        return lmcs_fail_memory(error);
+    list_changes(transaction, changes);
+    enum lmcs_status status = persist_in_place(transaction, error);
+    if (status == LMCS_OK && gathering->count > 0)
+        status = lmcs_journal_write(pool, gathering->entries, gathering->count, with_root, &sequence, error);
+    if (status == LMCS_OK && with_root)
+        status = lmcs_live_commit_changes(pool, changes, count, sequence, error);
+    if (status == LMCS_OK && gathering->has_equal && gathering->count == 0 && !with_root)
+        status = lmcs_heap_sync(pool->heap, error); /* which the journal and the root do otherwise */
+    free(changes);
+    if (status != LMCS_OK && gathering->count > 0)
+        lmcs_journal_take_back(pool, error);
+    return status;
+}
+
+/* Behind it: what fails now is done when the pool is next opened. */
+static enum lmcs_status complete(struct lmcs_transaction *transaction, const struct gathering *gathering,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = transaction->pool;
+    for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in)
+        if (body->is_private || (transaction->is_declared && body->record->df.form == LMCS_LIVE_TENSOR)) {
+            pthread_mutex_lock(&body->lock);
+            lmcs_cell_stamp(body);
+            pthread_mutex_unlock(&body->lock);
+        }
+    enum lmcs_status status =
+        gathering->count > 0 ? lmcs_journal_finish(pool, gathering->entries, gathering->count, error) : LMCS_OK;
+    if (status == LMCS_OK && transaction->is_declared)
+        status = lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, error);
+    if (status != LMCS_OK) {
+        lmcs_live_break(pool, error);
+        lmcs_error_prefix(error, gathering->count > 0
+                                     ? "the transaction is committed, and is completed when the pool is opened again: "
+                                     : "whether the transaction is committed is known when the pool is opened again: ");
+    }
+    return status;
+}
+
+static void settle_body(struct lmcs_live_body *body, uint64_t now_ns)
+{
+    pthread_mutex_lock(&body->lock);
+    if (body->pending != NULL && is_kept(body))
+        lmcs_slot_switch(body, body->pending_bytes, now_ns);
+    free(body->pending);
+    body->pending = NULL;
+    pthread_mutex_unlock(&body->lock);
+    if (!body->changed)
+        return;
+    uint64_t had = body->before != NULL ? body->before->df.bytes : 0;
+    if (body->record->df.bytes < had)
+        lmcs_live_unmap_tail(body, body->record->df.bytes, had);
+    lmcs_live_give_difference(body->pool, body->before, body->record);
+    body->stored = !body->erased;
+}
+
+static enum lmcs_status commit(struct lmcs_transaction *transaction, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = transaction->pool;
+    struct gathering gathering = {.transaction = transaction};
+    uint64_t now_ns = lmcs_now_ns();
+    enum lmcs_status status = gather(&gathering, now_ns, error);
+    if (status == LMCS_OK && gathering.bytes > transaction->limit_bytes)
+        status = lmcs_fail_full(error, gathering.bytes, transaction->limit_bytes, 0,
+                                "%s: the transaction has written to %llu bytes of pages, and its limit is %llu: abort "
+                                "it, and begin one with a higher limit, or several",
+                                pool->path, (unsigned long long)gathering.bytes,
+                                (unsigned long long)transaction->limit_bytes);
+    if (status == LMCS_OK)
+        status = reach_commit(transaction, &gathering, error);
+    if (status == LMCS_OK)
+        status = complete(transaction, &gathering, error);
+    free_gathering(&gathering);
+    if (status != LMCS_OK)
+        return status;
+    share_again(transaction);
+    for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in)
+        settle_body(body, now_ns);
+    end(transaction);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_transaction_commit(struct lmcs_transaction *transaction, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = transaction->pool;
+    struct lmcs_error local;
+    enum lmcs_status status = lmcs_live_check(pool, true, error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_pool_keep(pool); /* its own open ends with it, and the lock is still needed */
+    pthread_mutex_lock(&pool->live->lock);
+    status = lmcs_live_check(pool, true, &local);
+    if (status == LMCS_OK)
+        status = commit(transaction, &local);
+    pthread_mutex_unlock(&pool->live->lock);
+    (void)!lmcs_pool_close(pool, NULL);
+    if (status != LMCS_OK && error != NULL)
+        *error = local;
+    return status;
+}
+
+enum lmcs_status lmcs_transaction_bytes(struct lmcs_transaction *transaction, uint64_t *bytes, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = transaction->pool;
+    enum lmcs_status status = lmcs_live_check(pool, true, error);
+    if (status != LMCS_OK)
+        return status;
+    struct gathering gathering = {.transaction = transaction, .only_count = true};
+    pthread_mutex_lock(&pool->live->lock);
+    status = gather(&gathering, 0, error);
+    *bytes = gathering.bytes + transaction->undo_at;
+    pthread_mutex_unlock(&pool->live->lock);
+    free_gathering(&gathering);
+    return status;
+}
+
+/* ---- Abort ---- */
+
+static void revert_body(struct lmcs_live_body *body)
+{
+    pthread_mutex_lock(&body->lock);
+    free(body->pending);
+    body->pending = NULL;
+    pthread_mutex_unlock(&body->lock);
+    if (!body->changed)
+        return;
+    uint64_t now = body->record->df.bytes;
+    if (body->before == NULL) {
+        lmcs_live_body_forget_name(body);
+        body->stored = false;
+        return;
+    }
+    lmcs_live_body_unname(body);
+    struct lmcs_live_record *before = body->before;
+    body->before = NULL;
+    struct lmcs_live_record *old = lmcs_live_body_set(body, before);
+    if (now > before->df.bytes)
+        lmcs_live_unmap_tail(body, before->df.bytes, now);
+    lmcs_live_give_difference(body->pool, old, before);
+    free(old);
+    lmcs_live_body_name(body);
+}
+
+static void abort_now(struct lmcs_transaction *transaction)
+{
+    struct lmcs_pool *pool = transaction->pool;
+    struct lmcs_error error; /* there is nobody to tell: whoever writes next is told */
+    if (!atomic_load(&pool->live->is_broken) && transaction->is_declared &&
+        lmcs_undo_roll_back(pool, transaction->sequence, &error) != LMCS_OK)
+        lmcs_live_break(pool, &error);
+    share_again(transaction);
+    /* Names that were taken must be free before those that were given up come back. */
+    for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in)
+        if (body->changed)
+            lmcs_live_body_unname(body);
+    for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in)
+        revert_body(body);
+    end(transaction);
+}
+
+void lmcs_transaction_abort(struct lmcs_transaction *transaction)
+{
+    if (transaction == NULL || lmcs_pool_check(transaction->pool, true, NULL) != LMCS_OK)
+        return;
+    struct lmcs_pool *pool = transaction->pool;
+    lmcs_pool_keep(pool);
+    pthread_mutex_lock(&pool->live->lock);
+    abort_now(transaction);
+    pthread_mutex_unlock(&pool->live->lock);
+    (void)!lmcs_pool_close(pool, NULL);
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * media/pmemobj_log.c - libpmemobj's logs, read without it.
+ *
+ * Opening a pool, libpmemobj applies what it finds in the redo logs of its 1024 lanes, and rolls back what it finds in
+ * their undo logs. It believes their headers and the kinds of their entries before it has looked at any checksum, so a
+ * flipped bit there can hang it, crash it, or have it store anywhere. So they are read here first, and nothing passes
+ * but what a commit of ours can have left behind:
+ *
+ *   undo logs    empty: we have no transactions of libpmemobj's
+ *   redo logs    one log without successors. Entries set, and, or or a word; when the checksum is right, each word is
+ *                our root word or a chunk's header. When it is not right the log was cut short, or is done with, and
+ *                libpmemobj passes it over.
+ *
+ * What is pending is kept, so that the pool can be checked as it will be once the logs are applied.
+ */
+#include "media/pmemobj_log.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "media/layout.h"
+#include "media/media.h"
+#include "media/pmemobj_layout.h"
+
+#define LANES_AT_ONCE 64u
+#define CACHE_LINE    64u
+
+static const struct {
+    uint32_t at; /* in the lane */
+    uint32_t room;
+} logs[LMCS_LANE_LOGS] = {{0, 192}, {256, 640}, {960, 2048}};
+#define UNDO_LOG 2u
+static_assert(960 + sizeof(struct lmcs_log_df) + 2048 == LMCS_LANE_BYTES, "lane layout");
+
+struct lmcs_redo {
+    size_t count;
+    size_t capacity;
+    struct lmcs_log_entry_df entries[]; /* in the order in which they are applied */
+};
+
+static enum lmcs_status fail_log(const struct lmcs_media *media, const char *what, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0,
+                     "%s: libpmemobj's log is damaged (%s), so that nothing can be written; mode r reads what is "
+                     "there: dump it, and restore it into a new pool",
+                     lmcs_media_path(media), what);
+}
+
+/* Fletcher's checksum over words of 32 bits, the log's own checksum taken as zero. */
+static uint64_t checksum_of(const unsigned char *log, uint64_t bytes)
+{
+    uint32_t low = 0, high = 0;
+    for (uint64_t at = 0; at < bytes; at += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, log + at, sizeof word);
+        low += at < sizeof(uint64_t) ? 0 : word;
+        high += low;
+    }
+    return (uint64_t)high << 32 | low;
+}
+
+static bool is_chunk_header(const struct lmcs_media *media, uint64_t place)
+{
+    uint64_t zones = lmcs_media_heap(media) + LMCS_HEAP_HEADER_BYTES;
+    if (place < zones || place >= lmcs_media_bytes(media))
+        return false;
+    uint64_t in_zone = (place - zones) % LMCS_ZONE_BYTES;
+    return in_zone >= LMCS_ZONE_HEADER_BYTES &&
+           in_zone < LMCS_ZONE_HEADER_BYTES + LMCS_ZONE_CHUNKS * sizeof(struct lmcs_chunk_df);
+}
+
+static bool place_is_ours(const struct lmcs_media *media, uint64_t place)
+{
+    return place % sizeof(uint64_t) == 0 &&
+           (place == lmcs_media_superblock(media) + offsetof(struct lmcs_superblock_df, root) ||
+            is_chunk_header(media, place));
+}
+
+static enum lmcs_status add_entries(struct lmcs_redo **redo, const struct lmcs_log_entry_df *entries, size_t count,
+                                    struct lmcs_error *error)
+{
+    size_t had = *redo == NULL ? 0 : (*redo)->count, wanted = had + count;
+    if (*redo == NULL || wanted > (*redo)->capacity) {
+        struct lmcs_redo *grown = realloc(*redo, sizeof *grown + 2 * wanted * sizeof grown->entries[0]);
+        if (grown == NULL)
+            return lmcs_fail_memory(error);
+        grown->capacity = 2 * wanted;
+        *redo = grown;
+    }
+    memcpy((*redo)->entries + had, entries, count * sizeof *entries);
+    (*redo)->count = wanted;
+    return LMCS_OK;
+}
+
+/* The entries of a redo log up to the first that is none. */
+static enum lmcs_status load_entries(const struct lmcs_media *media, const unsigned char *log, uint64_t capacity,
+                                     struct lmcs_redo **redo, struct lmcs_error *error)
+{
+    const unsigned char *data = log + sizeof(struct lmcs_log_df);
+    struct lmcs_log_entry_df entries[640 / sizeof(struct lmcs_log_entry_df)];
+    size_t count = 0;
+    for (uint64_t at = 0; at < capacity; at += sizeof entries[0], count++) {
+        memcpy(&entries[count], data + at, sizeof entries[0]);
+        if (entries[count].place == 0)
+            break;
+        if ((entries[count].place & LMCS_LOG_OPERATION) > LMCS_LOG_OR)
+            return fail_log(media, "an operation that it never has", error);
+    }
+    uint64_t checksum;
+    memcpy(&checksum, log, sizeof checksum);
+    if (count == 0 || checksum != checksum_of(log, sizeof(struct lmcs_log_df) + count * sizeof entries[0]))
+        return LMCS_OK;
+    for (size_t i = 0; i < count; i++)
+        if (!place_is_ours(media, entries[i].place & ~LMCS_LOG_OPERATION))
+            return fail_log(media, "it would change what no commit changes", error);
+    return add_entries(redo, entries, count, error);
+}
+
+static enum lmcs_status load_log(const struct lmcs_media *media, const unsigned char *lane, size_t i,
+                                 struct lmcs_redo **redo, struct lmcs_error *error)
+{
+    const unsigned char *log = lane + logs[i].at;
+    struct lmcs_log_df header;
+    uint64_t first;
+    memcpy(&header, log, sizeof header);
+    memcpy(&first, log + sizeof header, sizeof first);
+    if (header.next != 0 || header.flags != 0 || (header.unused[0] | header.unused[1] | header.unused[2]) != 0)
+        return fail_log(media, "its header", error);
+    if (header.capacity > logs[i].room || header.capacity % CACHE_LINE != 0)
+        return fail_log(media, "its size", error);
+    if (i == UNDO_LOG)
+        return first == 0 ? LMCS_OK : fail_log(media, "an undo log that is not empty", error);
+    return load_entries(media, log, header.capacity, redo, error);
+}
+
+static enum lmcs_status find_lanes(const struct lmcs_media *media, uint64_t *at, uint64_t *count,
+                                   struct lmcs_error *error)
+{
+    uint64_t lanes[2], heap = lmcs_media_heap(media);
+    enum lmcs_status status = lmcs_media_read(media, LMCS_POBJ_LANES, lanes, sizeof lanes, error);
+    if (status != LMCS_OK)
+        return status;
+    if (lanes[0] < LMCS_POBJ_END || lanes[0] >= heap || lanes[0] % CACHE_LINE != 0 || lanes[1] == 0 ||
+        lanes[1] > (heap - lanes[0]) / LMCS_LANE_BYTES)
+        return fail_log(media, "it is not where it should be", error);
+    *at = lanes[0];
+    *count = lanes[1];
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_redo_load(const struct lmcs_media *media, struct lmcs_redo **redo, struct lmcs_error *error)
+{
+    uint64_t at = 0, count = 0;
+    *redo = NULL;
+    enum lmcs_status status = find_lanes(media, &at, &count, error);
+    unsigned char *lanes = status == LMCS_OK ? malloc(LANES_AT_ONCE * LMCS_LANE_BYTES) : NULL;
+    if (status == LMCS_OK && lanes == NULL)
+        status = lmcs_fail_memory(error);
+    for (uint64_t i = 0, n; status == LMCS_OK && i < count; i += n) {
+        n = count - i < LANES_AT_ONCE ? count - i : LANES_AT_ONCE;
+        status = lmcs_media_read(media, at + i * LMCS_LANE_BYTES, lanes, n * LMCS_LANE_BYTES, error);
+        for (size_t k = 0; status == LMCS_OK && k < n * LMCS_LANE_LOGS; k++)
+            status = load_log(media, lanes + k / LMCS_LANE_LOGS * LMCS_LANE_BYTES, k % LMCS_LANE_LOGS, redo, error);
+    }
+    free(lanes);
+    if (status != LMCS_OK) {
+        lmcs_redo_free(*redo);
+        *redo = NULL;
+    }
+    return status;
+}
+
+void lmcs_redo_free(struct lmcs_redo *redo)
+{
+    free(redo);
+}
+
+void lmcs_redo_apply(const struct lmcs_redo *redo, uint64_t offset, void *buffer, uint64_t bytes)
+{
+    unsigned char *copy = buffer;
+    for (size_t i = 0; i < redo->count; i++) {
+        uint64_t place = redo->entries[i].place & ~LMCS_LOG_OPERATION, value = redo->entries[i].value;
+        uint64_t operation = redo->entries[i].place & LMCS_LOG_OPERATION;
+        /* Nobody reads half a word of these. */
+        if (place < offset || place - offset >= bytes || bytes - (place - offset) < sizeof value)
+            continue;
+        uint64_t word;
+        memcpy(&word, copy + (place - offset), sizeof word);
+        word = operation == LMCS_LOG_SET ? value : operation == LMCS_LOG_AND ? word & value : word | value;
+        memcpy(copy + (place - offset), &word, sizeof word);
+    }
+}

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * pool/open.c - opening and closing pools.
+ *
+ * A process has one struct for each pool that it has open for writing; the list of them is the library's only global
+ * state. A new pool is made whole under another name, and then opened like any other.
+ */
+#include "pages/pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/guard.h"
+#include "base/topology.h"
+#include "capture/capture.h"
+#include "compact/compact.h"
+#include "live/live.h"
+#include "media/pmemobj_log.h"
+#include "pages/space.h"
+#include "repair/check.h"
+#include "shelves/drop.h"
+
+#define DEFAULT_WAIT_MS    10000u
+#define WAIT_SLICE_MS      100u
+#define WAIT_NAP_US        1000u
+#define MAX_THREADS        8u
+#define DEFAULT_PART_BYTES ((uint64_t)15 << 30)
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lmcs_pool *registry;
+static pthread_once_t watching = PTHREAD_ONCE_INIT;
+
+uint64_t lmcs_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, struct lmcs_error *error)
+{
+    if (pool->pid != getpid())
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: the pool belongs to the parent process %d: open it anew here",
+                         pool->path, (int)pool->pid);
+    if (to_write && pool->heap == NULL)
+        return lmcs_fail(error, LMCS_READ_ONLY, 0, "%s: the pool is open for reading only", pool->path);
+    return LMCS_OK;
+}
+
+void lmcs_open_options_init(struct lmcs_open_options *options)
+{
+    *options = (struct lmcs_open_options){.wait_ms = UINT32_MAX};
+}
+
+/* ---- Making and ending the struct ---- */
+
+static void free_pool(struct lmcs_pool *pool)
+{
+    if (pool == NULL)
+        return;
+    lmcs_compactor_free(pool);
+    lmcs_live_store_free(pool);
+    lmcs_workers_free(pool->workers);
+    lmcs_space_free(pool->space);
+    lmcs_page_cache_free(pool->cache);
+    lmcs_lease_release(pool->lease);
+    lmcs_media_release(pool->media);
+    lmcs_heap_close(pool->heap); /* last: what is mapped stays in the page cache after a sync that failed */
+    for (struct lmcs_busy_shelf *busy = pool->busy, *next; busy != NULL; busy = next) {
+        next = busy->next;
+        free(busy->name);
+        free(busy);
+    }
+    for (struct lmcs_loaded *loaded = pool->loaded, *next; loaded != NULL; loaded = next) {
+        next = loaded->next;
+        free(loaded);
+    }
+    pthread_rwlock_destroy(&pool->meta);
+    pthread_mutex_destroy(&pool->captures);
+    pthread_cond_destroy(&pool->captures_changed);
+    free(pool->avail);
+    free(pool->slabs);
+    free(pool->path);
+    free(pool);
+}
+
+static void init_meta_lock(pthread_rwlock_t *lock)
+{
+    /* Writers first: a stream of readers must not keep a commit waiting. */
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(lock, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
+}
+
+static uint32_t choose_threads(uint32_t wanted)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        online = CPU_COUNT(&set);
+    uint32_t threads = wanted != 0 ? wanted : online < 1 ? 1 : (uint32_t)online;
+    return wanted == 0 && threads > MAX_THREADS ? MAX_THREADS : threads > 256 ? 256 : threads;
+}
+
+/* Tests lower the size at which a payload is cut into parts. */
+static uint64_t choose_part_bytes(void)
+{
+    const char *text = getenv("LMCS_TEST_PART_BYTES");
+    uint64_t bytes = text != NULL ? strtoull(text, NULL, 10) : 0;
+    return bytes >= 2 * LMC_BLOCK_BYTES && bytes % LMC_BLOCK_BYTES == 0 && bytes < DEFAULT_PART_BYTES
+               ? bytes
+               : DEFAULT_PART_BYTES;
+}
+
+static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_options *options, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL || (pool->path = strdup(path)) == NULL) {
+        free(pool);
+        lmcs_fail_memory(error);
+        return NULL;
+    }
+    pool->opens = 1;
+    pool->pid = getpid();
+    pool->flags = options->flags;
+    pool->thread_count = choose_threads(options->threads);
+    pool->part_bytes = choose_part_bytes();
+    init_meta_lock(&pool->meta);
+    pthread_mutex_init(&pool->captures, NULL);
+    pthread_cond_init(&pool->captures_changed, NULL);
+    atomic_init(&pool->copying, 0);
+    return pool;
+}
+
+/* What reading metadata needs: the bytes, leases, a cache. */
+static enum lmcs_status attach(struct lmcs_pool *pool, enum lmcs_status opened, struct lmcs_error *error)
+{
+    enum lmcs_status status = opened;
+    if (status == LMCS_OK)
+        status = lmcs_lease_new(pool->media, &pool->lease, error);
+    if (status == LMCS_OK)
+        status = lmcs_page_cache_new(&pool->cache, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_store_new(pool, error);
+    return status;
+}
+
+/* ---- Creation ---- */
+
+/* A sparse file costs nothing for its size: large enough that a limit can be raised, or a disk grow, manyfold. */
+static uint64_t virtual_bytes(const char *path, uint64_t limit)
+{
+    const uint64_t least = (uint64_t)16 << 30, most = (uint64_t)8 << 40;
+    char folder[4096];
+    struct statvfs fs;
+    uint64_t budget = limit;
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL)
+        slash[slash == folder] = '\0';
+    if (limit == 0 && statvfs(slash != NULL ? folder : ".", &fs) == 0)
+        budget = (uint64_t)fs.f_blocks * fs.f_frsize / 2;
+    uint64_t bytes = least;
+    while (bytes < most && bytes / 8 < budget)
+        bytes *= 2;
+    return bytes;
+}
+
+static void fill_superblock(struct lmcs_superblock_df *super)
+{
+    memset(super, 0, sizeof *super);
+    memcpy(super->magic, LMCS_SUPERBLOCK_MAGIC, sizeof super->magic);
+    super->version = LMCS_FORMAT_VERSION;
+    super->created_ns = lmcs_now_ns();
+    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || read(fd, super->uuid, sizeof super->uuid) != (ssize_t)sizeof super->uuid) {
+        struct lmc_hash hash = lmc_hash128(&super->created_ns, sizeof super->created_ns);
+        memcpy(super->uuid, &hash, sizeof super->uuid);
+    }
+    if (fd >= 0)
+        close(fd);
+    super->check = lmc_hash64(super, offsetof(struct lmcs_superblock_df, check), 0);
+}
+
+static enum lmcs_status write_first_root(struct lmcs_pool *pool, uint64_t limit, struct lmcs_error *error)
+{
+    struct lmcs_superblock_df super;
+    uint64_t at;
+    fill_superblock(&super);
+    enum lmcs_status status = lmcs_heap_superblock(pool->heap, &at, error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_write(pool->heap, at, &super, sizeof super, error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_sync(pool->heap, error);
+    if (status == LMCS_OK)
+        status = attach(pool, lmcs_media_open(lmcs_heap_path(pool->heap), &pool->media, error), error);
+    return status == LMCS_OK ? lmcs_root_create(pool, limit, error) : status;
+}
+
+static enum lmcs_status create(const char *path, const struct lmcs_open_options *options, struct lmcs_error *error)
+{
+    if (options->limit_bytes != 0 && options->limit_bytes < LMCS_MIN_POOL_BYTES)
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: a pool needs at least %llu bytes, the limit is %llu", path,
+                         (unsigned long long)LMCS_MIN_POOL_BYTES, (unsigned long long)options->limit_bytes);
+    struct lmcs_pool *pool = new_pool(path, options, error);
+    if (pool == NULL)
+        return LMCS_NO_MEMORY;
+    enum lmcs_status status = lmcs_heap_create(path, virtual_bytes(path, options->limit_bytes), &pool->heap, error);
+    if (status == LMCS_OK)
+        status = write_first_root(pool, options->limit_bytes, error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_show(pool->heap, error);
+    free_pool(pool);
+    return status;
+}
+
+/* ---- Opening ---- */
+
+static enum lmcs_status check_place(const char *path, uint32_t flags, int *node, struct lmcs_error *error)
+{
+    struct lmcs_topology topology;
+    lmcs_topology_detect(path, &topology);
+    *node = topology.numa_node;
+    if (topology.is_network && (flags & LMCS_FORCE_NETWORK) == 0)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                         "%s: lies on %s, where locks and mappings may lie: use a local file system, or force it", path,
+                         topology.file_system);
+    return LMCS_OK;
+}
+
+static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
+    if (status == LMCS_OK)
+        status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    pool->root = txn.root;
+    pool->epoch = txn.root.epoch;
+    lmcs_txn_end(&txn);
+    return LMCS_OK;
+}
+
+/* libpmemobj is told of nothing that is not a pool of ours, nor of one that would lead it astray. */
+static enum lmcs_status look_before_opening(void *context, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = context;
+    struct lmcs_root_df root;
+    struct lmcs_redo *redo = NULL;
+    enum lmcs_status status = lmcs_root_read(pool, &root, error);
+    if (status == LMCS_OK)
+        status = lmcs_redo_load(pool->media, &redo, error);
+    if (status == LMCS_OK) {
+        lmcs_media_foresee(pool->media, redo);
+        status = lmcs_root_read(pool, &root, error); /* the one that there will be */
+        if (status == LMCS_OK)
+            status = lmcs_check_heap(pool, error);
+        if (status == LMCS_OK)
+            status = lmcs_live_store_look(pool, &root, error);
+        lmcs_media_foresee(pool->media, NULL);
+        lmcs_redo_free(redo);
+    }
+    pool->superblock.check = 0;
+    return status;
+}
+
+/*
+ * libpmemobj writes a root word to one replica after the other, and when it is alone in its log without that: a power
+ * failure between the two leaves replicas with different roots. The first one's is what everybody has seen since.
+ */
+static enum lmcs_status align_replicas(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    uint64_t word_at = lmcs_media_superblock(pool->media) + offsetof(struct lmcs_superblock_df, root);
+    return lmcs_media_replicas(pool->media) == 0
+               ? LMCS_OK
+               : lmcs_heap_publish(pool->heap, NULL, 0, word_at, lmcs_root_word(pool->root.self), error);
+}
+
+static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint32_t wait_ms, struct lmcs_error *error)
+{
+    enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_open(pool->media, wait_ms, look_before_opening, pool, &pool->heap, error);
+    /* What is saved in a file without a name is lost. As if it were in use: who waits finds what is there now. */
+    if (status == LMCS_OK && !lmcs_media_is_in_place(pool->media))
+        status = lmcs_fail(error, LMCS_IN_USE, 0, "%s: was replaced or removed while it was opened; open it again",
+                           pool->path);
+    if (status == LMCS_OK)
+        status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
+    if (status == LMCS_OK)
+        status = lmcs_root_read(pool, &pool->root, error);
+    if (status == LMCS_OK)
+        pool->epoch = pool->root.epoch;
+    if (status == LMCS_OK)
+        status = lmcs_check_heap(pool, error);
+    if (status == LMCS_OK)
+        status = align_replicas(pool, error);
+    if (status == LMCS_OK)
+        status = lmcs_space_load(pool, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_store_load(pool, error);
+    if (status == LMCS_OK)
+        status = lmcs_archive_drop_staging(pool, error);
+    if (status == LMCS_OK)
+        status = lmcs_compactor_new(pool, error);
+    pool->writable = status == LMCS_OK;
+    return status;
+}
+
+enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_open_options options;
+    bool busy;
+    lmcs_open_options_init(&options);
+    struct lmcs_pool *looking = new_pool(pool->path, &options, error);
+    if (looking == NULL)
+        return LMCS_NO_MEMORY;
+    enum lmcs_status status = attach(looking, lmcs_media_open_again(pool->media, &looking->media, error), error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_look_first(lmcs_media_lock_fd(looking->media), look_before_opening, looking, &busy, error);
+    free_pool(looking);
+    return status;
+}
+
+/* The pool, if this process has it open for writing. */
+static struct lmcs_pool *find_open(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return NULL;
+    struct lmcs_pool *pool = registry;
+    while (pool != NULL && (pool->pid != getpid() || pool->device != st.st_dev || pool->inode != st.st_ino))
+        pool = pool->next;
+    return pool;
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&registry_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&registry_lock);
+}
+
+/*
+ * A fork waits for a pool to be made, opened or closed by another thread, all of which is under this lock: the child
+ * would find it taken for ever, and libpmemobj's own locks, too. The lock of live variables' mappings comes after it,
+ * so its handler must be there before: those that come last are called first.
+ */
+static void watch_forks(void)
+{
+    (void)lmcs_live_forks();
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+/* In a forked child: nothing new is mapped where its parent's pools were. */
+static void keep_parents_places(void)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (const struct lmcs_pool *pool = registry; pool != NULL; pool = pool->next)
+        if (pool->pid != getpid() && pool->heap != NULL)
+            lmcs_heap_keep_place(pool->heap);
+    pthread_mutex_unlock(&registry_lock);
+}
+
+static void enter_registry(struct lmcs_pool *pool)
+{
+    struct stat st;
+    if (fstat(lmcs_media_fd(pool->media), &st) == 0) {
+        pool->device = st.st_dev;
+        pool->inode = st.st_ino;
+    }
+    pool->next = registry;
+    registry = pool;
+}
+
+/* Whether there is nothing yet where a pool is asked for: no file, a poolset without its parts, a blank device. */
+static bool is_absent(const char *path)
+{
+    struct lmcs_media *media;
+    struct lmcs_error error;
+    enum lmcs_status status = lmcs_media_open(path, &media, &error);
+    if (status == LMCS_OK)
+        lmcs_media_release(media);
+    return status == LMCS_NOT_FOUND || (status == LMCS_DAMAGED && lmcs_media_is_blank_device(path));
+}
+
+static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, const struct lmcs_open_options *options,
+                                  uint32_t wait_ms, int node, struct lmcs_pool **pool, struct lmcs_error *error)
+{
+    pthread_mutex_lock(&registry_lock);
+    struct lmcs_pool *found = find_open(path);
+    enum lmcs_status status = LMCS_OK;
+    if (found != NULL && mode == LMCS_OPEN_CREATE)
+        status = lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", path);
+    else if (found != NULL)
+        found->opens++;
+    if (found != NULL && status == LMCS_OK)
+        *pool = found;
+    if (found == NULL) {
+        struct lmcs_pool *p = new_pool(path, options, error);
+        if (p != NULL)
+            p->numa_node = node;
+        status = p == NULL                ? LMCS_NO_MEMORY
+                 : mode == LMCS_OPEN_READ ? open_for_reading(p, node, error)
+                                          : open_for_writing(p, node, wait_ms, error);
+        if (status != LMCS_OK) {
+            free_pool(p);
+        } else {
+            if (p->writable)
+                enter_registry(p);
+            *pool = p;
+        }
+    }
+    pthread_mutex_unlock(&registry_lock);
+    return status;
+}
+
+/*
+ * The registry's lock is held for a slice of the wait at a time: another thread may be about to open the same pool, or
+ * to fork. The nap lets it have the lock.
+ */
+static enum lmcs_status open_patiently(const char *path, enum lmcs_open_mode mode,
+                                       const struct lmcs_open_options *options, int node, struct lmcs_pool **pool,
+                                       struct lmcs_error *error)
+{
+    uint32_t left = options->wait_ms == UINT32_MAX ? DEFAULT_WAIT_MS : options->wait_ms;
+    for (;;) {
+        uint32_t slice = left < WAIT_SLICE_MS ? left : WAIT_SLICE_MS;
+        enum lmcs_status status = open_once(path, mode, options, slice, node, pool, error);
+        left -= slice;
+        if (status != LMCS_IN_USE || left == 0)
+            return status;
+        usleep(WAIT_NAP_US);
+    }
+}
+
+enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, const struct lmcs_open_options *options,
+                                struct lmcs_pool **pool, struct lmcs_error *error)
+{
+    struct lmcs_open_options defaults;
+    struct lmcs_error local;
+    int node;
+    lmcs_open_options_init(&defaults);
+    if (options == NULL)
+        options = &defaults;
+    if (error == NULL)
+        error = &local;
+    if (path == NULL || *path == '\0' || strlen(path) >= 4096)
+        return lmcs_fail(error, LMCS_INVALID, 0, "the pool's path is empty or too long");
+    lmcs_guard_install();
+    pthread_once(&watching, watch_forks);
+    keep_parents_places();
+    enum lmcs_status status = check_place(path, options->flags, &node, error);
+    if (status != LMCS_OK)
+        return status;
+    struct stat st;
+    bool exists = lstat(path, &st) == 0;
+    if (exists && S_ISLNK(st.st_mode))
+        exists = stat(path, &st) == 0;
+    bool absent = !exists || ((mode == LMCS_OPEN_OR_CREATE || mode == LMCS_OPEN_CREATE) && is_absent(path));
+    if (mode == LMCS_OPEN_CREATE && !absent)
+        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", path);
+    if (absent && (mode == LMCS_OPEN_CREATE || mode == LMCS_OPEN_OR_CREATE)) {
+        pthread_mutex_lock(&registry_lock);
+        status = create(path, options, error);
+        pthread_mutex_unlock(&registry_lock);
+        if (status != LMCS_OK && !(status == LMCS_EXISTS && mode == LMCS_OPEN_OR_CREATE))
+            return status;
+        mode = LMCS_OPEN_OR_CREATE;
+    }
+    return open_patiently(path, mode, options, node, pool, error);
+}
+
+/* ---- Closing ---- */
+
+void lmcs_pool_keep(struct lmcs_pool *pool)
+{
+    pthread_mutex_lock(&registry_lock);
+    pool->opens++;
+    pthread_mutex_unlock(&registry_lock);
+}
+
+/* Waits for asynchronous captures, and collects the failure of one that nobody was told of. */
+static enum lmcs_status settle_captures(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    pthread_mutex_lock(&pool->captures);
+    for (struct lmcs_busy_shelf *busy = pool->busy; busy != NULL; busy = busy->next) {
+        while (busy->busy && !busy->has_owner)
+            pthread_cond_wait(&pool->captures_changed, &pool->captures);
+        if (busy->untold != 0 && status == LMCS_OK) {
+            status = busy->failure.status;
+            if (error != NULL)
+                *error = busy->failure;
+            lmcs_error_prefix(error, "a snapshot of shelf \"%.100s\" was not saved: ", busy->name);
+        }
+    }
+    pthread_mutex_unlock(&pool->captures);
+    return status;
+}
+
+enum lmcs_status lmcs_pool_close(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    if (pool == NULL || pool->pid != getpid())
+        return LMCS_OK; /* a child's copy: its locks may be held for ever, its threads are not here */
+    pthread_mutex_lock(&registry_lock);
+    bool last = pool->opens == 1;
+    pool->opens -= !last;
+    pthread_mutex_unlock(&registry_lock);
+    if (!last)
+        return LMCS_OK;
+    /* This open counts until captures are settled: another thread may open the pool again meanwhile. */
+    enum lmcs_status status = pool->heap != NULL ? settle_captures(pool, error) : LMCS_OK;
+    pthread_mutex_lock(&registry_lock);
+    if (--pool->opens > 0) {
+        pthread_mutex_unlock(&registry_lock);
+        return status;
+    }
+    for (struct lmcs_pool **at = &registry; *at != NULL; at = &(*at)->next)
+        if (*at == pool) {
+            *at = pool->next;
+            break;
+        }
+    free_pool(pool);
+    pthread_mutex_unlock(&registry_lock);
+    return status;
+}

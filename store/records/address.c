@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * records/address.c - what stands behind the @ of an address, and the snapshot or snapshots that it means.
+ *
+ * lmcstore.h has the grammar. Whatever takes an address, in C, in Python or on the command line, comes here: a number,
+ * a tag, a step or a time is one look into an index, however long the history is.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "pages/pool.h"
+#include "pages/tree.h"
+#include "records/content.h"
+#include "records/shelf.h"
+
+#define SECOND_NS  ((uint64_t)1000000000)
+#define NAMES_TOLD 5u /* tags, when one is asked for that isn't there */
+
+static bool all_digits(const char *text)
+{
+    return *text != '\0' && strspn(text, "0123456789") == strlen(text);
+}
+
+/* ---- Failures ---- */
+
+static enum lmcs_status fail_address(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *which,
+                                     const char *why, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%s%s", txn->pool->path, shelf->name, which,
+                     why);
+}
+
+struct tags_told {
+    char sentence[400];
+    unsigned count;
+};
+
+static bool tell_tag(void *context, const char *tag)
+{
+    struct tags_told *told = context;
+    size_t used = strlen(told->sentence);
+    if (!lmcs_name_is_sound(tag))
+        return true;
+    snprintf(told->sentence + used, sizeof told->sentence - used, "%s\"%.60s\"", told->count == 0 ? "" : ", ", tag);
+    return ++told->count < NAMES_TOLD;
+}
+
+/* Why there is no snapshot of a name: what names there are. */
+static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, const char *name,
+                                  struct lmcs_error *error)
+{
+    struct tags_told told = {"", 0};
+    char why[500] = "";
+    uint64_t tags = lmcs_shelf_tree(shelf, LMCS_TREE_TAGS)->count;
+    if (shelf->df.latest == 0)
+        return fail_address(txn, shelf, which, ": the shelf is empty", error);
+    if (*name == '{')
+        snprintf(why, sizeof why, ": all its snapshots were taken later");
+    else if (all_digits(name))
+        snprintf(why, sizeof why, "; the newest is %llu", (unsigned long long)shelf->df.latest);
+    else if (lmcs_tags_each(txn, shelf, tell_tag, &told, NULL) == LMCS_OK && told.count > 0)
+        snprintf(why, sizeof why, "; its tags are %s%s", told.sentence, tags > told.count ? ", and more" : "");
+    else
+        snprintf(why, sizeof why, "; it has no tags");
+    return fail_address(txn, shelf, which, why, error);
+}
+
+/* One that could not name a snapshot, whatever there is. */
+static enum lmcs_status fail_spelling(const char *which, const char *why, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_INVALID, 0, "\"%.64s\" is no address of a snapshot: %s", which, why);
+}
+
+/* ---- Times ---- */
+
+/* Reads `digits` digits. */
+static bool take_number(const char **text, unsigned digits, int *value)
+{
+    *value = 0;
+    for (unsigned i = 0; i < digits; i++, ++*text) {
+        if (**text < '0' || **text > '9')
+            return false;
+        *value = *value * 10 + (**text - '0');
+    }
+    return true;
+}
+
+static bool take(const char **text, char character)
+{
+    bool is_there = **text == character;
+    *text += is_there;
+    return is_there;
+}
+
+/* "Z", "+02:00", "-0130" or nothing, which is UTC. */
+static bool take_zone(const char **text, int *seconds)
+{
+    int hours, minutes = 0, sign = **text == '-' ? -1 : 1;
+    *seconds = 0;
+    while (take(text, ' '))
+        ;
+    if (**text == '\0' || take(text, 'Z'))
+        return true;
+    if (!take(text, '+') && !take(text, '-'))
+        return false;
+    if (!take_number(text, 2, &hours))
+        return false;
+    take(text, ':');
+    if (**text != '\0' && !take_number(text, 2, &minutes))
+        return false;
+    *seconds = sign * (hours * 3600 + minutes * 60);
+    return hours <= 14 && minutes < 60;
+}
+
+/* "2026-11-20", "2026-11-20 13:00", "2026-11-20T13:00:30Z": the last nanosecond of what is named. */
+static bool parse_date(const char *text, uint64_t *ns)
+{
+    struct tm when = {.tm_isdst = 0};
+    int zone = 0;
+    time_t span = 86400;
+    if (!take_number(&text, 4, &when.tm_year) || !take(&text, '-') || !take_number(&text, 2, &when.tm_mon) ||
+        !take(&text, '-') || !take_number(&text, 2, &when.tm_mday))
+        return false;
+    if ((*text == 'T' || *text == ' ') && text[1] >= '0' && text[1] <= '9') {
+        text++;
+        if (!take_number(&text, 2, &when.tm_hour) || !take(&text, ':') || !take_number(&text, 2, &when.tm_min))
+            return false;
+        span = 60;
+        if (take(&text, ':')) {
+            span = 1;
+            if (!take_number(&text, 2, &when.tm_sec))
+                return false;
+        }
+    }
+    struct tm asked = when;
+    if (!take_zone(&text, &zone) || *text != '\0' || when.tm_mon < 1 || when.tm_mon > 12 || when.tm_hour > 23 ||
+        when.tm_min > 59 || when.tm_sec > 59)
+        return false;
+    when.tm_mon--;
+    when.tm_year -= 1900;
+    time_t seconds = timegm(&when);
+    /* timegm makes March out of the 30th of February. */
+    if (seconds < 0 || when.tm_mday != asked.tm_mday || seconds + span - zone < 0)
+        return false;
+    if (__builtin_mul_overflow((uint64_t)(seconds + span - zone), SECOND_NS, ns))
+        *ns = 0; /* a time so far away that it comes after all others */
+    --*ns;
+    return true;
+}
+
+static uint64_t unit_seconds(const char *unit)
+{
+    static const struct {
+        const char *name;
+        uint64_t seconds;
+    } units[] = {{"second", 1}, {"minute", 60}, {"hour", 3600}, {"day", 86400}, {"week", 604800},
+                 {"s", 1},      {"min", 60},    {"h", 3600},    {"d", 86400},   {"w", 604800}};
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        size_t length = strlen(units[i].name);
+        if (strncmp(unit, units[i].name, length) == 0 &&
+            (unit[length] == '\0' || (length >= 3 && strcmp(unit + length, "s") == 0)))
+            return units[i].seconds;
+    }
+    return 0;
+}
+
+/* "2 hours ago", "90 min ago", "yesterday", "now". */
+static bool parse_ago(const char *text, uint64_t *ns)
+{
+    char unit[16], tail[8];
+    unsigned long long count;
+    uint64_t back, now = lmcs_now_ns();
+    int end = 0;
+    if (strcmp(text, "now") == 0 || strcmp(text, "yesterday") == 0) {
+        *ns = *text == 'n' ? now : now - 86400 * SECOND_NS;
+        return true;
+    }
+    if (*text < '0' || *text > '9' || sscanf(text, "%18llu %15[a-z] %7[a-z]%n", &count, unit, tail, &end) != 3 ||
+        text[end] != '\0' || strcmp(tail, "ago") != 0)
+        return false;
+    if (unit_seconds(unit) == 0)
+        return false;
+    bool before_all = __builtin_mul_overflow(count, unit_seconds(unit) * SECOND_NS, &back) || back > now;
+    *ns = before_all ? 0 : now - back;
+    return true;
+}
+
+/* "{...}": the newest snapshot that was taken no later. */
+static enum lmcs_status resolve_time(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, uint64_t *number,
+                                     struct lmcs_error *error)
+{
+    char time[64];
+    size_t length = strlen(text);
+    struct lmcs_key_df key;
+    uint64_t ns = 0;
+    bool found, is_time = length > 2 && length - 2 < sizeof time && text[length - 1] == '}';
+    if (is_time) {
+        memcpy(time, text + 1, length - 2);
+        time[length - 2] = '\0';
+        is_time = parse_date(time, &ns) || parse_ago(time, &ns);
+    }
+    if (!is_time)
+        return fail_spelling(text,
+                             "a time is {2 hours ago}, {yesterday}, {2026-11-20} or {2026-11-20 13:00}, in UTC unless "
+                             "an offset such as +02:00 follows",
+                             error);
+    enum lmcs_status status = lmcs_tree_before(txn, LMCS_TREE_TIMES, lmcs_shelf_tree(shelf, LMCS_TREE_TIMES),
+                                               (struct lmcs_key_df){ns, UINT64_MAX}, &key, &found, error);
+    *number = status == LMCS_OK && found ? key.low : 0;
+    return status;
+}
+
+/* ---- Points ---- */
+
+static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, uint64_t *number,
+                                     struct lmcs_error *error)
+{
+    if (!all_digits(text + (*text == '-')))
+        return fail_spelling(text, "after step: stands a whole number", error);
+    errno = 0;
+    long long step = strtoll(text, NULL, 10);
+    *number = 0;
+    if (errno == ERANGE || step == LMCS_NO_STEP)
+        return LMCS_OK;
+    struct lmcs_key_df key;
+    bool found;
+    enum lmcs_status status =
+        lmcs_tree_before(txn, LMCS_TREE_STEPS, lmcs_shelf_tree(shelf, LMCS_TREE_STEPS),
+                         (struct lmcs_key_df){lmcs_step_key(step), UINT64_MAX}, &key, &found, error);
+    if (status == LMCS_OK && found && key.high == lmcs_step_key(step))
+        *number = key.low;
+    return status;
+}
+
+/* What stands before any "~". */
+static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
+                                      uint64_t *number, struct lmcs_error *error)
+{
+    *number = 0;
+    if (strcmp(name, "latest") == 0 || *name == '\0') {
+        *number = shelf->df.latest;
+        return LMCS_OK;
+    }
+    if (*name == '{')
+        return resolve_time(txn, shelf, name, number, error);
+    if (strncmp(name, "step:", 5) == 0)
+        return resolve_step(txn, shelf, name + 5, number, error);
+    struct lmcs_record record;
+    bool found;
+    enum lmcs_status status = LMCS_OK;
+    if (!all_digits(name)) {
+        status = lmcs_tag_check(name, error);
+        return status == LMCS_OK ? lmcs_tag_find(txn, shelf, name, number, error) : status;
+    }
+    uint64_t wanted = strlen(name) < 20 ? strtoull(name, NULL, 10) : 0;
+    status = lmcs_record_get(txn, shelf, wanted, &record, &found, error);
+    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
+        *number = wanted;
+    return status;
+}
+
+/* So many committed snapshots before. 0: there are not so many. */
+static enum lmcs_status go_back(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t back, uint64_t *number,
+                                struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK && back > 0) {
+        struct lmcs_record record;
+        bool found;
+        status = lmcs_record_before(txn, shelf, *number, number, error);
+        if (status != LMCS_OK || *number == 0)
+            return status;
+        status = lmcs_record_get(txn, shelf, *number, &record, &found, error);
+        back -= status == LMCS_OK && record.df.state == LMCS_SNAPSHOT_COMMITTED;
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
+                                    struct lmcs_error *error)
+{
+    char name[LMCS_MAX_NAME + 1];
+    if (which == NULL || *which == '\0')
+        which = "latest";
+    if (strstr(which, "..") != NULL)
+        return fail_spelling(which, "it is a range, and one snapshot is wanted", error);
+    size_t length = strcspn(which, "~");
+    const char *digits = which[length] == '\0' ? "" : which + length + 1;
+    if (length > LMCS_MAX_NAME)
+        return fail_spelling(which, "it is too long", error);
+    if (*digits != '\0' && !all_digits(digits))
+        return fail_spelling(which, "after ~ stands how many to go back", error);
+    memcpy(name, which, length);
+    name[length] = '\0';
+    enum lmcs_status status = resolve_point(txn, shelf, name, number, error);
+    if (status != LMCS_OK)
+        return status;
+    if (*number == 0)
+        return fail_name(txn, shelf, which, name, error);
+    if (which[length] == '\0')
+        return LMCS_OK;
+    status = go_back(txn, shelf,
+                     *digits == '\0'       ? 1
+                     : strlen(digits) < 19 ? strtoull(digits, NULL, 10)
+                                           : UINT64_MAX,
+                     number, error);
+    return status == LMCS_OK && *number == 0
+               ? fail_address(txn, shelf, which, ": there are not so many before it", error)
+               : status;
+}
+
+/* ---- Ranges ---- */
+
+/* The oldest committed snapshot; 0: none. */
+static enum lmcs_status find_first(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t *number,
+                                   struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_record_after(txn, shelf, 0, number, error);
+    if (status == LMCS_OK && *number > shelf->df.latest) /* it is prepared, and alone */
+        *number = 0;
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *range,
+                                          uint64_t *first, uint64_t *last, struct lmcs_error *error)
+{
+    char from[LMCS_MAX_NAME + 32];
+    const char *dots = range == NULL ? NULL : strstr(range, "..");
+    enum lmcs_status status;
+    if (dots == NULL) {
+        status = lmcs_shelf_resolve(txn, shelf, range, first, error);
+        *last = *first;
+        return status;
+    }
+    size_t length = (size_t)(dots - range);
+    if (length >= sizeof from)
+        return fail_spelling(range, "it is too long", error);
+    memcpy(from, range, length);
+    from[length] = '\0';
+    status = length > 0 ? lmcs_shelf_resolve(txn, shelf, from, first, error) : find_first(txn, shelf, first, error);
+    if (status == LMCS_OK && *first == 0)
+        status = fail_address(txn, shelf, range, ": the shelf is empty", error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_resolve(txn, shelf, dots + 2, last, error);
+    if (status == LMCS_OK && *first > *last)
+        return lmcs_fail(error, LMCS_INVALID, 0, "the range \"%.64s\" is empty: it goes from %s@%llu back to %llu",
+                         range, shelf->name, (unsigned long long)*first, (unsigned long long)*last);
+    return status;
+}

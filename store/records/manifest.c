@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * records/manifest.c - what neighbouring snapshots of a shelf share, and what is one snapshot's alone.
+ *
+ * A shelf's manifests form a line: each was made from the newest before it by copying pages on write. So a page or an
+ * entry lives in a contiguous stretch of snapshots, and no counts are needed to know when it dies: a page of snapshot
+ * S is in the older neighbour P exactly when it was written no later than P, and in the newer neighbour N exactly
+ * when a walk of N meets it. The walk of N stops at every page that is no newer than S, so all of this costs what
+ * changed between neighbours, not what they have. (A similar reasoning by birth times frees blocks in ZFS.)
+ */
+#include "records/manifest.h"
+
+#include <stdlib.h>
+
+#include "pages/pool.h"
+#include "pages/tree.h"
+
+struct page_set {
+    uint64_t *offsets; /* open addressing; power of two */
+    size_t count;
+    size_t capacity;
+};
+
+static bool set_has(const struct page_set *set, uint64_t offset)
+{
+    if (set->capacity == 0)
+        return false;
+    size_t i = (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 20) & (set->capacity - 1);
+    while (set->offsets[i] != 0 && set->offsets[i] != offset)
+        i = (i + 1) & (set->capacity - 1);
+    return set->offsets[i] == offset;
+}
+
+static bool set_add(struct page_set *set, uint64_t offset)
+{
+    if ((set->count + 1) * 2 > set->capacity) {
+        struct page_set wider = {.capacity = set->capacity == 0 ? 64 : set->capacity * 2};
+        wider.offsets = calloc(wider.capacity, sizeof *wider.offsets);
+        if (wider.offsets == NULL)
+            return false;
+        for (size_t i = 0; i < set->capacity; i++)
+            if (set->offsets[i] != 0)
+                set_add(&wider, set->offsets[i]);
+        free(set->offsets);
+        *set = wider;
+    }
+    size_t i = (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 20) & (set->capacity - 1);
+    while (set->offsets[i] != 0 && set->offsets[i] != offset)
+        i = (i + 1) & (set->capacity - 1);
+    if (set->offsets[i] == 0) {
+        set->offsets[i] = offset;
+        set->count++;
+    }
+    return true;
+}
+
+struct walk {
+    struct lmcs_txn *txn;
+    const struct lmcs_snapshot_df *of;
+    const struct lmcs_snapshot_df *older;
+    const struct lmcs_snapshot_df *newer;
+    struct page_set in_newer;
+    bool free_pages;
+    enum lmcs_status (*visit)(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
+                              uint64_t successor, struct lmcs_error *error);
+    void *context;
+    struct lmcs_error *error;
+};
+
+static enum lmcs_status read_node(struct walk *walk, const struct lmcs_ref_df *ref, int level,
+                                  const struct lmcs_bounds *bounds, void *buffer, const struct lmcs_node_df **node)
+{
+    enum lmcs_status status = lmcs_page_read(walk->txn, ref, LMCS_TREE_MANIFEST, buffer, node, walk->error);
+    if (status == LMCS_OK && level >= 0 && (*node)->level != level)
+        return lmcs_fail(walk->error, LMCS_DAMAGED, 0, "%s: damaged metadata: a manifest's levels don't match",
+                         walk->txn->pool->path);
+    if (status == LMCS_OK && !lmcs_node_in_bounds(*node, bounds))
+        return lmcs_fail(walk->error, LMCS_DAMAGED, 0, "%s: damaged metadata: a manifest's keys don't ascend",
+                         walk->txn->pool->path);
+    return status;
+}
+
+/* Collects the pages of the newer snapshot that are old enough to be in `of` too, without looking below them. */
+static enum lmcs_status collect_newer(struct walk *walk, struct lmcs_ref_df ref, int level,
+                                      const struct lmcs_bounds *bounds)
+{
+    _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
+    const struct lmcs_node_df *node;
+    enum lmcs_status status = read_node(walk, &ref, level, bounds, buffer, &node);
+    if (status != LMCS_OK)
+        return status;
+    if (node->epoch <= walk->of->epoch)
+        return set_add(&walk->in_newer, ref.offset) ? LMCS_OK : lmcs_fail_memory(walk->error);
+    for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++) {
+        struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
+        status = collect_newer(walk, lmcs_node_child(node, i), node->level - 1, &inner);
+    }
+    return status;
+}
+
+static enum lmcs_status visit_entry(struct walk *walk, const struct lmcs_node_df *node, size_t i)
+{
+    struct lmcs_key_df key = lmcs_node_key(node, i);
+    struct lmcs_manifest_df entry, after = {0, 0};
+    if (node->slots[i].value_bytes != sizeof entry)
+        return lmcs_fail(walk->error, LMCS_DAMAGED, 0, "%s: damaged metadata: an entry of a manifest",
+                         walk->txn->pool->path);
+    __builtin_memcpy(&entry, lmcs_node_value(node, i), sizeof entry);
+    if (walk->older != NULL && entry.birth <= walk->older->number)
+        return LMCS_OK;
+    if (walk->newer != NULL) {
+        struct lmcs_root_tree_df tree = {.ref = walk->newer->manifest, .count = walk->newer->entry_count};
+        bool found;
+        enum lmcs_status status = lmcs_tree_get(walk->txn, LMCS_TREE_MANIFEST, &tree, key, &after, sizeof after,
+                                                sizeof after, NULL, &found, walk->error);
+        if (status != LMCS_OK)
+            return status;
+        if (found && after.birth == entry.birth && after.content == entry.content)
+            return LMCS_OK;
+    }
+    return walk->visit(walk->context, key.high, &entry, after.content, walk->error);
+}
+
+static enum lmcs_status walk_own(struct walk *walk, struct lmcs_ref_df ref, int level, const struct lmcs_bounds *bounds)
+{
+    if (set_has(&walk->in_newer, ref.offset))
+        return LMCS_OK;
+    _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
+    const struct lmcs_node_df *node;
+    enum lmcs_status status = read_node(walk, &ref, level, bounds, buffer, &node);
+    if (status != LMCS_OK || (walk->older != NULL && node->epoch <= walk->older->epoch))
+        return status;
+    for (size_t i = 0; status == LMCS_OK && i < node->count; i++) {
+        struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
+        status = node->level == 0 ? visit_entry(walk, node, i)
+                                  : walk_own(walk, lmcs_node_child(node, i), node->level - 1, &inner);
+    }
+    if (status == LMCS_OK && walk->free_pages)
+        status = lmcs_page_free(walk->txn, ref.offset, false, walk->error);
+    return status;
+}
+
+enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of,
+                                   const struct lmcs_snapshot_df *older, const struct lmcs_snapshot_df *newer,
+                                   bool free_pages,
+                                   enum lmcs_status (*visit)(void *context, uint64_t identity,
+                                                             const struct lmcs_manifest_df *entry, uint64_t successor,
+                                                             struct lmcs_error *error),
+                                   void *context, struct lmcs_error *error)
+{
+    struct walk walk = {.txn = txn,
+                        .of = of,
+                        .older = older,
+                        .newer = newer,
+                        .free_pages = free_pages,
+                        .visit = visit,
+                        .context = context,
+                        .error = error};
+    const struct lmcs_bounds everywhere = {{0, 0}, {0, 0}, false};
+    if (of->manifest.offset == 0)
+        return LMCS_OK;
+    enum lmcs_status status = LMCS_OK;
+    if (newer != NULL && newer->manifest.offset != 0)
+        status = collect_newer(&walk, newer->manifest, -1, &everywhere);
+    if (status == LMCS_OK)
+        status = walk_own(&walk, of->manifest, -1, &everywhere);
+    free(walk.in_newer.offsets);
+    return status;
+}

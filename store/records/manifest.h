@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * records/manifest.h - what neighbouring snapshots of a shelf share, and what is one snapshot's alone.
+ */
+#ifndef LMCS_RECORDS_MANIFEST_H
+#define LMCS_RECORDS_MANIFEST_H
+
+#include "pages/txn.h"
+
+/*
+ * Visits the entries of `of` whose run ends with it: those that its neighbours have not inherited. `older` and
+ * `newer` (NULL: none) are the snapshots before and after it in the same lineage. With `free_pages` the pages that
+ * only `of` has are freed. The visit must not change any tree but those of contents, identities and space.
+ */
+enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of,
+                                   const struct lmcs_snapshot_df *older, const struct lmcs_snapshot_df *newer,
+                                   bool free_pages,
+                                   enum lmcs_status (*visit)(void *context, uint64_t identity,
+                                                             const struct lmcs_manifest_df *entry, uint64_t successor,
+                                                             struct lmcs_error *error),
+                                   void *context, struct lmcs_error *error);
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * records/policy.h - what a shelf's policy says, and which snapshots it keeps: pure functions.
+ *
+ * lmcstore.h has the grammar of the text.
+ */
+#ifndef LMCS_RECORDS_POLICY_H
+#define LMCS_RECORDS_POLICY_H
+
+#include "base/error.h"
+#include "lmcstore.h"
+#include "media/layout.h"
+
+#define LMCS_DEFAULT_KEEP_RAW 4
+#define LMCS_DEFAULT_CHAIN    3
+#define LMCS_DEFAULT_LINKS    24 /* so that a step of 1 GiB comes back in 4 s on one core: tools/bench.sh links */
+#define LMCS_MAX_RULES        12
+#define LMCS_MAX_PARITY_DATA  128
+#define LMCS_MAX_PARITY       16
+#define LMCS_MAX_METRIC       64 /* bytes of a metric's name in a rule */
+
+enum lmcs_rule_kind { LMCS_RULE_LAST, LMCS_RULE_EVERY, LMCS_RULE_EACH, LMCS_RULE_BEST };
+
+struct lmcs_rule {
+    enum lmcs_rule_kind kind;
+    bool greatest;   /* best */
+    uint64_t count;  /* last and best: snapshots; every: steps; each: seconds */
+    uint64_t within; /* every: among so many of the newest; each: not older than so many seconds; 0: all */
+    char metric[LMCS_MAX_METRIC + 1];
+};
+
+enum lmcs_encode_on_capture { LMCS_ENCODE_NEVER, LMCS_ENCODE_AUTO, LMCS_ENCODE_ALWAYS };
+
+struct lmcs_policy {
+    uint32_t keep_raw;
+    uint32_t chain;
+    uint32_t links;          /* in a line, at most; 0: none are made */
+    uint64_t budget_bytes;   /* 0: none */
+    uint32_t budget_percent; /* of what the pool may take; 0: none */
+    uint64_t rate_bytes;     /* a second; 0: no limit */
+    enum lmcs_encode_on_capture encode;
+    uint64_t scrub_seconds; /* everything is to be read once in so many; 0: not by the background */
+    uint32_t parity_data;   /* columns of data ... */
+    uint32_t parity;        /* ... for so many of parity; 0: none */
+    size_t rule_count;      /* 0: everything is kept */
+    struct lmcs_rule rules[LMCS_MAX_RULES];
+};
+
+void lmcs_policy_init(struct lmcs_policy *policy);
+/* Changes what the words of `text` name. LMCS_INVALID says which word is wrong, and then nothing has changed. */
+enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy, struct lmcs_error *error);
+/* Its text, without what is as lmcs_policy_init makes it. LMCS_INVALID: longer than LMCS_MAX_POLICY. */
+enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
+                                    struct lmcs_error *error);
+
+/* What is known of a snapshot. */
+struct lmcs_policy_facts {
+    uint64_t number;
+    int64_t step; /* LMCS_NO_STEP: none */
+    uint64_t time_ns;
+    bool held;                      /* tagged, prepared, or the latest: kept whatever the rules say */
+    double metrics[LMCS_MAX_RULES]; /* of the rules `best`, by their place among the rules; NaN: it has none */
+};
+
+/*
+ * Which of a shelf's snapshots a policy keeps: kept[i] gets the sentence that says why facts[i] is, or NULL. `facts`
+ * ascend by number. Adding a snapshot, or removing one that is not kept, takes no other one's reason but those that the
+ * rules name (the newest, the best). LMCS_NO_MEMORY.
+ */
+enum lmcs_status lmcs_policy_keeps(const struct lmcs_policy *policy, const struct lmcs_policy_facts *facts,
+                                   size_t count, uint64_t now_ns, const char **kept, struct lmcs_error *error);
+
+#endif

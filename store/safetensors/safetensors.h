@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* safetensors.h - what the importer and the exporter of safetensors files share; built on the public functions only. */
+#ifndef LMCS_SAFETENSORS_SAFETENSORS_H
+#define LMCS_SAFETENSORS_SAFETENSORS_H
+
+#include "base/error.h"
+#include "lmcstore.h"
+
+#include <jansson.h>
+
+/* The format's own bound on the JSON header, and ours on its "__metadata__". */
+#define LMCS_ST_MAX_HEADER_BYTES     ((uint64_t)100000000)
+#define LMCS_ST_MAX_METADATA_BYTES   ((size_t)16 << 20)
+#define LMCS_ST_MAX_METADATA_ENTRIES ((size_t)65536)
+/* Bytes read or written between two calls of the progress function. */
+#define LMCS_ST_PIECE_BYTES ((size_t)4 << 20)
+
+/* ---- safetensors.c: dtypes and progress ----------------------------------------------------------------------- */
+
+/* The format's name of a dtype and its rank: files are laid out by descending rank, so that offsets are aligned. */
+struct lmcs_st_dtype {
+    const char *name;
+    int rank;
+    uint32_t dtype; /* enum lmc_dtype; 0: the format has it, this library does not */
+};
+
+/* NULL: the format has no such dtype. */
+const struct lmcs_st_dtype *lmcs_st_dtype_by_name(const char *name);
+const struct lmcs_st_dtype *lmcs_st_dtype_of(uint32_t dtype);
+
+/* Reports progress; LMCS_CANCELLED when it asks to stop. */
+enum lmcs_status lmcs_st_progress(const struct lmcs_progress *progress, const char *what, uint64_t done, uint64_t total,
+                                  struct lmcs_error *error);
+
+/* ---- safetensors_header.c: reading a header that nobody vouches for -------------------------------------------- */
+
+struct lmcs_st_tensor {
+    uint64_t begin; /* of the data section */
+    uint64_t end;
+    const char *name;
+    uint32_t dtype; /* enum lmc_dtype */
+    uint32_t ndim;
+    uint64_t shape[]; /* as lmcstore.h counts it */
+};
+
+struct lmcs_st_header {
+    struct lmcs_st_tensor **tensors; /* by offset: they cover the data section without gap or overlap */
+    size_t count;
+    size_t capacity;
+    json_t *metadata; /* an object of strings; NULL when the file has none */
+    uint64_t data_at; /* where the data section starts in the file ... */
+    uint64_t data_bytes;
+};
+
+/* Reads exactly that many bytes of a file; one that ends before is LMCS_DAMAGED. */
+enum lmcs_status lmcs_st_read(int fd, const char *path, uint64_t offset, void *buffer, size_t bytes,
+                              struct lmcs_error *error);
+/* Reads and checks all of the header. `path` is for messages. On failure `header` holds nothing. */
+enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_header *header, struct lmcs_error *error);
+/*
+ * The same for a file in memory, of any version of the format: a tensor that this library can't hold (its dtype, its
+ * name, too many dimensions, half bytes) is there with dtype 0 and without a shape.
+ */
+enum lmcs_status lmcs_st_header_parse(const void *file, uint64_t file_bytes, const char *path,
+                                      struct lmcs_st_header *header, struct lmcs_error *error);
+void lmcs_st_header_free(struct lmcs_st_header *header);
+
+/* ---- safetensors_file.c: a file that appears whole or not at all ------------------------------------------------ */
+
+struct lmcs_st_file {
+    const char *shown; /* the path that the caller gave */
+    char *target;      /* what the file will be called; NULL: it is written in place (a pipe, a device) */
+    char *temporary;
+    int fd;
+    bool owns_fd;
+};
+
+/* Opens "-" (standard output), a pipe or device in place, or a new file of mode 0600 beside `path`. */
+enum lmcs_status lmcs_st_file_open(const char *path, uint64_t expected_bytes, struct lmcs_st_file *file,
+                                   struct lmcs_error *error);
+enum lmcs_status lmcs_st_file_write(struct lmcs_st_file *file, const void *data, size_t data_bytes,
+                                    struct lmcs_error *error);
+/* Makes it durable and gives it its name. */
+enum lmcs_status lmcs_st_file_commit(struct lmcs_st_file *file, struct lmcs_error *error);
+/* Frees what is held; a file that was not committed goes. */
+void lmcs_st_file_close(struct lmcs_st_file *file);
+
+#endif

@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * shelves/fork.c - shelves as a whole: forked from a snapshot, renamed, removed.
+ *
+ * A fork begins a line of manifests of its own. Its first manifest is a copy of the snapshot's, page by page, in which
+ * each entry is a new run of a content that is there: so what manifest.c and the counts of runs say of the life of
+ * pages and contents holds for it without another word, and neither shelf has to look at the other when snapshots are
+ * removed. (Sharing the pages too would save 36 bytes a tensor, and make every removal ask all forks.) Where it came
+ * from is remembered in the tree of origins, by the shelf's id, so that it may be renamed.
+ *
+ * A shelf that is removed becomes a staging shelf, which nobody sees and the next writer removes: one commit hides it,
+ * and what is left of it after a crash goes like what a restore has left.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/grow.h"
+#include "capture/capture.h"
+#include "compact/compact.h"
+#include "live/live.h"
+#include "pages/tree.h"
+#include "records/content.h"
+#include "shelves/prune.h"
+#include "snapshots/snapshot.h"
+#include "transfer/stage.h"
+
+/* ---- Origins ---- */
+
+struct origin_record {
+    struct lmcs_origin_df df;
+    char name[LMCS_MAX_NAME];
+};
+
+enum lmcs_status lmcs_origin_get(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
+                                 struct lmcs_error *error)
+{
+    struct origin_record record;
+    size_t bytes;
+    enum lmcs_status status =
+        lmcs_tree_get(txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS], (struct lmcs_key_df){shelf, 0},
+                      &record, sizeof record.df, sizeof record, &bytes, found, error);
+    if (status != LMCS_OK || !*found)
+        return status;
+    origin->df = record.df;
+    bool fits = bytes == sizeof record.df + record.df.name_bytes && record.df.name_bytes <= LMCS_MAX_NAME;
+    if (fits) {
+        memcpy(origin->name, record.name, record.df.name_bytes);
+        origin->name[record.df.name_bytes] = '\0';
+    }
+    if (!fits || !lmcs_name_is_sound(origin->name) || origin->df.number == 0)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of where shelf %llu was forked from",
+                         txn->pool->path, (unsigned long long)shelf);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_origin_named(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_shelf from;
+    bool is_there = false;
+    enum lmcs_status status = lmcs_origin_get(txn, shelf, origin, found, error);
+    if (status != LMCS_OK || !*found || origin->df.shelf == 0)
+        return status;
+    status = lmcs_shelf_load_if(txn, origin->df.shelf, &from, &is_there, error);
+    if (status == LMCS_OK && is_there)
+        memcpy(origin->name, from.name, sizeof origin->name);
+    return status;
+}
+
+enum lmcs_status lmcs_origin_put(struct lmcs_txn *txn, uint64_t shelf, const struct lmcs_origin *origin,
+                                 struct lmcs_error *error)
+{
+    struct origin_record record = {.df = origin->df};
+    record.df.name_bytes = (uint32_t)strlen(origin->name);
+    record.df.reserved = 0;
+    memcpy(record.name, origin->name, record.df.name_bytes);
+    return lmcs_tree_put(txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS], (struct lmcs_key_df){shelf, 0},
+                         &record, sizeof record.df + record.df.name_bytes, error);
+}
+
+/* The first shelf from the id `first` on that was forked from `from`. 0: none. */
+static enum lmcs_status next_fork(struct lmcs_txn *txn, uint64_t from, uint64_t first, uint64_t *shelf,
+                                  struct lmcs_origin *origin, struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    *shelf = 0;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS],
+                              (struct lmcs_key_df){first, 0}, error);
+    while (status == LMCS_OK && *shelf == 0 && lmcs_cursor_valid(cursor)) {
+        uint64_t id = lmcs_cursor_key(cursor).high;
+        bool found;
+        status = lmcs_origin_get(txn, id, origin, &found, error);
+        if (status == LMCS_OK && found && origin->df.shelf == from)
+            *shelf = id;
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+enum lmcs_status lmcs_origin_forget(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, struct lmcs_error *error)
+{
+    struct lmcs_origin origin;
+    uint64_t fork = 0;
+    bool found;
+    enum lmcs_status status = LMCS_OK;
+    do {
+        status = next_fork(txn, shelf->df.id, fork + 1, &fork, &origin, error);
+        if (status != LMCS_OK || fork == 0)
+            break;
+        origin.df.shelf = 0;
+        memcpy(origin.name, shelf->name, sizeof origin.name);
+        status = lmcs_origin_put(txn, fork, &origin, error);
+    } while (status == LMCS_OK);
+    return status == LMCS_OK ? lmcs_tree_delete(txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS],
+                                                (struct lmcs_key_df){shelf->df.id, 0}, &found, error)
+                             : status;
+}
+
+/* ---- Forks ---- */
+
+static enum lmcs_status check_name(const char *name, struct lmcs_error *error)
+{
+    if (lmcs_name_is_sound(name) && strchr(name, '@') == NULL)
+        return LMCS_OK;
+    return lmcs_fail(error, LMCS_INVALID, 0,
+                     "shelf name \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters and @",
+                     name == NULL ? "" : name, LMCS_MAX_NAME);
+}
+
+static enum lmcs_status check_free(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
+{
+    struct lmcs_shelf there;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_find(txn, name, &there, &found, error);
+    if (status == LMCS_OK && found)
+        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: there is a shelf \"%.200s\" already; choose another name",
+                         txn->pool->path, name);
+    return status;
+}
+
+struct forking {
+    struct lmcs_txn txn;
+    struct lmcs_shelf from;
+    struct lmcs_record record; /* of the snapshot, then of the fork's first */
+    struct lmcs_shelf fork;
+    struct lmcs_root_tree_df manifest;
+    char **tags;
+    size_t tag_count;
+    bool no_memory;
+};
+
+/* Takes an entry over, as a run that begins here. */
+static enum lmcs_status share_entry(void *context, uint64_t identity, const struct lmcs_manifest_df *entry, bool *stop,
+                                    struct lmcs_error *error)
+{
+    struct forking *f = context;
+    struct lmcs_manifest_df now = {entry->content, 1};
+    (void)stop;
+    enum lmcs_status status = lmcs_content_run(&f->txn, entry->content, identity, error);
+    return status == LMCS_OK ? lmcs_tree_put(&f->txn, LMCS_TREE_MANIFEST, &f->manifest,
+                                             (struct lmcs_key_df){identity, 0}, &now, sizeof now, error)
+                             : status;
+}
+
+static bool note_tag(void *context, const char *tag)
+{
+    struct forking *f = context;
+    f->no_memory = !lmcs_add_text(&f->tags, &f->tag_count, tag);
+    return !f->no_memory;
+}
+
+static enum lmcs_status share_tags(struct forking *f, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_tags_of(&f->txn, &f->from, f->record.df.number, note_tag, f, error);
+    if (status == LMCS_OK && f->no_memory)
+        status = lmcs_fail_memory(error);
+    for (size_t i = 0; status == LMCS_OK && i < f->tag_count; i++)
+        status = lmcs_tag_put(&f->txn, &f->fork, f->tags[i], 1, error);
+    return status;
+}
+
+static enum lmcs_status enter_first(struct forking *f, struct lmcs_error *error)
+{
+    struct lmcs_snapshot_df *df = &f->record.df;
+    enum lmcs_status status = lmcs_tree_seal(&f->txn, LMCS_TREE_MANIFEST, &f->manifest, error);
+    if (status != LMCS_OK)
+        return status;
+    df->number = 1;
+    df->parent = 0;
+    df->epoch = df->lineage = f->txn.root.epoch;
+    df->manifest = f->manifest.ref;
+    memset(df->group, 0, sizeof df->group);
+    status = lmcs_record_put(&f->txn, &f->fork, &f->record, error);
+    f->fork.df.latest = f->fork.df.snapshot_count = 1;
+    f->fork.df.next_number = 2;
+    f->txn.root.snapshot_count++;
+    return status == LMCS_OK ? lmcs_shelf_save(&f->txn, &f->fork, error) : status;
+}
+
+/* What keeps its contents safe, but no rule that prunes. */
+static enum lmcs_status inherit_policy(struct forking *f, struct lmcs_error *error)
+{
+    struct lmcs_policy from, policy;
+    f->fork.df.keep_raw = f->from.df.keep_raw;
+    lmcs_shelf_policy(&f->from, &from);
+    if (from.scrub_seconds == 0 && from.parity == 0)
+        return LMCS_OK;
+    lmcs_policy_init(&policy);
+    policy.keep_raw = from.keep_raw;
+    policy.scrub_seconds = from.scrub_seconds;
+    policy.parity_data = from.parity_data;
+    policy.parity = from.parity;
+    return lmcs_policy_format(&policy, f->fork.policy, error);
+}
+
+static enum lmcs_status fork_in(struct forking *f, const struct lmcs_snapshot *snapshot, const char *name,
+                                struct lmcs_error *error)
+{
+    struct lmcs_origin origin;
+    enum lmcs_status status = lmcs_snapshot_locate(snapshot, &f->txn, &f->from, &f->record, error);
+    if (status == LMCS_OK)
+        status = check_free(&f->txn, name, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_make(&f->txn, name, 0, &f->fork, error);
+    if (status == LMCS_OK)
+        status = inherit_policy(f, error);
+    if (status != LMCS_OK)
+        return status;
+    origin.df =
+        (struct lmcs_origin_df){.shelf = f->from.df.id, .number = f->record.df.number, .time_ns = f->record.df.time_ns};
+    memcpy(origin.name, f->from.name, sizeof origin.name);
+    status = lmcs_origin_put(&f->txn, f->fork.df.id, &origin, error);
+    if (status == LMCS_OK)
+        status = lmcs_manifest_each(&f->txn, &f->record, share_entry, f, error);
+    if (status == LMCS_OK && f->manifest.count != f->record.df.entry_count)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the manifest of %s@%llu", f->txn.pool->path,
+                           f->from.name, (unsigned long long)f->record.df.number);
+    if (status == LMCS_OK)
+        status = share_tags(f, error);
+    return status == LMCS_OK ? enter_first(f, error) : status;
+}
+
+static enum lmcs_status fork_once(struct lmcs_snapshot *snapshot, const char *name, struct lmcs_error *error)
+{
+    struct forking f = {.tags = NULL};
+    enum lmcs_status status = lmcs_txn_write(snapshot->pool, &f.txn, error);
+    if (status != LMCS_OK)
+        return status;
+    f.txn.spends = true;
+    status = fork_in(&f, snapshot, name, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_commit(&f.txn, error);
+    else
+        lmcs_txn_end(&f.txn);
+    for (size_t i = 0; i < f.tag_count; i++)
+        free(f.tags[i]);
+    free(f.tags);
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *name, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = snapshot->pool;
+    struct lmcs_busy_shelf *busy;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = check_name(name, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_take(pool, name, &busy, error);
+    if (status != LMCS_OK)
+        return status;
+    status = fork_once(snapshot, name, error);
+    if (status == LMCS_FULL && lmcs_compact_for_space(pool, name))
+        status = fork_once(snapshot, name, error);
+    lmcs_shelf_give(pool, busy);
+    return status;
+}
+
+/* ---- Names ---- */
+
+static enum lmcs_status rename_in(struct lmcs_txn *txn, const char *from, const char *to, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_root_tree_df *names = &txn->root.trees[LMCS_TREE_SHELF_NAMES];
+    enum lmcs_status status = lmcs_shelf_get(txn, from, &shelf, error);
+    if (status == LMCS_OK)
+        status = check_free(txn, to, error);
+    if (status == LMCS_OK)
+        status = lmcs_tree_delete(txn, LMCS_TREE_SHELF_NAMES, names,
+                                  (struct lmcs_key_df){lmc_hash64(from, strlen(from), 0), shelf.df.id}, NULL, error);
+    if (status != LMCS_OK)
+        return status;
+    shelf.df.name_bytes = (uint32_t)strlen(to);
+    memcpy(shelf.name, to, shelf.df.name_bytes + 1);
+    status = lmcs_tree_put(txn, LMCS_TREE_SHELF_NAMES, names,
+                           (struct lmcs_key_df){lmc_hash64(to, strlen(to), 0), shelf.df.id}, NULL, 0, error);
+    return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
+}
+
+static enum lmcs_status rename_in_txn(struct lmcs_pool *pool, const char *from, const char *to,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = rename_in(&txn, from, to, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status rename_now(struct lmcs_pool *pool, const char *from, const char *to, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_live_shelf_begin(pool, from, "renamed", error);
+    if (status != LMCS_OK)
+        return status;
+    status = rename_in_txn(pool, from, to, error);
+    lmcs_live_shelf_end(pool, from, status == LMCS_OK);
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, const char *name,
+                                   struct lmcs_error *error)
+{
+    const char *from = shelf == NULL ? "" : shelf;
+    struct lmcs_busy_shelf *busy[2] = {NULL, NULL};
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = check_name(name, error);
+    if (status != LMCS_OK)
+        return status;
+    if (strcmp(from, name) == 0)
+        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: the shelf is called \"%.200s\" already", pool->path, name);
+    int order = strcmp(from, name) > 0; /* whoever takes two shelves takes the first by name first */
+    status = lmcs_shelf_take(pool, order ? name : from, &busy[order], error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_take(pool, order ? from : name, &busy[!order], error);
+    if (status == LMCS_OK)
+        status = rename_now(pool, from, name, error);
+    if (status == LMCS_OK) { /* what is known of when to look at them is known by name */
+        lmcs_prune_soon(pool, from);
+        lmcs_prune_soon(pool, name);
+    }
+    for (int i = 0; i < 2; i++)
+        if (busy[i] != NULL)
+            lmcs_shelf_give(pool, busy[i]);
+    return status;
+}
+
+/* ---- Removal ---- */
+
+static enum lmcs_status check_unprepared(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error)
+{
+    struct lmcs_record record;
+    uint64_t newest = 0;
+    bool found = false;
+    enum lmcs_status status = lmcs_record_before(txn, shelf, UINT64_MAX, &newest, error);
+    if (status == LMCS_OK && newest != 0)
+        status = lmcs_record_get(txn, shelf, newest, &record, &found, error);
+    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
+        return lmcs_fail(error, LMCS_IN_USE, 0,
+                         "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
+                         txn->pool->path, shelf->name);
+    return status;
+}
+
+/* From here on nobody sees the shelf. */
+static enum lmcs_status hide(struct lmcs_txn *txn, const char *name, uint64_t *id, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    enum lmcs_status status = lmcs_shelf_get(txn, name, &shelf, error);
+    if (status == LMCS_OK)
+        status = check_unprepared(txn, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_origin_forget(txn, &shelf, error);
+    if (status != LMCS_OK)
+        return status;
+    shelf.df.flags |= LMCS_SHELF_STAGING;
+    txn->root.snapshot_count -= shelf.df.snapshot_count;
+    *id = shelf.df.id;
+    return lmcs_shelf_save(txn, &shelf, error);
+}
+
+/* What would be removed: all of it in a transaction that is dropped. */
+static enum lmcs_status count_removal(struct lmcs_pool *pool, const char *name, struct lmcs_removal *removal,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    uint64_t number = 0;
+    enum lmcs_status status = lmcs_live_shelf_begin(pool, name, "removed", error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_live_shelf_end(pool, name, false);
+    status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_get(&txn, name, &shelf, error);
+    if (status == LMCS_OK)
+        status = check_unprepared(&txn, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_live_count_removal(&txn, shelf.df.id, removal, error);
+    while (status == LMCS_OK) {
+        status = lmcs_record_after(&txn, &shelf, 0, &number, error);
+        if (status != LMCS_OK || number == 0)
+            break;
+        status = lmcs_shelf_remove(&txn, &shelf, number, removal, error);
+    }
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status hide_in_txn(struct lmcs_pool *pool, const char *name, uint64_t *id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = hide(&txn, name, id, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status drop_now(struct lmcs_pool *pool, const char *name, struct lmcs_removal *removal,
+                                 struct lmcs_error *error)
+{
+    uint64_t id = 0;
+    enum lmcs_status status = lmcs_live_shelf_begin(pool, name, "removed", error);
+    if (status != LMCS_OK)
+        return status;
+    status = hide_in_txn(pool, name, &id, error);
+    lmcs_live_shelf_end(pool, name, status == LMCS_OK);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_loaded_forget(pool, id);
+    status = lmcs_stage_drop_shelf(pool, id, removal, error);
+    if (status == LMCS_FULL) /* it is gone; what could not be removed goes when the pool is next opened */
+        return LMCS_OK;
+    if (status != LMCS_OK)
+        lmcs_error_prefix(error, "the shelf \"%.200s\" is gone, but not all of it could be removed: ", name);
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool dry_run, struct lmcs_removal *removal,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_busy_shelf *busy;
+    struct lmcs_removal counted = {0};
+    const char *name = shelf == NULL ? "" : shelf;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_take(pool, name, &busy, error);
+    if (status != LMCS_OK)
+        return status;
+    status = dry_run ? count_removal(pool, name, &counted, error) : drop_now(pool, name, &counted, error);
+    lmcs_shelf_give(pool, busy);
+    if (status != LMCS_OK)
+        return status;
+    if (removal != NULL)
+        *removal = counted;
+    if (!dry_run)
+        lmcs_compactor_notify(pool);
+    return LMCS_OK;
+}

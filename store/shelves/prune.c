@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * shelves/prune.c - removing what the shelves' policies don't keep.
+ *
+ * Facts are gathered in one transaction, the decision is a pure function (policy.c), and removals go in batches, each a
+ * transaction. Between these the shelf is taken, so nothing comes on it; but tags and policies are set, and groups
+ * resolved, without taking it, and who was told so must find it so. Therefore a batch goes by what is true in its own
+ * transaction: a tag is looked for on each snapshot that is to go, and facts that others rest on are gathered again
+ * when any of them has changed. What was to be kept is kept in any case. In the background some too many are left until
+ * they are worth it: deltas that rest on what goes are then coded anew once, not once for each.
+ */
+#include "shelves/prune.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/grow.h"
+#include "capture/capture.h"
+#include "compact/compact.h"
+#include "pages/pool.h"
+#include "pages/space.h"
+#include "pages/tree.h"
+#include "snapshots/snapshot.h"
+
+#define BATCH_SNAPSHOTS 32u
+#define SHELVES_AT_ONCE 64u
+
+/* ---- Facts ---- */
+
+/* Who asks, and by what. */
+struct request {
+    bool is_asked_for;         /* lmcs_prune; else it is by itself ... */
+    const char *words;         /* ... which change the policy (may be NULL) */
+    enum lmcs_prune_when when; /* ... and this says whether it is time, and how many are to go */
+};
+
+struct facts {
+    struct lmcs_policy policy;
+    struct lmcs_policy_facts *list; /* ascending by number */
+    size_t count;
+    size_t capacity;
+    bool reads_metrics;
+    const char **kept;
+    size_t wanted;        /* how many are to go, at most */
+    uint64_t shelf_id;    /* of the shelf as it was: ... */
+    uint64_t next_number; /* ... when it is looked at again depends on it ... */
+    uint64_t latest;      /* ... and these are what the others rest on */
+    uint64_t record_count;
+    char shelf_policy[LMCS_MAX_POLICY + 1];
+    bool has_changed; /* while it was pruned */
+};
+
+/* Why something stays that was to go. */
+static const char since[] = "tagged, or kept by what was changed, since pruning began";
+
+static void free_facts(struct facts *facts)
+{
+    free(facts->list);
+    free(facts->kept);
+}
+
+static void take_metrics(const struct lmcs_policy *policy, const struct lmcs_metric *metrics, size_t count,
+                         struct lmcs_policy_facts *fact)
+{
+    for (size_t r = 0; r < policy->rule_count; r++)
+        for (size_t i = 0; policy->rules[r].kind == LMCS_RULE_BEST && i < count; i++)
+            if (strcmp(metrics[i].name, policy->rules[r].metric) == 0)
+                fact->metrics[r] = metrics[i].value;
+}
+
+/* Those of a record; of one whose metadata is an attachment too. Unreadable ones have none, so no rule finds them. */
+static enum lmcs_status read_metrics(struct lmcs_txn *txn, const struct lmcs_record *record,
+                                     const struct lmcs_policy *policy, struct lmcs_policy_facts *fact,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_meta meta;
+    char *text = NULL;
+    enum lmcs_status status =
+        record->df.meta_bytes == UINT32_MAX ? lmcs_record_long_meta(txn, record, &text, error) : LMCS_OK;
+    if (status == LMCS_OK)
+        status = lmcs_meta_decode(text != NULL ? text : record->meta, &meta, error);
+    free(text);
+    if (status != LMCS_OK) {
+        fact->held |= status == LMCS_DAMAGED; /* what can't be judged stays */
+        return status == LMCS_DAMAGED ? LMCS_OK : status;
+    }
+    take_metrics(policy, meta.metrics, meta.metric_count, fact);
+    lmcs_meta_free(&meta);
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_fact(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, struct facts *facts,
+                                 const struct lmcs_record *record, struct lmcs_error *error)
+{
+    if (!lmcs_grow(&facts->list, &facts->capacity, facts->count, sizeof *facts->list))
+        return lmcs_fail_memory(error);
+    struct lmcs_policy_facts *fact = &facts->list[facts->count++];
+    *fact = (struct lmcs_policy_facts){.number = record->df.number,
+                                       .step = record->df.step,
+                                       .time_ns = record->df.time_ns,
+                                       .held = record->df.state != LMCS_SNAPSHOT_COMMITTED ||
+                                               record->df.number == shelf->df.latest};
+    for (size_t i = 0; i < LMCS_MAX_RULES; i++)
+        fact->metrics[i] = NAN;
+    return facts->reads_metrics ? read_metrics(txn, record, &facts->policy, fact, error) : LMCS_OK;
+}
+
+static enum lmcs_status gather_records(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_cursor *cursor,
+                                       struct facts *facts, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_cursor_seek(
+        cursor, txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS), (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
+        struct lmcs_record record;
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        status = lmcs_record_read(txn, shelf, lmcs_cursor_key(cursor).high, value, bytes, &record, error);
+        if (status == LMCS_OK)
+            status = add_fact(txn, shelf, facts, &record, error);
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    return status;
+}
+
+static enum lmcs_status hold_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_cursor *cursor,
+                                    struct facts *facts, struct lmcs_error *error)
+{
+    size_t i = 0;
+    enum lmcs_status status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
+                                               (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
+        while (i < facts->count && facts->list[i].number < lmcs_cursor_key(cursor).high)
+            i++;
+        if (i < facts->count && facts->list[i].number == lmcs_cursor_key(cursor).high)
+            facts->list[i].held = true;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    return status;
+}
+
+/* All about a shelf's snapshots, and which of them `facts->policy` keeps. */
+static enum lmcs_status gather(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts,
+                               struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    for (size_t r = 0; r < facts->policy.rule_count; r++)
+        facts->reads_metrics |= facts->policy.rules[r].kind == LMCS_RULE_BEST;
+    status = gather_records(txn, shelf, cursor, facts, error);
+    if (status == LMCS_OK)
+        status = hold_tagged(txn, shelf, cursor, facts, error);
+    lmcs_cursor_free(cursor);
+    if (status != LMCS_OK)
+        return status;
+    facts->kept = calloc(facts->count + 1, sizeof *facts->kept);
+    if (facts->kept == NULL)
+        return lmcs_fail_memory(error);
+    return lmcs_policy_keeps(&facts->policy, facts->list, facts->count, lmcs_now_ns(), facts->kept, error);
+}
+
+static size_t count_kept(const struct facts *facts)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < facts->count; i++)
+        kept += facts->kept[i] != NULL;
+    return kept;
+}
+
+/* ---- Decisions ---- */
+
+bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy)
+{
+    const struct lmcs_root_df *root = &txn->root;
+    uint64_t wanted = root->live_bytes + root->slab_bytes + root->last_snapshot_bytes;
+    if (policy->budget_bytes > 0 && wanted > policy->budget_bytes)
+        return true;
+    if (policy->budget_percent == 0)
+        return false;
+    uint64_t all = root->limit_bytes > 0
+                       ? root->limit_bytes
+                       : root->slab_bytes + lmcs_space_used(txn->pool) + lmcs_space_free_bytes(txn->pool);
+    return wanted / policy->budget_percent > all / 100;
+}
+
+/* How many of those that go are to go now. */
+static size_t how_many(const struct facts *facts, const struct request *request)
+{
+    size_t kept = count_kept(facts), due = facts->count - kept;
+    if (!request->is_asked_for && request->when == LMCS_PRUNE_BUDGETS)
+        return (due + 7) / 8;
+    return request->is_asked_for || request->when == LMCS_PRUNE_ALL || due > kept / 8 ? due : 0;
+}
+
+/* A long history is not looked at after every snapshot: from which number on it is, in this process. */
+static uint64_t not_before(struct lmcs_pool *pool, const char *name)
+{
+    pthread_mutex_lock(&pool->captures);
+    const struct lmcs_busy_shelf *shelf = lmcs_busy_find(pool, name, NULL);
+    uint64_t number = shelf != NULL ? shelf->prune_from : 0;
+    pthread_mutex_unlock(&pool->captures);
+    return number;
+}
+
+static void set_not_before(struct lmcs_pool *pool, const char *name, uint64_t number)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_busy_shelf *shelf = lmcs_busy_find(pool, name, NULL);
+    if (shelf != NULL)
+        shelf->prune_from = number;
+    pthread_mutex_unlock(&pool->captures);
+}
+
+void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf)
+{
+    set_not_before(pool, shelf, 0);
+}
+
+/* Whether it is time to look at the shelf. */
+static bool is_due(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
+                   const struct request *request)
+{
+    if (request->is_asked_for)
+        return true;
+    if (policy->rule_count == 0)
+        return false;
+    if (request->when == LMCS_PRUNE_BUDGETS)
+        return lmcs_over_budget(txn, policy);
+    bool has_budget = policy->budget_bytes > 0 || policy->budget_percent > 0;
+    return request->when == LMCS_PRUNE_ALL ||
+           (!has_budget && shelf->df.next_number >= not_before(txn->pool, shelf->name));
+}
+
+static void note_shelf(struct lmcs_shelf *shelf, struct facts *facts)
+{
+    facts->next_number = shelf->df.next_number;
+    facts->latest = shelf->df.latest;
+    facts->record_count = lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS)->count;
+    memcpy(facts->shelf_policy, shelf->policy, sizeof facts->shelf_policy);
+}
+
+/* What a request comes to, as things are in this transaction. */
+static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
+                               struct facts *facts, struct lmcs_error *error)
+{
+    lmcs_shelf_policy(shelf, &facts->policy);
+    facts->shelf_id = shelf->df.id;
+    note_shelf(shelf, facts);
+    enum lmcs_status status = lmcs_policy_parse(request->words, &facts->policy, error);
+    if (status == LMCS_OK && is_due(txn, shelf, &facts->policy, request))
+        status = gather(txn, shelf, facts, error);
+    if (status == LMCS_OK)
+        facts->wanted = how_many(facts, request);
+    return status;
+}
+
+/* Whether all is as it was decided by, but for tags; a snapshot's record itself never changes. */
+static bool is_as_it_was(struct lmcs_shelf *shelf, const struct facts *facts)
+{
+    return shelf->df.latest == facts->latest &&
+           lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS)->count == facts->record_count &&
+           strcmp(shelf->policy, facts->shelf_policy) == 0;
+}
+
+/* Decides anew: of those from `at` on, what does not go any more stays. */
+static enum lmcs_status decide_again(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
+                                     size_t at, struct facts *facts, struct lmcs_error *error)
+{
+    struct facts now = {0};
+    enum lmcs_status status = decide(txn, shelf, request, &now, error);
+    for (size_t i = at, k = 0; status == LMCS_OK && i < facts->count; i++) {
+        while (k < now.count && now.list[k].number < facts->list[i].number)
+            k++;
+        bool goes = k < now.count && now.list[k].number == facts->list[i].number && now.kept[k] == NULL;
+        if (facts->kept[i] == NULL && !goes)
+            facts->kept[i] = since;
+    }
+    if (status == LMCS_OK) {
+        note_shelf(shelf, facts);
+        facts->wanted = now.wanted < facts->wanted ? now.wanted : facts->wanted;
+        facts->has_changed = true;
+    }
+    free_facts(&now);
+    return status;
+}
+
+/* ---- Removal ---- */
+
+static enum lmcs_status is_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, bool *tagged,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
+                              (struct lmcs_key_df){number, 0}, error);
+    *tagged = status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == number;
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+/* The next that go, from *at on, `most` at most: *gone gets how many. */
+static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts, size_t *at,
+                                    size_t most, size_t *gone, struct lmcs_removal *removal, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    most = most < facts->wanted ? most : facts->wanted;
+    for (; status == LMCS_OK && *at < facts->count && *gone < most; ++*at) {
+        bool tagged = false;
+        if (facts->kept[*at] != NULL)
+            continue;
+        status = is_tagged(txn, shelf, facts->list[*at].number, &tagged, error);
+        if (tagged)
+            facts->kept[*at] = since;
+        else if (status == LMCS_OK)
+            status = lmcs_shelf_remove(txn, shelf, facts->list[*at].number, removal, error);
+        *gone += status == LMCS_OK && !tagged;
+    }
+    return status;
+}
+
+/* The same in a transaction of its own, which is dropped when it is a dry run. */
+static enum lmcs_status remove_batch(struct lmcs_pool *pool, const struct request *request, struct facts *facts,
+                                     size_t *at, size_t most, bool dry_run, struct lmcs_prune_report *report,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_removal counted = report->removal;
+    size_t gone = 0;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load(&txn, facts->shelf_id, &shelf, error);
+    if (status == LMCS_OK && !is_as_it_was(&shelf, facts))
+        status = decide_again(&txn, &shelf, request, *at, facts, error);
+    if (status == LMCS_OK)
+        status = remove_some(&txn, &shelf, facts, at, most, &gone, &counted, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    if (status == LMCS_OK && gone > 0 && !dry_run)
+        status = lmcs_txn_commit(&txn, error);
+    else
+        lmcs_txn_end(&txn);
+    if (status == LMCS_OK) {
+        report->removal = counted;
+        report->removed += gone;
+        facts->wanted -= gone;
+        facts->record_count -= gone;
+    }
+    return status;
+}
+
+static enum lmcs_status remove_all(struct lmcs_pool *pool, const struct request *request, struct facts *facts,
+                                   const struct lmcs_progress *progress, struct lmcs_prune_report *report,
+                                   struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t at = 0; status == LMCS_OK && facts->wanted > 0 && at < facts->count;) {
+        if (progress != NULL && progress->call != NULL &&
+            !progress->call(progress->context, "pruning", report->removed, report->removed + facts->wanted))
+            return lmcs_fail(error, LMCS_CANCELLED, 0, "%s: pruning was stopped; what is removed stays removed",
+                             pool->path);
+        status = remove_batch(pool, request, facts, &at, BATCH_SNAPSHOTS, false, report, error);
+    }
+    return status;
+}
+
+/* ---- On request ---- */
+
+static enum lmcs_status decide_by_name(struct lmcs_pool *pool, const char *name, const struct request *request,
+                                       struct facts *facts, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_get(&txn, name, &shelf, error);
+    if (status == LMCS_OK)
+        status = decide(&txn, &shelf, request, facts, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+/* All of them; or those that stay since. */
+static bool show(const struct facts *facts, bool again,
+                 bool (*visit)(void *context, const struct lmcs_pruned *snapshot), void *context)
+{
+    for (size_t i = 0; visit != NULL && i < facts->count; i++) {
+        struct lmcs_pruned snapshot = {facts->list[i].number, facts->list[i].step, facts->kept[i]};
+        if ((!again || facts->kept[i] == since) && !visit(context, &snapshot))
+            return false;
+    }
+    return true;
+}
+
+enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const char *words, bool dry_run,
+                            bool (*visit)(void *context, const struct lmcs_pruned *snapshot), void *context,
+                            const struct lmcs_progress *progress, struct lmcs_prune_report *report,
+                            struct lmcs_error *error)
+{
+    struct lmcs_busy_shelf *busy = NULL;
+    struct lmcs_prune_report counted = {0};
+    const struct request request = {.is_asked_for = true, .words = words};
+    struct facts facts = {0};
+    const char *name = shelf == NULL ? "" : shelf;
+    enum lmcs_status status = lmcs_pool_check(pool, !dry_run, error);
+    if (status == LMCS_OK && pool->writable)
+        status = lmcs_shelf_take(pool, name, &busy, error);
+    if (status != LMCS_OK)
+        return status;
+    status = decide_by_name(pool, name, &request, &facts, error);
+    if (status == LMCS_OK && show(&facts, false, visit, context)) {
+        size_t at = 0;
+        if (!dry_run)
+            status = remove_all(pool, &request, &facts, progress, &counted, error);
+        else if (pool->writable && facts.wanted > 0)
+            status = remove_batch(pool, &request, &facts, &at, facts.count, true, &counted, error);
+        else /* what it would free is not known */
+            counted.removed = facts.wanted;
+        counted.kept = count_kept(&facts);
+        if (status == LMCS_OK)
+            show(&facts, true, visit, context);
+    }
+    free_facts(&facts);
+    if (busy != NULL)
+        lmcs_shelf_give(pool, busy);
+    if (report != NULL)
+        *report = counted;
+    if (counted.removed > 0 && !dry_run)
+        lmcs_compactor_notify(pool);
+    return status;
+}
+
+/* ---- By itself ---- */
+
+static enum lmcs_status decide_by_id(struct lmcs_pool *pool, uint64_t id, const struct request *request,
+                                     struct facts *facts, char name[LMCS_MAX_NAME + 1], struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    bool found;
+    name[0] = '\0';
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
+    if (status == LMCS_OK && found && (shelf.df.flags & LMCS_SHELF_STAGING) == 0) {
+        memcpy(name, shelf.name, sizeof shelf.name);
+        status = decide(&txn, &shelf, request, facts, error);
+    }
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lmcs_prune_when when, const char *held,
+                                    uint64_t *removed, struct lmcs_error *error)
+{
+    char name[LMCS_MAX_NAME + 1], now[LMCS_MAX_NAME + 1];
+    const struct request request = {.when = when};
+    struct lmcs_prune_report report = {0};
+    struct lmcs_busy_shelf *busy = NULL;
+    struct facts facts = {0};
+    enum lmcs_status status = decide_by_id(pool, id, &request, &facts, name, error);
+    bool mine = held != NULL && strcmp(held, name) == 0, is_held = true;
+    size_t wanted = facts.wanted;
+    if (status == LMCS_OK && wanted > 0 && (mine || lmcs_shelf_try(pool, name, &busy))) {
+        /* Again, now that nobody else changes it. */
+        free_facts(&facts);
+        facts = (struct facts){0};
+        status = decide_by_id(pool, id, &request, &facts, now, error);
+        wanted = facts.wanted;
+        is_held = strcmp(name, now) == 0; /* else it was renamed in between */
+        if (status == LMCS_OK && is_held)
+            status = remove_all(pool, &request, &facts, NULL, &report, error);
+    }
+    bool is_done = is_held && !facts.has_changed && (wanted == 0 || report.removed > 0);
+    if (status == LMCS_OK && facts.kept != NULL && is_done)
+        set_not_before(pool, name, facts.next_number + count_kept(&facts) / 64);
+    free_facts(&facts);
+    if (busy != NULL)
+        lmcs_shelf_give(pool, busy);
+    *removed += report.removed;
+    return status;
+}
+
+enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when when, const char *held, uint64_t *removed,
+                                 struct lmcs_error *error)
+{
+    uint64_t ids[SHELVES_AT_ONCE], first = 0;
+    struct lmcs_passed passed = {.any = false};
+    size_t got = 0;
+    enum lmcs_status status;
+    *removed = 0;
+    do {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, first, ids, SHELVES_AT_ONCE, &got, error);
+        lmcs_txn_end(&txn);
+        for (size_t i = 0; status == LMCS_OK && i < got; i++) {
+            status = prune_shelf(pool, ids[i], when, held, removed, error);
+            status = lmcs_shelf_pass_over(pool, ids[i], &passed, status, error);
+        }
+        first = got > 0 ? ids[got - 1] + 1 : 0;
+    } while (status == LMCS_OK && got == SHELVES_AT_ONCE && first > 0);
+    return lmcs_passed_over(&passed, status, error);
+}

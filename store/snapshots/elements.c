@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * snapshots/elements.c - elements of any dtype as numbers, and what two runs of them have in common.
+ *
+ * Elements are turned into doubles, some hundred at a time, and compared as such; what one double can't hold (integers
+ * above 2^53) is rounded there, but which elements changed is told from their bytes. Complex numbers are pairs. Sums
+ * are kept in several lanes, which the compiler can put into one register, and are added up in a fixed order: the same
+ * bytes give the same numbers, whatever the threads.
+ */
+#include "snapshots/elements.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "lmc.h"
+
+enum { LANES = 8, AT_ONCE = 512 };
+
+/* ---- Numbers ---- */
+
+static double small_float(unsigned bits, unsigned exponent_bits, unsigned mantissa_bits, int bias)
+{
+    unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
+    unsigned exponent = bits >> mantissa_bits & ((1u << exponent_bits) - 1);
+    double value = exponent == 0 ? ldexp(mantissa, 1 - bias - (int)mantissa_bits)
+                                 : ldexp(mantissa + (1u << mantissa_bits), (int)exponent - bias - (int)mantissa_bits);
+    return bits >> (exponent_bits + mantissa_bits) & 1 ? -value : value;
+}
+
+static double f8_value(uint32_t dtype, unsigned bits)
+{
+    switch (dtype) {
+    case LMC_F8_E4M3FN:
+        return (bits & 0x7f) == 0x7f ? NAN : small_float(bits, 4, 3, 7);
+    case LMC_F8_E4M3FNUZ:
+        return bits == 0x80 ? NAN : small_float(bits, 4, 3, 8);
+    case LMC_F8_E5M2:
+        return (bits & 0x7f) > 0x7c ? NAN : (bits & 0x7f) == 0x7c ? INFINITY : small_float(bits, 5, 2, 15);
+    case LMC_F8_E5M2FNUZ:
+        return bits == 0x80 ? NAN : small_float(bits, 5, 2, 16);
+    case LMC_F8_E8M0FNU:
+        return bits == 0xff ? NAN : ldexp(1, (int)bits - 127);
+    default: /* one half of f4 e2m1 */
+        return small_float(bits & 15, 2, 1, 1);
+    }
+}
+
+static double half_value(uint16_t bits)
+{
+    if ((bits & 0x7c00) == 0x7c00)
+        return bits & 0x3ff ? NAN : INFINITY;
+    /* Its exponent and mantissa in the places of a float's; the product makes the biases agree, subnormals too. */
+    uint32_t word = (uint32_t)(bits & 0x8000) << 16 | (uint32_t)(bits & 0x7fff) << 13;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return (double)value * 0x1p112;
+}
+
+static double bfloat_value(uint16_t bits)
+{
+    uint32_t word = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+#define WIDEN(name, type, expression)                               \
+    static void name(const void *from, uint64_t count, double *to)  \
+    {                                                               \
+        const unsigned char *bytes = from;                          \
+        for (uint64_t i = 0; i < count; i++) {                      \
+            type value;                                             \
+            memcpy(&value, bytes + i * sizeof value, sizeof value); \
+            to[i] = (expression);                                   \
+        }                                                           \
+    }
+
+WIDEN(widen_u8, uint8_t, (double)value)
+WIDEN(widen_u16, uint16_t, (double)value)
+WIDEN(widen_u32, uint32_t, (double)value)
+WIDEN(widen_u64, uint64_t, (double)value)
+WIDEN(widen_i8, int8_t, (double)value)
+WIDEN(widen_i16, int16_t, (double)value)
+WIDEN(widen_i32, int32_t, (double)value)
+WIDEN(widen_i64, int64_t, (double)value)
+WIDEN(widen_f16, uint16_t, half_value(value))
+WIDEN(widen_bf16, uint16_t, bfloat_value(value))
+WIDEN(widen_f32, float, (double)value)
+WIDEN(widen_f64, double, value)
+
+typedef void (*widen_fn)(const void *from, uint64_t count, double *to);
+
+/* How the numbers of a dtype are read; NULL: by a table of 256. */
+static widen_fn widen_of(uint32_t dtype)
+{
+    static const widen_fn table[LMC_DTYPE_END] = {
+        [LMC_BOOL] = widen_u8, [LMC_U8] = widen_u8,   [LMC_U16] = widen_u16, [LMC_U32] = widen_u32,
+        [LMC_U64] = widen_u64, [LMC_I8] = widen_i8,   [LMC_I16] = widen_i16, [LMC_I32] = widen_i32,
+        [LMC_I64] = widen_i64, [LMC_F16] = widen_f16, [LMC_C32] = widen_f16, [LMC_BF16] = widen_bf16,
+        [LMC_F32] = widen_f32, [LMC_C64] = widen_f32, [LMC_F64] = widen_f64, [LMC_C128] = widen_f64};
+    return table[dtype];
+}
+
+static bool is_complex(uint32_t dtype)
+{
+    return dtype == LMC_C32 || dtype == LMC_C64 || dtype == LMC_C128;
+}
+
+uint64_t lmcs_elements(uint32_t dtype, uint64_t bytes)
+{
+    return dtype == LMC_F4_E2M1FN_X2 ? 2 * bytes : bytes / lmc_dtype_size(dtype);
+}
+
+/* ---- Sums ---- */
+
+struct sums {
+    double change[LANES], before[LANES], after[LANES], in_common[LANES], most[LANES];
+    uint64_t finite[LANES], wild_before[LANES], wild_after[LANES];
+};
+
+static bool is_wild(double value)
+{
+    return !(fabs(value) <= DBL_MAX);
+}
+
+static void add_lane(struct sums *sums, size_t lane, double x, double y)
+{
+    bool wild_x = is_wild(x), wild_y = is_wild(y), wild = wild_x | wild_y;
+    x = wild ? 0 : x;
+    y = wild ? 0 : y;
+    double d = fabs(y - x);
+    sums->change[lane] += d * d;
+    sums->before[lane] += x * x;
+    sums->after[lane] += y * y;
+    sums->in_common[lane] += x * y;
+    sums->most[lane] = d > sums->most[lane] ? d : sums->most[lane];
+    sums->finite[lane] += !wild;
+    sums->wild_before[lane] += wild_x;
+    sums->wild_after[lane] += wild_y;
+}
+
+/* A complex number: it is finite when both of its halves are. */
+static void add_pair(struct sums *sums, size_t lane, const double *x, const double *y)
+{
+    bool wild_x = is_wild(x[0]) || is_wild(x[1]), wild_y = is_wild(y[0]) || is_wild(y[1]);
+    sums->wild_before[lane] += wild_x;
+    sums->wild_after[lane] += wild_y;
+    if (wild_x || wild_y)
+        return;
+    double d = hypot(y[0] - x[0], y[1] - x[1]);
+    sums->change[lane] += d * d;
+    sums->before[lane] += x[0] * x[0] + x[1] * x[1];
+    sums->after[lane] += y[0] * y[0] + y[1] * y[1];
+    sums->in_common[lane] += x[0] * y[0] + x[1] * y[1];
+    sums->most[lane] = d > sums->most[lane] ? d : sums->most[lane];
+    sums->finite[lane]++;
+}
+
+static void add_numbers(struct sums *sums, const double *x, const double *y, uint64_t count)
+{
+    uint64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (size_t lane = 0; lane < LANES; lane++)
+            add_lane(sums, lane, x[i + lane], y[i + lane]);
+    for (; i < count; i++)
+        add_lane(sums, i % LANES, x[i], y[i]);
+}
+
+static void add_sums(const struct sums *sums, struct lmcs_compared *compared)
+{
+    for (size_t lane = 0; lane < LANES; lane++) {
+        compared->change += sums->change[lane];
+        compared->before += sums->before[lane];
+        compared->after += sums->after[lane];
+        compared->in_common += sums->in_common[lane];
+        compared->most = sums->most[lane] > compared->most ? sums->most[lane] : compared->most;
+        compared->finite += sums->finite[lane];
+        compared->not_finite_before += sums->wild_before[lane];
+        compared->not_finite_after += sums->wild_after[lane];
+    }
+}
+
+void lmcs_compared_add(struct lmcs_compared *sum, const struct lmcs_compared *part)
+{
+    sum->elements += part->elements;
+    sum->changed += part->changed;
+    sum->finite += part->finite;
+    sum->not_finite_before += part->not_finite_before;
+    sum->not_finite_after += part->not_finite_after;
+    sum->most = part->most > sum->most ? part->most : sum->most;
+    sum->change += part->change;
+    sum->before += part->before;
+    sum->after += part->after;
+    sum->in_common += part->in_common;
+}
+
+/* ---- Bytes ---- */
+
+#define COUNT_DIFFERENT(type)                            \
+    for (uint64_t i = 0; i < bytes; i += sizeof(type)) { \
+        type a, b;                                       \
+        memcpy(&a, x + i, sizeof a);                     \
+        memcpy(&b, y + i, sizeof b);                     \
+        changed += a != b;                               \
+    }
+
+static uint64_t count_changed(uint32_t dtype, const unsigned char *x, const unsigned char *y, uint64_t bytes)
+{
+    uint64_t changed = 0;
+    size_t size = lmc_dtype_size(dtype);
+    if (memcmp(x, y, bytes) == 0)
+        return 0;
+    if (dtype == LMC_F4_E2M1FN_X2)
+        for (uint64_t i = 0; i < bytes; i++)
+            changed += ((x[i] ^ y[i]) & 0x0f) != 0, changed += ((x[i] ^ y[i]) & 0xf0) != 0;
+    else if (size == 1)
+        COUNT_DIFFERENT(uint8_t)
+    else if (size == 2)
+        COUNT_DIFFERENT(uint16_t)
+    else if (size == 4)
+        COUNT_DIFFERENT(uint32_t)
+    else if (size == 8)
+        COUNT_DIFFERENT(uint64_t)
+    else
+        for (uint64_t i = 0; i < bytes; i += size)
+            changed += memcmp(x + i, y + i, size) != 0;
+    return changed;
+}
+
+static void compare_tabled(uint32_t dtype, const unsigned char *x, const unsigned char *y, uint64_t bytes,
+                           struct sums *sums)
+{
+    double table[256];
+    bool packed = dtype == LMC_F4_E2M1FN_X2;
+    for (unsigned i = 0; i < 256; i++)
+        table[i] = f8_value(dtype, i);
+    for (uint64_t i = 0; i < bytes; i++) {
+        add_lane(sums, i % LANES, table[packed ? x[i] & 15 : x[i]], table[packed ? y[i] & 15 : y[i]]);
+        if (packed)
+            add_lane(sums, i % LANES, table[x[i] >> 4], table[y[i] >> 4]);
+    }
+}
+
+void lmcs_elements_compare(uint32_t dtype, const void *before, const void *after, uint64_t bytes,
+                           struct lmcs_compared *compared)
+{
+    const unsigned char *x = before, *y = after;
+    widen_fn widen = widen_of(dtype);
+    struct sums sums = {0};
+    bool pairs = is_complex(dtype);
+    compared->elements += lmcs_elements(dtype, bytes);
+    compared->changed += count_changed(dtype, x, y, bytes);
+    if (widen == NULL)
+        compare_tabled(dtype, x, y, bytes, &sums);
+    size_t size = lmc_dtype_size(dtype) / (pairs ? 2 : 1);
+    uint64_t numbers = widen == NULL ? 0 : bytes / size;
+    for (uint64_t i = 0; i < numbers; i += AT_ONCE) {
+        double a[AT_ONCE], b[AT_ONCE];
+        uint64_t count = numbers - i < AT_ONCE ? numbers - i : AT_ONCE;
+        widen(x + i * size, count, a);
+        widen(y + i * size, count, b);
+        if (!pairs)
+            add_numbers(&sums, a, b, count);
+        for (uint64_t k = 0; pairs && k < count; k += 2)
+            add_pair(&sums, k / 2 % LANES, a + k, b + k);
+    }
+    add_sums(&sums, compared);
+}

@@ -1,0 +1,1056 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * snapshots/snapshot.c - snapshots as their readers hold them: what they are, what is in them, tags, removal.
+ *
+ * A handle remembers which snapshot it means, not where it lies: each call looks it up again in a transaction of its
+ * own, so that handles hold nothing in place and a removed snapshot is an error, not a surprise.
+ */
+#include "snapshots/snapshot.h"
+#include "base/grow.h"
+#include "shelves/prune.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "capture/capture.h"
+#include "compact/compact.h"
+#include "pages/tree.h"
+#include "records/relations.h"
+
+static enum lmcs_status fail_removed(const struct lmcs_snapshot *snapshot, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: snapshot %s@%llu was removed", snapshot->pool->path,
+                     snapshot->shelf, (unsigned long long)snapshot->info.number);
+}
+
+enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, struct lmcs_txn *txn,
+                                      struct lmcs_shelf *shelf, struct lmcs_record *record, struct lmcs_error *error)
+{
+    bool found;
+    enum lmcs_status status = lmcs_shelf_load_if(txn, snapshot->shelf_id, shelf, &found, error);
+    if (status == LMCS_OK && (!found || (shelf->df.flags & LMCS_SHELF_STAGING) != 0))
+        return fail_removed(snapshot, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(txn, shelf, snapshot->info.number, record, &found, error);
+    if (status == LMCS_OK && (!found || record->df.epoch != snapshot->epoch))
+        return fail_removed(snapshot, error);
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                     struct lmcs_record *record, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_pool_check(snapshot->pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(snapshot->pool, txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_snapshot_locate(snapshot, txn, shelf, record, error);
+    if (status != LMCS_OK)
+        lmcs_txn_end(txn);
+    return status;
+}
+
+/* ---- Manifests ---- */
+
+enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_record *record,
+                                    enum lmcs_status (*visit)(void *context, uint64_t identity,
+                                                              const struct lmcs_manifest_df *entry, bool *stop,
+                                                              struct lmcs_error *error),
+                                    void *context, struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df manifest = {.ref = record->df.manifest, .count = record->df.entry_count};
+    struct lmcs_cursor *cursor;
+    bool stop = false;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && !stop && lmcs_cursor_valid(cursor)) {
+        struct lmcs_manifest_df entry;
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        if (bytes != sizeof entry) {
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: an entry of a manifest", txn->pool->path);
+            break;
+        }
+        memcpy(&entry, value, sizeof entry);
+        status = visit(context, lmcs_cursor_key(cursor).high, &entry, &stop, error);
+        if (status == LMCS_OK && !stop)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+#define SAME_NAME 64 /* identities of one name that are looked at in one go */
+
+enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_record *record, uint32_t kind,
+                                    const char *name, struct lmcs_identity *identity, uint64_t *content, bool *found,
+                                    struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df manifest = {.ref = record->df.manifest, .count = record->df.entry_count};
+    uint64_t ids[SAME_NAME];
+    size_t count = SAME_NAME;
+    uint64_t first = 0;
+    enum lmcs_status status = LMCS_OK;
+    *found = false;
+    while (status == LMCS_OK && !*found && count == SAME_NAME && first < UINT64_MAX) {
+        status = lmcs_identity_named(txn, kind, name, first, ids, SAME_NAME, &count, error);
+        for (size_t i = 0; status == LMCS_OK && !*found && i < count; i++) {
+            struct lmcs_manifest_df entry;
+            status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){ids[i], 0}, &entry,
+                                   sizeof entry, sizeof entry, NULL, found, error);
+            if (status == LMCS_OK && *found) {
+                *content = entry.content;
+                status = lmcs_identity_get(txn, ids[i], identity, error);
+            }
+            first = ids[i] < UINT64_MAX ? ids[i] + 1 : UINT64_MAX;
+        }
+    }
+    return status;
+}
+
+/* What a content takes: of a link, which stands for several, its share. */
+static uint64_t stored_bytes(const struct lmcs_chain *chain)
+{
+    const struct lmcs_content *top = &chain->links[0], *link = &chain->links[1];
+    if (top->df.payload != LMCS_PAYLOAD_LINKED)
+        return top->df.stored_bytes;
+    uint64_t share = link->df.stored_bytes / link->df.base_count;
+    return top->df.output == 0 ? link->df.stored_bytes - share * (link->df.base_count - 1u) : share;
+}
+
+static uint32_t to_undo(const struct lmcs_chain *chain)
+{
+    return (uint32_t)(chain->line > 0 ? chain->line : chain->length - 1);
+}
+
+/* Why a snapshot does not come from the one before it by links. */
+static const char *links_note(uint32_t links)
+{
+    static const char *const notes[LMCS_LINKS_COUNT] = {
+        [LMCS_LINKS_FIRST] = "it begins a line of links: the one before is as long as the policy's links=",
+        [LMCS_LINKS_GAP] = "the step before it is missing",
+        [LMCS_LINKS_UNEXPLAINED] = "no arithmetic that is known leads to it from the step before",
+        [LMCS_LINKS_LARGE] = "a link would not be smaller than deltas",
+        [LMCS_LINKS_OFF] = "the policy says links=off",
+        [LMCS_LINKS_UNFIT] = "the tensors that its relations name are not there, or not f32 of one shape",
+        [LMCS_LINKS_NOT_RAW] = "it, or the step before, was coded already, or is damaged",
+        [LMCS_LINKS_NOT_FOUND] = "no optimizer's step was found in its tensors (relations would say where it is)",
+    };
+    return links < LMCS_LINKS_COUNT ? notes[links] : NULL;
+}
+
+void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_chain *chain, struct lmcs_entry *entry)
+{
+    const struct lmcs_content_df *df = &chain->links[0].df;
+    memset(entry, 0, sizeof *entry);
+    lmcs_identity_tensor(identity, &entry->tensor);
+    entry->digest = (struct lmc_hash){df->digest_low, df->digest_high};
+    entry->content = chain->links[0].id;
+    entry->raw_bytes = df->raw_bytes;
+    entry->stored_bytes = stored_bytes(chain);
+    entry->stored_as = df->payload == LMCS_PAYLOAD_RAW      ? LMCS_STORED_RAW
+                       : df->payload == LMCS_PAYLOAD_LINKED ? LMCS_STORED_LINK
+                       : df->base_count > 0                 ? LMCS_STORED_DELTA
+                                                            : LMCS_STORED_KEYFRAME;
+    entry->chain = to_undo(chain);
+}
+
+/* ---- Handles ---- */
+
+enum lmcs_status lmcs_attachment_read(struct lmcs_txn *txn, const struct lmcs_record *record, const char *name,
+                                      uint64_t most, void **data, uint64_t *bytes, bool *found,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    uint64_t content;
+    enum lmcs_status status = lmcs_manifest_find(txn, record, LMCS_ATTACHMENT, name, &identity, &content, found, error);
+    if (status == LMCS_OK && *found)
+        status = lmcs_chain_load(txn, content, &chain, error);
+    if (status != LMCS_OK || !*found)
+        return status;
+    *bytes = chain.links[0].df.raw_bytes;
+    if (*bytes > most)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: attachment \"%s\" is impossibly long", txn->pool->path, name);
+    char *text = malloc(*bytes + 1);
+    if (text == NULL)
+        return lmcs_fail_memory(error);
+    text[*bytes] = '\0';
+    status = lmcs_chain_read(txn->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape, text, NULL,
+                             error);
+    if (status != LMCS_OK) {
+        free(text);
+        return status;
+    }
+    *data = text;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_record_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
+                                       struct lmcs_error *error)
+{
+    void *data = NULL;
+    uint64_t bytes;
+    bool found;
+    enum lmcs_status status =
+        lmcs_attachment_read(txn, record, LMCS_META_NAME, LMCS_META_MOST, &data, &bytes, &found, error);
+    if (status == LMCS_OK && !found)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a snapshot's metadata is missing", txn->pool->path);
+    *text = data;
+    return status;
+}
+
+static enum lmcs_status fill_snapshot(struct lmcs_txn *txn, const struct lmcs_shelf *shelf,
+                                      const struct lmcs_record *record, struct lmcs_snapshot *s,
+                                      struct lmcs_error *error)
+{
+    char *long_meta = NULL;
+    enum lmcs_status status = LMCS_OK;
+    s->pool = txn->pool;
+    s->shelf_id = shelf->df.id;
+    s->epoch = record->df.epoch;
+    s->shelf = strdup(shelf->name);
+    if (s->shelf == NULL)
+        return lmcs_fail_memory(error);
+    if (record->df.meta_bytes == UINT32_MAX)
+        status = lmcs_record_long_meta(txn, record, &long_meta, error);
+    if (status == LMCS_OK)
+        status = lmcs_meta_decode(long_meta != NULL ? long_meta : record->meta, &s->meta, error);
+    free(long_meta);
+    s->info = (struct lmcs_snapshot_info){.shelf = s->shelf,
+                                          .number = record->df.number,
+                                          .step = record->df.step,
+                                          .time_ns = record->df.time_ns,
+                                          .parent = record->df.parent,
+                                          .tensor_count = record->df.tensor_count,
+                                          .raw_bytes = record->df.raw_bytes,
+                                          .metrics = s->meta.metrics,
+                                          .metric_count = s->meta.metric_count,
+                                          .meta_json = s->meta.json};
+    memcpy(s->info.group, record->df.group, sizeof s->info.group);
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_find(struct lmcs_pool *pool, const char *shelf_name, const char *which,
+                                    struct lmcs_snapshot **snapshot, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    uint64_t number;
+    bool found;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_snapshot *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return lmcs_fail_memory(error);
+    status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK) {
+        free(s);
+        return status;
+    }
+    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_resolve(&txn, &shelf, which, &number, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(&txn, &shelf, number, &record, &found, error);
+    if (status == LMCS_OK && !found)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: damaged metadata: a tag or index names %s@%llu, which is "
+                           "not there",
+                           pool->path, shelf.name, (unsigned long long)number);
+    if (status == LMCS_OK)
+        status = fill_snapshot(&txn, &shelf, &record, s, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK) {
+        lmcs_snapshot_close(s);
+        return status;
+    }
+    *snapshot = s;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_open(struct lmcs_pool *pool, const char *address, struct lmcs_snapshot **snapshot,
+                                    struct lmcs_error *error)
+{
+    char name[LMCS_MAX_NAME + 1];
+    size_t length = address == NULL ? 0 : strcspn(address, "@");
+    if (length == 0 || length > LMCS_MAX_NAME)
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "\"%.64s\" is no address: it looks like run@7, run@latest~1, run@step:120 or run@tag",
+                         address == NULL ? "" : address);
+    memcpy(name, address, length);
+    name[length] = '\0';
+    return lmcs_snapshot_find(pool, name, address[length] == '@' ? address + length + 1 : NULL, snapshot, error);
+}
+
+void lmcs_snapshot_close(struct lmcs_snapshot *snapshot)
+{
+    if (snapshot == NULL)
+        return;
+    lmcs_meta_free(&snapshot->meta);
+    free(snapshot->shelf);
+    free(snapshot);
+}
+
+const struct lmcs_snapshot_info *lmcs_snapshot_info(const struct lmcs_snapshot *snapshot)
+{
+    return &snapshot->info;
+}
+
+void lmcs_snapshot_mark_loaded(struct lmcs_snapshot *snapshot)
+{
+    struct lmcs_pool *pool = snapshot->pool;
+    if (lmcs_pool_check(pool, true, NULL) != LMCS_OK)
+        return;
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_loaded *loaded = lmcs_loaded_find(pool, snapshot->shelf_id);
+    if (loaded != NULL) {
+        loaded->number = snapshot->info.number;
+        loaded->loads++;
+    }
+    pthread_mutex_unlock(&pool->captures);
+}
+
+/* ---- What is in it ---- */
+
+struct visiting {
+    struct lmcs_txn *txn;
+    bool (*visit)(void *context, const struct lmcs_entry *entry);
+    void *context;
+    struct lmc_hash sum;
+};
+
+static enum lmcs_status visit_entry(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
+                                    struct lmcs_error *error)
+{
+    struct visiting *visiting = context;
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    struct lmcs_entry entry;
+    enum lmcs_status status = lmcs_identity_get(visiting->txn, id, &identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_chain_load(visiting->txn, at->content, &chain, error);
+    if (status != LMCS_OK || lmcs_is_own(identity.df.kind, identity.name))
+        return status;
+    lmcs_entry_fill(&identity, &chain, &entry);
+    *stop = !visiting->visit(visiting->context, &entry);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
+                                       bool (*visit)(void *context, const struct lmcs_entry *entry), void *context,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    struct visiting visiting = {.txn = &txn, .visit = visit, .context = context};
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_manifest_each(&txn, &record, visit_entry, &visiting, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+/* Contents of a snapshot, in the order of its manifest: one that several names share comes several times. */
+struct contents {
+    uint64_t *ids;
+    size_t count;
+    size_t capacity;
+};
+
+static enum lmcs_status collect_content(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
+                                        struct lmcs_error *error)
+{
+    struct contents *contents = context;
+    (void)id;
+    (void)stop;
+    if (!lmcs_grow(&contents->ids, &contents->capacity, contents->count, sizeof *contents->ids))
+        return lmcs_fail_memory(error);
+    contents->ids[contents->count++] = at->content;
+    return LMCS_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static enum lmcs_status count_storage(struct lmcs_txn *txn, uint64_t content, struct lmcs_snapshot_storage *storage,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    enum lmcs_status status = lmcs_chain_load(txn, content, &chain, error);
+    if (status != LMCS_OK)
+        return status;
+    const struct lmcs_content_df *df = &chain.links[0].df;
+    storage->stored_bytes += stored_bytes(&chain);
+    storage->link_contents += df->payload == LMCS_PAYLOAD_LINKED;
+    storage->raw_contents += df->payload == LMCS_PAYLOAD_RAW;
+    storage->delta_contents += df->base_count > 0;
+    storage->keyframe_contents += df->payload == LMCS_PAYLOAD_FRAME && df->base_count == 0;
+    if (chain.line > 0)
+        storage->longest_line = chain.line > storage->longest_line ? (uint32_t)chain.line : storage->longest_line;
+    else if (storage->longest_chain < chain.length - 1)
+        storage->longest_chain = (uint32_t)(chain.length - 1);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lmcs_snapshot_storage *storage,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    struct lmcs_snapshot_storage counted = {0};
+    struct contents contents = {0};
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_manifest_each(&txn, &record, collect_content, &contents, error);
+    if (contents.count > 0)
+        qsort(contents.ids, contents.count, sizeof *contents.ids, by_id);
+    for (size_t i = 0; status == LMCS_OK && i < contents.count; i++)
+        if (i == 0 || contents.ids[i] != contents.ids[i - 1])
+            status = count_storage(&txn, contents.ids[i], &counted, error);
+    lmcs_txn_end(&txn);
+    free(contents.ids);
+    counted.links_note = links_note(record.df.links);
+    if (status == LMCS_OK)
+        *storage = counted;
+    return status;
+}
+
+/* The sum of the entries' hashes does not depend on their order, which is the pool's own affair. */
+static enum lmcs_status add_to_digest(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
+                                      struct lmcs_error *error)
+{
+    struct visiting *visiting = context;
+    struct lmcs_identity identity;
+    struct lmcs_content content;
+    (void)stop;
+    enum lmcs_status status = lmcs_identity_get(visiting->txn, id, &identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_content_get(visiting->txn, at->content, &content, error);
+    if (status != LMCS_OK)
+        return status;
+    const uint32_t head[4] = {identity.df.kind, identity.df.dtype, identity.df.ndim, identity.df.is_part};
+    const uint64_t digest[2] = {content.df.digest_low, content.df.digest_high};
+    size_t dims = identity.df.ndim * sizeof(uint64_t);
+    struct lmc_hasher hasher;
+    lmc_hasher_init(&hasher);
+    lmc_hasher_update(&hasher, head, sizeof head);
+    lmc_hasher_update(&hasher, identity.shape, dims);
+    if (identity.df.is_part) {
+        lmc_hasher_update(&hasher, identity.global_shape, dims);
+        lmc_hasher_update(&hasher, identity.offsets, dims);
+    }
+    lmc_hasher_update(&hasher, digest, sizeof digest);
+    lmc_hasher_update(&hasher, identity.name, strlen(identity.name));
+    struct lmc_hash hash = lmc_hasher_final(&hasher);
+    visiting->sum.low += hash.low;
+    visiting->sum.high += hash.high;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
+                                    struct lmc_hash *digest, struct lmcs_error *error)
+{
+    struct visiting visiting = {.txn = txn};
+    (void)shelf;
+    enum lmcs_status status = lmcs_manifest_each(txn, record, add_to_digest, &visiting, error);
+    if (status != LMCS_OK)
+        return status;
+    const struct lmcs_snapshot_df *df = &record->df;
+    const uint64_t head[6] = {(uint64_t)df->step, df->time_ns,      df->parent,
+                              df->entry_count,    visiting.sum.low, visiting.sum.high};
+    struct lmc_hasher hasher;
+    lmc_hasher_init(&hasher);
+    lmc_hasher_update(&hasher, head, sizeof head);
+    lmc_hasher_update(&hasher, df->group, sizeof df->group);
+    lmc_hasher_update(&hasher, record->meta, df->meta_bytes == UINT32_MAX ? 0 : df->meta_bytes);
+    *digest = lmc_hasher_final(&hasher);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc_hash *digest, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_record_digest(&txn, &shelf, &record, digest, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+/* Finds a tensor and pins what it rests on. */
+static enum lmcs_status find_tensor(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name,
+                                    struct lmcs_identity *identity, struct lmcs_chain *chain, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    uint64_t content;
+    bool found;
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_manifest_find(&txn, &record, kind, name, identity, &content, &found, error);
+    if (status == LMCS_OK && !found)
+        status = lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: %s@%llu has no tensor \"%.200s\"", snapshot->pool->path,
+                           snapshot->shelf, (unsigned long long)snapshot->info.number, name);
+    if (status == LMCS_OK)
+        status = lmcs_chain_load(&txn, content, chain, error);
+    if (status == LMCS_OK)
+        status = lmcs_chain_pin(snapshot->pool, chain, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name, void *buffer,
+                                    uint64_t buffer_bytes, struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    enum lmcs_status status = find_tensor(snapshot, kind, name, &identity, &chain, error);
+    if (status != LMCS_OK)
+        return status;
+    if (chain.links[0].df.raw_bytes != buffer_bytes)
+        status = lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%.200s\" has %llu bytes, the buffer %llu", name,
+                           (unsigned long long)chain.links[0].df.raw_bytes, (unsigned long long)buffer_bytes);
+    else
+        status = lmcs_chain_read(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape,
+                                 buffer, NULL, error);
+    lmcs_chain_unpin(snapshot->pool, &chain);
+    return status;
+}
+
+struct range_reading {
+    struct lmcs_reader *reader;
+    uint64_t raw_bytes;
+    uint64_t first_byte;
+    uint64_t bytes;
+    uint64_t first_block;
+    unsigned char *buffer;
+    pthread_mutex_t lock; /* guards what follows */
+    enum lmcs_status status;
+    struct lmcs_error error;
+};
+
+/* A block that is wanted as a whole goes to its place, one at an edge by way of a buffer. */
+static enum lmcs_status read_range_block(const struct range_reading *r, uint64_t block, struct lmcs_error *error)
+{
+    uint64_t at = block * LMC_BLOCK_BYTES, end = r->first_byte + r->bytes;
+    uint64_t block_end = r->raw_bytes - at < LMC_BLOCK_BYTES ? r->raw_bytes : at + LMC_BLOCK_BYTES;
+    uint64_t from = at > r->first_byte ? at : r->first_byte, to = block_end < end ? block_end : end;
+    if (from == at && to == block_end)
+        return lmcs_reader_block(r->reader, block, r->buffer + (at - r->first_byte), error);
+    unsigned char *whole = malloc(block_end - at);
+    if (whole == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_reader_block(r->reader, block, whole, error);
+    if (status == LMCS_OK)
+        memcpy(r->buffer + (from - r->first_byte), whole + (from - at), to - from);
+    free(whole);
+    return status;
+}
+
+static void read_range_job(void *context, uint64_t i)
+{
+    struct range_reading *r = context;
+    struct lmcs_error error;
+    pthread_mutex_lock(&r->lock);
+    bool stop = r->status != LMCS_OK;
+    pthread_mutex_unlock(&r->lock);
+    enum lmcs_status status = stop ? LMCS_OK : read_range_block(r, r->first_block + i, &error);
+    if (status == LMCS_OK)
+        return;
+    pthread_mutex_lock(&r->lock);
+    r->status = status;
+    r->error = error;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static enum lmcs_status read_range(struct lmcs_pool *pool, struct range_reading *r, struct lmcs_error *error)
+{
+    r->first_block = r->first_byte / LMC_BLOCK_BYTES;
+    uint64_t last = (r->first_byte + r->bytes - 1) / LMC_BLOCK_BYTES;
+    pthread_mutex_init(&r->lock, NULL);
+    lmcs_workers_run(pool->workers, read_range_job, NULL, r, last - r->first_block + 1);
+    pthread_mutex_destroy(&r->lock);
+    if (r->status != LMCS_OK && error != NULL)
+        *error = r->error;
+    return r->status;
+}
+
+enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name,
+                                          uint64_t first_byte, void *buffer, uint64_t bytes, struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    struct lmcs_chain chain;
+    struct range_reading r = {.first_byte = first_byte, .bytes = bytes, .buffer = buffer};
+    enum lmcs_status status = find_tensor(snapshot, kind, name, &identity, &chain, error);
+    if (status != LMCS_OK)
+        return status;
+    r.raw_bytes = chain.links[0].df.raw_bytes;
+    if (first_byte > r.raw_bytes || bytes > r.raw_bytes - first_byte)
+        status = lmcs_fail(error, LMCS_INVALID, 0,
+                           "tensor \"%.200s\" has %llu bytes: %llu from byte %llu on are more than there are", name,
+                           (unsigned long long)r.raw_bytes, (unsigned long long)bytes, (unsigned long long)first_byte);
+    else
+        status = lmcs_reader_open(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape,
+                                  &r.reader, error);
+    if (status == LMCS_OK && bytes > 0)
+        status = read_range(snapshot->pool, &r, error);
+    lmcs_reader_close(r.reader);
+    lmcs_chain_unpin(snapshot->pool, &chain);
+    return status;
+}
+
+/* ---- Lists ---- */
+
+static enum lmcs_status list(struct lmcs_pool *pool, const char *shelf_name, uint8_t kind, struct lmcs_key_df from,
+                             uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_cursor *cursor;
+    size_t filled = 0;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK) {
+        lmcs_cursor_free(cursor);
+        return status;
+    }
+    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_cursor_seek(cursor, &txn, kind, lmcs_shelf_tree(&shelf, kind), from, error);
+    while (status == LMCS_OK && filled < capacity && lmcs_cursor_valid(cursor)) {
+        struct lmcs_key_df key = lmcs_cursor_key(cursor);
+        size_t bytes;
+        const struct lmcs_snapshot_df *df = lmcs_cursor_value(cursor, &bytes);
+        uint32_t state = LMCS_SNAPSHOT_COMMITTED;
+        if (kind == LMCS_TREE_STEPS && key.high != from.high)
+            break;
+        if (kind == LMCS_TREE_NUMBERS && bytes >= sizeof *df)
+            memcpy(&state, (const char *)df + offsetof(struct lmcs_snapshot_df, state), sizeof state);
+        if (state == LMCS_SNAPSHOT_COMMITTED)
+            numbers[filled++] = kind == LMCS_TREE_STEPS ? key.low : key.high;
+        status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_txn_end(&txn);
+    lmcs_cursor_free(cursor);
+    if (status == LMCS_OK)
+        *count = filled;
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_numbers(struct lmcs_pool *pool, const char *shelf, uint64_t first, uint64_t *numbers,
+                                       size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    return list(pool, shelf, LMCS_TREE_NUMBERS, (struct lmcs_key_df){first, 0}, numbers, capacity, count, error);
+}
+
+static enum lmcs_status list_down(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t before, uint64_t *numbers,
+                                  size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (*count = 0; status == LMCS_OK && *count < capacity;) {
+        struct lmcs_record record;
+        bool found = false;
+        status = lmcs_record_before(txn, shelf, before, &before, error);
+        if (status != LMCS_OK || before == 0)
+            break;
+        if (before > shelf->df.latest) /* prepared */
+            continue;
+        status = lmcs_record_get(txn, shelf, before, &record, &found, error);
+        if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED)
+            numbers[(*count)++] = before;
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_newest(struct lmcs_pool *pool, const char *shelf_name, uint64_t before,
+                                      uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    size_t filled = 0;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
+    if (status == LMCS_OK)
+        status = list_down(&txn, &shelf, before, numbers, capacity, &filled, error);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK)
+        *count = filled;
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_range(struct lmcs_pool *pool, const char *shelf_name, const char *range, uint64_t *first,
+                                     uint64_t *last, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    uint64_t from = 0, to = 0;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_get(&txn, shelf_name == NULL ? "" : shelf_name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_resolve_range(&txn, &shelf, range, &from, &to, error);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK) {
+        *first = from;
+        *last = to;
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *pool, const char *shelf, int64_t step, uint64_t first,
+                                     uint64_t *numbers, size_t capacity, size_t *count, struct lmcs_error *error)
+{
+    return list(pool, shelf, LMCS_TREE_STEPS, (struct lmcs_key_df){lmcs_step_key(step), first}, numbers, capacity,
+                count, error);
+}
+
+/* Whether the snapshot that a shelf was forked from is there, and what its shelf is called now. */
+static enum lmcs_status fill_origin(struct lmcs_txn *txn, const struct lmcs_origin *origin,
+                                    struct lmcs_shelf_info *info, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found = false;
+    info->origin_number = origin->df.number;
+    info->origin_time_ns = origin->df.time_ns;
+    memcpy(info->origin_shelf, origin->name, sizeof info->origin_shelf);
+    if (origin->df.shelf == 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_shelf_load_if(txn, origin->df.shelf, &shelf, &found, error);
+    if (status != LMCS_OK || !found || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
+        return status;
+    memcpy(info->origin_shelf, shelf.name, sizeof info->origin_shelf);
+    status = lmcs_record_get(txn, &shelf, origin->df.number, &record, &found, error);
+    info->origin_is_there = status == LMCS_OK && found && record.df.time_ns == origin->df.time_ns;
+    return status;
+}
+
+static enum lmcs_status fill_shelf_info(struct lmcs_txn *txn, const struct lmcs_shelf *shelf,
+                                        struct lmcs_shelf_info *info, struct lmcs_error *error)
+{
+    struct lmcs_origin origin;
+    struct lmcs_policy policy;
+    bool found;
+    *info = (struct lmcs_shelf_info){.snapshot_count = shelf->df.snapshot_count,
+                                     .latest = shelf->df.latest,
+                                     .next_number = shelf->df.next_number,
+                                     .keep_raw = shelf->df.keep_raw,
+                                     .created_ns = shelf->df.created_ns};
+    memcpy(info->name, shelf->name, sizeof info->name);
+    lmcs_shelf_policy(shelf, &policy);
+    if (lmcs_policy_format(&policy, info->policy, NULL) != LMCS_OK)
+        info->policy[0] = '\0';
+    enum lmcs_status status = lmcs_origin_get(txn, shelf->df.id, &origin, &found, error);
+    return status == LMCS_OK && found ? fill_origin(txn, &origin, info, error) : status;
+}
+
+enum lmcs_status lmcs_shelf_info(struct lmcs_pool *pool, const char *name, struct lmcs_shelf_info *info,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    enum lmcs_status status = lmcs_pool_check(pool, false, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_shelf_info found;
+    status = lmcs_shelf_get(&txn, name == NULL ? "" : name, &shelf, error);
+    if (status == LMCS_OK)
+        status = fill_shelf_info(&txn, &shelf, &found, error);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK)
+        *info = found;
+    return status;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct lmcs_shelf_info *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
+                                 bool (*visit)(void *context, const struct lmcs_shelf_info *info), void *context,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf_info *infos = NULL;
+    size_t count = 0, got = 0;
+    uint64_t first = 0;
+    struct lmcs_error why = {.status = LMCS_OK};
+    struct lmcs_passed passed = {.any = false};
+    enum lmcs_status status = lmcs_pool_check(pool, false, error), listed;
+    if (status == LMCS_OK)
+        status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    do {
+        uint64_t ids[64];
+        listed = lmcs_shelf_ids(&txn, first, ids, 64, &got, &why);
+        status = lmcs_pass_over(&passed, listed, &why);
+        struct lmcs_shelf_info *grown = status == LMCS_OK ? realloc(infos, (count + got + 1) * sizeof *infos) : NULL;
+        if (status == LMCS_OK && grown == NULL)
+            status = lmcs_fail_memory(&why);
+        if (grown != NULL)
+            infos = grown;
+        for (size_t i = 0; status == LMCS_OK && i < got; i++) {
+            struct lmcs_shelf shelf;
+            status = lmcs_shelf_load(&txn, ids[i], &shelf, &why);
+            if (status == LMCS_OK && (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
+                continue;
+            if (status == LMCS_OK)
+                status = fill_shelf_info(&txn, &shelf, &infos[count], &why);
+            count += status == LMCS_OK;
+            status = lmcs_pass_over(&passed, status, &why);
+        }
+        first = got > 0 ? ids[got - 1] + 1 : 0;
+    } while (status == LMCS_OK && listed == LMCS_OK && got == 64 && first > 0);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK && error != NULL)
+        *error = why;
+    if (status == LMCS_OK && count > 0)
+        qsort(infos, count, sizeof *infos, by_name);
+    for (size_t i = 0; status == LMCS_OK && i < count && visit(context, &infos[i]); i++)
+        ;
+    free(infos);
+    return lmcs_passed_over(&passed, status, error);
+}
+
+/* ---- Changes ---- */
+
+/* Runs `change` on a shelf in a write transaction. */
+static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, bool make,
+                                     enum lmcs_status (*change)(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                                                void *context, struct lmcs_error *error),
+                                     void *context, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    bool found;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_find(&txn, name == NULL ? "" : name, &shelf, &found, error);
+    if (status == LMCS_OK && !found)
+        status = make ? lmcs_shelf_make(&txn, name, 0, &shelf, error)
+                      : lmcs_fail_no_shelf(&txn, name == NULL ? "" : name, error);
+    if (status == LMCS_OK)
+        status = change(&txn, &shelf, context, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                   struct lmcs_error *error)
+{
+    (void)txn;
+    struct lmcs_policy policy;
+    lmcs_policy_init(&policy);
+    enum lmcs_status status = lmcs_policy_parse(shelf->policy, &policy, error);
+    if (status != LMCS_OK)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                         "the policy of shelf \"%.100s\" is a newer version's: change it with a newer lmc-store",
+                         shelf->name);
+    policy.keep_raw = shelf->df.keep_raw;
+    const struct lmcs_policy before = policy;
+    status = lmcs_policy_parse(context, &policy, error);
+    if (status == LMCS_OK)
+        status = lmcs_policy_format(&policy, shelf->policy, error);
+    shelf->df.keep_raw = policy.keep_raw;
+    if (policy.parity_data != before.parity_data || policy.parity != before.parity)
+        shelf->df.guarded = 0; /* all of them anew */
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf, const char *policy,
+                                       struct lmcs_error *error)
+{
+    enum lmcs_status status = change_shelf(pool, shelf, true, set_policy, (void *)policy, error);
+    if (status == LMCS_OK) {
+        lmcs_prune_soon(pool, shelf);
+        lmcs_compactor_notify(pool);
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *shelf, uint32_t keep_raw,
+                                         struct lmcs_error *error)
+{
+    char words[32];
+    snprintf(words, sizeof words, "keep_raw=%u", (unsigned)keep_raw);
+    return lmcs_shelf_set_policy(pool, shelf, words, error);
+}
+
+struct tagging {
+    const struct lmcs_tag_change *changes;
+    size_t count;
+};
+
+static enum lmcs_status fail_no_tag(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *tag,
+                                    struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: shelf \"%s\" has no tag \"%s\"", txn->pool->path, shelf->name, tag);
+}
+
+static enum lmcs_status check_tag_place(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                        const struct lmcs_tag_change *change, uint64_t *at, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_tag_check(change->tag, error);
+    if (status == LMCS_OK)
+        status = lmcs_tag_find(txn, shelf, change->tag, at, error);
+    if (status != LMCS_OK || change->expected == LMCS_TAG_ANYWHERE || *at == change->expected)
+        return status;
+    if (*at == 0)
+        return fail_no_tag(txn, shelf, change->tag, error);
+    return lmcs_fail(error, LMCS_EXISTS, 0,
+                     "%s: the tag \"%.100s\" is on %s@%llu, where it was not expected: look again", txn->pool->path,
+                     change->tag, shelf->name, (unsigned long long)*at);
+}
+
+static enum lmcs_status change_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_tag_change *change,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_record record;
+    uint64_t at;
+    bool found;
+    enum lmcs_status status = check_tag_place(txn, shelf, change, &at, error);
+    if (status != LMCS_OK)
+        return status;
+    if (change->number == 0)
+        return at == 0 ? fail_no_tag(txn, shelf, change->tag, error) : lmcs_tag_delete(txn, shelf, change->tag, error);
+    status = lmcs_record_get(txn, shelf, change->number, &record, &found, error);
+    if (status == LMCS_OK && (!found || record.df.state != LMCS_SNAPSHOT_COMMITTED))
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%llu", txn->pool->path, shelf->name,
+                         (unsigned long long)change->number);
+    return status == LMCS_OK ? lmcs_tag_put(txn, shelf, change->tag, change->number, error) : status;
+}
+
+static enum lmcs_status change_tags(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                    struct lmcs_error *error)
+{
+    const struct tagging *tagging = context;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < tagging->count; i++)
+        status = change_tag(txn, shelf, &tagging->changes[i], error);
+    return status;
+}
+
+enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf, const struct lmcs_tag_change *changes,
+                                  size_t count, struct lmcs_error *error)
+{
+    struct tagging tagging = {changes, count};
+    return change_shelf(pool, shelf, false, change_tags, &tagging, error);
+}
+
+enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag, uint64_t number,
+                              struct lmcs_error *error)
+{
+    const struct lmcs_tag_change change = {tag, number, LMCS_TAG_ANYWHERE};
+    if (number == 0)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot 0: numbers start at 1", pool->path);
+    return lmcs_tags_change(pool, shelf, &change, 1, error);
+}
+
+enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool, const char *shelf, const char *tag, struct lmcs_error *error)
+{
+    const struct lmcs_tag_change change = {tag, 0, LMCS_TAG_ANYWHERE};
+    return lmcs_tags_change(pool, shelf, &change, 1, error);
+}
+
+enum lmcs_status lmcs_snapshot_tags(struct lmcs_snapshot *snapshot, bool (*visit)(void *context, const char *tag),
+                                    void *context, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_tags_of(&txn, &shelf, snapshot->info.number, visit, context, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status remove_in(struct lmcs_txn *txn, const char *name, uint64_t number, struct lmcs_removal *removal,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_get(txn, name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(txn, &shelf, number, &record, &found, error);
+    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
+        return lmcs_fail(error, LMCS_IN_USE, 0, "%s: snapshot %s@%llu is prepared and awaits its group's decision",
+                         txn->pool->path, name, (unsigned long long)number);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_remove(txn, &shelf, number, removal, error);
+    return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
+}
+
+enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf, uint64_t number, bool dry_run,
+                                      struct lmcs_removal *removal, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_busy_shelf *busy;
+    struct lmcs_removal counted = {0};
+    const char *name = shelf == NULL ? "" : shelf;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_take(pool, name, &busy, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_write(pool, &txn, error);
+    if (status == LMCS_OK) {
+        status = remove_in(&txn, name, number, &counted, error);
+        if (status == LMCS_OK && !dry_run)
+            status = lmcs_txn_commit(&txn, error);
+        else
+            lmcs_txn_end(&txn);
+    }
+    lmcs_shelf_give(pool, busy);
+    if (status != LMCS_OK)
+        return status;
+    if (removal != NULL)
+        *removal = counted;
+    if (!dry_run)
+        lmcs_compactor_notify(pool);
+    return LMCS_OK;
+}

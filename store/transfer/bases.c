@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * transfer/bases.c - what a content of an archive comes to rest on in the pool that it is restored into.
+ *
+ * A pool may have the bases already, in forms of its own, and there are rules on what may rest on what: no delta on
+ * what a link leads to, nor on a chain that is as long as can be; a link on arrays that another one leads to, in order
+ * and all of them, or on such as need nothing else. What can't be rested on as it is gets a raw copy, on which anything
+ * can. That is a base and nothing else, so the compactor sees to it later.
+ */
+#include "transfer/bases.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "payload/layout.h"
+#include "payload/read.h"
+
+/* ---- What may rest on what ---- */
+
+/* The bases of a content as the pool has them, or (id 0) will have them. */
+struct ground {
+    struct lmcs_content bases[LMC_MAX_BASES];
+    uint32_t depths[LMC_MAX_BASES]; /* deltas to undo */
+    struct lmcs_content link;       /* that leads to the first; id 0: none does */
+    size_t count;
+};
+
+static enum lmcs_status add_ground(struct lmcs_txn *txn, struct ground *ground, const struct lmcs_content *base,
+                                   struct lmcs_error *error)
+{
+    size_t i = ground->count++;
+    enum lmcs_status status = LMCS_OK;
+    ground->bases[i] = *base;
+    ground->depths[i] = 0;
+    if (base->df.payload == LMCS_PAYLOAD_FRAME)
+        status = lmcs_content_depth(txn, base, &ground->depths[i], error);
+    if (status == LMCS_OK && i == 0 && base->link != 0)
+        status = lmcs_content_get(txn, base->link, &ground->link, error);
+    return status;
+}
+
+/* Whether the bases are all that one link leads to, and its line may have one more. */
+static bool goes_on(const struct ground *ground)
+{
+    bool all =
+        ground->link.id != 0 && ground->link.df.base_count == ground->count && ground->link.df.place < LMCS_LINK_BOUND;
+    for (size_t i = 0; i < ground->count; i++)
+        all = all && ground->bases[i].link == ground->link.id && ground->bases[i].df.output == i;
+    return all;
+}
+
+/* Whether base i may be where a line begins: it needs nothing else, and is not another array as well. */
+static bool may_begin(const struct ground *ground, size_t i)
+{
+    const struct lmcs_content *base = &ground->bases[i];
+    bool other = true;
+    for (size_t k = 0; k < i; k++)
+        other = other && (base->id == 0 || base->id != ground->bases[k].id);
+    return other && base->link == 0 && base->df.base_count == 0 && base->df.payload < LMCS_PAYLOAD_LINK;
+}
+
+static bool may_bear_delta(const struct ground *ground)
+{
+    return ground->bases[0].link == 0 && ground->bases[0].df.payload < LMCS_PAYLOAD_LINK &&
+           ground->depths[0] < LMCS_CHAIN_BOUND;
+}
+
+/* ---- Copies ---- */
+
+static enum lmcs_status write_blocks(struct lmcs_stage *stage, struct lmcs_reader *reader,
+                                     const struct lmcs_content *copy, struct lmcs_error *error)
+{
+    uint64_t raw_bytes = copy->df.raw_bytes, blocks = lmc_block_count(raw_bytes);
+    struct lmcs_heap *heap = stage->pool->heap;
+    unsigned char *block = aligned_alloc(64, LMC_BLOCK_BYTES);
+    struct lmc_hash *hashes = calloc(blocks + 1, sizeof *hashes);
+    static const unsigned char zeros[16];
+    enum lmcs_status status = block == NULL || hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    for (uint64_t i = 0; status == LMCS_OK && i < blocks; i++) {
+        uint64_t at = i * LMC_BLOCK_BYTES, left = raw_bytes - at, n = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
+        status = lmcs_reader_block(reader, i, block, error);
+        if (status == LMCS_OK)
+            status = lmcs_payload_write(heap, copy, at, block, n, error);
+        hashes[i] = lmc_hash128(block, n);
+    }
+    uint64_t table_at = lmcs_raw_table_at(raw_bytes);
+    if (status == LMCS_OK && blocks > 1)
+        status = lmcs_payload_write(heap, copy, raw_bytes, zeros, table_at - raw_bytes, error);
+    if (status == LMCS_OK && blocks > 1)
+        status = lmcs_payload_write(heap, copy, table_at, hashes, blocks * sizeof *hashes, error);
+    free(hashes);
+    free(block);
+    return status;
+}
+
+static enum lmcs_status fill_copy(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
+                                  const struct lmcs_content *copy, struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    struct lmcs_reader *reader = NULL;
+    enum lmcs_status status = lmcs_chain_hold(stage->pool, id, &chain, error);
+    if (status != LMCS_OK)
+        return status;
+    status =
+        lmcs_reader_open(stage->pool, &chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, &reader, error);
+    if (status == LMCS_OK)
+        status = write_blocks(stage, reader, copy, error);
+    lmcs_reader_close(reader);
+    lmcs_chain_unpin(stage->pool, &chain);
+    return status;
+}
+
+/* Whether what was found a moment ago is not there any more. */
+static bool has_gone(struct lmcs_stage *stage, uint64_t id)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    bool found = true;
+    if (lmcs_txn_read(stage->pool, &txn, NULL) != LMCS_OK)
+        return false;
+    bool known = lmcs_content_find(&txn, id, &content, &found, NULL) == LMCS_OK;
+    lmcs_txn_end(&txn);
+    return known && !found;
+}
+
+/* Writes a content that the pool has once more, raw. */
+static enum lmcs_status add_copy(struct lmcs_stage *stage, size_t index, struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *from = &stage->reader->contents[index];
+    const struct lmcs_archive_identity *identity = stage->reader->identities[from->identity];
+    if (!lmcs_archive_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
+        return lmcs_fail_memory(error);
+    struct lmcs_stage_pending *pending = &stage->pending[stage->pending_count];
+    *pending = (struct lmcs_stage_pending){.index = index, .is_copy = true};
+    pending->content.df = (struct lmcs_content_df){.digest_low = from->digest.low,
+                                                   .digest_high = from->digest.high,
+                                                   .raw_bytes = identity->raw_bytes,
+                                                   .payload = LMCS_PAYLOAD_RAW};
+    uint64_t bytes = lmcs_raw_stored_bytes(identity->raw_bytes);
+    enum lmcs_status status = lmcs_stage_room(stage, &pending->content, bytes, error);
+    if (status == LMCS_OK && bytes > 0)
+        status = fill_copy(stage, from->pool_id, &identity->tensor, &pending->content, error);
+    if (status == LMCS_DAMAGED && has_gone(stage, from->pool_id))
+        status = lmcs_stage_fail_overtaken(stage, from, error);
+    if (status != LMCS_OK)
+        return status;
+    stage->pending_count++;
+    stage->pending_bytes += bytes;
+    return LMCS_OK;
+}
+
+/* A base as it was found in the pool; or as the archive has it, in which form it is written. */
+static enum lmcs_status look_at(struct lmcs_stage *stage, struct lmcs_txn *txn, uint32_t id, struct ground *ground,
+                                bool *there, struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *base = &stage->reader->contents[id - 1];
+    struct lmcs_content content = {.id = 0};
+    enum lmcs_status status = LMCS_OK;
+    if (base->is_found)
+        status = lmcs_content_find(txn, base->pool_id, &content, there, error);
+    else if (base->payload == LMCS_PAYLOAD_LINKED) { /* onto a link that was found, where others of its arrays were */
+        content.link = stage->reader->contents[base->bases[0] - 1].pool_id;
+        content.df.payload = LMCS_PAYLOAD_LINKED;
+        content.df.output = base->output;
+    }
+    return status == LMCS_OK && *there ? add_ground(txn, ground, &content, error) : status;
+}
+
+enum lmcs_status lmcs_stage_bases(struct lmcs_stage *stage, size_t index, size_t *instead, struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *content = &stage->reader->contents[index];
+    struct ground ground = {.count = 0};
+    struct lmcs_txn txn;
+    bool there = true, found = false;
+    memset(instead, 0, LMC_MAX_BASES * sizeof *instead);
+    for (size_t i = 0; i < content->base_count; i++)
+        found = found || stage->reader->contents[content->bases[i] - 1].is_found;
+    /* What was written for this restore is as the archive has it, where it can be rested on. */
+    if (!found || content->payload == LMCS_PAYLOAD_LINKED)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    for (size_t i = 0; status == LMCS_OK && there && i < content->base_count; i++)
+        status = look_at(stage, &txn, content->bases[i], &ground, &there, error);
+    lmcs_txn_end(&txn);
+    bool is_link = content->payload == LMCS_PAYLOAD_LINK;
+    if (status != LMCS_OK || !there || (is_link && goes_on(&ground))) /* what has gone is told when it is entered */
+        return status;
+    for (size_t i = 0; status == LMCS_OK && i < ground.count; i++) {
+        if (ground.bases[i].id == 0 || (is_link ? may_begin(&ground, i) : may_bear_delta(&ground)))
+            continue;
+        status = add_copy(stage, content->bases[i] - 1, error);
+        instead[i] = stage->pending_count;
+    }
+    return status;
+}
+
+/* ---- Entering ---- */
+
+enum lmcs_status lmcs_stage_fail_overtaken(struct lmcs_stage *stage, const struct lmcs_archive_content *content,
+                                           struct lmcs_error *error)
+{
+    stage->is_overtaken = true;
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0,
+                     "%s: a version of tensor \"%.64s\" that the archive rests on was removed from the pool, or coded "
+                     "anew, while the archive was read: restore once more",
+                     stage->pool->path, stage->reader->identities[content->identity]->tensor.name);
+}
+
+static enum lmcs_status tie_linked(struct lmcs_stage *stage, struct lmcs_txn *txn,
+                                   const struct lmcs_archive_content *from, struct lmcs_content *content,
+                                   struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *link = &stage->reader->contents[from->bases[0] - 1];
+    struct lmcs_content there;
+    bool found;
+    enum lmcs_status status = lmcs_content_find(txn, link->pool_id, &there, &found, error);
+    if (status != LMCS_OK)
+        return status;
+    if (!found || there.df.payload != LMCS_PAYLOAD_LINK || there.df.base_count != link->base_count ||
+        there.df.raw_bytes != content->df.raw_bytes)
+        return lmcs_stage_fail_overtaken(stage, link, error);
+    content->link = there.id;
+    content->df.output = from->output;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_stage_tie(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_stage_pending *pending,
+                                struct lmcs_error *error)
+{
+    const struct lmcs_archive_content *from = &stage->reader->contents[pending->index];
+    struct lmcs_content *content = &pending->content, base;
+    struct ground ground = {.count = 0};
+    enum lmcs_status status = LMCS_OK;
+    bool found = true, fits = true;
+    content->df.base_count = 0;
+    if (pending->is_copy || from->base_count == 0)
+        return LMCS_OK;
+    if (from->payload == LMCS_PAYLOAD_LINKED)
+        return tie_linked(stage, txn, from, content, error);
+    for (size_t i = 0; status == LMCS_OK && found && i < from->base_count; i++) {
+        size_t copy = pending->instead[i];
+        content->bases[i] =
+            copy != 0 ? stage->pending[copy - 1].content.id : stage->reader->contents[from->bases[i] - 1].pool_id;
+        status = lmcs_content_find(txn, content->bases[i], &base, &found, error);
+        if (status == LMCS_OK && found)
+            status = add_ground(txn, &ground, &base, error);
+    }
+    if (status != LMCS_OK)
+        return status;
+    content->df.base_count = from->base_count;
+    if (from->payload == LMCS_PAYLOAD_LINK) {
+        bool on = found && goes_on(&ground);
+        content->df.place = on ? ground.link.df.place + 1 : 1;
+        for (size_t i = 0; found && !on && i < ground.count; i++)
+            fits = fits && may_begin(&ground, i);
+    } else {
+        fits = found && may_bear_delta(&ground);
+    }
+    return found && fits ? LMCS_OK : lmcs_stage_fail_overtaken(stage, from, error);
+}

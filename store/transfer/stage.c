@@ -1,0 +1,1176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * transfer/stage.c - what a restore has brought into the pool so far, where nobody sees it.
+ *
+ * Each snapshot is a transaction of its own on a staging shelf: its contents, the identities that they need, and its
+ * manifest, which is a copy-on-write copy of that of the snapshot before it. So at any moment each content in the pool
+ * is held by a staged snapshot, or by a delta that rests on it, and removing the staged snapshots one by one removes
+ * everything: after a failure, and after a crash when the pool is opened again. Payloads that were written for a
+ * snapshot which is not committed yet lie behind the ends of their extents: a crash gives them back by itself.
+ *
+ * The manifests of a staging shelf are a lineage (manifest.c), so one transaction can show them without touching
+ * them: by taking the mark off the staging shelf, or by moving the records to the shelf that is there. A content that
+ * only serves as a base is noted for the compactor in that transaction and no sooner, so that it can't go while deltas
+ * against it may still arrive.
+ */
+#include "transfer/stage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compact/compact.h"
+#include "live/live.h"
+#include "pages/tree.h"
+#include "payload/read.h"
+#include "records/manifest.h"
+#include "records/meta.h"
+#include "shelves/drop.h"
+#include "snapshots/snapshot.h"
+#include "transfer/bases.h"
+
+#define REMOVALS       16u /* snapshots in one transaction */
+#define WARM_BYTES     ((uint64_t)64 << 20)
+#define RELEASE_RANGES 4096u
+
+static struct lmcs_stage_shelf *current(struct lmcs_stage *stage)
+{
+    return &stage->shelves[stage->shelf_count - 1];
+}
+
+void lmcs_stage_init(struct lmcs_stage *stage, struct lmcs_pool *pool)
+{
+    memset(stage, 0, sizeof *stage);
+    stage->pool = pool;
+    lmcs_region_init(&stage->raw, pool, 0);
+    lmcs_region_init(&stage->coded, pool, 1);
+}
+
+static void renew_regions(struct lmcs_stage *stage)
+{
+    lmcs_region_end(&stage->raw);
+    lmcs_region_end(&stage->coded);
+    lmcs_region_init(&stage->raw, stage->pool, 0);
+    lmcs_region_init(&stage->coded, stage->pool, 1);
+}
+
+static void end_shelf(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf)
+{
+    if (shelf->busy != NULL)
+        lmcs_shelf_give(stage->pool, shelf->busy);
+    for (size_t i = 0; i < shelf->tag_count; i++)
+        free(shelf->tags[i].text);
+    free(shelf->tags);
+    free(shelf->skipped);
+    free(shelf->origin);
+    free(shelf->name);
+    free(shelf->from);
+}
+
+void lmcs_stage_fini(struct lmcs_stage *stage)
+{
+    lmcs_region_end(&stage->raw);
+    lmcs_region_end(&stage->coded);
+    for (size_t i = 0; i < stage->shelf_count; i++)
+        end_shelf(stage, &stage->shelves[i]);
+    free(stage->shelves);
+    free(stage->found);
+    free(stage->verified);
+    free(stage->unrun);
+    free(stage->pending);
+    free(stage->entries);
+}
+
+enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *content, uint64_t bytes,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_region *region = content->df.payload == LMCS_PAYLOAD_RAW ? &stage->raw : &stage->coded;
+    enum lmcs_status status = lmcs_payload_take(region, bytes, content, error);
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
+        status = lmcs_payload_take(region, bytes, content, error);
+    return status;
+}
+
+static enum lmcs_status add_unrun(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
+{
+    if (!lmcs_archive_grow(&stage->unrun, &stage->unrun_capacity, stage->unrun_count, sizeof *stage->unrun))
+        return lmcs_fail_memory(error);
+    stage->unrun[stage->unrun_count++] = id;
+    return LMCS_OK;
+}
+
+/* ---- Shelves ---- */
+
+static enum lmcs_status fail_in_use(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_IN_USE, 0,
+                     "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
+                     pool->path, name);
+}
+
+/* A snapshot that awaits its group's decision is the newest of its shelf, and must stay that. */
+static enum lmcs_status check_prepared(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    uint64_t newest = 0;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_find(txn, name, &shelf, &found, error);
+    if (status != LMCS_OK || !found)
+        return status;
+    status = lmcs_record_before(txn, &shelf, UINT64_MAX, &newest, error);
+    if (status != LMCS_OK || newest == 0)
+        return status;
+    status = lmcs_record_get(txn, &shelf, newest, &record, &found, error);
+    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
+        return fail_in_use(txn->pool, name, error);
+    return status;
+}
+
+static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf staging;
+    enum lmcs_status status = lmcs_txn_write(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = check_prepared(&txn, shelf->name, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_make(&txn, shelf->name, LMCS_SHELF_STAGING | (stage->keeps ? LMCS_SHELF_KEPT : 0), &staging,
+                                 error);
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&txn);
+        return status;
+    }
+    status = lmcs_txn_commit(&txn, error);
+    if (status == LMCS_OK)
+        shelf->id = staging.df.id;
+    return status;
+}
+
+/* Whether an archive before this one has a shelf of the name of the newest. */
+static bool is_taken(const struct lmcs_stage *stage, const char *name)
+{
+    for (size_t i = 0; i + 1 < stage->shelf_count; i++)
+        if (strcmp(stage->shelves[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, const char *from, uint64_t next_number,
+                                  uint32_t keep_raw, struct lmcs_error *error)
+{
+    if (!lmcs_archive_grow(&stage->shelves, &stage->shelf_capacity, stage->shelf_count, sizeof *stage->shelves))
+        return lmcs_fail_memory(error);
+    struct lmcs_stage_shelf *shelf = &stage->shelves[stage->shelf_count];
+    *shelf = (struct lmcs_stage_shelf){
+        .name = strdup(name), .from = strdup(from), .next_number = next_number, .keep_raw = keep_raw};
+    stage->shelf_count++;
+    if (shelf->name == NULL || shelf->from == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = is_taken(stage, name) ? LMCS_OK : lmcs_shelf_take(stage->pool, name, &shelf->busy, error);
+    if (status != LMCS_OK)
+        return status;
+    status = make_staging(stage, shelf, error);
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
+        status = make_staging(stage, shelf, error);
+    return status;
+}
+
+enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const char *text, struct lmcs_error *error)
+{
+    struct lmcs_stage_shelf *shelf = current(stage);
+    if (!lmcs_archive_grow(&shelf->tags, &shelf->tag_capacity, shelf->tag_count, sizeof *shelf->tags))
+        return lmcs_fail_memory(error);
+    char *copy = strdup(text);
+    if (copy == NULL)
+        return lmcs_fail_memory(error);
+    shelf->tags[shelf->tag_count++] = (struct lmcs_stage_tag){number, copy};
+    return LMCS_OK;
+}
+
+/* ---- A snapshot: within its transaction ---- */
+
+struct staging {
+    struct lmcs_stage *stage;
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_root_tree_df manifest;
+};
+
+static enum lmcs_status find_identity(struct staging *s, size_t index, uint64_t *id, struct lmcs_error *error)
+{
+    struct lmcs_archive_identity *identity = s->stage->reader->identities[index];
+    enum lmcs_status status = LMCS_OK;
+    if (identity->pool_id == 0) {
+        status = lmcs_identity_make(&s->txn, &identity->tensor, &identity->pool_id, error);
+        identity->attempt = s->stage->attempt;
+    }
+    *id = identity->pool_id;
+    return status;
+}
+
+static enum lmcs_status remove_entry(struct staging *s, const struct lmcs_archive_entry_df *entry,
+                                     struct lmcs_error *error)
+{
+    uint64_t identity;
+    enum lmcs_status status = find_identity(s, (size_t)entry->identity - 1, &identity, error);
+    return status == LMCS_OK ? lmcs_tree_delete(&s->txn, LMCS_TREE_MANIFEST, &s->manifest,
+                                                (struct lmcs_key_df){identity, 0}, NULL, error)
+                             : status;
+}
+
+/* What the pool had when the archive was begun, it must have still. */
+static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive_content *content,
+                                    struct lmcs_error *error)
+{
+    struct lmcs_content there;
+    bool found = true;
+    if (!content->is_found)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_content_find(&s->txn, content->pool_id, &there, &found, error);
+    return status == LMCS_OK && !found ? lmcs_stage_fail_overtaken(s->stage, content, error) : status;
+}
+
+static enum lmcs_status add_content(struct staging *s, struct lmcs_stage_pending *pending, struct lmcs_error *error)
+{
+    struct lmcs_archive_content *entry = &s->stage->reader->contents[pending->index];
+    struct lmcs_content *content = &pending->content;
+    content->id = 0;
+    content->df.runs = content->df.base_uses = content->df.height = 0;
+    enum lmcs_status status = find_identity(s, entry->identity, &content->df.identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_stage_tie(s->stage, &s->txn, pending, error);
+    if (status == LMCS_OK)
+        status = lmcs_content_add(&s->txn, content, error);
+    if (!pending->is_copy)
+        entry->pool_id = content->id;
+    return status;
+}
+
+/* Puts one name into the manifest, as a new run unless the snapshot before has the same. */
+static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_entry_df *entry,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_archive_content *content = &s->stage->reader->contents[entry->content - 1];
+    struct lmcs_manifest_df old, now = {content->pool_id, s->stage->record.df.number};
+    struct lmcs_key_df key = {0, 0};
+    bool found = false;
+    enum lmcs_status status = find_identity(s, (size_t)entry->identity - 1, &key.high, error);
+    if (status == LMCS_OK && s->stage->is_changes)
+        status = lmcs_tree_get(&s->txn, LMCS_TREE_MANIFEST, &s->manifest, key, &old, sizeof old, sizeof old, NULL,
+                               &found, error);
+    if (status != LMCS_OK || (found && old.content == now.content))
+        return status;
+    status = check_found(s, content, error);
+    if (status == LMCS_OK && content->is_found) /* the pool may have had it as a base alone: it is more than that now */
+        status = lmcs_tree_delete(&s->txn, LMCS_TREE_DEPENDENTS, &s->txn.root.trees[LMCS_TREE_DEPENDENTS],
+                                  (struct lmcs_key_df){0, content->pool_id}, &found, error);
+    if (status == LMCS_OK)
+        status = lmcs_content_run(&s->txn, content->pool_id, key.high, error);
+    return status == LMCS_OK ? lmcs_tree_put(&s->txn, LMCS_TREE_MANIFEST, &s->manifest, key, &now, sizeof now, error)
+                             : status;
+}
+
+static enum lmcs_status put_entries(struct staging *s, struct lmcs_error *error)
+{
+    struct lmcs_stage *stage = s->stage;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++)
+        if (stage->entries[i].content == 0)
+            status = remove_entry(s, &stage->entries[i], error);
+    /* Names get their ids in the order of the entries, which is the order in which a snapshot lists them. */
+    for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++) {
+        uint64_t id;
+        if (stage->entries[i].content != 0)
+            status = find_identity(s, (size_t)stage->entries[i].identity - 1, &id, error);
+    }
+    for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++)
+        status = add_content(s, &stage->pending[i], error);
+    for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++)
+        if (stage->entries[i].content != 0)
+            status = put_entry(s, &stage->entries[i], error);
+    return status;
+}
+
+static enum lmcs_status put_record(struct staging *s, struct lmcs_error *error)
+{
+    struct lmcs_stage_shelf *shelf = current(s->stage);
+    struct lmcs_snapshot_df *df = &s->stage->record.df;
+    enum lmcs_status status = lmcs_tree_seal(&s->txn, LMCS_TREE_MANIFEST, &s->manifest, error);
+    if (status != LMCS_OK)
+        return status;
+    if (s->manifest.count != df->entry_count)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "the archive is damaged: a snapshot has two entries of one name");
+    df->state = LMCS_SNAPSHOT_COMMITTED;
+    df->epoch = s->txn.root.epoch;
+    df->lineage = shelf->lineage != 0 ? shelf->lineage : s->txn.root.epoch;
+    df->manifest = s->manifest.ref;
+    status = lmcs_record_put(&s->txn, &s->shelf, &s->stage->record, error);
+    s->shelf.df.latest = df->number;
+    s->shelf.df.next_number = df->number + 1;
+    s->shelf.df.snapshot_count++;
+    return status == LMCS_OK ? lmcs_shelf_save(&s->txn, &s->shelf, error) : status;
+}
+
+static enum lmcs_status commit_snapshot(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct staging s = {.stage = stage};
+    stage->attempt++;
+    enum lmcs_status status = lmcs_txn_write(stage->pool, &s.txn, error);
+    if (status != LMCS_OK)
+        return status;
+    s.txn.spends = true;
+    if (stage->is_changes)
+        s.manifest =
+            (struct lmcs_root_tree_df){.ref = current(stage)->last.manifest, .count = current(stage)->last.entry_count};
+    status = lmcs_shelf_load(&s.txn, current(stage)->id, &s.shelf, error);
+    if (status == LMCS_OK)
+        status = put_entries(&s, error);
+    if (status == LMCS_OK)
+        status = put_record(&s, error);
+    if (status == LMCS_OK)
+        status = lmcs_region_commit(&s.txn, &stage->raw, error);
+    if (status == LMCS_OK)
+        status = lmcs_region_commit(&s.txn, &stage->coded, error);
+    if (status != LMCS_OK) {
+        lmcs_txn_end(&s.txn);
+        return status;
+    }
+    return lmcs_txn_commit(&s.txn, error);
+}
+
+static void forget_attempt(struct lmcs_stage *stage, size_t index)
+{
+    struct lmcs_archive_identity *identity = stage->reader->identities[index];
+    if (identity->attempt == stage->attempt)
+        identity->pool_id = 0;
+}
+
+/* Ids that a transaction gave out before it failed are not valid. */
+static void forget_attempts(struct lmcs_stage *stage)
+{
+    for (size_t i = 0; i < stage->entry_count; i++)
+        forget_attempt(stage, (size_t)stage->entries[i].identity - 1);
+    for (size_t i = 0; i < stage->pending_count; i++)
+        forget_attempt(stage, stage->reader->contents[stage->pending[i].index].identity);
+}
+
+/* ---- A snapshot: verifying what is staged ---- */
+
+static enum lmcs_status check_head(struct lmcs_stage *stage, const struct lmcs_chain *chain,
+                                   const struct lmcs_tensor *tensor, struct lmcs_error *error)
+{
+    struct lmcs_reader *reader = NULL;
+    enum lmcs_status status =
+        lmcs_reader_open(stage->pool, chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, &reader, error);
+    lmcs_reader_close(reader);
+    return status;
+}
+
+/* Reads a content in full, into `buffer` unless that is NULL. `knows_link`: that which leads to it has been read. */
+static enum lmcs_status read_content(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
+                                     bool knows_link, void *buffer, struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    enum lmcs_status status = lmcs_chain_hold(stage->pool, id, &chain, error);
+    if (status != LMCS_OK)
+        return status;
+    if (knows_link && chain.links[0].df.payload == LMCS_PAYLOAD_LINKED)
+        status = check_head(stage, &chain, tensor, error);
+    else
+        status = lmcs_chain_read(stage->pool, &chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, buffer,
+                                 NULL, error);
+    lmcs_chain_unpin(stage->pool, &chain);
+    return status;
+}
+
+/* A link is read with all arrays that it leads to, and comes before them. */
+static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++) {
+        const struct lmcs_stage_pending *pending = &stage->pending[i];
+        const struct lmcs_archive_content *content = &stage->reader->contents[pending->index];
+        status = read_content(stage, pending->content.id, &stage->reader->identities[content->identity]->tensor, true,
+                              NULL, error);
+        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED)
+            lmcs_error_prefix(
+                error, "the archive %s: content %llu: ", status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
+                (unsigned long long)pending->index + 1);
+    }
+    return status;
+}
+
+/* Metadata that is too long for its record is an attachment, which must hold what a capture would have put there. */
+static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_identity identity;
+    struct lmcs_tensor tensor;
+    struct lmcs_meta meta;
+    uint64_t content = 0, bytes = 0;
+    bool found = false;
+    if (stage->record.df.meta_bytes != UINT32_MAX)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status =
+        lmcs_manifest_find(&txn, &stage->record, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK)
+        return status;
+    if (!found || !lmcs_shape_bytes(identity.df.dtype, identity.df.ndim, identity.shape, &bytes) ||
+        bytes > LMCS_META_MOST)
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "the archive is damaged: the metadata of %s@%llu is missing",
+                         current(stage)->name, (unsigned long long)stage->record.df.number);
+    char *text = malloc((size_t)bytes + 1);
+    if (text == NULL)
+        return lmcs_fail_memory(error);
+    lmcs_identity_tensor(&identity, &tensor);
+    status = read_content(stage, content, &tensor, false, text, error);
+    text[bytes] = '\0';
+    if (status == LMCS_OK && strlen(text) != bytes)
+        status = lmcs_fail(error, LMCS_DAMAGED, 0, "a snapshot's metadata is not what was written");
+    if (status == LMCS_OK && (status = lmcs_meta_decode(text, &meta, error)) == LMCS_OK)
+        lmcs_meta_free(&meta);
+    if (status == LMCS_DAMAGED)
+        lmcs_error_prefix(error, "the archive is damaged: %s@%llu: ", current(stage)->name,
+                          (unsigned long long)stage->record.df.number);
+    free(text);
+    return status;
+}
+
+/* What a shelf has under the number of the snapshot at work: nothing, the same, or something else. */
+static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_shelf *in, bool *same,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record there;
+    struct lmc_hash digest, other;
+    bool found;
+    uint64_t number = stage->record.df.number;
+    *same = false;
+    enum lmcs_status status = lmcs_record_get(txn, in, number, &there, &found, error);
+    if (status != LMCS_OK || !found)
+        return status;
+    status = lmcs_record_digest(txn, in, &there, &other, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_load(txn, current(stage)->id, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_digest(txn, &shelf, &stage->record, &digest, error);
+    if (status != LMCS_OK)
+        return status;
+    *same = there.df.state == LMCS_SNAPSHOT_COMMITTED && digest.low == other.low && digest.high == other.high;
+    return *same ? LMCS_OK
+                 : lmcs_fail(error, LMCS_EXISTS, 0,
+                             "%s: %s@%llu is there and is not what the archive has under this number: nothing was "
+                             "restored; restore into another pool",
+                             txn->pool->path, current(stage)->name, (unsigned long long)number);
+}
+
+/* The same of the shelf that is there. */
+static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, bool *same, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    bool found;
+    *same = false;
+    enum lmcs_status status = lmcs_shelf_find(txn, current(stage)->name, &shelf, &found, error);
+    return status == LMCS_OK && found ? compare_with(stage, txn, &shelf, same, error) : status;
+}
+
+/* The same of what an archive before this one has brought. */
+static enum lmcs_status compare_staged(struct lmcs_stage *stage, struct lmcs_txn *txn, uint64_t id, bool *same,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    enum lmcs_status status = lmcs_shelf_load(txn, id, &shelf, error);
+    return status == LMCS_OK ? compare_with(stage, txn, &shelf, same, error) : status;
+}
+
+static enum lmcs_status note_if_there(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_stage_shelf *shelf = current(stage);
+    struct lmcs_txn txn;
+    bool same = false;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = compare(stage, &txn, &same, error);
+    for (size_t i = 0; status == LMCS_OK && !same && i + 1 < stage->shelf_count; i++)
+        if (strcmp(stage->shelves[i].name, shelf->name) == 0)
+            status = compare_staged(stage, &txn, stage->shelves[i].id, &same, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || !same)
+        return status;
+    if (!lmcs_archive_grow(&shelf->skipped, &shelf->skipped_capacity, shelf->skipped_count, sizeof *shelf->skipped))
+        return lmcs_fail_memory(error);
+    shelf->skipped[shelf->skipped_count++] = stage->record.df.number;
+    stage->skipped++;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_stage_shelf *shelf = current(stage);
+    enum lmcs_status status = LMCS_OK;
+    /* Large payloads are synced before the metadata lock is taken; small ones together with the metadata. */
+    if (stage->pending_bytes > LMC_BLOCK_BYTES)
+        status = lmcs_heap_sync(stage->pool->heap, error);
+    lmcs_heap_drain(stage->pool->heap);
+    for (int tries = 0; status == LMCS_OK; tries++) {
+        status = commit_snapshot(stage, error);
+        if (status == LMCS_OK)
+            break;
+        forget_attempts(stage);
+        if (status == LMCS_FULL && tries == 0 && lmcs_compact_for_space(stage->pool, NULL))
+            status = LMCS_OK;
+    }
+    if (status != LMCS_OK)
+        return status;
+    renew_regions(stage);
+    for (size_t i = 0; i < stage->entry_count; i++)
+        if (stage->entries[i].content != 0)
+            stage->reader->contents[stage->entries[i].content - 1].has_run = true;
+    for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++)
+        if (stage->pending[i].is_copy)
+            status = add_unrun(stage, stage->pending[i].content.id, error);
+    shelf->lineage = stage->record.df.lineage;
+    shelf->last = stage->record.df;
+    stage->snapshots++;
+    if (status == LMCS_OK)
+        status = verify_contents(stage, error);
+    if (status == LMCS_OK)
+        status = verify_meta(stage, error);
+    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* what is not what it says, nobody need take up again */
+        stage->keeps = false;
+    if (status == LMCS_OK)
+        status = note_if_there(stage, error);
+    stage->pending_count = stage->entry_count = 0;
+    stage->pending_bytes = 0;
+    return status;
+}
+
+/* ---- Removing ---- */
+
+/* One transaction: removes some numbers, or (numbers NULL) the oldest that there are, and at the end the shelf. */
+static enum lmcs_status remove_some(struct lmcs_pool *pool, uint64_t id, const uint64_t *numbers, size_t count,
+                                    struct lmcs_removal *removal, bool *done, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    *done = false;
+    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load(&txn, id, &shelf, error);
+    for (size_t i = 0; status == LMCS_OK && i < count && !*done; i++) {
+        uint64_t number = numbers != NULL ? numbers[i] : 0;
+        if (numbers == NULL)
+            status = lmcs_record_after(&txn, &shelf, 0, &number, error);
+        *done = number == 0;
+        if (status == LMCS_OK && !*done)
+            status = lmcs_shelf_remove(&txn, &shelf, number, removal, error);
+    }
+    if (status == LMCS_OK)
+        status = *done ? lmcs_shelf_delete(&txn, &shelf, error) : lmcs_shelf_save(&txn, &shelf, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_stage_drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
+                                       struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_live_drop(pool, id, removal, error);
+    for (bool done = false; status == LMCS_OK && !done;)
+        status = remove_some(pool, id, NULL, REMOVALS, removal, &done, error);
+    return status;
+}
+
+static enum lmcs_status drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_removal removal = {0};
+    return lmcs_stage_drop_shelf(pool, id, &removal, error);
+}
+
+/* What was written and dropped goes back to the file system, as far as no reader is in the way. */
+static void give_space_back(struct lmcs_pool *pool)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t done = RELEASE_RANGES; status == LMCS_OK && done == RELEASE_RANGES;) {
+        struct lmcs_txn txn;
+        status = lmcs_txn_write(pool, &txn, NULL);
+        if (status != LMCS_OK)
+            break;
+        status = lmcs_space_release(&txn, RELEASE_RANGES, &done, NULL);
+        if (status == LMCS_OK && done > 0)
+            status = lmcs_txn_commit(&txn, NULL);
+        else
+            lmcs_txn_end(&txn);
+    }
+    if (status == LMCS_OK)
+        status = lmcs_space_trim(pool, WARM_BYTES, NULL);
+    lmcs_compactor_notify(pool);
+}
+
+void lmcs_stage_drop(struct lmcs_stage *stage)
+{
+    renew_regions(stage);
+    for (size_t i = 0; i < stage->shelf_count; i++) {
+        struct lmcs_stage_shelf *shelf = &stage->shelves[i];
+        if (shelf->id != 0 && drop_shelf(stage->pool, shelf->id, NULL) == LMCS_OK)
+            shelf->id = 0;
+    }
+    give_space_back(stage->pool);
+}
+
+enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    uint64_t id = 0;
+    for (bool any = false;;) {
+        struct lmcs_txn txn;
+        struct lmcs_shelf shelf = {0};
+        size_t count = 0;
+        enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
+        if (status == LMCS_OK && count > 0)
+            status = lmcs_shelf_load(&txn, id, &shelf, error);
+        lmcs_txn_end(&txn);
+        bool left_over = (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING;
+        if (status == LMCS_OK && count > 0 && left_over) {
+            status = drop_shelf(pool, id, error);
+            if (status == LMCS_FULL) /* it goes when the pool is next opened: to make room, this must be */
+                status = LMCS_OK;
+            any = true;
+        }
+        if (status != LMCS_OK)
+            return status;
+        if (count == 0 || id == UINT64_MAX) {
+            if (any)
+                lmcs_compactor_notify(pool);
+            return LMCS_OK;
+        }
+    }
+}
+
+/* Drops the shelf of that id if it is one that was kept, and nobody works on its name. */
+static enum lmcs_status drop_if_kept(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_busy_shelf *busy;
+    bool found = false;
+    for (int look = 0; look < 2; look++) { /* once to learn the name, once more when it is ours */
+        enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
+        lmcs_txn_end(&txn);
+        found = found && (shelf.df.flags & LMCS_SHELF_KEPT) != 0;
+        if (look == 1 && status == LMCS_OK && found)
+            status = drop_shelf(pool, id, error);
+        if (look == 1)
+            lmcs_shelf_give(pool, busy);
+        if (status != LMCS_OK || !found || (look == 0 && !lmcs_shelf_try(pool, shelf.name, &busy)))
+            return status;
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_stage_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    uint64_t id = 0;
+    for (size_t count = 1; status == LMCS_OK && count > 0 && id < UINT64_MAX;) {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
+        lmcs_txn_end(&txn);
+        if (status == LMCS_OK && count > 0)
+            status = drop_if_kept(pool, id, error);
+    }
+    return status;
+}
+
+/* ---- What the pool has already ---- */
+
+#define FIND_CHUNK 4096u /* contents that are looked at in one transaction */
+
+static int by_digest(const void *a, const void *b)
+{
+    const struct lmcs_stage_found *x = a, *y = b;
+    if (x->digest.low != y->digest.low)
+        return x->digest.low < y->digest.low ? -1 : 1;
+    if (x->digest.high != y->digest.high)
+        return x->digest.high < y->digest.high ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int by_id(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static enum lmcs_status add_verified(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
+{
+    if (!lmcs_archive_grow(&stage->verified, &stage->verified_capacity, stage->verified_count, sizeof id))
+        return lmcs_fail_memory(error);
+    stage->verified[stage->verified_count++] = id;
+    return LMCS_OK;
+}
+
+struct noting {
+    struct lmcs_stage *stage;
+    struct lmcs_txn *txn;
+};
+
+/* What a link leads to was read with it. Bases that no snapshot has are left out: whoever finds them reads them. */
+static enum lmcs_status note_verified(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
+                                      uint64_t successor, struct lmcs_error *error)
+{
+    struct noting *noting = context;
+    struct lmcs_content content;
+    bool found = false;
+    (void)identity;
+    (void)successor;
+    enum lmcs_status status = lmcs_content_find(noting->txn, entry->content, &content, &found, error);
+    if (status == LMCS_OK && found)
+        status = add_verified(noting->stage, content.id, error);
+    if (status == LMCS_OK && found && content.df.payload == LMCS_PAYLOAD_LINKED)
+        status = add_verified(noting->stage, content.link, error);
+    return status;
+}
+
+/*
+ * Notes what came with the snapshot after `*number` of a shelf that was kept; *number 0: that would be the newest. A
+ * snapshot is staged when the one before it has been verified, so of the newest alone nobody knows.
+ */
+static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id, uint64_t *number,
+                                           struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record, older;
+    struct noting noting = {stage, &txn};
+    uint64_t at = 0, next = 0;
+    bool found = false, has_older = false;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
+    if (status == LMCS_OK && found && (shelf.df.flags & LMCS_SHELF_KEPT) != 0)
+        status = lmcs_record_after(&txn, &shelf, *number, &at, error);
+    if (status == LMCS_OK && at != 0)
+        status = lmcs_record_after(&txn, &shelf, at, &next, error);
+    *number = next != 0 ? at : 0;
+    if (status == LMCS_OK && next != 0)
+        status = lmcs_record_get(&txn, &shelf, at, &record, &found, error);
+    if (status == LMCS_OK && next != 0 && found)
+        status = lmcs_record_neighbour(&txn, &shelf, &record.df, false, &older, &has_older, error);
+    if (status == LMCS_OK && next != 0 && found)
+        status = lmcs_manifest_own(&txn, &record.df, has_older ? &older.df : NULL, NULL, false, note_verified, &noting,
+                                   error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+/* Notes what the shelves have that earlier attempts have left, as far as it was verified. */
+static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    uint64_t id = 0, number = 0;
+    for (size_t count = 1; status == LMCS_OK && count > 0 && id < UINT64_MAX;) {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(stage->pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
+        lmcs_txn_end(&txn);
+        for (bool more = count > 0; status == LMCS_OK && more; more = number != 0)
+            status = note_kept_snapshot(stage, id, &number, error);
+        number = 0;
+        if (status == LMCS_DAMAGED) /* what is not noted is read */
+            status = LMCS_OK;
+    }
+    if (stage->verified_count > 1)
+        qsort(stage->verified, stage->verified_count, sizeof *stage->verified, by_id);
+    return status;
+}
+
+static bool was_verified(const struct lmcs_stage *stage, uint64_t id)
+{
+    return stage->verified_count > 0 && bsearch(&id, stage->verified, stage->verified_count, sizeof id, by_id) != NULL;
+}
+
+/* Notes the contents from id *next on, as many as one transaction should look at; *next 0: these were the last. */
+static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_cursor *cursor, uint64_t *next,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content_df df;
+    size_t bytes;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CONTENTS, &txn.root.trees[LMCS_TREE_CONTENTS],
+                              (struct lmcs_key_df){*next, 0}, error);
+    *next = 0;
+    for (size_t i = 0; status == LMCS_OK && lmcs_cursor_valid(cursor); i++) {
+        uint64_t id = lmcs_cursor_key(cursor).high;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        if (i == FIND_CHUNK) {
+            *next = id;
+            break;
+        }
+        memcpy(&df, value, bytes < sizeof df ? 0 : sizeof df);
+        if (bytes >= sizeof df) {
+            if (!lmcs_archive_grow(&stage->found, &stage->found_capacity, stage->found_count, sizeof *stage->found))
+                status = lmcs_fail_memory(error);
+            else
+                stage->found[stage->found_count++] = (struct lmcs_stage_found){{df.digest_low, df.digest_high}, id};
+        }
+        if (status == LMCS_OK)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_reader *reader,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_cursor *cursor;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    stage->reader = reader;
+    stage->found_count = stage->verified_count = 0;
+    if (stage->keeps)
+        status = note_kept(stage, error);
+    for (uint64_t next = 1; status == LMCS_OK && next != 0;)
+        status = note_contents(stage, cursor, &next, error);
+    if (stage->found_count > 1)
+        qsort(stage->found, stage->found_count, sizeof *stage->found, by_digest);
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+/* Of a link also the arrays that it leads from, which stand in no chain when another one leads to them. */
+static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, const struct lmcs_content *link,
+                                        struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < link->df.base_count; i++) {
+        struct lmcs_content base;
+        status = lmcs_content_get(txn, link->bases[i], &base, error);
+        if (status == LMCS_OK && base.df.runs == 0)
+            status = add_unrun(stage, base.id, error);
+    }
+    return status;
+}
+
+/*
+ * What a content of the pool rests on may be what a restore before this one has left, and nobody has noted. A content
+ * that the archive has as a base alone may have gone since it was found: what it served was coded anew, or nobody.
+ */
+static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    struct lmcs_chain chain = {.length = 0};
+    bool found = false;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_content_find(&txn, id, &content, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_chain_load(&txn, id, &chain, error);
+    for (size_t i = 0; status == LMCS_OK && i < chain.length; i++)
+        if (chain.links[i].df.payload == LMCS_PAYLOAD_LINK)
+            status = add_unrun_bases(stage, &txn, &chain.links[i], error);
+        else if (i > 0 && chain.links[i].df.runs == 0)
+            status = add_unrun(stage, chain.links[i].id, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->reader->content_count; i++) {
+        const struct lmcs_archive_content *content = &stage->reader->contents[i];
+        if (content->is_found)
+            status = add_found_bases(stage, content->pool_id, error);
+        if (status == LMCS_OK && !content->has_run && content->pool_id != 0)
+            status = add_unrun(stage, content->pool_id, error);
+    }
+    stage->reader = NULL;
+    return status;
+}
+
+/* Whether it has the form that is wanted, but for what its digest says. */
+static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content *content,
+                                 const struct lmcs_stage_wanted *wanted, bool *yes, struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    struct lmcs_tensor there;
+    uint32_t deltas = 0;
+    enum lmcs_status status = lmcs_identity_get(txn, content->df.identity, &identity, error);
+    if (status != LMCS_OK)
+        return status;
+    lmcs_identity_tensor(&identity, &there);
+    bool is_link = content->df.payload == LMCS_PAYLOAD_LINK;
+    *yes = lmcs_archive_same_form(&there, wanted->tensor) && is_link == (wanted->arrays > 0);
+    if (!*yes || is_link) {
+        *yes = *yes && content->df.base_count == wanted->arrays && content->df.place <= wanted->line;
+        return LMCS_OK;
+    }
+    if (wanted->link != 0) {
+        *yes = content->link == wanted->link && content->df.output == wanted->output;
+        return LMCS_OK;
+    }
+    status = lmcs_content_depth(txn, content, &deltas, error);
+    /* A delta of the archive may come to rest on it, which can't be put on what a link leads to. */
+    *yes = deltas <= wanted->depth && (content->link == 0 || wanted->depth == LMCS_CHAIN_BOUND);
+    return status;
+}
+
+static enum lmcs_status fits(struct lmcs_stage *stage, uint64_t id, const struct lmcs_stage_wanted *wanted, bool *yes,
+                             struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_content content;
+    *yes = false;
+    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_content_find(&txn, id, &content, yes, error);
+    *yes = status == LMCS_OK && *yes && content.df.digest_low == wanted->digest.low &&
+           content.df.digest_high == wanted->digest.high;
+    if (*yes)
+        status = has_form(&txn, &content, wanted, yes, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_stage_wanted *wanted, uint64_t *id,
+                                 struct lmcs_error *error)
+{
+    const struct lmcs_stage_found first = {wanted->digest, 0};
+    const struct lmc_hash *digest = &wanted->digest;
+    size_t low = 0, high = stage->found_count;
+    *id = 0;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (by_digest(&stage->found[middle], &first) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < stage->found_count && stage->found[low].digest.low == digest->low &&
+           stage->found[low].digest.high == digest->high;
+         low++) {
+        bool yes;
+        enum lmcs_status status = fits(stage, stage->found[low].id, wanted, &yes, error);
+        if (status == LMCS_OK && yes && !was_verified(stage, stage->found[low].id))
+            status = read_content(stage, stage->found[low].id, wanted->tensor, wanted->link != 0, NULL, error);
+        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* then the archive's is better */
+            continue;
+        if (status != LMCS_OK)
+            return status;
+        if (yes) {
+            *id = stage->found[low].id;
+            return LMCS_OK;
+        }
+    }
+    return LMCS_OK;
+}
+
+/* ---- Showing ---- */
+
+/* Snapshots that the shelf has already: their copies go before the rest is shown. */
+static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK && shelf->dropped < shelf->skipped_count) {
+        size_t left = shelf->skipped_count - shelf->dropped, count = left < REMOVALS ? left : REMOVALS;
+        struct lmcs_removal removal = {0};
+        bool done;
+        status = remove_some(stage->pool, shelf->id, shelf->skipped + shelf->dropped, count, &removal, &done, error);
+        shelf->dropped += status == LMCS_OK ? count : 0;
+    }
+    return status;
+}
+
+/* Tags that the shelf has already stay where they are, unless the archive's win. */
+static enum lmcs_status put_tags(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_shelf *shelf,
+                                 bool moves, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < from->tag_count; i++) {
+        struct lmcs_record record;
+        uint64_t number;
+        bool found = false;
+        status = lmcs_tag_find(txn, shelf, from->tags[i].text, &number, error);
+        if (status == LMCS_OK && (number == 0 || moves))
+            status = lmcs_record_get(txn, shelf, from->tags[i].number, &record, &found, error);
+        if (status == LMCS_OK && found && number != from->tags[i].number)
+            status = lmcs_tag_put(txn, shelf, from->tags[i].text, from->tags[i].number, error);
+    }
+    return status;
+}
+
+static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *from, struct lmcs_shelf *to,
+                                    uint64_t number, struct lmcs_error *error)
+{
+    struct lmcs_record record, there;
+    bool found;
+    enum lmcs_status status = lmcs_record_get(txn, to, number, &there, &found, error);
+    if (status == LMCS_OK && found)
+        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: %s@%llu has come while the archive was read", txn->pool->path,
+                         to->name, (unsigned long long)number);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(txn, from, number, &record, &found, error);
+    if (status != LMCS_OK)
+        return status;
+    to->df.snapshot_count++;
+    if (to->df.compacted >= number)
+        to->df.compacted = number - 1;
+    if (to->df.guarded >= number)
+        to->df.guarded = number - 1;
+    return lmcs_record_put(txn, to, &record, error);
+}
+
+/* Into a shelf that is there: the records move, and the staging shelf goes. */
+static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shelf *from, struct lmcs_shelf *staging,
+                                    struct lmcs_shelf *shelf, bool moves_tags, struct lmcs_error *error)
+{
+    uint64_t number = 0;
+    enum lmcs_status status = LMCS_OK;
+    while (status == LMCS_OK) {
+        status = lmcs_record_after(txn, staging, number, &number, error);
+        if (status != LMCS_OK || number == 0)
+            break;
+        status = move_record(txn, staging, shelf, number, error);
+    }
+    if (status == LMCS_OK)
+        status = lmcs_shelf_find_latest(txn, shelf, error);
+    if (shelf->df.next_number < from->next_number)
+        shelf->df.next_number = from->next_number;
+    if (status == LMCS_OK)
+        status = put_tags(txn, from, shelf, moves_tags, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_save(txn, shelf, error);
+    return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
+}
+
+/* Once all shelves can be seen: where this one was forked from, unless the pool knows that already. */
+static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf, there;
+    struct lmcs_record record;
+    struct lmcs_origin origin;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_get(txn, from->name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_origin_get(txn, shelf.df.id, &origin, &found, error);
+    if (status != LMCS_OK || found)
+        return status;
+    origin.df = (struct lmcs_origin_df){.number = from->origin_number, .time_ns = from->origin_time_ns};
+    snprintf(origin.name, sizeof origin.name, "%s", from->origin);
+    status = lmcs_shelf_find(txn, from->origin, &there, &found, error);
+    if (status == LMCS_OK && found && there.df.id != shelf.df.id) {
+        status = lmcs_record_get(txn, &there, from->origin_number, &record, &found, error);
+        origin.df.shelf = !found || record.df.time_ns == from->origin_time_ns ? there.df.id : 0;
+    }
+    return status == LMCS_OK ? lmcs_origin_put(txn, shelf.df.id, &origin, error) : status;
+}
+
+static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_stage_shelf *from,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_shelf staging, shelf;
+    bool found = false;
+    enum lmcs_status status = lmcs_shelf_load(txn, from->id, &staging, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_find(txn, from->name, &shelf, &found, error);
+    if (status != LMCS_OK)
+        return status;
+    txn->root.snapshot_count += staging.df.snapshot_count;
+    stage->shown += staging.df.snapshot_count;
+    if (found)
+        return merge_shelf(txn, from, &staging, &shelf, stage->moves_tags, error);
+    staging.df.flags &= ~(LMCS_SHELF_STAGING | LMCS_SHELF_KEPT);
+    staging.df.next_number = from->next_number;
+    staging.df.keep_raw = from->keep_raw;
+    status = put_tags(txn, from, &staging, stage->moves_tags, error);
+    return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
+}
+
+/* Contents that no snapshot has, only deltas: now the compactor may code those anew and let them go. */
+static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->unrun_count; i++) {
+        struct lmcs_content content;
+        const uint64_t none = 0;
+        uint64_t successor;
+        bool found = false, noted = true;
+        status = lmcs_content_find(txn, stage->unrun[i], &content, &found, error);
+        /* A link goes with the last that it leads to, and needs no note. */
+        if (status == LMCS_OK && found && content.df.runs == 0 && content.df.payload != LMCS_PAYLOAD_LINK)
+            status = lmcs_tree_get(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                                   (struct lmcs_key_df){0, content.id}, &successor, sizeof successor, sizeof successor,
+                                   NULL, &noted, error);
+        if (status == LMCS_OK && !noted)
+            status = lmcs_tree_put(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                                   (struct lmcs_key_df){0, content.id}, &none, sizeof none, error);
+    }
+    return status;
+}
+
+static enum lmcs_status show_all(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    stage->shown = 0;
+    enum lmcs_status status = lmcs_txn_write(stage->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
+        status = show_shelf(stage, &txn, &stage->shelves[i], error);
+    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
+        if (stage->shelves[i].origin != NULL)
+            status = put_origin(&txn, &stage->shelves[i], error);
+    if (status == LMCS_OK)
+        status = note_bases(stage, &txn, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status drop_and_show(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < stage->shelf_count; i++)
+        status = drop_skipped(stage, &stage->shelves[i], error);
+    return status == LMCS_OK ? show_all(stage, error) : status;
+}
+
+enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error)
+{
+    enum lmcs_status status = drop_and_show(stage, error);
+    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
+        status = drop_and_show(stage, error); /* from where it stopped */
+    if (status == LMCS_OK)
+        lmcs_compactor_notify(stage->pool);
+    return status;
+}

@@ -1,0 +1,706 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * transfer/write.c - the records of an archive, on their way to a descriptor.
+ *
+ * The compactor may change how a content is stored between two snapshots. A base that was sent in an older form is
+ * a base all the same, unless the chain in the archive would become too long: then the chain is sent again as it is
+ * now. A content that an older archive has is only named. A base that nothing selected has travels along, unless that
+ * takes more than sending what rests on it whole. So does a line of links; a link is sent onto arrays of the state
+ * before that the archive has, all by one link or all by themselves, and where there are none, they are sent first. In
+ * memory are 8 bytes for each content sent, as many for each that is linked or only named, and 40 for each one that is
+ * known by its digest.
+ */
+#include "transfer/write.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/grow.h"
+#include "payload/layout.h"
+#include "payload/scan.h"
+
+#define PROGRESS_BYTES ((uint64_t)4 << 20)
+
+/* ---- Numbers by ids ---- */
+
+#define MAP_PAGE 64u
+
+struct lmcs_id_page {
+    uint64_t number; /* of the page: id / MAP_PAGE */
+    uint64_t values[MAP_PAGE];
+};
+
+/* Where the page is, or belongs. */
+static size_t probe(const struct lmcs_id_map *map, uint64_t number)
+{
+    size_t i = (size_t)lmc_hash64(&number, sizeof number, map->seed) & (map->capacity - 1);
+    while (map->pages[i] != NULL && map->pages[i]->number != number)
+        i = (i + 1) & (map->capacity - 1);
+    return i;
+}
+
+uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id)
+{
+    const struct lmcs_id_page *page = map->count > 0 ? map->pages[probe(map, id / MAP_PAGE)] : NULL;
+    return page != NULL ? page->values[id % MAP_PAGE] : 0;
+}
+
+static bool rehash(struct lmcs_id_map *map)
+{
+    struct lmcs_id_map grown = {.count = map->count, .capacity = map->capacity == 0 ? 64 : map->capacity * 2};
+    grown.seed = map->seed != 0 ? map->seed : lmcs_now_ns() ^ (uintptr_t)map; /* who makes ids can't foresee it */
+    grown.pages = calloc(grown.capacity, sizeof(struct lmcs_id_page *));
+    if (grown.pages == NULL)
+        return false;
+    for (size_t i = 0; i < map->capacity; i++)
+        if (map->pages[i] != NULL)
+            grown.pages[probe(&grown, map->pages[i]->number)] = map->pages[i];
+    free(map->pages);
+    *map = grown;
+    return true;
+}
+
+enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error)
+{
+    if ((map->count + 1) * 2 > map->capacity && !rehash(map))
+        return lmcs_fail_memory(error);
+    struct lmcs_id_page **page = &map->pages[probe(map, id / MAP_PAGE)];
+    if (*page == NULL) {
+        *page = calloc(1, sizeof **page);
+        if (*page == NULL)
+            return lmcs_fail_memory(error);
+        (*page)->number = id / MAP_PAGE;
+        map->count++;
+    }
+    (*page)->values[id % MAP_PAGE] = value;
+    return LMCS_OK;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, size_t *count, struct lmcs_error *error)
+{
+    size_t capacity = 0;
+    *ids = NULL;
+    *count = 0;
+    for (size_t i = 0; i < map->capacity; i++)
+        for (size_t k = 0; map->pages[i] != NULL && k < MAP_PAGE; k++) {
+            if (map->pages[i]->values[k] == 0)
+                continue;
+            if (!lmcs_grow(ids, &capacity, *count, sizeof **ids))
+                return lmcs_fail_memory(error);
+            (*ids)[(*count)++] = map->pages[i]->number * MAP_PAGE + k;
+        }
+    if (*count > 0)
+        qsort(*ids, *count, sizeof **ids, by_number);
+    return LMCS_OK;
+}
+
+void lmcs_id_free(struct lmcs_id_map *map)
+{
+    for (size_t i = 0; i < map->capacity; i++)
+        free(map->pages[i]);
+    free(map->pages);
+}
+
+/* ---- Writing records ---- */
+
+/* A descriptor that does not block is waited for. */
+static enum lmcs_status write_all(int fd, const void *data, size_t bytes, struct lmcs_error *error)
+{
+    for (const char *at = data; bytes > 0;) {
+        ssize_t n = write(fd, at, bytes);
+        if (n > 0) {
+            at += n;
+            bytes -= (size_t)n;
+        } else if (n < 0 && errno == EAGAIN) {
+            struct pollfd wait = {.fd = fd, .events = POLLOUT};
+            poll(&wait, 1, 1000);
+        } else if (n == 0 || errno != EINTR) {
+            return lmcs_fail_errno(error, n == 0 ? EIO : errno, "the archive can't be written");
+        }
+    }
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_dump_flush(struct lmcs_dump *dump, struct lmcs_error *error)
+{
+    size_t used = dump->used;
+    dump->used = 0;
+    return write_all(dump->fd, dump->buffer, used, error);
+}
+
+static enum lmcs_status put_bytes(struct lmcs_dump *dump, const void *data, size_t bytes, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    dump->bytes += bytes;
+    bool direct = bytes > LMCS_DUMP_BUFFER / 2;
+    if (direct || dump->used + bytes > LMCS_DUMP_BUFFER)
+        status = lmcs_dump_flush(dump, error);
+    if (status == LMCS_OK && direct)
+        return write_all(dump->fd, data, bytes, error);
+    if (status == LMCS_OK && bytes > 0) {
+        memcpy(dump->buffer + dump->used, data, bytes);
+        dump->used += bytes;
+    }
+    return status;
+}
+
+static enum lmcs_status report_progress(struct lmcs_dump *dump, struct lmcs_error *error)
+{
+    if (dump->progress == NULL || dump->progress->call == NULL || dump->bytes - dump->reported < PROGRESS_BYTES)
+        return LMCS_OK;
+    dump->reported = dump->bytes;
+    uint64_t done = dump->total != 0 && dump->bytes > dump->total ? dump->total : dump->bytes;
+    return dump->progress->call(dump->progress->context, "dumping", done, dump->total)
+               ? LMCS_OK
+               : lmcs_fail(error, LMCS_CANCELLED, 0, "the dump was stopped: the archive is not complete");
+}
+
+enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const void *first, size_t first_bytes,
+                                  const void *rest, size_t rest_bytes, struct lmcs_error *error)
+{
+    struct lmcs_archive_record_df header = {.type = type, .bytes = (uint32_t)(first_bytes + rest_bytes)};
+    const void *payload = first;
+    if (rest_bytes > 0) { /* small: put together */
+        unsigned char *together = dump->piece;
+        memcpy(together, first, first_bytes);
+        memcpy(together + first_bytes, rest, rest_bytes);
+        payload = together;
+    }
+    header.payload_check = lmc_hash64(payload, header.bytes, dump->end.records);
+    header.check = lmc_hash64(&header, offsetof(struct lmcs_archive_record_df, check), dump->end.records);
+    dump->end.records++;
+    lmc_hasher_update(&dump->headers, &header, sizeof header);
+    enum lmcs_status status = put_bytes(dump, &header, sizeof header, error);
+    if (status == LMCS_OK)
+        status = put_bytes(dump, payload, header.bytes, error);
+    return status == LMCS_OK ? report_progress(dump, error) : status;
+}
+
+/* ---- Identities and contents ---- */
+
+enum lmcs_status lmcs_dump_identity(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    *sent = lmcs_id_get(&dump->identities, id);
+    if (*sent != 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_identity_get(&dump->txn, id, &identity, error);
+    if (status != LMCS_OK)
+        return status;
+    unsigned char rest[3 * LMCS_MAX_DIMS * sizeof(uint64_t) + LMCS_MAX_NAME];
+    size_t dims = identity.df.ndim * sizeof(uint64_t), n = dims;
+    struct lmcs_archive_identity_df df = {identity.df.kind, identity.df.dtype, identity.df.ndim, identity.df.is_part,
+                                          identity.df.name_bytes};
+    memcpy(rest, identity.shape, dims);
+    if (df.is_part) {
+        memcpy(rest + n, identity.global_shape, dims);
+        memcpy(rest + n + dims, identity.offsets, dims);
+        n += 2 * dims;
+    }
+    memcpy(rest + n, identity.name, df.name_bytes);
+    n += df.name_bytes;
+    *sent = ++dump->end.identities;
+    status = lmcs_id_put(&dump->identities, id, *sent, error);
+    return status == LMCS_OK ? lmcs_dump_record(dump, LMCS_ARCHIVE_IDENTITY, &df, sizeof df, rest, n, error) : status;
+}
+
+static enum lmcs_status fail_payload(struct lmcs_dump *dump, const struct lmcs_identity *identity, const char *why,
+                                     struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_DAMAGED, 0,
+                     "%s: tensor \"%s\" is damaged (%s) and can't be dumped: see 'lmc-store scrub --repair'",
+                     dump->pool->path, identity->name, why);
+}
+
+/* Checks the blocks of a frame as they are stored; what they decode to is for restore, or verify, to check. */
+static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_content *content,
+                                    const struct lmcs_identity *identity, struct lmcs_error *error)
+{
+    struct lmcs_bytes bytes = lmcs_bytes_of_pool(dump->pool->media, content);
+    struct lmcs_scan scan = {.blocks = 0};
+    enum lmcs_status status = lmcs_scan(&bytes, content, identity, dump->pool->workers, &scan, error);
+    if (status == LMCS_OK && !lmcs_scan_is_clean(&scan))
+        status = fail_payload(dump, identity, scan.head_is_bad ? "its header is damaged" : scan.why, error);
+    lmcs_scan_free(&scan);
+    return status;
+}
+
+/* An archive of damaged bytes would be found out only when it is needed. */
+static enum lmcs_status check_payload(struct lmcs_dump *dump, const struct lmcs_content *content,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_identity identity;
+    struct lmcs_chain chain = {.length = 1};
+    enum lmcs_status status = lmcs_identity_get(&dump->txn, content->df.identity, &identity, error);
+    if (status != LMCS_OK)
+        return status;
+    if (content->df.payload != LMCS_PAYLOAD_RAW)
+        return check_frame(dump, content, &identity, error);
+    chain.links[0] = *content;
+    return lmcs_chain_read(dump->pool, &chain, identity.name, identity.df.dtype, identity.df.ndim, identity.shape, NULL,
+                           NULL, error);
+}
+
+static enum lmcs_status send_data(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t at = 0; status == LMCS_OK && at < content->df.stored_bytes;) {
+        uint64_t left = content->df.stored_bytes - at;
+        size_t n = left < LMCS_ARCHIVE_PIECE_BYTES ? (size_t)left : LMCS_ARCHIVE_PIECE_BYTES;
+        status = lmcs_payload_read(dump->pool->media, content, at, dump->piece, n, error);
+        if (status == LMCS_OK)
+            status = lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, n, NULL, 0, error);
+        at += n;
+    }
+    return status;
+}
+
+/* Sends one content, whose bases have been sent. */
+static enum lmcs_status send_content(struct lmcs_dump *dump, const struct lmcs_content *content,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_archive_content_df df = {
+        .digest_low = content->df.digest_low,
+        .digest_high = content->df.digest_high,
+        .raw_bytes = content->df.raw_bytes,
+        .stored_bytes = content->df.stored_bytes,
+        .payload = content->df.payload,
+        .flags = content->df.payload == LMCS_PAYLOAD_RAW ? content->df.flags & LMCS_CONTENT_SETTLED : 0,
+        .base_count = content->df.base_count};
+    uint64_t bases[LMC_MAX_BASES], depth = content->df.payload == LMCS_PAYLOAD_LINK ? LMCS_SENT_LINE + 1 : 0;
+    for (size_t i = 0; i < df.base_count; i++) {
+        uint64_t base = lmcs_id_get(&dump->contents, content->bases[i]), below = base & LMCS_SENT_MASK;
+        bases[i] = base >> LMCS_SENT_BITS;
+        depth = below + 1 > depth ? below + 1 : depth;
+    }
+    enum lmcs_status status = check_payload(dump, content, error);
+    if (status == LMCS_OK)
+        status = lmcs_dump_identity(dump, content->df.identity, &df.identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_id_put(&dump->contents, content->id, ++dump->end.contents << LMCS_SENT_BITS | depth, error);
+    if (status == LMCS_OK)
+        status =
+            lmcs_dump_record(dump, LMCS_ARCHIVE_CONTENT, &df, sizeof df, bases, df.base_count * sizeof *bases, error);
+    return status == LMCS_OK ? send_data(dump, content, error) : status;
+}
+
+/* ---- Contents that are known, and bases that are outside ---- */
+
+static int by_digest(const void *a, const void *b)
+{
+    const struct lmcs_known *x = a, *y = b;
+    if (x->digest.low != y->digest.low)
+        return x->digest.low < y->digest.low ? -1 : 1;
+    return (x->digest.high > y->digest.high) - (x->digest.high < y->digest.high);
+}
+
+void lmcs_dump_sort_known(struct lmcs_dump *dump)
+{
+    size_t kept = 0;
+    if (dump->known_count > 1)
+        qsort(dump->known, dump->known_count, sizeof *dump->known, by_digest);
+    for (size_t i = 0; i < dump->known_count; i++) /* each digest once */
+        if (kept == 0 || by_digest(&dump->known[kept - 1], &dump->known[i]) != 0)
+            dump->known[kept++] = dump->known[i];
+        else if (dump->known[kept - 1].sent == 0)
+            dump->known[kept - 1] = dump->known[i];
+    dump->known_count = kept;
+}
+
+struct lmcs_known *lmcs_dump_known(const struct lmcs_dump *dump, const struct lmc_hash *digest)
+{
+    const struct lmcs_known wanted = {.digest = *digest};
+    return dump->known_count == 0 ? NULL
+                                  : bsearch(&wanted, dump->known, dump->known_count, sizeof *dump->known, by_digest);
+}
+
+static struct lmcs_known *known_of(const struct lmcs_dump *dump, const struct lmcs_content *content)
+{
+    const struct lmc_hash digest = {content->df.digest_low, content->df.digest_high};
+    return lmcs_dump_known(dump, &digest);
+}
+
+/* Whether the archive can refer to a content without sending it, and how many deltas that takes to read. */
+static bool is_there(const struct lmcs_dump *dump, const struct lmcs_content *content, uint64_t *depth)
+{
+    uint64_t sent = lmcs_id_get(&dump->contents, content->id);
+    const struct lmcs_known *known = sent == 0 ? known_of(dump, content) : NULL;
+    *depth = known != NULL ? known->depth : sent & LMCS_SENT_MASK;
+    return sent != 0 || (known != NULL && (!known->is_new || known->sent != 0));
+}
+
+/* Gives a content that is there an id in this archive. */
+static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_content *content,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_known *known = known_of(dump, content);
+    if (lmcs_id_get(&dump->contents, content->id) != 0 || known == NULL)
+        return LMCS_OK;
+    enum lmcs_status status = LMCS_OK;
+    if (known->sent == 0) {
+        struct lmcs_archive_known_df df = {.digest_low = content->df.digest_low,
+                                           .digest_high = content->df.digest_high,
+                                           .raw_bytes = content->df.raw_bytes};
+        status = lmcs_dump_identity(dump, content->df.identity, &df.identity, error);
+        if (status == LMCS_OK)
+            status = lmcs_dump_record(dump, LMCS_ARCHIVE_KNOWN, &df, sizeof df, NULL, 0, error);
+        known->sent = ++dump->end.contents << LMCS_SENT_BITS | known->depth;
+        dump->known_sent++;
+        if (status == LMCS_OK)
+            status = lmcs_id_put(&dump->forms, dump->end.contents, LMCS_FORM_KNOWN, error);
+    }
+    return status == LMCS_OK ? lmcs_id_put(&dump->contents, content->id, known->sent, error) : status;
+}
+
+/* Whether what rests on this base, which nothing selected has, is better sent without it. */
+static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content *base)
+{
+    uint64_t index = lmcs_id_get(&dump->outside, base->id);
+    if (!dump->is_part || lmcs_id_get(&dump->inside, base->id) != 0 || index == 0)
+        return false;
+    const struct lmcs_outside *cost = &dump->costs[index - 1];
+    return cost->whole_bytes <= cost->base_bytes + cost->delta_bytes;
+}
+
+/* ---- Payloads that are made raw ---- */
+
+/* Adds bytes to the piece at hand, and sends it when it is full. */
+static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const void *bytes, size_t count,
+                                  struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (const unsigned char *from = bytes; status == LMCS_OK && count > 0;) {
+        size_t room = LMCS_ARCHIVE_PIECE_BYTES - *fill, n = count < room ? count : room;
+        memcpy(dump->piece + *fill, from, n);
+        *fill += n;
+        from += n;
+        count -= n;
+        if (*fill == LMCS_ARCHIVE_PIECE_BYTES) {
+            status = lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, *fill, NULL, 0, error);
+            *fill = 0;
+        }
+    }
+    return status;
+}
+
+static enum lmcs_status send_blocks(struct lmcs_dump *dump, struct lmcs_reader *reader, uint64_t raw_bytes,
+                                    unsigned char *block, struct lmc_hash *hashes, struct lmcs_error *error)
+{
+    static const unsigned char zeros[16];
+    uint64_t blocks = lmc_block_count(raw_bytes);
+    size_t fill = 0;
+    enum lmcs_status status = LMCS_OK;
+    for (uint64_t i = 0; status == LMCS_OK && i < blocks; i++) {
+        uint64_t left = raw_bytes - i * LMC_BLOCK_BYTES;
+        size_t n = left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
+        status = lmcs_reader_block(reader, i, block, error);
+        hashes[i] = lmc_hash128(block, n);
+        if (status == LMCS_OK)
+            status = add_bytes(dump, &fill, block, n, error);
+    }
+    if (status == LMCS_OK && blocks > 1)
+        status = add_bytes(dump, &fill, zeros, lmcs_raw_table_at(raw_bytes) - raw_bytes, error);
+    if (status == LMCS_OK && blocks > 1)
+        status = add_bytes(dump, &fill, hashes, blocks * sizeof *hashes, error);
+    return status == LMCS_OK && fill > 0 ? lmcs_dump_record(dump, LMCS_ARCHIVE_DATA, dump->piece, fill, NULL, 0, error)
+                                         : status;
+}
+
+static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_chain *chain,
+                                     const struct lmcs_identity *identity, struct lmcs_error *error)
+{
+    struct lmcs_reader *reader = NULL;
+    uint64_t raw_bytes = chain->links[0].df.raw_bytes;
+    unsigned char *block = aligned_alloc(64, LMC_BLOCK_BYTES);
+    struct lmc_hash *hashes = calloc(lmc_block_count(raw_bytes) + 1, sizeof *hashes);
+    enum lmcs_status status = block == NULL || hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    if (status == LMCS_OK)
+        status = lmcs_reader_open(dump->pool, chain, identity->name, identity->df.dtype, identity->df.ndim,
+                                  identity->shape, &reader, error);
+    if (status == LMCS_OK && raw_bytes > 0)
+        status = send_blocks(dump, reader, raw_bytes, block, hashes, error);
+    lmcs_reader_close(reader);
+    free(hashes);
+    free(block);
+    return status;
+}
+
+/* Sends the first content of the chain by itself, raw, block by block. */
+static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_chain *chain, struct lmcs_error *error)
+{
+    const struct lmcs_content *content = &chain->links[0];
+    struct lmcs_archive_content_df df = {.digest_low = content->df.digest_low,
+                                         .digest_high = content->df.digest_high,
+                                         .raw_bytes = content->df.raw_bytes,
+                                         .stored_bytes = lmcs_raw_stored_bytes(content->df.raw_bytes),
+                                         .payload = LMCS_PAYLOAD_RAW};
+    struct lmcs_identity identity;
+    enum lmcs_status status = lmcs_identity_get(&dump->txn, content->df.identity, &identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_dump_identity(dump, dump->name != 0 ? dump->name : identity.id, &df.identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_id_put(&dump->contents, content->id, ++dump->end.contents << LMCS_SENT_BITS, error);
+    struct lmcs_known *known = known_of(dump, content);
+    if (known != NULL)
+        known->sent = dump->end.contents << LMCS_SENT_BITS;
+    if (status == LMCS_OK)
+        status = lmcs_dump_record(dump, LMCS_ARCHIVE_CONTENT, &df, sizeof df, NULL, 0, error);
+    return status == LMCS_OK ? send_decoded(dump, chain, &identity, error) : status;
+}
+
+/* ---- Lines of links ---- */
+
+/* How a content is in the archive, or would be if it were named. */
+struct form {
+    bool is_there;
+    uint64_t sent; /* its id; 0: not named yet */
+    uint64_t link; /* the id of the link that leads to it; 0: it has bytes of its own, or an older archive has it */
+    uint32_t arrays, output;
+    uint32_t deltas; /* to undo, in this archive */
+    uint32_t line;   /* links to undo */
+    struct lmc_hash digest;
+};
+
+static struct form form_of(const struct lmcs_dump *dump, const struct lmcs_content *content)
+{
+    struct form form = {.digest = {content->df.digest_low, content->df.digest_high}};
+    const struct lmcs_known *known = known_of(dump, content);
+    uint64_t depth, sent = lmcs_id_get(&dump->contents, content->id);
+    form.is_there = is_there(dump, content, &depth);
+    if (sent == 0 && form.is_there)
+        sent = known->sent;
+    form.sent = sent >> LMCS_SENT_BITS;
+    uint64_t how = form.sent != 0 ? lmcs_id_get(&dump->forms, form.sent) : form.is_there ? LMCS_FORM_KNOWN : 0;
+    form.line = depth >= LMCS_SENT_LINE ? (uint32_t)(depth - LMCS_SENT_LINE) : 0;
+    if (how == LMCS_FORM_KNOWN)
+        return form;
+    form.deltas = form.line == 0 ? (uint32_t)depth : 0;
+    form.link = how >> 8;
+    form.arrays = how >> 4 & 15;
+    form.output = how & 15;
+    return form;
+}
+
+/* The arrays before a step, as the pool has them and the archive. */
+struct before {
+    struct lmcs_content contents[LMC_MAX_BASES];
+    struct form forms[LMC_MAX_BASES];
+    size_t count;
+    uint64_t older; /* in the pool: the link by which one of them is stored; 0: there is none */
+};
+
+static enum lmcs_status load_before(struct lmcs_dump *dump, const struct lmcs_content *link, struct before *before,
+                                    struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    before->older = 0;
+    before->count = link->df.base_count;
+    for (size_t i = 0; status == LMCS_OK && i < before->count; i++) {
+        status = lmcs_content_get(&dump->txn, link->bases[i], &before->contents[i], error);
+        if (status != LMCS_OK)
+            return status;
+        before->forms[i] = form_of(dump, &before->contents[i]);
+        if (before->contents[i].df.payload == LMCS_PAYLOAD_LINKED)
+            before->older = before->contents[i].link;
+    }
+    return LMCS_OK;
+}
+
+/* Whether a line may begin with array i: it needs nothing else in this archive, and is not another array as well. */
+static bool may_begin(const struct before *before, size_t i)
+{
+    const struct form *form = &before->forms[i], *other = before->forms;
+    for (; other < form; other++)
+        if (other->sent == form->sent &&
+            (form->sent != 0 || (other->digest.low == form->digest.low && other->digest.high == form->digest.high)))
+            return false;
+    return form->is_there && form->link == 0 && form->deltas == 0 && form->line < LMCS_LINK_BOUND;
+}
+
+/* Whether a link can be sent onto these arrays as they are in the archive: a line goes on, or one may begin. */
+static bool can_bear(const struct before *before)
+{
+    bool goes_on = true, begins = true;
+    for (size_t i = 0; i < before->count; i++) {
+        const struct form *form = &before->forms[i];
+        goes_on = goes_on && form->is_there && form->link != 0 && form->link == before->forms[0].link &&
+                  form->arrays == before->count && form->output == i && form->line < LMCS_LINK_BOUND;
+        begins = begins && may_begin(before, i);
+    }
+    return goes_on || begins;
+}
+
+/* Says that a content is array `output` of what a link leads to, which has been sent. */
+static enum lmcs_status send_array(struct lmcs_dump *dump, const struct lmcs_content *content,
+                                   const struct lmcs_content *link, uint32_t output, struct lmcs_error *error)
+{
+    uint64_t sent = lmcs_id_get(&dump->contents, link->id), id = sent >> LMCS_SENT_BITS;
+    struct lmcs_archive_content_df df = {.digest_low = content->df.digest_low,
+                                         .digest_high = content->df.digest_high,
+                                         .raw_bytes = content->df.raw_bytes,
+                                         .payload = LMCS_PAYLOAD_LINKED,
+                                         .base_count = 1,
+                                         .output = (uint8_t)output};
+    enum lmcs_status status = lmcs_dump_identity(dump, content->df.identity, &df.identity, error);
+    if (status == LMCS_OK)
+        status = lmcs_id_put(&dump->contents, content->id,
+                             ++dump->end.contents << LMCS_SENT_BITS | (sent & LMCS_SENT_MASK), error);
+    if (status == LMCS_OK)
+        status =
+            lmcs_id_put(&dump->forms, dump->end.contents, lmcs_form_linked(id, link->df.base_count, output), error);
+    return status == LMCS_OK ? lmcs_dump_record(dump, LMCS_ARCHIVE_CONTENT, &df, sizeof df, &id, sizeof id, error)
+                             : status;
+}
+
+/* Sends an array that a line is to begin with. */
+static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
+{
+    struct lmcs_chain chain;
+    if (content->df.payload < LMCS_PAYLOAD_LINK && content->df.base_count == 0)
+        return send_content(dump, content, error);
+    enum lmcs_status status = lmcs_chain_load(&dump->txn, content->id, &chain, error);
+    return status == LMCS_OK ? send_whole(dump, &chain, error) : status;
+}
+
+/* Sends a link, and of the arrays that it leads from what is not there in a form in which it can be. */
+static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_content *link, struct lmcs_error *error)
+{
+    struct before before;
+    struct lmcs_content older;
+    struct form form = {.is_there = false};
+    enum lmcs_status status = load_before(dump, link, &before, error);
+    bool can = status == LMCS_OK && can_bear(&before);
+    if (status == LMCS_OK && !can && before.older != 0) {
+        status = lmcs_content_get(&dump->txn, before.older, &older, error);
+        if (status == LMCS_OK)
+            form = form_of(dump, &older);
+    }
+    bool goes_on = form.is_there && form.line < LMCS_LINK_BOUND;
+    for (size_t i = 0; status == LMCS_OK && i < before.count; i++) {
+        const struct form *now = &before.forms[i];
+        if (!can && goes_on && (now->link != form.sent || now->output != i))
+            status = send_array(dump, &before.contents[i], &older, (uint32_t)i, error);
+        else if (!can && !goes_on && !may_begin(&before, i))
+            status = send_first(dump, &before.contents[i], error);
+        else
+            status = name_content(dump, &before.contents[i], error);
+    }
+    return status == LMCS_OK ? send_content(dump, link, error) : status;
+}
+
+/*
+ * Sends a link with what must come before it. *possible false: nothing was sent, for all that would have to travel
+ * takes more than what it leads to.
+ */
+static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *link, bool *possible,
+                                  struct lmcs_error *error)
+{
+    struct before before;
+    uint64_t ids[LMCS_LINK_BOUND], next = link->id;
+    size_t count = 0;
+    enum lmcs_status status = LMCS_OK;
+    bool is_there = false;
+    while (status == LMCS_OK && next != 0 && count < LMCS_LINK_BOUND) {
+        status = lmcs_content_get(&dump->txn, next, link, error);
+        is_there = status == LMCS_OK && form_of(dump, link).is_there;
+        if (is_there)
+            status = name_content(dump, link, error);
+        if (status != LMCS_OK || is_there)
+            break;
+        status = load_before(dump, link, &before, error);
+        bool can = status == LMCS_OK && can_bear(&before);
+        if (status != LMCS_OK || (!can && is_too_dear(dump, link)))
+            break;
+        ids[count++] = next;
+        next = can ? 0 : before.older;
+    }
+    *possible = is_there || count > 0;
+    while (status == LMCS_OK && count > 0) {
+        status = lmcs_content_get(&dump->txn, ids[--count], link, error);
+        if (status == LMCS_OK)
+            status = send_link(dump, link, error);
+    }
+    return status;
+}
+
+/* ---- Contents with what they rest on ---- */
+
+/* Cuts the chain in front of what need not be sent. *whole: its last link is to be sent by itself. */
+static size_t links_to_send(const struct lmcs_dump *dump, const struct lmcs_chain *chain, bool *whole)
+{
+    size_t first = 1;
+    uint64_t depth = 0;
+    *whole = dump->options->canonical;
+    if (*whole)
+        return 1;
+    while (first < chain->length && !is_there(dump, &chain->links[first], &depth)) {
+        *whole = is_too_dear(dump, &chain->links[first]);
+        if (*whole)
+            return first;
+        first++;
+    }
+    return first < chain->length && first + depth > LMCS_CHAIN_BOUND ? chain->length : first;
+}
+
+static enum lmcs_status send_chain(struct lmcs_dump *dump, struct lmcs_chain *chain, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    bool whole;
+    size_t count = links_to_send(dump, chain, &whole);
+    if (whole) {
+        struct lmcs_chain rest = *chain;
+        rest.length = chain->length - --count;
+        memmove(rest.links, chain->links + count, rest.length * sizeof *rest.links);
+        status = send_whole(dump, &rest, error);
+    } else if (count < chain->length) {
+        status = name_content(dump, &chain->links[count], error);
+    }
+    while (status == LMCS_OK && count-- > 0)
+        status = send_content(dump, &chain->links[count], error);
+    return status;
+}
+
+enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error)
+{
+    struct lmcs_content content, link;
+    struct lmcs_chain chain;
+    uint64_t depth;
+    *sent = lmcs_id_get(&dump->contents, id) >> LMCS_SENT_BITS;
+    if (*sent != 0)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_content_get(&dump->txn, id, &content, error);
+    bool there = status == LMCS_OK && is_there(dump, &content, &depth), possible = false;
+    if (there)
+        status = name_content(dump, &content, error);
+    if (status == LMCS_OK && !there && content.df.payload == LMCS_PAYLOAD_LINKED && !dump->options->canonical) {
+        link.id = content.link;
+        status = send_line(dump, &link, &possible, error);
+        if (status == LMCS_OK && possible)
+            status = send_array(dump, &content, &link, content.df.output, error);
+    }
+    if (status == LMCS_OK && !there && !possible)
+        status = lmcs_chain_load(&dump->txn, id, &chain, error);
+    if (status == LMCS_OK && !there && !possible)
+        status = chain.line > 0 ? send_whole(dump, &chain, error) : send_chain(dump, &chain, error);
+    *sent = lmcs_id_get(&dump->contents, id) >> LMCS_SENT_BITS;
+    return status;
+}
+
+enum lmcs_status lmcs_dump_head(struct lmcs_dump *dump, struct lmcs_error *error)
+{
+    struct lmcs_archive_head_df head = {.version = LMCS_ARCHIVE_VERSION};
+    memcpy(head.magic, LMCS_ARCHIVE_MAGIC, sizeof head.magic);
+    head.check = lmc_hash64(&head, offsetof(struct lmcs_archive_head_df, check), 0);
+    lmc_hasher_init(&dump->headers);
+    lmc_hasher_update(&dump->headers, &head, sizeof head);
+    return put_bytes(dump, &head, sizeof head, error);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * transfer/write.h - the records of an archive, on their way to a descriptor.
+ *
+ * archive_dump.c says what is sent; the functions here send it, each identity and content once.
+ */
+#ifndef LMCS_TRANSFER_WRITE_H
+#define LMCS_TRANSFER_WRITE_H
+
+#include "archive/index.h"
+#include "pages/pool.h"
+#include "payload/read.h"
+#include "records/holders.h"
+#include "records/shelf.h"
+
+#define LMCS_DUMP_BUFFER ((size_t)256 << 10) /* small records are written together */
+
+/*
+ * Numbers by the ids of a pool, in pages that exist where there is one. Pages are found by a hash: an id may come from
+ * a record that someone made, and be of any size.
+ */
+struct lmcs_id_page;
+struct lmcs_id_map {
+    struct lmcs_id_page **pages; /* open addressing; power of two */
+    size_t count;
+    size_t capacity;
+    uint64_t seed;
+};
+uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id); /* 0: none */
+enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error);
+/* The ids that have a number, ascending; *ids is to be freed. */
+enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, size_t *count, struct lmcs_error *error);
+void lmcs_id_free(struct lmcs_id_map *map);
+
+/* How a content is in an archive: its id there, and in the low byte what it takes to read it, deltas or a line. */
+#define LMCS_SENT_BITS  8u
+#define LMCS_SENT_MASK  0xffu
+#define LMCS_SENT_LINE  0x80u /* and how many links */
+
+#define LMCS_FORM_KNOWN UINT64_MAX /* an older archive has it */
+/* It is array `output` of the `arrays` that a link leads to. */
+static inline uint64_t lmcs_form_linked(uint64_t link, uint32_t arrays, uint32_t output)
+{
+    return link << 8 | arrays << 4 | output;
+}
+
+/* A content by its digest: an older archive has it, or this one, before it was taken up again. */
+struct lmcs_known {
+    struct lmc_hash digest;
+    uint64_t sent; /* as above; 0: not named yet */
+    uint8_t depth; /* in the older archive: the low byte */
+    bool is_new;   /* no archive has it: it is here to be sent once, however often the pool has it */
+};
+
+/* A base that nothing selected has: what it would cost, and what it would save. */
+struct lmcs_outside {
+    uint64_t base_bytes;  /* it, with what it rests on */
+    uint64_t delta_bytes; /* those against it */
+    uint64_t whole_bytes; /* the same contents without it */
+};
+
+struct lmcs_dump {
+    struct lmcs_pool *pool;
+    const struct lmcs_dump_options *options;
+    int fd;
+    const struct lmcs_progress *progress;
+    uint64_t total; /* bytes, about; 0: not known */
+    uint64_t reported;
+    unsigned char *buffer; /* what is not yet written */
+    size_t used;
+    unsigned char *piece; /* of a payload */
+    uint64_t bytes;
+    struct lmc_hasher headers;
+    struct lmcs_archive_end_df end;
+    struct lmcs_id_map identities;
+    struct lmcs_id_map contents; /* as they were sent */
+    struct lmcs_id_map forms;    /* by ids of the archive: LMCS_FORM_KNOWN, or by which link; 0: bytes of its own */
+    struct lmcs_known *known;    /* by digest */
+    size_t known_count;
+    size_t known_capacity;
+    uint64_t known_sent;      /* contents that are only named */
+    uint64_t name;            /* canonical: the identity that a content is sent with, that of the entry */
+    struct lmcs_holders lost; /* skip_lost: snapshots that are left out */
+    uint64_t lost_snapshots;  /* how many that were */
+    bool is_part;             /* bases may be outside of what was selected */
+    struct lmcs_id_map inside;
+    struct lmcs_id_map outside; /* by base: index + 1 */
+    struct lmcs_outside *costs;
+    size_t cost_count;
+    size_t cost_capacity;
+    /* the snapshot at work */
+    struct lmcs_txn txn;
+    struct lmcs_archive_entry_df pairs[LMCS_ARCHIVE_PAIRS];
+    size_t pair_count;
+};
+
+/* Writes what is still in the buffer. */
+enum lmcs_status lmcs_dump_flush(struct lmcs_dump *dump, struct lmcs_error *error);
+enum lmcs_status lmcs_dump_head(struct lmcs_dump *dump, struct lmcs_error *error);
+/* A record whose payload is `first`, then `rest`. */
+enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const void *first, size_t first_bytes,
+                                  const void *rest, size_t rest_bytes, struct lmcs_error *error);
+/* Sends an identity, or a content and what it rests on, unless that has been done; *sent is its id in the archive. */
+enum lmcs_status lmcs_dump_identity(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error);
+enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error);
+/* The entry of a digest; NULL: there is none. */
+struct lmcs_known *lmcs_dump_known(const struct lmcs_dump *dump, const struct lmc_hash *digest);
+/* To be called when `known` is complete. */
+void lmcs_dump_sort_known(struct lmcs_dump *dump);
+
+#endif
