@@ -8,12 +8,13 @@
 #include "block.h"
 
 #include "bytes.h"
+#include "classes.h"
 #include "copies.h"
 #include "kernels.h"
 #include "keyed.h"
 #include "memory.h"
-#include "plan.h"
 #include "plane.h"
+#include "shifts.h"
 
 struct workspace {
     unsigned char *memory;
@@ -36,15 +37,12 @@ static bool workspace_init(struct workspace *work, const struct lmci_block_shape
     return true;
 }
 
+/* Bytes of content that are hashed and split into planes at once: in the first-level cache. */
+#define SPLIT_BYTES ((size_t)4 << 10)
 /* Bytes of a plane from which on it pays not to copy it. */
 #define RAW_LEAST ((size_t)16 << 10)
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
-
-size_t lmc_block_bound(size_t raw_bytes)
-{
-    return raw_bytes + 1;
-}
 
 static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned char *data, unsigned char *dst)
 {
@@ -82,8 +80,8 @@ static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
                          const unsigned char *base, struct lmc_hasher *hasher, unsigned char *const *planes)
 {
     unsigned char *at[LMCI_MAX_WORD];
-    for (size_t done = 0; done < shape->bytes; done += LMCI_SPLIT_BYTES) {
-        size_t bytes = shape->bytes - done < LMCI_SPLIT_BYTES ? shape->bytes - done : LMCI_SPLIT_BYTES;
+    for (size_t done = 0; done < shape->bytes; done += SPLIT_BYTES) {
+        size_t bytes = shape->bytes - done < SPLIT_BYTES ? shape->bytes - done : SPLIT_BYTES;
         if (hasher)
             lmc_hasher_update(hasher, data + done, bytes);
         for (unsigned p = 0; p < shape->word; p++)
@@ -250,30 +248,14 @@ enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const st
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
 
-static void hash_decoded(struct lmc_hasher *hasher, const void *data, size_t bytes)
-{
-    if (hasher)
-        lmc_hasher_update(hasher, data, bytes);
-}
-
 static enum lmc_status decode_raw(const struct lmci_block_shape *shape, struct lmci_reader *in, unsigned char *dst,
                                   struct lmc_hasher *hasher, const char **message)
 {
     if (lmci_left(in) != shape->bytes)
         return lmci_damaged(message, "a raw block is not as long as its content");
     memcpy(dst, in->at, shape->bytes);
-    hash_decoded(hasher, dst, shape->bytes);
+    lmci_hash_decoded(hasher, dst, shape->bytes);
     return LMC_OK;
-}
-
-void lmci_deliver(const struct lmci_block_shape *shape, const unsigned char *piece, size_t bytes, unsigned char *dst,
-                  struct lmc_hasher *hasher)
-{
-    hash_decoded(hasher, piece, bytes);
-    if (shape->stream)
-        lmci_kernels()->stream(dst, piece, bytes);
-    else
-        memcpy(dst, piece, bytes);
 }
 
 static void merge_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform,
@@ -352,7 +334,7 @@ static enum lmc_status decode_keyed(const struct lmci_block_shape *shape, struct
     if (status == LMC_OK && lmci_left(in))
         return lmci_damaged(message, "bytes follow the last plane of a block");
     if (status == LMC_OK)
-        hash_decoded(hasher, dst, shape->bytes);
+        lmci_hash_decoded(hasher, dst, shape->bytes);
     return status;
 }
 
@@ -400,7 +382,7 @@ static enum lmc_status decode_copies(const struct lmci_block_shape *shape, struc
         status = decode_method(*method, &rest, in, copies.base, copies.rest, NULL, message);
     if (status == LMC_OK) {
         lmci_copies_fill(&copies, dst, shape->bytes);
-        hash_decoded(hasher, dst, shape->bytes);
+        lmci_hash_decoded(hasher, dst, shape->bytes);
     }
     lmci_release(copies.memory);
     return status;

@@ -9,7 +9,6 @@
 #ifndef LMC_COPIES_H
 #define LMC_COPIES_H
 
-#include "block.h"
 #include "bytes.h"
 
 #define LMCI_LINE        ((size_t)64)

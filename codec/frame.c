@@ -9,8 +9,9 @@
  */
 #include "frame.h"
 
+#include "block.h"
 #include "bytes.h"
-#include "link.h"
+#include "rule.h"
 
 static const unsigned char magic[4] = {'L', 'M', 'C', 'F'};
 
@@ -18,17 +19,6 @@ static enum lmc_status unsupported(const char **message, const char *sentence)
 {
     *message = sentence;
     return LMC_UNSUPPORTED;
-}
-
-uint64_t lmc_block_count(uint64_t raw_bytes)
-{
-    return raw_bytes / LMC_BLOCK_BYTES + (raw_bytes % LMC_BLOCK_BYTES != 0);
-}
-
-size_t lmci_block_bytes(uint64_t raw_bytes, uint64_t index)
-{
-    uint64_t left = raw_bytes - index * LMC_BLOCK_BYTES;
-    return left < LMC_BLOCK_BYTES ? (size_t)left : LMC_BLOCK_BYTES;
 }
 
 /* Bytes of a block's entry: each output has a hash of its own. */

@@ -57,8 +57,6 @@ struct lmci_header {
     const struct lmc_link_block *link_blocks; /* the same */
 };
 
-/* Decoded bytes of block `index`, which exists. */
-size_t lmci_block_bytes(uint64_t raw_bytes, uint64_t index);
 /* Bytes of a header that has no constants, tables or extensions. */
 uint64_t lmci_header_bytes(uint32_t base_count, uint64_t block_count);
 /* The same for a link. */

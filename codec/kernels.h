@@ -9,7 +9,7 @@
 #ifndef LMC_KERNELS_H
 #define LMC_KERNELS_H
 
-#include "classes.h"
+#include "class_lists.h"
 #include "lmc.h"
 #include "transform.h"
 

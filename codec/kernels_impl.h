@@ -6,7 +6,7 @@
  * under that set's macro beside the plain loop.
  */
 #include "bytes.h"
-#include "classes.h"
+#include "class_lists.h"
 #include "kernels.h"
 #include "link_kernels.h"
 

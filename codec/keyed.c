@@ -4,10 +4,11 @@
  */
 #include "keyed.h"
 
+#include "classes.h"
 #include "kernels.h"
 #include "memory.h"
-#include "plan.h"
 #include "plane.h"
+#include "shifts.h"
 
 /* The words that stand for a block's, those that stand for its base's, and the planes beside them. */
 struct room {

@@ -10,9 +10,9 @@
 #ifndef LMC_KEYED_H
 #define LMC_KEYED_H
 
-#include "block.h"
 #include "bytes.h"
-#include "classes.h"
+#include "class_lists.h"
+#include "shape.h"
 
 #define LMCI_KEYED_PLANES   4 /* of words of 8 bytes */
 #define LMCI_KEYED_LOW_MOST 4

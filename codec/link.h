@@ -9,34 +9,13 @@
 #ifndef LMC_LINK_H
 #define LMC_LINK_H
 
-#include "bytes.h"
+#include "link_kernels.h"
 #include "lmc.h"
 
 #include <stdbool.h>
 
-/* Places of arrays in a state. */
-enum lmci_link_array { LMCI_FIRST = 0, LMCI_SECOND = 1, LMCI_ADAM_WEIGHT = 2, LMCI_ADAM_MOST = 3, LMCI_SGD_WEIGHT = 1 };
-
-static inline unsigned lmci_weight_of(const struct lmc_link_rule *rule)
-{
-    return rule->optimizer == LMC_ADAM ? LMCI_ADAM_WEIGHT : LMCI_SGD_WEIGHT;
-}
-
-/* Elements that are decoded at once, and of these the ones that go through the arithmetic at once. */
+/* Elements that are decoded at once. */
 #define LMCI_PIECE_ELEMENTS ((size_t)1 << 15)
-#define LMCI_CHUNK_ELEMENTS ((size_t)1 << 11)
-
-/* ---- Rules in a header ----------------------------------------------------------------------------------------- */
-
-/* u32 flags, u32 0, twelve f32 of which the last two are 0. */
-#define LMCI_RULE_BYTES 56u
-
-bool lmci_rule_is_valid(const struct lmc_link_rule *rule);
-void lmci_rule_write(const struct lmc_link_rule *rule, unsigned char *dst);
-enum lmc_status lmci_rule_read(const struct lmc_frame *frame, struct lmc_link_rule *rule, const char **message);
-
-/* The most that the coded blocks of a link take together. */
-uint64_t lmci_link_blocks_bound(uint32_t array_count, uint64_t raw_bytes);
 
 /* ---- Blocks ---------------------------------------------------------------------------------------------------- */
 
@@ -44,13 +23,6 @@ uint64_t lmci_link_blocks_bound(uint32_t array_count, uint64_t raw_bytes);
 enum lmci_link_method {
     LMCI_LINK_DELTAS = 0, /* a coded block of an ordinary frame for each array, behind its size (u32) */
     LMCI_LINK_PIECES = 1  /* pieces, each behind its size (u24) */
-};
-
-/* How the gradients of a piece are coded: its first byte. */
-enum lmci_gradient_mode {
-    LMCI_GRADIENT_SHORT = 1,    /* the upper half of an f32: what bf16 has */
-    LMCI_GRADIENT_VARIABLE = 2, /* as many bits of the mantissa as each has */
-    LMCI_GRADIENT_FULL = 3      /* as many as the states need, as these say themselves */
 };
 
 /* What an array's arithmetic missed: two bits of a piece's second byte, the first array in the lowest. */
@@ -61,20 +33,8 @@ enum lmci_rest_kind {
     LMCI_REST_DELTA = 3  /* the array as a coded block of an ordinary frame, behind its size (u24) */
 };
 
-/* A symbol of a gradient: its exponent, less what the state says of it; and two of their own. */
-#define LMCI_SYMBOL_ZERO 0
-#define LMCI_SYMBOL_RAW  255
-/* A difference that stands for a word of its own. */
-#define LMCI_REST_ESCAPE 0x80
-
 /* The most that FULL's drop is moved by, to either side. */
 #define LMCI_MOST_KAPPA 24
-
-/* The state of a piece or a block, each array of `elements` f32 at any alignment. */
-struct lmci_link_view {
-    const unsigned char *before[LMC_MAX_BASES];
-    const unsigned char *after[LMC_MAX_BASES];
-};
 
 /* Hashes of a block's arrays, taken piece by piece while these are in the cache. */
 struct lmci_state_hasher {

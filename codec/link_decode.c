@@ -7,11 +7,13 @@
  * between two such runs. Only the last state is hashed: it follows from all that came before.
  */
 #include "block.h"
+#include "bytes.h"
 #include "checksum.h"
 #include "frame.h"
 #include "kernels.h"
 #include "link.h"
 #include "memory.h"
+#include "rule.h"
 
 static enum lmc_status failed(enum lmc_status status, const char **message, const char *sentence)
 {

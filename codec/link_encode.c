@@ -6,11 +6,13 @@
  * smaller one is kept. How gradients are coded is planned from a sample that is gathered from all over the arrays.
  */
 #include "block.h"
+#include "bytes.h"
 #include "frame.h"
 #include "kernels.h"
 #include "link_sample.h"
 #include "memory.h"
 #include "plan.h"
+#include "rule.h"
 
 struct lmc_link_encoder {
     struct lmc_link_params params;

@@ -702,7 +702,12 @@ static size_t link_rest(size_t n, const lmci_u32 *actual, const lmci_u32 *predic
 
 #if !defined(__AVX512VBMI2__)
 
-static size_t missed_of(size_t n, const lmci_f32 *actual, const float *predicted, unsigned char *rest)
+static inline const lmci_f32 *floats_of(const unsigned char *array)
+{
+    return (const lmci_f32 *)(const void *)array;
+}
+
+static size_t missed_of(size_t n, const unsigned char *actual, const float *predicted, unsigned char *rest)
 {
     return link_rest(n, (const lmci_u32 *)(const void *)actual, (const lmci_u32 *)(const void *)predicted, rest);
 }
@@ -711,25 +716,22 @@ static void link_step(const struct lmc_link_rule *rule, size_t n, const float *g
                       const struct lmci_link_view *view, unsigned char *const *rest, size_t *missed)
 {
     const bool adam = rule->optimizer == LMC_ADAM;
-    const unsigned weight = lmci_weight_of(rule);
-    const lmci_f32 *before[LMC_MAX_BASES], *after[LMC_MAX_BASES];
+    const unsigned weight_at = lmci_weight_of(rule);
+    const lmci_f32 *weight = floats_of(view->before[weight_at]);
     float to[2][LMCI_CHUNK_ELEMENTS];
     unsigned second = LMCI_SECOND;
-    for (unsigned k = 0; k < lmc_link_arrays(rule->optimizer, rule->flags); k++) {
-        before[k] = (const lmci_f32 *)(const void *)view->before[k];
-        after[k] = (const lmci_f32 *)(const void *)view->after[k];
-    }
-    link_moments(rule, n, gradient, before[weight], before[LMCI_FIRST], before[LMCI_SECOND], to[0], to[1]);
-    missed[LMCI_FIRST] += missed_of(n, after[LMCI_FIRST], to[0], rest[LMCI_FIRST]);
+    link_moments(rule, n, gradient, weight, floats_of(view->before[LMCI_FIRST]), floats_of(view->before[second]), to[0],
+                 to[1]);
+    missed[LMCI_FIRST] += missed_of(n, view->after[LMCI_FIRST], to[0], rest[LMCI_FIRST]);
     if (adam)
-        missed[second] += missed_of(n, after[second], to[1], rest[second]);
+        missed[second] += missed_of(n, view->after[second], to[1], rest[second]);
     if (adam && rule->flags & LMC_LINK_AMSGRAD) {
         second = LMCI_ADAM_MOST;
-        link_most(n, after[LMCI_SECOND], before[second], to[0]);
-        missed[second] += missed_of(n, after[second], to[0], rest[second]);
+        link_most(n, floats_of(view->after[LMCI_SECOND]), floats_of(view->before[second]), to[0]);
+        missed[second] += missed_of(n, view->after[second], to[0], rest[second]);
     }
-    link_weights(rule, n, gradient, after[LMCI_FIRST], after[second], before[weight], to[0]);
-    missed[weight] += missed_of(n, after[weight], to[0], rest[weight]);
+    link_weights(rule, n, gradient, floats_of(view->after[LMCI_FIRST]), floats_of(view->after[second]), weight, to[0]);
+    missed[weight_at] += missed_of(n, view->after[weight_at], to[0], rest[weight_at]);
 }
 
 #endif

@@ -9,7 +9,40 @@
 #ifndef LMC_LINK_KERNELS_H
 #define LMC_LINK_KERNELS_H
 
-#include "link.h"
+#include "lmc.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Places of arrays in a state. */
+enum lmci_link_array { LMCI_FIRST = 0, LMCI_SECOND = 1, LMCI_ADAM_WEIGHT = 2, LMCI_ADAM_MOST = 3, LMCI_SGD_WEIGHT = 1 };
+
+static inline unsigned lmci_weight_of(const struct lmc_link_rule *rule)
+{
+    return rule->optimizer == LMC_ADAM ? LMCI_ADAM_WEIGHT : LMCI_SGD_WEIGHT;
+}
+
+/* Elements of a piece that go through the arithmetic at once. */
+#define LMCI_CHUNK_ELEMENTS ((size_t)1 << 11)
+
+/* How the gradients of a piece are coded: its first byte. */
+enum lmci_gradient_mode {
+    LMCI_GRADIENT_SHORT = 1,    /* the upper half of an f32: what bf16 has */
+    LMCI_GRADIENT_VARIABLE = 2, /* as many bits of the mantissa as each has */
+    LMCI_GRADIENT_FULL = 3      /* as many as the states need, as these say themselves */
+};
+
+/* A symbol of a gradient: its exponent, less what the state says of it; and two of their own. */
+#define LMCI_SYMBOL_ZERO 0
+#define LMCI_SYMBOL_RAW  255
+/* A difference that stands for a word of its own. */
+#define LMCI_REST_ESCAPE 0x80
+
+/* The state of a piece or a block, each array of `elements` f32 at any alignment. */
+struct lmci_link_view {
+    const unsigned char *before[LMC_MAX_BASES];
+    const unsigned char *after[LMC_MAX_BASES];
+};
 
 /* Floats and words of a state, wherever they lie. */
 typedef float lmci_f32 __attribute__((aligned(1), may_alias));

@@ -8,7 +8,7 @@
  */
 #include "block.h"
 #include "kernels.h"
-#include "link_kernels.h"
+#include "link.h"
 #include "plane.h"
 
 #define PLANE_ROOM (LMCI_PIECE_ELEMENTS + LMCI_PLANE_PAD)

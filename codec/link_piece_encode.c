@@ -9,7 +9,7 @@
 #include "block.h"
 #include "huffman.h"
 #include "kernels.h"
-#include "link_kernels.h"
+#include "link.h"
 #include "memory.h"
 #include "plan.h"
 #include "plane.h"

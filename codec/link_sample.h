@@ -7,6 +7,8 @@
 
 #include "link.h"
 
+#include <string.h>
+
 #define LMCI_SAMPLE_RUNS     ((size_t)16)
 #define LMCI_SAMPLE_RUN      ((size_t)256)
 #define LMCI_SAMPLE_ELEMENTS (LMCI_SAMPLE_RUNS * LMCI_SAMPLE_RUN)

@@ -13,7 +13,9 @@
  */
 #include "plan.h"
 
+#include "block.h"
 #include "bytes.h"
+#include "classes.h"
 #include "copies.h"
 #include "dtype.h"
 #include "huffman.h"
@@ -21,6 +23,7 @@
 #include "keyed.h"
 #include "memory.h"
 #include "plane.h"
+#include "shifts.h"
 
 #define PIECES        64
 #define SAMPLE_LEAST  ((size_t)1024) /* words, and all of a tensor that has no more */
@@ -117,65 +120,44 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 
 /* ---- Classes --------------------------------------------------------------------------------------------------- */
 
-#define LENGTHS         33u /* of a difference: bits of its absolute value, 0 to 32 */
-#define USUAL_CLASSES_2 6u  /* for words of 2 bytes: more cost time and save little */
+#define USUAL_CLASSES_2 6u /* for words of 2 bytes: more cost time and save little */
 #define USUAL_CLASSES_4 8u
 #define DENSE_CLASSES   LMCI_MAX_CLASSES
 #define GROUP_LEAST     200u  /* a key of fewer than one in so many words joins the keys below it */
 #define FEW_OUTLIERS    64u   /* one word in so many */
-#define OUTLIER_SAVES   4u    /* bits: an outlier's word takes a few less than it has ... */
-#define OUTLIER_MARK    6u    /* ... and its mark some */
 #define CLASS_BITS      4000u /* what a class has to save in each block, for its table and the time that it takes */
 
 /* Words whose keys are neighbours. */
 struct group {
     unsigned first;
-    uint32_t words;
-    uint32_t lengths[LENGTHS];
+    struct lmci_bit_lengths lengths;
     uint64_t entropy;
     uint64_t loss; /* when it is joined to the group behind it */
 };
 
-static uint32_t sample_word(const struct sample *sample, const unsigned char *from, size_t i)
-{
-    return sample->word == 2 ? lmci_load16(from + 2 * i) : lmci_load32(from + 4 * i);
-}
-
-static int32_t sample_difference(const struct sample *sample, size_t i, uint32_t base)
-{
-    uint32_t d = sample_word(sample, sample->data, i) - base;
-    return sample->word == 2 ? (int16_t)(uint16_t)d : (int32_t)d;
-}
-
-/* Without a branch, for none could be foreseen. */
-static unsigned length_of(int32_t difference)
-{
-    const uint32_t sign = 0 - ((uint32_t)difference >> 31);
-    const uint32_t size = ((uint32_t)difference ^ sign) - sign;
-    return 63 - (unsigned)__builtin_clzll((uint64_t)size << 1 | 1);
-}
-
 /* Of the differences for each key; only those from `first` to `last` are counted, or cleared. */
-static void count_lengths(const struct sample *sample, unsigned first, unsigned last, uint32_t counts[256][LENGTHS])
+static void count_lengths(const struct sample *sample, unsigned first, unsigned last,
+                          uint32_t counts[256][LMCI_BIT_LENGTHS])
 {
     for (unsigned key = first; key <= last; key++)
         memset(counts[key], 0, sizeof counts[key]);
     for (size_t i = 0; i < sample->words; i++) {
-        uint32_t b = sample_word(sample, sample->base, i);
-        counts[lmci_class_key(sample->word, b)][length_of(sample_difference(sample, i, b))]++;
+        uint32_t b = lmci_word_at(sample->word, sample->base, i);
+        counts[lmci_class_key(sample->word, b)]
+              [lmci_bit_length(lmci_difference_at(sample->word, sample->data, i, b))]++;
     }
 }
 
 static void join_groups(struct group *into, const struct group *from)
 {
-    into->words += from->words;
-    for (unsigned k = 0; k < LENGTHS; k++)
-        into->lengths[k] += from->lengths[k];
+    into->lengths.words += from->lengths.words;
+    for (unsigned k = 0; k < LMCI_BIT_LENGTHS; k++)
+        into->lengths.words_of[k] += from->lengths.words_of[k];
 }
 
 static uint64_t group_entropy(const struct group *group)
 {
-    return lmci_entropy_bits(group->lengths, LENGTHS, group->words);
+    return lmci_entropy_bits(group->lengths.words_of, LMCI_BIT_LENGTHS, group->lengths.words);
 }
 
 static void find_keys(const struct sample *sample, unsigned *first, unsigned *last)
@@ -183,7 +165,7 @@ static void find_keys(const struct sample *sample, unsigned *first, unsigned *la
     *first = 255;
     *last = 0;
     for (size_t i = 0; i < sample->words; i++) {
-        unsigned key = lmci_class_key(sample->word, sample_word(sample, sample->base, i));
+        unsigned key = lmci_class_key(sample->word, lmci_word_at(sample->word, sample->base, i));
         *first = key < *first ? key : *first;
         *last = key > *last ? key : *last;
     }
@@ -192,17 +174,17 @@ static void find_keys(const struct sample *sample, unsigned *first, unsigned *la
 /* One group for each key that occurs often enough. */
 static unsigned make_groups(const struct sample *sample, struct group groups[256])
 {
-    uint32_t counts[256][LENGTHS];
+    uint32_t counts[256][LMCI_BIT_LENGTHS];
     unsigned first, last;
     unsigned n = 0;
     find_keys(sample, &first, &last);
     count_lengths(sample, first, last, counts);
     for (unsigned key = first; key <= last; key++) {
         struct group group = {.first = key};
-        memcpy(group.lengths, counts[key], sizeof group.lengths);
-        for (unsigned k = 0; k < LENGTHS; k++)
-            group.words += counts[key][k];
-        if (n > 0 && group.words < sample->words / GROUP_LEAST + 1)
+        memcpy(group.lengths.words_of, counts[key], sizeof group.lengths.words_of);
+        for (unsigned k = 0; k < LMCI_BIT_LENGTHS; k++)
+            group.lengths.words += counts[key][k];
+        if (n > 0 && group.lengths.words < sample->words / GROUP_LEAST + 1)
             join_groups(&groups[n - 1], &group);
         else
             groups[n++] = group;
@@ -246,83 +228,6 @@ static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned mos
     return n;
 }
 
-/* Bits of a group with a shift: the entropy of the symbols' lengths, the bits below their first, and those shifted. */
-static uint64_t shifted_bits(const struct group *group, unsigned word, unsigned shift)
-{
-    uint32_t lengths[LENGTHS] = {0};
-    uint64_t bits = 0;
-    for (unsigned k = 0; k < LENGTHS; k++) {
-        unsigned length = k > shift ? k - shift : 0;
-        lengths[length] += group->lengths[k];
-        unsigned below = (length ? length - 1 : 0) + (k > 0 || shift > 0);
-        bool outlier = length > 7 && shift < 8 * word - 8;
-        bits += (uint64_t)group->lengths[k] * (outlier ? 8 * word + OUTLIER_MARK - OUTLIER_SAVES : below + shift);
-    }
-    return bits + lmci_entropy_bits(lengths, LENGTHS, group->words);
-}
-
-static void choose_shift(const struct group *group, unsigned word, uint8_t *shift)
-{
-    uint64_t least = UINT64_MAX;
-    for (unsigned s = 0; s <= 8 * word - 8; s += 4) {
-        uint64_t bits = shifted_bits(group, word, s);
-        if (bits < least) {
-            least = bits;
-            *shift = (uint8_t)s;
-        }
-    }
-}
-
-/* Whether a shift that is smaller by 4 leaves few outliers. */
-static bool few_outliers(const struct group *group, unsigned shift)
-{
-    uint32_t outliers = 0;
-    for (unsigned k = shift + 4; k < LENGTHS; k++)
-        outliers += group->lengths[k];
-    return shift >= 4 && outliers <= group->words / FEW_OUTLIERS;
-}
-
-/* Words of a block, by chunks of 64: one in so many, but at least and at most as many. */
-#define BLOCK_ONE_IN 16
-#define BLOCK_LEAST  ((size_t)1024)
-#define BLOCK_MOST   ((size_t)2048)
-
-/* Scale changes from place to place: the shifts of a block, if there are several, follow from a sample of its own. */
-void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
-                      struct lmci_classes *classes)
-{
-    struct group groups[LMCI_MAX_CLASSES];
-    uint8_t class_of[256];
-    const size_t words = bytes / word;
-    const size_t some = words / BLOCK_ONE_IN < BLOCK_LEAST  ? BLOCK_LEAST
-                        : words / BLOCK_ONE_IN > BLOCK_MOST ? BLOCK_MOST
-                                                            : words / BLOCK_ONE_IN;
-    const size_t stride = words > some ? words / (some / 64) : 64;
-    memset(groups, 0, classes->count * sizeof *groups);
-    memset(class_of, 0, sizeof class_of);
-    for (unsigned c = 1; c < classes->count; c++)
-        memset(class_of + classes->first[c], (int)c, 256u - classes->first[c]);
-    for (size_t at = 0; at < words; at += stride) {
-        struct sample chunk = {.word = word};
-        chunk.words = words - at < 64 ? words - at : 64;
-        chunk.data = (unsigned char *)(uintptr_t)data + at * word; /* only read */
-        chunk.base = (unsigned char *)(uintptr_t)base + at * word;
-        for (size_t i = 0; i < chunk.words; i++) {
-            const uint32_t b = sample_word(&chunk, chunk.base, i);
-            struct group *group = &groups[class_of[lmci_class_key(word, b)]];
-            group->lengths[length_of(sample_difference(&chunk, i, b))]++;
-            group->words++;
-        }
-    }
-    for (unsigned c = 0; c < classes->count; c++) {
-        if (groups[c].words < BLOCK_MOST / 64)
-            continue;
-        choose_shift(&groups[c], word, &classes->shift[c]);
-        for (unsigned finer = 4; finer <= classes->finer[c] && few_outliers(&groups[c], classes->shift[c]); finer += 4)
-            classes->shift[c] = (uint8_t)(classes->shift[c] - 4);
-    }
-}
-
 /* Bits of the sample when it is dealt to classes: symbols at their entropies, what is below them, and outliers. */
 static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes, size_t *outliers)
 {
@@ -336,13 +241,13 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
         class_of[key] = (uint8_t) class;
     }
     for (size_t i = 0; i < sample->words; i++) {
-        uint32_t b = sample_word(sample, sample->base, i);
-        int32_t difference = sample_difference(sample, i, b);
+        uint32_t b = lmci_word_at(sample->word, sample->base, i);
+        int32_t difference = lmci_difference_at(sample->word, sample->data, i, b);
         unsigned class = class_of[lmci_class_key(sample->word, b)];
         int32_t symbol = difference >> classes->shift[class];
         bool outlier = symbol != (int8_t)symbol || symbol == (int8_t)LMCI_MARK;
         counts[class][outlier ? LMCI_MARK : symbol & 255]++;
-        bits += outlier ? 8 * sample->word - OUTLIER_SAVES : classes->shift[class];
+        bits += outlier ? 8 * sample->word - LMCI_OUTLIER_SAVES : classes->shift[class];
         *outliers += outlier;
     }
     for (unsigned c = 0; c < classes->count; c++) {
@@ -387,7 +292,7 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
     for (unsigned c = 0; c < n; c++) {
         classes->finer[c] = 0;
         classes->first[c] = (uint8_t)groups[c].first;
-        choose_shift(&groups[c], sample->word, &classes->shift[c]);
+        classes->shift[c] = lmci_choose_shift(&groups[c].lengths, sample->word);
     }
     size_t outliers;
     const uint64_t bits = dealt_bits(sample, classes, &outliers);
@@ -402,7 +307,7 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
 static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
 {
     const unsigned bits = 8 * sample->word;
-    uint32_t x = sample_word(sample, sample->data, i);
+    uint32_t x = lmci_word_at(sample->word, sample->data, i);
     if (rotate)
         x = sample->word == 2 ? (uint16_t)(x << 1 | x >> 15) : x << 1 | x >> 31;
     return x >> (bits - VALUE_BITS);
@@ -436,7 +341,7 @@ static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmc
     for (unsigned v = 0; v < 1 << VALUE_BITS; v++) {
         bool outlier = v + 127 < center || v > center + 127;
         symbols[outlier ? LMCI_MARK : (v - center) & 255] += counts[v];
-        bits += counts[v] * (uint64_t)(outlier ? 8 * sample->word - OUTLIER_SAVES : shift);
+        bits += counts[v] * (uint64_t)(outlier ? 8 * sample->word - LMCI_OUTLIER_SAVES : shift);
     }
     *classes = (struct lmci_classes){
         .count = 1, .shift = {(uint8_t)shift}, .center = (uint32_t)center << shift, .rotate = rotate};

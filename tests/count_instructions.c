@@ -6,6 +6,7 @@
  * difference is the kernel's. LMC_KERNELS chooses the table. Without arguments it prints what kernels there are.
  */
 #include "block.h"
+#include "bytes.h"
 #include "kernels.h"
 #include "plan.h"
 
