@@ -12,7 +12,7 @@
 
 /* ---- Memory that runs out -------------------------------------------------------------------------------------- */
 
-/* These stand in for the library's own (codec/memory.c) when it is linked statically. */
+/* These stand in for the library's own (codec/base/memory.c) when it is linked statically. */
 void *lmci_allocate(size_t bytes);
 void lmci_release(void *memory);
 

@@ -143,7 +143,7 @@ static inline size_t round_trip(uint32_t dtype, const void *data, const void *ba
     return made.frame_bytes;
 }
 
-/* Of codec/kernels.h; not there when the library is shared. */
+/* Of codec/kernels/kernels.h; not there when the library is shared. */
 bool lmci_kernels_use(const char *name) __attribute__((weak));
 
 /* From now on the kernels of that name; false if there are none or this processor can't run them. */

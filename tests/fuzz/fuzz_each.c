@@ -6,10 +6,10 @@
  * no more: all end where a page begins that can't be touched, or all begin where such a page ends. Contents need not
  * fit together: lists that are joined may be of anything.
  */
-#include "bytes.h"
-#include "classes.h"
-#include "kernels.h"
-#include "keyed.h"
+#include "base/bytes.h"
+#include "block/classes.h"
+#include "kernels/kernels.h"
+#include "block/keyed.h"
 
 #include <stdio.h>
 #include <stdlib.h>

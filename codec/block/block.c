@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * block.c - codes one block: its words transformed, their bytes grouped into planes, each plane coded by itself.
+ *
+ * Both ways take one allocation: room for the planes, which together are as long as the block, and scratch for coding
+ * one of them (lmci_plane_scratch), which is four times a plane: 5 MiB for a block of bytes, 2 MiB for one of fp32.
+ */
+#include "block/block.h"
+
+#include "base/bytes.h"
+#include "base/memory.h"
+#include "block/classes.h"
+#include "block/copies.h"
+#include "block/keyed.h"
+#include "block/plane.h"
+#include "block/shifts.h"
+#include "kernels/kernels.h"
+
+struct workspace {
+    unsigned char *memory;
+    unsigned char *piece; /* LMCI_OUT_BYTES */
+    unsigned char *scratch;
+    unsigned char *planes[LMCI_MAX_WORD];
+};
+
+static bool workspace_init(struct workspace *work, const struct lmci_block_shape *shape)
+{
+    size_t plane_bytes = shape->bytes / shape->word;
+    size_t stride = plane_bytes + LMCI_PLANE_PAD;
+    work->memory = lmci_allocate(LMCI_OUT_BYTES + shape->word * stride + lmci_plane_scratch(plane_bytes));
+    if (!work->memory)
+        return false;
+    for (unsigned p = 0; p < shape->word; p++)
+        work->planes[p] = work->memory + LMCI_OUT_BYTES + p * stride;
+    work->piece = work->memory;
+    work->scratch = work->memory + LMCI_OUT_BYTES + shape->word * stride;
+    return true;
+}
+
+/* Bytes of content that are hashed and split into planes at once: in the first-level cache. */
+#define SPLIT_BYTES ((size_t)4 << 10)
+/* Bytes of a plane from which on it pays not to copy it. */
+#define RAW_LEAST ((size_t)16 << 10)
+
+/* ---- Encoding -------------------------------------------------------------------------------------------------- */
+
+static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned char *data, unsigned char *dst)
+{
+    dst[0] = LMCI_METHOD_RAW;
+    memcpy(dst + 1, data, shape->bytes);
+    return 1 + shape->bytes;
+}
+
+/* Method, transform, and the planes, of which the first `raw` stand where they belong. 0 when they don't fit the room
+ * of a raw block. */
+static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
+                            const struct workspace *work, unsigned char *dst)
+{
+    const struct lmci_plane_coder coder = {work->scratch, shape->dense, true};
+    size_t room = 1 + shape->bytes;
+    size_t used = 2;
+    if (room < used)
+        return 0;
+    dst[0] = LMCI_METHOD_PLANES;
+    dst[1] = (unsigned char)transform;
+    for (unsigned p = 0; p < raw; p++, used += 1 + shape->bytes / shape->word)
+        dst[used] = LMCI_PLANE_RAW;
+    for (unsigned p = raw; p < shape->word; p++) {
+        size_t written =
+            lmci_plane_encode(work->planes[p], shape->bytes / shape->word, &coder, dst + used, room - used);
+        if (!written)
+            return 0;
+        used += written;
+    }
+    return used;
+}
+
+/* `hasher`: NULL when the content has been hashed. */
+static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform, const unsigned char *data,
+                         const unsigned char *base, struct lmc_hasher *hasher, unsigned char *const *planes)
+{
+    unsigned char *at[LMCI_MAX_WORD];
+    for (size_t done = 0; done < shape->bytes; done += SPLIT_BYTES) {
+        size_t bytes = shape->bytes - done < SPLIT_BYTES ? shape->bytes - done : SPLIT_BYTES;
+        if (hasher)
+            lmc_hasher_update(hasher, data + done, bytes);
+        for (unsigned p = 0; p < shape->word; p++)
+            at[p] = planes[p] + done / shape->word;
+        lmci_kernels()->split(transform, shape->word, data + done, base ? base + done : NULL, bytes / shape->word, at);
+    }
+}
+
+/* Planes that are stored raw are split to where they belong; if one of them is not noise, all are coded instead. */
+static unsigned split_in_place(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                               const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                               const struct workspace *work, unsigned char *dst)
+{
+    unsigned char *planes[LMCI_MAX_WORD];
+    size_t plane_bytes = shape->bytes / shape->word;
+    unsigned raw = scheme->noise < shape->word && plane_bytes >= RAW_LEAST ? scheme->noise : 0;
+    bool noise = true;
+    for (unsigned p = 0; p < shape->word; p++)
+        planes[p] = p < raw ? dst + 3 + p * (1 + plane_bytes) : work->planes[p];
+    split_pieces(shape, scheme->transform, data, base, hasher, planes);
+    for (unsigned p = 0; p < raw; p++)
+        noise = noise && lmci_plane_is_noise(planes[p], plane_bytes);
+    for (unsigned p = 0; !noise && p < raw; p++)
+        memcpy(work->planes[p], planes[p], plane_bytes);
+    return noise ? raw : 0;
+}
+
+static enum lmc_status encode_transformed(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                          const unsigned char *data, const unsigned char *base,
+                                          struct lmc_hasher *hasher, unsigned char *dst, size_t *coded_bytes)
+{
+    struct workspace work;
+    if (!workspace_init(&work, shape))
+        return LMC_NO_MEMORY;
+    unsigned raw = split_in_place(shape, scheme, data, base, hasher, &work, dst);
+    *coded_bytes = encode_planes(shape, scheme->transform, raw, &work, dst);
+    lmci_release(work.memory);
+    return LMC_OK;
+}
+
+static enum lmc_status encode_classes(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                                      const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                      unsigned char *dst, size_t *coded_bytes)
+{
+    struct lmci_classes own = *classes;
+    dst[0] = base ? LMCI_METHOD_CLASSES : LMCI_METHOD_VALUES;
+    if (base && !own.fitted)
+        lmci_plan_shifts(shape->word, data, base, shape->bytes, &own);
+    enum lmc_status status = lmci_classes_encode(shape, &own, data, base, hasher, dst + 1, shape->bytes, coded_bytes);
+    *coded_bytes += *coded_bytes ? 1 : 0;
+    return status;
+}
+
+static enum lmc_status encode_keyed(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                    const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                    unsigned char *dst, size_t *coded_bytes)
+{
+    dst[0] = LMCI_METHOD_KEYED;
+    lmc_hasher_update(hasher, data, shape->bytes);
+    enum lmc_status status =
+        lmci_keyed_encode(shape, &scheme->classes, scheme->low, data, base, dst + 1, shape->bytes, coded_bytes);
+    *coded_bytes += *coded_bytes ? 1 : 0;
+    return status;
+}
+
+static enum lmc_status encode_lines(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                    const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                    unsigned char *dst, size_t *coded_bytes)
+{
+    bool by_classes = scheme->method != LMCI_METHOD_PLANES;
+    enum lmc_status status = LMC_OK;
+    *coded_bytes = 0;
+    if (scheme->method == LMCI_METHOD_KEYED)
+        status = encode_keyed(shape, scheme, data, base, hasher, dst, coded_bytes);
+    else if (by_classes)
+        status = encode_classes(shape, &scheme->classes, data, scheme->method == LMCI_METHOD_CLASSES ? base : NULL,
+                                hasher, dst, coded_bytes);
+    if (status == LMC_OK && *coded_bytes == 0)
+        status = encode_transformed(shape, scheme, data, base, by_classes ? NULL : hasher, dst, coded_bytes);
+    if (status == LMC_OK && *coded_bytes == 0)
+        *coded_bytes = encode_raw(shape, data, dst);
+    return status;
+}
+
+#define COPIES_SAVE 2 /* times what the runs take, by the measure of the rest */
+#define SPARSE_BITS 2 /* of a byte: where the rest takes no more, nor would the copies, which may be zeros */
+
+/* The runs and the rest of a block; *uncertain: it may be smaller without runs. Nothing is written if it surely is. */
+static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                   const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes,
+                                   bool *uncertain)
+{
+    struct lmc_hasher unused;
+    struct lmci_block_shape rest = *shape;
+    const size_t head = 1 + lmci_copies_bytes(copies);
+    size_t written;
+    rest.bytes = copies->rest_bytes;
+    lmc_hasher_init(&unused);
+    dst[0] = LMCI_METHOD_COPIES;
+    lmci_copies_put(copies, dst + 1);
+    enum lmc_status status = encode_lines(&rest, scheme, copies->rest, copies->base, &unused, dst + head, &written);
+    const uint64_t saved = (uint64_t)(shape->bytes - rest.bytes) * written / rest.bytes;
+    if (status == LMC_OK && saved > COPIES_SAVE * lmci_copies_bytes(copies))
+        *coded_bytes = head + written;
+    *uncertain = 8 * written < SPARSE_BITS * rest.bytes;
+    return status;
+}
+
+/* The smaller of what is in `dst` and of the block as it is. */
+static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                      size_t *coded_bytes)
+{
+    struct lmc_hasher unused;
+    size_t written;
+    unsigned char *other = lmci_allocate(lmc_block_bound(shape->bytes));
+    if (!other)
+        return LMC_NO_MEMORY;
+    lmc_hasher_init(&unused);
+    enum lmc_status status = encode_lines(shape, scheme, data, base, &unused, other, &written);
+    if (status == LMC_OK && written < *coded_bytes) {
+        memcpy(dst, other, written);
+        *coded_bytes = written;
+    }
+    lmci_release(other);
+    return status;
+}
+
+/* *coded_bytes stays 0 where no lines repeat, or too few. */
+static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                     const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                     size_t *coded_bytes)
+{
+    struct lmci_copies copies;
+    bool uncertain = false;
+    if (!lmci_copies_likely(data, base, shape->bytes))
+        return LMC_OK;
+    enum lmc_status status = lmci_copies_take(data, base, shape->bytes, &copies);
+    if (status == LMC_OK && copies.count > 0)
+        status = encode_rest(shape, scheme, &copies, dst, coded_bytes, &uncertain);
+    lmci_release(copies.memory);
+    if (status == LMC_OK && *coded_bytes && uncertain)
+        status = encode_smaller(shape, scheme, data, base, dst, coded_bytes);
+    return status;
+}
+
+enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
+                                  const unsigned char *data, const unsigned char *base, unsigned char *dst,
+                                  size_t *coded_bytes, struct lmc_hash *content)
+{
+    struct lmc_hasher hasher;
+    enum lmc_status status = LMC_OK;
+    lmc_hasher_init(&hasher);
+    *coded_bytes = 0;
+    if (scheme->copies)
+        status = encode_copies(shape, scheme, data, base, dst, coded_bytes);
+    if (status == LMC_OK && *coded_bytes)
+        lmc_hasher_update(&hasher, data, shape->bytes);
+    else if (status == LMC_OK)
+        status = encode_lines(shape, scheme, data, base, &hasher, dst, coded_bytes);
+    *content = lmc_hasher_final(&hasher);
+    return status;
+}
+
+/* ---- Decoding -------------------------------------------------------------------------------------------------- */
+
+static enum lmc_status decode_raw(const struct lmci_block_shape *shape, struct lmci_reader *in, unsigned char *dst,
+                                  struct lmc_hasher *hasher, const char **message)
+{
+    if (lmci_left(in) != shape->bytes)
+        return lmci_damaged(message, "a raw block is not as long as its content");
+    memcpy(dst, in->at, shape->bytes);
+    lmci_hash_decoded(hasher, dst, shape->bytes);
+    return LMC_OK;
+}
+
+static void merge_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform,
+                         const unsigned char *const *planes, const unsigned char *base, unsigned char *piece,
+                         unsigned char *dst, struct lmc_hasher *hasher)
+{
+    const unsigned char *at[LMCI_MAX_WORD];
+    for (size_t done = 0; done < shape->bytes; done += LMCI_OUT_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_OUT_BYTES ? shape->bytes - done : LMCI_OUT_BYTES;
+        for (unsigned p = 0; p < shape->word; p++)
+            at[p] = planes[p] + done / shape->word;
+        lmci_kernels()->merge(transform, shape->word, at, base ? base + done : NULL, bytes / shape->word, piece);
+        lmci_deliver(shape, piece, bytes, dst + done, hasher);
+    }
+}
+
+static enum lmc_status decode_planes(const struct lmci_block_shape *shape, unsigned transform, struct lmci_reader *in,
+                                     const unsigned char *base, struct workspace *work, unsigned char *dst,
+                                     struct lmc_hasher *hasher, const char **message)
+{
+    const unsigned char *planes[LMCI_MAX_WORD];
+    size_t count = shape->bytes / shape->word;
+    for (unsigned p = 0; p < shape->word; p++) {
+        enum lmc_status status = lmci_plane_decode(in, count, work->scratch, work->planes[p], &planes[p], message);
+        if (status != LMC_OK)
+            return status;
+    }
+    if (lmci_left(in))
+        return lmci_damaged(message, "bytes follow the last plane of a block");
+    merge_pieces(shape, (enum lmci_transform)transform, planes, base, work->piece, dst, hasher);
+    return LMC_OK;
+}
+
+static enum lmc_status decode_transformed(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                          const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                          const char **message)
+{
+    struct workspace work;
+    const unsigned char *transform = lmci_take(in, 1);
+    if (!transform)
+        return lmci_damaged(message, "a block has no transform");
+    if (*transform >= LMCI_TRANSFORM_END) {
+        *message = "a block has a transform that this version does not know";
+        return LMC_UNSUPPORTED;
+    }
+    if (lmci_transform_needs_base(*transform) && !base)
+        return lmci_damaged(message, "a block needs a base, and the frame has none");
+    if (!workspace_init(&work, shape)) {
+        *message = "no memory to decode a block";
+        return LMC_NO_MEMORY;
+    }
+    enum lmc_status status = decode_planes(shape, *transform, in, base, &work, dst, hasher, message);
+    lmci_release(work.memory);
+    return status;
+}
+
+static enum lmc_status decode_classes(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                      const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                      const char **message)
+{
+    if (!lmci_has_classes(shape->word))
+        return lmci_damaged(message, "a block of words that have no exponent has classes");
+    enum lmc_status status = lmci_classes_decode(shape, in, base, dst, hasher, message);
+    if (status == LMC_OK && lmci_left(in))
+        return lmci_damaged(message, "bytes follow the last plane of a block");
+    return status;
+}
+
+static enum lmc_status decode_keyed(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                    const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                    const char **message)
+{
+    if (!lmci_has_keys(shape->word))
+        return lmci_damaged(message, "a block of words that have classes, or no exponent, has keys");
+    enum lmc_status status = lmci_keyed_decode(shape, in, base, dst, message);
+    if (status == LMC_OK && lmci_left(in))
+        return lmci_damaged(message, "bytes follow the last plane of a block");
+    if (status == LMC_OK)
+        lmci_hash_decoded(hasher, dst, shape->bytes);
+    return status;
+}
+
+static enum lmc_status decode_method(unsigned method, const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                     const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                     const char **message)
+{
+    switch (method) {
+    case LMCI_METHOD_RAW:
+        return decode_raw(shape, in, dst, hasher, message);
+    case LMCI_METHOD_PLANES:
+        return decode_transformed(shape, in, base, dst, hasher, message);
+    case LMCI_METHOD_CLASSES:
+        if (!base)
+            return lmci_damaged(message, "a block needs a base, and the frame has none");
+        return decode_classes(shape, in, base, dst, hasher, message);
+    case LMCI_METHOD_VALUES:
+        return decode_classes(shape, in, NULL, dst, hasher, message);
+    case LMCI_METHOD_KEYED:
+        if (!base)
+            return lmci_damaged(message, "a block needs a base, and the frame has none");
+        return decode_keyed(shape, in, base, dst, hasher, message);
+    default:
+        *message = "a block has a method that this version does not know";
+        return LMC_UNSUPPORTED;
+    }
+}
+
+/* The rest of a block, and with the runs all of it. */
+static enum lmc_status decode_copies(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                     const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                     const char **message)
+{
+    struct lmci_copies copies;
+    struct lmci_block_shape rest = *shape;
+    enum lmc_status status = lmci_copies_get(in, base, shape->bytes, &copies, message);
+    if (status != LMC_OK)
+        return status;
+    rest.bytes = copies.rest_bytes;
+    rest.stream = false;
+    const unsigned char *method = lmci_take(in, 1);
+    if (!method || *method == LMCI_METHOD_COPIES)
+        status = lmci_damaged(message, "a block's copies are not well formed");
+    else
+        status = decode_method(*method, &rest, in, copies.base, copies.rest, NULL, message);
+    if (status == LMC_OK) {
+        lmci_copies_fill(&copies, dst, shape->bytes);
+        lmci_hash_decoded(hasher, dst, shape->bytes);
+    }
+    lmci_release(copies.memory);
+    return status;
+}
+
+enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const unsigned char *coded, size_t coded_bytes,
+                                  const unsigned char *base, unsigned char *dst, struct lmc_hash *content,
+                                  const char **message)
+{
+    struct lmci_reader in = {coded, coded + coded_bytes};
+    struct lmc_hasher hasher, *wanted = content ? &hasher : NULL;
+    const unsigned char *method = lmci_take(&in, 1);
+    if (!method)
+        return lmci_damaged(message, "a block is empty");
+    if (wanted)
+        lmc_hasher_init(wanted);
+    enum lmc_status status;
+    if (*method == LMCI_METHOD_COPIES)
+        status = decode_copies(shape, &in, base, dst, wanted, message);
+    else
+        status = decode_method(*method, shape, &in, base, dst, wanted, message);
+    if (shape->stream)
+        lmci_kernels()->fence();
+    if (wanted)
+        *content = lmc_hasher_final(wanted);
+    return status;
+}

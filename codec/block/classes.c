@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * classes.c - the coded form of a block whose differences were dealt to classes.
+ *
+ * How many elements each class has follows from the base, but it is stored, too: so the decoder need not go through the
+ * base twice, and sees at once that it has the wrong one. It must not be trusted: each element advances a list of each
+ * kind by one at most, so lists that have room for all elements, wherever they begin, are never left.
+ */
+#include "block/classes.h"
+
+#include "base/memory.h"
+#include "block/plane.h"
+#include "kernels/kernels.h"
+
+#define OUTLIERS_ONE_IN 8 /* more than one outlier in so many elements: another way of coding is smaller */
+
+/* Room for all lists of a block, for the packed nibbles, and for coding planes. */
+struct room {
+    unsigned char *memory;
+    struct lmci_class_lists lists; /* where they begin */
+    unsigned char *symbols;
+    unsigned char *packed;
+    unsigned char *plane; /* of outliers */
+    unsigned char *piece; /* of words rotated, LMCI_OUT_BYTES; and behind it as many bytes of words all alike */
+    unsigned char *scratch;
+};
+
+/* How much is in the lists: as many entries as a block has words, at most. */
+struct amounts {
+    size_t symbols[LMCI_MAX_CLASSES];
+    size_t low[3];
+    size_t nibbles;
+    size_t outliers;
+};
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 2 * LMCI_CLASS_PAD) & ~(LMCI_CLASS_PAD - 1);
+}
+
+/* `symbol_lists`: how many lists of symbols there is to be room for. */
+static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_lists)
+{
+    size_t bytes = aligned(word * n) + (symbol_lists + 6) * aligned(n) + 2 * LMCI_OUT_BYTES + lmci_plane_scratch(n);
+    room->memory = lmci_allocate(bytes);
+    if (!room->memory)
+        return false;
+    unsigned char *at = room->memory;
+    room->lists.outliers = at;
+    room->symbols = at += aligned(word * n);
+    at += symbol_lists * aligned(n);
+    for (unsigned k = 0; k < 3; k++, at += aligned(n))
+        room->lists.low[k] = at;
+    room->lists.nibbles = at;
+    room->packed = at + aligned(n);
+    room->plane = at + 2 * aligned(n);
+    room->piece = at + 3 * aligned(n);
+    room->scratch = room->piece + 2 * LMCI_OUT_BYTES;
+    return true;
+}
+
+/* ---- Encoding -------------------------------------------------------------------------------------------------- */
+
+struct sink {
+    unsigned char *at;
+    unsigned char *end;
+    struct lmci_plane_coder coder;
+    bool full;
+};
+
+static void put_bytes(struct sink *out, const void *bytes, size_t count)
+{
+    out->full = out->full || (size_t)(out->end - out->at) < count;
+    if (out->full)
+        return;
+    memcpy(out->at, bytes, count);
+    out->at += count;
+}
+
+static void put_plane(struct sink *out, const unsigned char *plane, size_t count)
+{
+    if (out->full || count == 0)
+        return;
+    size_t written = lmci_plane_encode(plane, count, &out->coder, out->at, (size_t)(out->end - out->at));
+    out->full = written == 0;
+    out->at += written;
+}
+
+/* The words of outliers, by the bytes of them rotated: a float's sign leaves its exponent's byte. */
+static void put_outliers(struct sink *out, unsigned word, const struct room *room, size_t outliers)
+{
+    unsigned char *words = room->lists.outliers;
+    lmci_kernels()->class_rotate(word, true, words, outliers, words);
+    for (unsigned k = 0; k < word; k++) {
+        for (size_t i = 0; i < outliers; i++)
+            room->plane[i] = words[i * word + k];
+        put_plane(out, room->plane, outliers);
+    }
+}
+
+static void fill_base(unsigned word, uint32_t center, unsigned char *base)
+{
+    for (size_t i = 0; i < LMCI_OUT_BYTES; i += word) {
+        if (word == 2)
+            lmci_store16(base + i, (uint16_t)center);
+        else
+            lmci_store32(base + i, center);
+    }
+}
+
+static void deal_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                        const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                        struct lmci_class_lists *lists)
+{
+    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
+        if (hasher)
+            lmc_hasher_update(hasher, data + done, bytes);
+        lmci_kernels()->class_deal(shape->word, data + done, base + done, bytes / shape->word, classes, lists);
+    }
+}
+
+static void deal_alone(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                       const unsigned char *data, const struct room *room, struct lmc_hasher *hasher,
+                       struct lmci_class_lists *lists)
+{
+    unsigned char *base = room->piece + LMCI_OUT_BYTES;
+    fill_base(shape->word, classes->center, base);
+    for (size_t done = 0; done < shape->bytes; done += LMCI_OUT_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_OUT_BYTES ? shape->bytes - done : LMCI_OUT_BYTES;
+        const unsigned char *words = data + done;
+        lmc_hasher_update(hasher, words, bytes);
+        if (classes->rotate) {
+            lmci_kernels()->class_rotate(shape->word, true, words, bytes / shape->word, room->piece);
+            words = room->piece;
+        }
+        lmci_kernels()->class_deal(shape->word, words, base, bytes / shape->word, classes, lists);
+    }
+}
+
+static void put_amount(struct sink *out, size_t amount)
+{
+    unsigned char bytes[4];
+    lmci_store32(bytes, (uint32_t)amount);
+    put_bytes(out, bytes, 3);
+}
+
+/* What was dealt: from where the lists began to where they end now. */
+static void put_amounts(struct sink *out, const struct lmci_classes *classes, const struct lmci_class_lists *begin,
+                        const struct lmci_class_lists *end, unsigned word, struct amounts *amounts)
+{
+    for (unsigned c = 0; c < classes->count; c++)
+        put_amount(out, amounts->symbols[c] = (size_t)(end->symbols[c] - begin->symbols[c]));
+    for (unsigned k = 0; k < 3; k++)
+        put_amount(out, amounts->low[k] = (size_t)(end->low[k] - begin->low[k]));
+    put_amount(out, amounts->nibbles = (size_t)(end->nibbles - begin->nibbles));
+    put_amount(out, amounts->outliers = (size_t)(end->outliers - begin->outliers) / word);
+}
+
+static void put_lists(struct sink *out, const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                      const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                      struct room *room)
+{
+    struct lmci_class_lists lists = room->lists;
+    struct amounts amounts;
+    if (base)
+        deal_pieces(shape, classes, data, base, hasher, &lists);
+    else
+        deal_alone(shape, classes, data, room, hasher, &lists);
+    put_amounts(out, classes, &room->lists, &lists, shape->word, &amounts);
+    out->full = out->full || amounts.outliers > shape->bytes / shape->word / OUTLIERS_ONE_IN;
+    for (unsigned k = 0; k < 3; k++)
+        put_plane(out, room->lists.low[k], amounts.low[k]);
+    lmci_kernels()->pack_nibbles(room->lists.nibbles, amounts.nibbles, room->packed);
+    put_plane(out, room->packed, (amounts.nibbles + 1) / 2);
+    for (unsigned c = 0; c < classes->count; c++)
+        put_plane(out, room->lists.symbols[c], amounts.symbols[c]);
+    put_outliers(out, shape->word, room, amounts.outliers);
+}
+
+enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                                    const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
+                                    unsigned char *dst, size_t capacity, size_t *written)
+{
+    struct room room;
+    unsigned char head[6] = {classes->rotate};
+    unsigned char count = (unsigned char)classes->count;
+    size_t n = shape->bytes / shape->word;
+    if (!room_init(&room, shape->word, n, classes->count))
+        return LMC_NO_MEMORY;
+    for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++)
+        room.lists.symbols[c] = c < classes->count ? room.symbols + c * aligned(n) : room.scratch;
+    struct sink out = {dst, dst + capacity, {room.scratch, shape->dense, base == NULL}, false};
+    lmci_store32(head + 1, classes->center);
+    put_bytes(&out, head, base ? 0 : 1 + shape->word);
+    put_bytes(&out, &count, 1);
+    put_bytes(&out, classes->first + 1, classes->count - 1);
+    put_bytes(&out, classes->shift, classes->count);
+    put_lists(&out, shape, classes, data, base, hasher, &room);
+    *written = out.full ? 0 : (size_t)(out.at - dst);
+    lmci_release(room.memory);
+    return LMC_OK;
+}
+
+/* ---- Decoding -------------------------------------------------------------------------------------------------- */
+
+/* How a block is coded that has no base: whether its words are rotated, and the word that they are coded against. */
+static enum lmc_status get_center(unsigned word, struct lmci_reader *in, struct lmci_classes *classes,
+                                  const char **message)
+{
+    const unsigned char *rotate = lmci_take(in, 1);
+    const unsigned char *center = lmci_take(in, word);
+    if (!rotate || !center)
+        return lmci_damaged(message, "a block ends inside its classes");
+    if (*rotate > 1) {
+        *message = "a block has a transform that this version does not know";
+        return LMC_UNSUPPORTED;
+    }
+    classes->rotate = *rotate;
+    classes->center = word == 2 ? lmci_load16(center) : lmci_load32(center);
+    return LMC_OK;
+}
+
+static enum lmc_status get_classes(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                   struct lmci_classes *classes, const char **message)
+{
+    const unsigned char *count = lmci_take(in, 1);
+    if (!count || *count == 0 || *count > LMCI_MAX_CLASSES)
+        return lmci_damaged(message, "a block has an impossible number of classes");
+    const unsigned char *first = lmci_take(in, *count - 1u);
+    const unsigned char *shift = lmci_take(in, *count);
+    if (!first || !shift)
+        return lmci_damaged(message, "a block ends inside its classes");
+    classes->count = *count;
+    classes->first[0] = 0;
+    memcpy(classes->first + 1, first, *count - 1u);
+    memcpy(classes->shift, shift, *count);
+    for (unsigned c = 0; c < classes->count; c++)
+        if ((c > 0 && classes->first[c] <= classes->first[c - 1]) || classes->shift[c] % 4 ||
+            classes->shift[c] > 8 * shape->word - 8)
+            return lmci_damaged(message, "a block's classes are not well formed");
+    return LMC_OK;
+}
+
+static enum lmc_status get_amount(struct lmci_reader *in, size_t most, size_t *amount, const char **message)
+{
+    const unsigned char *bytes = lmci_take(in, 3);
+    if (!bytes)
+        return lmci_damaged(message, "a block ends inside its classes");
+    *amount = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16;
+    return *amount <= most ? LMC_OK : lmci_damaged(message, "a list of a block is longer than it can be");
+}
+
+/* What is stored: as many symbols as the block has elements. */
+static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_classes *classes, size_t n,
+                                   struct amounts *amounts, const char **message)
+{
+    enum lmc_status status = LMC_OK;
+    size_t all = 0;
+    for (unsigned c = 0; status == LMC_OK && c < classes->count; c++) {
+        status = get_amount(in, n - all, &amounts->symbols[c], message);
+        all += status == LMC_OK ? amounts->symbols[c] : 0;
+    }
+    for (unsigned k = 0; status == LMC_OK && k < 3; k++)
+        status = get_amount(in, n, &amounts->low[k], message);
+    if (status == LMC_OK)
+        status = get_amount(in, n, &amounts->nibbles, message);
+    if (status == LMC_OK)
+        status = get_amount(in, n / OUTLIERS_ONE_IN, &amounts->outliers, message);
+    if (status == LMC_OK && all != n)
+        return lmci_damaged(message, "a block's classes have fewer elements than it");
+    return status;
+}
+
+/* A plane, left where it is in the input if `reach` bytes may be read from there on. */
+static enum lmc_status get_plane(struct lmci_reader *in, size_t count, size_t reach, const struct room *room,
+                                 unsigned char **own, const char **message)
+{
+    const unsigned char *plane;
+    if (count == 0)
+        return LMC_OK;
+    enum lmc_status status = lmci_plane_decode(in, count, room->scratch, *own, &plane, message);
+    if (status != LMC_OK || plane == *own)
+        return status;
+    if ((size_t)(in->end - plane) >= reach)
+        *own = (unsigned char *)(uintptr_t)plane; /* only read from here on */
+    else
+        memcpy(*own, plane, count);
+    return LMC_OK;
+}
+
+static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_classes *classes,
+                                 const struct amounts *amounts, size_t n, struct room *room, const char **message)
+{
+    enum lmc_status status = LMC_OK;
+    const size_t reach = n + LMCI_CLASS_PAD; /* with another base, all elements may ask for the same list */
+    size_t packed_bytes = (amounts->nibbles + 1) / 2;
+    unsigned char *packed = room->packed;
+    unsigned char *at = room->symbols;
+    for (unsigned k = 0; status == LMC_OK && k < 3; k++)
+        status = get_plane(in, amounts->low[k], reach, room, &room->lists.low[k], message);
+    if (status == LMC_OK)
+        status = get_plane(in, packed_bytes, packed_bytes, room, &packed, message);
+    if (status == LMC_OK && amounts->nibbles % 2 && packed[packed_bytes - 1] >> 4)
+        status = lmci_damaged(message, "half a byte that is left over is not zero");
+    if (status == LMC_OK)
+        lmci_kernels()->unpack_nibbles(packed, amounts->nibbles, room->lists.nibbles);
+    for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++) {
+        room->lists.symbols[c] = at;
+        if (status != LMC_OK || c >= classes->count)
+            continue;
+        status = get_plane(in, amounts->symbols[c], reach, room, &room->lists.symbols[c], message);
+        at += amounts->symbols[c];
+    }
+    return status;
+}
+
+/* The words of outliers, in their order. */
+static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_t outliers, const struct room *room,
+                                    const char **message)
+{
+    unsigned char *words = room->lists.outliers;
+    memset(words, 0, outliers * word);
+    for (unsigned k = 0; k < word; k++) {
+        unsigned char *plane = room->plane;
+        enum lmc_status status = get_plane(in, outliers, outliers, room, &plane, message);
+        if (status != LMC_OK)
+            return status;
+        for (size_t i = 0; i < outliers; i++)
+            words[i * word + k] = plane[i];
+    }
+    lmci_kernels()->class_rotate(word, false, words, outliers, words);
+    return LMC_OK;
+}
+
+/* Whether the lists have come out even. */
+static bool all_used(unsigned word, const struct lmci_classes *classes, const struct amounts *amounts,
+                     const struct lmci_class_lists *begin, const struct lmci_class_lists *end)
+{
+    bool even = end->outliers == begin->outliers + amounts->outliers * word;
+    even = even && end->nibbles == begin->nibbles + amounts->nibbles;
+    for (unsigned c = 0; c < classes->count; c++)
+        even = even && end->symbols[c] == begin->symbols[c] + amounts->symbols[c];
+    for (unsigned k = 0; k < 3; k++)
+        even = even && end->low[k] == begin->low[k] + amounts->low[k];
+    return even;
+}
+
+static void join_pieces(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                        const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                        struct lmci_class_lists *lists)
+{
+    for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
+        lmci_kernels()->class_join(shape->word, base + done, bytes / shape->word, classes, lists, dst + done);
+        if (hasher)
+            lmc_hasher_update(hasher, dst + done, bytes);
+    }
+}
+
+static void join_alone(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                       const struct room *room, unsigned char *dst, struct lmc_hasher *hasher,
+                       struct lmci_class_lists *lists)
+{
+    unsigned char *base = room->piece + LMCI_OUT_BYTES;
+    fill_base(shape->word, classes->center, base);
+    for (size_t done = 0; done < shape->bytes; done += LMCI_OUT_BYTES) {
+        size_t bytes = shape->bytes - done < LMCI_OUT_BYTES ? shape->bytes - done : LMCI_OUT_BYTES;
+        lmci_kernels()->class_join(shape->word, base, bytes / shape->word, classes, lists, room->piece);
+        if (classes->rotate)
+            lmci_kernels()->class_rotate(shape->word, false, room->piece, bytes / shape->word, room->piece);
+        lmci_deliver(shape, room->piece, bytes, dst + done, hasher);
+    }
+}
+
+/* Joins the lists, which must come out even: whether they do is up to the base. */
+static enum lmc_status join_lists(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
+                                  const struct amounts *amounts, const struct room *room, const unsigned char *base,
+                                  unsigned char *dst, struct lmc_hasher *hasher, const char **message)
+{
+    struct lmci_class_lists lists = room->lists;
+    if (base)
+        join_pieces(shape, classes, base, dst, hasher, &lists);
+    else
+        join_alone(shape, classes, room, dst, hasher, &lists);
+    if (all_used(shape->word, classes, amounts, &room->lists, &lists))
+        return LMC_OK;
+    return lmci_damaged(message,
+                        base ? "a block was coded against another base" : "a block's lists do not come out even");
+}
+
+enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,
+                                    const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
+                                    const char **message)
+{
+    struct lmci_classes classes;
+    struct amounts amounts;
+    struct room room;
+    size_t n = shape->bytes / shape->word;
+    enum lmc_status status = base ? LMC_OK : get_center(shape->word, in, &classes, message);
+    if (status == LMC_OK)
+        status = get_classes(shape, in, &classes, message);
+    if (status == LMC_OK)
+        status = get_amounts(in, &classes, n, &amounts, message);
+    if (status != LMC_OK)
+        return status;
+    if (!room_init(&room, shape->word, n, 2)) {
+        *message = "no memory to decode a block";
+        return LMC_NO_MEMORY;
+    }
+    status = get_lists(in, &classes, &amounts, n, &room, message);
+    if (status == LMC_OK)
+        status = get_outliers(shape->word, in, amounts.outliers, &room, message);
+    if (status == LMC_OK)
+        status = join_lists(shape, &classes, &amounts, &room, base, dst, hasher, message);
+    lmci_release(room.memory);
+    return status;
+}

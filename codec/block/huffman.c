@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * huffman.c - code lengths for bytes.
+ *
+ * Lengths come from Huffman's construction over sorted counts; the rare codes that are longer than the limit are cut
+ * to it, and the sum of Kraft is repaired from the least frequent symbol up, then filled from the most frequent down.
+ * Entropy is computed in integers, so that an encoder gives the same frame on every machine.
+ */
+#include "block/huffman.h"
+
+#include "kernels/kernels.h"
+
+/* ---- Entropy --------------------------------------------------------------------------------------------------- */
+
+/* log2(x) in 1/65536, x > 0: the position of the top bit, and a parabola for the rest (off by at most 0.008). */
+static uint64_t log2_q16(uint64_t x)
+{
+    unsigned top = 63 - (unsigned)__builtin_clzll(x);
+    uint64_t fraction = (x << (63 - top) << 1) >> 48;
+    return ((uint64_t)top << 16) + fraction + (((fraction * (65536 - fraction)) >> 16) * 22517 >> 16);
+}
+
+uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total)
+{
+    unsigned seen;
+    const uint64_t whole = total ? total * log2_q16(total) : 0;
+    const uint64_t parts = lmci_kernels()->sum_logs(counts, symbols, &seen);
+    return whole > parts ? (whole - parts) >> 16 : 0;
+}
+
+uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total)
+{
+    unsigned seen;
+    const uint64_t whole = total ? total * log2_q16(total) : 0;
+    const uint64_t parts = lmci_kernels()->sum_logs(counts, 256, &seen);
+    return (whole > parts ? (whole - parts) >> 16 : 0) + (seen ? (seen - 1) * 3 / 2 : 0);
+}
+
+/* ---- Code lengths ---------------------------------------------------------------------------------------------- */
+
+/* Counts up to 63 have buckets of their own, greater ones go by their length and the three bits below the first. */
+#define BUCKETS (64 + 8 * 26)
+
+static inline unsigned bucket_of(uint32_t count)
+{
+    if (count < 64)
+        return count;
+    unsigned length = 31 - (unsigned)__builtin_clz(count);
+    return 64 + 8 * (length - 6) + (count >> (length - 3) & 7);
+}
+
+/* Symbols that occur as count << 9 | symbol, ascending; returns how many. Counts are below 2^23. */
+static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
+{
+    uint32_t found[LMCI_SYMBOLS];
+    uint16_t start[BUCKETS + 1] = {0}; /* few counts share a bucket */
+    unsigned n = 0;
+    for (uint32_t s = 0; s < LMCI_SYMBOLS; s++) {
+        found[n] = counts[s] << 9 | s;
+        n += counts[s] != 0;
+    }
+    for (unsigned i = 0; i < n; i++)
+        start[bucket_of(found[i] >> 9) + 1]++;
+    for (unsigned i = 1; i < BUCKETS; i++)
+        start[i + 1] = (uint16_t)(start[i + 1] + start[i]);
+    for (unsigned i = 0; i < n; i++)
+        keys[start[bucket_of(found[i] >> 9)]++] = found[i];
+    for (unsigned i = 1; i < n; i++) {
+        uint32_t key = keys[i];
+        unsigned at = i;
+        for (; at > 0 && keys[at - 1] > key; at--)
+            keys[at] = keys[at - 1];
+        keys[at] = key;
+    }
+    return n;
+}
+
+/*
+ * Huffman's tree by two queues: leaves are nodes 0..n-1 by ascending weight, inner nodes follow in the order in which
+ * they are made, which is ascending too. A node's parent comes after it, so depths follow from the root down.
+ */
+static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
+{
+    uint32_t weight[2 * LMCI_SYMBOLS - 1] = {0};
+    uint16_t parent[2 * LMCI_SYMBOLS - 1];
+    uint8_t depth[2 * LMCI_SYMBOLS - 1];
+    unsigned leaf = 0;
+    unsigned inner = n;
+    for (unsigned i = 0; i < n; i++)
+        weight[i] = keys[i] >> 9;
+    for (unsigned made = n; made < 2 * n - 1; made++) {
+        for (int child = 0; child < 2; child++) {
+            unsigned least = leaf < n && (inner == made || weight[leaf] <= weight[inner]) ? leaf++ : inner++;
+            weight[made] += weight[least];
+            parent[least] = (uint16_t)made;
+        }
+    }
+    depth[2 * n - 2] = 0;
+    for (unsigned i = 2 * n - 2; i-- > 0;)
+        depth[i] = (uint8_t)(depth[parent[i]] + 1);
+    memcpy(depths, depth, n);
+}
+
+/* Cuts lengths (of symbols by ascending count) to the limit and makes them complete again. */
+static void limit_depths(uint8_t *depths, unsigned n)
+{
+    const uint32_t one = 1u << LMCI_MAX_BITS;
+    uint32_t sum = 0;
+    for (unsigned i = 0; i < n; i++) {
+        depths[i] = depths[i] > LMCI_MAX_BITS ? LMCI_MAX_BITS : depths[i];
+        sum += one >> depths[i];
+    }
+    for (unsigned i = 0; sum > one && i < n; i++) {
+        while (sum > one && depths[i] < LMCI_MAX_BITS) {
+            depths[i]++;
+            sum -= one >> depths[i];
+        }
+    }
+    for (unsigned i = n; sum < one && i-- > 0;) {
+        while (depths[i] > 1 && sum + (one >> depths[i]) <= one) {
+            sum += one >> depths[i];
+            depths[i]--;
+        }
+    }
+    assert(sum == one);
+}
+
+void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[LMCI_SYMBOLS])
+{
+    uint32_t keys[LMCI_SYMBOLS];
+    uint8_t depths[LMCI_SYMBOLS];
+    unsigned n = sort_symbols(counts, keys);
+    assert(n >= 2);
+    tree_depths(keys, n, depths);
+    limit_depths(depths, n);
+    memset(lengths, 0, LMCI_SYMBOLS);
+    for (unsigned i = 0; i < n; i++)
+        lengths[keys[i] & 511] = depths[i];
+}
+
+/* ---- Lengths as bytes ------------------------------------------------------------------------------------------ */
+
+/*
+ * Half bytes, the low one first. 0 to 12: a length. 13: 3 zeros and as many more as the next half byte says. 14: 19
+ * zeros and as many more as the next two say (low first). 15: the length before, 3 times and as many more as the next
+ * says. They stop at LMCI_SYMBOLS lengths; a half byte that is left over is zero.
+ */
+enum { SHORT_ZEROS = 13, LONG_ZEROS = 14, REPEAT = 15, SHORT_LEAST = 3, LONG_LEAST = 19 };
+
+struct nibble_writer {
+    unsigned char *dst;
+    size_t count;
+};
+
+static void put_nibble(struct nibble_writer *out, unsigned value)
+{
+    if (out->count % 2 == 0)
+        out->dst[out->count / 2] = (unsigned char)value;
+    else
+        out->dst[out->count / 2] |= (unsigned char)(value << 4);
+    out->count++;
+}
+
+/* Writes one run of equal lengths, or its first part; returns how many lengths that was. */
+static unsigned put_run(struct nibble_writer *out, unsigned length, unsigned run)
+{
+    if (length == 0 && run >= LONG_LEAST) {
+        put_nibble(out, LONG_ZEROS);
+        put_nibble(out, (run - LONG_LEAST) & 15);
+        put_nibble(out, (run - LONG_LEAST) >> 4);
+        return run;
+    }
+    if (length == 0 && run >= SHORT_LEAST) {
+        put_nibble(out, SHORT_ZEROS);
+        put_nibble(out, run - SHORT_LEAST);
+        return run;
+    }
+    put_nibble(out, length);
+    if (length == 0 || run <= SHORT_LEAST)
+        return 1;
+    unsigned again = run - 1 > SHORT_LEAST + 15 ? SHORT_LEAST + 15 : run - 1;
+    put_nibble(out, REPEAT);
+    put_nibble(out, again - SHORT_LEAST);
+    return 1 + again;
+}
+
+size_t lmci_huffman_put_lengths(const uint8_t lengths[LMCI_SYMBOLS], unsigned char *dst)
+{
+    struct nibble_writer out = {dst, 0};
+    for (unsigned s = 0; s < LMCI_SYMBOLS;) {
+        unsigned run = 1;
+        while (s + run < LMCI_SYMBOLS && lengths[s + run] == lengths[s])
+            run++;
+        s += put_run(&out, lengths[s], run);
+    }
+    return (out.count + 1) / 2;
+}
+
+struct nibble_reader {
+    struct lmci_reader *in;
+    unsigned high; /* the half byte that waits, with bit 4 set; 0: none */
+    bool bad;
+};
+
+static unsigned get_nibble(struct nibble_reader *from)
+{
+    if (from->high) {
+        unsigned value = from->high & 15;
+        from->high = 0;
+        return value;
+    }
+    const unsigned char *byte = lmci_take(from->in, 1);
+    if (!byte) {
+        from->bad = true;
+        return 0;
+    }
+    from->high = 16u | *byte >> 4;
+    return *byte & 15;
+}
+
+/* Reads one half byte and what belongs to it: `run` lengths of value `length`. */
+static unsigned get_run(struct nibble_reader *from, unsigned *length, unsigned s)
+{
+    unsigned code = get_nibble(from);
+    unsigned run = 1;
+    if (code <= LMCI_MAX_BITS) {
+        *length = code;
+    } else if (code == SHORT_ZEROS) {
+        *length = 0;
+        run = SHORT_LEAST + get_nibble(from);
+    } else if (code == LONG_ZEROS) {
+        *length = 0;
+        run = LONG_LEAST + get_nibble(from);
+        run += get_nibble(from) << 4;
+    } else {
+        from->bad = from->bad || s == 0;
+        run = SHORT_LEAST + get_nibble(from);
+    }
+    return run;
+}
+
+bool lmci_huffman_get_lengths(struct lmci_reader *in, uint8_t lengths[LMCI_SYMBOLS])
+{
+    struct nibble_reader from = {in, 0, false};
+    unsigned length = 0;
+    uint32_t sum = 0;
+    for (unsigned s = 0; s < LMCI_SYMBOLS && !from.bad;) {
+        unsigned run = get_run(&from, &length, s);
+        if (run > LMCI_SYMBOLS - s)
+            return false;
+        memset(lengths + s, (int)length, run);
+        sum += length ? run << (LMCI_MAX_BITS - length) : 0;
+        s += run;
+    }
+    return !from.bad && (from.high & 15) == 0 && sum == 1u << LMCI_MAX_BITS;
+}

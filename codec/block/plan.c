@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * plan.c - chooses, from a sample, how a tensor is coded.
+ *
+ * Pieces from all over the tensor are transformed in each way that is possible; the sum of the planes' order-0
+ * entropies decides, and where it is a tie, what is faster to decode. A delta costs a reader its base, so it must win
+ * by one part in 64. Deltas of floats are dealt to classes by the base's exponent: neighbouring
+ * exponents are joined as long as the lengths of their differences are spread alike. The choice holds for all blocks,
+ * each of which may still store planes raw, or be coded alone where it has too many outliers.
+ *
+ * Floats of 1 and 8 bytes are dealt to classes by way of words that stand for them (keyed.h). Whether lines repeat is
+ * asked of a second sample, of whole lines.
+ */
+#include "block/plan.h"
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "block/block.h"
+#include "block/classes.h"
+#include "block/copies.h"
+#include "block/huffman.h"
+#include "block/keyed.h"
+#include "block/plane.h"
+#include "block/shifts.h"
+#include "kernels/kernels.h"
+
+#define PIECES        64
+#define SAMPLE_LEAST  ((size_t)1024) /* words, and all of a tensor that has no more */
+#define SAMPLE_MOST   ((size_t)16384)
+#define SAMPLE_ONE_IN 32 /* words, between these */
+#define SMALL_BYTES   ((size_t)128 << 10)
+
+/* Coding a plane takes time, so it must save a bit in so many words. */
+#define PLANE_COST       8
+#define PLANE_COST_DENSE 64
+
+struct sample {
+    unsigned word;
+    bool dense;
+    size_t words;
+    size_t plane_cost;
+    size_t block_words; /* of a whole block, or of the tensor if that is smaller */
+    bool small;         /* the sample tells as much of all words as one of a block would */
+    unsigned char *memory;
+    unsigned char *data;
+    unsigned char *base; /* NULL without one */
+    unsigned char *planes[LMCI_MAX_WORD];
+};
+
+static bool sample_init(struct sample *sample, const struct lmc_params *params)
+{
+    uint64_t all = params->raw_bytes / lmci_dtype_word(params->dtype);
+    sample->word = lmci_dtype_word(params->dtype);
+    sample->words = all / SAMPLE_ONE_IN < SAMPLE_MOST ? (size_t)all / SAMPLE_ONE_IN / PIECES * PIECES : SAMPLE_MOST;
+    if (sample->words < SAMPLE_LEAST)
+        sample->words = all < SAMPLE_LEAST ? (size_t)all : SAMPLE_LEAST;
+    sample->block_words = all < LMC_BLOCK_BYTES / sample->word ? (size_t)all : LMC_BLOCK_BYTES / sample->word;
+    sample->small = params->raw_bytes <= SMALL_BYTES;
+    sample->dense = params->level == LMC_LEVEL_DENSE;
+    sample->plane_cost = sample->dense ? PLANE_COST_DENSE : PLANE_COST;
+    size_t bytes = sample->words * sample->word;
+    sample->memory = lmci_allocate(3 * bytes);
+    if (!sample->memory)
+        return false;
+    sample->data = sample->memory;
+    sample->base = params->base ? sample->memory + bytes : NULL;
+    for (unsigned p = 0; p < sample->word; p++)
+        sample->planes[p] = sample->memory + 2 * bytes + p * sample->words;
+    return true;
+}
+
+/* Copies all of a small tensor, and PIECES pieces at even distances of a larger one; returns how many bytes. */
+static size_t gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
+{
+    size_t piece_bytes = sample->words / PIECES * sample->word;
+    if (raw_bytes <= sample->words * sample->word) {
+        memcpy(to, from, (size_t)raw_bytes);
+        return (size_t)raw_bytes;
+    }
+    uint64_t stride_words = (raw_bytes - piece_bytes) / sample->word / (PIECES - 1);
+    for (uint64_t piece = 0; piece < PIECES; piece++)
+        memcpy(to + piece * piece_bytes, from + piece * stride_words * sample->word, piece_bytes);
+    return PIECES * piece_bytes;
+}
+
+/* So does this, by whole lines, in which rows that repeat look so, but which are of fewer of a matrix's columns. */
+static size_t gather_lines(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes,
+                           unsigned char *to)
+{
+    const size_t piece_lines = sample->words * sample->word / PIECES / LMCI_LINE;
+    const uint64_t lines = raw_bytes / LMCI_LINE;
+    if (raw_bytes <= sample->words * sample->word || piece_lines == 0)
+        return gather(sample, from, raw_bytes, to);
+    const uint64_t stride = ((lines - piece_lines) / (PIECES - 1) - 1) | 1; /* odd: not always the same ones of a row */
+    for (uint64_t piece = 0; piece < PIECES; piece++)
+        memcpy(to + piece * piece_lines * LMCI_LINE, from + piece * stride * LMCI_LINE, piece_lines * LMCI_LINE);
+    return PIECES * piece_lines * LMCI_LINE;
+}
+
+/* Of a plane of the sample. */
+static uint64_t plane_bits(const struct sample *sample, const unsigned char *plane)
+{
+    uint32_t counts[256];
+    lmci_kernels()->count(plane, sample->words, 1, counts);
+    const unsigned mask = lmci_plane_bits(counts, sample->words);
+    uint64_t raw = (mask ? (unsigned)__builtin_popcount(mask) : 8) * (uint64_t)sample->words;
+    uint64_t coded = lmci_expected_bits(counts, sample->words) + sample->words / sample->plane_cost;
+    return coded < raw ? coded : raw;
+}
+
+static uint64_t cost_bits(const struct sample *sample, enum lmci_transform transform)
+{
+    uint64_t bits = 0;
+    lmci_kernels()->split(transform, sample->word, sample->data, sample->base, sample->words, sample->planes);
+    for (unsigned p = 0; p < sample->word; p++)
+        bits += plane_bits(sample, sample->planes[p]);
+    return bits;
+}
+
+/* ---- Classes --------------------------------------------------------------------------------------------------- */
+
+#define USUAL_CLASSES_2 6u /* for words of 2 bytes: more cost time and save little */
+#define USUAL_CLASSES_4 8u
+#define DENSE_CLASSES   LMCI_MAX_CLASSES
+#define GROUP_LEAST     200u  /* a key of fewer than one in so many words joins the keys below it */
+#define FEW_OUTLIERS    64u   /* one word in so many */
+#define CLASS_BITS      4000u /* what a class has to save in each block, for its table and the time that it takes */
+
+/* Words whose keys are neighbours. */
+struct group {
+    unsigned first;
+    struct lmci_bit_lengths lengths;
+    uint64_t entropy;
+    uint64_t loss; /* when it is joined to the group behind it */
+};
+
+/* Of the differences for each key; only those from `first` to `last` are counted, or cleared. */
+static void count_lengths(const struct sample *sample, unsigned first, unsigned last,
+                          uint32_t counts[256][LMCI_BIT_LENGTHS])
+{
+    for (unsigned key = first; key <= last; key++)
+        memset(counts[key], 0, sizeof counts[key]);
+    for (size_t i = 0; i < sample->words; i++) {
+        uint32_t b = lmci_word_at(sample->word, sample->base, i);
+        counts[lmci_class_key(sample->word, b)]
+              [lmci_bit_length(lmci_difference_at(sample->word, sample->data, i, b))]++;
+    }
+}
+
+static void join_groups(struct group *into, const struct group *from)
+{
+    into->lengths.words += from->lengths.words;
+    for (unsigned k = 0; k < LMCI_BIT_LENGTHS; k++)
+        into->lengths.words_of[k] += from->lengths.words_of[k];
+}
+
+static uint64_t group_entropy(const struct group *group)
+{
+    return lmci_entropy_bits(group->lengths.words_of, LMCI_BIT_LENGTHS, group->lengths.words);
+}
+
+static void find_keys(const struct sample *sample, unsigned *first, unsigned *last)
+{
+    *first = 255;
+    *last = 0;
+    for (size_t i = 0; i < sample->words; i++) {
+        unsigned key = lmci_class_key(sample->word, lmci_word_at(sample->word, sample->base, i));
+        *first = key < *first ? key : *first;
+        *last = key > *last ? key : *last;
+    }
+}
+
+/* One group for each key that occurs often enough. */
+static unsigned make_groups(const struct sample *sample, struct group groups[256])
+{
+    uint32_t counts[256][LMCI_BIT_LENGTHS];
+    unsigned first, last;
+    unsigned n = 0;
+    find_keys(sample, &first, &last);
+    count_lengths(sample, first, last, counts);
+    for (unsigned key = first; key <= last; key++) {
+        struct group group = {.first = key};
+        memcpy(group.lengths.words_of, counts[key], sizeof group.lengths.words_of);
+        for (unsigned k = 0; k < LMCI_BIT_LENGTHS; k++)
+            group.lengths.words += counts[key][k];
+        if (n > 0 && group.lengths.words < sample->words / GROUP_LEAST + 1)
+            join_groups(&groups[n - 1], &group);
+        else
+            groups[n++] = group;
+    }
+    return n;
+}
+
+/* What joining a group to the one behind it costs. */
+static void find_loss(struct group *groups, unsigned i)
+{
+    struct group both = groups[i];
+    join_groups(&both, &groups[i + 1]);
+    uint64_t together = group_entropy(&both);
+    uint64_t apart = groups[i].entropy + groups[i + 1].entropy;
+    groups[i].loss = together > apart ? together - apart : 0;
+}
+
+/* Joins the two neighbours that lose least by it, until few enough are left and each is worth its cost. */
+static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most, uint64_t class_bits)
+{
+    for (unsigned i = 0; i < n; i++)
+        groups[i].entropy = group_entropy(&groups[i]);
+    for (unsigned i = 0; i + 1 < n; i++)
+        find_loss(groups, i);
+    while (n > 1) {
+        unsigned best = 0;
+        for (unsigned i = 1; i + 1 < n; i++)
+            if (groups[i].loss < groups[best].loss)
+                best = i;
+        if (n <= most && groups[best].loss > class_bits)
+            break;
+        join_groups(&groups[best], &groups[best + 1]);
+        groups[best].entropy = group_entropy(&groups[best]);
+        memmove(&groups[best + 1], &groups[best + 2], (n - best - 2) * sizeof *groups);
+        n--;
+        if (best > 0)
+            find_loss(groups, best - 1);
+        if (best + 1 < n)
+            find_loss(groups, best);
+    }
+    return n;
+}
+
+/* Bits of the sample when it is dealt to classes: symbols at their entropies, what is below them, and outliers. */
+static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes, size_t *outliers)
+{
+    uint32_t counts[LMCI_MAX_CLASSES][256];
+    uint8_t class_of[256];
+    uint64_t bits = 0;
+    *outliers = 0;
+    memset(counts, 0, classes->count * sizeof *counts);
+    for (unsigned key = 0, class = 0; key < 256; key++) {
+        class += class + 1 < classes->count && key >= classes->first[class + 1];
+        class_of[key] = (uint8_t) class;
+    }
+    for (size_t i = 0; i < sample->words; i++) {
+        uint32_t b = lmci_word_at(sample->word, sample->base, i);
+        int32_t difference = lmci_difference_at(sample->word, sample->data, i, b);
+        unsigned class = class_of[lmci_class_key(sample->word, b)];
+        int32_t symbol = difference >> classes->shift[class];
+        bool outlier = symbol != (int8_t)symbol || symbol == (int8_t)LMCI_MARK;
+        counts[class][outlier ? LMCI_MARK : symbol & 255]++;
+        bits += outlier ? 8 * sample->word - LMCI_OUTLIER_SAVES : classes->shift[class];
+        *outliers += outlier;
+    }
+    for (unsigned c = 0; c < classes->count; c++) {
+        uint64_t words = 0;
+        for (unsigned s = 0; s < 256; s++)
+            words += counts[c][s];
+        bits += lmci_expected_bits(counts[c], words);
+    }
+    return bits;
+}
+
+#define MORE_OUTLIERS 256u /* one word in so many may become one by a smaller shift: elsewhere it may be many more */
+
+/* A shift takes the bits below a symbol as evenly spread. Where they are not, a smaller one saves; it takes time. */
+static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t outliers, struct lmci_classes *classes)
+{
+    for (unsigned c = 0; c < classes->count; c++) {
+        while (classes->shift[c] >= 4) {
+            struct lmci_classes finer = *classes;
+            size_t finer_outliers;
+            finer.shift[c] = (uint8_t)(finer.shift[c] - 4);
+            finer.finer[c] = (uint8_t)(finer.finer[c] + 4);
+            uint64_t finer_bits = dealt_bits(sample, &finer, &finer_outliers);
+            if (finer_bits >= bits || finer_outliers > outliers + sample->words / MORE_OUTLIERS)
+                break;
+            bits = finer_bits;
+            *classes = finer;
+        }
+    }
+    return bits;
+}
+
+/* Classes for the sample, and the bits that it takes with them. */
+static uint64_t plan_classes(const struct sample *sample, unsigned most, struct lmci_classes *classes)
+{
+    struct group groups[256];
+    uint64_t class_bits = CLASS_BITS * (uint64_t)sample->words / sample->block_words;
+    unsigned n = reduce_groups(groups, make_groups(sample, groups), most, class_bits);
+    classes->count = n;
+    classes->fitted = sample->small && !sample->dense;
+    groups[0].first = 0;
+    for (unsigned c = 0; c < n; c++) {
+        classes->finer[c] = 0;
+        classes->first[c] = (uint8_t)groups[c].first;
+        classes->shift[c] = lmci_choose_shift(&groups[c].lengths, sample->word);
+    }
+    size_t outliers;
+    const uint64_t bits = dealt_bits(sample, classes, &outliers);
+    return sample->dense ? refine_shifts(sample, bits, outliers, classes) : bits;
+}
+
+/* ---- Values ---------------------------------------------------------------------------------------------------- */
+
+#define VALUE_BITS 12 /* of a word, which a symbol and the half byte below it have in a plane of bytes */
+
+/* The first bits of word i of the sample. */
+static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
+{
+    const unsigned bits = 8 * sample->word;
+    uint32_t x = lmci_word_at(sample->word, sample->data, i);
+    if (rotate)
+        x = sample->word == 2 ? (uint16_t)(x << 1 | x >> 15) : x << 1 | x >> 31;
+    return x >> (bits - VALUE_BITS);
+}
+
+/* Where a window of 255 first bits has the most words: its middle. */
+static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
+{
+    uint32_t inside = 0, most = 0;
+    unsigned center = 127;
+    for (unsigned end = 0; end < 1 << VALUE_BITS; end++) {
+        inside += counts[end] - (end >= 255 ? counts[end - 255] : 0);
+        if (inside > most && end >= 254) {
+            most = inside;
+            center = end - 127;
+        }
+    }
+    return center;
+}
+
+/* One class around the most frequent values, and the bits that the sample takes by it. */
+static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmci_classes *classes)
+{
+    uint32_t counts[1 << VALUE_BITS] = {0};
+    uint32_t symbols[256] = {0};
+    const unsigned shift = 8 * sample->word - VALUE_BITS;
+    uint64_t bits = 0;
+    for (size_t i = 0; i < sample->words; i++)
+        counts[first_bits(sample, rotate, i)]++;
+    const unsigned center = find_center(counts);
+    for (unsigned v = 0; v < 1 << VALUE_BITS; v++) {
+        bool outlier = v + 127 < center || v > center + 127;
+        symbols[outlier ? LMCI_MARK : (v - center) & 255] += counts[v];
+        bits += counts[v] * (uint64_t)(outlier ? 8 * sample->word - LMCI_OUTLIER_SAVES : shift);
+    }
+    *classes = (struct lmci_classes){
+        .count = 1, .shift = {(uint8_t)shift}, .center = (uint32_t)center << shift, .rotate = rotate};
+    return bits + lmci_expected_bits(symbols, sample->words);
+}
+
+/* ---- Keys ------------------------------------------------------------------------------------------------------ */
+
+/* How many bytes of the differences of f64 are below the four that are dealt to classes: as few as leave only a few
+ * with more above these. */
+static unsigned choose_low(const struct sample *sample)
+{
+    size_t above[LMCI_KEYED_LOW_MOST] = {0};
+    unsigned low = 0;
+    for (size_t i = 0; i < sample->words; i++) {
+        const uint64_t d = lmci_load64(sample->data + 8 * i) - lmci_load64(sample->base + 8 * i);
+        const uint64_t size = d >> 63 ? 0 - d : d;
+        for (unsigned k = 0; k < LMCI_KEYED_LOW_MOST; k++)
+            above[k] += size >> (8 * k + 31) != 0;
+    }
+    while (low < LMCI_KEYED_LOW_MOST && above[low] > sample->words / FEW_OUTLIERS)
+        low++;
+    return low;
+}
+
+/* Takes differences by the base's keys if the sample is smaller than `least` with them. */
+static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, uint64_t least,
+                                    struct lmci_scheme *scheme)
+{
+    struct sample stands = *sample;
+    struct lmci_classes classes = {0};
+    const unsigned low = sample->word == 8 ? choose_low(sample) : 0;
+    uint64_t bits = 0;
+    stands.word = lmci_keyed_word(sample->word);
+    stands.memory = lmci_allocate(2 * stands.word * sample->words);
+    if (!stands.memory)
+        return LMC_NO_MEMORY;
+    stands.data = stands.memory;
+    stands.base = stands.memory + stands.word * sample->words;
+    lmci_kernels()->keyed_base(sample->word, sample->base, sample->words, stands.base);
+    lmci_kernels()->keyed_split(sample->word, low, sample->data, sample->base, stands.base, sample->words,
+                                sample->planes, stands.data);
+    for (unsigned p = 0; sample->word == 8 && p < LMCI_KEYED_PLANES; p++)
+        bits += plane_bits(sample, sample->planes[p]);
+    bits += plan_classes(&stands, most, &classes);
+    lmci_release(stands.memory);
+    if (bits >= least)
+        return LMC_OK;
+    scheme->method = LMCI_METHOD_KEYED;
+    scheme->classes = classes;
+    scheme->low = low;
+    return LMC_OK;
+}
+
+/* ---- The choice ------------------------------------------------------------------------------------------------ */
+
+/* The better of the two ways to code a tensor alone; `rotated`: what it takes as floats rotated. */
+static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, struct lmci_scheme *scheme)
+{
+    const uint64_t least = cost_bits(sample, LMCI_KEEP);
+    scheme->transform = rotated < least ? LMCI_ROTATE : LMCI_KEEP;
+    return rotated < least ? rotated : least;
+}
+
+/* Takes a delta by planes if it is smaller than `least`. Returns the bits of what is smallest. */
+static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
+{
+    static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
+    for (size_t i = 0; i < sizeof deltas / sizeof *deltas; i++) {
+        uint64_t bits = cost_bits(sample, deltas[i]);
+        if (bits < least) {
+            scheme->transform = deltas[i];
+            least = bits;
+        }
+    }
+    return least;
+}
+
+static unsigned count_noise(const struct sample *sample, enum lmci_transform transform)
+{
+    unsigned noise = 0;
+    lmci_kernels()->split(transform, sample->word, sample->data, sample->base, sample->words, sample->planes);
+    while (noise < sample->word && lmci_plane_is_noise(sample->planes[noise], sample->words))
+        noise++;
+    return noise;
+}
+
+/* Takes values alone if that saves one part in 1024: it takes twice the time. */
+static void choose_values(const struct sample *sample, bool possible, uint64_t alone, struct lmci_scheme *scheme)
+{
+    struct lmci_classes values;
+    bool tried = possible && scheme->method == LMCI_METHOD_PLANES && lmci_has_classes(sample->word);
+    if (!tried || plan_values(sample, scheme->transform == LMCI_ROTATE, &values) >= alone - alone / 1024)
+        return;
+    scheme->method = LMCI_METHOD_VALUES;
+    scheme->classes = values;
+}
+
+#define CLEARLY \
+    3 /* bits a word: so much smaller as a delta than alone and rotated, it is so, too, if it is not rotated */
+
+static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
+{
+    enum lmc_status status = LMC_OK;
+    const bool is_float = lmci_dtype_is_float(params->dtype);
+    const unsigned usual = sample->word <= 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
+    const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
+    const bool dealt = sample->base && is_float && lmci_has_classes(sample->word);
+    const uint64_t classes = dealt ? plan_classes(sample, most, &scheme->classes) : UINT64_MAX;
+    const uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
+    scheme->transform = LMCI_ROTATE;
+    if (dealt && classes + CLEARLY * (uint64_t)sample->words < rotated) {
+        scheme->method = LMCI_METHOD_CLASSES;
+        return LMC_OK;
+    }
+    const uint64_t alone = choose_alone(sample, rotated, scheme);
+    const uint64_t least = alone - alone / 64;
+    if (dealt) {
+        if (classes < least)
+            scheme->method = LMCI_METHOD_CLASSES;
+    } else if (sample->base) {
+        const uint64_t smallest = choose_delta(sample, least, scheme);
+        if (lmci_dtype_has_exponent(params->dtype))
+            status = choose_keyed(sample, most, smallest, scheme);
+    }
+    choose_values(sample, params->level == LMC_LEVEL_DENSE && is_float, alone, scheme);
+    if (scheme->method == LMCI_METHOD_PLANES)
+        scheme->noise = count_noise(sample, scheme->transform);
+    return status;
+}
+
+/* Whether rows seem to repeat. The sample is another then. */
+static bool repeats(const struct sample *sample, const struct lmc_params *params, bool needs_base)
+{
+    const size_t bytes = gather_lines(sample, params->data, params->raw_bytes, sample->data);
+    if (needs_base)
+        gather_lines(sample, params->base, params->raw_bytes, sample->base);
+    return lmci_copies_likely(sample->data, needs_base ? sample->base : NULL, bytes);
+}
+
+enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *scheme)
+{
+    struct sample sample;
+    *scheme = (struct lmci_scheme){.method = LMCI_METHOD_PLANES, .transform = LMCI_KEEP};
+    if (params->raw_bytes == 0)
+        return LMC_OK;
+    if (!sample_init(&sample, params))
+        return LMC_NO_MEMORY;
+    gather(&sample, params->data, params->raw_bytes, sample.data);
+    if (sample.base)
+        gather(&sample, params->base, params->raw_bytes, sample.base);
+    enum lmc_status status = choose(&sample, params, scheme);
+    scheme->copies = repeats(&sample, params, lmci_scheme_needs_base(scheme));
+    lmci_release(sample.memory);
+    return status;
+}

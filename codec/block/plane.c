@@ -1,0 +1,754 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * plane.c - codes one plane of bytes.
+ *
+ * The encoder counts a sample of a long plane: mantissas are mostly noise, and noise is copied at the speed of memory.
+ * Where more than half of a plane is zero, a Huffman code spends a whole bit on each zero, so flags with a code of
+ * their own are tried. Sizes are estimated from counts; a plane that outgrows its estimate, and itself, is stored raw.
+ *
+ * The decoder takes nothing from its input without asking how much is left; a plane's size comes from the block, and
+ * the sizes inside a plane are checked against it.
+ */
+#include "block/plane.h"
+
+#include "kernels/kernels.h"
+
+/* ---- Encoding -------------------------------------------------------------------------------------------------- */
+
+/* At least 7.94 bits of entropy a byte: nothing to gain. Any sample of noise seems to have some 184 bits less. */
+static bool is_noise(const uint32_t counts[256], size_t counted)
+{
+    return 100 * (lmci_entropy_bits(counts, 256, counted) + 184) >= 794 * (uint64_t)counted;
+}
+
+unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted)
+{
+    unsigned any = 0;
+    unsigned every = 255;
+    for (unsigned s = 0; s < 256; s++) {
+        any |= counts[s] ? s : 0;
+        every &= counts[s] ? s : 255;
+    }
+    const unsigned bits = (unsigned)__builtin_popcount(any & ~every);
+    const uint64_t sampled = lmci_entropy_bits(counts, 256, counted) + (bits < 8 ? 1u << bits : 0);
+    return bits < 8 && 100 * sampled >= 99 * (uint64_t)bits * counted ? any & ~every : 0;
+}
+
+static size_t put_raw(const unsigned char *plane, size_t bytes, unsigned char *dst, size_t room)
+{
+    if (room < 1 + bytes)
+        return 0;
+    dst[0] = LMCI_PLANE_RAW;
+    memcpy(dst + 1, plane, bytes);
+    return 1 + bytes;
+}
+
+static size_t put_constant(unsigned char value, unsigned char *dst, size_t room)
+{
+    if (room < 2)
+        return 0;
+    dst[0] = LMCI_PLANE_CONSTANT;
+    dst[1] = value;
+    return 2;
+}
+
+/* Kind, a byte with the bits that don't vary, a mask of those that do, and these. */
+static size_t put_bits(const unsigned char *plane, size_t bytes, unsigned mask, unsigned char *dst, size_t room)
+{
+    const size_t packed = (bytes * (size_t)__builtin_popcount(mask) + 7) / 8;
+    if (room < 3 + packed)
+        return 0;
+    dst[0] = LMCI_PLANE_BITS;
+    dst[1] = (unsigned char)(plane[0] & ~mask);
+    dst[2] = (unsigned char)mask;
+    lmci_kernels()->bits_pack(mask, plane, bytes, dst + 3);
+    return 3 + packed;
+}
+
+struct tree_plan {
+    uint8_t lengths[LMCI_SYMBOLS];
+    unsigned char table[LMCI_LENGTHS_BOUND]; /* the lengths as they are written */
+    size_t table_bytes;
+    unsigned segment_log2;
+    size_t bytes; /* an estimate */
+};
+
+/* Symbols that are counted of a long plane: a code for more is hardly better, and counting all takes long. */
+#define COUNTED       ((size_t)4 << 10)
+#define COUNTED_LEAST ((size_t)1 << 10) /* and of a short one every other, but at least so many */
+#define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to see whether they differ */
+#define DENSE_ONE_IN  4                 /* at the dense level, unless that is less */
+
+/* Lists of a segment should stay in the first-level cache, but each node of each costs half a byte. */
+static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
+{
+    unsigned log2 = LMCI_SEGMENT_LOG2_USUAL;
+    while (log2 < LMCI_SEGMENT_LOG2_MOST && (bytes >> log2) * leaves * 500 > coded_bytes)
+        log2++;
+    return log2;
+}
+
+/* `counts` add up to `counted` of the plane's bytes; without a count, unless all were `seen`, a byte is escaped. */
+static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, bool seen, struct tree_plan *plan)
+{
+    uint32_t all[LMCI_SYMBOLS] = {0};
+    uint64_t bits = 0;
+    unsigned leaves = 0;
+    uint32_t rare = 0;
+    memcpy(all, counts, 256 * sizeof *counts);
+    for (int s = 0; s < 256; s++) {
+        if ((uint64_t)counts[s] << (LMCI_MAX_BITS + 1) <= counted) { /* its code would be too long */
+            rare += counts[s];
+            all[s] = 0;
+        }
+        leaves += all[s] != 0;
+    }
+    all[LMCI_ESCAPE] = rare + ((!seen && leaves < 256) || leaves < 2);
+    lmci_huffman_lengths(all, plan->lengths);
+    plan->table_bytes = lmci_huffman_put_lengths(plan->lengths, plan->table);
+    for (int s = 0; s < LMCI_SYMBOLS; s++)
+        bits += (uint64_t)all[s] * plan->lengths[s];
+    bits += 8 * (uint64_t)rare;
+    size_t coded = (size_t)(bits * bytes / counted / 8);
+    plan->segment_log2 = segment_log2(bytes, coded, leaves);
+    plan->bytes = 2 + plan->table_bytes + coded + ((bytes >> plan->segment_log2) + 1) * leaves / 2;
+}
+
+/* Kind, code lengths, the segments' size, the segments. */
+static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane, size_t bytes, unsigned char *scratch,
+                       unsigned char *dst, size_t room)
+{
+    struct lmci_tree tree;
+    if (room < 2 + LMCI_LENGTHS_BOUND)
+        return 0;
+    lmci_tree_make(plan->lengths, true, &tree);
+    dst[0] = LMCI_PLANE_TREE;
+    memcpy(dst + 1, plan->table, plan->table_bytes);
+    size_t used = 1 + plan->table_bytes;
+    dst[used++] = (unsigned char)plan->segment_log2;
+    const size_t segment = (size_t)1 << plan->segment_log2;
+    for (size_t at = 0; at < bytes; at += segment) {
+        size_t count = bytes - at < segment ? bytes - at : segment;
+        size_t written = lmci_tree_encode(&tree, plane + at, count, scratch, dst + used, room - used);
+        if (!written)
+            return 0;
+        used += written;
+    }
+    return used;
+}
+
+/* An estimate of a sparse plane's size: its flags and its nonzero bytes at their entropies, and two tables. */
+static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes)
+{
+    uint32_t flags[2] = {counts[0], (uint32_t)counted - counts[0]};
+    uint32_t rest[256];
+    memcpy(rest, counts, sizeof rest);
+    rest[0] = 0;
+    uint64_t bits = lmci_entropy_bits(flags, 2, counted) + lmci_entropy_bits(rest, 256, flags[1]);
+    return (size_t)(bits * bytes / counted / 8) + 100;
+}
+
+static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
+                              const struct lmci_plane_coder *coder, unsigned char *dst, size_t room);
+
+/* Kind, then the flags and the nonzero bytes as planes. Scratch holds both; deeper planes use what is behind. */
+static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned depth, const struct lmci_plane_coder *coder,
+                         unsigned char *dst, size_t room)
+{
+    size_t flag_bytes = (bytes + 7) / 8;
+    unsigned char *nonzero = coder->scratch;
+    unsigned char *flags = nonzero + bytes + LMCI_PLANE_PAD;
+    const struct lmci_plane_coder deeper = {flags + flag_bytes + LMCI_PLANE_PAD, coder->dense, false};
+    memcpy(nonzero, plane, bytes);
+    size_t kept = lmci_kernels()->tree_keep(nonzero, bytes, 1, true, flags);
+    if (room < 1 || kept == 0)
+        return 0;
+    dst[0] = LMCI_PLANE_SPARSE;
+    size_t first = encode_at_depth(flags, flag_bytes, depth + 1, &deeper, dst + 1, room - 1);
+    if (!first)
+        return 0;
+    size_t second = encode_at_depth(nonzero, kept, LMCI_MAX_SPARSE_DEPTH, &deeper, dst + 1 + first, room - 1 - first);
+    return second ? 1 + first + second : 0;
+}
+
+#define SHARP 256 /* one symbol in so many: an escape that is not needed costs a bit of each */
+
+/* Whether the counts have all symbols of a plane. If each is frequent, it is worth a look at the whole. */
+static bool all_seen(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted)
+{
+    uint8_t unseen[256];
+    unsigned char some[4096];
+    bool sharp = true;
+    for (unsigned s = 0; s < 256; s++) {
+        unseen[s] = counts[s] == 0;
+        sharp = sharp && (counts[s] == 0 || SHARP * (uint64_t)counts[s] > counted);
+    }
+    bool seen = counted == bytes || sharp;
+    for (size_t at = 0; counted < bytes && seen && at < bytes; at += sizeof some) {
+        size_t n = bytes - at < sizeof some ? bytes - at : sizeof some;
+        lmci_kernels()->rename(unseen, plane + at, n, some);
+        seen = memchr(some, 1, n) == NULL;
+    }
+    return seen;
+}
+
+static size_t encode_counted(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted,
+                             unsigned depth, const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
+{
+    struct tree_plan plan;
+    plan_tree(counts, counted, bytes, all_seen(plane, bytes, counts, counted), &plan);
+    size_t most = plan.bytes < 1 + bytes ? plan.bytes : 1 + bytes;
+    size_t written = 0;
+    if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2 && sparse_estimate(counts, counted, bytes) < most)
+        written = put_sparse(plane, bytes, depth, coder, dst, room);
+    if (!written && plan.bytes < 1 + bytes)
+        written = put_tree(&plan, plane, bytes, coder->scratch, dst, room < bytes ? room : bytes);
+    return written ? written : put_raw(plane, bytes, dst, room);
+}
+
+/* Counts about `most` symbols; returns how many those were. */
+static size_t count_about(const unsigned char *plane, size_t bytes, size_t most, uint32_t counts[256])
+{
+    size_t counted = 0;
+    lmci_kernels()->count(plane, bytes, bytes < 2 * most ? 1 : bytes / most, counts);
+    for (int s = 0; s < 256; s++)
+        counted += counts[s];
+    return counted;
+}
+
+/* How many of so many symbols to count, when usually it is `usual`. */
+static size_t counted_of(size_t symbols, bool dense, size_t usual)
+{
+    return dense && symbols / DENSE_ONE_IN > usual ? symbols / DENSE_ONE_IN : usual;
+}
+
+/* Flags have many symbols, and a long plane time to count more. */
+static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned depth, bool dense, uint32_t counts[256])
+{
+    size_t usual = depth > 0 ? 3 * COUNTED : bytes / 32 > COUNTED ? bytes / 32 : COUNTED;
+    if (depth == 0 && !dense && bytes / 2 < usual)
+        usual = bytes / 2 > COUNTED_LEAST ? bytes / 2 : COUNTED_LEAST;
+    return count_about(plane, bytes, counted_of(bytes, dense, usual), counts);
+}
+
+#define NOISE_COUNTED ((size_t)2 << 10) /* enough to tell noise */
+
+bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes)
+{
+    uint32_t counts[256];
+    return is_noise(counts, count_about(plane, bytes, NOISE_COUNTED, counts));
+}
+
+static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
+                              const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
+{
+    uint32_t counts[256];
+    size_t counted = count_plane(plane, bytes, depth, coder->dense, counts);
+    if (counts[plane[0]] == counted && memcmp(plane, plane + 1, bytes - 1) == 0)
+        return put_constant(plane[0], dst, room);
+    if (is_noise(counts, counted))
+        return put_raw(plane, bytes, dst, room);
+    const unsigned mask = lmci_plane_bits(counts, counted);
+    if (mask && lmci_kernels()->bits_varying(plane, bytes) == mask)
+        return put_bits(plane, bytes, mask, dst, room);
+    return encode_counted(plane, bytes, counts, counted, depth, coder, dst, room);
+}
+
+/* ---- Pieces ---------------------------------------------------------------------------------------------------- */
+
+#define USUAL_PIECE_LOG2 16  /* the least; at the dense level, the least that there is */
+#define PIECES_SAVE      256 /* one part in so many, or else one code serves all */
+#define SYMBOL_BITS      6   /* what a symbol of a code takes in its table, about ... */
+#define SYMBOL_NODE_BITS 4   /* ... and in the last bytes of nodes */
+
+/* The bits of pieces `from` to `to` - 1 with one code. */
+static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_t bytes)
+{
+    uint32_t all[256] = {0};
+    uint64_t counted = 0;
+    uint64_t seen = 0;
+    for (size_t i = from; i < to; i++)
+        for (unsigned s = 0; s < 256; s++)
+            all[s] += counts[i][s];
+    for (unsigned s = 0; s < 256; s++) {
+        counted += all[s];
+        seen += all[s] != 0;
+    }
+    return lmci_expected_bits(all, counted) * bytes / counted + seen * (SYMBOL_BITS + SYMBOL_NODE_BITS);
+}
+
+/* What the pieces take, joined `group` by `group`. */
+static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece, size_t group)
+{
+    const size_t pieces = (bytes + piece - 1) / piece;
+    uint64_t bits = 0;
+    for (size_t i = 0; i < pieces; i += group) {
+        size_t end = i + group < pieces ? i + group : pieces;
+        bits += joint_bits(counts, i, end, (end * piece < bytes ? end * piece : bytes) - i * piece);
+    }
+    return bits;
+}
+
+struct pieces {
+    unsigned log2; /* of their size; LMCI_PIECE_LOG2_MOST: one piece */
+    uint64_t bits; /* of the whole plane, about; 0 when it is too short to have been looked at */
+};
+
+/* The size of pieces with which a plane is smallest. */
+static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder)
+{
+    uint32_t(*counts)[256] = (void *)(((uintptr_t)coder->scratch + 3) & ~(uintptr_t)3);
+    const unsigned least_log2 = coder->dense ? LMCI_PIECE_LOG2_LEAST : USUAL_PIECE_LOG2;
+    const size_t piece = (size_t)1 << least_log2;
+    struct pieces best = {LMCI_PIECE_LOG2_MOST, 0};
+    if (bytes < 2 * piece)
+        return best;
+    for (size_t at = 0; at < bytes; at += piece) {
+        size_t some = bytes - at < piece ? bytes - at : piece;
+        count_about(plane + at, some, counted_of(some, coder->dense, PIECE_COUNTED), counts[at / piece]);
+    }
+    for (unsigned log2 = LMCI_PIECE_LOG2_MOST; log2 >= least_log2; log2--) {
+        uint64_t bits = grouped_bits(counts, bytes, piece, (size_t)1 << (log2 - least_log2));
+        if (log2 == LMCI_PIECE_LOG2_MOST)
+            best.bits = coder->dense ? bits : bits - bits / PIECES_SAVE;
+        else if (bits < best.bits)
+            best = (struct pieces){log2, bits};
+    }
+    return best;
+}
+
+static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2, const struct lmci_plane_coder *coder,
+                         unsigned char *dst, size_t room)
+{
+    const size_t piece = (size_t)1 << log2;
+    size_t used = 2;
+    if (room < used)
+        return 0;
+    dst[0] = LMCI_PLANE_PIECES;
+    dst[1] = (unsigned char)log2;
+    for (size_t at = 0; at < bytes; at += piece) {
+        size_t some = bytes - at < piece ? bytes - at : piece;
+        size_t written = encode_at_depth(plane + at, some, 0, coder, dst + used, room - used);
+        if (!written)
+            return 0;
+        used += written;
+    }
+    return used;
+}
+
+/* Estimates of pieces and of contexts know nothing of sparse planes: where a symbol takes so few bits, the smaller is
+ * taken, at the dense level where it takes more. */
+#define SPARSE_BITS_DENSE 2
+#define SPARSE_ONE_IN     16 /* bits */
+
+static bool is_uncertain(const struct pieces *pieces, size_t bytes, const struct lmci_plane_coder *coder)
+{
+    return pieces->bits < (coder->dense ? SPARSE_BITS_DENSE * (uint64_t)bytes : bytes / SPARSE_ONE_IN);
+}
+
+static size_t encode_pieces(const unsigned char *plane, size_t bytes, const struct pieces *pieces,
+                            const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
+{
+    size_t by_pieces = 0;
+    if ((size_t)1 << pieces->log2 < bytes)
+        by_pieces = put_pieces(plane, bytes, pieces->log2, coder, dst, room);
+    if (by_pieces && !is_uncertain(pieces, bytes, coder))
+        return by_pieces;
+    size_t whole = encode_at_depth(plane, bytes, 0, coder, dst, by_pieces ? by_pieces - 1 : room);
+    return whole || !by_pieces ? whole : put_pieces(plane, bytes, pieces->log2, coder, dst, room);
+}
+
+/* ---- Contexts -------------------------------------------------------------------------------------------------- */
+
+#define CONTEXT_LEAST   ((size_t)1 << 16) /* bytes of a plane: less does not pay for several codes */
+#define CONTEXT_COUNTED ((size_t)4 << 10) /* pairs; four times as many at the dense level */
+#define CONTEXT_CLASSES 6                 /* as many as are usual; twice as many at the dense level */
+#define CONTEXT_SAVES   32                /* one part in so many of the plane; at the dense level 256 */
+
+struct context {
+    size_t distance;
+    unsigned count;
+    uint8_t first[LMCI_CONTEXT_CLASSES]; /* the least byte of each class, ascending from 0 */
+};
+
+static void map_classes(const struct context *context, uint8_t classes[256])
+{
+    memset(classes, 0, 256);
+    for (unsigned c = 1; c < context->count; c++)
+        memset(classes + context->first[c], (int)c, 256u - context->first[c]);
+}
+
+/* Classes of neighbouring bytes with about as many of those counted each. */
+static void even_classes(const uint32_t counts[256], unsigned most, struct context *context)
+{
+    uint64_t all = 0;
+    uint64_t below = 0;
+    for (unsigned s = 0; s < 256; s++)
+        all += counts[s];
+    context->count = 1;
+    context->first[0] = 0;
+    for (unsigned s = 0; s < 256; s++) {
+        if (below * most >= all * context->count && below < all && context->count < most) {
+            context->first[context->count] = (uint8_t)s;
+            context->count += s > context->first[context->count - 1];
+        }
+        below += counts[s];
+    }
+}
+
+#define DISTANCE_PLACES 16u
+#define DISTANCE_MOST   4096u /* bytes: wide enough for rows of most matrices ... */
+#define DISTANCE_STEP   64u   /* ... which are multiples of this */
+#define DISTANCE_CLOSER 32u   /* one part in so many, than the average */
+
+static uint32_t sum_of_differences(const unsigned char *restrict a, const unsigned char *restrict b)
+{
+    uint32_t sum = 0;
+    for (unsigned i = 0; i < 64; i++)
+        sum += (uint32_t)(a[i] > b[i] ? a[i] - b[i] : b[i] - a[i]);
+    return sum;
+}
+
+/* The distance at which bytes are most alike: that of rows, where columns differ in scale, or the least. */
+static size_t choose_distance(const unsigned char *plane, size_t bytes)
+{
+    const size_t stride = (bytes - DISTANCE_MOST - 64) / DISTANCE_PLACES;
+    uint32_t sums[DISTANCE_MOST / DISTANCE_STEP] = {0};
+    uint64_t all = 0;
+    size_t best = 0;
+    for (size_t place = 0; place < DISTANCE_PLACES; place++) {
+        const unsigned char *at = plane + DISTANCE_MOST + place * stride;
+        for (size_t k = 0; k < DISTANCE_MOST / DISTANCE_STEP; k++)
+            sums[k] += sum_of_differences(at, at - (k + 1) * DISTANCE_STEP);
+    }
+    for (size_t k = 0; k < DISTANCE_MOST / DISTANCE_STEP; k++) {
+        all += sums[k];
+        best = sums[k] < sums[best] ? k : best;
+    }
+    const uint64_t average = all / (DISTANCE_MOST / DISTANCE_STEP);
+    return sums[best] < average - average / DISTANCE_CLOSER ? (best + 1) * DISTANCE_STEP : LMCI_CONTEXT_DISTANCE;
+}
+
+/* The bits that a plane takes by contexts, and those that it takes without, from the same sample. */
+static uint64_t context_bits(const unsigned char *plane, size_t bytes, const struct context *context, bool dense,
+                             uint64_t *without)
+{
+    uint32_t counts[LMCI_CONTEXT_CLASSES][256];
+    uint32_t together[256] = {0};
+    uint8_t classes[256];
+    uint64_t bits = 0;
+    uint64_t counted = 0;
+    const size_t sample = dense ? 4 * CONTEXT_COUNTED : CONTEXT_COUNTED;
+    const size_t every = (bytes + sample - 1) / sample * 64;
+    map_classes(context, classes);
+    memset(counts, 0, context->count * sizeof *counts);
+    for (size_t at = context->distance; at + 64 <= bytes; at += every)
+        for (size_t i = at; i < at + 64; i++, counted++)
+            counts[classes[plane[i - context->distance]]][plane[i]]++;
+    for (unsigned c = 0; c < context->count; c++) {
+        uint64_t words = 0;
+        for (unsigned s = 0; s < 256; s++) {
+            words += counts[c][s];
+            together[s] += counts[c][s];
+        }
+        bits += words ? lmci_expected_bits(counts[c], words) : 0;
+    }
+    *without = lmci_expected_bits(together, counted) * bytes / counted;
+    return bits * bytes / counted;
+}
+
+/* Whether a plane is enough smaller by contexts than by pieces, which take `pieces` bits, and how. */
+static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pieces, bool dense,
+                           struct context *context)
+{
+    uint32_t counts[256];
+    uint64_t without;
+    size_t counted = count_about(plane, bytes, PIECE_COUNTED, counts);
+    even_classes(counts, dense ? 2 * CONTEXT_CLASSES : CONTEXT_CLASSES, context);
+    if (context->count < 2 || is_noise(counts, counted))
+        return false;
+    context->distance = choose_distance(plane, bytes);
+    uint64_t with = context_bits(plane, bytes, context, dense, &without);
+    without = pieces && pieces < without ? pieces : without;
+    return with < without - without / (dense ? 8 * CONTEXT_SAVES : CONTEXT_SAVES);
+}
+
+/* Kind, distance, classes, how many bytes each has, and their planes. */
+static size_t put_context(const unsigned char *plane, size_t bytes, const struct context *context,
+                          const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
+{
+    uint8_t classes[256];
+    unsigned char *list = coder->scratch;
+    const struct lmci_plane_coder deeper = {list + bytes + LMCI_PLANE_PAD, coder->dense, false};
+    size_t used = 4 + context->count - 1;
+    const size_t amounts = used;
+    used += 3 * context->count;
+    if (room < used)
+        return 0;
+    map_classes(context, classes);
+    dst[0] = LMCI_PLANE_CONTEXT;
+    lmci_store16(dst + 1, (uint16_t)context->distance);
+    dst[3] = (unsigned char)context->count;
+    memcpy(dst + 4, context->first + 1, context->count - 1);
+    for (unsigned c = 0; c < context->count; c++) {
+        size_t count = lmci_kernels()->context_pick(classes, c, plane, bytes, context->distance, list);
+        for (unsigned k = 0; k < 3; k++)
+            dst[amounts + 3 * c + k] = (unsigned char)(count >> 8 * k);
+        if (count == 0)
+            continue;
+        const struct pieces pieces = choose_pieces(list, count, &deeper);
+        size_t written = encode_pieces(list, count, &pieces, &deeper, dst + used, room - used);
+        if (!written)
+            return 0;
+        used += written;
+    }
+    return used;
+}
+
+#define HALVES_CLASSES 5
+#define HALVES_LEAST   ((size_t)1 << 12) /* less does not pay for several codes */
+
+/* One class for zero, into which the first half goes, too, and others with about as many bytes of that half each. */
+static void halves_classes(const uint32_t counts[256], struct context *context)
+{
+    uint32_t others[256];
+    memcpy(others, counts, sizeof others);
+    others[0] = 0;
+    even_classes(others, HALVES_CLASSES - 1, context);
+    memmove(context->first + 1, context->first, context->count++);
+    for (unsigned c = 1; c < context->count; c++)
+        context->first[c] = context->first[c] ? context->first[c] : 1;
+    for (unsigned c = 1; c + 1 < context->count; c++)
+        if (context->first[c + 1] <= context->first[c])
+            context->count = c + 1;
+}
+
+size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
+                                unsigned char *dst, size_t room)
+{
+    uint32_t counts[256];
+    struct context context = {.distance = half};
+    if (half < HALVES_LEAST || half > UINT16_MAX)
+        return encode_at_depth(plane, 2 * half, 0, coder, dst, room);
+    count_about(plane, half, PIECE_COUNTED, counts);
+    halves_classes(counts, &context);
+    context.distance = half;
+    size_t written = put_context(plane, 2 * half, &context, coder, dst, room);
+    return written ? written : put_raw(plane, 2 * half, dst, room);
+}
+
+size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
+                         unsigned char *dst, size_t room)
+{
+    struct context context;
+    if (bytes >= CONTEXT_LEAST && lmci_plane_is_noise(plane, bytes))
+        return put_raw(plane, bytes, dst, room);
+    const struct pieces pieces = choose_pieces(plane, bytes, coder);
+    if (!coder->contexts || bytes < CONTEXT_LEAST || !choose_context(plane, bytes, pieces.bits, coder->dense, &context))
+        return encode_pieces(plane, bytes, &pieces, coder, dst, room);
+    size_t by_context = put_context(plane, bytes, &context, coder, dst, room);
+    if (!is_uncertain(&pieces, bytes, coder))
+        return by_context;
+    size_t without = encode_pieces(plane, bytes, &pieces, coder, dst, by_context ? by_context - 1 : room);
+    return without || !by_context ? without : put_context(plane, bytes, &context, coder, dst, room);
+}
+
+/* ---- Decoding -------------------------------------------------------------------------------------------------- */
+
+static enum lmc_status get_raw(struct lmci_reader *in, size_t bytes, const unsigned char **plane, const char **message)
+{
+    *plane = lmci_take(in, bytes);
+    return *plane ? LMC_OK : lmci_damaged(message, "a block ends inside a raw plane");
+}
+
+static enum lmc_status get_constant(struct lmci_reader *in, size_t bytes, unsigned char *own, const char **message)
+{
+    const unsigned char *value = lmci_take(in, 1);
+    if (!value)
+        return lmci_damaged(message, "a block ends inside a constant plane");
+    memset(own, *value, bytes);
+    return LMC_OK;
+}
+
+static enum lmc_status get_tree(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
+                                const char **message)
+{
+    uint8_t lengths[LMCI_SYMBOLS];
+    struct lmci_tree tree;
+    if (!lmci_huffman_get_lengths(in, lengths))
+        return lmci_damaged(message, "a table of code lengths is not well formed");
+    const unsigned char *log2 = lmci_take(in, 1);
+    if (!log2 || *log2 < LMCI_SEGMENT_LOG2_LEAST || *log2 > LMCI_SEGMENT_LOG2_MOST)
+        return lmci_damaged(message, "the segments of a tree plane have an impossible size");
+    lmci_tree_make(lengths, false, &tree);
+    const size_t segment = (size_t)1 << *log2;
+    for (size_t at = 0; at < bytes; at += segment)
+        if (!lmci_tree_decode(&tree, in, bytes - at < segment ? bytes - at : segment, scratch, own + at))
+            return lmci_damaged(message, "the nodes of a tree plane are not well formed");
+    return LMC_OK;
+}
+
+static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, unsigned depth, unsigned char *scratch,
+                                       unsigned char *own, const unsigned char **plane, const char **message);
+
+static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned depth, unsigned char *scratch,
+                                  unsigned char *own, const char **message)
+{
+    const unsigned char *flags;
+    const unsigned char *nonzero;
+    size_t flag_bytes = (bytes + 7) / 8;
+    unsigned char *room = scratch + flag_bytes + LMCI_PLANE_PAD;
+    if (depth >= LMCI_MAX_SPARSE_DEPTH)
+        return lmci_damaged(message, "sparse planes are nested too deeply");
+    enum lmc_status status = decode_at_depth(in, flag_bytes, depth + 1, room, scratch, &flags, message);
+    if (status != LMC_OK)
+        return status;
+    if (bytes % 8 && flags[flag_bytes - 1] >> (bytes % 8))
+        return lmci_damaged(message, "a sparse plane has flags past its end");
+    size_t kept = lmci_kernels()->tree_count(flags, bytes);
+    if (kept == 0)
+        return lmci_damaged(message, "a sparse plane is empty");
+    status = decode_at_depth(in, kept, LMCI_MAX_SPARSE_DEPTH, room + kept + LMCI_PLANE_PAD, room, &nonzero, message);
+    if (status != LMC_OK)
+        return status;
+    if (nonzero != room)
+        memcpy(room, nonzero, kept);
+    const struct lmci_side sides[2] = {{NULL, 0}, {room, 0}};
+    lmci_kernels()->tree_merge(flags, bytes, sides, own);
+    return LMC_OK;
+}
+
+static enum lmc_status get_bits(struct lmci_reader *in, size_t bytes, unsigned char *own, const char **message)
+{
+    const unsigned char *head = lmci_take(in, 2);
+    if (!head || head[1] == 0 || head[1] == 255 || head[0] & head[1])
+        return lmci_damaged(message, "a plane of bits is not well formed");
+    const size_t each = (size_t)__builtin_popcount(head[1]);
+    const unsigned char *packed = lmci_take(in, (bytes * each + 7) / 8);
+    if (!packed)
+        return lmci_damaged(message, "a block ends inside a plane of bits");
+    if (bytes * each % 8 && packed[bytes * each / 8] >> bytes * each % 8)
+        return lmci_damaged(message, "a plane of bits has bits past its end");
+    lmci_kernels()->bits_unpack(head[1], head[0], packed, bytes, own);
+    return LMC_OK;
+}
+
+/* Planes one behind the other, each of which is no plane of pieces. */
+static enum lmc_status get_pieces(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
+                                  const char **message)
+{
+    const unsigned char *log2 = lmci_take(in, 1);
+    if (!log2 || *log2 < LMCI_PIECE_LOG2_LEAST || *log2 > LMCI_PIECE_LOG2_MOST)
+        return lmci_damaged(message, "the pieces of a plane have an impossible size");
+    const size_t piece = (size_t)1 << *log2;
+    for (size_t at = 0; at < bytes; at += piece) {
+        const unsigned char *plane;
+        size_t some = bytes - at < piece ? bytes - at : piece;
+        enum lmc_status status = decode_at_depth(in, some, 0, scratch, own + at, &plane, message);
+        if (status != LMC_OK)
+            return status;
+        if (plane != own + at)
+            memcpy(own + at, plane, some);
+    }
+    return LMC_OK;
+}
+
+static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, unsigned depth, unsigned char *scratch,
+                                       unsigned char *own, const unsigned char **plane, const char **message)
+{
+    const unsigned char *kind = lmci_take(in, 1);
+    *plane = own;
+    if (!kind)
+        return lmci_damaged(message, "a block ends before its last plane");
+    switch (*kind) {
+    case LMCI_PLANE_RAW:
+        return get_raw(in, bytes, plane, message);
+    case LMCI_PLANE_CONSTANT:
+        return get_constant(in, bytes, own, message);
+    case LMCI_PLANE_TREE:
+        return get_tree(in, bytes, scratch, own, message);
+    case LMCI_PLANE_SPARSE:
+        return get_sparse(in, bytes, depth, scratch, own, message);
+    case LMCI_PLANE_BITS:
+        return get_bits(in, bytes, own, message);
+    default:
+        *message = "a block has a kind of plane that this version does not know";
+        return LMC_UNSUPPORTED;
+    }
+}
+
+/* A plane that may be one of pieces. */
+static enum lmc_status decode_pieces(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
+                                     const unsigned char **plane, const char **message)
+{
+    if (lmci_left(in) == 0 || *in->at != LMCI_PLANE_PIECES)
+        return decode_at_depth(in, bytes, 0, scratch, own, plane, message);
+    *plane = own;
+    (void)lmci_take(in, 1);
+    return get_pieces(in, bytes, scratch, own, message);
+}
+
+/* What stands before the lists of a plane of contexts. */
+static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct context *context, size_t *distance,
+                                   size_t amounts[LMCI_CONTEXT_CLASSES], const char **message)
+{
+    size_t all = 0;
+    const unsigned char *head = lmci_take(in, 3);
+    if (!head || head[2] == 0 || head[2] > LMCI_CONTEXT_CLASSES || lmci_load16(head) < LMCI_CONTEXT_DISTANCE)
+        return lmci_damaged(message, "a plane of contexts is not well formed");
+    *distance = lmci_load16(head);
+    *context = (struct context){.count = head[2]};
+    const unsigned char *first = lmci_take(in, context->count - 1);
+    const unsigned char *said = lmci_take(in, 3 * context->count);
+    if (!first || !said)
+        return lmci_damaged(message, "a block ends inside a plane of contexts");
+    memcpy(context->first + 1, first, context->count - 1);
+    for (unsigned c = 0; c < context->count; c++) {
+        amounts[c] = said[3 * c] | (size_t)said[3 * c + 1] << 8 | (size_t)said[3 * c + 2] << 16;
+        if ((c > 0 && context->first[c] <= context->first[c - 1]) || amounts[c] > bytes - all)
+            return lmci_damaged(message, "a plane of contexts is not well formed");
+        all += amounts[c];
+    }
+    return all == bytes ? LMC_OK : lmci_damaged(message, "a plane of contexts is not well formed");
+}
+
+/* Lists one behind the other, so that a list is followed by room for all bytes; then these in their places. */
+static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
+                                 const char **message)
+{
+    struct context context;
+    size_t distance;
+    size_t amounts[LMCI_CONTEXT_CLASSES];
+    uint8_t classes[256];
+    const unsigned char *lists[LMCI_CONTEXT_CLASSES];
+    unsigned char *at = scratch;
+    enum lmc_status status = get_context(in, bytes, &context, &distance, amounts, message);
+    for (unsigned c = 0; status == LMC_OK && c < context.count; at += amounts[c++]) {
+        const unsigned char *plane = at;
+        lists[c] = at;
+        if (amounts[c])
+            status = decode_pieces(in, amounts[c], scratch + 2 * (bytes + LMCI_PLANE_PAD), at, &plane, message);
+        if (status == LMC_OK && plane != at)
+            memcpy(at, plane, amounts[c]);
+    }
+    if (status != LMC_OK)
+        return status;
+    memset(at, 0, bytes + LMCI_PLANE_PAD); /* no list reaches so far unless the plane is damaged */
+    map_classes(&context, classes);
+    lmci_kernels()->context_join(classes, context.count, bytes, distance, lists, own);
+    at = scratch;
+    for (unsigned c = 0; c < context.count; c++)
+        if (lists[c] != (at += amounts[c]))
+            return lmci_damaged(message, "the lists of a plane of contexts do not come out even");
+    return LMC_OK;
+}
+
+enum lmc_status lmci_plane_decode(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
+                                  const unsigned char **plane, const char **message)
+{
+    if (lmci_left(in) == 0 || *in->at != LMCI_PLANE_CONTEXT)
+        return decode_pieces(in, bytes, scratch, own, plane, message);
+    *plane = own;
+    (void)lmci_take(in, 1);
+    return get_lists(in, bytes, scratch, own, message);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* scheme.h - how the blocks of a tensor are coded. */
+#ifndef LMC_SCHEME_H
+#define LMC_SCHEME_H
+
+#include "kernels/class_lists.h"
+#include "kernels/transform.h"
+
+#include <stdbool.h>
+
+/* The first byte of a coded block (FORMAT.md, 5.1). */
+enum lmci_method {
+    LMCI_METHOD_RAW = 0,
+    LMCI_METHOD_PLANES = 1,
+    LMCI_METHOD_CLASSES = 2,
+    LMCI_METHOD_VALUES = 3,
+    LMCI_METHOD_KEYED = 4,
+    LMCI_METHOD_COPIES = 5
+};
+
+/* How the blocks of a tensor are coded: by classes, and where that fails, or else, by a transform and planes. */
+struct lmci_scheme {
+    enum lmci_method method;
+    enum lmci_transform transform;
+    unsigned noise; /* so many planes, from the lowest on, are stored raw when they look like it in a block, too */
+    struct lmci_classes classes;
+    bool copies;  /* lines seem to repeat: it is worth looking for them in each block */
+    unsigned low; /* of a method of keys: how many planes are below the differences */
+};
+
+static inline bool lmci_scheme_needs_base(const struct lmci_scheme *scheme)
+{
+    return scheme->method == LMCI_METHOD_CLASSES || scheme->method == LMCI_METHOD_KEYED ||
+           lmci_transform_needs_base(scheme->transform);
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* shifts.c - chooses the shift of each class from the lengths of its differences. */
+#include "block/shifts.h"
+
+#include "block/huffman.h"
+
+#define OUTLIER_MARK 6u  /* bits that the mark of an outlier takes */
+#define FEW_OUTLIERS 64u /* at most one word in so many is an outlier */
+
+/* Bits of a class with a shift: the entropy of the symbols' lengths, the bits below their first, and those shifted. */
+static uint64_t shifted_bits(const struct lmci_bit_lengths *class, unsigned word, unsigned shift)
+{
+    uint32_t lengths[LMCI_BIT_LENGTHS] = {0};
+    uint64_t bits = 0;
+    for (unsigned k = 0; k < LMCI_BIT_LENGTHS; k++) {
+        unsigned length = k > shift ? k - shift : 0;
+        lengths[length] += class->words_of[k];
+        unsigned below = (length ? length - 1 : 0) + (k > 0 || shift > 0);
+        bool outlier = length > 7 && shift < 8 * word - 8;
+        bits +=
+            (uint64_t) class->words_of[k] * (outlier ? 8 * word + OUTLIER_MARK - LMCI_OUTLIER_SAVES : below + shift);
+    }
+    return bits + lmci_entropy_bits(lengths, LMCI_BIT_LENGTHS, class->words);
+}
+
+uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word)
+{
+    uint64_t least = UINT64_MAX;
+    uint8_t shift = 0;
+    for (unsigned s = 0; s <= 8 * word - 8; s += 4) {
+        uint64_t bits = shifted_bits(class, word, s);
+        if (bits < least) {
+            least = bits;
+            shift = (uint8_t)s;
+        }
+    }
+    return shift;
+}
+
+/* Whether a shift that is smaller by 4 leaves few outliers. */
+static bool few_outliers(const struct lmci_bit_lengths *class, unsigned shift)
+{
+    uint32_t outliers = 0;
+    for (unsigned k = shift + 4; k < LMCI_BIT_LENGTHS; k++)
+        outliers += class->words_of[k];
+    return shift >= 4 && outliers <= class->words / FEW_OUTLIERS;
+}
+
+/* Words of the sample, in chunks of 64: this share of a block, between the least and the most. */
+#define BLOCK_ONE_IN 16
+#define BLOCK_LEAST  ((size_t)1024)
+#define BLOCK_MOST   ((size_t)2048)
+
+static void count_block(unsigned word, const unsigned char *data, const unsigned char *base, size_t words,
+                        const struct lmci_classes *classes, struct lmci_bit_lengths *lengths)
+{
+    uint8_t class_of[256] = {0};
+    const size_t some = words / BLOCK_ONE_IN < BLOCK_LEAST  ? BLOCK_LEAST
+                        : words / BLOCK_ONE_IN > BLOCK_MOST ? BLOCK_MOST
+                                                            : words / BLOCK_ONE_IN;
+    const size_t stride = words > some ? words / (some / 64) : 64;
+    memset(lengths, 0, classes->count * sizeof *lengths);
+    for (unsigned c = 1; c < classes->count; c++)
+        memset(class_of + classes->first[c], (int)c, 256u - classes->first[c]);
+    for (size_t at = 0; at < words; at += stride) {
+        const size_t end = words - at < 64 ? words : at + 64;
+        for (size_t i = at; i < end; i++) {
+            const uint32_t b = lmci_word_at(word, base, i);
+            struct lmci_bit_lengths *class = &lengths[class_of[lmci_class_key(word, b)]];
+            class->words_of[lmci_bit_length(lmci_difference_at(word, data, i, b))]++;
+            class->words++;
+        }
+    }
+}
+
+void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
+                      struct lmci_classes *classes)
+{
+    struct lmci_bit_lengths lengths[LMCI_MAX_CLASSES];
+    count_block(word, data, base, bytes / word, classes, lengths);
+    for (unsigned c = 0; c < classes->count; c++) {
+        if (lengths[c].words < BLOCK_MOST / 64)
+            continue;
+        classes->shift[c] = lmci_choose_shift(&lengths[c], word);
+        for (unsigned finer = 4; finer <= classes->finer[c] && few_outliers(&lengths[c], classes->shift[c]); finer += 4)
+            classes->shift[c] = (uint8_t)(classes->shift[c] - 4);
+    }
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * shifts.h - chooses the shift of each class from the lengths of its differences.
+ *
+ * The length of a difference is the number of bits of its absolute value. Scale changes from place to place in a tensor, so
+ * each block chooses its shifts again from a sample of its own.
+ */
+#ifndef LMC_SHIFTS_H
+#define LMC_SHIFTS_H
+
+#include "base/bytes.h"
+#include "kernels/class_lists.h"
+
+#define LMCI_BIT_LENGTHS   33u /* 0 to 32 */
+#define LMCI_OUTLIER_SAVES 4u  /* bits that the word of an outlier takes less than its size */
+
+/* How many differences have each length. */
+struct lmci_bit_lengths {
+    uint32_t words; /* sum of `words_of` */
+    uint32_t words_of[LMCI_BIT_LENGTHS];
+};
+
+/* Word i of words of 2 or 4 bytes. */
+static inline uint32_t lmci_word_at(unsigned word, const unsigned char *from, size_t i)
+{
+    return word == 2 ? lmci_load16(from + 2 * i) : lmci_load32(from + 4 * i);
+}
+
+/* Word i of `data` less `base`, wrapping at the size of a word. */
+static inline int32_t lmci_difference_at(unsigned word, const unsigned char *data, size_t i, uint32_t base)
+{
+    const uint32_t d = lmci_word_at(word, data, i) - base;
+    return word == 2 ? (int16_t)(uint16_t)d : (int32_t)d;
+}
+
+/* Branch-free: a branch would be mispredicted. */
+static inline unsigned lmci_bit_length(int32_t difference)
+{
+    const uint32_t sign = 0 - ((uint32_t)difference >> 31);
+    const uint32_t size = ((uint32_t)difference ^ sign) - sign;
+    return 63 - (unsigned)__builtin_clzll((uint64_t)size << 1 | 1);
+}
+
+/* The shift by which a class takes the fewest bits. */
+uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word);
+
+/* Chooses the shifts of one block from a sample of it. Keeps those of classes with few words in the sample. */
+void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
+                      struct lmci_classes *classes);
+
+#endif

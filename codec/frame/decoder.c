@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * decoder.c - the public way from a frame back to its tensor.
+ *
+ * A block's coded bytes are checked before they are decoded, and its decoded bytes after: the second check is what
+ * tells a wrong base, which no first one can.
+ */
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "block/block.h"
+#include "frame/frame.h"
+#include "kernels/checksum.h"
+
+static enum lmc_status failed(enum lmc_status status, const char **message, const char *sentence)
+{
+    *message = sentence;
+    return status;
+}
+
+static enum lmc_status check_decoded(const struct lmc_frame *frame, const struct lmc_block *block,
+                                     const struct lmc_hash *content, const char **message)
+{
+    if (content->low == block->raw_hash.low && content->high == block->raw_hash.high)
+        return LMC_OK;
+    if (frame->base_count)
+        return failed(LMC_DAMAGED, message, "a decoded block is not what was encoded: the base may be the wrong one");
+    return failed(LMC_DAMAGED, message, "a decoded block is not what was encoded");
+}
+
+/* `is_base`: for another block, whose own checks will tell what is wrong, and which comes next: it stays in cache. */
+static enum lmc_status decode(const struct lmc_frame *frame, uint64_t index, const void *coded, size_t coded_bytes,
+                              const void *const *bases, bool is_base, void *dst, size_t dst_bytes, const char **message)
+{
+    const char *unused;
+    message = message ? message : &unused;
+    if (!frame->header || index >= frame->block_count)
+        return failed(LMC_INVALID, message, "the frame has no such block");
+    if (frame->predictor)
+        return failed(LMC_UNSUPPORTED, message, "the frame is a link: it holds several tensors, and decodes as a link");
+    if (frame->base_count && (!bases || !bases[0]))
+        return failed(LMC_INVALID, message, "the frame needs a base and none was given");
+    struct lmc_block block = lmc_frame_block(frame, index, NULL);
+    struct lmci_block_shape shape = {lmci_dtype_word(frame->dtype), lmci_block_bytes(frame->raw_bytes, index),
+                                     .stream = !is_base && frame->raw_bytes >= LMCI_STREAM_LEAST};
+    if (coded_bytes != block.coded_bytes)
+        return failed(LMC_INVALID, message, "the coded bytes are not as many as the header says");
+    if (dst_bytes < shape.bytes)
+        return failed(LMC_NO_SPACE, message, "the destination is too small for the block");
+    if (!is_base && lmc_hash64(coded, coded_bytes, index) != block.coded_hash)
+        return failed(LMC_DAMAGED, message, "the checksum of a coded block does not match");
+    const unsigned char *base = frame->base_count ? bases[0] : NULL;
+    struct lmc_hash content;
+    enum lmc_status status =
+        lmci_block_decode(&shape, coded, coded_bytes, base, dst, is_base ? NULL : &content, message);
+    return status == LMC_OK && !is_base ? check_decoded(frame, &block, &content, message) : status;
+}
+
+enum lmc_status lmc_decode_block(const struct lmc_frame *frame, uint64_t index, const void *coded, size_t coded_bytes,
+                                 const void *const *bases, void *dst, size_t dst_bytes, const char **message)
+{
+    return decode(frame, index, coded, coded_bytes, bases, false, dst, dst_bytes, message);
+}
+
+enum lmc_status lmc_decode_base(const struct lmc_frame *frame, uint64_t index, const void *coded, size_t coded_bytes,
+                                const void *const *bases, void *dst, size_t dst_bytes, const char **message)
+{
+    return decode(frame, index, coded, coded_bytes, bases, true, dst, dst_bytes, message);
+}
+
+/* Hashes lie in the table between other fields, so they are fed one by one, in the order that lmc_digest takes them. */
+enum lmc_status lmc_frame_digest(const struct lmc_frame *frame, uint32_t dtype, uint32_t ndim, const uint64_t *shape,
+                                 struct lmc_hash *digest)
+{
+    struct lmc_hasher hasher;
+    if (!frame->header || frame->predictor || ndim > LMC_MAX_DIMS || (ndim && !shape))
+        return LMC_INVALID;
+    lmci_digest_begin(&hasher, dtype, ndim, shape);
+    for (uint64_t i = 0; i < frame->block_count; i++) {
+        struct lmc_block block = lmc_frame_block(frame, i, NULL);
+        lmc_hasher_update(&hasher, &block.raw_hash, sizeof block.raw_hash);
+    }
+    *digest = lmc_hasher_final(&hasher);
+    return LMC_OK;
+}
+
+static enum lmc_status decompress_block(const struct lmc_frame *frame, uint64_t index, const unsigned char *bytes,
+                                        const void *const *bases, unsigned char *dst, const char **message)
+{
+    uint64_t offset;
+    struct lmc_block block = lmc_frame_block(frame, index, &offset);
+    size_t at = (size_t)index * LMC_BLOCK_BYTES;
+    const void *base[LMC_MAX_BASES] = {NULL};
+    for (uint32_t i = 0; i < frame->base_count; i++)
+        base[i] = (const unsigned char *)bases[i] + at;
+    return lmc_decode_block(frame, index, bytes + offset, block.coded_bytes, base, dst + at,
+                            lmci_block_bytes(frame->raw_bytes, index), message);
+}
+
+enum lmc_status lmc_decompress(const void *frame, size_t frame_bytes, const void *const *bases, void *dst,
+                               size_t dst_bytes, const char **message)
+{
+    const char *unused;
+    struct lmc_frame parsed;
+    message = message ? message : &unused;
+    enum lmc_status status = lmc_frame_parse(frame, frame_bytes, &parsed, message);
+    if (status != LMC_OK)
+        return status;
+    if (frame_bytes != parsed.frame_bytes)
+        return failed(LMC_DAMAGED, message, "the frame is not as long as its header says");
+    if (parsed.predictor)
+        return failed(LMC_UNSUPPORTED, message, "the frame is a link: it holds several tensors, and decodes as a link");
+    if (dst_bytes < parsed.raw_bytes)
+        return failed(LMC_NO_SPACE, message, "the destination is too small for the tensor");
+    for (uint32_t i = 0; i < parsed.base_count; i++)
+        if (parsed.raw_bytes && (!bases || !bases[i]))
+            return failed(LMC_INVALID, message, "the frame needs a base and none was given");
+    for (uint64_t i = 0; i < parsed.block_count && status == LMC_OK; i++)
+        status = decompress_block(&parsed, i, frame, bases, dst, message);
+    return status;
+}

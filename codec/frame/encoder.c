@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * encoder.c - the public way from a tensor to a frame.
+ *
+ * An encoder is the plan and the caller's parameters, and nothing in it changes once it is made: threads encode blocks
+ * of one encoder without knowing of each other. The header is written last, when the blocks' sizes are known, into a
+ * place whose size is known first.
+ */
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "block/block.h"
+#include "block/plan.h"
+#include "frame/frame.h"
+
+struct lmc_encoder {
+    struct lmc_params params;
+    struct lmci_scheme scheme;
+    uint32_t base_count;
+    uint64_t block_count;
+    uint64_t header_bytes;
+};
+
+static enum lmc_status invalid(const char **message, const char *sentence)
+{
+    *message = sentence;
+    return LMC_INVALID;
+}
+
+static enum lmc_status check_params(const struct lmc_params *params, const char **message)
+{
+    size_t size = lmc_dtype_size(params->dtype);
+    if (!size)
+        return invalid(message, "the dtype is none that is known");
+    if (params->raw_bytes % size)
+        return invalid(message, "the size is not a multiple of the dtype's");
+    if (params->raw_bytes > LMCI_MAX_RAW_BYTES || params->raw_bytes > PTRDIFF_MAX)
+        return invalid(message, "the tensor is too large for a frame");
+    if (params->raw_bytes && !params->data)
+        return invalid(message, "there is no data");
+    if (params->level != LMC_LEVEL_DEFAULT && params->level != LMC_LEVEL_DENSE)
+        return invalid(message, "the level is none that is known");
+    if (params->flags & ~LMC_FRAME_CONTINUES)
+        return invalid(message, "a flag is none that is known");
+    return LMC_OK;
+}
+
+enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_encoder **encoder, const char **message)
+{
+    const char *unused;
+    message = message ? message : &unused;
+    *encoder = NULL;
+    enum lmc_status status = check_params(params, message);
+    if (status != LMC_OK)
+        return status;
+    struct lmc_encoder *made = lmci_allocate(sizeof *made);
+    struct lmci_scheme scheme;
+    status = made ? lmci_plan(params, &scheme) : LMC_NO_MEMORY;
+    if (status != LMC_OK) {
+        *message = "no memory to plan an encoding";
+        lmci_release(made);
+        return status;
+    }
+    uint32_t base_count = lmci_scheme_needs_base(&scheme) ? 1 : 0;
+    uint64_t block_count = lmc_block_count(params->raw_bytes);
+    *made = (struct lmc_encoder){*params, scheme, base_count, block_count, lmci_header_bytes(base_count, block_count)};
+    *encoder = made;
+    return LMC_OK;
+}
+
+void lmc_encoder_free(struct lmc_encoder *encoder)
+{
+    lmci_release(encoder);
+}
+
+uint64_t lmc_encoder_block_count(const struct lmc_encoder *encoder)
+{
+    return encoder->block_count;
+}
+
+uint32_t lmc_encoder_base_count(const struct lmc_encoder *encoder)
+{
+    return encoder->base_count;
+}
+
+enum lmc_status lmc_encode_block_of(const struct lmc_encoder *encoder, uint64_t index, const void *data,
+                                    const void *base, void *dst, size_t dst_bytes, struct lmc_block *block)
+{
+    const struct lmc_params *params = &encoder->params;
+    size_t coded_bytes;
+    if (index >= encoder->block_count || (encoder->base_count && !base))
+        return LMC_INVALID;
+    struct lmci_block_shape shape = {lmci_dtype_word(params->dtype), lmci_block_bytes(params->raw_bytes, index),
+                                     .dense = params->level == LMC_LEVEL_DENSE};
+    if (dst_bytes < lmc_block_bound(shape.bytes))
+        return LMC_NO_SPACE;
+    enum lmc_status status = lmci_block_encode(&shape, &encoder->scheme, data, encoder->base_count ? base : NULL, dst,
+                                               &coded_bytes, &block->raw_hash);
+    if (status != LMC_OK)
+        return status;
+    block->coded_bytes = (uint32_t)coded_bytes;
+    block->mode = 0;
+    block->coded_hash = lmc_hash64(dst, coded_bytes, index);
+    return LMC_OK;
+}
+
+enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t index, void *dst, size_t dst_bytes,
+                                 struct lmc_block *block)
+{
+    const struct lmc_params *params = &encoder->params;
+    if (index >= encoder->block_count)
+        return LMC_INVALID;
+    size_t offset = (size_t)index * LMC_BLOCK_BYTES;
+    const unsigned char *data = (const unsigned char *)params->data + offset;
+    const unsigned char *base = encoder->base_count ? (const unsigned char *)params->base + offset : NULL;
+    return lmc_encode_block_of(encoder, index, data, base, dst, dst_bytes, block);
+}
+
+size_t lmc_encoder_header_bytes(const struct lmc_encoder *encoder)
+{
+    return (size_t)encoder->header_bytes;
+}
+
+enum lmc_status lmc_encode_header(const struct lmc_encoder *encoder, const struct lmc_block *blocks, void *dst,
+                                  size_t dst_bytes)
+{
+    const struct lmc_params *params = &encoder->params;
+    if (dst_bytes < encoder->header_bytes)
+        return LMC_NO_SPACE;
+    for (uint64_t i = 0; i < encoder->block_count; i++)
+        if (blocks[i].mode || !blocks[i].coded_bytes ||
+            blocks[i].coded_bytes > lmc_block_bound(lmci_block_bytes(params->raw_bytes, i)))
+            return LMC_INVALID;
+    struct lmci_header header = {
+        .dtype = params->dtype,
+        .flags = params->flags,
+        .base_count = encoder->base_count,
+        .raw_bytes = params->raw_bytes,
+        .base_digest = &params->base_digest,
+        .block_count = encoder->block_count,
+        .blocks = blocks,
+    };
+    lmci_header_write(&header, dst);
+    return LMC_OK;
+}
+
+uint64_t lmc_frame_bound(uint64_t raw_bytes)
+{
+    if (raw_bytes > LMCI_MAX_RAW_BYTES)
+        return UINT64_MAX;
+    uint64_t blocks = lmc_block_count(raw_bytes);
+    return lmci_header_bytes(LMC_MAX_BASES, blocks) + raw_bytes + blocks;
+}
+
+/* All blocks behind the room for the header; frame_bytes is where the last one ends. */
+static enum lmc_status compress_blocks(const struct lmc_encoder *encoder, struct lmc_block *blocks, unsigned char *dst,
+                                       size_t dst_bytes, size_t *frame_bytes)
+{
+    size_t used = lmc_encoder_header_bytes(encoder);
+    if (dst_bytes < used)
+        return LMC_NO_SPACE;
+    for (uint64_t i = 0; i < encoder->block_count; i++) {
+        enum lmc_status status = lmc_encode_block(encoder, i, dst + used, dst_bytes - used, &blocks[i]);
+        if (status != LMC_OK)
+            return status;
+        used += blocks[i].coded_bytes;
+    }
+    *frame_bytes = used;
+    return lmc_encode_header(encoder, blocks, dst, dst_bytes);
+}
+
+enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t dst_bytes, size_t *frame_bytes,
+                             const char **message)
+{
+    const char *unused;
+    struct lmc_encoder *encoder;
+    message = message ? message : &unused;
+    enum lmc_status status = lmc_encoder_new(params, &encoder, message);
+    if (status != LMC_OK)
+        return status;
+    struct lmc_block *blocks = lmci_allocate((size_t)encoder->block_count * sizeof *blocks + 1);
+    status = blocks ? compress_blocks(encoder, blocks, dst, dst_bytes, frame_bytes) : LMC_NO_MEMORY;
+    if (status == LMC_NO_MEMORY)
+        *message = "no memory to encode a tensor";
+    if (status == LMC_NO_SPACE)
+        *message = "the destination is too small for the frame";
+    lmci_release(blocks);
+    lmc_encoder_free(encoder);
+    return status;
+}

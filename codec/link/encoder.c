@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * link_encode.c - the public way from two states to a link.
+ *
+ * A block is coded by pieces; where that is not clearly smaller than deltas are, it is coded as deltas too, and the
+ * smaller one is kept. How gradients are coded is planned from a sample that is gathered from all over the arrays.
+ */
+#include "base/bytes.h"
+#include "base/memory.h"
+#include "block/block.h"
+#include "block/plan.h"
+#include "frame/frame.h"
+#include "frame/rule.h"
+#include "kernels/kernels.h"
+#include "link/sample.h"
+
+struct lmc_link_encoder {
+    struct lmc_link_params params;
+    unsigned arrays;
+    struct lmci_link_plan plan;
+    uint64_t block_count;
+    uint64_t header_bytes;
+};
+
+static enum lmc_status failed(enum lmc_status status, const char **message, const char *sentence)
+{
+    *message = sentence;
+    return status;
+}
+
+/* ---- Planning -------------------------------------------------------------------------------------------------- */
+
+/* A plan takes several encodings of the sample, and shall not take longer than that of a small array. */
+static size_t sample_of(uint64_t raw_bytes)
+{
+    const uint64_t some = raw_bytes / 4 / 32;
+    return some < LMCI_SAMPLE_ELEMENTS / 4 ? LMCI_SAMPLE_ELEMENTS / 4
+           : some < LMCI_SAMPLE_ELEMENTS   ? (size_t)some
+                                           : LMCI_SAMPLE_ELEMENTS;
+}
+
+static enum lmc_status make_plan(struct lmc_link_encoder *encoder)
+{
+    const struct lmc_link_params *params = &encoder->params;
+    size_t bytes;
+    encoder->plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, 0};
+    if (params->raw_bytes == 0)
+        return LMC_OK;
+    struct lmci_link_sample *sample = lmci_allocate(sizeof *sample);
+    if (!sample)
+        return LMC_NO_MEMORY;
+    lmci_link_sample(encoder->arrays, params->before, params->after, params->raw_bytes, sample_of(params->raw_bytes),
+                     sample);
+    const struct lmci_float_environment saved = lmci_float_enter();
+    enum lmc_status status = lmci_link_plan(&params->rule, &sample->view, sample->elements, &encoder->plan, &bytes);
+    lmci_float_leave(&saved);
+    lmci_release(sample);
+    return status;
+}
+
+static enum lmc_status check_params(const struct lmc_link_params *params, const char **message)
+{
+    const unsigned arrays = lmc_link_arrays(params->rule.optimizer, params->rule.flags);
+    if (!arrays || !lmci_rule_is_valid(&params->rule))
+        return failed(LMC_INVALID, message, "the rule is none: it has impossible constants, or an unknown optimizer");
+    if (params->raw_bytes % 4)
+        return failed(LMC_INVALID, message, "the size is not a multiple of an f32's");
+    if (params->raw_bytes > LMCI_MAX_RAW_BYTES / LMC_MAX_BASES || params->raw_bytes > PTRDIFF_MAX)
+        return failed(LMC_INVALID, message, "the arrays are too large for a frame");
+    for (unsigned k = 0; k < arrays; k++)
+        if (params->raw_bytes && (!params->before[k] || !params->after[k]))
+            return failed(LMC_INVALID, message, "an array of the state is missing");
+    return LMC_OK;
+}
+
+enum lmc_status lmc_link_encoder_new(const struct lmc_link_params *params, struct lmc_link_encoder **encoder,
+                                     const char **message)
+{
+    const char *unused;
+    message = message ? message : &unused;
+    *encoder = NULL;
+    enum lmc_status status = check_params(params, message);
+    if (status != LMC_OK)
+        return status;
+    struct lmc_link_encoder *made = lmci_allocate(sizeof *made);
+    if (!made)
+        return failed(LMC_NO_MEMORY, message, "no memory to plan a link");
+    memset(made, 0, sizeof *made);
+    made->params = *params;
+    made->arrays = lmc_link_arrays(params->rule.optimizer, params->rule.flags);
+    made->block_count = lmc_block_count(params->raw_bytes);
+    made->header_bytes = lmci_link_header_bytes(made->arrays, made->block_count);
+    status = make_plan(made);
+    if (status != LMC_OK) {
+        lmci_release(made);
+        return failed(status, message, "no memory to plan a link");
+    }
+    *encoder = made;
+    return LMC_OK;
+}
+
+void lmc_link_encoder_free(struct lmc_link_encoder *encoder)
+{
+    lmci_release(encoder);
+}
+
+uint64_t lmc_link_encoder_block_count(const struct lmc_link_encoder *encoder)
+{
+    return encoder->block_count;
+}
+
+size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *encoder)
+{
+    return (size_t)encoder->header_bytes;
+}
+
+/* ---- Blocks ---------------------------------------------------------------------------------------------------- */
+
+/* A block, and room for its pieces, one of which may be larger than it will be allowed to be. */
+struct work {
+    const struct lmc_link_encoder *encoder;
+    struct lmci_link_view view;
+    size_t bytes; /* of each array */
+    struct lmci_state_hasher *hasher;
+    unsigned char *scratch;
+    unsigned char *piece;
+};
+
+static struct lmci_link_view view_at(const struct work *work, size_t at)
+{
+    struct lmci_link_view view = {{NULL}, {NULL}};
+    for (unsigned k = 0; k < work->encoder->arrays; k++) {
+        view.before[k] = work->view.before[k] + at;
+        view.after[k] = work->view.after[k] + at;
+    }
+    return view;
+}
+
+/* *used: the bytes written, or 0 where they are more than there is room for. */
+static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst, size_t room, size_t *used)
+{
+    const struct lmc_link_encoder *encoder = work->encoder;
+    const struct lmci_float_environment saved = lmci_float_enter();
+    enum lmc_status status = LMC_OK;
+    size_t at = 1;
+    dst[0] = LMCI_LINK_PIECES;
+    *used = 0;
+    for (size_t from = 0; status == LMC_OK && from < work->bytes; from += 4 * LMCI_PIECE_ELEMENTS) {
+        const size_t left = work->bytes - from;
+        const size_t bytes = left < 4 * LMCI_PIECE_ELEMENTS ? left : 4 * LMCI_PIECE_ELEMENTS;
+        const struct lmci_link_view view = view_at(work, from);
+        size_t written;
+        status = lmci_link_encode_piece(&encoder->params.rule, &encoder->plan, &view, bytes / 4, work->scratch,
+                                        work->piece, &written);
+        lmci_state_hash(work->hasher, encoder->arrays, work->view.after, from + bytes);
+        if (status != LMC_OK || written + 3 > room - at)
+            break;
+        for (unsigned k = 0; k < 3; k++)
+            dst[at + k] = (unsigned char)(written >> 8 * k);
+        memcpy(dst + at + 3, work->piece, written);
+        at += 3 + written;
+        *used = from + bytes == work->bytes ? at : 0;
+    }
+    lmci_float_leave(&saved);
+    return status;
+}
+
+/* Always fits the bound of a block. */
+static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst, size_t *used)
+{
+    const struct lmci_block_shape shape = {.word = 4, .bytes = work->bytes};
+    enum lmc_status status = LMC_OK;
+    size_t at = 1;
+    dst[0] = LMCI_LINK_DELTAS;
+    for (unsigned k = 0; status == LMC_OK && k < work->encoder->arrays; k++) {
+        const struct lmc_params params = {
+            .dtype = LMC_F32, .raw_bytes = work->bytes, .data = work->view.after[k], .base = work->view.before[k]};
+        struct lmci_scheme scheme;
+        struct lmc_hash unused;
+        size_t written = 0;
+        status = lmci_plan(&params, &scheme);
+        if (status == LMC_OK)
+            status = lmci_block_encode(&shape, &scheme, params.data, params.base, dst + at + 4, &written, &unused);
+        lmci_store32(dst + at, (uint32_t)written);
+        at += 4 + written;
+    }
+    *used = at;
+    return status;
+}
+
+#define DELTAS_FROM_BITS 30 /* an element: deltas of a state that changed hardly take less */
+#define SAME_FROM_BITS   2  /* and where much of it did not change */
+#define SAME_LEAST       8  /* one part in so many */
+
+/* Whether some words of the first array did not change though they aren't zero: a step that was none. */
+static bool is_unchanged(const struct work *work)
+{
+    size_t same = 0, seen = 0;
+    for (size_t at = 0; at + 4 <= work->bytes; at += work->bytes / 64 / 4 * 4 + 4, seen++) {
+        const uint32_t before = lmci_load32(work->view.before[0] + at);
+        same += before != 0 && before == lmci_load32(work->view.after[0] + at);
+    }
+    return same * SAME_LEAST > seen;
+}
+
+/* As pieces, as deltas, or both, of which the smaller is kept. */
+static enum lmc_status encode_smaller(const struct work *work, unsigned char *dst, size_t room, size_t *used)
+{
+    size_t as_deltas;
+    enum lmc_status status = encode_pieces(work, dst, room, used);
+    const size_t elements = work->bytes / 4;
+    const bool doubtful = *used == 0 || 8 * *used > DELTAS_FROM_BITS * elements ||
+                          (8 * *used > SAME_FROM_BITS * elements && is_unchanged(work));
+    if (status != LMC_OK || !doubtful)
+        return status;
+    unsigned char *other = lmci_allocate(lmc_link_block_bound(work->encoder->arrays, work->bytes));
+    if (!other)
+        return LMC_NO_MEMORY;
+    status = encode_deltas(work, other, &as_deltas);
+    if (status == LMC_OK && (*used == 0 || as_deltas < *used)) {
+        memcpy(dst, other, as_deltas);
+        *used = as_deltas;
+    }
+    lmci_release(other);
+    return status;
+}
+
+enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, uint64_t index, void *dst,
+                                      size_t dst_bytes, struct lmc_link_block *block)
+{
+    const struct lmc_link_params *params = &encoder->params;
+    struct lmci_state_hasher hasher;
+    struct work work = {.encoder = encoder, .hasher = &hasher};
+    size_t used;
+    if (index >= encoder->block_count)
+        return LMC_INVALID;
+    work.bytes = lmci_block_bytes(params->raw_bytes, index);
+    const size_t bound = lmc_link_block_bound(encoder->arrays, work.bytes);
+    if (dst_bytes < bound)
+        return LMC_NO_SPACE;
+    memset(block, 0, sizeof *block);
+    for (unsigned k = 0; k < encoder->arrays; k++) {
+        work.view.before[k] = (const unsigned char *)params->before[k] + index * LMC_BLOCK_BYTES;
+        work.view.after[k] = (const unsigned char *)params->after[k] + index * LMC_BLOCK_BYTES;
+    }
+    const size_t most = work.bytes / 4 < LMCI_PIECE_ELEMENTS ? work.bytes / 4 : LMCI_PIECE_ELEMENTS;
+    work.scratch = lmci_allocate(lmci_link_encoder_bytes() + lmci_link_piece_bound(encoder->arrays, most));
+    if (!work.scratch)
+        return LMC_NO_MEMORY;
+    work.piece = work.scratch + lmci_link_encoder_bytes();
+    lmci_state_hasher_init(&hasher);
+    enum lmc_status status = encode_smaller(&work, dst, bound, &used);
+    lmci_release(work.scratch);
+    if (status != LMC_OK)
+        return status;
+    lmci_state_hash(&hasher, encoder->arrays, work.view.after, work.bytes);
+    for (unsigned k = 0; k < encoder->arrays; k++)
+        block->raw_hash[k] = lmc_hasher_final(&hasher.arrays[k]);
+    block->coded_bytes = (uint32_t)used;
+    block->coded_hash = lmc_hash64(dst, used, index);
+    return LMC_OK;
+}
+
+/* ---- Frames ---------------------------------------------------------------------------------------------------- */
+
+enum lmc_status lmc_link_encode_header(const struct lmc_link_encoder *encoder, const struct lmc_link_block *blocks,
+                                       void *dst, size_t dst_bytes)
+{
+    const struct lmc_link_params *params = &encoder->params;
+    if (dst_bytes < encoder->header_bytes)
+        return LMC_NO_SPACE;
+    for (uint64_t i = 0; i < encoder->block_count; i++) {
+        const size_t bound = lmc_link_block_bound(encoder->arrays, lmci_block_bytes(params->raw_bytes, i));
+        if (!blocks[i].coded_bytes || blocks[i].coded_bytes > bound)
+            return LMC_INVALID;
+    }
+    const struct lmci_header header = {
+        .dtype = LMC_F32,
+        .base_count = encoder->arrays,
+        .raw_bytes = params->raw_bytes,
+        .base_digest = params->before_digest,
+        .block_count = encoder->block_count,
+        .rule = &params->rule,
+        .link_blocks = blocks,
+    };
+    lmci_header_write(&header, dst);
+    return LMC_OK;
+}
+
+/* All blocks behind the room for the header; frame_bytes is where the last one ends. */
+static enum lmc_status compress_blocks(const struct lmc_link_encoder *encoder, struct lmc_link_block *blocks,
+                                       unsigned char *dst, size_t dst_bytes, size_t *frame_bytes)
+{
+    size_t used = lmc_link_encoder_header_bytes(encoder);
+    if (dst_bytes < used)
+        return LMC_NO_SPACE;
+    for (uint64_t i = 0; i < encoder->block_count; i++) {
+        enum lmc_status status = lmc_link_encode_block(encoder, i, dst + used, dst_bytes - used, &blocks[i]);
+        if (status != LMC_OK)
+            return status;
+        used += blocks[i].coded_bytes;
+    }
+    *frame_bytes = used;
+    return lmc_link_encode_header(encoder, blocks, dst, dst_bytes);
+}
+
+enum lmc_status lmc_link_compress(const struct lmc_link_params *params, void *dst, size_t dst_bytes,
+                                  size_t *frame_bytes, const char **message)
+{
+    const char *unused;
+    struct lmc_link_encoder *encoder;
+    message = message ? message : &unused;
+    enum lmc_status status = lmc_link_encoder_new(params, &encoder, message);
+    if (status != LMC_OK)
+        return status;
+    struct lmc_link_block *blocks = lmci_allocate((size_t)encoder->block_count * sizeof *blocks + 1);
+    status = blocks ? compress_blocks(encoder, blocks, dst, dst_bytes, frame_bytes) : LMC_NO_MEMORY;
+    if (status == LMC_NO_MEMORY)
+        *message = "no memory to encode a link";
+    if (status == LMC_NO_SPACE)
+        *message = "the destination is too small for the link";
+    lmci_release(blocks);
+    lmc_link_encoder_free(encoder);
+    return status;
+}

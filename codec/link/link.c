@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * link.c - what an optimizer's step is made of: its rule from hyperparameters, and as a link stores it.
+ *
+ * A link stores the constants as the arithmetic takes them, in f32, not what they follow from: so that a decoder needs
+ * no powers of beta, which math libraries round differently.
+ */
+#include "link/link.h"
+
+#include "frame/frame.h"
+#include "frame/rule.h"
+
+#include <float.h>
+#include <string.h>
+
+/* ---- Hints ----------------------------------------------------------------------------------------------------- */
+
+/* Whole powers by squaring: their last bits are lost when they become f32. */
+static double power(double base, double exponent)
+{
+    double result = 1;
+    for (uint64_t n = (uint64_t)exponent; n; n >>= 1, base *= base)
+        result *= n & 1 ? base : 1;
+    return result;
+}
+
+/* A square root by Newton's steps, from above: no math library. */
+static double root_of(double x)
+{
+    double root = x < 1 ? 1 : x;
+    for (unsigned i = 0; i < 64 && root * root > x; i++)
+        root = 0.5 * (root + x / root);
+    return root;
+}
+
+static bool is_between(double x, double low, double high)
+{
+    return x >= low && x <= high; /* no NaN is */
+}
+
+static bool are_valid(const struct lmc_link_hints *hints)
+{
+    const bool common = lmc_link_arrays(hints->optimizer, hints->flags) && is_between(hints->lr, -FLT_MAX, FLT_MAX) &&
+                        is_between(hints->weight_decay, -FLT_MAX, FLT_MAX) && is_between(hints->scale, 0, FLT_MAX);
+    if (common && hints->optimizer == LMC_ADAM)
+        return is_between(hints->beta1, 0, 0.9999999) && is_between(hints->beta2, 0, 0.9999999) &&
+               is_between(hints->eps, 0, FLT_MAX) && is_between(hints->step, 1, 9007199254740992.0);
+    return common && is_between(hints->momentum, 0, FLT_MAX) && is_between(hints->dampening, -FLT_MAX, 0.9999999);
+}
+
+static void adam_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *rule)
+{
+    const double correction1 = 1 - power(hints->beta1, hints->step);
+    const double correction2 = 1 - power(hints->beta2, hints->step);
+    const bool l2 = hints->flags & LMC_LINK_L2;
+    rule->gain = (float)(1 - hints->beta1);
+    rule->beta2 = (float)hints->beta2;
+    rule->gain2 = (float)(1 - hints->beta2);
+    rule->decay = l2 ? 1 : (float)(1 - hints->lr * hints->weight_decay);
+    rule->l2 = l2 ? (float)hints->weight_decay : 0;
+    rule->rate = (float)(-hints->lr / correction1);
+    rule->root = (float)root_of(correction2);
+    rule->eps = (float)hints->eps;
+}
+
+static void sgd_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *rule)
+{
+    rule->gain = (float)(1 - hints->dampening);
+    rule->momentum = (float)hints->momentum;
+    rule->decay = 1;
+    rule->l2 = (float)hints->weight_decay;
+    rule->rate = (float)-hints->lr;
+}
+
+enum lmc_status lmc_link_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *rule)
+{
+    memset(rule, 0, sizeof *rule);
+    if (!are_valid(hints))
+        return LMC_INVALID;
+    rule->optimizer = hints->optimizer;
+    rule->flags = hints->flags;
+    rule->scale = hints->scale > 0 ? (float)hints->scale : 1;
+    if (hints->optimizer == LMC_ADAM)
+        adam_rule(hints, rule);
+    else
+        sgd_rule(hints, rule);
+    if (lmci_rule_is_valid(rule))
+        return LMC_OK;
+    memset(rule, 0, sizeof *rule);
+    return LMC_INVALID;
+}
+
+/* ---- Sizes ----------------------------------------------------------------------------------------------------- */
+
+uint64_t lmc_link_bound(uint32_t array_count, uint64_t raw_bytes)
+{
+    if (array_count > LMC_MAX_BASES || raw_bytes > LMCI_MAX_RAW_BYTES / LMC_MAX_BASES)
+        return UINT64_MAX;
+    return lmci_link_header_bytes(array_count, lmc_block_count(raw_bytes)) +
+           lmci_link_blocks_bound(array_count, raw_bytes);
+}
+
+/* ---- Floating point -------------------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+
+#include <xmmintrin.h>
+
+struct lmci_float_environment lmci_float_enter(void)
+{
+    const struct lmci_float_environment saved = {_mm_getcsr()};
+    _mm_setcsr(0x1f80);
+    return saved;
+}
+
+void lmci_float_leave(const struct lmci_float_environment *saved)
+{
+    _mm_setcsr((unsigned)saved->control);
+}
+
+#elif defined(__aarch64__)
+
+struct lmci_float_environment lmci_float_enter(void)
+{
+    struct lmci_float_environment saved;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved.control));
+    __asm__ volatile("msr fpcr, %0" : : "r"(UINT64_C(0)));
+    return saved;
+}
+
+void lmci_float_leave(const struct lmci_float_environment *saved)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"(saved->control));
+}
+
+#else
+
+#include <fenv.h>
+
+/* Standard C can tell the rounding; nothing else is known to be changed here. */
+struct lmci_float_environment lmci_float_enter(void)
+{
+    const struct lmci_float_environment saved = {(uint64_t)fegetround()};
+    fesetround(FE_TONEAREST);
+    return saved;
+}
+
+void lmci_float_leave(const struct lmci_float_environment *saved)
+{
+    fesetround((int)saved->control);
+}
+
+#endif

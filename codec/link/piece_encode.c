@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * link_piece_encode.c - codes one piece of a link, and chooses how, from a sample.
+ *
+ * Each chunk's gradients are found from the states, the step is done with them, and what it misses is kept as bytes.
+ * Where a gradient is no bf16 in a piece of such ones it is looked for among all floats, and stands as it is; where
+ * that happens often, the piece is coded in another mode.
+ */
+#include "base/memory.h"
+#include "block/block.h"
+#include "block/huffman.h"
+#include "block/plan.h"
+#include "block/plane.h"
+#include "kernels/kernels.h"
+#include "link/link.h"
+
+#define PLANE_ROOM (LMCI_PIECE_ELEMENTS + LMCI_PLANE_PAD)
+
+/* One part in so many: more gradients that are no bf16 make a piece be coded otherwise. */
+#define RAW_MOST 32
+/* Up to one part in so many, what was missed is a list. */
+#define LIST_MOST 512
+/* From one part in so many escapes on, an array may be smaller as a delta. */
+#define ESCAPES_MOST 32
+
+struct room {
+    unsigned char symbols[PLANE_ROOM], bytes[PLANE_ROOM], lengths[PLANE_ROOM];
+    unsigned char halves[PLANE_ROOM + LMCI_PIECE_ELEMENTS]; /* symbols and lengths */
+    unsigned char rests[LMC_MAX_BASES][PLANE_ROOM];
+    unsigned char packed[4 * LMCI_PIECE_ELEMENTS]; /* of 24 bits at most, and some bytes a chunk */
+    float values[LMCI_CHUNK_ELEMENTS];
+    uint32_t raw[LMCI_PIECE_ELEMENTS];
+    uint32_t bits[LMCI_CHUNK_ELEMENTS];
+    unsigned char stored[LMCI_CHUNK_ELEMENTS];
+    /* A chunk's elements that are looked at once more. */
+    uint16_t again[LMCI_CHUNK_ELEMENTS];
+    uint32_t gathered[2][LMC_MAX_BASES][LMCI_CHUNK_ELEMENTS];
+    unsigned char symbols_again[LMCI_CHUNK_ELEMENTS], lengths_again[LMCI_CHUNK_ELEMENTS];
+    unsigned char rests_again[LMC_MAX_BASES][LMCI_CHUNK_ELEMENTS];
+    float values_again[LMCI_CHUNK_ELEMENTS];
+};
+
+struct piece {
+    const struct lmc_link_rule *rule;
+    const struct lmci_link_view *view;
+    unsigned arrays;
+    size_t elements;
+    enum lmci_gradient_mode mode;
+    int kappa;
+    struct room *room;
+    unsigned char *plane_scratch;
+    size_t raw_count;
+    size_t packed_bytes;
+    size_t missed[LMC_MAX_BASES]; /* elements */
+    /* What is written. */
+    unsigned char *at, *end;
+};
+
+size_t lmci_link_encoder_bytes(void)
+{
+    return sizeof(struct room) + 64 + lmci_plane_scratch(2 * LMCI_PIECE_ELEMENTS);
+}
+
+size_t lmci_link_piece_bound(uint32_t array_count, size_t elements)
+{
+    return 64 + (1 + 2 + 4 + 4) * elements + array_count * (16 + 5 * elements);
+}
+
+/* ---- The step -------------------------------------------------------------------------------------------------- */
+
+static const lmci_f32 *floats(const unsigned char *array)
+{
+    return (const lmci_f32 *)(const void *)array;
+}
+
+static struct lmci_link_view view_at(const struct piece *piece, size_t at)
+{
+    struct lmci_link_view view = {{NULL}, {NULL}};
+    for (unsigned k = 0; k < piece->arrays; k++) {
+        view.before[k] = piece->view->before[k] + 4 * at;
+        view.after[k] = piece->view->after[k] + 4 * at;
+    }
+    return view;
+}
+
+/* Where a step with short gradients misses a moment. */
+static size_t find_missed(const struct piece *piece, size_t n, unsigned char *const *rest, uint16_t *places)
+{
+    const unsigned char *first = rest[LMCI_FIRST];
+    const unsigned char *second = piece->rule->optimizer == LMC_ADAM ? rest[LMCI_SECOND] : first;
+    size_t count = 0;
+    for (size_t at = 0; at < n; at += 8) {
+        const bool last = n - at < 8;
+        if (!last && (lmci_load64(first + at) | lmci_load64(second + at)) == 0)
+            continue;
+        for (size_t i = at; i < (last ? n : at + 8); i++)
+            if (first[i] | second[i])
+                places[count++] = (uint16_t)i;
+    }
+    return count;
+}
+
+/* Copies these elements side by side. */
+static struct lmci_link_view gather(const struct piece *piece, const struct lmci_link_view *view, size_t count)
+{
+    struct room *room = piece->room;
+    struct lmci_link_view gathered = {{NULL}, {NULL}};
+    for (unsigned k = 0; k < piece->arrays; k++) {
+        for (size_t i = 0; i < count; i++) {
+            room->gathered[0][k][i] = lmci_load32(view->before[k] + 4 * (size_t)room->again[i]);
+            room->gathered[1][k][i] = lmci_load32(view->after[k] + 4 * (size_t)room->again[i]);
+        }
+        gathered.before[k] = (const unsigned char *)room->gathered[0][k];
+        gathered.after[k] = (const unsigned char *)room->gathered[1][k];
+    }
+    return gathered;
+}
+
+/* Looks for gradients among all floats where none of bf16 leads to the moments; these stand as they are. */
+static void find_raw(struct piece *piece, const struct lmci_link_view *view, size_t n,
+                     const struct lmci_gradients *gradients, unsigned char *const *rest)
+{
+    struct room *room = piece->room;
+    unsigned char *own[LMC_MAX_BASES];
+    size_t unused[LMC_MAX_BASES] = {0};
+    const bool adam = piece->rule->optimizer == LMC_ADAM;
+    const size_t count = find_missed(piece, n, rest, room->again);
+    const struct lmci_link_view some = gather(piece, view, count);
+    const struct lmci_gradients again = {.value = room->values_again,
+                                         .symbol = room->symbols_again,
+                                         .length = room->lengths_again,
+                                         .stored = room->stored,
+                                         .bits = room->bits};
+    const struct lmci_reference reference = lmci_reference_of(piece->rule, some.before);
+    for (unsigned k = 0; k < piece->arrays; k++)
+        own[k] = room->rests_again[k];
+    lmci_link_kernels()->to_bits(piece->rule, LMCI_GRADIENT_VARIABLE, 0, count, &reference, &some, &again);
+    lmci_link_kernels()->step(piece->rule, count, room->values_again, &some, own, unused);
+    for (size_t i = 0; i < count; i++) {
+        const size_t at = room->again[i];
+        if (own[LMCI_FIRST][i] || (adam && own[LMCI_SECOND][i]))
+            continue;
+        for (unsigned k = 0; k < piece->arrays; k++) {
+            piece->missed[k] += (size_t)(own[k][i] != 0) - (size_t)(rest[k][at] != 0);
+            rest[k][at] = own[k][i];
+        }
+        gradients->symbol[at] = LMCI_SYMBOL_RAW;
+        gradients->byte[at] = 0;
+        gradients->value[at] = room->values_again[i];
+    }
+}
+
+static void keep_raw(struct piece *piece, size_t n, const struct lmci_gradients *gradients)
+{
+    const unsigned char *at = gradients->symbol, *end = at + n;
+    for (; at < end && (at = memchr(at, LMCI_SYMBOL_RAW, (size_t)(end - at))); at++)
+        memcpy(&piece->room->raw[piece->raw_count++], &gradients->value[at - gradients->symbol], 4);
+}
+
+static size_t missed_moments(const struct piece *piece)
+{
+    return piece->missed[LMCI_FIRST] + (piece->rule->optimizer == LMC_ADAM ? piece->missed[LMCI_SECOND] : 0);
+}
+
+static void run_chunk(struct piece *piece, size_t at, size_t n)
+{
+    const struct lmci_link_kernels *kernels = lmci_link_kernels();
+    struct room *room = piece->room;
+    const struct lmci_link_view view = view_at(piece, at);
+    const struct lmci_reference reference = lmci_reference_of(piece->rule, view.before);
+    const struct lmci_gradients gradients = {room->values,       room->symbols + at, room->bytes + at,
+                                             room->lengths + at, room->stored,       room->bits};
+    const size_t missed = missed_moments(piece);
+    unsigned char *rest[LMC_MAX_BASES];
+    for (unsigned k = 0; k < piece->arrays; k++)
+        rest[k] = room->rests[k] + at;
+    if (piece->mode == LMCI_GRADIENT_SHORT)
+        kernels->to_bytes(piece->rule, n, &reference, floats(view.before[LMCI_FIRST]), floats(view.after[LMCI_FIRST]),
+                          floats(view.before[lmci_weight_of(piece->rule)]), &gradients);
+    else
+        kernels->to_bits(piece->rule, piece->mode, piece->kappa, n, &reference, &view, &gradients);
+    kernels->step(piece->rule, n, gradients.value, &view, rest, piece->missed);
+    if (piece->mode == LMCI_GRADIENT_SHORT && missed_moments(piece) > missed)
+        find_raw(piece, &view, n, &gradients, rest);
+    keep_raw(piece, n, &gradients);
+    if (piece->mode != LMCI_GRADIENT_SHORT)
+        piece->packed_bytes += kernels->pack(n, &gradients, room->packed + piece->packed_bytes);
+}
+
+/* The piece in one mode; false where it doesn't fit. */
+static bool run_piece(struct piece *piece, enum lmci_gradient_mode mode)
+{
+    piece->mode = mode;
+    piece->raw_count = 0;
+    piece->packed_bytes = 0;
+    memset(piece->missed, 0, sizeof piece->missed);
+    for (size_t at = 0; at < piece->elements; at += LMCI_CHUNK_ELEMENTS) {
+        const size_t left = piece->elements - at;
+        run_chunk(piece, at, left < LMCI_CHUNK_ELEMENTS ? left : LMCI_CHUNK_ELEMENTS);
+        const size_t most = (at + LMCI_CHUNK_ELEMENTS) / RAW_MOST;
+        if (mode == LMCI_GRADIENT_SHORT &&
+            (piece->raw_count > most || piece->missed[LMCI_FIRST] > most + LMCI_CHUNK_ELEMENTS / 8))
+            return false;
+    }
+    return true;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------------------------- */
+
+static void put(struct piece *piece, const void *bytes, size_t count)
+{
+    assert(count <= (size_t)(piece->end - piece->at));
+    memcpy(piece->at, bytes, count);
+    piece->at += count;
+}
+
+static void put_number(struct piece *piece, size_t number, unsigned bytes)
+{
+    unsigned char own[4];
+    lmci_store32(own, (uint32_t)number);
+    put(piece, own, bytes);
+}
+
+/* The room always suffices for a raw plane. */
+static void put_plane(struct piece *piece, const unsigned char *plane, size_t count)
+{
+    const struct lmci_plane_coder coder = {piece->plane_scratch, false, false};
+    if (count) {
+        const size_t written = lmci_plane_encode(plane, count, &coder, piece->at, (size_t)(piece->end - piece->at));
+        assert(written);
+        piece->at += written;
+    }
+}
+
+/* Bytes of the gradients that aren't zero: mostly noise, which is copied. */
+static void put_bytes(struct piece *piece)
+{
+    struct room *room = piece->room;
+    size_t count = piece->elements;
+    if (memchr(room->symbols, LMCI_SYMBOL_ZERO, count)) {
+        count = 0;
+        for (size_t i = 0; i < piece->elements; i++) {
+            room->bytes[count] = room->bytes[i];
+            count += room->symbols[i] != LMCI_SYMBOL_ZERO;
+        }
+    }
+    put_plane(piece, room->bytes, count);
+}
+
+/* Symbols, and lengths, which depend on them: a small gradient has few bits above the least of its parts. */
+static void put_halves(struct piece *piece)
+{
+    struct room *room = piece->room;
+    const struct lmci_plane_coder coder = {piece->plane_scratch, false, false};
+    memcpy(room->halves, room->symbols, piece->elements);
+    memcpy(room->halves + piece->elements, room->lengths, piece->elements);
+    const size_t written =
+        lmci_plane_encode_halves(room->halves, piece->elements, &coder, piece->at, (size_t)(piece->end - piece->at));
+    assert(written);
+    piece->at += written;
+}
+
+static void put_words(struct piece *piece, unsigned array)
+{
+    const unsigned char *rest = piece->room->rests[array], *end = rest + piece->elements;
+    for (const unsigned char *at = rest; at < end && (at = memchr(at, LMCI_REST_ESCAPE, (size_t)(end - at))); at++)
+        put(piece, piece->view->after[array] + 4 * (at - rest), 4);
+}
+
+/* The next byte from `at` on that isn't zero, of which there is one. */
+static size_t next_missed(const unsigned char *rest, size_t at)
+{
+    while (lmci_load64(rest + at) == 0)
+        at += 8;
+    while (rest[at] == 0)
+        at++;
+    return at;
+}
+
+static void put_list(struct piece *piece, unsigned array)
+{
+    const unsigned char *rest = piece->room->rests[array];
+    const size_t count = piece->missed[array];
+    unsigned char more[LMCI_PIECE_ELEMENTS / LIST_MOST];
+    put_number(piece, count, 2);
+    for (size_t k = 0, at = 0; k < count; k++, at++) {
+        at = next_missed(rest, at);
+        put_number(piece, at, 2);
+        more[k] = rest[at];
+    }
+    put(piece, more, count);
+}
+
+/* The array as an ordinary delta, at `dst`; *bytes: what it takes, or 0 where there is no memory. */
+static enum lmc_status encode_delta(const struct piece *piece, unsigned array, unsigned char *dst, size_t *bytes)
+{
+    const struct lmc_params params = {.dtype = LMC_F32,
+                                      .raw_bytes = 4 * piece->elements,
+                                      .data = piece->view->after[array],
+                                      .base = piece->view->before[array]};
+    const struct lmci_block_shape shape = {.word = 4, .bytes = 4 * piece->elements};
+    struct lmci_scheme scheme;
+    struct lmc_hash unused;
+    enum lmc_status status = lmci_plan(&params, &scheme);
+    return status == LMC_OK ? lmci_block_encode(&shape, &scheme, params.data, params.base, dst, bytes, &unused)
+                            : status;
+}
+
+static size_t escapes_of(const struct piece *piece, unsigned array)
+{
+    size_t escapes = 0;
+    const unsigned char *at = piece->room->rests[array], *end = at + piece->elements;
+    for (; at < end && (at = memchr(at, LMCI_REST_ESCAPE, (size_t)(end - at))); at++)
+        escapes++;
+    return escapes;
+}
+
+/* A plane of what was missed or, if many words are escapes, a delta where that is smaller. */
+static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_rest_kind *kind)
+{
+    unsigned char *start = piece->at;
+    enum lmc_status status = LMC_OK;
+    size_t bytes = 0;
+    *kind = LMCI_REST_PLANE;
+    put_plane(piece, piece->room->rests[array], piece->elements);
+    put_words(piece, array);
+    if (escapes_of(piece, array) < piece->elements / ESCAPES_MOST && 2 * piece->missed[array] < piece->elements)
+        return LMC_OK;
+    unsigned char *delta = lmci_allocate(lmc_block_bound(4 * piece->elements));
+    if (!delta)
+        return LMC_NO_MEMORY;
+    status = encode_delta(piece, array, delta, &bytes);
+    if (status == LMC_OK && bytes + 3 < (size_t)(piece->at - start)) {
+        *kind = LMCI_REST_DELTA;
+        piece->at = start;
+        put_number(piece, bytes, 3);
+        put(piece, delta, bytes);
+    }
+    lmci_release(delta);
+    return status;
+}
+
+static enum lmc_status put_rest(struct piece *piece, unsigned array, enum lmci_rest_kind *kind)
+{
+    *kind = LMCI_REST_NONE;
+    if (!piece->missed[array])
+        return LMC_OK;
+    if (piece->missed[array] > piece->elements / LIST_MOST)
+        return put_much(piece, array, kind);
+    *kind = LMCI_REST_LIST;
+    put_list(piece, array);
+    put_words(piece, array);
+    return LMC_OK;
+}
+
+static enum lmc_status write_piece(struct piece *piece)
+{
+    struct room *room = piece->room;
+    unsigned char *head = piece->at;
+    enum lmc_status status = LMC_OK;
+    put_number(piece, (size_t)piece->mode, 2);
+    if (piece->mode == LMCI_GRADIENT_FULL)
+        put_number(piece, (size_t)piece->kappa & 255, 1);
+    if (piece->mode == LMCI_GRADIENT_VARIABLE)
+        put_halves(piece);
+    else
+        put_plane(piece, room->symbols, piece->elements);
+    if (piece->mode == LMCI_GRADIENT_SHORT)
+        put_bytes(piece);
+    put(piece, room->raw, 4 * piece->raw_count);
+    for (unsigned k = 0; status == LMC_OK && k < piece->arrays; k++) {
+        enum lmci_rest_kind kind;
+        status = put_rest(piece, k, &kind);
+        head[1] |= (unsigned char)(kind << 2 * k);
+    }
+    put(piece, room->packed, piece->packed_bytes);
+    return status;
+}
+
+static struct piece piece_of(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
+                             unsigned char *scratch, unsigned char *dst)
+{
+    struct room *room = (struct room *)(void *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+    const unsigned arrays = lmc_link_arrays(rule->optimizer, rule->flags);
+    return (struct piece){
+        .rule = rule,
+        .view = view,
+        .arrays = arrays,
+        .elements = elements,
+        .room = room,
+        .plane_scratch = (unsigned char *)room + sizeof *room,
+        .at = dst,
+        .end = dst + lmci_link_piece_bound(arrays, elements),
+    };
+}
+
+enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const struct lmci_link_plan *plan,
+                                       const struct lmci_link_view *view, size_t elements, unsigned char *scratch,
+                                       unsigned char *dst, size_t *coded_bytes)
+{
+    struct piece piece = piece_of(rule, view, elements, scratch, dst);
+    piece.kappa = plan->kappa;
+    if (!run_piece(&piece, plan->mode))
+        (void)run_piece(&piece, plan->other);
+    enum lmc_status status = write_piece(&piece);
+    *coded_bytes = (size_t)(piece.at - dst);
+    return status;
+}
+
+/* ---- Planning -------------------------------------------------------------------------------------------------- */
+
+/* What the piece takes in some mode; SIZE_MAX where it doesn't fit. *raw_count: gradients that stand as they are. */
+static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, int kappa, size_t *raw_count,
+                      enum lmc_status *status)
+{
+    struct piece piece = *from;
+    piece.kappa = kappa;
+    if (*status != LMC_OK || !run_piece(&piece, mode))
+        return SIZE_MAX;
+    *raw_count = piece.raw_count;
+    *status = write_piece(&piece);
+    return (size_t)(piece.at - from->at);
+}
+
+static const int kappas[] = {0, 1, 2, 3, 4, -24};
+
+enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
+                               struct lmci_link_plan *plan, size_t *bytes)
+{
+    const unsigned arrays = lmc_link_arrays(rule->optimizer, rule->flags);
+    unsigned char *memory = lmci_allocate(lmci_link_encoder_bytes() + lmci_link_piece_bound(arrays, elements));
+    enum lmc_status status = LMC_OK;
+    if (!memory)
+        return LMC_NO_MEMORY;
+    const struct piece piece = piece_of(rule, view, elements, memory, memory + lmci_link_encoder_bytes());
+    size_t raw_count = 0;
+    const size_t with_short = size_in(&piece, LMCI_GRADIENT_SHORT, 0, &raw_count, &status);
+    /* What bf16 explains without exception, nothing longer is tried on. */
+    const bool is_short = with_short < 2 * elements && raw_count == 0;
+    *bytes = is_short ? with_short : size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
+    *plan = (struct lmci_link_plan){is_short ? LMCI_GRADIENT_SHORT : LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};
+    for (size_t i = 0; !is_short && i < sizeof kappas / sizeof *kappas; i++) {
+        const size_t full = size_in(&piece, LMCI_GRADIENT_FULL, kappas[i], &raw_count, &status);
+        if (full >= *bytes && i > 0 && plan->mode == LMCI_GRADIENT_FULL && kappas[i] > plan->kappa)
+            break;
+        if (full < *bytes) {
+            *bytes = full;
+            *plan = (struct lmci_link_plan){LMCI_GRADIENT_FULL, LMCI_GRADIENT_FULL, kappas[i]};
+        }
+    }
+    if (with_short < *bytes) {
+        *bytes = with_short;
+        plan->mode = LMCI_GRADIENT_SHORT;
+    }
+    lmci_release(memory);
+    return status;
+}

@@ -1,4 +1,0 @@
-/* SPDX-License-Identifier: BSD-3-Clause */
-/* link_kernels_portable.c - the arithmetic of links, in portable C. */
-#define LMCI_LINK_TABLE lmci_link_kernels_portable
-#include "link_impl.h"
