@@ -44,38 +44,54 @@ enum lmc_status {
     LMC_NO_MEMORY
 };
 
-/* Element types. The values are part of the format and never change. */
-enum lmc_dtype {
-    LMC_BOOL = 1,
-    LMC_U8 = 2,
-    LMC_U16 = 3,
-    LMC_U32 = 4,
-    LMC_U64 = 5,
-    LMC_I8 = 6,
-    LMC_I16 = 7,
-    LMC_I32 = 8,
-    LMC_I64 = 9,
-    LMC_F16 = 10,
-    LMC_BF16 = 11,
-    LMC_F32 = 12,
-    LMC_F64 = 13,
-    LMC_C32 = 14, /* complex of two f16 */
-    LMC_C64 = 15,
-    LMC_C128 = 16,
-    LMC_F8_E4M3FN = 17,
-    LMC_F8_E4M3FNUZ = 18,
-    LMC_F8_E5M2 = 19,
-    LMC_F8_E5M2FNUZ = 20,
-    LMC_F8_E8M0FNU = 21,
-    LMC_F4_E2M1FN_X2 = 22 /* two elements in a byte; shapes count bytes */
-};
-#define LMC_DTYPE_END 23
+/* Kinds of numbers. */
+enum lmc_kind { LMC_KIND_BOOL = 1, LMC_KIND_UNSIGNED, LMC_KIND_SIGNED, LMC_KIND_FLOAT, LMC_KIND_COMPLEX };
+
+/*
+ * The element types, one line each: X(constant, value, name, kind, numbers, bits, exponent bits).
+ *
+ * Values are part of the format: they never change, and a new dtype takes the next one. `numbers` is how many numbers an
+ * element holds: 2 if it is complex, or if two share a byte (shapes then count bytes). `bits` and `exponent bits` are
+ * those of one number. The codec derives everything it knows of a dtype from its line.
+ */
+#define LMC_DTYPES(X)                                              \
+    X(LMC_BOOL, 1, "bool", LMC_KIND_BOOL, 1, 8, 0)                 \
+    X(LMC_U8, 2, "u8", LMC_KIND_UNSIGNED, 1, 8, 0)                 \
+    X(LMC_U16, 3, "u16", LMC_KIND_UNSIGNED, 1, 16, 0)              \
+    X(LMC_U32, 4, "u32", LMC_KIND_UNSIGNED, 1, 32, 0)              \
+    X(LMC_U64, 5, "u64", LMC_KIND_UNSIGNED, 1, 64, 0)              \
+    X(LMC_I8, 6, "i8", LMC_KIND_SIGNED, 1, 8, 0)                   \
+    X(LMC_I16, 7, "i16", LMC_KIND_SIGNED, 1, 16, 0)                \
+    X(LMC_I32, 8, "i32", LMC_KIND_SIGNED, 1, 32, 0)                \
+    X(LMC_I64, 9, "i64", LMC_KIND_SIGNED, 1, 64, 0)                \
+    X(LMC_F16, 10, "f16", LMC_KIND_FLOAT, 1, 16, 5)                \
+    X(LMC_BF16, 11, "bf16", LMC_KIND_FLOAT, 1, 16, 8)              \
+    X(LMC_F32, 12, "f32", LMC_KIND_FLOAT, 1, 32, 8)                \
+    X(LMC_F64, 13, "f64", LMC_KIND_FLOAT, 1, 64, 11)               \
+    X(LMC_C32, 14, "c32", LMC_KIND_COMPLEX, 2, 16, 5)              \
+    X(LMC_C64, 15, "c64", LMC_KIND_COMPLEX, 2, 32, 8)              \
+    X(LMC_C128, 16, "c128", LMC_KIND_COMPLEX, 2, 64, 11)           \
+    X(LMC_F8_E4M3FN, 17, "f8_e4m3fn", LMC_KIND_FLOAT, 1, 8, 4)     \
+    X(LMC_F8_E4M3FNUZ, 18, "f8_e4m3fnuz", LMC_KIND_FLOAT, 1, 8, 4) \
+    X(LMC_F8_E5M2, 19, "f8_e5m2", LMC_KIND_FLOAT, 1, 8, 5)         \
+    X(LMC_F8_E5M2FNUZ, 20, "f8_e5m2fnuz", LMC_KIND_FLOAT, 1, 8, 5) \
+    X(LMC_F8_E8M0FNU, 21, "f8_e8m0fnu", LMC_KIND_FLOAT, 1, 8, 8)   \
+    X(LMC_F4_E2M1FN_X2, 22, "f4_e2m1fn_x2", LMC_KIND_FLOAT, 2, 4, 2)
+
+#define LMC_DTYPE_VALUE_(constant, value, ...) constant = value,
+#define LMC_DTYPE_COUNT_(...)                  +1
+enum lmc_dtype { LMC_DTYPES(LMC_DTYPE_VALUE_) };
+enum { LMC_DTYPE_END = 1 LMC_DTYPES(LMC_DTYPE_COUNT_) }; /* the last value and 1 */
 
 /* Bytes of one element; 0 for a value that is no dtype. */
 LMC_API size_t lmc_dtype_size(uint32_t dtype);
+/* Numbers in one element, 1 or 2; 0 for a value that is no dtype. */
+LMC_API unsigned lmc_dtype_numbers(uint32_t dtype);
+/* An enum lmc_kind; 0 for a value that is no dtype. */
+LMC_API unsigned lmc_dtype_kind(uint32_t dtype);
 /* "f32", "bf16", "f8_e4m3fn", ...; NULL for a value that is no dtype. */
 LMC_API const char *lmc_dtype_name(uint32_t dtype);
-/* The dtype of a name as lmc_dtype_name gives it; 0 when there is none. */
+/* The dtype with a name that lmc_dtype_name returns; 0 if there is none. */
 LMC_API uint32_t lmc_dtype_from_name(const char *name);
 
 /* ---- Checksums ------------------------------------------------------------------------------------------------ */

@@ -24,6 +24,28 @@ static void test_dtypes(void **unused)
     assert_int_equal(lmc_dtype_from_name(NULL), 0);
     assert_string_equal(lmc_dtype_name(LMC_BF16), "bf16");
     assert_int_equal(lmc_dtype_size(LMC_C128), 16);
+    assert_int_equal(lmc_dtype_size(LMC_F4_E2M1FN_X2), 1);
+    assert_int_equal(lmc_dtype_numbers(LMC_F4_E2M1FN_X2), 2);
+    assert_int_equal(lmc_dtype_numbers(LMC_F32), 1);
+    assert_int_equal(lmc_dtype_numbers(0), 0);
+    assert_int_equal(lmc_dtype_kind(LMC_C32), LMC_KIND_COMPLEX);
+    assert_int_equal(lmc_dtype_kind(LMC_DTYPE_END), 0);
+}
+
+/* FORMAT.md lists every dtype of LMC_DTYPES with its size. */
+static void test_format_lists_dtypes(void **unused)
+{
+    (void)unused;
+    static char text[1 << 16];
+    char row[64];
+    FILE *file = fopen(LMC_TEST_DATA "/../../../codec/FORMAT.md", "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    for (uint32_t dtype = 1; dtype < LMC_DTYPE_END; dtype++) {
+        snprintf(row, sizeof row, "| %u | %s | %zu | ", dtype, lmc_dtype_name(dtype), lmc_dtype_size(dtype));
+        assert_non_null(strstr(text, row));
+    }
 }
 
 /* ---- Checksums ------------------------------------------------------------------------------------------------- */
@@ -471,6 +493,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_format_lists_dtypes),
         cmocka_unit_test(test_hash_values),
         cmocka_unit_test(test_hasher_in_pieces),
         cmocka_unit_test(test_digest),

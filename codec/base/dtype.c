@@ -1,69 +1,66 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * dtype.c - the element types: sizes, names, and the words that their bytes are grouped by.
+ * dtype.c - element types, derived from LMC_DTYPES in lmc.h.
  *
- * A complex number is two floats, so its bytes are grouped by the float. `is_float` marks the types whose sign bit
- * sits above an exponent that shares bytes with it, which is what rotation by one bit is good for (transform.h).
+ * A word is one number, so a complex element is two words. Numbers smaller than a byte share a word.
  */
 #include "base/dtype.h"
 
 #include "lmc.h"
 
+#include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
 struct dtype {
     const char *name;
-    unsigned char size;
-    unsigned char word;
-    unsigned char is_float;
+    unsigned char kind, numbers, bits, exponent_bits;
 };
 
-static const struct dtype dtypes[LMC_DTYPE_END] = {
-    [LMC_BOOL] = {"bool", 1, 1, 0},
-    [LMC_U8] = {"u8", 1, 1, 0},
-    [LMC_U16] = {"u16", 2, 2, 0},
-    [LMC_U32] = {"u32", 4, 4, 0},
-    [LMC_U64] = {"u64", 8, 8, 0},
-    [LMC_I8] = {"i8", 1, 1, 0},
-    [LMC_I16] = {"i16", 2, 2, 0},
-    [LMC_I32] = {"i32", 4, 4, 0},
-    [LMC_I64] = {"i64", 8, 8, 0},
-    [LMC_F16] = {"f16", 2, 2, 1},
-    [LMC_BF16] = {"bf16", 2, 2, 1},
-    [LMC_F32] = {"f32", 4, 4, 1},
-    [LMC_F64] = {"f64", 8, 8, 1},
-    [LMC_C32] = {"c32", 4, 2, 1},
-    [LMC_C64] = {"c64", 8, 4, 1},
-    [LMC_C128] = {"c128", 16, 8, 1},
-    [LMC_F8_E4M3FN] = {"f8_e4m3fn", 1, 1, 0},
-    [LMC_F8_E4M3FNUZ] = {"f8_e4m3fnuz", 1, 1, 0},
-    [LMC_F8_E5M2] = {"f8_e5m2", 1, 1, 0},
-    [LMC_F8_E5M2FNUZ] = {"f8_e5m2fnuz", 1, 1, 0},
-    [LMC_F8_E8M0FNU] = {"f8_e8m0fnu", 1, 1, 0},
-    [LMC_F4_E2M1FN_X2] = {"f4_e2m1fn_x2", 1, 1, 0},
-};
+#define ROW(constant, value, name, kind, numbers, bits, exponent_bits) \
+    [constant] = {name, kind, numbers, bits, exponent_bits},
+static const struct dtype dtypes[LMC_DTYPE_END] = {LMC_DTYPES(ROW)};
+
+#define CHECK(constant, value, name, kind, numbers, bits, exponent_bits)                     \
+    static_assert((value) < LMC_DTYPE_END, "values have no gaps");                           \
+    static_assert((numbers) * (bits) % 8 == 0 && (bits) <= 64 && ((bits) & ((bits)-1)) == 0, \
+                  "bytes split into words");                                                 \
+    static_assert(((kind) >= LMC_KIND_FLOAT) == ((exponent_bits) > 0), "floats have exponents");
+LMC_DTYPES(CHECK)
 
 static const struct dtype *find(uint32_t dtype)
 {
-    return dtype < LMC_DTYPE_END && dtypes[dtype].name ? &dtypes[dtype] : NULL;
+    return dtype < LMC_DTYPE_END && dtypes[dtype].name != NULL ? &dtypes[dtype] : NULL;
 }
 
 size_t lmc_dtype_size(uint32_t dtype)
 {
     const struct dtype *found = find(dtype);
-    return found ? found->size : 0;
+    return found == NULL ? 0 : (size_t)found->numbers * found->bits / 8;
+}
+
+unsigned lmc_dtype_numbers(uint32_t dtype)
+{
+    const struct dtype *found = find(dtype);
+    return found == NULL ? 0 : found->numbers;
+}
+
+unsigned lmc_dtype_kind(uint32_t dtype)
+{
+    const struct dtype *found = find(dtype);
+    return found == NULL ? 0 : found->kind;
 }
 
 const char *lmc_dtype_name(uint32_t dtype)
 {
     const struct dtype *found = find(dtype);
-    return found ? found->name : NULL;
+    return found == NULL ? NULL : found->name;
 }
 
 uint32_t lmc_dtype_from_name(const char *name)
 {
-    for (uint32_t dtype = 1; name && dtype < LMC_DTYPE_END; dtype++)
-        if (dtypes[dtype].name && strcmp(dtypes[dtype].name, name) == 0)
+    for (uint32_t dtype = 1; name != NULL && dtype < LMC_DTYPE_END; dtype++)
+        if (dtypes[dtype].name != NULL && strcmp(dtypes[dtype].name, name) == 0)
             return dtype;
     return 0;
 }
@@ -71,16 +68,17 @@ uint32_t lmc_dtype_from_name(const char *name)
 unsigned lmci_dtype_word(uint32_t dtype)
 {
     const struct dtype *found = find(dtype);
-    return found ? found->word : 0;
+    return found == NULL ? 0 : (found->bits + 7u) / 8;
 }
 
 bool lmci_dtype_is_float(uint32_t dtype)
 {
     const struct dtype *found = find(dtype);
-    return found && found->is_float;
+    return found != NULL && found->exponent_bits > 0 && found->bits >= 16;
 }
 
 bool lmci_dtype_has_exponent(uint32_t dtype)
 {
-    return lmci_dtype_is_float(dtype) || (dtype >= LMC_F8_E4M3FN && dtype <= LMC_F8_E5M2FNUZ);
+    const struct dtype *found = find(dtype);
+    return found != NULL && found->exponent_bits > 0 && found->exponent_bits < found->bits && found->bits >= 8;
 }

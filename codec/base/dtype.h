@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* dtype.h - what the coder asks of an element type beyond the public functions. */
+/* dtype.h - properties of element types that only the codec uses. */
 #ifndef LMC_DTYPE_H
 #define LMC_DTYPE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes of the word that elements are transformed and split by: 1, 2, 4 or 8; 0 for no dtype. */
+/* Bytes of the word that elements are transformed and split by: 1, 2, 4 or 8; 0 for a value that is no dtype. */
 unsigned lmci_dtype_word(uint32_t dtype);
-/* Whether the words are floats of 16 bits or more. */
+/* Whether words are floats of at least 16 bits: their sign is above an exponent that shares its byte. */
 bool lmci_dtype_is_float(uint32_t dtype);
-/* Whether the words are floats, of 8 bits too, whose differences depend on their exponents. */
+/* Whether words are floats of at least 8 bits that have a mantissa: their differences depend on their exponents. */
 bool lmci_dtype_has_exponent(uint32_t dtype);
 
 #endif
