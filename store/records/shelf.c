@@ -15,6 +15,7 @@
 #include "pages/tree.h"
 #include "records/content.h"
 #include "records/manifest.h"
+#include "records/origin.h"
 
 struct shelf_record {
     struct lmcs_shelf_df df;
@@ -195,7 +196,7 @@ enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shel
     for (uint8_t i = 0; status == LMCS_OK && i < LMCS_SHELF_TREES; i++)
         status = lmcs_tree_clear(txn, (uint8_t)(LMCS_TREE_NUMBERS + i), &shelf->df.trees[i], error);
     if (status == LMCS_OK)
-        status = lmcs_origin_forget(txn, shelf, error);
+        status = lmcs_origin_forget(txn, shelf->df.id, shelf->name, error);
     if (status == LMCS_OK)
         status = lmcs_tree_delete(txn, LMCS_TREE_SHELF_NAMES, &txn->root.trees[LMCS_TREE_SHELF_NAMES],
                                   (struct lmcs_key_df){hash_of(shelf->name), shelf->df.id}, NULL, error);

@@ -36,20 +36,6 @@ enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_
 /* Seals its trees and stores the record: the last thing that a transaction does with a shelf. */
 enum lmcs_status lmcs_shelf_save(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
-/* Where a shelf was forked from. *found false: it was not. */
-struct lmcs_origin {
-    struct lmcs_origin_df df;
-    char name[LMCS_MAX_NAME + 1];
-};
-enum lmcs_status lmcs_origin_get(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
-                                 struct lmcs_error *error);
-/* The same, under the name that its shelf has now. */
-enum lmcs_status lmcs_origin_named(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
-                                   struct lmcs_error *error);
-enum lmcs_status lmcs_origin_put(struct lmcs_txn *txn, uint64_t shelf, const struct lmcs_origin *origin,
-                                 struct lmcs_error *error);
-/* The shelf goes: those that were forked from it remember its name only, and what it was forked from is forgotten. */
-enum lmcs_status lmcs_origin_forget(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, struct lmcs_error *error);
 /* Ids of shelves from `first` on. */
 enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *ids, size_t capacity, size_t *count,
                                 struct lmcs_error *error);

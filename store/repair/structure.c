@@ -25,6 +25,7 @@
 #include "pages/space.h"
 #include "pages/tree.h"
 #include "records/content.h"
+#include "records/origin.h"
 #include "records/safety.h"
 #include "records/shelf.h"
 

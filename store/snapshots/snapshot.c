@@ -16,6 +16,7 @@
 #include "capture/capture.h"
 #include "compact/compact.h"
 #include "pages/tree.h"
+#include "records/origin.h"
 #include "records/relations.h"
 
 static enum lmcs_status fail_removed(const struct lmcs_snapshot *snapshot, struct lmcs_error *error)

@@ -21,6 +21,7 @@
 #include "pages/tree.h"
 #include "payload/layout.h"
 #include "records/manifest.h"
+#include "records/origin.h"
 #include "records/safety.h"
 #include "snapshots/snapshot.h"
 #include "transfer/write.h"
@@ -596,6 +597,21 @@ static bool is_lost(const struct lmcs_dump *dump, const char *shelf, uint64_t nu
     return false;
 }
 
+/* The origin under the current name of its shelf. */
+static enum lmcs_status origin_named(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_shelf from;
+    bool is_there = false;
+    enum lmcs_status status = lmcs_origin_get(txn, shelf, origin, found, error);
+    if (status != LMCS_OK || !*found || origin->df.shelf == 0)
+        return status;
+    status = lmcs_shelf_load_if(txn, origin->df.shelf, &from, &is_there, error);
+    if (status == LMCS_OK && is_there)
+        memcpy(origin->name, from.name, sizeof origin->name);
+    return status;
+}
+
 static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct plans *plans, const struct lmcs_shelf *from,
                                    struct lmcs_error *error)
 {
@@ -608,7 +624,7 @@ static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct plans *plans, 
     if (status == LMCS_OK)
         note_begun(plans, plan);
     if (status == LMCS_OK)
-        status = lmcs_origin_named(&dump->txn, shelf.df.id, &plan->origin, &plan->was_forked, error);
+        status = origin_named(&dump->txn, shelf.df.id, &plan->origin, &plan->was_forked, error);
     for (uint64_t number = 0; status == LMCS_OK;) {
         struct lmcs_record record;
         bool found = false;

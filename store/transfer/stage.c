@@ -25,6 +25,7 @@
 #include "payload/read.h"
 #include "records/manifest.h"
 #include "records/meta.h"
+#include "records/origin.h"
 #include "shelves/drop.h"
 #include "snapshots/snapshot.h"
 #include "transfer/bases.h"
