@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "media/layout.h"
+#define SMALLEST_PAGE 4096u /* of a processor: a piece of mapped bytes that fails as one */
 
 struct guard {
     sigjmp_buf back;
@@ -34,7 +34,7 @@ static struct sigaction previous;
 /* The kernel tells of the page, and for failed memory how large the piece is that failed. */
 static bool expects(const struct guard *guard, const siginfo_t *info)
 {
-    uintptr_t piece = LMCS_PAGE_BYTES, at = (uintptr_t)info->si_addr;
+    uintptr_t piece = SMALLEST_PAGE, at = (uintptr_t)info->si_addr;
     if ((info->si_code == BUS_MCEERR_AR || info->si_code == BUS_MCEERR_AO) && info->si_addr_lsb > 12 &&
         info->si_addr_lsb < 48)
         piece = (uintptr_t)1 << info->si_addr_lsb;
@@ -158,7 +158,7 @@ static void touch_and_store(void *context)
 {
     const struct copy *c = context;
     const uintptr_t end = (uintptr_t)c->to + c->bytes;
-    for (uintptr_t at = (uintptr_t)c->to; at < end; at = (at | (LMCS_PAGE_BYTES - 1)) + 1)
+    for (uintptr_t at = (uintptr_t)c->to; at < end; at = (at | (SMALLEST_PAGE - 1)) + 1)
         (void)*(const volatile char *)at;
     if (c->from != NULL)
         memcpy(c->to, c->from, c->bytes);

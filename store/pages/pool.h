@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/workers.h"
 #include "media/heap.h"
@@ -97,7 +98,5 @@ enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error 
 
 /* One more open of a pool that is open, to be ended by lmcs_pool_close. */
 void lmcs_pool_keep(struct lmcs_pool *pool);
-
-uint64_t lmcs_now_ns(void);
 
 #endif

@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/guard.h"
@@ -36,23 +35,6 @@
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lmcs_pool *registry;
 static pthread_once_t watching = PTHREAD_ONCE_INIT;
-
-uint64_t lmcs_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, struct lmcs_error *error)
-{
-    if (pool->pid != getpid())
-        return lmcs_fail(error, LMCS_INVALID, 0, "%s: the pool belongs to the parent process %d: open it anew here",
-                         pool->path, (int)pool->pid);
-    if (to_write && pool->heap == NULL)
-        return lmcs_fail(error, LMCS_READ_ONLY, 0, "%s: the pool is open for reading only", pool->path);
-    return LMCS_OK;
-}
 
 void lmcs_open_options_init(struct lmcs_open_options *options)
 {
