@@ -1319,6 +1319,8 @@ enum lmcs_status lmcs_compactor_new(struct lmcs_pool *pool, struct lmcs_error *e
     pthread_mutex_init(&compactor->lock, NULL);
     pthread_cond_init(&compactor->wake, NULL);
     pool->compactor = compactor;
+    pool->wake = lmcs_compactor_notify;
+    pool->make_room = lmcs_compact_for_space;
     return (pool->flags & LMCS_NO_BACKGROUND) != 0 ? LMCS_OK : lmcs_compactor_start(pool, error);
 }
 

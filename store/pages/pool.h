@@ -49,7 +49,7 @@ struct lmcs_free_page {
 
 struct lmcs_pool {
     struct lmcs_pool *next; /* in the registry of this process */
-    unsigned opens;
+    atomic_uint opens; /* it becomes 0, and a pool that is found in the registry is kept, under the registry's lock */
     pid_t pid;
     dev_t device;
     ino_t inode;
@@ -89,6 +89,11 @@ struct lmcs_pool {
     struct lmcs_compactor *compactor;
     atomic_uint copying; /* captures that copy at this moment: the compactor holds still */
     uint64_t part_bytes; /* the largest part of a payload; less than libpmemobj's 16 GiB */
+
+    /* Set by later rooms. */
+    enum lmcs_status (*last_close)(struct lmcs_pool *pool, struct lmcs_error *error);
+    void (*wake)(struct lmcs_pool *pool);                        /* these two: NULL without a compactor */
+    bool (*make_room)(struct lmcs_pool *pool, const char *held); /* see lmcs_pool_make_room */
 };
 
 /* Fails in a forked child, whose pool is its parent's. */
@@ -96,7 +101,15 @@ enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, st
 /* Whether a writer that opened the file now would be let in; LMCS_OK also while somebody else writes. */
 enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error *error);
 
-/* One more open of a pool that is open, to be ended by lmcs_pool_close. */
+/* Adds an open to a pool that is open. lmcs_pool_close ends it. */
 void lmcs_pool_keep(struct lmcs_pool *pool);
+
+/* Wakes the background thread, if there is one: there may be work, since a snapshot was committed or removed. */
+void lmcs_pool_wake(struct lmcs_pool *pool);
+/*
+ * Compacts harder, prunes by the policies and gives all unused space back, for a caller that found none and has the
+ * shelf `held` (NULL: none). True when it may now find some.
+ */
+bool lmcs_pool_make_room(struct lmcs_pool *pool, const char *held);
 
 #endif

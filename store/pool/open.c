@@ -43,6 +43,8 @@ void lmcs_open_options_init(struct lmcs_open_options *options)
 
 /* ---- Making and ending the struct ---- */
 
+static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *error);
+
 static void free_pool(struct lmcs_pool *pool)
 {
     if (pool == NULL)
@@ -111,7 +113,8 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
         lmcs_fail_memory(error);
         return NULL;
     }
-    pool->opens = 1;
+    atomic_init(&pool->opens, 1);
+    pool->last_close = last_close;
     pool->pid = getpid();
     pool->flags = options->flags;
     pool->thread_count = choose_threads(options->threads);
@@ -390,7 +393,7 @@ static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, co
     if (found != NULL && mode == LMCS_OPEN_CREATE)
         status = lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", path);
     else if (found != NULL)
-        found->opens++;
+        lmcs_pool_keep(found);
     if (found != NULL && status == LMCS_OK)
         *pool = found;
     if (found == NULL) {
@@ -470,13 +473,6 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
 
 /* ---- Closing ---- */
 
-void lmcs_pool_keep(struct lmcs_pool *pool)
-{
-    pthread_mutex_lock(&registry_lock);
-    pool->opens++;
-    pthread_mutex_unlock(&registry_lock);
-}
-
 /* Waits for asynchronous captures, and collects the failure of one that nobody was told of. */
 static enum lmcs_status settle_captures(struct lmcs_pool *pool, struct lmcs_error *error)
 {
@@ -496,29 +492,19 @@ static enum lmcs_status settle_captures(struct lmcs_pool *pool, struct lmcs_erro
     return status;
 }
 
-enum lmcs_status lmcs_pool_close(struct lmcs_pool *pool, struct lmcs_error *error)
+/* Of a pool with one open. This open counts until captures are settled: another thread may open the pool meanwhile. */
+static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *error)
 {
-    if (pool == NULL || pool->pid != getpid())
-        return LMCS_OK; /* a child's copy: its locks may be held for ever, its threads are not here */
-    pthread_mutex_lock(&registry_lock);
-    bool last = pool->opens == 1;
-    pool->opens -= !last;
-    pthread_mutex_unlock(&registry_lock);
-    if (!last)
-        return LMCS_OK;
-    /* This open counts until captures are settled: another thread may open the pool again meanwhile. */
     enum lmcs_status status = pool->heap != NULL ? settle_captures(pool, error) : LMCS_OK;
     pthread_mutex_lock(&registry_lock);
-    if (--pool->opens > 0) {
-        pthread_mutex_unlock(&registry_lock);
-        return status;
+    if (atomic_fetch_sub(&pool->opens, 1) == 1) {
+        for (struct lmcs_pool **at = &registry; *at != NULL; at = &(*at)->next)
+            if (*at == pool) {
+                *at = pool->next;
+                break;
+            }
+        free_pool(pool);
     }
-    for (struct lmcs_pool **at = &registry; *at != NULL; at = &(*at)->next)
-        if (*at == pool) {
-            *at = pool->next;
-            break;
-        }
-    free_pool(pool);
     pthread_mutex_unlock(&registry_lock);
     return status;
 }

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* base/names.c - which names and shapes a tensor may have. */
+#include "base/names.h"
+
+#include <string.h>
+
+#include "lmc.h"
+
+/* Length of the valid UTF-8 sequence at s that is no control character; 0: there is none. */
+static size_t sound_character(const unsigned char *s)
+{
+    if (s[0] < 0x80)
+        return s[0] >= 0x20 && s[0] != 0x7f;
+    size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4)
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    bool surrogate = s[0] == 0xed && s[1] >= 0xa0;
+    bool too_large = s[0] == 0xf4 && s[1] >= 0x90;
+    bool control = s[0] == 0xc2 && s[1] < 0xa0;
+    return overlong || surrogate || too_large || control ? 0 : n;
+}
+
+bool lmcs_name_is_sound(const char *name)
+{
+    size_t length = name == NULL ? 0 : strnlen(name, LMCS_MAX_NAME + 1);
+    if (length == 0 || length > LMCS_MAX_NAME)
+        return false;
+    for (size_t i = 0, n; i < length; i += n)
+        if ((n = sound_character((const unsigned char *)name + i)) == 0)
+            return false;
+    return true;
+}
+
+bool lmcs_shape_bytes(uint32_t dtype, uint32_t ndim, const uint64_t *shape, uint64_t *bytes)
+{
+    uint64_t n = lmc_dtype_size(dtype);
+    if (n == 0 || ndim > LMCS_MAX_DIMS)
+        return false;
+    bool empty = false;
+    for (uint32_t i = 0; i < ndim; i++)
+        empty |= shape[i] == 0;
+    for (uint32_t i = 0; i < ndim && !empty; i++)
+        if (__builtin_mul_overflow(n, shape[i], &n) || n > (uint64_t)1 << 60)
+            return false;
+    *bytes = empty ? 0 : n;
+    return true;
+}
+
+enum lmcs_status lmcs_tensor_check(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error)
+{
+    if (!lmcs_name_is_sound(tensor->name))
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "tensor name \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters",
+                         tensor->name == NULL ? "" : tensor->name, LMCS_MAX_NAME);
+    if (tensor->kind > LMCS_ATTACHMENT)
+        return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\": there is no kind %u", tensor->name, tensor->kind);
+    if (lmc_dtype_size(tensor->dtype) == 0)
+        return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\": there is no dtype %u", tensor->name, tensor->dtype);
+    if (tensor->ndim > LMCS_MAX_DIMS || (tensor->ndim > 0 && tensor->shape == NULL))
+        return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\": at most %d dimensions are possible", tensor->name,
+                         LMCS_MAX_DIMS);
+    if (!lmcs_shape_bytes(tensor->dtype, tensor->ndim, tensor->shape, raw_bytes))
+        return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\": its shape is impossibly large", tensor->name);
+    if ((tensor->global_shape == NULL) != (tensor->offsets == NULL))
+        return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\": a part needs its global shape and its offsets",
+                         tensor->name);
+    for (uint32_t i = 0; tensor->global_shape != NULL && i < tensor->ndim; i++)
+        if (tensor->offsets[i] > tensor->global_shape[i] ||
+            tensor->shape[i] > tensor->global_shape[i] - tensor->offsets[i])
+            return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\": the part does not lie inside its global shape",
+                             tensor->name);
+    return LMCS_OK;
+}
+
+/*
+ * A tensor with a dimension of 0 has no bytes, whatever the others are; but whoever makes one multiplies them. Where it
+ * is put this is refused; where it is there already, it is read as what it is.
+ */
+static bool has_possible_strides(const struct lmcs_tensor *tensor)
+{
+    uint64_t n = lmc_dtype_size(tensor->dtype);
+    for (uint32_t i = 0; i < tensor->ndim; i++)
+        if (tensor->shape[i] != 0 && (__builtin_mul_overflow(n, tensor->shape[i], &n) || n > (uint64_t)1 << 60))
+            return false;
+    return true;
+}
+
+enum lmcs_status lmcs_tensor_check_put(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_tensor_check(tensor, raw_bytes, error);
+    if (status == LMCS_OK && !has_possible_strides(tensor))
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "tensor \"%s\": it is empty, but its other dimensions are impossibly large", tensor->name);
+    return status;
+}
