@@ -13,12 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
+
 /* ---- Noting ---- */
 
 static enum lmcs_status note_since(void *context, const struct lmcs_archive_since_df *df, struct lmcs_error *error)
 {
     struct lmcs_index *index = context;
-    if (!lmcs_archive_grow(&index->since, &index->since_capacity, index->since_count, sizeof *index->since))
+    if (!lmcs_grow(&index->since, &index->since_capacity, index->since_count, sizeof *index->since))
         return lmcs_fail_memory(error);
     index->since[index->since_count++] = (struct lmc_hash){df->hash_low, df->hash_high};
     return LMCS_OK;
@@ -27,7 +29,7 @@ static enum lmcs_status note_since(void *context, const struct lmcs_archive_sinc
 static enum lmcs_status note_shelf(void *context, struct lmcs_error *error)
 {
     struct lmcs_index *index = context;
-    if (!lmcs_archive_grow(&index->shelves, &index->shelf_capacity, index->shelf_count, sizeof *index->shelves))
+    if (!lmcs_grow(&index->shelves, &index->shelf_capacity, index->shelf_count, sizeof *index->shelves))
         return lmcs_fail_memory(error);
     struct lmcs_index_shelf *shelf = &index->shelves[index->shelf_count];
     *shelf = (struct lmcs_index_shelf){.name = strdup(index->reader->shelf), .df = index->reader->shelf_df};
@@ -53,8 +55,7 @@ static enum lmcs_status note_snapshot(void *context, struct lmcs_error *error)
     struct lmcs_index *index = context;
     const struct lmcs_archive_reader *reader = index->reader;
     struct lmcs_index_shelf *shelf = &index->shelves[index->shelf_count - 1];
-    if (!lmcs_archive_grow(&shelf->snapshots, &shelf->snapshot_capacity, shelf->snapshot_count,
-                           sizeof *shelf->snapshots))
+    if (!lmcs_grow(&shelf->snapshots, &shelf->snapshot_capacity, shelf->snapshot_count, sizeof *shelf->snapshots))
         return lmcs_fail_memory(error);
     struct lmcs_index_snapshot snapshot = {
         .df = reader->snapshot, .entries = reader->present, .tensors = reader->tensors, .raw_bytes = reader->raw_bytes};
@@ -72,7 +73,7 @@ static enum lmcs_status note_tag(void *context, uint64_t number, const char *tex
 {
     struct lmcs_index *index = context;
     struct lmcs_index_shelf *shelf = &index->shelves[index->shelf_count - 1];
-    if (!lmcs_archive_grow(&shelf->tags, &shelf->tag_capacity, shelf->tag_count, sizeof *shelf->tags))
+    if (!lmcs_grow(&shelf->tags, &shelf->tag_capacity, shelf->tag_count, sizeof *shelf->tags))
         return lmcs_fail_memory(error);
     char *copy = strdup(text);
     if (copy == NULL)

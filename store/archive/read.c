@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "payload/layout.h"
 #include "records/content.h"
 #include "records/meta.h"
@@ -30,21 +31,6 @@
 
 #define CALL(reader, error, what, ...) \
     ((reader)->visitor->what == NULL ? LMCS_OK : (reader)->visitor->what((reader)->context, __VA_ARGS__ error))
-
-bool lmcs_archive_grow(void *array, size_t *capacity, size_t count, size_t item_bytes)
-{
-    void *old;
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity == 0 ? 32 : *capacity * 2;
-    memcpy(&old, array, sizeof old);
-    void *grown = realloc(old, wanted * item_bytes);
-    if (grown == NULL)
-        return false;
-    memcpy(array, &grown, sizeof grown);
-    *capacity = wanted;
-    return true;
-}
 
 /* What our own checks call a wrong argument is, in an archive, damage. */
 static enum lmcs_status as_damage(struct lmcs_archive_reader *reader, enum lmcs_status status,
@@ -235,8 +221,8 @@ static enum lmcs_status read_identity(struct lmcs_archive_reader *reader, struct
     struct lmcs_archive_identity *identity;
     if (reader->identity_count >= MOST_IDENTITIES)
         return UNSUPPORTED(reader, error, "it has too many names of tensors");
-    if (!make_name_room(reader) || !lmcs_archive_grow(&reader->identities, &reader->identity_capacity,
-                                                      reader->identity_count, sizeof(struct lmcs_archive_identity *)))
+    if (!make_name_room(reader) || !lmcs_grow(&reader->identities, &reader->identity_capacity, reader->identity_count,
+                                              sizeof(struct lmcs_archive_identity *)))
         return lmcs_fail_memory(error);
     enum lmcs_status status = parse_identity(reader, &identity, error);
     if (status == LMCS_OK)
@@ -389,7 +375,7 @@ static enum lmcs_status add_content(struct lmcs_archive_reader *reader, const st
 {
     if (reader->content_count >= MOST_CONTENTS)
         return UNSUPPORTED(reader, error, "it has too many contents");
-    if (!lmcs_archive_grow(&reader->contents, &reader->content_capacity, reader->content_count, sizeof *content))
+    if (!lmcs_grow(&reader->contents, &reader->content_capacity, reader->content_count, sizeof *content))
         return lmcs_fail_memory(error);
     reader->contents[reader->content_count++] = *content;
     return CALL(reader, error, content, );
@@ -513,7 +499,7 @@ static enum lmcs_status read_snapshot(struct lmcs_archive_reader *reader, struct
         status = check_meta(reader, meta, error);
     if (status != LMCS_OK)
         return status;
-    if (!lmcs_archive_grow(&reader->numbers, &reader->number_capacity, reader->number_count, sizeof df.number))
+    if (!lmcs_grow(&reader->numbers, &reader->number_capacity, reader->number_count, sizeof df.number))
         return lmcs_fail_memory(error);
     reader->numbers[reader->number_count++] = df.number;
     reader->snapshot = df;
@@ -581,7 +567,7 @@ static enum lmcs_status take_entry(struct lmcs_archive_reader *reader, const str
         return FAIL(reader, error, "a snapshot is impossibly large");
     if (reader->present > MOST_ENTRIES)
         return UNSUPPORTED(reader, error, "a snapshot has too many tensors");
-    if (!lmcs_archive_grow(&reader->entries, &reader->entry_capacity, reader->entry_count, sizeof *entry))
+    if (!lmcs_grow(&reader->entries, &reader->entry_capacity, reader->entry_count, sizeof *entry))
         return lmcs_fail_memory(error);
     reader->entries[reader->entry_count++] = *entry;
     return LMCS_OK;

@@ -129,8 +129,6 @@ const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_ar
                                                             const struct lmcs_archive_content *link);
 /* Whether two tensors can have one content. */
 bool lmcs_archive_same_form(const struct lmcs_tensor *a, const struct lmcs_tensor *b);
-/* Makes room for one more item; false without memory. */
-bool lmcs_archive_grow(void *array, size_t *capacity, size_t count, size_t item_bytes);
 
 #define LMCS_ARCHIVE_DAMAGED(reader, error, ...) lmcs_archive_fail(&(reader)->source, LMCS_DAMAGED, error, __VA_ARGS__)
 #define LMCS_ARCHIVE_UNSUPPORTED(reader, error, ...) \

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "live/live.h"
 #include "pages/space.h"
 
@@ -259,13 +260,8 @@ static enum lmcs_status find_entries(struct lmcs_pool *pool, uint64_t sequence, 
         free(data);
         if (status != LMCS_OK || !whole)
             return status;
-        if (*count == capacity) {
-            capacity = capacity == 0 ? 64 : capacity * 2;
-            uint64_t *grown = realloc(*places, capacity * sizeof *grown);
-            if (grown == NULL)
-                return lmcs_fail_memory(error);
-            *places = grown;
-        }
+        if (!lmcs_grow(places, &capacity, *count, sizeof **places))
+            return lmcs_fail_memory(error);
         (*places)[(*count)++] = at;
         at += up(sizeof df + df.bytes);
     }

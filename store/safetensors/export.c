@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
+
 #define SMALL_BYTES ((uint64_t)1 << 20)
 
 struct item {
@@ -112,15 +114,7 @@ static struct item *item_new(const struct lmcs_entry *entry, size_t prefix_bytes
 
 static bool append(struct exporter *exporter, struct item *item)
 {
-    if (item && exporter->count == exporter->capacity) {
-        size_t capacity = exporter->capacity ? exporter->capacity * 2 : 64;
-        struct item **items = realloc(exporter->items, capacity * sizeof(void *));
-        if (items) {
-            exporter->items = items;
-            exporter->capacity = capacity;
-        }
-    }
-    if (!item || exporter->count == exporter->capacity) {
+    if (item == NULL || !lmcs_grow(&exporter->items, &exporter->capacity, exporter->count, sizeof(void *))) {
         free(item);
         exporter->status = lmcs_fail_memory(exporter->error);
         return false;

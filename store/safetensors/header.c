@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/grow.h"
 #include "records/content.h"
 
 #define MAX_KEY_BYTES    ((size_t)8192)
@@ -292,14 +293,8 @@ static enum lmcs_status check_possible(struct parse *parse, const struct lmcs_st
 static enum lmcs_status append(struct parse *parse, struct lmcs_st_tensor *tensor)
 {
     struct lmcs_st_header *header = parse->header;
-    if (header->count == header->capacity) {
-        size_t capacity = header->capacity ? header->capacity * 2 : 64;
-        struct lmcs_st_tensor **tensors = realloc(header->tensors, capacity * sizeof(void *));
-        if (!tensors)
-            return lmcs_fail_memory(parse->error);
-        header->tensors = tensors;
-        header->capacity = capacity;
-    }
+    if (!lmcs_grow(&header->tensors, &header->capacity, header->count, sizeof(void *)))
+        return lmcs_fail_memory(parse->error);
     header->tensors[header->count++] = tensor;
     return LMCS_OK;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "payload/layout.h"
 #include "payload/read.h"
 
@@ -128,7 +129,7 @@ static enum lmcs_status add_copy(struct lmcs_stage *stage, size_t index, struct 
 {
     const struct lmcs_archive_content *from = &stage->reader->contents[index];
     const struct lmcs_archive_identity *identity = stage->reader->identities[from->identity];
-    if (!lmcs_archive_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
+    if (!lmcs_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
         return lmcs_fail_memory(error);
     struct lmcs_stage_pending *pending = &stage->pending[stage->pending_count];
     *pending = (struct lmcs_stage_pending){.index = index, .is_copy = true};

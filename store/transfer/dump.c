@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/grow.h"
 #include "pages/tree.h"
 #include "payload/layout.h"
 #include "records/manifest.h"
@@ -145,7 +146,7 @@ static enum lmcs_status name_of(struct lmcs_dump *dump, struct order *order, uin
     enum lmcs_status status = lmcs_identity_get(&dump->txn, id, &identity, error);
     if (status != LMCS_OK)
         return status;
-    if (!lmcs_archive_grow(&order->names, &order->name_capacity, order->name_count, sizeof *order->names))
+    if (!lmcs_grow(&order->names, &order->name_capacity, order->name_count, sizeof *order->names))
         return lmcs_fail_memory(error);
     size_t bytes = strlen(identity.name) + 2;
     char *copy = malloc(bytes);
@@ -170,7 +171,7 @@ static enum lmcs_status add_sorted(void *context, uint64_t identity, const struc
     struct order *order = sorting->order;
     struct sorted_entry made = {identity, entry->content, NULL};
     (void)stop;
-    if (!lmcs_archive_grow(&order->now, &order->capacity, order->count, sizeof *order->now))
+    if (!lmcs_grow(&order->now, &order->capacity, order->count, sizeof *order->now))
         return lmcs_fail_memory(error);
     enum lmcs_status status = name_of(sorting->dump, order, identity, &made.name, error);
     if (status == LMCS_OK)
@@ -350,15 +351,9 @@ struct tags {
 static bool add_tag(void *context, const char *text)
 {
     struct tags *tags = context;
-    if (tags->count == tags->capacity) {
-        size_t wanted = tags->capacity == 0 ? 16 : tags->capacity * 2;
-        struct tag *grown = realloc(tags->items, wanted * sizeof *grown);
-        tags->failed = grown == NULL;
-        if (grown == NULL)
-            return false;
-        tags->items = grown;
-        tags->capacity = wanted;
-    }
+    tags->failed = !lmcs_grow(&tags->items, &tags->capacity, tags->count, sizeof *tags->items);
+    if (tags->failed)
+        return false;
     char *copy = strdup(text);
     tags->failed = copy == NULL;
     if (copy != NULL)
@@ -562,8 +557,8 @@ static enum lmcs_status plan_snapshot(struct plans *plans, struct shelf_plan *pl
                                       struct lmcs_error *error)
 {
     bool older = is_older(plans, plan->name, df);
-    bool fits = older ? lmcs_archive_grow(&plan->older, &plan->older_capacity, plan->older_count, sizeof *plan->older)
-                      : lmcs_archive_grow(&plan->numbers, &plan->capacity, plan->count, sizeof *plan->numbers);
+    bool fits = older ? lmcs_grow(&plan->older, &plan->older_capacity, plan->older_count, sizeof *plan->older)
+                      : lmcs_grow(&plan->numbers, &plan->capacity, plan->count, sizeof *plan->numbers);
     if (!fits)
         return lmcs_fail_memory(error);
     if (older)
@@ -616,7 +611,7 @@ static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct plans *plans, 
                                    struct lmcs_error *error)
 {
     struct lmcs_shelf shelf = *from;
-    if (!lmcs_archive_grow(&plans->items, &plans->capacity, plans->count, sizeof *plans->items))
+    if (!lmcs_grow(&plans->items, &plans->capacity, plans->count, sizeof *plans->items))
         return lmcs_fail_memory(error);
     struct shelf_plan *plan = &plans->items[plans->count++];
     *plan = (struct shelf_plan){.df = shelf.df, .name = strdup(shelf.name)};
@@ -738,7 +733,7 @@ static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_cont
         if (status != LMCS_OK)
             return status;
         struct lmcs_outside cost = {.base_bytes = outside_bytes(dump, &chain)};
-        if (!lmcs_archive_grow(&dump->costs, &dump->cost_capacity, dump->cost_count, sizeof cost))
+        if (!lmcs_grow(&dump->costs, &dump->cost_capacity, dump->cost_count, sizeof cost))
             return lmcs_fail_memory(error);
         dump->costs[dump->cost_count++] = cost;
         index = dump->cost_count;
@@ -751,7 +746,7 @@ static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_cont
 
 static enum lmcs_status add_known(struct lmcs_dump *dump, const struct lmcs_known *known, struct lmcs_error *error)
 {
-    if (!lmcs_archive_grow(&dump->known, &dump->known_capacity, dump->known_count, sizeof *known))
+    if (!lmcs_grow(&dump->known, &dump->known_capacity, dump->known_count, sizeof *known))
         return lmcs_fail_memory(error);
     dump->known[dump->known_count++] = *known;
     return LMCS_OK;

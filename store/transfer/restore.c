@@ -20,6 +20,7 @@
 
 #include "archive/index.h"
 #include "archive/pieces.h"
+#include "base/grow.h"
 #include "pages/pool.h"
 #include "records/meta.h"
 #include "records/relations.h"
@@ -215,7 +216,7 @@ static enum lmcs_status add_pending(struct restore *restore, size_t index, struc
                                  .raw_bytes = restore->reader->identities[content->identity]->raw_bytes,
                                  .payload = content->payload,
                                  .flags = content->flags};
-    if (!lmcs_archive_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
+    if (!lmcs_grow(&stage->pending, &stage->pending_capacity, stage->pending_count, sizeof *stage->pending))
         return lmcs_fail_memory(error);
     status = lmcs_stage_room(stage, &pending.content, content->stored_bytes, error);
     if (status != LMCS_OK)
@@ -305,7 +306,7 @@ static enum lmcs_status want_content(struct restore *restore, uint32_t id, struc
         status = find_content(restore, id - 1, &found, error);
     if (status != LMCS_OK || found)
         return status;
-    if (!lmcs_archive_grow(&restore->wanted, &restore->wanted_capacity, restore->wanted_count, sizeof id))
+    if (!lmcs_grow(&restore->wanted, &restore->wanted_capacity, restore->wanted_count, sizeof id))
         return lmcs_fail_memory(error);
     restore->wanted[restore->wanted_count++] = id;
     return LMCS_OK;
@@ -348,7 +349,7 @@ static enum lmcs_status take_data(void *context, const void *bytes, size_t count
 static enum lmcs_status enter_listed(struct restore *restore, size_t index, struct lmcs_error *error)
 {
     struct lmcs_archive_identity *identity = restore->reader->identities[index];
-    if (!lmcs_archive_grow(&restore->listed, &restore->listed_capacity, restore->listed_count, sizeof index))
+    if (!lmcs_grow(&restore->listed, &restore->listed_capacity, restore->listed_count, sizeof index))
         return lmcs_fail_memory(error);
     identity->listed = restore->reader->list;
     identity->place = restore->listed_count;
@@ -398,7 +399,7 @@ static enum lmcs_status add_entry(struct restore *restore, uint64_t identity, ui
                                   struct lmcs_error *error)
 {
     struct lmcs_stage *stage = &restore->stage;
-    if (!lmcs_archive_grow(&stage->entries, &stage->entry_capacity, stage->entry_count, sizeof *stage->entries))
+    if (!lmcs_grow(&stage->entries, &stage->entry_capacity, stage->entry_count, sizeof *stage->entries))
         return lmcs_fail_memory(error);
     stage->entries[stage->entry_count++] = (struct lmcs_archive_entry_df){identity, content};
     return restore->selects ? fetch_content(restore, content, error) : LMCS_OK;

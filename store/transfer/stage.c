@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "compact/compact.h"
 #include "live/live.h"
 #include "pages/tree.h"
@@ -94,7 +95,7 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
 
 static enum lmcs_status add_unrun(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
 {
-    if (!lmcs_archive_grow(&stage->unrun, &stage->unrun_capacity, stage->unrun_count, sizeof *stage->unrun))
+    if (!lmcs_grow(&stage->unrun, &stage->unrun_capacity, stage->unrun_count, sizeof *stage->unrun))
         return lmcs_fail_memory(error);
     stage->unrun[stage->unrun_count++] = id;
     return LMCS_OK;
@@ -161,7 +162,7 @@ static bool is_taken(const struct lmcs_stage *stage, const char *name)
 enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, const char *from, uint64_t next_number,
                                   uint32_t keep_raw, struct lmcs_error *error)
 {
-    if (!lmcs_archive_grow(&stage->shelves, &stage->shelf_capacity, stage->shelf_count, sizeof *stage->shelves))
+    if (!lmcs_grow(&stage->shelves, &stage->shelf_capacity, stage->shelf_count, sizeof *stage->shelves))
         return lmcs_fail_memory(error);
     struct lmcs_stage_shelf *shelf = &stage->shelves[stage->shelf_count];
     *shelf = (struct lmcs_stage_shelf){
@@ -181,7 +182,7 @@ enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, co
 enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const char *text, struct lmcs_error *error)
 {
     struct lmcs_stage_shelf *shelf = current(stage);
-    if (!lmcs_archive_grow(&shelf->tags, &shelf->tag_capacity, shelf->tag_count, sizeof *shelf->tags))
+    if (!lmcs_grow(&shelf->tags, &shelf->tag_capacity, shelf->tag_count, sizeof *shelf->tags))
         return lmcs_fail_memory(error);
     char *copy = strdup(text);
     if (copy == NULL)
@@ -505,7 +506,7 @@ static enum lmcs_status note_if_there(struct lmcs_stage *stage, struct lmcs_erro
     lmcs_txn_end(&txn);
     if (status != LMCS_OK || !same)
         return status;
-    if (!lmcs_archive_grow(&shelf->skipped, &shelf->skipped_capacity, shelf->skipped_count, sizeof *shelf->skipped))
+    if (!lmcs_grow(&shelf->skipped, &shelf->skipped_capacity, shelf->skipped_count, sizeof *shelf->skipped))
         return lmcs_fail_memory(error);
     shelf->skipped[shelf->skipped_count++] = stage->record.df.number;
     stage->skipped++;
@@ -722,7 +723,7 @@ static int by_id(const void *a, const void *b)
 
 static enum lmcs_status add_verified(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
 {
-    if (!lmcs_archive_grow(&stage->verified, &stage->verified_capacity, stage->verified_count, sizeof id))
+    if (!lmcs_grow(&stage->verified, &stage->verified_capacity, stage->verified_count, sizeof id))
         return lmcs_fail_memory(error);
     stage->verified[stage->verified_count++] = id;
     return LMCS_OK;
@@ -833,7 +834,7 @@ static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_curs
         }
         memcpy(&df, value, bytes < sizeof df ? 0 : sizeof df);
         if (bytes >= sizeof df) {
-            if (!lmcs_archive_grow(&stage->found, &stage->found_capacity, stage->found_count, sizeof *stage->found))
+            if (!lmcs_grow(&stage->found, &stage->found_capacity, stage->found_count, sizeof *stage->found))
                 status = lmcs_fail_memory(error);
             else
                 stage->found[stage->found_count++] = (struct lmcs_stage_found){{df.digest_low, df.digest_high}, id};
