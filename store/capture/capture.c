@@ -20,7 +20,6 @@
 
 #include "base/grow.h"
 #include "base/guard.h"
-#include "compact/compact.h"
 #include "live/live.h"
 #include "pages/tree.h"
 #include "records/meta.h"
@@ -552,7 +551,7 @@ static enum lmcs_status copy_changed(struct lmcs_capture *capture, struct lmcs_s
         lmcs_region_end(&capture->region);
         lmcs_region_init(&capture->region, capture->pool, 0);
     }
-    if (status == LMCS_FULL && lmcs_compact_for_space(capture->pool, capture->busy->name)) {
+    if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name)) {
         for (size_t i = 0; i < count; i++) {
             free(sources[i].entry->hashes);
             sources[i].entry->hashes = NULL;
@@ -702,7 +701,7 @@ enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture, const struct
         status = lmcs_fail_memory(error);
     for (int tries = 0; status == LMCS_OK; tries++) {
         status = lmcs_payload_take(&capture->region, lmcs_raw_stored_bytes(entry->raw_bytes), &entry->content, error);
-        if (status != LMCS_FULL || tries > 0 || !lmcs_compact_for_space(capture->pool, capture->busy->name))
+        if (status != LMCS_FULL || tries > 0 || !lmcs_pool_make_room(capture->pool, capture->busy->name))
             break;
         status = LMCS_OK;
     }
@@ -1044,7 +1043,7 @@ static void finish(struct lmcs_capture *capture, enum lmcs_status status, const 
     if (capture->has_coded)
         lmcs_code_end(pool);
     if (status == LMCS_OK)
-        lmcs_compactor_notify(pool);
+        lmcs_pool_wake(pool);
     pthread_mutex_lock(&pool->captures);
     struct lmcs_busy_shelf *busy = capture->busy;
     bool free_it = capture->detached;

@@ -27,6 +27,7 @@
 #include "pages/txn.h"
 
 struct lmcs_space;
+struct lmcs_background;
 struct lmcs_compactor;
 struct lmcs_busy_shelf;
 struct lmcs_loaded;
@@ -87,6 +88,7 @@ struct lmcs_pool {
     bool rebasing;                     /* the compactor may let a base go */
     struct lmcs_pace pace;
     struct lmcs_compactor *compactor;
+    struct lmcs_background *background;
     atomic_uint copying; /* captures that copy at this moment: the compactor holds still */
     uint64_t part_bytes; /* the largest part of a payload; less than libpmemobj's 16 GiB */
 

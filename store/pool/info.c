@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/topology.h"
-#include "compact/compact.h"
 #include "pages/pool.h"
 #include "pages/space.h"
+#include "pool/background.h"
 #include "records/shelf.h"
 #include "repair/scrub.h"
 
@@ -124,7 +124,7 @@ enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *i
     filled.snapshots_that_fit =
         filled.last_snapshot_bytes == 0 ? UINT64_MAX : filled.free_bytes / filled.last_snapshot_bytes;
     fill_medium(pool, &filled);
-    lmcs_compactor_state(pool, &filled);
+    lmcs_background_state(pool, &filled);
     *info = filled;
     return LMCS_OK;
 }

@@ -19,10 +19,10 @@
 #include "base/guard.h"
 #include "base/topology.h"
 #include "capture/capture.h"
-#include "compact/compact.h"
 #include "live/live.h"
 #include "media/pmemobj_log.h"
 #include "pages/space.h"
+#include "pool/background.h"
 #include "repair/check.h"
 #include "shelves/drop.h"
 
@@ -49,7 +49,7 @@ static void free_pool(struct lmcs_pool *pool)
 {
     if (pool == NULL)
         return;
-    lmcs_compactor_free(pool);
+    lmcs_background_free(pool);
     lmcs_live_store_free(pool);
     lmcs_workers_free(pool->workers);
     lmcs_space_free(pool->space);
@@ -299,7 +299,7 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
     if (status == LMCS_OK)
         status = lmcs_archive_drop_staging(pool, error);
     if (status == LMCS_OK)
-        status = lmcs_compactor_new(pool, error);
+        status = lmcs_background_new(pool, error);
     pool->writable = status == LMCS_OK;
     return status;
 }

@@ -16,7 +16,6 @@
 
 #include "base/grow.h"
 #include "capture/capture.h"
-#include "compact/compact.h"
 #include "live/live.h"
 #include "pages/tree.h"
 #include "records/content.h"
@@ -179,7 +178,7 @@ enum lmcs_status lmcs_shelf_fork(struct lmcs_snapshot *snapshot, const char *nam
     if (status != LMCS_OK)
         return status;
     status = fork_once(snapshot, name, error);
-    if (status == LMCS_FULL && lmcs_compact_for_space(pool, name))
+    if (status == LMCS_FULL && lmcs_pool_make_room(pool, name))
         status = fork_once(snapshot, name, error);
     lmcs_shelf_give(pool, busy);
     return status;
@@ -372,6 +371,6 @@ enum lmcs_status lmcs_shelf_drop(struct lmcs_pool *pool, const char *shelf, bool
     if (removal != NULL)
         *removal = counted;
     if (!dry_run)
-        lmcs_compactor_notify(pool);
+        lmcs_pool_wake(pool);
     return LMCS_OK;
 }

@@ -17,7 +17,6 @@
 
 #include "base/grow.h"
 #include "capture/capture.h"
-#include "compact/compact.h"
 #include "pages/pool.h"
 #include "pages/space.h"
 #include "pages/tree.h"
@@ -433,7 +432,7 @@ enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const cha
     if (report != NULL)
         *report = counted;
     if (counted.removed > 0 && !dry_run)
-        lmcs_compactor_notify(pool);
+        lmcs_pool_wake(pool);
     return status;
 }
 

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "capture/capture.h"
-#include "compact/compact.h"
 #include "pages/tree.h"
 #include "records/origin.h"
 #include "records/relations.h"
@@ -906,7 +905,7 @@ enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf
     enum lmcs_status status = change_shelf(pool, shelf, true, set_policy, (void *)policy, error);
     if (status == LMCS_OK) {
         lmcs_prune_soon(pool, shelf);
-        lmcs_compactor_notify(pool);
+        lmcs_pool_wake(pool);
     }
     return status;
 }
@@ -1052,6 +1051,6 @@ enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf,
     if (removal != NULL)
         *removal = counted;
     if (!dry_run)
-        lmcs_compactor_notify(pool);
+        lmcs_pool_wake(pool);
     return LMCS_OK;
 }

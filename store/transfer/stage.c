@@ -20,7 +20,6 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "compact/compact.h"
 #include "live/live.h"
 #include "pages/tree.h"
 #include "payload/read.h"
@@ -88,7 +87,7 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
 {
     struct lmcs_region *region = content->df.payload == LMCS_PAYLOAD_RAW ? &stage->raw : &stage->coded;
     enum lmcs_status status = lmcs_payload_take(region, bytes, content, error);
-    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
+    if (status == LMCS_FULL && lmcs_pool_make_room(stage->pool, NULL))
         status = lmcs_payload_take(region, bytes, content, error);
     return status;
 }
@@ -174,7 +173,7 @@ enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, co
     if (status != LMCS_OK)
         return status;
     status = make_staging(stage, shelf, error);
-    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
+    if (status == LMCS_FULL && lmcs_pool_make_room(stage->pool, NULL))
         status = make_staging(stage, shelf, error);
     return status;
 }
@@ -526,7 +525,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
         if (status == LMCS_OK)
             break;
         forget_attempts(stage);
-        if (status == LMCS_FULL && tries == 0 && lmcs_compact_for_space(stage->pool, NULL))
+        if (status == LMCS_FULL && tries == 0 && lmcs_pool_make_room(stage->pool, NULL))
             status = LMCS_OK;
     }
     if (status != LMCS_OK)
@@ -615,7 +614,7 @@ static void give_space_back(struct lmcs_pool *pool)
     }
     if (status == LMCS_OK)
         status = lmcs_space_trim(pool, WARM_BYTES, NULL);
-    lmcs_compactor_notify(pool);
+    lmcs_pool_wake(pool);
 }
 
 void lmcs_stage_drop(struct lmcs_stage *stage)
@@ -654,7 +653,7 @@ enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_e
             return status;
         if (count == 0 || id == UINT64_MAX) {
             if (any)
-                lmcs_compactor_notify(pool);
+                lmcs_pool_wake(pool);
             return LMCS_OK;
         }
     }
@@ -1170,9 +1169,9 @@ static enum lmcs_status drop_and_show(struct lmcs_stage *stage, struct lmcs_erro
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = drop_and_show(stage, error);
-    if (status == LMCS_FULL && lmcs_compact_for_space(stage->pool, NULL))
+    if (status == LMCS_FULL && lmcs_pool_make_room(stage->pool, NULL))
         status = drop_and_show(stage, error); /* from where it stopped */
     if (status == LMCS_OK)
-        lmcs_compactor_notify(stage->pool);
+        lmcs_pool_wake(stage->pool);
     return status;
 }

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * compact/encode.c - encodes the contents of one snapshot of each shelf.
+ *
+ * Its turn has the oldest snapshot after the shelf's watermark (`compacted`) that is not among the newest `keep_raw`.
+ * Links are made from it to the next snapshot (links.c). Then each content whose run ends with it is encoded against a
+ * newer content of the same name, which is still raw, or alone, or stored by the link that leads to it (plan.c decides).
+ * At the end the watermark moves on.
+ */
+#include "compact/links.h"
+#include "compact/round.h"
+#include "pages/tree.h"
+#include "records/manifest.h"
+#include "shelves/prune.h"
+
+/* The contents that came after one under the same name, in snapshots that may still be raw; nearest first. */
+struct successors {
+    uint32_t count;
+    uint64_t ids[LMCS_PLAN_MOST_JUMP];
+};
+
+/* Adds the content of a newer snapshot under that name, when it differs. *more false: it has none. */
+static enum lmcs_status add_successor(struct lmcs_round *round, size_t newer, uint64_t identity, uint64_t content,
+                                      struct successors *successors, bool *more, struct lmcs_error *error)
+{
+    const struct lmcs_snapshot_df *df = &round->outlook.newer[newer];
+    struct lmcs_root_tree_df tree = {.ref = df->manifest, .count = df->entry_count};
+    struct lmcs_manifest_df entry;
+    enum lmcs_status status = lmcs_tree_get(round->txn, LMCS_TREE_MANIFEST, &tree, (struct lmcs_key_df){identity, 0},
+                                            &entry, sizeof entry, sizeof entry, NULL, more, error);
+    uint64_t last = successors->count > 0 ? successors->ids[successors->count - 1] : content;
+    if (status == LMCS_OK && *more && entry.content != last)
+        successors->ids[successors->count++] = entry.content;
+    return status;
+}
+
+static enum lmcs_status find_successors(struct lmcs_round *round, uint64_t identity, uint64_t content, uint32_t wanted,
+                                        struct successors *successors, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    bool more = true;
+    for (size_t i = 0; status == LMCS_OK && more && successors->count < wanted && i < round->outlook.newer_count; i++)
+        status = add_successor(round, i, identity, content, successors, &more, error);
+    return status;
+}
+
+/* Whether `content` may have content `id` as its base. Not if `id` rests on `content`. *depth: deltas under `id`. */
+static enum lmcs_status can_be_base(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t id,
+                                    uint32_t *depth, bool *possible, struct lmcs_error *error)
+{
+    struct lmcs_content base;
+    *depth = 0;
+    enum lmcs_status status = lmcs_content_find(txn, id, &base, possible, error);
+    if (status != LMCS_OK || !*possible)
+        return status;
+    *possible = id != content->id && base.df.raw_bytes == content->df.raw_bytes && base.link == 0;
+    while (status == LMCS_OK && *possible && base.df.base_count > 0) {
+        *possible = base.bases[0] != content->id && ++*depth <= LMCS_CHAIN_BOUND;
+        status = lmcs_content_get(txn, base.bases[0], &base, error);
+    }
+    return status;
+}
+
+/* Fills in the input of the plan. Removes the successors that can be no base. */
+static enum lmcs_status gather_facts(struct lmcs_txn *txn, const struct lmcs_content *content,
+                                     struct successors *successors, struct lmcs_plan_facts *facts,
+                                     struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    *facts = (struct lmcs_plan_facts){.raw_bytes = content->df.raw_bytes,
+                                      .is_raw = content->df.payload == LMCS_PAYLOAD_RAW,
+                                      .is_settled = (content->df.flags & LMCS_CONTENT_SETTLED) != 0,
+                                      .height = content->df.height,
+                                      .place = content->df.place};
+    for (uint32_t i = 0; status == LMCS_OK && i < successors->count; i++) {
+        uint32_t depth;
+        bool possible;
+        status = can_be_base(txn, content, successors->ids[i], &depth, &possible, error);
+        if (status == LMCS_OK && possible) {
+            successors->ids[facts->successor_count] = successors->ids[i];
+            facts->successor_depths[facts->successor_count++] = depth;
+        }
+    }
+    return status;
+}
+
+/* Adds a candidate for a content whose run ends with the snapshot. `context`: a round. */
+static enum lmcs_status consider(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
+                                 uint64_t successor, struct lmcs_error *error)
+{
+    struct lmcs_round *round = context;
+    const struct lmcs_outlook *outlook = &round->outlook;
+    struct successors successors = {.count = successor != 0, .ids = {successor}};
+    struct lmcs_content content;
+    struct lmcs_plan_facts facts;
+    bool found;
+    enum lmcs_status status = lmcs_content_find(round->txn, entry->content, &content, &found, error);
+    if (status != LMCS_OK || !found)
+        return status;
+    bool bears = false;
+    if (content.df.payload == LMCS_PAYLOAD_RAW)
+        status = lmcs_content_bears_links(round->txn, &content, &bears, error);
+    if (status != LMCS_OK)
+        return status;
+    if (bears ||
+        (content.df.payload == LMCS_PAYLOAD_RAW && content.link != 0)) /* to be stored by its link, or a keyframe */
+        return lmcs_round_add(round, &(struct lmcs_candidate){.content = content.id, .chain = outlook->chain}, error);
+    uint32_t wanted = outlook->pattern.jumps[content.df.place % outlook->pattern.length];
+    if (successor != 0)
+        status = find_successors(round, identity, content.id, wanted, &successors, error);
+    if (status == LMCS_OK)
+        status = gather_facts(round->txn, &content, &successors, &facts, error);
+    if (status != LMCS_OK)
+        return status;
+    struct lmcs_plan plan = lmcs_plan_content(&facts, &outlook->pattern, outlook->chain);
+    struct lmcs_candidate candidate = {.content = content.id,
+                                       .base = plan.action == LMCS_PLAN_DELTA ? successors.ids[plan.jump - 1] : 0,
+                                       .successor = successor != content.id ? successor : 0,
+                                       .place = plan.next_place,
+                                       .chain = outlook->chain};
+    return plan.action == LMCS_PLAN_KEEP ? LMCS_OK : lmcs_round_add(round, &candidate, error);
+}
+
+/* Takes the limits from the shelf's policy. Under pressure all but the newest snapshot are encoded, at full speed. */
+static void apply_policy(struct lmcs_round *round, const struct lmcs_shelf *shelf)
+{
+    struct lmcs_policy policy;
+    struct lmcs_outlook *outlook = &round->outlook;
+    lmcs_shelf_policy(shelf, &policy);
+    bool pressed = round->urgent || lmcs_over_budget(round->txn, &policy);
+    outlook->chain = policy.chain;
+    outlook->links = policy.links;
+    outlook->keep_raw = pressed ? 1 : policy.keep_raw;
+    outlook->rate_bytes = round->background && !pressed ? policy.rate_bytes : 0;
+}
+
+/* *number: the snapshot whose turn it is; 0: none. */
+static enum lmcs_status next_snapshot(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint32_t keep_raw,
+                                      uint64_t *number, struct lmcs_error *error)
+{
+    uint64_t oldest_raw = UINT64_MAX;
+    enum lmcs_status status = lmcs_record_after(txn, shelf, shelf->df.compacted, number, error);
+    for (uint32_t i = 0; status == LMCS_OK && *number != 0 && i < keep_raw && oldest_raw != 0; i++)
+        status = lmcs_record_before(txn, shelf, oldest_raw, &oldest_raw, error);
+    if (*number >= oldest_raw || oldest_raw == 0)
+        *number = 0;
+    return status;
+}
+
+/* Collects the snapshots after `of` in its lineage that stay raw. */
+static enum lmcs_status look_ahead(struct lmcs_round *round, struct lmcs_shelf *shelf,
+                                   const struct lmcs_snapshot_df *of, struct lmcs_error *error)
+{
+    struct lmcs_outlook *outlook = &round->outlook;
+    uint32_t most = outlook->keep_raw < LMCS_PLAN_MOST_JUMP ? outlook->keep_raw : LMCS_PLAN_MOST_JUMP;
+    enum lmcs_status status = LMCS_OK;
+    bool found = true;
+    outlook->newer_count = 0;
+    lmcs_plan_pattern(outlook->chain, most, &outlook->pattern);
+    while (status == LMCS_OK && outlook->newer_count < most) {
+        struct lmcs_record newer;
+        status = lmcs_record_neighbour(round->txn, shelf, of, true, &newer, &found, error);
+        if (status != LMCS_OK || !found)
+            break;
+        outlook->newer[outlook->newer_count] = newer.df;
+        of = &outlook->newer[outlook->newer_count++];
+    }
+    return status;
+}
+
+/* Collects the candidates of one snapshot of a shelf. *number 0: no snapshot has its turn. */
+static enum lmcs_status collect_snapshot(struct lmcs_round *round, uint64_t shelf_id, uint64_t *number,
+                                         struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_load_if(round->txn, shelf_id, &shelf, &found, error);
+    *number = 0;
+    /* A restore may have dropped its staging shelf since the shelves were listed. */
+    if (status != LMCS_OK || !found || (shelf.df.flags & LMCS_SHELF_STAGING) != 0)
+        return status;
+    apply_policy(round, &shelf);
+    status = next_snapshot(round->txn, &shelf, round->outlook.keep_raw, number, error);
+    if (status != LMCS_OK || *number == 0)
+        return status;
+    status = lmcs_record_get(round->txn, &shelf, *number, &record, &found, error);
+    if (status == LMCS_OK)
+        status = look_ahead(round, &shelf, &record.df, error);
+    const struct lmcs_snapshot_df *newer = round->outlook.newer_count > 0 ? &round->outlook.newer[0] : NULL;
+    return status == LMCS_OK ? lmcs_manifest_own(round->txn, &record.df, NULL, newer, false, consider, round, error)
+                             : status;
+}
+
+/* ---- Shelves ---- */
+
+static enum lmcs_status move_watermark(struct lmcs_round *round, uint64_t shelf_id, uint64_t number,
+                                       struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    uint64_t next = 0;
+    bool found = false;
+    enum lmcs_status status = lmcs_txn_write(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
+    if (status == LMCS_OK && found && shelf.df.compacted < number) {
+        status = lmcs_record_after(&txn, &shelf, shelf.df.compacted, &next, error);
+        found = next == 0 || next >= number; /* else a restore has added an earlier snapshot, whose turn is first */
+    } else if (status == LMCS_OK && found) { /* its turn would never end */
+        status = lmcs_fail(error, LMCS_DAMAGED, 0,
+                           "%s: damaged metadata: snapshot %llu of shelf \"%s\" was compacted before",
+                           round->pool->path, (unsigned long long)number, shelf.name);
+    }
+    if (status == LMCS_OK && found) {
+        shelf.df.compacted = number;
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    }
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static bool links_may_go_on(void *context, uint64_t bytes)
+{
+    struct lmcs_round *round = context;
+    struct lmcs_error ignored;
+    if (round->background)
+        lmcs_round_hold(round, bytes);
+    return lmcs_round_go_on(round, 0, 1, &ignored) == LMCS_OK;
+}
+
+/* Makes links from the snapshot whose turn it is to the next one. */
+static enum lmcs_status link_shelf(struct lmcs_round *round, uint64_t shelf_id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_links_turn turn = {.pool = round->pool,
+                                   .shelf = shelf_id,
+                                   .serial = round->background,
+                                   .go_on = links_may_go_on,
+                                   .suspect = lmcs_round_suspect,
+                                   .context = round};
+    bool found;
+    enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    round->txn = &txn;
+    status = lmcs_shelf_load_if(&txn, shelf_id, &shelf, &found, error);
+    if (status == LMCS_OK && found && (shelf.df.flags & LMCS_SHELF_STAGING) == 0) {
+        apply_policy(round, &shelf);
+        turn.bound = round->outlook.links;
+        status = next_snapshot(&txn, &shelf, round->outlook.keep_raw, &turn.number, error);
+    }
+    lmcs_txn_end(&txn);
+    return status == LMCS_OK && turn.number != 0 ? lmcs_links_make(&turn, error) : status;
+}
+
+static enum lmcs_status encode_shelf(struct lmcs_round *round, uint64_t shelf_id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    uint64_t number = 0;
+    round->count = 0;
+    enum lmcs_status linked = lmcs_round_pass_over_shelf(round, shelf_id, link_shelf(round, shelf_id, error), error);
+    if (linked != LMCS_OK)
+        return linked;
+    enum lmcs_status status = lmcs_txn_read(round->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    round->txn = &txn;
+    status = collect_snapshot(round, shelf_id, &number, error);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || number == 0)
+        return status;
+    status = lmcs_round_encode(round, error);
+    if (status == LMCS_OK)
+        status = move_watermark(round, shelf_id, number, error);
+    round->worked |= status == LMCS_OK;
+    return lmcs_unless_full(status);
+}
+
+enum lmcs_status lmcs_round_encode_shelves(struct lmcs_round *round, struct lmcs_error *error)
+{
+    uint64_t ids[64], first = 0;
+    size_t got = 0;
+    enum lmcs_status status;
+    do {
+        struct lmcs_txn txn;
+        status = lmcs_txn_read(round->pool, &txn, error);
+        if (status != LMCS_OK)
+            return status;
+        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
+        lmcs_txn_end(&txn);
+        for (size_t i = 0; status == LMCS_OK && i < got; i++)
+            status = lmcs_round_pass_over_shelf(round, ids[i], encode_shelf(round, ids[i], error), error);
+        first = got > 0 ? ids[got - 1] + 1 : 0;
+    } while (status == LMCS_OK && got == 64);
+    return status;
+}

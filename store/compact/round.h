@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * compact/round.h - a round of the compactor (private to compact/).
+ *
+ * A round replaces payloads in batches. It encodes and verifies a batch outside of all locks, then switches the whole
+ * batch in one transaction, which checks again that nothing it relies on has changed (replace.c). A crash loses at most
+ * one batch of work. Damage or a lack of space concerns one content, shelf or extent: the round records it, skips it,
+ * and goes on.
+ */
+#ifndef LMCS_COMPACT_ROUND_H
+#define LMCS_COMPACT_ROUND_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "compact/compact.h"
+#include "compact/parity.h"
+#include "compact/plan.h"
+#include "compact/replace.h"
+#include "records/shelf.h"
+
+#define LMCS_BATCH_CONTENTS 512u
+#define LMCS_BATCH_BYTES    ((uint64_t)64 << 20)
+#define LMCS_MOST_SUSPECTS  64u
+
+/* State of one pool that outlives a round. */
+struct lmcs_compactor {
+    pthread_mutex_t round; /* held during a round: one runs at a time */
+    atomic_uint waiting;   /* callers that wait for `round` while the background has it */
+    _Atomic uint64_t replaced;
+    lmcs_repair_content_fn *repair;
+    struct lmcs_parity_wait parity;      /* used by the background thread alone */
+    struct lmcs_known_lines known_lines; /* guarded by `round` */
+};
+
+/* A content to encode. */
+struct lmcs_candidate {
+    uint64_t content;
+    uint64_t base;
+    uint64_t successor; /* gets `place`; 0: none */
+    uint32_t place;
+    uint32_t chain; /* most deltas to undo; 0: no more than now */
+};
+
+/* Input of the plan for the contents of one snapshot. */
+struct lmcs_outlook {
+    uint32_t chain;
+    uint32_t links;
+    uint32_t keep_raw;
+    uint64_t rate_bytes; /* decoded bytes to encode in a second; 0: no limit */
+    struct lmcs_plan_pattern pattern;
+    size_t newer_count;
+    struct lmcs_snapshot_df newer[LMCS_PLAN_MOST_JUMP]; /* the snapshots after it, nearest first */
+};
+
+struct lmcs_round {
+    struct lmcs_pool *pool;
+    struct lmcs_compactor *compactor;
+    bool background;
+    const struct lmcs_progress *progress;
+    struct lmcs_throttle throttle;
+    uint64_t keep;    /* bytes of free extents to keep */
+    bool urgent;      /* a writer found no space: only the newest snapshots stay raw, and policies prune at once */
+    const char *held; /* urgent: the shelf that this writer owns */
+    bool worked;      /* this round changed the pool */
+    uint64_t swapped; /* contents replaced */
+    struct lmcs_candidate *candidates;
+    size_t count;
+    size_t capacity;
+    struct lmcs_txn *txn; /* set while candidates are collected */
+    struct lmcs_outlook outlook;
+    uint64_t suspects[LMCS_MOST_SUSPECTS]; /* contents of which a payload in the chain is damaged */
+    size_t suspect_count;
+    uint64_t since_ns;         /* start of the first of the rounds that run until nothing is left to do */
+    struct lmcs_passed passed; /* the first damage that was skipped */
+};
+
+/* New payloads that one transaction switches to. */
+struct lmcs_batch {
+    struct lmcs_region region;
+    struct lmcs_replace *items[LMCS_BATCH_CONTENTS];
+    size_t count;
+    uint64_t bytes;
+};
+
+/* LMCS_CANCELLED: the round must stop (the background), or the caller's progress function returned false. */
+enum lmcs_status lmcs_round_go_on(struct lmcs_round *round, uint64_t done, uint64_t total, struct lmcs_error *error);
+/* Background: waits until `bytes` are due at the policy's rate. */
+void lmcs_round_hold(struct lmcs_round *round, uint64_t bytes);
+/* Records a content for lmcs_round_repair. `context`: a round. */
+void lmcs_round_suspect(void *context, uint64_t content);
+/* Repairs the suspects or records them as lost, so that later rounds do not try them again. */
+enum lmcs_status lmcs_round_repair(struct lmcs_round *round, struct lmcs_error *error);
+/* Whether a failure concerns `content` alone, so that the round goes on; a damaged content becomes a suspect. */
+bool lmcs_round_skips(struct lmcs_round *round, uint64_t content, enum lmcs_status status);
+/* LMCS_OK for LMCS_DAMAGED, which the round reports at its end. */
+enum lmcs_status lmcs_round_pass_over(struct lmcs_round *round, enum lmcs_status status,
+                                      const struct lmcs_error *error);
+enum lmcs_status lmcs_round_pass_over_shelf(struct lmcs_round *round, uint64_t shelf_id, enum lmcs_status status,
+                                            struct lmcs_error *error);
+/*
+ * LMCS_OK for LMCS_FULL: a content without room for its new payload stays as it is and is tried again; smaller ones may
+ * fit, and moves, pruning and trimming may make room.
+ */
+enum lmcs_status lmcs_unless_full(enum lmcs_status status);
+
+enum lmcs_status lmcs_round_add(struct lmcs_round *round, const struct lmcs_candidate *candidate,
+                                struct lmcs_error *error);
+/* Encodes all candidates, batch by batch. */
+enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *error);
+
+/* Encodes one content into the batch; a content that can't be is left out. */
+enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *batch,
+                                   const struct lmcs_candidate *candidate, struct lmcs_error *error);
+/* Switches to the new payloads in one transaction, without items whose records are damaged, or (`whole`) all or none. */
+enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *batch, bool whole,
+                                 struct lmcs_error *error);
+void lmcs_batch_end(struct lmcs_batch *batch);
+
+/* Kinds of work: encode.c, rebase.c, move.c. */
+enum lmcs_status lmcs_round_encode_shelves(struct lmcs_round *round, struct lmcs_error *error);
+enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *error);
+enum lmcs_status lmcs_round_release(struct lmcs_round *round, struct lmcs_error *error);
+enum lmcs_status lmcs_round_move(struct lmcs_round *round, struct lmcs_error *error);
+
+#endif
