@@ -3,13 +3,14 @@
 #
 # Sets up a checkout on Debian 12 or newer, or Ubuntu 22.04 or newer, as root or with sudo:
 #
-#   tools/setup.sh            packages; build/release/bin/lmc-store; .venv/ with PyTorch and lmcstore
-#   tools/setup.sh --dev      also what the tests need beyond that: clang, its sanitizers, linters
+#   tools/setup.sh                packages; build/release/bin/lmc-store; .venv/ with lmcstore, NumPy and PyTorch
+#   tools/setup.sh --dev          also the tools of the tests: clang, its sanitizers, linters
 #   tools/setup.sh --no-python    the C library and the command alone
+#   tools/setup.sh --cuda         the build of PyTorch that pip takes by itself, with CUDA: several GB
 #
-# Run it again at any time: what is up to date is left alone. PyTorch's Linux wheel brings CUDA along, several GB; pip's
-# own settings are honoured, so PIP_FIND_LINKS, PIP_INDEX_URL or PIP_EXTRA_INDEX_URL can point it to a CPU build.
-# What the steps print goes to build/setup.log.
+# A second run updates only the parts that have changed. PyTorch is a CPU build: from pip's own sources (PIP_FIND_LINKS,
+# PIP_INDEX_URL, PIP_EXTRA_INDEX_URL) or from download.pytorch.org. Where neither has one for this Python, setup goes on
+# without PyTorch: lmcstore then saves NumPy arrays. The output of each step goes to build/setup.log.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -19,11 +20,13 @@ venv=$top/.venv
 
 dev=0
 python=1
+cuda=0
 for argument in "$@"; do
     case $argument in
         --dev) dev=1 ;;
         --no-python) python=0 ;;
-        -h | --help) sed -n '4,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        --cuda) cuda=1 ;;
+        -h | --help) sed -n '4,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
         *) echo "setup: unknown option '$argument' (try --help)" >&2; exit 2 ;;
     esac
 done
@@ -179,24 +182,31 @@ if ! new_enough_cmake cmake; then
 fi
 
 run "configuring build/release" "$cmake" --preset release || die "configuring failed"
-if ! run "building the library and the command" "$cmake" --build --preset release --target lmcs-products; then
-    # A compiler newer than ours may know warnings that ours doesn't; they are errors in the presets.
-    run "configuring without warnings as errors" "$cmake" --preset release --compile-no-warning-as-error ||
-        die "configuring failed"
-    run "building again" "$cmake" --build --preset release --target lmcs-products || die "the build failed"
-fi
+run "building the library and the command" "$cmake" --build --preset release --target lmcs-products ||
+    die "the build failed"
 
 # ---- Python --------------------------------------------------------------------------------------------------------
 
-requirements=(torch==2.13.0 numpy safetensors ml_dtypes pytest hypothesis xxhash setuptools wheel)
+torch=torch==2.13.0
+cpu_index=https://download.pytorch.org/whl/cpu
+requirements=(numpy safetensors ml_dtypes pytest hypothesis xxhash setuptools wheel)
 ((dev)) && requirements+=('ruff~=0.17.6' 'mypy~=2.4.1' matplotlib pytest-xdist scikit-learn)
 
-# Whether the last pip install that went well was asked for all of these.
+# Whether the last successful pip install was asked for all of these.
 have_requirements() {
     local requirement
     for requirement in "$@"; do
         grep -qxF "$requirement" "$venv/.requirements" 2>/dev/null || return 1
     done
+}
+
+# Whether pip, given these options, would install PyTorch without CUDA. Reads the metadata; the wheel stays there.
+has_cpu_torch() {
+    pip_install --dry-run --quiet --no-deps --ignore-installed --retries 1 --timeout 15 --report - "$@" "$torch" \
+        2>>"$log" </dev/null | "$venv/bin/python" -c 'if True:
+            import json, sys
+            needs = json.load(sys.stdin)["install"][0]["metadata"].get("requires_dist", [])
+            sys.exit(any(need.startswith(("nvidia", "cuda")) for need in needs))' 2>>"$log"
 }
 
 python_failed() {
@@ -205,11 +215,20 @@ python_failed() {
 }
 
 if ((python)); then
+    from=()
+    if ((cuda)) || have_requirements "$torch" || has_cpu_torch; then
+        requirements+=("$torch")
+    elif has_cpu_torch --index-url "$cpu_index"; then
+        requirements+=("$torch")
+        from=(--extra-index-url "$cpu_index")
+    else
+        say "PyTorch: no CPU build for this Python here; going on with NumPy alone (see --help)"
+    fi
     if have_requirements "${requirements[@]}"; then
         say "Python packages: up to date"
     else
-        run "pip install ${requirements[*]}" pip_install "${requirements[@]}" ||
-            python_failed "PyTorch and its company could not be installed (for a CPU build, see --help)"
+        run "pip install ${requirements[*]}" pip_install "${from[@]}" "${requirements[@]}" ||
+            python_failed "its packages could not be installed"
         printf '%s\n' "${requirements[@]}" >"$venv/.requirements"
     fi
     # The extension is built from these folders; their state is its stamp.

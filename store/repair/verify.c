@@ -29,7 +29,7 @@ struct verifying {
     struct lmcs_verify_report *report;
     /* the content under way */
     const struct lmcs_known_content *known;
-    const char *tensor;
+    char tensor[LMCS_MAX_NAME + 1]; /* its name; empty until its identity is read */
     uint64_t told;
 };
 
@@ -83,7 +83,7 @@ static enum lmcs_status hold_content(struct verifying *v, struct held *held, boo
     if (status == LMCS_OK && *found)
         status = lmcs_identity_get(&txn, content.df.identity, identity, error);
     if (status == LMCS_OK && *found) {
-        v->tensor = identity->name;
+        memcpy(v->tensor, identity->name, sizeof v->tensor);
         status = lmcs_chain_load(&txn, v->known->id, chain, error);
     }
     if (status == LMCS_OK && *found)
@@ -158,7 +158,7 @@ static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *err
     struct held held;
     bool found = false;
     v->told = 0;
-    v->tensor = "";
+    v->tensor[0] = '\0';
     enum lmcs_status status = hold_content(v, &held, &found, error);
     if (status == LMCS_OK && found) {
         status = read_held(v, &held, error);
@@ -217,7 +217,7 @@ static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *erro
     status = lmcs_parity_look(v->pool, content, &parity, &sound, error);
     lmcs_parity_unpin(v->pool, &parity);
     v->report->bytes_read += lmcs_parity_bytes(&parity);
-    v->tensor = identity.name;
+    memcpy(v->tensor, identity.name, sizeof v->tensor);
     if (status == LMCS_OK && !sound)
         tell(v, "its parity is damaged; the tensor itself is not", 0, 0);
     return status;

@@ -15,7 +15,8 @@ import torch
 from history_run import KINDS, RECIPES, Trainer, flat_state, history
 from history_setting import GIB, MIB, Setting, mean, median
 from limits import slow_disk
-from peers import State, tensors_of
+from peers import State
+from states import tensors_of
 from tables import Section, gbs, ms, progress
 
 CORES = sorted(os.sched_getaffinity(0))

@@ -17,7 +17,7 @@ from codec_run import Peers
 from debian import debian_tool, zstd
 from history_run import CLASSES, KINDS, POOLS, RECIPES, class_of, described, flat_state, history, pool_of
 from history_setting import Setting, mean
-from peers import disk_bytes
+from states import disk_bytes
 from tables import Section, progress
 
 LEAST_BYTES = 4096  # of a class, for a peer to be asked

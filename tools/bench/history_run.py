@@ -18,7 +18,7 @@ import text  # noqa: E402
 import torch  # noqa: E402
 from history_setting import Setting  # noqa: E402
 from model import CONTEXT, GPT  # noqa: E402
-from peers import tensors_of  # noqa: E402
+from states import tensors_of  # noqa: E402
 from tables import progress  # noqa: E402
 
 RATE, WARM_UP, DECAY, BATCH = 1e-3, 8, 0.1, 8

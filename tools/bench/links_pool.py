@@ -10,8 +10,7 @@ from typing import Any
 
 import lmcstore
 from links_train import Setting, Training, Way
-from peers import disk_bytes, tensors_of
-from states import state_digest
+from states import disk_bytes, state_digest, tensors_of
 from tables import Section, figures, progress
 
 GIB = 1 << 30

@@ -15,6 +15,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from states import disk_bytes, tensors_of
 
 State = dict[str, Any]
 
@@ -39,30 +40,6 @@ def fsync_all(path: Path) -> None:
         descriptor = os.open(path.parent, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-
-
-def disk_bytes(path: Path) -> int:
-    """Return the blocks that a file, or a folder's files, take on disk, in bytes."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(file.stat().st_blocks * 512 for file in files)
-
-
-def tensors_of(value: Any, prefix: str = "") -> dict[str, torch.Tensor]:
-    """Flatten a state to the tensors in it, by dotted names: all that a safetensors file can hold."""
-    if isinstance(value, torch.Tensor):
-        return {prefix: value}
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    flat: dict[str, torch.Tensor] = {}
-    for key, item in items:
-        flat.update(tensors_of(item, f"{prefix}.{key}" if prefix else str(key)))
-    return flat
-
-
-def read_all(state: State) -> None:
-    """Look at every byte of the tensors in a state."""
-    for tensor in tensors_of(state).values():
-        flat = tensor.reshape(-1).view(torch.uint8)
-        (flat.view(torch.int32) if tensor.nbytes % 4 == 0 else flat).sum()
 
 
 def save_torch(state: State, path: Path) -> Saved:

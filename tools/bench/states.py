@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Training states: the RNG as something with a state_dict, and a digest that two states share when they are equal."""
+"""Training states: the RNG as an object with a state_dict, and a digest that is equal for equal states."""
 
 import hashlib
 import random
+from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+
+try:
+    import torch
+except ImportError:  # states are then of NumPy arrays
+    torch = None  # type: ignore[assignment]
 
 
 class Randomness:
@@ -26,7 +32,10 @@ def state_digest(state: Any) -> str:
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, np.ndarray):
+            digest.update(f"A{value.dtype}{value.shape}".encode())
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        elif torch is not None and isinstance(value, torch.Tensor):
             value = value.detach().contiguous()
             digest.update(f"T{value.dtype}{tuple(value.shape)}".encode())
             digest.update(value.reshape(-1).view(torch.uint8).numpy())
@@ -44,3 +53,30 @@ def state_digest(state: Any) -> str:
 
     add(state)
     return digest.hexdigest()
+
+
+def disk_bytes(path: Path) -> int:
+    """Return the blocks that a file, or a folder's files, take on disk, in bytes."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_blocks * 512 for file in files)
+
+
+def tensors_of(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Flatten a state to the tensors and arrays in it, by dotted names: the part that a safetensors file can hold."""
+    if isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor)):
+        return {prefix: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    flat: dict[str, Any] = {}
+    for key, item in items:
+        flat.update(tensors_of(item, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def read_all(state: dict[str, Any]) -> None:
+    """Read every byte of the tensors in a state."""
+    for tensor in tensors_of(state).values():
+        if isinstance(tensor, np.ndarray):
+            np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).sum()
+            continue
+        flat = tensor.reshape(-1).view(torch.uint8)
+        (flat.view(torch.int32) if tensor.nbytes % 4 == 0 else flat).sum()

@@ -20,7 +20,8 @@ sys.path.insert(0, str(TOP / "tools/quickstart"))
 
 import torch  # noqa: E402
 from model import CONTEXT, GPT  # noqa: E402
-from peers import FILE_SAVERS, read_all, save_lmcstore, start_dcp, stop_dcp, tensors_of  # noqa: E402
+from peers import FILE_SAVERS, save_lmcstore, start_dcp, stop_dcp  # noqa: E402
+from states import read_all, tensors_of  # noqa: E402
 from tables import Run, Section, gbs, ms, processor, progress, run_suite  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 from model import CONTEXT, GPT
-from peers import FILE_SAVERS, Saved, disk_bytes, save_lmcstore, start_dcp, stop_dcp
+from peers import FILE_SAVERS, Saved, save_lmcstore, start_dcp, stop_dcp
 from report import heading, mb, say, table
-from states import Randomness
+from states import Randomness, disk_bytes
 
 WAITING = "lmc-store snapshot()"
 NOT_WAITING = "lmc-store snapshot(wait=False)"

@@ -10,9 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from report import TOP, expect, failed, heading, say, short
+from report import TOP, TRAIN, WITH_TORCH, expect, failed, heading, say, short
 
-TRAIN = Path(__file__).resolve().parent / "train.py"
 DONE = re.compile(r"^step +(\d+) \.\.\. loss [\d.]+, ([\d.]+) s")
 
 
@@ -60,7 +59,8 @@ def train_and_crash(text: Path, pool: Path, work: Path, steps: int) -> dict[int,
     straight, resumed = work / "uninterrupted.json", work / "resumed.json"
 
     heading(1, "A training run, and a snapshot after every step")
-    say("First the run to compare with: uninterrupted, saving nothing (10.8 M parameters, AdamW, fp32).")
+    parameters = "10.8 M" if WITH_TORCH else "2.3 M"
+    say(f"First the run to compare with: uninterrupted, saving nothing ({parameters} parameters, AdamW, fp32).")
     _follow(_trainer(["--text", str(text), "--steps", str(steps), "--digests", str(straight)]))
     say()
     say("Now the same again with a pool. After each step model, optimizer, scheduler and RNG are snapshot; when the")

@@ -5,9 +5,8 @@ import json
 import time
 from pathlib import Path
 
-from peers import disk_bytes, read_all
 from report import TOP, command, expect, heading, mb, say, table
-from states import state_digest
+from states import disk_bytes, read_all, state_digest
 
 TOOL = TOP / "build/release/bin/lmc-store"
 CLASSES = ("weights", "m", "v")
@@ -43,8 +42,8 @@ def show_history(pool: Path, expected: dict[int, str]) -> None:
     heading(3, "The history: older steps become links")
     before = disk_bytes(pool)
     say("While a pool is open for writing a background thread compacts it: all but the newest 4 snapshots of a shelf")
-    say("become lossless links, from each step's state to the next by its gradient. The trainer is gone; this does")
-    say("what it left, and gives the file's free space back:")
+    say("become lossless links, from each step's state to the next by its gradient, or deltas. The trainer is gone;")
+    say("this command compacts the rest and gives the file's free space back:")
     begin = time.perf_counter()
     command([TOOL, "compact", pool])
     say(f"{time.perf_counter() - begin:.1f} s; the pool takes {mb(disk_bytes(pool))} MB of disk, before {mb(before)}")

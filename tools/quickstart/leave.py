@@ -6,12 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-import torch
-from crash import TRAIN
 from history import TOOL
-from model import GPT
-from peers import disk_bytes
-from report import command, expect, heading, mb, say
+from report import TRAIN, WITH_TORCH, command, expect, heading, mb, say
+from states import disk_bytes
 
 
 def _digests(pool: Path) -> list[tuple[int, str]]:
@@ -49,17 +46,26 @@ def _archive(pool: Path, work: Path) -> None:
 
 def _export(pool: Path, work: Path) -> None:
     import lmcstore
-    from safetensors.torch import load_file
 
     exported = work / "model.safetensors"
     say("Export: the model of the newest step, for everybody else.")
     command([TOOL, "export", pool, "gpt@latest", "--part", "model", "-o", exported])
-    model = GPT()
-    model.load_state_dict(load_file(exported))
     with lmcstore.open(str(pool), mode="r") as store:
         ours = store["gpt"].latest["model"]
-        same = all(torch.equal(tensor, ours[name]) for name, tensor in model.state_dict().items())
-    expect(same, f"model.load_state_dict(load_file(...)) took it ({mb(disk_bytes(exported))} MB), equal in every bit")
+        if WITH_TORCH:
+            import torch
+            from model import GPT
+            from safetensors.torch import load_file
+
+            model = GPT()
+            model.load_state_dict(load_file(exported))
+            same = all(torch.equal(tensor, ours[name]) for name, tensor in model.state_dict().items())
+        else:
+            from safetensors.numpy import load_file
+
+            same = all((array == ours[name]).all() for name, array in load_file(exported).items())
+    taker = "model.load_state_dict(load_file(...))" if WITH_TORCH else "safetensors.numpy.load_file"
+    expect(same, f"{taker} took it ({mb(disk_bytes(exported))} MB), equal in every bit")
 
 
 def leave(text: Path, pool: Path, work: Path, expected: dict[int, str]) -> None:

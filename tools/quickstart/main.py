@@ -13,11 +13,10 @@ sys.path.append(str(TOP / "tools/bench"))  # behind this folder, which has a his
 warnings.filterwarnings("ignore")  # of libraries beside ours; failures are checked
 
 import text  # noqa: E402
-from costs import show_costs  # noqa: E402
 from crash import train_and_crash  # noqa: E402
 from history import show_history  # noqa: E402
 from leave import leave  # noqa: E402
-from report import STARTED, mb, say, short  # noqa: E402
+from report import STARTED, TRAIN, WITH_TORCH, mb, say, short  # noqa: E402
 
 MARK = ".made-by-quickstart"
 
@@ -46,12 +45,13 @@ def _what_next(pool: Path, text_file: Path, steps: int) -> None:
         (f"{tool} export {short(pool)} gpt@3 --part model -o model.safetensors", "any step, for other tools"),
     ):
         print(f"  {words}\n      {why}")
-    train = f".venv/bin/python tools/quickstart/train.py --text {short(text_file)} --pool {short(pool)}"
+    train = f".venv/bin/python {short(TRAIN)} --text {short(text_file)} --pool {short(pool)}"
     print(f"  {train} --steps {steps + 8}\n      go on training: it resumes by itself; kill it when you like")
-    print("  .venv/bin/python\n      and then, as in tools/quickstart/train.py:")
+    print(f"  .venv/bin/python\n      and then, as in {short(TRAIN)}:")
     print(f'      >>> import lmcstore; store = lmcstore.open("{short(pool)}", mode="r")')
-    print('      >>> snap = store["gpt"].at(step=3); snap.metrics, snap["model.h.0.qkv.weight"].std()')
-    print("In your own trainer, three lines:")
+    weight = "model.h.0.qkv.weight" if WITH_TORCH else "model.hidden"
+    print(f'      >>> snap = store["gpt"].at(step=3); snap.metrics, snap["{weight}"].std()')
+    print("In a PyTorch trainer of your own, three lines:")
     print('      shelf = lmcstore.open("run.pool")["run"]')
     print("      start = shelf.latest.load_into(model=model, optimizer=optimizer).step + 1 if shelf.latest else 0")
     print('      shelf.snapshot({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=step)')
@@ -73,13 +73,19 @@ def main() -> None:
     pool, text_file, work = folder / "run.pool", folder / "text.txt", folder / "work"
     work.mkdir()
 
-    print("quickstart: a small GPT, every step of its training kept, and what that is good for")
+    model = "a small GPT" if WITH_TORCH else "a small model in NumPy, for PyTorch is not installed"
+    print(f"quickstart: {model}; every step of its training is kept")
     size, files = text.gather(text_file)
     say(f"{mb(size)} MB of text from {files} files of this machine; everything happens in {short(folder)}/")
     expected = train_and_crash(text_file, pool, work, steps)
     show_history(pool, expected)
     leave(text_file, pool, work, expected)
-    show_costs(pool, work, 3 if options.quick else 4)
+    if WITH_TORCH:
+        from costs import show_costs
+
+        show_costs(pool, work, 3 if options.quick else 4)
+    else:
+        print("\n[5/5] left out: the comparison with other ways to save needs PyTorch (tools/setup.sh --help)")
     shutil.rmtree(work)
     print(f"\nquickstart: all of it held, in {time.monotonic() - STARTED:.0f} s.", flush=True)
     if options.remove:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the quickstart prints: headings, sentences, commands and tables, all of it at once, never held back."""
 
+import importlib.util
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent.parent
 STARTED = time.monotonic()
+WITH_TORCH = importlib.util.find_spec("torch") is not None
+TRAIN = Path(__file__).resolve().parent / ("train.py" if WITH_TORCH else "train_numpy.py")
 
 
 def short(path: Path | str) -> str:
