@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/shelf_variables.c - what becomes of live variables when their shelf gets another name, or is removed.
+ * live/drop.c - what becomes of live variables when their shelf gets another name, or is removed.
  *
  * Records know their shelf by its id, so another name concerns only those who have looked the old one up. A shelf that
  * is removed is taken out of sight as a whole; then its variables are erased, some at a time, and what a crash leaves

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/snapshot_live.c - live variables into a snapshot, and back.
+ * live/snapshot.c - live variables into a snapshot, and back.
  *
  * Into one: tensors are put from where they lie, through the one mapping that there is of all the pool, and values as
  * copies; what has not changed is found by capture, which compares bytes. (What programs store through addresses leaves

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/transaction.c - transactions on live variables.
+ * live/txn.c - transactions on live variables.
  *
  * While one is under way, its tensors are mapped private at their addresses, its values' new bytes are kept in memory,
  * and its changes of records are those of the bodies alone. Commit gathers the pages that are private now and the

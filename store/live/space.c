@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/live_space.c - where live variables lie: objects of libpmemobj of their own, which nothing ever moves.
+ * live/space.c - where live variables lie: objects of libpmemobj of their own, which nothing ever moves.
  *
  * What is free is not on the media: it is what no record has, found when the pool is opened for writing. So a crash
  * can't leak any of it, and taking and giving cost no writes. There are two kinds of it. *Pages* hold tensors and

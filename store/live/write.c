@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/update.c - reading and writing live variables through functions.
+ * live/write.c - reading and writing live variables through functions.
  *
  * Every write is atomic and durable. A value's goes to its other slot. A tensor's aligned word of 1, 2, 4 or 8 bytes is
  * one store; anything longer goes through the redo journal. In a transaction a tensor's is a store to its address, and
