@@ -6,7 +6,7 @@
  * ended or become another program. Then the space is free again. What comes after the fork is no concern of theirs.
  */
 /* ctest: timeout=600 labels=no-tsan */
-#include "live/live.h"
+#include "live/map.h"
 #include "test_live_support.h"
 
 #include <dlfcn.h>

@@ -13,7 +13,7 @@
  * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
-#include "live/live.h"
+#include "live/body.h"
 #include "refuse.h"
 #include "test_live_support.h"
 

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/guard.h"
-#include "live/live.h"
+#include "live/map.h"
 #include "media/layout.h"
 #include "records/content.h"
 

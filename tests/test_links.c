@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "live/live.h"
 #include "media/media.h"
 #include "pages/txn.h"
 #include "payload/read.h"

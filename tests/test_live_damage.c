@@ -13,7 +13,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "live/live.h"
+#include "live/change.h"
+#include "live/journal.h"
 #include "pages/tree.h"
 
 static const char *const values[] = {"short", "other", "number"};

@@ -1,30 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/cell.c - what of a variable changes in place: a value's bytes, and the version of either form.
+ * live/cell.c - cells: what changes in place, namely a value's bytes and the version of either form.
  *
- * A value has two slots. It is the one with the higher sequence of those whose checksum is right; a new value goes to
- * the other one, and is the value as soon as it is whole. So writing one takes a store, a flush and a fence, however
- * long it is, and can't be seen half done. A torn slot would look like a damaged one: so, after a value has been made
- * durable, its sequence is noted in the cell as acknowledged. That note may itself be late; but if it is there and no
- * whole slot is as new, then something was lost that had been promised.
+ * A value has two slots. Of the slots with a right checksum, the one with the higher sequence is the value. A new value
+ * goes to the other slot, and is the value once that slot is whole. So a write takes a store, a flush and a fence at any
+ * length, and is never seen half done. A torn slot looks like a damaged one. So the cell records as *acknowledged* the
+ * sequence of a value that has become durable. This record may be late. But if it is there and no whole slot is as new,
+ * an acknowledged value was lost: damage.
  */
+#include "live/cell.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/guard.h"
-#include "live/live.h"
 
-#define TRIES 100 /* of a reader whose writer is faster */
-
-uint32_t lmcs_slot_room(uint64_t bytes)
-{
-    return (uint32_t)((sizeof(struct lmcs_value_df) + bytes + LMCS_CELL_ALIGN - 1) & ~(uint64_t)(LMCS_CELL_ALIGN - 1));
-}
-
-uint32_t lmcs_cell_room(uint32_t slot_bytes)
-{
-    return (uint32_t)sizeof(struct lmcs_cell_df) + 2 * slot_bytes;
-}
+#define TRIES 100 /* of a reader, while a writer changes both slots */
 
 static uint64_t identity_of(uint64_t shelf, uint64_t id, uint64_t place)
 {
@@ -56,6 +47,13 @@ static void fill_slot(unsigned char *image, uint64_t place, uint64_t sequence, u
 }
 
 /* ---- Making ---- */
+
+/* A value that changes in length grows a little further than it must. */
+uint32_t lmcs_slot_roomy(uint64_t bytes)
+{
+    uint64_t room = bytes < 64 ? bytes : bytes + bytes / 4;
+    return lmcs_slot_room(room < LMCS_LIVE_MAX_VALUE ? room : LMCS_LIVE_MAX_VALUE);
+}
 
 enum lmcs_status lmcs_cell_init(struct lmcs_pool *pool, const struct lmcs_live_record *record, uint64_t version,
                                 const void *value, uint64_t bytes, struct lmcs_error *error)
@@ -208,8 +206,7 @@ static void take_back(struct lmcs_live_body *body, uint64_t place, struct lmcs_e
         lmcs_live_doubt(body->pool, error);
 }
 
-enum lmcs_status lmcs_value_write(struct lmcs_live_body *body, const void *data, uint64_t bytes,
-                                  struct lmcs_error *error)
+static enum lmcs_status write_value(struct lmcs_live_body *body, const void *data, uint64_t bytes, struct lmcs_error *error)
 {
     _Alignas(64) unsigned char small[512];
     uint64_t now_ns = lmcs_now_ns(), place, image_bytes;
@@ -230,6 +227,21 @@ enum lmcs_status lmcs_value_write(struct lmcs_live_body *body, const void *data,
     if (image != small)
         free(image);
     return status;
+}
+
+/* Puts the value's bytes: now, or with the transaction, and then under both locks. Under body->lock; it fits. */
+enum lmcs_status lmcs_value_put(struct lmcs_live_body *body, const void *data, uint64_t bytes, struct lmcs_error *error)
+{
+    if (body->transaction == NULL)
+        return write_value(body, data, bytes, error);
+    unsigned char *pending = malloc(bytes + 1);
+    if (pending == NULL)
+        return lmcs_fail_memory(error);
+    memcpy(pending, data, bytes);
+    free(body->pending);
+    body->pending = pending;
+    body->pending_bytes = bytes;
+    return LMCS_OK;
 }
 
 enum lmcs_status lmcs_value_read(struct lmcs_live_body *body, void *buffer, struct lmcs_error *error)

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/info.c - what live variables there are.
+ * live/info.c - which live variables there are.
  *
- * A list is made of the tree's records and of what bodies say otherwise: what a transaction has made, erased or
- * renamed. It is made whole before anyone is told of it.
+ * A list consists of the tree's records, corrected by the bodies: what a transaction has made, erased or renamed. The
+ * list is complete before the first visit.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/grow.h"
-#include "live/live.h"
-#include "pages/space.h"
-#include "pages/tree.h"
+#include "live/cell.h"
 
 static void fill_record(const struct lmcs_live_record *record, const struct lmcs_pool *pool,
                         struct lmcs_live_info *info)
@@ -211,26 +209,20 @@ enum lmcs_status lmcs_live_list(struct lmcs_pool *pool, const char *shelf, const
     return status;
 }
 
-enum lmcs_status lmcs_live_usage(struct lmcs_pool *pool, const char *shelf, struct lmcs_live_usage *usage,
+enum lmcs_status lmcs_live_count(struct lmcs_pool *pool, const char *shelf, uint64_t *variables, uint64_t *bytes,
                                  struct lmcs_error *error)
 {
     struct listing listing = {.pool = pool};
-    struct lmcs_pool_info info;
     enum lmcs_status status = lmcs_live_check(pool, false, error);
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);
     status = collect(&listing, shelf, error);
     pthread_mutex_unlock(&pool->live->lock);
-    if (status == LMCS_OK)
-        status = lmcs_pool_info(pool, &info, error);
-    if (status == LMCS_OK) {
-        double whole = (double)info.used_bytes + (double)info.free_bytes;
-        *usage = (struct lmcs_live_usage){.variables = listing.count,
-                                          .pool_percent = whole > 0 ? 100 * (double)info.used_bytes / whole : 0};
-        for (size_t i = 0; i < listing.count; i++)
-            usage->bytes += listing.infos[i]->bytes;
-    }
+    *variables = listing.count;
+    *bytes = 0;
+    for (size_t i = 0; i < listing.count; i++)
+        *bytes += listing.infos[i]->bytes;
     free_listing(&listing);
     return status;
 }

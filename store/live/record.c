@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/record.c - the records of live variables: what is said of one, but for its bytes and its version.
+ * live/record.c - records of live variables.
  *
- * A record in memory holds its value as it is in the tree, behind it, and points into that. What is read is checked
- * once: sizes that fit one another, places inside the pool; that places are nobody else's is for live_space.c.
+ * A record in memory has a copy of its value in the tree behind it, and points into that copy.
  */
+#include "live/record.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "live/live.h"
 #include "pages/tree.h"
 #include "records/content.h"
+
+#define RESERVED_NAMES "lmcstore." /* prefix of a snapshot's own attachments */
 
 static_assert(sizeof(struct lmcs_live_df) + LMCS_MAX_DIMS * sizeof(uint64_t) +
                       LMCS_LIVE_MAX_EXTENTS * sizeof(struct lmcs_part_df) + LMCS_LIVE_MAX_NOTE + LMCS_MAX_NAME <=
@@ -90,6 +92,17 @@ bool lmcs_live_same_kind(const struct lmcs_live_record *a, const struct lmcs_liv
 }
 
 /* ---- Checking ---- */
+
+enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error)
+{
+    if (!lmcs_name_is_sound(name) || strncmp(name, RESERVED_NAMES, strlen(RESERVED_NAMES)) == 0)
+        return lmcs_fail(
+            error, LMCS_INVALID, 0,
+            "live variable \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters, and don't "
+            "begin with " RESERVED_NAMES,
+            name == NULL ? "" : name, LMCS_MAX_NAME);
+    return LMCS_OK;
+}
 
 static bool parts_are_sound(const struct lmcs_pool *pool, const struct lmcs_live_record *record)
 {

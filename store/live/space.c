@@ -1,149 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/space.c - where live variables lie: objects of libpmemobj of their own, which nothing ever moves.
+ * live/space.c - where live variables are stored: objects of libpmemobj of their own, which never move.
  *
- * What is free is not on the media: it is what no record has, found when the pool is opened for writing. So a crash
- * can't leak any of it, and taking and giving cost no writes. There are two kinds of it. *Pages* hold tensors and
- * journals; free ones have no file space, and what has file space is counted against the pool's limit. *Cells* are
- * what pages that hold cells have left over, in units of 64 bytes; when a page's last cell goes, it is a free page.
+ * The medium does not record what is free: all that no record has, found when the pool is opened for writing. So a crash
+ * can't leak space, and taking and giving cost no writes. There are two kinds. *Pages* hold tensors and journals. Free
+ * pages have no file space; file space counts against the pool's limit. *Cells* are in pages of their own, in units of
+ * 64 bytes. A page whose last cell is freed becomes a free page.
  *
- * Pages that get file space are zeros, for what has none is a hole. Where it could not be taken away, because the file
- * system refused to, that is noted: zeros are written when the pages are used again, and it is tried once more when
- * others can be punched.
+ * Pages that get file space are zero, because free pages are holes. If the file system refuses to punch a hole, the
+ * range is recorded as old: zeros are written when its pages are used again, and the punch is retried after another one
+ * succeeds.
  *
- * What is given back may still be looked at by readers in other processes, and by children made by fork, so it is kept
- * aside, with the epoch of the commit that did without it, until nobody leases an older one and nobody else has it
- * mapped (lease.c).
+ * Readers in other processes, and children made by fork, may still read space that was given back. It is kept aside
+ * with the epoch of the commit that freed it, until no process leases an older epoch or has it mapped (media/lease.h).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/grow.h"
-#include "live/live.h"
+#include "live/body.h"
 #include "pages/space.h"
 #include "pages/tree.h"
 
-#define LEAST_OBJECT  ((uint64_t)1 << 20)
-#define MOST_OBJECT   ((uint64_t)64 << 20)
-
-#define ASKED_AT_ONCE 16u /* of what was given back, whether anyone needs it */
-
-/* ---- Ranges ---- */
-
-static size_t first_behind(const struct lmcs_ranges *ranges, uint64_t offset)
-{
-    size_t low = 0, high = ranges->count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (ranges->all[middle].offset <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Adds a range that is not there, joined to its neighbours. Without memory it is lost until the pool is opened next. */
-static bool add_range(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
-{
-    size_t i = first_behind(ranges, offset);
-    struct lmcs_range *before = i > 0 ? &ranges->all[i - 1] : NULL;
-    bool joins_before = before != NULL && before->offset + before->bytes == offset;
-    bool joins_after = i < ranges->count && offset + bytes == ranges->all[i].offset;
-    if (joins_before && joins_after) {
-        before->bytes += bytes + ranges->all[i].bytes;
-        memmove(&ranges->all[i], &ranges->all[i + 1], (ranges->count - i - 1) * sizeof *ranges->all);
-        ranges->count--;
-    } else if (joins_before) {
-        before->bytes += bytes;
-    } else if (joins_after) {
-        ranges->all[i].offset = offset;
-        ranges->all[i].bytes += bytes;
-    } else {
-        if (!lmcs_grow(&ranges->all, &ranges->capacity, ranges->count, sizeof *ranges->all))
-            return false;
-        memmove(&ranges->all[i + 1], &ranges->all[i], (ranges->count - i) * sizeof *ranges->all);
-        ranges->all[i] = (struct lmcs_range){offset, bytes};
-        ranges->count++;
-    }
-    return true;
-}
-
-/* The range that has all of these bytes. */
-static struct lmcs_range *find_range(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
-{
-    size_t i = first_behind(ranges, offset);
-    struct lmcs_range *range = i > 0 ? &ranges->all[i - 1] : NULL;
-    return range != NULL && offset - range->offset <= range->bytes && bytes <= range->bytes - (offset - range->offset)
-               ? range
-               : NULL;
-}
-
-/* Takes bytes out of the range that has them; there is memory for one more range. */
-static void cut_range(struct lmcs_ranges *ranges, struct lmcs_range *range, uint64_t offset, uint64_t bytes)
-{
-    uint64_t before = offset - range->offset, after = range->bytes - before - bytes;
-    size_t i = (size_t)(range - ranges->all);
-    if (before == 0 && after == 0) {
-        memmove(range, range + 1, (ranges->count - i - 1) * sizeof *range);
-        ranges->count--;
-    } else if (before == 0) {
-        *range = (struct lmcs_range){offset + bytes, after};
-    } else {
-        range->bytes = before;
-        if (after == 0)
-            return;
-        memmove(range + 2, range + 1, (ranges->count - i - 1) * sizeof *range);
-        range[1] = (struct lmcs_range){offset + bytes, after};
-        ranges->count++;
-    }
-}
-
-static bool take_range(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
-{
-    if (!lmcs_grow(&ranges->all, &ranges->capacity, ranges->count, sizeof *ranges->all))
-        return false;
-    struct lmcs_range *range = find_range(ranges, offset, bytes);
-    if (range == NULL)
-        return false;
-    cut_range(ranges, range, offset, bytes);
-    return true;
-}
-
-/* The first stretch from `offset` on, before `end`, that is in the ranges; false: there is none. */
-static bool find_common(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t end, struct lmcs_range *common)
-{
-    size_t i = first_behind(ranges, offset);
-    if (i > 0 && offset - ranges->all[i - 1].offset < ranges->all[i - 1].bytes)
-        i--;
-    if (offset >= end || i == ranges->count || ranges->all[i].offset >= end)
-        return false;
-    uint64_t from = ranges->all[i].offset > offset ? ranges->all[i].offset : offset;
-    uint64_t last = ranges->all[i].offset + ranges->all[i].bytes;
-    *common = (struct lmcs_range){from, (last < end ? last : end) - from};
-    return true;
-}
-
-/* Takes bytes out of the ranges that have some of them; there is memory for one more range. */
-static void cut_common(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
-{
-    struct lmcs_range common;
-    while (find_common(ranges, offset, offset + bytes, &common))
-        cut_range(ranges, find_range(ranges, common.offset, common.bytes), common.offset, common.bytes);
-}
-
-/* The smallest that is large enough. */
-static bool take_best(struct lmcs_ranges *ranges, uint64_t bytes, uint64_t *offset)
-{
-    const struct lmcs_range *best = NULL;
-    for (size_t i = 0; i < ranges->count; i++)
-        if (ranges->all[i].bytes >= bytes && (best == NULL || ranges->all[i].bytes < best->bytes))
-            best = &ranges->all[i];
-    if (best == NULL)
-        return false;
-    *offset = best->offset;
-    return take_range(ranges, best->offset, bytes);
-}
+#define LEAST_OBJECT   ((uint64_t)1 << 20) /* bytes */
+#define MOST_OBJECT    ((uint64_t)64 << 20)
+#define CHECKS_AT_ONCE 16u /* of freed ranges, for readers that need them */
 
 /* ---- File space ---- */
 
@@ -165,17 +46,18 @@ static enum lmcs_status clear_pages(struct lmcs_pool *pool, uint64_t offset, uin
     bool all = space->is_old || !lmcs_heap_can_punch(pool->heap);
     enum lmcs_status status = all ? write_zeros(pool, offset, bytes, error) : LMCS_OK;
     struct lmcs_range part = {offset, 0};
-    while (!all && status == LMCS_OK && find_common(&space->old, part.offset + part.bytes, offset + bytes, &part))
+    while (!all && status == LMCS_OK &&
+           lmcs_ranges_find_common(&space->old, part.offset + part.bytes, offset + bytes, &part))
         status = write_zeros(pool, part.offset, part.bytes, error);
     if (status == LMCS_OK)
-        cut_common(&space->old, offset, bytes);
+        lmcs_ranges_cut(&space->old, offset, bytes);
     return status;
 }
 
 static enum lmcs_status back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_ranges *old = &pool->live->space.old;
-    if (old->count > 0 && !lmcs_grow(&old->all, &old->capacity, old->count, sizeof *old->all))
+    if (old->count > 0 && !lmcs_ranges_reserve(old))
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_space_charge(pool, bytes, error);
     if (status != LMCS_OK)
@@ -195,9 +77,9 @@ static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     struct lmcs_ranges *old = &space->old;
     if (lmcs_heap_punch(pool->heap, offset, bytes))
         return true;
-    if (lmcs_grow(&old->all, &old->capacity, old->count, sizeof *old->all)) {
-        cut_common(old, offset, bytes);
-        space->is_old |= !add_range(old, offset, bytes);
+    if (lmcs_ranges_reserve(old)) {
+        lmcs_ranges_cut(old, offset, bytes);
+        space->is_old |= !lmcs_ranges_add(old, offset, bytes);
     } else {
         space->is_old = true;
     }
@@ -223,21 +105,21 @@ void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     lmcs_space_count(pool, -(int64_t)bytes);
 }
 
-/* ---- What was given back ---- */
+/* ---- Freed space ---- */
 
 /* Free pieces of pages with cells: whole pages among them are free pages. */
 static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_live_space *space = &pool->live->space;
-    if (!add_range(&space->cells, offset, bytes))
+    if (!lmcs_ranges_add(&space->cells, offset, bytes))
         return;
-    const struct lmcs_range *range = find_range(&space->cells, offset, bytes);
+    const struct lmcs_range *range = lmcs_ranges_find(&space->cells, offset, bytes);
     uint64_t first = lmcs_page_up(range->offset),
              end = (range->offset + range->bytes) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
-    if (first >= end || !take_range(&space->cells, first, end - first))
+    if (first >= end || !lmcs_ranges_take(&space->cells, first, end - first))
         return;
     lmcs_live_unback(pool, first, end - first);
-    add_range(&space->pages, first, end - first);
+    lmcs_ranges_add(&space->pages, first, end - first);
 }
 
 /* The pages of a freed range between two places. */
@@ -286,7 +168,7 @@ static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
         free_cell(pool, freed.range.offset, freed.range.bytes);
     } else {
         lmcs_live_unback(pool, freed.range.offset, freed.backed);
-        add_range(&space->pages, freed.range.offset, freed.range.bytes);
+        lmcs_ranges_add(&space->pages, freed.range.offset, freed.range.bytes);
     }
     return true;
 }
@@ -313,12 +195,12 @@ static void settle_freed(struct lmcs_pool *pool, bool all)
     if (space->freed_count == 0)
         return;
     const uint64_t safe = lmcs_lease_safe_epoch(pool->lease, pool->epoch);
-    if (all || space->freed_count <= ASKED_AT_ONCE) {
+    if (all || space->freed_count <= CHECKS_AT_ONCE) {
         settle_from(pool, safe, 0, SIZE_MAX);
         return;
     }
     settle_from(pool, safe, space->freed_count - 1, SIZE_MAX); /* and what is split off it */
-    space->freed_next = settle_from(pool, safe, space->freed_next, ASKED_AT_ONCE);
+    space->freed_next = settle_from(pool, safe, space->freed_next, CHECKS_AT_ONCE);
     if (space->freed_next >= space->freed_count)
         space->freed_next = 0;
 }
@@ -426,33 +308,33 @@ static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struc
     uint64_t end = (offset + got) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
     punch(pool, df.first, end - df.first); /* an object before it may have left something */
     space->object_bytes += got;
-    return add_range(&space->pages, df.first, end - df.first) ? LMCS_OK : lmcs_fail_memory(error);
+    return lmcs_ranges_add(&space->pages, df.first, end - df.first) ? LMCS_OK : lmcs_fail_memory(error);
 }
 
 enum lmcs_status lmcs_live_take(struct lmcs_pool *pool, uint64_t bytes, uint64_t *offset, struct lmcs_error *error)
 {
     settle_freed(pool, false);
-    if (take_best(&pool->live->space.pages, bytes, offset))
+    if (lmcs_ranges_take_best(&pool->live->space.pages, bytes, offset))
         return LMCS_OK;
     settle_freed(pool, true);
-    if (take_best(&pool->live->space.pages, bytes, offset))
+    if (lmcs_ranges_take_best(&pool->live->space.pages, bytes, offset))
         return LMCS_OK;
     enum lmcs_status status = add_object(pool, bytes, error);
-    if (status == LMCS_OK && !take_best(&pool->live->space.pages, bytes, offset))
+    if (status == LMCS_OK && !lmcs_ranges_take_best(&pool->live->space.pages, bytes, offset))
         status = lmcs_fail_memory(error);
     return status;
 }
 
 bool lmcs_live_take_at(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
-    return take_range(&pool->live->space.pages, offset, bytes);
+    return lmcs_ranges_take(&pool->live->space.pages, offset, bytes);
 }
 
 enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uint64_t *offset, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
     settle_freed(pool, false);
-    if (take_best(&space->cells, bytes, offset))
+    if (lmcs_ranges_take_best(&space->cells, bytes, offset))
         return LMCS_OK;
     uint64_t pages = lmcs_page_up(bytes), at;
     enum lmcs_status status = lmcs_live_take(pool, pages, &at, error);
@@ -460,16 +342,16 @@ enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uin
         return status;
     status = lmcs_live_back(pool, at, pages, error);
     if (status != LMCS_OK) {
-        add_range(&space->pages, at, pages);
+        lmcs_ranges_add(&space->pages, at, pages);
         return status;
     }
     if (pages > bytes)
-        add_range(&space->cells, at + bytes, pages - bytes);
+        lmcs_ranges_add(&space->cells, at + bytes, pages - bytes);
     *offset = at;
     return LMCS_OK;
 }
 
-/* ---- When a pool is opened ---- */
+/* ---- Opening a pool ---- */
 
 static enum lmcs_status fail_place(struct lmcs_pool *pool, const char *what, uint64_t offset, struct lmcs_error *error)
 {
@@ -480,7 +362,7 @@ static enum lmcs_status fail_place(struct lmcs_pool *pool, const char *what, uin
 
 bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
-    return find_range(&pool->live->space.pages, offset, bytes) != NULL;
+    return lmcs_ranges_find(&pool->live->space.pages, offset, bytes) != NULL;
 }
 
 static enum lmcs_status note_object(struct lmcs_txn *txn, uint64_t offset, const struct lmcs_object_df *df,
@@ -498,7 +380,8 @@ static enum lmcs_status note_object(struct lmcs_txn *txn, uint64_t offset, const
     enum lmcs_status status = lmcs_space_check_none(txn, offset, offset + df->bytes, error);
     if (status != LMCS_OK)
         return status;
-    return df->first >= end || add_range(&space->pages, df->first, end - df->first) ? LMCS_OK : lmcs_fail_memory(error);
+    return df->first >= end || lmcs_ranges_add(&space->pages, df->first, end - df->first) ? LMCS_OK
+                                                                                          : lmcs_fail_memory(error);
 }
 
 enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error *error)
@@ -528,7 +411,7 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
 enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed,
                                            struct lmcs_error *error)
 {
-    if (!take_range(&pool->live->space.pages, offset, bytes))
+    if (!lmcs_ranges_take(&pool->live->space.pages, offset, bytes))
         return fail_place(pool, "a live tensor, or a journal,", offset, error);
     if (pool->heap != NULL) /* else it is only looked at */
         lmcs_space_count(pool, (int64_t)backed);
@@ -541,14 +424,15 @@ static enum lmcs_status use_cell(struct lmcs_pool *pool, uint64_t offset, uint64
     struct lmcs_live_space *space = &pool->live->space;
     uint64_t end = lmcs_page_up(offset + bytes);
     for (uint64_t page = offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1); page < end; page += LMCS_PAGE_BYTES)
-        if (take_range(&space->pages, page, LMCS_PAGE_BYTES)) {
+        if (lmcs_ranges_take(&space->pages, page, LMCS_PAGE_BYTES)) {
             if (pool->heap != NULL)
                 lmcs_space_count(pool, LMCS_PAGE_BYTES);
-            if (!add_range(&space->cells, page, LMCS_PAGE_BYTES))
+            if (!lmcs_ranges_add(&space->cells, page, LMCS_PAGE_BYTES))
                 return lmcs_fail_memory(error);
         }
-    return take_range(&space->cells, offset, bytes) ? LMCS_OK
-                                                    : fail_place(pool, "a cell of a live variable", offset, error);
+    return lmcs_ranges_take(&space->cells, offset, bytes)
+               ? LMCS_OK
+               : fail_place(pool, "a cell of a live variable", offset, error);
 }
 
 enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_live_record *record,

@@ -2,47 +2,29 @@
 /*
  * live/txn.c - transactions on live variables.
  *
- * While one is under way, its tensors are mapped private at their addresses, its values' new bytes are kept in memory,
- * and its changes of records are those of the bodies alone. Commit gathers the pages that are private now and the
- * slots of the values, writes them to the redo journal, and seals that: this is the moment, or, when records change
- * too, the switch of the root that names the journal. Then all of it is written home, and the addresses are shared with
- * the file again. Abort maps them shared, and that is all: nothing had left the process.
+ * During a transaction its tensors are mapped private at their addresses, new bytes of its values are kept in memory,
+ * and changes of records are in the bodies only. Commit gathers the private pages and the slots of values, writes them
+ * to the redo journal, and seals it. That is the moment of commit; if records change too, it is the switch of the root
+ * that names the journal. Then all bytes are written to their places, and the addresses are mapped shared again. Abort
+ * just maps them shared, since nothing has left the process.
  *
- * A declared transaction stores in place. What was there is in the undo journal before; commit makes the stores durable
- * and ends that journal, by its header, or by the root when something else is to happen by the same step.
+ * A declared transaction stores in place, after the old bytes are in the undo journal. Commit makes the stores durable
+ * and ends that journal by its header, or by the root if other changes belong to the same step.
  */
-#include <stdio.h>
+#include "live/txn.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/grow.h"
-#include "base/guard.h"
-#include "live/live.h"
+#include "live/cell.h"
+#include "live/change.h"
+#include "live/journal.h"
+#include "live/map.h"
 
-#define DEFAULT_LIMIT   ((uint64_t)1 << 30)
-#define LEAST_LIMIT     ((uint64_t)64 << 10)
-#define DECLARE_AT_ONCE ((uint64_t)1 << 20) /* bytes of an undo entry */
-#define RUN_BYTES       ((uint64_t)1 << 20) /* of a redo entry */
-
-struct declared {
-    struct lmcs_live_body *body;
-    uint64_t offset;
-    uint64_t bytes;
-};
-
-struct lmcs_transaction {
-    struct lmcs_pool *pool;
-    struct lmcs_live_shelf *shelf;
-    bool all;
-    bool is_declared;
-    uint64_t limit_bytes;
-    struct lmcs_live_body *bodies;
-    uint64_t sequence; /* of the undo journal */
-    uint64_t undo_at;  /* where its next entry goes */
-    struct declared *declared;
-    size_t declared_count;
-    size_t declared_capacity;
-};
+#define DEFAULT_LIMIT ((uint64_t)1 << 30) /* bytes of pages */
+#define LEAST_LIMIT   ((uint64_t)64 << 10)
+#define RUN_BYTES     ((uint64_t)1 << 20) /* of a redo entry */
 
 void lmcs_transaction_options_init(struct lmcs_transaction_options *options)
 {
@@ -51,40 +33,6 @@ void lmcs_transaction_options_init(struct lmcs_transaction_options *options)
 
 /* ---- Begin ---- */
 
-/* What is not in the pool yet is written to where it lies: nothing reaches it. */
-static enum lmcs_status enter(struct lmcs_transaction *transaction, struct lmcs_live_body *body, bool made,
-                              struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    if (body->transaction != NULL)
-        return LMCS_OK;
-    pthread_mutex_lock(&body->lock);
-    if (!made && !transaction->is_declared) {
-        status = lmcs_live_remap(body, body->record, true, error);
-        if (status != LMCS_OK)
-            (void)lmcs_live_share(body, body->record);
-        else
-            body->is_private = body->mappings != NULL;
-    }
-    if (status == LMCS_OK)
-        body->transaction = transaction;
-    pthread_mutex_unlock(&body->lock);
-    if (status != LMCS_OK)
-        return status;
-    body->references++;
-    body->next_in = transaction->bodies;
-    transaction->bodies = body;
-    return LMCS_OK;
-}
-
-enum lmcs_status lmcs_transaction_join(struct lmcs_live_body *body, struct lmcs_transaction *transaction, bool made,
-                                       struct lmcs_error *error)
-{
-    if (transaction == NULL || (!transaction->all && !made))
-        return LMCS_OK;
-    return enter(transaction, body, made, error);
-}
-
 static enum lmcs_status enter_all(struct lmcs_transaction *transaction, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = transaction->pool->live;
@@ -92,7 +40,7 @@ static enum lmcs_status enter_all(struct lmcs_transaction *transaction, struct l
     for (size_t i = 0; i < live->bucket_count; i++)
         for (struct lmcs_live_body *body = live->by_id[i]; body != NULL && status == LMCS_OK; body = body->next_id)
             if (body->shelf == transaction->shelf && body->stored)
-                status = enter(transaction, body, false, error);
+                status = lmcs_transaction_enter(transaction, body, false, error);
     return status;
 }
 
@@ -106,7 +54,7 @@ static enum lmcs_status enter_some(struct lmcs_transaction *transaction, struct 
             return lmcs_fail(error, LMCS_INVALID, 0,
                              "%s: a transaction on shelf \"%.200s\" has named live variables of that shelf only",
                              transaction->pool->path, transaction->shelf->name);
-        status = enter(transaction, body, false, error);
+        status = lmcs_transaction_enter(transaction, body, false, error);
     }
     return status;
 }
@@ -160,7 +108,7 @@ static void end(struct lmcs_transaction *transaction)
         struct lmcs_live_body *body = transaction->bodies;
         transaction->bodies = body->next_in;
         body->next_in = NULL;
-        body->changed = body->made = body->erased = false;
+        body->changed = body->erased = false;
         free(body->before);
         body->before = NULL;
         pthread_mutex_lock(&body->lock);
@@ -240,52 +188,6 @@ enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shel
     if (status == LMCS_OK)
         status = begin(pool, shelf, lives, count, options != NULL ? options : &defaults, transaction, error);
     pthread_mutex_unlock(&pool->live->lock);
-    return status;
-}
-
-bool lmcs_transaction_gave_up(const struct lmcs_transaction *transaction, const char *name)
-{
-    const struct lmcs_live_body *body = transaction != NULL ? transaction->bodies : NULL;
-    for (; body != NULL; body = body->next_in)
-        if (body->before != NULL && strcmp(body->before->name, name) == 0 &&
-            strcmp(body->record->name, body->before->name) != 0)
-            return true;
-    return false;
-}
-
-/* ---- Declaring ---- */
-
-static enum lmcs_status note_declared(struct lmcs_transaction *transaction, struct lmcs_live_body *body,
-                                      uint64_t offset, uint64_t bytes, struct lmcs_error *error)
-{
-    if (!lmcs_grow(&transaction->declared, &transaction->declared_capacity, transaction->declared_count,
-                   sizeof *transaction->declared))
-        return lmcs_fail_memory(error);
-    transaction->declared[transaction->declared_count++] = (struct declared){body, offset, bytes};
-    return LMCS_OK;
-}
-
-enum lmcs_status lmcs_transaction_will_store(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
-                                             struct lmcs_error *error)
-{
-    struct lmcs_transaction *transaction = body->transaction;
-    if (transaction == NULL || !transaction->is_declared || !body->stored || bytes == 0)
-        return LMCS_OK;
-    void *copy = malloc(bytes < DECLARE_AT_ONCE ? bytes : DECLARE_AT_ONCE);
-    if (copy == NULL)
-        return lmcs_fail_memory(error);
-    enum lmcs_status status = note_declared(transaction, body, offset, bytes, error);
-    for (uint64_t n; status == LMCS_OK && bytes > 0; offset += n, bytes -= n) {
-        n = bytes < DECLARE_AT_ONCE ? bytes : DECLARE_AT_ONCE;
-        struct lmcs_journaled entry = {.data = copy};
-        entry.place = lmcs_live_place(body->record, offset, &n);
-        entry.bytes = n;
-        status = lmcs_guard_copy(copy, body->data + offset, n)
-                     ? lmcs_undo_add(body->pool, transaction->sequence, &entry, &transaction->undo_at, error)
-                     : lmcs_fail(error, LMCS_DAMAGED, 0, "%s: live tensor \"%.200s\": the medium can't be read",
-                                 body->pool->path, body->record->name);
-    }
-    free(copy);
     return status;
 }
 
@@ -422,7 +324,7 @@ static enum lmcs_status persist_in_place(const struct lmcs_transaction *transact
             status = lmcs_live_persist_range((struct lmcs_live_body *)(uintptr_t)body, had, bytes - had, error);
     }
     for (size_t i = 0; status == LMCS_OK && i < transaction->declared_count; i++) {
-        const struct declared *declared = &transaction->declared[i];
+        const struct lmcs_declared *declared = &transaction->declared[i];
         uint64_t bytes = declared->body->record->df.bytes;
         bytes = bytes > declared->offset ? bytes - declared->offset : 0;
         status = lmcs_live_persist_range(declared->body, declared->offset,

@@ -1,46 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/write.c - reading and writing live variables through functions.
+ * live/write.c - writing live variables through functions.
  *
- * Every write is atomic and durable. A value's goes to its other slot. A tensor's aligned word of 1, 2, 4 or 8 bytes is
- * one store; anything longer goes through the redo journal. In a transaction a tensor's is a store to its address, and
- * a value's is kept until the commit.
+ * Every write is atomic and durable. A value's goes to its other slot. In a tensor, an aligned word of 1, 2, 4 or 8
+ * bytes is one store; anything else goes through the redo journal. In a transaction, a tensor's write is a store to its
+ * address, and a value's is kept until the commit.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/guard.h"
-#include "live/live.h"
+#include "live/access.h"
+#include "live/cell.h"
+#include "live/journal.h"
+#include "live/map.h"
+#include "live/txn.h"
 
-#define MOST_INTEGER 16u
-
-static enum lmcs_status fail_range(const struct lmcs_live *live, uint64_t offset, uint64_t bytes,
-                                   struct lmcs_error *error)
-{
-    return lmcs_fail(error, LMCS_INVALID, 0,
-                     "%s: live variable \"%.200s\" has not the %llu bytes from %llu on, or they are too many at once",
-                     live->pool->path, live->body->record->name, (unsigned long long)bytes, (unsigned long long)offset);
-}
-
-/* Under body->lock. */
-static uint64_t bytes_of(const struct lmcs_live_body *body)
-{
-    if (body->record->df.form == LMCS_LIVE_TENSOR)
-        return body->record->df.bytes;
-    return body->pending != NULL ? body->pending_bytes : body->value_bytes;
-}
-
-static bool is_inside(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
-{
-    uint64_t all = bytes_of(body);
-    return offset <= all && bytes <= all - offset;
-}
-
-/* Under body->lock. */
-static enum lmcs_status refresh(struct lmcs_live_body *body, struct lmcs_error *error)
-{
-    return body->is_unread && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
-}
+#define MOST_INTEGER 16u /* bytes */
 
 /* ---- Locks ---- */
 
@@ -56,8 +32,8 @@ static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, 
 }
 
 /* To write: takes body->lock, and live->lock before it if need be; *both: it was. They are to be let go in any case. */
-static enum lmcs_status lock_for(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both,
-                                 struct lmcs_error *error)
+enum lmcs_status lmcs_live_lock_body(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both,
+                                     struct lmcs_error *error)
 {
     pthread_mutex_lock(&body->lock);
     *both = needs_live_lock(body, offset, bytes);
@@ -67,10 +43,10 @@ static enum lmcs_status lock_for(struct lmcs_live_body *body, uint64_t offset, u
         pthread_mutex_lock(&body->lock);
     }
     enum lmcs_status status = lmcs_live_check(body->pool, true, error);
-    return status == LMCS_OK ? refresh(body, error) : status;
+    return status == LMCS_OK ? lmcs_live_refresh(body, error) : status;
 }
 
-static void unlock(struct lmcs_live_body *body, bool both)
+void lmcs_live_unlock_body(struct lmcs_live_body *body, bool both)
 {
     pthread_mutex_unlock(&body->lock);
     if (both)
@@ -100,8 +76,8 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
         return status;
     pthread_mutex_lock(&body->lock);
     status = lmcs_live_check(live->pool, true, error);
-    if (status == LMCS_OK && (body->record->df.form != LMCS_LIVE_TENSOR || !is_inside(body, offset, bytes)))
-        status = fail_range(live, offset, bytes, error);
+    if (status == LMCS_OK && (body->record->df.form != LMCS_LIVE_TENSOR || !lmcs_live_is_inside(body, offset, bytes)))
+        status = lmcs_live_fail_range(live, offset, bytes, error);
     else if (status == LMCS_OK && bytes > 0 && !body->is_private) {
         lmcs_cell_stamp(body); /* the fence below is for both */
         status = lmcs_heap_persist(live->pool->heap, body->data + offset, bytes, error);
@@ -112,315 +88,7 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     return status;
 }
 
-/* ---- Values ---- */
-
-/* Puts the value's bytes: now, or with the transaction, and then under both locks. Under body->lock; it fits. */
-static enum lmcs_status put_value(struct lmcs_live_body *body, const void *data, uint64_t bytes,
-                                  struct lmcs_error *error)
-{
-    if (body->transaction == NULL)
-        return lmcs_value_write(body, data, bytes, error);
-    unsigned char *pending = malloc(bytes + 1);
-    if (pending == NULL)
-        return lmcs_fail_memory(error);
-    memcpy(pending, data, bytes);
-    free(body->pending);
-    body->pending = pending;
-    body->pending_bytes = bytes;
-    return LMCS_OK;
-}
-
-static bool value_fits(const struct lmcs_live_body *body, uint64_t bytes)
-{
-    return sizeof(struct lmcs_value_df) + bytes <= body->record->df.slot_bytes;
-}
-
-/* A value that changes in length grows a little further than it must. */
-uint32_t lmcs_live_roomy_slot(uint64_t bytes)
-{
-    uint64_t room = bytes < 64 ? bytes : bytes + bytes / 4;
-    return lmcs_slot_room(room < LMCS_LIVE_MAX_VALUE ? room : LMCS_LIVE_MAX_VALUE);
-}
-
-/* Moves a value to a cell that has room, and gives it another note, by one step. Under live->lock. */
-static enum lmcs_status put_elsewhere(struct lmcs_live_body *body, const void *data, uint64_t bytes, const void *note,
-                                      size_t note_bytes, struct lmcs_error *error)
-{
-    struct lmcs_live_record like = *body->record;
-    struct lmcs_live_record *record = NULL;
-    uint64_t shape = bytes, version;
-    pthread_mutex_lock(&body->lock);
-    version = body->version + 1;
-    pthread_mutex_unlock(&body->lock);
-    like.note = note;
-    like.df.note_bytes = (uint16_t)note_bytes;
-    like.shape = &shape;
-    like.df.bytes = bytes;
-    like.df.slot_bytes = lmcs_live_roomy_slot(bytes);
-    like.df.cell_bytes = lmcs_cell_room(like.df.slot_bytes);
-    enum lmcs_status status = lmcs_live_take_cell(body->pool, like.df.cell_bytes, &like.df.cell, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cell_init(body->pool, &like, version, data, bytes, error);
-    if (status == LMCS_OK && (record = lmcs_live_record_new(&like, error)) == NULL)
-        status = LMCS_NO_MEMORY;
-    if (status != LMCS_OK) {
-        lmcs_live_give_cell(body->pool, like.df.cell, like.df.cell_bytes);
-        return status;
-    }
-    return lmcs_live_change_bodies(&body, &record, 1, error);
-}
-
-static bool has_note(const struct lmcs_live_record *record, const void *note, size_t note_bytes)
-{
-    return record->df.note_bytes == note_bytes && (note_bytes == 0 || memcmp(record->note, note, note_bytes) == 0);
-}
-
-/* All of a value of variable length. Under live->lock. */
-static enum lmcs_status set_value(struct lmcs_live_body *body, const void *data, uint64_t bytes, const void *note,
-                                  size_t note_bytes, struct lmcs_error *error)
-{
-    if (!value_fits(body, bytes) || !has_note(body->record, note, note_bytes))
-        return put_elsewhere(body, data, bytes, note, note_bytes, error);
-    pthread_mutex_lock(&body->lock);
-    enum lmcs_status status = refresh(body, error);
-    if (status == LMCS_OK)
-        status = put_value(body, data, bytes, error);
-    pthread_mutex_unlock(&body->lock);
-    return status;
-}
-
-static enum lmcs_status fail_long(const struct lmcs_pool *pool, const char *name, uint64_t bytes,
-                                  struct lmcs_error *error)
-{
-    return lmcs_fail(
-        error, LMCS_INVALID, 0,
-        "%s: live variable \"%.200s\": a value has at most %u bytes, and this one would have %llu: make it "
-        "a tensor",
-        pool->path, name, LMCS_LIVE_MAX_VALUE, (unsigned long long)bytes);
-}
-
-static enum lmcs_status set_slowly(struct lmcs_live_body *body, const void *data, uint64_t bytes,
-                                   struct lmcs_error *error)
-{
-    pthread_mutex_lock(&body->pool->live->lock);
-    enum lmcs_status status = lmcs_live_check(body->pool, true, error);
-    /* A copy: the record goes with the change. */
-    unsigned char note[LMCS_LIVE_MAX_NOTE];
-    size_t note_bytes = body->record->df.note_bytes;
-    memcpy(note, body->record->note, note_bytes);
-    if (status == LMCS_OK)
-        status = set_value(body, data, bytes, note, note_bytes, error);
-    pthread_mutex_unlock(&body->pool->live->lock);
-    return status;
-}
-
-enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_t bytes, struct lmcs_error *error)
-{
-    struct lmcs_live_body *body = live->body;
-    bool both;
-    enum lmcs_status status = lmcs_live_check(live->pool, true, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lock_for(body, 0, bytes, &both, error);
-    bool varies = lmcs_live_is_variable_length(body->record);
-    bool is_value = body->record->df.form == LMCS_LIVE_VALUE && (varies || bytes == body->record->df.bytes);
-    bool fits = value_fits(body, bytes);
-    if (status == LMCS_OK && !is_value)
-        status = fail_range(live, 0, bytes, error);
-    else if (status == LMCS_OK && bytes > LMCS_LIVE_MAX_VALUE)
-        status = fail_long(live->pool, body->record->name, bytes, error);
-    else if (status == LMCS_OK && fits)
-        status = put_value(body, data, bytes, error);
-    unlock(body, both);
-    return status == LMCS_OK && !fits ? set_slowly(body, data, bytes, error) : status;
-}
-
-/* Under live->lock: a value where there was none, or something else. */
-static enum lmcs_status put_new(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, struct lmcs_live_body *old,
-                                const char *name, const void *data, uint64_t bytes, const void *note, size_t note_bytes,
-                                struct lmcs_error *error)
-{
-    struct lmcs_live_record like = {.shape = &bytes, .note = note, .name = name};
-    struct lmcs_live_record *record = NULL;
-    struct lmcs_live_body *body = NULL;
-    like.df = (struct lmcs_live_df){.bytes = bytes,
-                                    .form = LMCS_LIVE_VALUE,
-                                    .dtype = LMC_U8,
-                                    .ndim = 1,
-                                    .slot_bytes = lmcs_live_roomy_slot(bytes),
-                                    .note_bytes = (uint16_t)note_bytes,
-                                    .name_bytes = (uint16_t)strlen(name)};
-    enum lmcs_status status =
-        lmcs_live_make(pool, shelf, &like, 0, old != NULL ? old->version + 1 : 1, data, bytes, &record, error);
-    if (status == LMCS_OK)
-        status = lmcs_live_body_new(pool, shelf, record, false, &body, error);
-    if (status != LMCS_OK)
-        return status;
-    record = lmcs_live_record_new(body->record, error);
-    status = record == NULL
-                 ? LMCS_NO_MEMORY
-                 : lmcs_transaction_join(body, old != NULL ? old->transaction : shelf->transaction, true, error);
-    struct lmcs_live_body *bodies[2] = {old != NULL ? old : body, body};
-    struct lmcs_live_record *records[2] = {old != NULL ? NULL : record, record};
-    if (status == LMCS_OK)
-        status = lmcs_live_change_bodies(bodies, records, old != NULL ? 2 : 1, error);
-    else
-        free(record);
-    lmcs_live_body_release(body);
-    return status;
-}
-
-static enum lmcs_status put(struct lmcs_pool *pool, const char *shelf_name, const char *name, const void *data,
-                            uint64_t bytes, const void *note, size_t note_bytes, struct lmcs_error *error)
-{
-    struct lmcs_live_shelf *shelf;
-    struct lmcs_live_body *body = NULL;
-    enum lmcs_status status = lmcs_live_shelf_find(pool, shelf_name, true, &shelf, error);
-    if (status == LMCS_OK)
-        status = lmcs_live_body_find(pool, shelf, name, &body, error);
-    if (status != LMCS_OK)
-        return status;
-    status = body != NULL && lmcs_live_is_variable_length(body->record) && !body->is_damaged
-                 ? set_value(body, data, bytes, note, note_bytes, error)
-                 : put_new(pool, shelf, body, name, data, bytes, note, note_bytes, error);
-    if (body != NULL)
-        lmcs_live_body_release(body);
-    return status;
-}
-
-enum lmcs_status lmcs_live_put(struct lmcs_pool *pool, const char *shelf, const char *name, const void *data,
-                               uint64_t bytes, const void *note, size_t note_bytes, struct lmcs_error *error)
-{
-    enum lmcs_status status = lmcs_live_check(pool, true, error);
-    if (status == LMCS_OK)
-        status = lmcs_live_check_name(name, error);
-    if (status == LMCS_OK && bytes > LMCS_LIVE_MAX_VALUE)
-        status = fail_long(pool, name, bytes, error);
-    if (status == LMCS_OK && note_bytes > LMCS_LIVE_MAX_NOTE)
-        status = lmcs_fail(error, LMCS_INVALID, 0, "a note has at most %u bytes, this one has %zu", LMCS_LIVE_MAX_NOTE,
-                           note_bytes);
-    if (status != LMCS_OK)
-        return status;
-    pthread_mutex_lock(&pool->live->lock);
-    status = lmcs_live_check(pool, true, error);
-    if (status == LMCS_OK)
-        status = put(pool, shelf, name, data, bytes, note, note_bytes, error);
-    pthread_mutex_unlock(&pool->live->lock);
-    return status;
-}
-
-/* ---- Reading ---- */
-
-/* Under body->lock, of bytes that are there. */
-static enum lmcs_status read_bytes(struct lmcs_live_body *body, uint64_t offset, void *buffer, uint64_t bytes,
-                                   struct lmcs_error *error)
-{
-    if (bytes == 0)
-        return LMCS_OK;
-    if (body->record->df.form == LMCS_LIVE_TENSOR)
-        return lmcs_guard_copy(buffer, body->data + offset, bytes)
-                   ? LMCS_OK
-                   : lmcs_fail(error, LMCS_DAMAGED, 0, "%s: live tensor \"%.200s\": the medium can't be read",
-                               body->pool->path, body->record->name);
-    if (offset == 0 && bytes == bytes_of(body))
-        return lmcs_value_read(body, buffer, error);
-    unsigned char *all = malloc(LMCS_LIVE_MAX_VALUE);
-    enum lmcs_status status = all != NULL ? lmcs_value_read(body, all, error) : lmcs_fail_memory(error);
-    if (status == LMCS_OK)
-        memcpy(buffer, all + offset, bytes);
-    free(all);
-    return status;
-}
-
-/*
- * A value of a pool that another process writes: its bytes, and how many, by one look at where it is by now. A reader's
- * copies are behind what the writer does.
- */
-static enum lmcs_status read_elsewhere(struct lmcs_live *live, unsigned char **all, uint64_t *bytes,
-                                       struct lmcs_error *error)
-{
-    struct lmcs_cell_state state;
-    *all = malloc(LMCS_LIVE_MAX_VALUE);
-    if (*all == NULL)
-        return lmcs_fail_memory(error);
-    enum lmcs_status status = lmcs_cell_follow(live->body, *all, &state, NULL, error);
-    if (status == LMCS_OK)
-        *bytes = state.bytes;
-    return status;
-}
-
-static bool is_elsewhere(const struct lmcs_live *live)
-{
-    return live->pool->heap == NULL && !live->is_tensor;
-}
-
-static enum lmcs_status read_part_elsewhere(struct lmcs_live *live, uint64_t offset, void *buffer, uint64_t bytes,
-                                            struct lmcs_error *error)
-{
-    unsigned char *all;
-    uint64_t there = 0;
-    enum lmcs_status status = read_elsewhere(live, &all, &there, error);
-    if (status == LMCS_OK && (offset > there || bytes > there - offset))
-        status = fail_range(live, offset, bytes, error);
-    else if (status == LMCS_OK && bytes > 0)
-        memcpy(buffer, all + offset, bytes);
-    free(all);
-    return status;
-}
-
-enum lmcs_status lmcs_live_read(struct lmcs_live *live, uint64_t offset, void *buffer, uint64_t bytes,
-                                struct lmcs_error *error)
-{
-    struct lmcs_live_body *body = live->body;
-    enum lmcs_status status = lmcs_live_check(live->pool, false, error);
-    if (status != LMCS_OK)
-        return status;
-    if (is_elsewhere(live))
-        return read_part_elsewhere(live, offset, buffer, bytes, error);
-    pthread_mutex_lock(&body->lock);
-    status = refresh(body, error);
-    if (status == LMCS_OK)
-        status = is_inside(body, offset, bytes) ? read_bytes(body, offset, buffer, bytes, error)
-                                                : fail_range(live, offset, bytes, error);
-    pthread_mutex_unlock(&body->lock);
-    return status;
-}
-
-static enum lmcs_status get_elsewhere(struct lmcs_live *live, void *buffer, uint64_t capacity, uint64_t *bytes,
-                                      struct lmcs_error *error)
-{
-    unsigned char *all;
-    enum lmcs_status status = read_elsewhere(live, &all, bytes, error);
-    if (status == LMCS_OK && *bytes > capacity)
-        status = fail_range(live, 0, capacity, error);
-    else if (status == LMCS_OK && *bytes > 0)
-        memcpy(buffer, all, *bytes);
-    free(all);
-    return status;
-}
-
-enum lmcs_status lmcs_live_get(struct lmcs_live *live, void *buffer, uint64_t capacity, uint64_t *bytes,
-                               struct lmcs_error *error)
-{
-    struct lmcs_live_body *body = live->body;
-    enum lmcs_status status = lmcs_live_check(live->pool, false, error);
-    if (status != LMCS_OK)
-        return status;
-    if (is_elsewhere(live))
-        return get_elsewhere(live, buffer, capacity, bytes, error);
-    pthread_mutex_lock(&body->lock);
-    status = refresh(body, error);
-    *bytes = bytes_of(body);
-    if (status == LMCS_OK && *bytes <= capacity)
-        status = read_bytes(body, 0, buffer, *bytes, error);
-    if (status == LMCS_OK && *bytes > capacity)
-        status = fail_range(live, 0, capacity, error);
-    pthread_mutex_unlock(&body->lock);
-    return status;
-}
-
-/* ---- Writing bytes ---- */
+/* ---- Bytes ---- */
 
 static void store_word(void *at, const void *data, uint64_t bytes)
 {
@@ -535,17 +203,20 @@ static enum lmcs_status write_tensor(struct lmcs_live_body *body, uint64_t offse
 static enum lmcs_status write_part_of_value(struct lmcs_live_body *body, uint64_t offset, const void *data,
                                             uint64_t bytes, struct lmcs_error *error)
 {
-    uint64_t all_bytes = bytes_of(body);
+    uint64_t all_bytes = lmcs_live_bytes_of(body);
     unsigned char small[256], *all = all_bytes <= sizeof small ? small : malloc(all_bytes);
-    enum lmcs_status status = all != NULL ? read_bytes(body, 0, all, all_bytes, error) : lmcs_fail_memory(error);
+    enum lmcs_status status =
+        all != NULL ? lmcs_live_read_bytes(body, 0, all, all_bytes, error) : lmcs_fail_memory(error);
     if (status == LMCS_OK) {
         memcpy(all + offset, data, bytes);
-        status = put_value(body, all, all_bytes, error);
+        status = lmcs_value_put(body, all, all_bytes, error);
     }
     if (all != small)
         free(all);
     return status;
 }
+
+/* ---- Updates ---- */
 
 /* What a function reads and writes in one step; `choose` says whether there is anything to write. */
 struct update {
@@ -561,7 +232,7 @@ struct update {
 static enum lmcs_status update_body(struct lmcs_live_body *body, struct update *update, struct lmcs_error *error)
 {
     unsigned char now[MOST_INTEGER], then[MOST_INTEGER];
-    enum lmcs_status status = read_bytes(body, update->offset, now, update->bytes, error);
+    enum lmcs_status status = lmcs_live_read_bytes(body, update->offset, now, update->bytes, error);
     if (status != LMCS_OK)
         return status;
     update->chosen = update->choose(update, now, then);
@@ -585,11 +256,12 @@ static enum lmcs_status run_update(struct lmcs_live *live, struct update *update
         return lmcs_fail(error, LMCS_INVALID, 0,
                          "%llu bytes at %llu: an integer has 1, 2, 4, 8 or 16 bytes, and is aligned to its size",
                          (unsigned long long)bytes, (unsigned long long)update->offset);
-    status = lock_for(live->body, update->offset, bytes, &both, error);
+    status = lmcs_live_lock_body(live->body, update->offset, bytes, &both, error);
     if (status == LMCS_OK)
-        status = is_inside(live->body, update->offset, bytes) ? update_body(live->body, update, error)
-                                                              : fail_range(live, update->offset, bytes, error);
-    unlock(live->body, both);
+        status = lmcs_live_is_inside(live->body, update->offset, bytes)
+                     ? update_body(live->body, update, error)
+                     : lmcs_live_fail_range(live, update->offset, bytes, error);
+    lmcs_live_unlock_body(live->body, both);
     return status;
 }
 
@@ -601,13 +273,13 @@ enum lmcs_status lmcs_live_write(struct lmcs_live *live, uint64_t offset, const 
     enum lmcs_status status = lmcs_live_check(live->pool, true, error);
     if (status != LMCS_OK)
         return status;
-    status = lock_for(body, offset, bytes, &both, error);
-    if (status == LMCS_OK && (!is_inside(body, offset, bytes) || bytes > LMCS_LIVE_MAX_VALUE))
-        status = fail_range(live, offset, bytes, error);
+    status = lmcs_live_lock_body(body, offset, bytes, &both, error);
+    if (status == LMCS_OK && (!lmcs_live_is_inside(body, offset, bytes) || bytes > LMCS_LIVE_MAX_VALUE))
+        status = lmcs_live_fail_range(live, offset, bytes, error);
     else if (status == LMCS_OK)
         status = body->record->df.form == LMCS_LIVE_TENSOR ? write_tensor(body, offset, data, bytes, error)
                                                            : write_part_of_value(body, offset, data, bytes, error);
-    unlock(body, both);
+    lmcs_live_unlock_body(body, both);
     return status;
 }
 

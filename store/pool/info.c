@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/topology.h"
+#include "live/live.h"
 #include "pages/pool.h"
 #include "pages/space.h"
 #include "pool/background.h"
@@ -126,6 +127,22 @@ enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *i
     fill_medium(pool, &filled);
     lmcs_background_state(pool, &filled);
     *info = filled;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_live_usage(struct lmcs_pool *pool, const char *shelf, struct lmcs_live_usage *usage,
+                                 struct lmcs_error *error)
+{
+    uint64_t variables, bytes;
+    struct lmcs_pool_info info;
+    enum lmcs_status status = lmcs_live_count(pool, shelf, &variables, &bytes, error);
+    if (status == LMCS_OK)
+        status = lmcs_pool_info(pool, &info, error);
+    if (status != LMCS_OK)
+        return status;
+    double whole = (double)info.used_bytes + (double)info.free_bytes;
+    *usage = (struct lmcs_live_usage){
+        .variables = variables, .bytes = bytes, .pool_percent = whole > 0 ? 100 * (double)info.used_bytes / whole : 0};
     return LMCS_OK;
 }
 

@@ -253,7 +253,7 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
         if (status == LMCS_OK)
             status = lmcs_check_heap(pool, error);
         if (status == LMCS_OK)
-            status = lmcs_live_store_look(pool, &root, error);
+            status = lmcs_live_store_check(pool, &root, error);
         lmcs_media_foresee(pool->media, NULL);
         lmcs_redo_free(redo);
     }

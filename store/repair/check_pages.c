@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "live/live.h"
 #include "pages/pool.h"
 #include "pages/space.h"
 #include "pages/tree.h"

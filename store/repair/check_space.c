@@ -12,7 +12,8 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "live/live.h"
+#include "live/cell.h"
+#include "live/record.h"
 #include "pages/pool.h"
 #include "pages/space.h"
 #include "pages/tree.h"

@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "live/live.h"
+#include "live/record.h"
 #include "pages/tree.h"
 #include "records/shelf.h"
 

@@ -371,8 +371,8 @@ MUTANTS = [
         [
             (
                 "    if (status == LMCS_OK)\n        status = lmcs_heap_sync(pool->heap, error);\n"
-                "    return status == LMCS_OK ? write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
-                "    return status == LMCS_OK ? write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
+                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
+                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
             )
         ],
         ["--medium", "file", "--seed", "5"],
@@ -383,7 +383,7 @@ MUTANTS = [
         "what a journal is for is written without one",
         [
             (
-                "    return status == LMCS_OK ? write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
+                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
                 "    return status;",
             )
         ],
@@ -393,8 +393,8 @@ MUTANTS = [
         "a journal is not cleared, and applied again over what was stored since",
         [
             (
-                "    enum lmcs_status status = write_header(pool, kind, &header, error);\n",
-                "    enum lmcs_status status = kind == LMCS_JOURNAL_REDO ? LMCS_OK : write_header(pool, kind, &header, "
+                "    enum lmcs_status status = lmcs_journal_write_header(pool, kind, &header, error);\n",
+                "    enum lmcs_status status = kind == LMCS_JOURNAL_REDO ? LMCS_OK : lmcs_journal_write_header(pool, kind, &header, "
                 "error);\n",
             )
         ],

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * live/redo.c - the redo journal: bytes, and the places where they belong.
+ *
+ * 1. The entries are written and made durable.
+ * 2. The header is written to the first page. When it is durable, the journal is sealed and its contents are committed;
+ *    if records change in the same step, the root that names the sequence commits it instead.
+ * 3. The bytes are written to their places and made durable.
+ * 4. The header is cleared, durably, before the caller returns: the journal must not be applied again over later stores.
+ * A crash leaves a sealed journal, which is applied, or an unsealed one, which is ignored.
+ */
+#include <stdlib.h>
+
+#include "live/journal.h"
+
+#define MOST_ENTRIES ((uint64_t)1 << 30)
+
+static uint64_t table_room(size_t count)
+{
+    return lmcs_page_up(count * sizeof(struct lmcs_journal_entry_df));
+}
+
+static enum lmcs_status write_entries(struct lmcs_pool *pool, uint64_t place, const struct lmcs_journaled *entries,
+                                      size_t count, uint64_t sequence, struct lmcs_journal_df *header,
+                                      struct lmcs_error *error)
+{
+    uint64_t table_bytes = count * sizeof(struct lmcs_journal_entry_df), at = place + table_room(count);
+    struct lmcs_journal_entry_df *table = malloc(table_bytes + 1);
+    enum lmcs_status status = table == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++) {
+        table[i] = (struct lmcs_journal_entry_df){entries[i].place, entries[i].bytes, sequence, 0};
+        table[i].check = lmcs_journal_entry_check(&table[i], entries[i].data);
+        status = lmcs_heap_write(pool->heap, at, entries[i].data, entries[i].bytes, error);
+        at += lmcs_journal_entry_room(entries[i].bytes);
+    }
+    if (status == LMCS_OK)
+        status = lmcs_heap_write(pool->heap, place, table, table_bytes, error);
+    if (status == LMCS_OK)
+        header->table_check = lmc_hash64(table, table_bytes, sequence);
+    free(table);
+    return status;
+}
+
+enum lmcs_status lmcs_journal_write(struct lmcs_pool *pool, const struct lmcs_journaled *entries, size_t count,
+                                    bool with_root, uint64_t *sequence, struct lmcs_error *error)
+{
+    uint64_t bytes = LMCS_PAGE_BYTES + table_room(count);
+    for (size_t i = 0; i < count; i++)
+        bytes += lmcs_journal_entry_room(entries[i].bytes);
+    enum lmcs_status status = lmcs_journal_make_room(pool, LMCS_JOURNAL_REDO, bytes, error);
+    if (status != LMCS_OK)
+        return status;
+    if (*sequence == 0)
+        *sequence = ++pool->live->sequence;
+    struct lmcs_journal_df header = {
+        .flags = with_root ? LMCS_JOURNAL_ROOT : 0, .sequence = *sequence, .entries = count};
+    uint64_t place = lmcs_journal_range(pool, LMCS_JOURNAL_REDO).next + LMCS_PAGE_BYTES;
+    status = write_entries(pool, place, entries, count, *sequence, &header, error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_sync(pool->heap, error);
+    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;
+}
+
+enum lmcs_status lmcs_journal_finish(struct lmcs_pool *pool, const struct lmcs_journaled *entries, size_t count,
+                                     struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+        status = lmcs_heap_write(pool->heap, entries[i].place, entries[i].data, entries[i].bytes, error);
+    if (status == LMCS_OK)
+        status = lmcs_heap_sync(pool->heap, error);
+    return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, error) : status;
+}
+
+void lmcs_journal_take_back(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    struct lmcs_error ignored;
+    if (pool->live->journals[LMCS_JOURNAL_REDO].end != 0 &&
+        lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, &ignored) != LMCS_OK)
+        lmcs_live_doubt(pool, error);
+}
+
+/* Works on the entries of a sealed redo journal, until it fails. */
+enum lmcs_status lmcs_journal_each(struct lmcs_pool *pool, const struct lmcs_journal_df *header,
+                                   lmcs_journal_work *work, struct lmcs_error *error)
+{
+    static const char wrong[] = "its table is not what was written";
+    struct lmcs_page_range_df range = lmcs_journal_range(pool, LMCS_JOURNAL_REDO);
+    uint64_t place = range.next + LMCS_PAGE_BYTES, room = range.end - place;
+    uint64_t table_bytes = header->entries * sizeof(struct lmcs_journal_entry_df);
+    if (header->entries > MOST_ENTRIES || table_room(header->entries) > room)
+        return lmcs_journal_fail(pool, place, wrong, error);
+    struct lmcs_journal_entry_df *table = malloc(table_bytes + 1);
+    if (table == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = lmcs_media_read(pool->media, place, table, table_bytes, error);
+    if (status == LMCS_OK && header->table_check != lmc_hash64(table, table_bytes, header->sequence))
+        status = lmcs_journal_fail(pool, place, wrong, error);
+    uint64_t at = place + table_room(header->entries);
+    for (uint64_t i = 0; status == LMCS_OK && i < header->entries; i++) {
+        status = at > range.end || table[i].bytes > range.end - at ? lmcs_journal_fail(pool, place, wrong, error)
+                                                                   : work(pool, &table[i], at, error);
+        at += lmcs_journal_entry_room(table[i].bytes);
+    }
+    free(table);
+    return status;
+}
