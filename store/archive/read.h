@@ -9,7 +9,7 @@
 #define LMCS_ARCHIVE_READ_H
 
 #include "archive/source.h"
-#include "media/layout.h"
+#include "records/meta.h"
 
 struct lmcs_archive_identity {
     struct lmcs_tensor tensor; /* its own copy; strides NULL */

@@ -14,9 +14,9 @@
 #include <string.h>
 
 #include "capture/capture.h"
-#include "compact/plan.h"
 #include "pages/tree.h"
 #include "payload/encode.h"
+#include "records/policy.h"
 #include "records/safety.h"
 #include "records/shelf.h"
 

@@ -8,11 +8,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Contents below this are not worth a frame's header. */
-#define LMCS_PLAN_LEAST_BYTES 1024u
+#include "records/policy.h"
 
-#define LMCS_PLAN_MOST_JUMP   8u  /* contents from a delta to its base, at most */
-#define LMCS_PLAN_MOST_GROUP  32u /* contents from one keyframe to the next, at most */
+#define LMCS_PLAN_MOST_GROUP 32u /* contents from one keyframe to the next, at most */
 
 /*
  * How a name's contents are coded, from one keyframe to the next, the oldest first. jumps[i] says against which the

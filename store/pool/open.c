@@ -297,7 +297,7 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
     if (status == LMCS_OK)
         status = lmcs_live_store_load(pool, error);
     if (status == LMCS_OK)
-        status = lmcs_archive_drop_staging(pool, error);
+        status = lmcs_staging_drop_left(pool, error);
     if (status == LMCS_OK)
         status = lmcs_background_new(pool, error);
     pool->writable = status == LMCS_OK;

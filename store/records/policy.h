@@ -13,7 +13,9 @@
 
 #define LMCS_DEFAULT_KEEP_RAW 4
 #define LMCS_DEFAULT_CHAIN    3
-#define LMCS_DEFAULT_LINKS    24 /* so that a step of 1 GiB comes back in 4 s on one core: tools/bench.sh links */
+#define LMCS_DEFAULT_LINKS    24    /* so that a step of 1 GiB comes back in 4 s on one core: tools/bench.sh links */
+#define LMCS_PLAN_LEAST_BYTES 1024u /* smaller contents are not worth a frame's header */
+#define LMCS_PLAN_MOST_JUMP   8u    /* most contents from a delta to its base */
 #define LMCS_MAX_RULES        12
 #define LMCS_MAX_PARITY_DATA  128
 #define LMCS_MAX_PARITY       16

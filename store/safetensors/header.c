@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "base/grow.h"
-#include "records/content.h"
+#include "base/names.h"
 
 #define MAX_KEY_BYTES    ((size_t)8192)
 #define MAX_TENSOR_BYTES ((size_t)65536)

@@ -16,6 +16,16 @@
 #include "payload/layout.h"
 #include "payload/read.h"
 
+enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *content, uint64_t bytes,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_region *region = content->df.payload == LMCS_PAYLOAD_RAW ? &stage->raw : &stage->coded;
+    enum lmcs_status status = lmcs_payload_take(region, bytes, content, error);
+    if (status == LMCS_FULL && lmcs_pool_make_room(stage->pool, NULL))
+        status = lmcs_payload_take(region, bytes, content, error);
+    return status;
+}
+
 /* ---- What may rest on what ---- */
 
 /* The bases of a content as the pool has them, or (id 0) will have them. */

@@ -5,6 +5,9 @@
 
 #include "transfer/stage.h"
 
+/* Takes room for a payload; a full pool is compacted first. */
+enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *content, uint64_t bytes,
+                                 struct lmcs_error *error);
 /*
  * Sees to what content `index`, which is to be written, rests on: where the pool has a base in a form on which it can't
  * be put, a raw copy is made, and is pending before it. instead[i]: the copy in place of base i, its place among the

@@ -24,6 +24,7 @@
 #include "pages/pool.h"
 #include "records/meta.h"
 #include "records/relations.h"
+#include "shelves/drop.h"
 #include "transfer/bases.h"
 #include "transfer/stage.h"
 
@@ -536,7 +537,7 @@ static void end_restore(struct restore *restore, enum lmcs_status status)
         lmcs_stage_drop(&restore->stage);
     lmcs_stage_fini(&restore->stage);
     if (has_served)
-        (void)lmcs_stage_drop_kept(restore->pool, NULL);
+        (void)lmcs_staging_drop_kept(restore->pool, NULL);
     lmcs_parts_free(&restore->parts);
     free(restore->wanted);
     free(restore->listed);
@@ -554,7 +555,7 @@ static enum lmcs_status restore_once(struct restore *restore, const int *fds, si
     lmcs_stage_init(&restore->stage, restore->pool);
     restore->stage.keeps = restore->options->resume;
     restore->stage.moves_tags = restore->options->move_tags;
-    enum lmcs_status status = restore->options->resume ? LMCS_OK : lmcs_stage_drop_kept(restore->pool, error);
+    enum lmcs_status status = restore->options->resume ? LMCS_OK : lmcs_staging_drop_kept(restore->pool, error);
     if (status == LMCS_OK)
         status = read_archives(restore, fds, count, error);
     restore->report.snapshots = restore->stage.shown;

@@ -20,7 +20,6 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "live/live.h"
 #include "pages/tree.h"
 #include "payload/read.h"
 #include "records/manifest.h"
@@ -30,7 +29,6 @@
 #include "snapshots/snapshot.h"
 #include "transfer/bases.h"
 
-#define REMOVALS       16u /* snapshots in one transaction */
 #define WARM_BYTES     ((uint64_t)64 << 20)
 #define RELEASE_RANGES 4096u
 
@@ -80,16 +78,6 @@ void lmcs_stage_fini(struct lmcs_stage *stage)
     free(stage->unrun);
     free(stage->pending);
     free(stage->entries);
-}
-
-enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *content, uint64_t bytes,
-                                 struct lmcs_error *error)
-{
-    struct lmcs_region *region = content->df.payload == LMCS_PAYLOAD_RAW ? &stage->raw : &stage->coded;
-    enum lmcs_status status = lmcs_payload_take(region, bytes, content, error);
-    if (status == LMCS_FULL && lmcs_pool_make_room(stage->pool, NULL))
-        status = lmcs_payload_take(region, bytes, content, error);
-    return status;
 }
 
 static enum lmcs_status add_unrun(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
@@ -553,51 +541,9 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
     return status;
 }
 
-/* ---- Removing ---- */
+/* ---- Dropping ---- */
 
-/* One transaction: removes some numbers, or (numbers NULL) the oldest that there are, and at the end the shelf. */
-static enum lmcs_status remove_some(struct lmcs_pool *pool, uint64_t id, const uint64_t *numbers, size_t count,
-                                    struct lmcs_removal *removal, bool *done, struct lmcs_error *error)
-{
-    struct lmcs_txn txn;
-    struct lmcs_shelf shelf;
-    *done = false;
-    enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_shelf_load(&txn, id, &shelf, error);
-    for (size_t i = 0; status == LMCS_OK && i < count && !*done; i++) {
-        uint64_t number = numbers != NULL ? numbers[i] : 0;
-        if (numbers == NULL)
-            status = lmcs_record_after(&txn, &shelf, 0, &number, error);
-        *done = number == 0;
-        if (status == LMCS_OK && !*done)
-            status = lmcs_shelf_remove(&txn, &shelf, number, removal, error);
-    }
-    if (status == LMCS_OK)
-        status = *done ? lmcs_shelf_delete(&txn, &shelf, error) : lmcs_shelf_save(&txn, &shelf, error);
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
-    return status;
-}
-
-enum lmcs_status lmcs_stage_drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
-                                       struct lmcs_error *error)
-{
-    enum lmcs_status status = lmcs_live_drop(pool, id, removal, error);
-    for (bool done = false; status == LMCS_OK && !done;)
-        status = remove_some(pool, id, NULL, REMOVALS, removal, &done, error);
-    return status;
-}
-
-static enum lmcs_status drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
-{
-    struct lmcs_removal removal = {0};
-    return lmcs_stage_drop_shelf(pool, id, &removal, error);
-}
-
-/* What was written and dropped goes back to the file system, as far as no reader is in the way. */
+/* Returns the space of dropped payloads to the file system, as far as no reader pins it. */
 static void give_space_back(struct lmcs_pool *pool)
 {
     enum lmcs_status status = LMCS_OK;
@@ -622,82 +568,11 @@ void lmcs_stage_drop(struct lmcs_stage *stage)
     renew_regions(stage);
     for (size_t i = 0; i < stage->shelf_count; i++) {
         struct lmcs_stage_shelf *shelf = &stage->shelves[i];
-        if (shelf->id != 0 && drop_shelf(stage->pool, shelf->id, NULL) == LMCS_OK)
+        struct lmcs_removal removal = {0};
+        if (shelf->id != 0 && lmcs_staging_drop(stage->pool, shelf->id, &removal, NULL) == LMCS_OK)
             shelf->id = 0;
     }
     give_space_back(stage->pool);
-}
-
-enum lmcs_status lmcs_archive_drop_staging(struct lmcs_pool *pool, struct lmcs_error *error)
-{
-    uint64_t id = 0;
-    for (bool any = false;;) {
-        struct lmcs_txn txn;
-        struct lmcs_shelf shelf = {0};
-        size_t count = 0;
-        enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
-        if (status == LMCS_OK && count > 0)
-            status = lmcs_shelf_load(&txn, id, &shelf, error);
-        lmcs_txn_end(&txn);
-        bool left_over = (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING;
-        if (status == LMCS_OK && count > 0 && left_over) {
-            status = drop_shelf(pool, id, error);
-            if (status == LMCS_FULL) /* it goes when the pool is next opened: to make room, this must be */
-                status = LMCS_OK;
-            any = true;
-        }
-        if (status != LMCS_OK)
-            return status;
-        if (count == 0 || id == UINT64_MAX) {
-            if (any)
-                lmcs_pool_wake(pool);
-            return LMCS_OK;
-        }
-    }
-}
-
-/* Drops the shelf of that id if it is one that was kept, and nobody works on its name. */
-static enum lmcs_status drop_if_kept(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
-{
-    struct lmcs_txn txn;
-    struct lmcs_shelf shelf;
-    struct lmcs_busy_shelf *busy;
-    bool found = false;
-    for (int look = 0; look < 2; look++) { /* once to learn the name, once more when it is ours */
-        enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
-        lmcs_txn_end(&txn);
-        found = found && (shelf.df.flags & LMCS_SHELF_KEPT) != 0;
-        if (look == 1 && status == LMCS_OK && found)
-            status = drop_shelf(pool, id, error);
-        if (look == 1)
-            lmcs_shelf_give(pool, busy);
-        if (status != LMCS_OK || !found || (look == 0 && !lmcs_shelf_try(pool, shelf.name, &busy)))
-            return status;
-    }
-    return LMCS_OK;
-}
-
-enum lmcs_status lmcs_stage_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    uint64_t id = 0;
-    for (size_t count = 1; status == LMCS_OK && count > 0 && id < UINT64_MAX;) {
-        struct lmcs_txn txn;
-        status = lmcs_txn_read(pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
-        lmcs_txn_end(&txn);
-        if (status == LMCS_OK && count > 0)
-            status = drop_if_kept(pool, id, error);
-    }
-    return status;
 }
 
 /* ---- What the pool has already ---- */
@@ -1002,10 +877,11 @@ static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage
 {
     enum lmcs_status status = LMCS_OK;
     while (status == LMCS_OK && shelf->dropped < shelf->skipped_count) {
-        size_t left = shelf->skipped_count - shelf->dropped, count = left < REMOVALS ? left : REMOVALS;
+        size_t left = shelf->skipped_count - shelf->dropped, count = left < LMCS_REMOVALS ? left : LMCS_REMOVALS;
         struct lmcs_removal removal = {0};
         bool done;
-        status = remove_some(stage->pool, shelf->id, shelf->skipped + shelf->dropped, count, &removal, &done, error);
+        status =
+            lmcs_staging_remove(stage->pool, shelf->id, shelf->skipped + shelf->dropped, count, &removal, &done, error);
         shelf->dropped += status == LMCS_OK ? count : 0;
     }
     return status;

@@ -115,20 +115,12 @@ enum lmcs_status lmcs_stage_shelf(struct lmcs_stage *stage, const char *name, co
                                   uint32_t keep_raw, struct lmcs_error *error);
 /* A tag of it. */
 enum lmcs_status lmcs_stage_tag(struct lmcs_stage *stage, uint64_t number, const char *text, struct lmcs_error *error);
-/* Takes room for a payload; a full pool is compacted first. */
-enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *content, uint64_t bytes,
-                                 struct lmcs_error *error);
 /* Commits the snapshot at work to its staging shelf, verifies every content that came with it, and compares it with
  * the one of its number in the shelf that is there. */
 enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error *error);
 /* One transaction makes all staged snapshots visible. */
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error);
-/* Removes what a staging shelf has, some snapshots a commit, and then the shelf. `removal` is added to. */
-enum lmcs_status lmcs_stage_drop_shelf(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
-                                       struct lmcs_error *error);
 /* Removes the staging shelves and all that is in them. What can't be removed now goes at the next open. */
 void lmcs_stage_drop(struct lmcs_stage *stage);
-/* Removes what earlier restores have left for later ones, unless one is at work with it. */
-enum lmcs_status lmcs_stage_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error);
 
 #endif

@@ -2,7 +2,6 @@
 /* expected.c - see expected.h. */
 #include "expected.h"
 
-#include "transfer/stage.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include "live/record.h"
 #include "pages/tree.h"
 #include "records/shelf.h"
+#include "shelves/drop.h"
 
 /* ---- What is expected ---- */
 
@@ -698,7 +698,7 @@ static bool no_staging(const struct expected *expected, struct lmcs_pool *pool, 
     struct lmcs_error error;
     looking->shelf = "the pool";
     looking->snapshot = NULL;
-    if (lmcs_stage_drop_kept(pool, &error) != LMCS_OK)
+    if (lmcs_staging_drop_kept(pool, &error) != LMCS_OK)
         return wrong(looking, "what a restore has kept can't be removed: %s", error.message);
     uint64_t there = pool->root.trees[LMCS_TREE_SHELVES].count;
     return there == shelves ||

@@ -301,7 +301,7 @@ MUTANTS = [
         "what a restore that was cut short has left is not removed",
         [
             (
-                "        status = lmcs_archive_drop_staging(pool, error);\n",
+                "        status = lmcs_staging_drop_left(pool, error);\n",
                 "        (void)0;\n",
             )
         ],

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * shelves/edit.c - changes of one shelf in one transaction: its policy, its tags, the removal of a snapshot.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "capture/capture.h"
+#include "records/shelf.h"
+#include "shelves/prune.h"
+
+/* Runs `change` on a shelf in a write transaction. */
+static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, bool make,
+                                     enum lmcs_status (*change)(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                                                void *context, struct lmcs_error *error),
+                                     void *context, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    bool found;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_txn_write(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_find(&txn, name == NULL ? "" : name, &shelf, &found, error);
+    if (status == LMCS_OK && !found)
+        status = make ? lmcs_shelf_make(&txn, name, 0, &shelf, error)
+                      : lmcs_fail_no_shelf(&txn, name == NULL ? "" : name, error);
+    if (status == LMCS_OK)
+        status = change(&txn, &shelf, context, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_save(&txn, &shelf, error);
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(&txn, error);
+    lmcs_txn_end(&txn);
+    return status;
+}
+
+static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                   struct lmcs_error *error)
+{
+    (void)txn;
+    struct lmcs_policy policy;
+    lmcs_policy_init(&policy);
+    enum lmcs_status status = lmcs_policy_parse(shelf->policy, &policy, error);
+    if (status != LMCS_OK)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                         "the policy of shelf \"%.100s\" is a newer version's: change it with a newer lmc-store",
+                         shelf->name);
+    policy.keep_raw = shelf->df.keep_raw;
+    const struct lmcs_policy before = policy;
+    status = lmcs_policy_parse(context, &policy, error);
+    if (status == LMCS_OK)
+        status = lmcs_policy_format(&policy, shelf->policy, error);
+    shelf->df.keep_raw = policy.keep_raw;
+    if (policy.parity_data != before.parity_data || policy.parity != before.parity)
+        shelf->df.guarded = 0; /* all of them anew */
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_set_policy(struct lmcs_pool *pool, const char *shelf, const char *policy,
+                                       struct lmcs_error *error)
+{
+    enum lmcs_status status = change_shelf(pool, shelf, true, set_policy, (void *)policy, error);
+    if (status == LMCS_OK) {
+        lmcs_prune_soon(pool, shelf);
+        lmcs_pool_wake(pool);
+    }
+    return status;
+}
+
+enum lmcs_status lmcs_shelf_set_keep_raw(struct lmcs_pool *pool, const char *shelf, uint32_t keep_raw,
+                                         struct lmcs_error *error)
+{
+    char words[32];
+    snprintf(words, sizeof words, "keep_raw=%u", (unsigned)keep_raw);
+    return lmcs_shelf_set_policy(pool, shelf, words, error);
+}
+
+struct tagging {
+    const struct lmcs_tag_change *changes;
+    size_t count;
+};
+
+static enum lmcs_status fail_no_tag(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const char *tag,
+                                    struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: shelf \"%s\" has no tag \"%s\"", txn->pool->path, shelf->name, tag);
+}
+
+static enum lmcs_status check_tag_place(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
+                                        const struct lmcs_tag_change *change, uint64_t *at, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_tag_check(change->tag, error);
+    if (status == LMCS_OK)
+        status = lmcs_tag_find(txn, shelf, change->tag, at, error);
+    if (status != LMCS_OK || change->expected == LMCS_TAG_ANYWHERE || *at == change->expected)
+        return status;
+    if (*at == 0)
+        return fail_no_tag(txn, shelf, change->tag, error);
+    return lmcs_fail(error, LMCS_EXISTS, 0,
+                     "%s: the tag \"%.100s\" is on %s@%llu, where it was not expected: look again", txn->pool->path,
+                     change->tag, shelf->name, (unsigned long long)*at);
+}
+
+static enum lmcs_status change_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_tag_change *change,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_record record;
+    uint64_t at;
+    bool found;
+    enum lmcs_status status = check_tag_place(txn, shelf, change, &at, error);
+    if (status != LMCS_OK)
+        return status;
+    if (change->number == 0)
+        return at == 0 ? fail_no_tag(txn, shelf, change->tag, error) : lmcs_tag_delete(txn, shelf, change->tag, error);
+    status = lmcs_record_get(txn, shelf, change->number, &record, &found, error);
+    if (status == LMCS_OK && (!found || record.df.state != LMCS_SNAPSHOT_COMMITTED))
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot %s@%llu", txn->pool->path, shelf->name,
+                         (unsigned long long)change->number);
+    return status == LMCS_OK ? lmcs_tag_put(txn, shelf, change->tag, change->number, error) : status;
+}
+
+static enum lmcs_status change_tags(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,
+                                    struct lmcs_error *error)
+{
+    const struct tagging *tagging = context;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < tagging->count; i++)
+        status = change_tag(txn, shelf, &tagging->changes[i], error);
+    return status;
+}
+
+enum lmcs_status lmcs_tags_change(struct lmcs_pool *pool, const char *shelf, const struct lmcs_tag_change *changes,
+                                  size_t count, struct lmcs_error *error)
+{
+    struct tagging tagging = {changes, count};
+    return change_shelf(pool, shelf, false, change_tags, &tagging, error);
+}
+
+enum lmcs_status lmcs_tag_set(struct lmcs_pool *pool, const char *shelf, const char *tag, uint64_t number,
+                              struct lmcs_error *error)
+{
+    const struct lmcs_tag_change change = {tag, number, LMCS_TAG_ANYWHERE};
+    if (number == 0)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no snapshot 0: numbers start at 1", pool->path);
+    return lmcs_tags_change(pool, shelf, &change, 1, error);
+}
+
+enum lmcs_status lmcs_tag_remove(struct lmcs_pool *pool, const char *shelf, const char *tag, struct lmcs_error *error)
+{
+    const struct lmcs_tag_change change = {tag, 0, LMCS_TAG_ANYWHERE};
+    return lmcs_tags_change(pool, shelf, &change, 1, error);
+}
+
+static enum lmcs_status remove_in(struct lmcs_txn *txn, const char *name, uint64_t number, struct lmcs_removal *removal,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found;
+    enum lmcs_status status = lmcs_shelf_get(txn, name, &shelf, error);
+    if (status == LMCS_OK)
+        status = lmcs_record_get(txn, &shelf, number, &record, &found, error);
+    if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_PREPARED)
+        return lmcs_fail(error, LMCS_IN_USE, 0, "%s: snapshot %s@%llu is prepared and awaits its group's decision",
+                         txn->pool->path, name, (unsigned long long)number);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_remove(txn, &shelf, number, removal, error);
+    return status == LMCS_OK ? lmcs_shelf_save(txn, &shelf, error) : status;
+}
+
+enum lmcs_status lmcs_snapshot_remove(struct lmcs_pool *pool, const char *shelf, uint64_t number, bool dry_run,
+                                      struct lmcs_removal *removal, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_busy_shelf *busy;
+    struct lmcs_removal counted = {0};
+    const char *name = shelf == NULL ? "" : shelf;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status == LMCS_OK)
+        status = lmcs_shelf_take(pool, name, &busy, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_txn_write(pool, &txn, error);
+    if (status == LMCS_OK) {
+        status = remove_in(&txn, name, number, &counted, error);
+        if (status == LMCS_OK && !dry_run)
+            status = lmcs_txn_commit(&txn, error);
+        else
+            lmcs_txn_end(&txn);
+    }
+    lmcs_shelf_give(pool, busy);
+    if (status != LMCS_OK)
+        return status;
+    if (removal != NULL)
+        *removal = counted;
+    if (!dry_run)
+        lmcs_pool_wake(pool);
+    return LMCS_OK;
+}
