@@ -17,7 +17,7 @@
  * What is free there may have file space all the same: of a transaction that took it and did not live to commit. No
  * record speaks of that, so a writer gives it back here.
  */
-#include "repair/check.h"
+#include "pages/heap_check.h"
 
 #include <stdlib.h>
 #include <string.h>

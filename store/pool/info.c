@@ -115,7 +115,7 @@ enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *i
     filled.last_snapshot_bytes = root->last_snapshot_bytes;
     filled.lost_contents = root->lost_contents;
     filled.parity_bytes = root->parity_bytes;
-    lmcs_scrub_state(pool, root, &filled);
+    lmcs_scrub_state(root, &filled);
     status = count_shelves(&txn, &filled, error);
     filled.used_bytes = root->slab_bytes + (pool->space != NULL ? lmcs_space_used(pool) : root->extent_bytes);
     filled.free_bytes = pool->space != NULL ? lmcs_space_free_bytes(pool) : free_for_reader(pool, root);

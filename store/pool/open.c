@@ -21,9 +21,9 @@
 #include "capture/capture.h"
 #include "live/live.h"
 #include "media/pmemobj_log.h"
+#include "pages/heap_check.h"
 #include "pages/space.h"
 #include "pool/background.h"
-#include "repair/check.h"
 #include "shelves/drop.h"
 
 #define DEFAULT_WAIT_MS    10000u

@@ -104,7 +104,9 @@ void lmcs_check_report(struct lmcs_checking *c, const char *shelf, uint64_t numb
 #define REPORT_SHELF(c, ...) lmcs_check_report(c, (c)->shelf->name, 0, "", __VA_ARGS__)
 #define ULL(n)               ((unsigned long long)(n))
 
-/* Reports a status of LMCS_DAMAGED with the message of c->error and returns LMCS_OK; returns any other status as it is. */
+/*
+ * Reports a status of LMCS_DAMAGED with the message of c->error and returns LMCS_OK; returns any other status as it is.
+ */
 enum lmcs_status lmcs_check_absorb(struct lmcs_checking *c, enum lmcs_status status, const char *shelf,
                                    uint64_t number);
 /* Reports a total that differs from the recorded one, unless the check is incomplete. */
@@ -116,8 +118,8 @@ struct lmcs_checked_object *lmcs_check_find_object(struct lmcs_checking *c, uint
 /* Records the use of a page. Reports an impossible use and returns false; the page must then not be read. */
 bool lmcs_check_use_page(struct lmcs_checking *c, uint64_t offset, enum lmcs_page_use use);
 /*
- * Reads a page from the medium, past the cache. `number`: the snapshot whose manifest has it, or 0. `level`: the expected
- * level, or -1. *node is NULL if the page is damaged, which is reported.
+ * Reads a page from the medium, past the cache. `number`: the snapshot whose manifest has it, or 0. `level`: the
+ * expected level, or -1. *node is NULL if the page is damaged, which is reported.
  */
 enum lmcs_status lmcs_check_read_page(struct lmcs_checking *c, uint8_t kind, struct lmcs_ref_df ref, uint64_t number,
                                       int level, void *buffer, const struct lmcs_node_df **node);

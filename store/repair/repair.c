@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * repair.c - giving a damaged content its bytes again.
+ * repair/repair.c - restores the bytes of a damaged content.
  *
- * First the stored bytes are put right as they are, in memory: by parity, from the other replica, from the block hashes
- * that can be computed, and in a raw payload from any decoded copy of a block (sources.c). What is better then than
- * what
- * is stored is written to new room, read back, and switched to by a commit. If blocks of a frame are bad still, the
- * tensor is decoded, with sources for those blocks, and coded anew: against the same base when that can be read, else
- * alone; or it is stored raw.
+ * The stored bytes are first repaired in memory: by parity, from the other replica, by block hashes that can be
+ * computed, and, for a raw payload, from any decoded copy of a block (repair/sources.c). A better image is written to
+ * new room, read back, and a commit switches to it. If blocks of a frame are still bad, the tensor is decoded, with
+ * other sources for those blocks, and coded again: against the same base if that is readable, else alone or raw.
  *
- * Why new room, when only right bytes could be written in place: a place that lost its bytes once is not used again
- * before something else is written there, a reader never sees bytes that change, and a commit is as safe for this as it
- * is for all else. What remains bad is entered as lost in the same commit.
+ * Repair in place would be correct as well. With new room, a place that has lost bytes is not reused before it is
+ * rewritten, a reader never sees bytes change, and the crash argument for commits covers repair. The same commit
+ * records the blocks that remain lost.
  */
 #include "repair/repair.h"
 
@@ -27,51 +25,19 @@
 #include "records/safety.h"
 #include "repair/sources.h"
 
-#define READ_PIECE 4096u /* around what the medium can't give */
+#define READ_PIECE 4096u /* unit of reads around unreadable bytes */
 
-struct lmcs_repairer {
+/* A content under repair. */
+struct repairing {
     struct lmcs_pool *pool;
     struct lmcs_sources *sources;
-};
-
-enum lmcs_status lmcs_repairer_open(struct lmcs_pool *pool, const char *const *from, size_t from_count,
-                                    struct lmcs_repairer **repairer, struct lmcs_error *error)
-{
-    struct lmcs_repairer *made = calloc(1, sizeof *made);
-    if (made == NULL)
-        return lmcs_fail_memory(error);
-    made->pool = pool;
-    enum lmcs_status status = lmcs_sources_open(pool, from, from_count, &made->sources, error);
-    if (status == LMCS_OK)
-        *repairer = made;
-    else
-        free(made);
-    return status;
-}
-
-void lmcs_repairer_close(struct lmcs_repairer *repairer)
-{
-    if (repairer != NULL)
-        lmcs_sources_close(repairer->sources);
-    free(repairer);
-}
-
-const struct lmcs_unread *lmcs_repairer_unread(const struct lmcs_repairer *repairer)
-{
-    return lmcs_sources_unread(repairer->sources);
-}
-
-/* A content at work. */
-struct repairing {
-    struct lmcs_repairer *repairer;
-    struct lmcs_pool *pool;
-    struct lmcs_chain chain; /* as it is stored now, pinned */
+    struct lmcs_chain chain; /* as stored now, pinned */
     struct lmcs_identity identity;
     struct lmcs_parity_record parity;
     bool has_parity;
-    bool was_lost; /* something of it, by what is noted */
+    bool was_lost; /* blocks are recorded as lost */
     struct lmcs_scan scan;
-    bool is_another;      /* the image is not what was stored, but another link between the same states */
+    bool is_another;      /* the image is another link between the same states */
     unsigned char *image; /* its stored bytes */
     size_t image_bytes;
     char source[LMCS_SOURCE_TEXT];
@@ -100,9 +66,9 @@ static void note_source(struct repairing *m, const char *source)
     snprintf(m->source + used, sizeof m->source - used, "%s%s", used > 0 ? ", " : "", source);
 }
 
-/* ---- Taking it up ---- */
+/* ---- Loading ---- */
 
-static enum lmcs_status take_up(struct repairing *m, uint64_t content, bool *found, struct lmcs_error *error)
+static enum lmcs_status load(struct repairing *m, uint64_t content, bool *found, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_txn_read(m->pool, &txn, error);
@@ -129,7 +95,7 @@ static enum lmcs_status take_up(struct repairing *m, uint64_t content, bool *fou
     return status;
 }
 
-static void put_down(struct repairing *m)
+static void unload(struct repairing *m)
 {
     if (m->has_parity)
         lmcs_parity_unpin(m->pool, &m->parity);
@@ -140,7 +106,7 @@ static void put_down(struct repairing *m)
     m->image = NULL;
 }
 
-/* The stored bytes, as far as the medium gives them. */
+/* Reads the stored bytes; unreadable ones become zeros. */
 static enum lmcs_status load_image(struct repairing *m, struct lmcs_error *error)
 {
     const struct lmcs_content *content = stored(m);
@@ -185,7 +151,7 @@ static enum lmcs_status try_parity(struct repairing *m, struct lmcs_error *error
     return status;
 }
 
-/* Takes from the other replica what is right there. */
+/* Copies sound blocks and headers from a replica. */
 static enum lmcs_status try_replica(struct repairing *m, const struct lmcs_media *replica, struct lmcs_error *error)
 {
     const struct lmcs_content *content = stored(m);
@@ -210,7 +176,7 @@ static enum lmcs_status try_replica(struct repairing *m, const struct lmcs_media
     return scan_image(m, error);
 }
 
-/* The hashes behind a raw payload, when they are known otherwise. */
+/* Replaces the damaged hashes of a raw payload by known ones. */
 static enum lmcs_status write_table(struct repairing *m, const struct lmc_hash *hashes, const char *source,
                                     struct lmcs_error *error)
 {
@@ -227,18 +193,18 @@ static enum lmcs_status try_table(struct repairing *m, struct lmcs_error *error)
     if (stored(m)->df.payload != LMCS_PAYLOAD_RAW || !m->scan.head_is_bad)
         return LMCS_OK;
     if (!m->scan.knows_hashes) {
-        const struct lmc_hash *known = lmcs_sources_hashes(m->repairer->sources);
-        return known != NULL ? write_table(m, known, lmcs_sources_name(m->repairer->sources), error) : LMCS_OK;
+        const struct lmc_hash *known = lmcs_sources_hashes(m->sources);
+        return known != NULL ? write_table(m, known, lmcs_sources_name(m->sources), error) : LMCS_OK;
     }
-    hashes = m->scan.hashes; /* the scan is made anew meanwhile */
+    hashes = m->scan.hashes; /* write_table replaces the scan */
     m->scan.hashes = NULL;
     status = write_table(m, hashes, "its own blocks", error);
     free(hashes);
     return status;
 }
 
-/* Blocks of a raw payload are decoded ones: any copy will do. */
-static enum lmcs_status try_donors(struct repairing *m, struct lmcs_error *error)
+/* Takes blocks of a raw payload from decoded copies. */
+static enum lmcs_status try_copies(struct repairing *m, struct lmcs_error *error)
 {
     const struct lmcs_content_df *df = &stored(m)->df;
     bool took = false;
@@ -249,15 +215,15 @@ static enum lmcs_status try_donors(struct repairing *m, struct lmcs_error *error
         if (m->scan.bad[i] == 0)
             continue;
         const struct lmc_hash *hash = m->scan.knows_hashes ? &m->scan.hashes[i] : NULL;
-        if (!lmcs_sources_block(m->repairer->sources, i, hash, to))
+        if (!lmcs_sources_block(m->sources, i, hash, to))
             continue;
-        note_source(m, lmcs_sources_name(m->repairer->sources));
+        note_source(m, lmcs_sources_name(m->sources));
         took = true;
     }
     return took ? scan_image(m, error) : LMCS_OK;
 }
 
-/* A link has no copy that is decoded; one that leads between the same states takes its place. */
+/* Replaces a link by another one between the same states; a link has no decoded copies. */
 static enum lmcs_status try_links(struct repairing *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -270,13 +236,13 @@ static enum lmcs_status try_links(struct repairing *m, struct lmcs_error *error)
         return LMCS_NO_MEMORY;
     }
     for (size_t i = 0; status == LMCS_OK && !m->is_another; i++) {
-        if (!lmcs_sources_link(m->repairer->sources, stored(m), i, m->image, m->image_bytes))
+        if (!lmcs_sources_link(m->sources, stored(m), i, m->image, m->image_bytes))
             break;
         status = scan_image(m, error);
         m->is_another = status == LMCS_OK && lmcs_scan_is_clean(&m->scan);
     }
     if (m->is_another)
-        note_source(m, lmcs_sources_name(m->repairer->sources));
+        note_source(m, lmcs_sources_name(m->sources));
     unsigned char *other = m->is_another ? own : m->image;
     m->image = m->is_another ? m->image : own;
     munmap(other, m->image_bytes + 1);
@@ -291,7 +257,6 @@ static bool same_payload(const struct lmcs_content *a, const struct lmcs_content
            memcmp(a->parts, b->parts, a->df.part_count * sizeof a->parts[0]) == 0;
 }
 
-/* What of it is lost, by a scan. */
 static void fill_lost(const struct lmcs_scan *scan, unsigned char *lost)
 {
     for (uint64_t i = 0; i < scan->blocks; i++)
@@ -299,8 +264,8 @@ static void fill_lost(const struct lmcs_scan *scan, unsigned char *lost)
 }
 
 /*
- * Switches to the payload that was made (NULL: the one there is stays) and enters what is lost (`scan` NULL: nothing).
- * *done false: the content has gone, or is stored otherwise by now; then it is as well as nothing had been found.
+ * Switches to a new payload (`made` NULL: keeps the old one) and records the lost blocks of `scan` (NULL: none). *done
+ * false: the content was freed or stored again meanwhile, and nothing is changed.
  */
 static enum lmcs_status commit(struct repairing *m, const struct lmcs_content *made, bool same_bytes,
                                struct lmcs_region *region, const struct lmcs_scan *scan, bool *done,
@@ -338,7 +303,6 @@ static enum lmcs_status commit(struct repairing *m, const struct lmcs_content *m
     return status;
 }
 
-/* Writes stored bytes to new room. */
 static enum lmcs_status write_bytes(struct repairing *m, struct lmcs_region *region, const unsigned char *bytes,
                                     uint64_t count, struct lmcs_content *made, struct lmcs_error *error)
 {
@@ -350,20 +314,20 @@ static enum lmcs_status write_bytes(struct repairing *m, struct lmcs_region *reg
     return status == LMCS_OK ? lmcs_heap_sync(m->pool->heap, error) : status;
 }
 
-/* What was written must be as good as what was meant. */
+/* Scans the written payload: it must be as good as the image. */
 static enum lmcs_status look_again(struct repairing *m, const struct lmcs_content *made, struct lmcs_error *error)
 {
     struct lmcs_scan scan = {.blocks = 0};
     struct lmcs_bytes bytes = lmcs_bytes_of_pool(m->pool->media, made);
     enum lmcs_status status = lmcs_scan(&bytes, made, &m->identity, m->pool->workers, &scan, error);
     if (status == LMCS_OK && (scan.bad_count > m->scan.bad_count || (scan.head_is_bad && !m->scan.head_is_bad)))
-        status = lmcs_fail(error, LMCS_IO, 0, "%s: what was written to repair tensor \"%s\" can't be read back",
+        status = lmcs_fail(error, LMCS_IO, 0, "%s: the repaired bytes of tensor \"%s\" cannot be read back",
                            m->pool->path, m->identity.name);
     lmcs_scan_free(&scan);
     return status;
 }
 
-/* What someone else has coded counts only once it has been decoded. */
+/* Decodes a link from another source before it is used. */
 static enum lmcs_status decode_link(struct repairing *m, const struct lmcs_content *made, struct lmcs_error *error)
 {
     struct lmcs_chain chain = m->chain;
@@ -388,9 +352,9 @@ static enum lmcs_status keep_image(struct repairing *m, bool *done, struct lmcs_
     return status;
 }
 
-/* ---- Decoded, and coded anew ---- */
+/* ---- Decoding and coding again ---- */
 
-/* All decoded bytes; *whole false: a block of it can't be had. */
+/* Decodes the tensor. *whole false: no source has one of its blocks. */
 static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool *whole, struct lmcs_error *error)
 {
     const struct lmcs_content_df *df = &stored(m)->df;
@@ -407,9 +371,9 @@ static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool
         const struct lmc_hash *hash = m->scan.knows_hashes ? &m->scan.hashes[i] : NULL;
         if (m->scan.bad[i] == 0 && reader != NULL && lmcs_reader_block(reader, i, to, &ignored) == LMCS_OK)
             continue;
-        *whole = lmcs_sources_block(m->repairer->sources, i, hash, to);
+        *whole = lmcs_sources_block(m->sources, i, hash, to);
         if (*whole)
-            note_source(m, lmcs_sources_name(m->repairer->sources));
+            note_source(m, lmcs_sources_name(m->sources));
     }
     lmcs_reader_close(reader);
     struct lmc_hash *hashes = *whole ? malloc((m->scan.blocks + 1) * sizeof *hashes) : NULL;
@@ -425,7 +389,7 @@ static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool
     return LMCS_OK;
 }
 
-/* The bytes of its base; NULL: it has none, or it can't be read. */
+/* Returns the bytes of the base; NULL: there is none, or it is unreadable. */
 static unsigned char *decode_base(struct repairing *m, struct lmcs_chain *base)
 {
     const struct lmcs_identity *identity = &m->identity;
@@ -463,8 +427,8 @@ static enum lmcs_status store_raw(struct repairing *m, struct lmcs_region *regio
     return status;
 }
 
-static enum lmcs_status code_anew(struct repairing *m, unsigned char *decoded, struct lmcs_region *region,
-                                  struct lmcs_content *made, struct lmcs_error *error)
+static enum lmcs_status code_again(struct repairing *m, unsigned char *decoded, struct lmcs_region *region,
+                                   struct lmcs_content *made, struct lmcs_error *error)
 {
     struct lmcs_chain *base = malloc(sizeof *base);
     if (base == NULL)
@@ -501,7 +465,7 @@ static enum lmcs_status repair_decoded(struct repairing *m, bool *done, struct l
     lmcs_region_init(&region, m->pool, 1);
     enum lmcs_status status = decode(m, decoded, &whole, error);
     if (status == LMCS_OK && whole) {
-        status = code_anew(m, decoded, &region, &made, error);
+        status = code_again(m, decoded, &region, &made, error);
         if (status == LMCS_OK)
             status = lmcs_heap_sync(m->pool->heap, error);
         if (status == LMCS_OK)
@@ -512,7 +476,7 @@ static enum lmcs_status repair_decoded(struct repairing *m, bool *done, struct l
     return status;
 }
 
-/* ---- All of it ---- */
+/* ---- One content ---- */
 
 static enum lmcs_status repair_stored(struct repairing *m, struct lmcs_error *error)
 {
@@ -525,17 +489,17 @@ static enum lmcs_status repair_stored(struct repairing *m, struct lmcs_error *er
          i++)
         status = try_replica(m, lmcs_media_replica(m->pool->media, i), error);
     if (status == LMCS_OK && !lmcs_scan_is_clean(&m->scan))
-        status = lmcs_sources_ask(m->repairer->sources, stored(m), &m->identity, error);
+        status = lmcs_sources_find(m->sources, stored(m), &m->identity, error);
     if (status == LMCS_OK && !lmcs_scan_is_clean(&m->scan))
         status = try_table(m, error);
     if (status == LMCS_OK && !lmcs_scan_is_clean(&m->scan))
-        status = try_donors(m, error);
+        status = try_copies(m, error);
     if (status == LMCS_OK && !lmcs_scan_is_clean(&m->scan))
         status = try_links(m, error);
     return status;
 }
 
-/* Notes what remains, when nothing more can be done. */
+/* Records the remaining bad blocks as lost. */
 static enum lmcs_status give_up(struct repairing *m, struct lmcs_repaired *repaired, struct lmcs_error *error)
 {
     bool done;
@@ -554,7 +518,7 @@ static enum lmcs_status scan_stored(struct repairing *m, struct lmcs_error *erro
     return lmcs_scan(&bytes, stored(m), &m->identity, m->pool->workers, &m->scan, error);
 }
 
-/* What is stored has been scanned, and something is wrong with it, or was by what is noted. */
+/* Repairs a content whose scan found damage. */
 static enum lmcs_status repair_one(struct repairing *m, struct lmcs_repaired *repaired, struct lmcs_error *error)
 {
     uint64_t bad = m->scan.bad_count, id = stored(m)->id;
@@ -564,7 +528,7 @@ static enum lmcs_status repair_one(struct repairing *m, struct lmcs_repaired *re
         return status;
     if (m->scan.bad_count < bad || m->scan.head_is_bad != head) {
         status = keep_image(m, &done, error);
-        if (status == LMCS_DAMAGED && m->is_another) { /* it does not lead there, or can't be read for what is before */
+        if (status == LMCS_DAMAGED && m->is_another) { /* it leads elsewhere, or its line is unreadable */
             status = scan_stored(m, error);
             return status == LMCS_OK ? give_up(m, repaired, error) : status;
         }
@@ -572,9 +536,9 @@ static enum lmcs_status repair_one(struct repairing *m, struct lmcs_repaired *re
             repaired->is_whole = status == LMCS_OK;
             return status;
         }
-        /* It is stored elsewhere now, and something is still wrong with it. */
-        put_down(m);
-        status = take_up(m, id, &found, error);
+        /* The payload has moved and is still damaged. */
+        unload(m);
+        status = load(m, id, &found, error);
         if (status != LMCS_OK || !found) {
             m->chain.length = 0;
             m->has_parity = false;
@@ -590,17 +554,17 @@ static enum lmcs_status repair_one(struct repairing *m, struct lmcs_repaired *re
     return status == LMCS_OK && !done ? give_up(m, repaired, error) : status;
 }
 
-enum lmcs_status lmcs_repair(struct lmcs_repairer *repairer, uint64_t content, struct lmcs_repaired *repaired,
-                             struct lmcs_error *error)
+enum lmcs_status lmcs_repair(struct lmcs_pool *pool, struct lmcs_sources *sources, uint64_t content,
+                             struct lmcs_repaired *repaired, struct lmcs_error *error)
 {
     struct repairing *m = calloc(1, sizeof *m);
     bool found = false, done;
     *repaired = (struct lmcs_repaired){.lost = NULL};
     if (m == NULL)
         return lmcs_fail_memory(error);
-    m->repairer = repairer;
-    m->pool = repairer->pool;
-    enum lmcs_status status = take_up(m, content, &found, error);
+    m->pool = pool;
+    m->sources = sources;
+    enum lmcs_status status = load(m, content, &found, error);
     if (status == LMCS_OK && found) {
         status = scan_stored(m, error);
         if (status == LMCS_OK && !lmcs_scan_is_clean(&m->scan)) {
@@ -610,8 +574,8 @@ enum lmcs_status lmcs_repair(struct lmcs_repairer *repairer, uint64_t content, s
             if (m->was_lost)
                 status = commit(m, NULL, true, NULL, NULL, &done, error);
         }
-        lmcs_sources_release(repairer->sources);
-        put_down(m);
+        lmcs_sources_release(sources);
+        unload(m);
     } else if (status == LMCS_OK) {
         repaired->is_whole = true;
     }

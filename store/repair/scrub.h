@@ -1,14 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* scrub.h - what the rest of the store knows of scrubbing: the background does it a little at a time. */
+/* repair/scrub.h - scrubs on request and, a little at a time, in the background. */
 #ifndef LMCS_REPAIR_SCRUB_H
 #define LMCS_REPAIR_SCRUB_H
 
 #include "pages/pool.h"
 
-/* The part of lmcs_pool_info. */
-void lmcs_scrub_state(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_pool_info *info);
+struct lmcs_sources;
 
-/* The background's own place in a pass. */
+/*
+ * Runs lmcs_scrub with checked options. `sources`: repair sources, of the caller; NULL: without repair. *report is set
+ * also on errors. Returns LMCS_DAMAGED if unrepaired damage was found, LMCS_FULL if a repair lacked room.
+ */
+enum lmcs_status lmcs_scrub_run(struct lmcs_pool *pool, const struct lmcs_scrub_options *options,
+                                struct lmcs_sources *sources,
+                                void (*visit)(void *context, const struct lmcs_scrub_damage *damage), void *context,
+                                const struct lmcs_progress *progress, struct lmcs_scrub_report *report,
+                                struct lmcs_error *error);
+
+/* Fills the scrub's part of lmcs_pool_info. */
+void lmcs_scrub_state(const struct lmcs_root_df *root, struct lmcs_pool_info *info);
+
+/* The position of the background in a pass. */
 struct lmcs_scrub_turn {
     bool is_loaded;
     uint64_t next;     /* content */
@@ -16,18 +28,18 @@ struct lmcs_scrub_turn {
     uint64_t bytes;
     uint64_t found;
     uint64_t repaired;
-    uint64_t at_ns;    /* when it last had its turn ... */
-    uint64_t saved_ns; /* ... and when its place was last saved */
+    uint64_t at_ns;    /* the last turn */
+    uint64_t saved_ns; /* the last save of this position */
     double due_bytes;
 };
 
 /*
- * Reads what is due since the last turn, when a shelf's policy asks for it, and repairs what it can. `go_on` is asked now
- * and then; false: stop soon.
+ * Reads the bytes due since the last turn, if a shelf's policy asks for scrubs, and repairs damage. `go_on` is called
+ * between blocks; false: stop soon.
  */
 enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn,
                                  bool (*go_on)(void *context, uint64_t bytes), void *context, struct lmcs_error *error);
-/* Looks at what a content rests on, which somebody found damaged: repairs it, or enters what is lost. */
+/* Scrubs a content that was found damaged, and its bases: repairs them, or records lost blocks. */
 enum lmcs_status lmcs_scrub_chain(struct lmcs_pool *pool, uint64_t content, struct lmcs_error *error);
 
 #endif

@@ -1,24 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * sources.c - other copies of a content, or of a block of it.
+ * repair/sources.c - other copies of a content, or of a block of it.
  *
- * A content of the same digest has the same bytes, however and wherever it is stored: in this pool (a state that came
- * back, a restore beside a shelf, a tensor under two names), in another one, in an archive. And most tensors change
- * little from step to step, some of them only here and there (embeddings), so that a neighbour of the same name may
- * have the very block that is missing: the hashes in its header tell. Whatever gives a block has checked it on its way,
- * up to the digest in a record; where the hash of the missing one is known, it is compared with that, too.
+ * A content of the same digest has the same bytes, in any form and place: in this pool (a state that recurred, a
+ * restore beside a shelf, a tensor under two names), in another pool, or in an archive. Some tensors, such as
+ * embeddings, change in few blocks per step, so a neighbour of the same name may have the missing block; the hashes in
+ * its header show it. Each source checks a block up to the digest in its record. If the hash of the missing block is
+ * known, it is compared as well.
  */
 #include "repair/sources.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "archive/decode.h"
-#include "archive/format.h"
 #include "archive/index.h"
 #include "base/grow.h"
 #include "pages/pool.h"
@@ -30,7 +27,7 @@
 #define MOST_NEIGHBOURS 32u
 #define NAME_BYTES      160
 
-/* What is known of a content without looking at it again. */
+/* A content of a source. */
 struct listed {
     struct lmc_hash digest;
     uint64_t content;
@@ -41,7 +38,7 @@ struct listed {
 struct source {
     char name[NAME_BYTES];
     struct lmcs_pool *pool; /* NULL: an archive */
-    bool is_own;            /* the pool that is repaired */
+    bool is_own;            /* the repaired pool */
     struct listed *list;    /* by digest */
     size_t count;
     size_t capacity;
@@ -52,7 +49,7 @@ struct source {
     struct lmcs_index index;
 };
 
-/* A copy that is open for reading. */
+/* An open copy. */
 struct copy {
     struct source *source;
     struct lmcs_chain chain; /* of a pool; pinned */
@@ -64,9 +61,9 @@ struct copy {
 
 struct lmcs_sources {
     struct lmcs_pool *pool;
-    struct source *sources; /* the pool itself comes first */
+    struct source *sources; /* the repaired pool is the first */
     size_t source_count;
-    bool is_listed; /* the pool itself has been */
+    bool is_listed; /* the repaired pool is listed */
     uint64_t content;
     uint64_t identity;
     uint64_t raw_bytes;
@@ -74,10 +71,9 @@ struct lmcs_sources {
     size_t copy_count;
     struct copy *neighbours[MOST_NEIGHBOURS];
     size_t neighbour_count;
-    bool has_neighbours; /* they have been looked for */
+    bool has_neighbours; /* the neighbours have been searched */
     struct lmc_hash *hashes;
     const char *name;
-    struct lmcs_unread unread;
 };
 
 /* ---- Lists ---- */
@@ -104,7 +100,7 @@ static void sort(struct source *source)
         qsort(source->list, source->count, sizeof *source->list, by_digest);
 }
 
-/* Lists some contents from `first` on, in one short transaction; *next 0: that was the end. */
+/* Lists some contents from `first` on, in one short transaction. *next 0: the end. */
 static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_t *next, struct lmcs_error *error)
 {
     enum { AT_ONCE = 4096 };
@@ -141,7 +137,7 @@ static enum lmcs_status list_some(struct source *source, uint64_t first, uint64_
     return status;
 }
 
-/* What can't be read of it can't give anything. */
+/* Lists the readable contents; unreadable ones cannot help. */
 static enum lmcs_status list_pool(struct source *source, struct lmcs_error *error)
 {
     uint64_t next = 1;
@@ -183,30 +179,6 @@ static enum lmcs_status open_archive(struct source *source, struct lmcs_error *e
     return status == LMCS_OK ? list_archive(source, error) : status;
 }
 
-static enum lmcs_status open_source(struct lmcs_sources *sources, struct source *source, const char *path,
-                                    struct lmcs_error *error)
-{
-    char magic[8] = "";
-    struct stat info;
-    snprintf(source->name, sizeof source->name, "%s", path);
-    source->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (source->fd < 0)
-        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: there is no such pool or archive", path);
-    if (fstat(source->fd, &info) == 0 && S_ISREG(info.st_mode) && pread(source->fd, magic, 8, 0) == 8 &&
-        memcmp(magic, LMCS_ARCHIVE_MAGIC, 8) == 0) {
-        enum lmcs_status status = open_archive(source, error);
-        if (status != LMCS_OK && error != NULL)
-            lmcs_error_prefix(error, "%s: ", path);
-        return status;
-    }
-    close(source->fd);
-    source->fd = -1;
-    enum lmcs_status status = lmcs_pool_open(path, LMCS_OPEN_READ, NULL, &source->pool, error);
-    if (status == LMCS_OK && source->pool == sources->pool)
-        return lmcs_fail(error, LMCS_INVALID, 0, "%s: is the pool that is to be repaired: give another one", path);
-    return status == LMCS_OK ? list_pool(source, error) : status;
-}
-
 static void close_source(struct source *source)
 {
     if (source->pool != NULL && !source->is_own)
@@ -220,27 +192,11 @@ static void close_source(struct source *source)
     free(source->list);
 }
 
-/* Wrong use (the pool that is to be repaired), and what ends everything, is no matter of one source. */
-static bool is_of_source(const struct lmcs_sources *sources, const struct source *source, enum lmcs_status status)
-{
-    return status != LMCS_OK && source->pool != sources->pool && status != LMCS_NO_MEMORY && status != LMCS_CANCELLED;
-}
-
-/* The first one's status, and what each of them says, as far as there is room. */
-static void note_unread(struct lmcs_unread *unread, const struct lmcs_error *error)
-{
-    if (unread->count++ == 0) {
-        unread->error = *error;
-        return;
-    }
-    lmcs_error_append(&unread->error, "; %s", error->message);
-}
-
-enum lmcs_status lmcs_sources_open(struct lmcs_pool *pool, const char *const *from, size_t from_count,
-                                   struct lmcs_sources **sources, struct lmcs_error *error)
+enum lmcs_status lmcs_sources_new(struct lmcs_pool *pool, size_t capacity, struct lmcs_sources **sources,
+                                  struct lmcs_error *error)
 {
     struct lmcs_sources *made = calloc(1, sizeof *made);
-    if (made == NULL || (made->sources = calloc(from_count + 1, sizeof *made->sources)) == NULL) {
+    if (made == NULL || (made->sources = calloc(capacity + 1, sizeof *made->sources)) == NULL) {
         free(made);
         return lmcs_fail_memory(error);
     }
@@ -248,37 +204,43 @@ enum lmcs_status lmcs_sources_open(struct lmcs_pool *pool, const char *const *fr
     made->name = "";
     made->sources[0] = (struct source){.name = "a copy in the pool", .pool = pool, .is_own = true, .fd = -1};
     made->source_count = 1;
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < from_count; i++) {
-        struct lmcs_error of_source;
-        struct source *source = &made->sources[made->source_count++];
-        source->fd = -1;
-        status = open_source(made, source, from[i], &of_source);
-        if (status != LMCS_OK && error != NULL)
-            *error = of_source;
-        if (is_of_source(made, source, status)) {
-            note_unread(&made->unread, &of_source);
-            close_source(source);
-            *source = (struct source){.fd = -1};
-            made->source_count--;
-            status = LMCS_OK;
-        }
-    }
-    if (status == LMCS_OK && from_count > 0 && made->unread.count == from_count) {
-        status = made->unread.error.status;
-        if (error != NULL)
-            *error = made->unread.error;
-    }
+    *sources = made;
+    return LMCS_OK;
+}
+
+/* Keeps a source that could be listed; closes it otherwise. */
+static enum lmcs_status keep_source(struct lmcs_sources *sources, struct source *source, enum lmcs_status status)
+{
     if (status == LMCS_OK)
-        *sources = made;
+        sources->source_count++;
     else
-        lmcs_sources_close(made);
+        close_source(source);
     return status;
 }
 
-const struct lmcs_unread *lmcs_sources_unread(const struct lmcs_sources *sources)
+enum lmcs_status lmcs_sources_add_pool(struct lmcs_sources *sources, const char *name, struct lmcs_pool *pool,
+                                       struct lmcs_error *error)
 {
-    return &sources->unread;
+    struct source *source = &sources->sources[sources->source_count];
+    *source = (struct source){.pool = pool, .fd = -1};
+    snprintf(source->name, sizeof source->name, "%s", name);
+    enum lmcs_status status =
+        pool == sources->pool
+            ? lmcs_fail(error, LMCS_INVALID, 0, "%s: is the pool to be repaired; give another one", name)
+            : list_pool(source, error);
+    return keep_source(sources, source, status);
+}
+
+enum lmcs_status lmcs_sources_add_archive(struct lmcs_sources *sources, const char *name, int fd,
+                                          struct lmcs_error *error)
+{
+    struct source *source = &sources->sources[sources->source_count];
+    *source = (struct source){.fd = fd};
+    snprintf(source->name, sizeof source->name, "%s", name);
+    enum lmcs_status status = open_archive(source, error);
+    if (status != LMCS_OK && error != NULL)
+        lmcs_error_prefix(error, "%s: ", name);
+    return keep_source(sources, source, status);
 }
 
 void lmcs_sources_close(struct lmcs_sources *sources)
@@ -346,7 +308,7 @@ static bool open_in_archive(struct copy *copy, const struct listed *item)
            possible;
 }
 
-/* NULL: it can't be had. */
+/* Returns NULL if the copy is unreadable. */
 static struct copy *open_copy(struct source *source, const struct listed *item)
 {
     struct copy *copy = calloc(1, sizeof *copy);
@@ -380,8 +342,8 @@ static void ask_source(struct lmcs_sources *sources, struct source *source, cons
     }
 }
 
-enum lmcs_status lmcs_sources_ask(struct lmcs_sources *sources, const struct lmcs_content *content,
-                                  const struct lmcs_identity *identity, struct lmcs_error *error)
+enum lmcs_status lmcs_sources_find(struct lmcs_sources *sources, const struct lmcs_content *content,
+                                   const struct lmcs_identity *identity, struct lmcs_error *error)
 {
     struct listed wanted = {
         {content->df.digest_low, content->df.digest_high}, content->id, identity->id, content->df.raw_bytes};
@@ -390,7 +352,7 @@ enum lmcs_status lmcs_sources_ask(struct lmcs_sources *sources, const struct lmc
     if (!sources->is_listed)
         status = list_pool(&sources->sources[0], error);
     sources->is_listed |= status == LMCS_OK;
-    if (content->df.payload == LMCS_PAYLOAD_LINK) /* it has no decoded bytes of its own */
+    if (content->df.payload == LMCS_PAYLOAD_LINK) /* a link has no decoded bytes */
         return status;
     sources->content = content->id;
     sources->identity = content->df.identity;
@@ -418,15 +380,15 @@ const char *lmcs_sources_name(const struct lmcs_sources *sources)
     return sources->name;
 }
 
-/* ---- What they give ---- */
+/* ---- Reading ---- */
 
-/* The hashes that an archive's content has, if its digest vouches for them. */
+/* Reads the hashes of an archived content; false: they do not match its digest. */
 static bool hashes_in_archive(const struct copy *copy, struct lmc_hash *hashes, uint64_t blocks)
 {
     const struct lmcs_archive_link *link = &copy->decoding.links[0];
     const struct lmcs_tensor *tensor = copy->decoding.tensor;
     uint64_t at;
-    if (link->header == NULL || copy->decoding.line > 0) /* a link's header has those of all arrays */
+    if (link->header == NULL || copy->decoding.line > 0) /* a link's header has the hashes of all arrays */
         return false;
     for (uint64_t i = 0; i < blocks; i++)
         if (link->content->payload == LMCS_PAYLOAD_RAW)
@@ -482,7 +444,7 @@ static bool read_copy(struct copy *copy, uint64_t block, const struct lmc_hash *
     return hash == NULL || (found.low == hash->low && found.high == hash->high);
 }
 
-/* The nearest contents of the same name, by when they came. */
+/* Opens the contents of the same name whose ids are nearest. */
 static void find_neighbours(struct lmcs_sources *sources)
 {
     const struct source *own = &sources->sources[0];
@@ -575,7 +537,7 @@ bool lmcs_sources_link(struct lmcs_sources *sources, const struct lmcs_content *
             sources->name = source->name;
             if (read_link(source, item, to, bytes))
                 return true;
-            which = 0; /* that was none: the next one, then */
+            which = 0; /* try the next one */
         }
     }
     return false;

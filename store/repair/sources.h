@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* sources.h - other copies of a content, or of a block of it: in the pool, in other pools, in archives. */
+/* repair/sources.h - repair sources: other copies of a content, or of a block of it, in pools and archives. */
 #ifndef LMCS_REPAIR_SOURCES_H
 #define LMCS_REPAIR_SOURCES_H
 
@@ -7,39 +7,34 @@
 
 struct lmcs_sources;
 
-/* Paths that are no source: of what kind the first one's error is, and what there is to say of all. */
-struct lmcs_unread {
-    size_t count;
-    struct lmcs_error error;
-};
-
+/* Makes a list with one source: the pool that is repaired. `capacity`: the number of sources to be added. */
+enum lmcs_status lmcs_sources_new(struct lmcs_pool *pool, size_t capacity, struct lmcs_sources **sources,
+                                  struct lmcs_error *error);
 /*
- * Opens archives and pools by their paths. Those that can't be read are passed over, for the others may have what is
- * asked for, and are in lmcs_sources_unread; when none can be read, that is the error.
+ * Adds a pool, opened for reading. The list closes it, also on failure. LMCS_INVALID: it is the repaired pool itself.
  */
-enum lmcs_status lmcs_sources_open(struct lmcs_pool *pool, const char *const *from, size_t from_count,
-                                   struct lmcs_sources **sources, struct lmcs_error *error);
+enum lmcs_status lmcs_sources_add_pool(struct lmcs_sources *sources, const char *name, struct lmcs_pool *pool,
+                                       struct lmcs_error *error);
+/* Adds an archive, from the position of `fd` on. The list closes `fd`, also on failure. */
+enum lmcs_status lmcs_sources_add_archive(struct lmcs_sources *sources, const char *name, int fd,
+                                          struct lmcs_error *error);
 void lmcs_sources_close(struct lmcs_sources *sources);
-const struct lmcs_unread *lmcs_sources_unread(const struct lmcs_sources *sources);
 
-/* Looks for copies of a content, until it is released or another one is asked for. None is no failure. */
-enum lmcs_status lmcs_sources_ask(struct lmcs_sources *sources, const struct lmcs_content *content,
-                                  const struct lmcs_identity *identity, struct lmcs_error *error);
+/* Finds copies of a content. They stay open until the release or the next find. No copy is no error. */
+enum lmcs_status lmcs_sources_find(struct lmcs_sources *sources, const struct lmcs_content *content,
+                                   const struct lmcs_identity *identity, struct lmcs_error *error);
 void lmcs_sources_release(struct lmcs_sources *sources);
-/* The hashes of its blocks, from a copy; NULL: there is none, or it has one block. They stay until the release. */
+/* Returns the hashes of its blocks from a copy, valid until the release; NULL: no copy, or one block only. */
 const struct lmc_hash *lmcs_sources_hashes(struct lmcs_sources *sources);
 /*
- * Decodes a block into `to`, from a copy of the content, or from a neighbour that has the same block when its hash is
- * known. False: nobody has it; then what is in `to` means nothing.
+ * Decodes a block into `to` from a copy of the content or, if its hash is known, from a neighbour with the same block.
+ * False: no source has it, and `to` is undefined.
  */
 bool lmcs_sources_block(struct lmcs_sources *sources, uint64_t block, const struct lmc_hash *hash, void *to);
-/*
- * The frame of the link that is asked for, `bytes` long, as another pool or an archive has it: one that leads between
- * the same states. `which`: 0 for the first, and so on. False: there are no more.
- */
+/* Reads the frame, `bytes` long, of the `which`-th other link between the same states. False: there are no more. */
 bool lmcs_sources_link(struct lmcs_sources *sources, const struct lmcs_content *link, size_t which, void *to,
                        size_t bytes);
-/* Who was the last to give something, in words. */
+/* The name of the source that gave the last result. */
 const char *lmcs_sources_name(const struct lmcs_sources *sources);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * repair/verify.c - lmcs_verify: the structure first, then the bytes of every content.
+ * repair/verify.c - verifies the structure, then the bytes of every content.
  *
- * A whole pool that nobody writes to is also looked at as a writer would, libpmemobj's part included.
- * The check of the structure gives the contents that are wanted, and a snapshot to name each by. They are read one
- * after the other, each with its parity, by all of the pool's threads, each pinned within a short transaction, so that
- * captures and the compactor go on meanwhile; what is removed before its turn comes is left out.
+ * The structure check returns the wanted contents, each with the name of a snapshot that has it. All of the pool's
+ * threads read them one after another, each with its parity. Each is pinned within a short transaction, so captures and
+ * the compactor continue; contents that are removed before their turn are skipped.
  */
+#include "repair/verify.h"
+
 #include "repair/check.h"
 
 #include <stdio.h>
@@ -27,13 +28,13 @@ struct verifying {
     const struct lmcs_progress *progress;
     uint64_t total_bytes;
     struct lmcs_verify_report *report;
-    /* the content under way */
+    /* the current content */
     const struct lmcs_known_content *known;
     char tensor[LMCS_MAX_NAME + 1]; /* its name; empty until its identity is read */
-    uint64_t told;
+    uint64_t reported;
 };
 
-static void tell(struct verifying *v, const char *what, uint64_t first_byte, uint64_t bytes)
+static void report(struct verifying *v, const char *what, uint64_t first_byte, uint64_t bytes)
 {
     const struct lmcs_known_content *known = v->known;
     struct lmcs_damage damage = {
@@ -44,7 +45,7 @@ static void tell(struct verifying *v, const char *what, uint64_t first_byte, uin
         .first_byte = first_byte,
         .byte_count = bytes,
     };
-    v->told++;
+    v->reported++;
     v->report->damages++;
     if (v->visit != NULL)
         v->visit(v->context, &damage);
@@ -52,24 +53,24 @@ static void tell(struct verifying *v, const char *what, uint64_t first_byte, uin
 
 static void bad_range(void *context, uint64_t first_byte, uint64_t bytes, const char *why)
 {
-    tell(context, why, first_byte, bytes);
+    report(context, why, first_byte, bytes);
 }
 
-/* A content under way, with what it rests on: pinned. */
+/* The current content with its chain, pinned. */
 struct held {
     struct lmcs_chain chain;
     struct lmcs_identity identity;
-    struct lmcs_content link; /* of raw bytes: the one that may take their place; id 0: none */
+    struct lmcs_content link; /* of raw bytes: the link that may replace them; id 0: none */
 };
 
-static void let_go(struct verifying *v, const struct held *held)
+static void release(struct verifying *v, const struct held *held)
 {
     lmcs_chain_unpin(v->pool, &held->chain);
     if (held->link.id != 0)
         lmcs_payload_unpin(v->pool->lease, &held->link);
 }
 
-/* Pins a content, unless it has gone meanwhile. */
+/* Pins a content, unless it was freed meanwhile. */
 static enum lmcs_status hold_content(struct verifying *v, struct held *held, bool *found, struct lmcs_error *error)
 {
     struct lmcs_chain *chain = &held->chain;
@@ -93,7 +94,7 @@ static enum lmcs_status hold_content(struct verifying *v, struct held *held, boo
         status = lmcs_content_get(&txn, content.link, &held->link, error);
         if (status == LMCS_OK)
             status = lmcs_payload_pin(v->pool->lease, &held->link, error);
-        if (status == LMCS_DAMAGED) { /* the check of the structure has told of it */
+        if (status == LMCS_DAMAGED) { /* the structure check has reported it */
             held->link.id = 0;
             status = LMCS_OK;
         }
@@ -118,14 +119,14 @@ static struct lmcs_known_content *find_known(const struct verifying *v, uint64_t
     return found ? &v->structure->contents[low] : NULL;
 }
 
-/* What is known of link `i` of a line, the newest being 0; NULL: nothing, or it is no line. */
+/* Returns link `i` of a line, 0 being the newest; NULL: unknown, or no line. */
 static struct lmcs_known_content *link_of(const struct verifying *v, const struct lmcs_chain *chain, size_t i)
 {
     size_t newest = chain->links[0].df.payload == LMCS_PAYLOAD_LINK ? 0 : 1;
     return i < chain->line ? find_known(v, chain->links[newest + i].id) : NULL;
 }
 
-/* All of it; but what a link leads to, which has been verified, is only compared with that. */
+/* Reads the content. An output of a verified link is only compared with the link. */
 static enum lmcs_status read_held(struct verifying *v, const struct held *held, struct lmcs_error *error)
 {
     const struct lmcs_chain *chain = &held->chain;
@@ -141,15 +142,14 @@ static enum lmcs_status read_held(struct verifying *v, const struct held *held, 
         return LMCS_OK;
     enum lmcs_status status =
         lmcs_chain_read(v->pool, chain, identity->name, df->dtype, df->ndim, identity->shape, NULL, &bad, error);
-    bool sound = status == LMCS_OK && v->told == 0;
+    bool sound = status == LMCS_OK && v->reported == 0;
     for (size_t i = 0; sound && (link = link_of(v, chain, i)) != NULL; i++)
         link->is_verified = true;
-    /* Of a link that is damaged itself, that is told. */
     link = sound && held->link.id != 0 ? find_known(v, held->link.id) : NULL;
     if (link != NULL && link->is_verified &&
         lmcs_link_check(v->pool, &held->link, top, identity->name, df->dtype, df->ndim, identity->shape, NULL) ==
             LMCS_DAMAGED)
-        tell(v, "the link that was to take its place leads to other bytes; the tensor itself is not damaged", 0, 0);
+        report(v, "the link that would replace it gives other bytes; the tensor itself is not damaged", 0, 0);
     return status;
 }
 
@@ -157,23 +157,23 @@ static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *err
 {
     struct held held;
     bool found = false;
-    v->told = 0;
+    v->reported = 0;
     v->tensor[0] = '\0';
     enum lmcs_status status = hold_content(v, &held, &found, error);
     if (status == LMCS_OK && found) {
         status = read_held(v, &held, error);
-        let_go(v, &held);
+        release(v, &held);
     }
     if (status == LMCS_OK && found) {
         v->report->contents++;
         v->report->bytes_read += held.chain.links[0].df.raw_bytes;
     }
-    if (status == LMCS_DAMAGED && v->told == 0)
-        tell(v, error->message, 0, v->known->raw_bytes);
+    if (status == LMCS_DAMAGED && v->reported == 0)
+        report(v, error->message, 0, v->known->raw_bytes);
     return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
-/* That of a content of its own, or of the link that it is stored by; each once. */
+/* Finds the parity of a content, or of the link that stores it, once. */
 static enum lmcs_status find_parity(struct verifying *v, uint64_t *content, struct lmcs_parity_record *parity,
                                     struct lmcs_identity *identity, bool *found, struct lmcs_error *error)
 {
@@ -202,7 +202,7 @@ static enum lmcs_status find_parity(struct verifying *v, uint64_t *content, stru
     return status;
 }
 
-/* Parity is read as a scrub reads it: all of it, against its own checksums. */
+/* Compares all parity with its own checksums, as a scrub does. */
 static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *error)
 {
     struct lmcs_parity_record parity;
@@ -210,8 +210,8 @@ static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *erro
     uint64_t content = 0;
     bool found, sound = true;
     enum lmcs_status status = find_parity(v, &content, &parity, &identity, &found, error);
-    if (status == LMCS_DAMAGED && v->structure->damages == 0) /* else its record has been told of */
-        tell(v, error->message, 0, 0);
+    if (status == LMCS_DAMAGED && v->structure->damages == 0) /* else the structure check has reported its record */
+        report(v, error->message, 0, 0);
     if (status != LMCS_OK || !found)
         return status == LMCS_DAMAGED ? LMCS_OK : status;
     status = lmcs_parity_look(v->pool, content, &parity, &sound, error);
@@ -219,7 +219,7 @@ static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *erro
     v->report->bytes_read += lmcs_parity_bytes(&parity);
     memcpy(v->tensor, identity.name, sizeof v->tensor);
     if (status == LMCS_OK && !sound)
-        tell(v, "its parity is damaged; the tensor itself is not", 0, 0);
+        report(v, "its parity is damaged; the tensor itself is not", 0, 0);
     return status;
 }
 
@@ -229,7 +229,7 @@ static bool go_on(const struct verifying *v, uint64_t done_bytes)
            v->progress->call(v->progress->context, "verifying", done_bytes, v->total_bytes);
 }
 
-/* The next content to read: lines by their newest links first, for what is right at the end was right on the way. */
+/* Picks the next content. Lines come first, newest links first: a correct end implies a correct line below it. */
 static bool next_content(struct verifying *v, size_t *at)
 {
     const struct lmcs_structure *structure = v->structure;
@@ -266,12 +266,13 @@ static enum lmcs_status read_contents(struct verifying *v, struct lmcs_error *er
     return status;
 }
 
-/* What of libpmemobj's would keep a writer out. A damaged page of ours has been told already. */
-static enum lmcs_status look_as_a_writer(struct verifying *v, struct lmcs_error *error)
+static enum lmcs_status check_as_a_writer(struct verifying *v,
+                                          enum lmcs_status (*look)(const struct lmcs_pool *, struct lmcs_error *),
+                                          struct lmcs_error *error)
 {
     if (v->pool->heap != NULL || v->structure->damages > 0)
         return LMCS_OK;
-    enum lmcs_status status = lmcs_pool_look(v->pool, error);
+    enum lmcs_status status = look(v->pool, error);
     if (status != LMCS_DAMAGED)
         return status;
     struct lmcs_damage damage = {.what = error->message, .shelf = "", .tensor = ""};
@@ -281,18 +282,16 @@ static enum lmcs_status look_as_a_writer(struct verifying *v, struct lmcs_error 
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_verify(struct lmcs_pool *pool, const char *address,
-                             void (*visit)(void *context, const struct lmcs_damage *damage), void *context,
-                             const struct lmcs_progress *progress, struct lmcs_verify_report *report,
-                             struct lmcs_error *error)
+enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address,
+                                 enum lmcs_status (*look)(const struct lmcs_pool *pool, struct lmcs_error *error),
+                                 void (*visit)(void *context, const struct lmcs_damage *damage), void *context,
+                                 const struct lmcs_progress *progress, struct lmcs_verify_report *out,
+                                 struct lmcs_error *error)
 {
     struct lmcs_verify_report counts = {0};
     struct lmcs_structure structure;
     struct lmcs_error local;
-    enum lmcs_status status = lmcs_pool_check(pool, false, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_structure_check(pool, address, visit, context, &structure, &local);
+    enum lmcs_status status = lmcs_structure_check(pool, address, visit, context, &structure, &local);
     counts.snapshots = structure.snapshots;
     counts.damages = structure.damages;
     struct verifying v = {.pool = pool,
@@ -302,15 +301,15 @@ enum lmcs_status lmcs_verify(struct lmcs_pool *pool, const char *address,
                           .progress = progress,
                           .report = &counts};
     if (status == LMCS_OK && address == NULL)
-        status = look_as_a_writer(&v, &local);
+        status = check_as_a_writer(&v, look, &local);
     if (status == LMCS_OK)
         status = read_contents(&v, &local);
     if (status == LMCS_OK && counts.damages > 0)
         status = lmcs_fail(&local, LMCS_DAMAGED, 0, "%s: %llu damage%s found", pool->path,
                            (unsigned long long)counts.damages, counts.damages == 1 ? "" : "s");
     lmcs_structure_free(&structure);
-    if (report != NULL)
-        *report = counts;
+    if (out != NULL)
+        *out = counts;
     if (status != LMCS_OK && error != NULL)
         *error = local;
     return status;

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* repair/scrubbing.h - the state of a scrub, shared by its files only. */
+#ifndef LMCS_REPAIR_SCRUBBING_H
+#define LMCS_REPAIR_SCRUBBING_H
+
+#include "pages/pool.h"
+#include "payload/scan.h"
+#include "repair/repair.h"
+#include "repair/scrub.h"
+
+#define ULL(n) ((unsigned long long)(n))
+
+/* A range of damaged blocks of a content. */
+struct lmcs_scrub_finding {
+    uint64_t content;
+    uint64_t identity;
+    uint64_t first_byte;
+    uint64_t byte_count;
+    enum lmcs_damage_state state;
+    const char *what; /* constant */
+    char source[LMCS_SOURCE_TEXT];
+};
+
+struct lmcs_scrubbing {
+    struct lmcs_pool *pool;
+    const struct lmcs_scrub_options *options;
+    struct lmcs_sources *sources; /* NULL: without repair */
+    void (*visit)(void *context, const struct lmcs_scrub_damage *damage);
+    void *context;
+    const struct lmcs_progress *progress;
+    struct lmcs_scrub_report report;
+    uint64_t left; /* unrepaired damages */
+    struct lmcs_scrub_finding *findings;
+    size_t finding_count;
+    size_t finding_capacity;
+    uint64_t *ids; /* the contents of addresses, ascending */
+    size_t id_count;
+    size_t id_capacity;
+    uint64_t started_ns;
+    uint64_t shown_bytes;
+    bool stopped;
+    bool serial;
+    bool is_full;                                 /* a repair failed for lack of room ... */
+    struct lmcs_error full;                       /* ... with this error */
+    bool (*go_on)(void *context, uint64_t bytes); /* of the background */
+    void *go_on_context;
+};
+
+/* ---- scrub.c ---- */
+
+/* Reports progress; false: the caller's callback asked to stop. */
+bool lmcs_scrub_show(struct lmcs_scrubbing *s);
+/* Counts `bytes` as read and waits as the rate requires; false: stop. Called per block if one thread reads, and per
+ * content. */
+bool lmcs_scrub_pace(void *context, uint64_t bytes);
+
+/* ---- scrub_content.c, scrub_scope.c, scrub_pass.c ---- */
+
+/* Scrubs one content. A damaged record is reported as damage. */
+enum lmcs_status lmcs_scrub_content(struct lmcs_scrubbing *s, uint64_t id, struct lmcs_error *error);
+/* Scrubs everything that options->addresses need. */
+enum lmcs_status lmcs_scrub_addresses(struct lmcs_scrubbing *s, struct lmcs_error *error);
+/* Scrubs a pass or a sample of it. */
+enum lmcs_status lmcs_scrub_pass(struct lmcs_scrubbing *s, struct lmcs_error *error);
+
+/* ---- scrub_report.c ---- */
+
+enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *finding,
+                                       struct lmcs_error *error);
+/* Adds each range of bad blocks of a scan with the result of its repair. `repaired` NULL: no repair was tried. */
+enum lmcs_status lmcs_scrub_add_ranges(struct lmcs_scrubbing *s, const struct lmcs_content *content,
+                                       const struct lmcs_scan *scan, bool known_lost,
+                                       const struct lmcs_repaired *repaired, struct lmcs_error *error);
+/* Reports damage outside of tensors, at once. `shelf` "": of no shelf. `number` 0: of no snapshot. */
+void lmcs_scrub_report_metadata(struct lmcs_scrubbing *s, const char *what, const char *shelf, uint64_t number);
+/* Reports all collected damage, with its holders. */
+enum lmcs_status lmcs_scrub_report_all(struct lmcs_scrubbing *s, struct lmcs_error *error);
+
+#endif
