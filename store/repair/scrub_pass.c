@@ -237,7 +237,7 @@ static enum lmcs_status save_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn
 enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn *turn,
                                  bool (*go_on)(void *context, uint64_t bytes), void *context, struct lmcs_error *error)
 {
-    struct lmcs_scrub_options options;
+    static const struct lmcs_scrub_options options = {.address_count = 0};
     uint64_t seconds, pass_bytes = 0, now = lmcs_now_ns();
     struct lmcs_passed passed = {.any = false};
     enum lmcs_status status = lmcs_pass_over(&passed, find_period(pool, &seconds, &pass_bytes, error), error);
@@ -253,7 +253,6 @@ enum lmcs_status lmcs_scrub_turn(struct lmcs_pool *pool, struct lmcs_scrub_turn 
     turn->at_ns = now;
     if (turn->due_bytes <= 0)
         return lmcs_passed_over(&passed, LMCS_OK, error);
-    lmcs_scrub_options_init(&options);
     struct lmcs_scrubbing s = {
         .pool = pool, .options = &options, .serial = true, .go_on = go_on, .go_on_context = context, .started_ns = now};
     struct pass pass = {.next = turn->next};
