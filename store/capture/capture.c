@@ -20,8 +20,8 @@
 
 #include "base/grow.h"
 #include "base/guard.h"
-#include "live/live.h"
 #include "pages/tree.h"
+#include "records/busy.h"
 #include "records/meta.h"
 #include "records/relations.h"
 #include "records/safety.h"
@@ -62,176 +62,6 @@ struct lmcs_capture {
     pthread_t thread;
     struct lmcs_error result;
 };
-
-/* ---- Shelves in use ---- */
-
-struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
-{
-    struct lmcs_busy_shelf *busy = pool->busy;
-    while (busy != NULL && strcmp(busy->name, name) != 0)
-        busy = busy->next;
-    if (busy != NULL)
-        return busy;
-    busy = calloc(1, sizeof *busy);
-    if (busy == NULL || (busy->name = strdup(name)) == NULL) {
-        free(busy);
-        lmcs_fail_memory(error);
-        return NULL;
-    }
-    busy->next = pool->busy;
-    pool->busy = busy;
-    return busy;
-}
-
-/* A thread that waits for a shelf. */
-struct lmcs_shelf_waiter {
-    struct lmcs_shelf_waiter *next;
-    pthread_t thread;
-    const struct lmcs_busy_shelf *wanted;
-};
-
-static void wait_for(struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
-{
-    struct lmcs_shelf_waiter self = {pool->waiters, pthread_self(), wanted}, **at = &pool->waiters;
-    pool->waiters = &self;
-    pthread_cond_wait(&pool->captures_changed, &pool->captures);
-    while (*at != &self)
-        at = &(*at)->next;
-    *at = self.next;
-}
-
-#define MOST_HELD 16
-
-/* Shelves whose live variables this thread has, by a transaction: only it can change that. */
-struct held {
-    const char *names[MOST_HELD];
-    size_t count;
-};
-
-/* The shelf of a thread's for whose transaction, which this thread has, it waits; NULL: it does not. */
-static const struct lmcs_busy_shelf *waits_for_live(const struct lmcs_pool *pool, pthread_t thread,
-                                                    const struct held *held)
-{
-    for (const struct lmcs_busy_shelf *shelf = pool->busy; shelf != NULL; shelf = shelf->next)
-        for (size_t i = 0; shelf->busy && shelf->has_owner && shelf->waits && i < held->count; i++)
-            if (pthread_equal(shelf->owner, thread) && strcmp(held->names[i], shelf->name) == 0)
-                return shelf;
-    return NULL;
-}
-
-/*
- * The shelf of this thread that whoever has `wanted` waits for, or it itself: while this thread has that one, nobody
- * lets go of the other. The same is a shelf whose capture waits for the end of a transaction of this thread's. NULL:
- * there is none. Who would wait in a circle is refused, so the way through them ends.
- */
-static const struct lmcs_busy_shelf *in_the_way(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted,
-                                                const struct held *held)
-{
-    while (wanted != NULL && wanted->busy && wanted->has_owner && !pthread_equal(wanted->owner, pthread_self())) {
-        const struct lmcs_shelf_waiter *waiter = pool->waiters;
-        while (waiter != NULL && !pthread_equal(waiter->thread, wanted->owner))
-            waiter = waiter->next;
-        if (waiter == NULL)
-            return waits_for_live(pool, wanted->owner, held);
-        wanted = waiter->wanted;
-    }
-    return wanted != NULL && wanted->busy && wanted->has_owner ? wanted : NULL;
-}
-
-enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken,
-                                 struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    struct held held;
-    held.count = lmcs_live_held(pool, held.names, MOST_HELD);
-    pthread_mutex_lock(&pool->captures);
-    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, error);
-    if (busy == NULL)
-        status = LMCS_NO_MEMORY;
-    while (status == LMCS_OK && busy->busy) {
-        const struct lmcs_busy_shelf *mine = in_the_way(pool, busy, &held);
-        if (mine != NULL && mine->waits && !pthread_equal(mine->owner, pthread_self()))
-            status = lmcs_fail(error, LMCS_INVALID, 0,
-                               "%s: shelf \"%s\" is in use until a capture of shelf \"%s\" has ended, which waits for "
-                               "the transaction that this thread has there: commit or abort that first",
-                               pool->path, name, mine->name);
-        else if (mine == busy)
-            status = lmcs_fail(error, LMCS_INVALID, 0,
-                               "%s: this thread has a capture on shelf \"%s\" that is neither committed nor aborted",
-                               pool->path, name);
-        else if (mine != NULL)
-            status = lmcs_fail(error, LMCS_IN_USE, 0,
-                               "%s: shelf \"%s\" is in use in a thread that waits for shelf \"%s\", which this thread "
-                               "has, so neither would end: commit or abort the capture on that one first, or restore "
-                               "once more",
-                               pool->path, name, mine->name);
-        else
-            wait_for(pool, busy);
-    }
-    if (status == LMCS_OK && busy->untold != 0) {
-        busy->untold = 0;
-        if (error != NULL)
-            *error = busy->failure;
-        status = busy->failure.status;
-        lmcs_error_prefix(error, "the snapshot before this one was not saved: ");
-    }
-    if (status == LMCS_OK) {
-        busy->busy = true;
-        busy->has_owner = true;
-        busy->owner = pthread_self();
-        *taken = busy;
-    }
-    pthread_mutex_unlock(&pool->captures);
-    return status;
-}
-
-bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken)
-{
-    pthread_mutex_lock(&pool->captures);
-    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, NULL);
-    bool free = busy != NULL && !busy->busy;
-    if (free) {
-        busy->busy = true;
-        busy->has_owner = false;
-        *taken = busy;
-    }
-    pthread_mutex_unlock(&pool->captures);
-    return free;
-}
-
-void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy)
-{
-    pthread_mutex_lock(&pool->captures);
-    busy->busy = busy->has_owner = false;
-    pthread_cond_broadcast(&pool->captures_changed);
-    pthread_mutex_unlock(&pool->captures);
-}
-
-struct lmcs_loaded *lmcs_loaded_find(struct lmcs_pool *pool, uint64_t shelf)
-{
-    struct lmcs_loaded *loaded = pool->loaded;
-    while (loaded != NULL && loaded->shelf != shelf)
-        loaded = loaded->next;
-    if (loaded != NULL || (loaded = calloc(1, sizeof *loaded)) == NULL)
-        return loaded;
-    loaded->shelf = shelf;
-    loaded->next = pool->loaded;
-    pool->loaded = loaded;
-    return loaded;
-}
-
-void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf)
-{
-    pthread_mutex_lock(&pool->captures);
-    struct lmcs_loaded **at = &pool->loaded;
-    while (*at != NULL && (*at)->shelf != shelf)
-        at = &(*at)->next;
-    struct lmcs_loaded *gone = *at;
-    if (gone != NULL)
-        *at = gone->next;
-    pthread_mutex_unlock(&pool->captures);
-    free(gone);
-}
 
 /* ---- Begin and end ---- */
 
@@ -321,7 +151,7 @@ static void free_capture(struct lmcs_capture *capture)
 static void end_capture(struct lmcs_capture *capture)
 {
     if (capture->has_coded)
-        lmcs_code_end(capture->pool);
+        lmcs_encode_gate_leave(capture->pool);
     lmcs_region_end(&capture->region);
     lmcs_shelf_give(capture->pool, capture->busy);
 }
@@ -526,19 +356,28 @@ static enum lmcs_status compare(struct lmcs_capture *capture, struct lmcs_source
     return status;
 }
 
-/* A full pool first compacts, then refuses, and says what could be pruned. */
+static uint64_t count_snapshots(struct lmcs_pool *pool, const char *name)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    if (lmcs_txn_read(pool, &txn, NULL) != LMCS_OK)
+        return 0;
+    bool found = lmcs_shelf_get(&txn, name, &shelf, NULL) == LMCS_OK;
+    lmcs_txn_end(&txn);
+    return found ? shelf.df.snapshot_count : 0;
+}
+
+/* Adds to the error of a full pool, after compaction has not freed enough, which snapshots could be removed. */
 static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
 {
-    struct lmcs_error ignored;
-    struct lmcs_shelf_info info;
-    if (error == NULL || lmcs_shelf_info(capture->pool, capture->busy->name, &info, &ignored) != LMCS_OK ||
-        info.snapshot_count < 2)
+    uint64_t count = error != NULL ? count_snapshots(capture->pool, capture->busy->name) : 0;
+    if (count < 2)
         return;
     size_t length = strlen(error->message);
     snprintf(error->message + length, sizeof error->message - length,
              "; nothing of this snapshot was kept; older ones can be pruned: \"%.100s\" has %llu (see 'lmc-store ls', "
              "'lmc-store rm'), or open it with a larger size, or free disk space",
-             capture->busy->name, (unsigned long long)info.snapshot_count);
+             capture->busy->name, (unsigned long long)count);
 }
 
 static enum lmcs_status copy_changed(struct lmcs_capture *capture, struct lmcs_source *sources, size_t count,
@@ -584,7 +423,7 @@ static enum lmcs_status code(struct lmcs_capture *capture, struct lmcs_source *s
 {
     struct lmcs_code_from from = {capture->pool, capture->busy->name, capture->base_number};
     if (!capture->has_coded)
-        lmcs_code_begin(capture->pool);
+        lmcs_encode_gate_enter(capture->pool);
     capture->has_coded = true;
     atomic_fetch_add(&capture->pool->copying, 1);
     enum lmcs_status status = lmcs_code_sources(&from, &capture->region, sources, *count, error);
@@ -1041,7 +880,7 @@ static void finish(struct lmcs_capture *capture, enum lmcs_status status, const 
     struct lmcs_pool *pool = capture->pool;
     lmcs_region_end(&capture->region);
     if (capture->has_coded)
-        lmcs_code_end(pool);
+        lmcs_encode_gate_leave(pool);
     if (status == LMCS_OK)
         lmcs_pool_wake(pool);
     pthread_mutex_lock(&pool->captures);

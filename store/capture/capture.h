@@ -53,13 +53,6 @@ bool lmcs_strides_are_plain(const struct lmcs_tensor *tensor, const int64_t *str
 bool lmcs_pace_codes(const struct lmcs_pace *pace, enum lmcs_encode_on_capture when, bool is_stored_to);
 void lmcs_pace_measured(struct lmcs_pace *pace, bool coded, uint64_t bytes, uint64_t ns);
 
-/* A capture that codes; meanwhile the compactor lets no base go. */
-void lmcs_code_begin(struct lmcs_pool *pool);
-void lmcs_code_end(struct lmcs_pool *pool);
-/* For the compactor: false while a capture codes. */
-bool lmcs_code_keep_out(struct lmcs_pool *pool);
-void lmcs_code_let_in(struct lmcs_pool *pool);
-
 struct lmcs_code_from {
     struct lmcs_pool *pool;
     const char *shelf;
@@ -77,43 +70,5 @@ enum lmcs_status lmcs_capture_place(struct lmcs_capture *capture, struct lmcs_po
                                     struct lmcs_error *error);
 /* From here until false it may wait for a transaction of live variables: whose thread can't take the shelf then. */
 void lmcs_capture_waits(struct lmcs_capture *capture, bool waits);
-
-/* A shelf as this process uses it: who captures on it, and what is to be told. */
-struct lmcs_busy_shelf {
-    struct lmcs_busy_shelf *next;
-    char *name;
-    bool busy;
-    bool has_owner; /* a capture that is not committed yet, begun by `owner` */
-    pthread_t owner;
-    bool waits;        /* its capture waits for a transaction of the shelf's live variables to end */
-    uint64_t failures; /* of asynchronous captures, counted */
-    uint64_t untold;   /* which of them nobody has been told of; 0: none */
-    struct lmcs_error failure;
-    uint64_t prune_from; /* the shelf's next number from which on the compactor looks at what its policy keeps */
-};
-/*
- * Takes a shelf for a capture, a removal or a restore: waits for the one before. LMCS_INVALID: that one is this
- * thread's, or waits for a transaction of this thread's to end. LMCS_IN_USE: its thread waits for a
- * shelf that this thread has.
- */
-enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy,
-                                 struct lmcs_error *error);
-/* The same for the background: false when it would have to wait. */
-bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **busy);
-void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy);
-struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error);
-
-/* What this process goes on from on a shelf. By the shelf's id, which no other one ever gets: names are given anew. */
-struct lmcs_loaded {
-    struct lmcs_loaded *next;
-    uint64_t shelf;
-    uint64_t number;         /* last loaded for training or committed by this process; 0: none */
-    uint64_t loads;          /* how often one was marked as loaded ... */
-    uint64_t prepared_loads; /* ... and how often before the last prepared snapshot */
-};
-/* Under pool->captures; NULL: no memory. */
-struct lmcs_loaded *lmcs_loaded_find(struct lmcs_pool *pool, uint64_t shelf);
-/* The shelf has gone. */
-void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf);
 
 #endif

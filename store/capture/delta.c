@@ -225,36 +225,3 @@ void lmcs_pace_measured(struct lmcs_pace *pace, bool coded, uint64_t bytes, uint
     *mean = *mean == 0 ? now : (*mean + now) / 2;
     pace->since = coded == was_faster ? pace->since + 1 : 0;
 }
-
-void lmcs_code_begin(struct lmcs_pool *pool)
-{
-    pthread_mutex_lock(&pool->captures);
-    while (pool->rebasing)
-        pthread_cond_wait(&pool->captures_changed, &pool->captures);
-    pool->encoding++;
-    pthread_mutex_unlock(&pool->captures);
-}
-
-void lmcs_code_end(struct lmcs_pool *pool)
-{
-    pthread_mutex_lock(&pool->captures);
-    pool->encoding--;
-    pthread_mutex_unlock(&pool->captures);
-}
-
-bool lmcs_code_keep_out(struct lmcs_pool *pool)
-{
-    pthread_mutex_lock(&pool->captures);
-    pool->rebasing = pool->encoding == 0;
-    bool kept = pool->rebasing;
-    pthread_mutex_unlock(&pool->captures);
-    return kept;
-}
-
-void lmcs_code_let_in(struct lmcs_pool *pool)
-{
-    pthread_mutex_lock(&pool->captures);
-    pool->rebasing = false;
-    pthread_cond_broadcast(&pool->captures_changed);
-    pthread_mutex_unlock(&pool->captures);
-}

@@ -16,6 +16,7 @@
 #include "compact/plan.h"
 #include "compact/replace.h"
 #include "pages/tree.h"
+#include "payload/attachment.h"
 #include "records/manifest.h"
 #include "records/safety.h"
 #include "records/shelf.h"
@@ -70,7 +71,7 @@ static enum lmcs_status find_array(const struct pair *pair, const char *name, st
     struct lmcs_root_tree_df older = {.ref = pair->older.df.manifest, .count = pair->older.df.entry_count};
     struct lmcs_manifest_df entry;
     enum lmcs_status status =
-        lmcs_manifest_find(pair->txn, &pair->newer, LMCS_TENSOR, name, identity, after, found, error);
+        lmcs_manifest_find(pair->txn, &pair->newer.df, LMCS_TENSOR, name, identity, after, found, error);
     if (status != LMCS_OK || !*found || identity->df.dtype != LMC_F32) {
         *found = false;
         return status;

@@ -21,12 +21,12 @@
 #include <string.h>
 
 #include "base/guard.h"
-#include "capture/capture.h"
 #include "compact/link_jobs.h"
 #include "compact/replace.h"
 #include "pages/tree.h"
 #include "payload/encode.h"
 #include "payload/scan.h"
+#include "records/busy.h"
 #include "records/safety.h"
 #include "records/shelf.h"
 #include "snapshots/snapshot.h"
@@ -328,7 +328,7 @@ static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_heap_sync(l->turn->pool->heap, error);
     /* A capture that codes may have chosen one of these arrays as a base. */
-    bool alone = status == LMCS_OK && lmcs_code_keep_out(l->turn->pool);
+    bool alone = status == LMCS_OK && lmcs_encode_gate_close(l->turn->pool);
     if (status == LMCS_OK && !alone)
         note(l, LMCS_LINKS_NOT_RAW);
     if (!alone)
@@ -344,7 +344,7 @@ static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error
         else
             lmcs_txn_end(&txn);
     }
-    lmcs_code_let_in(l->turn->pool);
+    lmcs_encode_gate_open(l->turn->pool);
     return status;
 }
 

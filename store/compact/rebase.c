@@ -242,7 +242,7 @@ static enum lmcs_status encode_unused(struct lmcs_round *round, const struct unu
 static enum lmcs_status rebase(struct lmcs_round *round, struct unused_base *base, struct lmcs_error *error)
 {
     enum lmcs_status status = rebase_dependents(round, base, error);
-    lmcs_code_let_in(round->pool);
+    lmcs_encode_gate_open(round->pool);
     if (status == LMCS_OK)
         status = encode_unused(round, base, error);
     return status == LMCS_OK ? settle_unused(round, base->id, error) : status;
@@ -261,7 +261,7 @@ enum lmcs_status lmcs_round_rebase(struct lmcs_round *round, struct lmcs_error *
         const uint64_t before = round->swapped;
         if (status == LMCS_OK)
             status = lmcs_round_go_on(round, 0, 1, error);
-        if (status == LMCS_OK && !lmcs_code_keep_out(round->pool))
+        if (status == LMCS_OK && !lmcs_encode_gate_close(round->pool))
             return LMCS_OK;
         if (status == LMCS_OK)
             status = rebase(round, &base, error);

@@ -10,6 +10,7 @@
 #include "live/live.h"
 #include "live/record.h"
 #include "live/space.h"
+#include "records/busy.h"
 
 struct lmcs_mapping;
 
@@ -17,9 +18,9 @@ struct lmcs_mapping;
 struct lmcs_live_shelf {
     struct lmcs_live_shelf *next;
     uint64_t id;
-    bool held;        /* by a transaction, a snapshot or a checkout */
+    bool held; /* by a transaction, a snapshot or a checkout */
+    struct lmcs_live_holder holder;
     uint32_t waiting; /* threads that wait to hold it */
-    pthread_t holder;
     struct lmcs_transaction *transaction;
     char name[];
 };

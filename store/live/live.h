@@ -61,9 +61,6 @@ enum lmcs_status lmcs_live_count_removal(struct lmcs_txn *txn, uint64_t shelf, s
 /* Erases all variables of a shelf that is out of sight, in batches. Takes live->lock. */
 enum lmcs_status lmcs_live_drop(struct lmcs_pool *pool, uint64_t shelf, struct lmcs_removal *removal,
                                 struct lmcs_error *error);
-/* Lists the names of shelves that this thread holds, at most `most`. They stay valid while it holds them. Takes
- * live->lock. */
-size_t lmcs_live_held(struct lmcs_pool *pool, const char **names, size_t most);
 
 /* ---- Usage (info.c) ---- */
 

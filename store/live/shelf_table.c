@@ -105,7 +105,7 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
     struct timespec until = lmcs_live_deadline(wait_ms);
     bool waited = shelf->held;
     while (shelf->held) {
-        if (pthread_equal(shelf->holder, pthread_self()))
+        if (pthread_equal(shelf->holder.thread, pthread_self()))
             return lmcs_fail(error, LMCS_INVALID, 0,
                              "%s: this thread has a transaction on shelf \"%.200s\" that is neither committed nor "
                              "aborted; they don't nest",
@@ -123,24 +123,15 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
     if (status != LMCS_OK)
         return status;
     shelf->held = true;
-    shelf->holder = pthread_self();
+    shelf->holder.shelf = shelf->name;
+    lmcs_live_holder_enter(pool, &shelf->holder);
     return LMCS_OK;
-}
-
-size_t lmcs_live_held(struct lmcs_pool *pool, const char **names, size_t most)
-{
-    size_t count = 0;
-    pthread_mutex_lock(&pool->live->lock);
-    for (const struct lmcs_live_shelf *shelf = pool->live->shelves; shelf != NULL && count < most; shelf = shelf->next)
-        if (shelf->held && pthread_equal(shelf->holder, pthread_self()))
-            names[count++] = shelf->name;
-    pthread_mutex_unlock(&pool->live->lock);
-    return count;
 }
 
 void lmcs_live_let_go(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf)
 {
     shelf->held = false;
+    lmcs_live_holder_leave(pool, &shelf->holder);
     pthread_cond_broadcast(&pool->live->changed);
 }
 

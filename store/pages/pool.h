@@ -32,6 +32,7 @@ struct lmcs_compactor;
 struct lmcs_busy_shelf;
 struct lmcs_loaded;
 struct lmcs_shelf_waiter;
+struct lmcs_live_holder;
 struct lmcs_live_store;
 
 /* How fast captures were: bytes a second until durable, of what had changed; 0: not measured yet. */
@@ -83,9 +84,10 @@ struct lmcs_pool {
     pthread_cond_t captures_changed;
     struct lmcs_busy_shelf *busy;      /* shelves that this process has used */
     struct lmcs_shelf_waiter *waiters; /* threads that wait for one of them */
-    struct lmcs_loaded *loaded;        /* what is followed on them */
-    unsigned encoding;                 /* captures that write deltas */
-    bool rebasing;                     /* the compactor may let a base go */
+    struct lmcs_live_holder *live_holders;
+    struct lmcs_loaded *loaded; /* the snapshots that this process continues from */
+    unsigned encoding;          /* captures that write deltas */
+    bool rebasing;              /* the compactor replaces bases */
     struct lmcs_pace pace;
     struct lmcs_compactor *compactor;
     struct lmcs_background *background;

@@ -18,12 +18,12 @@
 
 #include "base/guard.h"
 #include "base/topology.h"
-#include "capture/capture.h"
 #include "live/live.h"
 #include "media/pmemobj_log.h"
 #include "pages/heap_check.h"
 #include "pages/space.h"
 #include "pool/background.h"
+#include "records/busy.h"
 #include "shelves/drop.h"
 
 #define DEFAULT_WAIT_MS    10000u
@@ -57,15 +57,7 @@ static void free_pool(struct lmcs_pool *pool)
     lmcs_lease_release(pool->lease);
     lmcs_media_release(pool->media);
     lmcs_heap_close(pool->heap); /* last: what is mapped stays in the page cache after a sync that failed */
-    for (struct lmcs_busy_shelf *busy = pool->busy, *next; busy != NULL; busy = next) {
-        next = busy->next;
-        free(busy->name);
-        free(busy);
-    }
-    for (struct lmcs_loaded *loaded = pool->loaded, *next; loaded != NULL; loaded = next) {
-        next = loaded->next;
-        free(loaded);
-    }
+    lmcs_busy_free(pool);
     pthread_rwlock_destroy(&pool->meta);
     pthread_mutex_destroy(&pool->captures);
     pthread_cond_destroy(&pool->captures_changed);
@@ -473,29 +465,10 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
 
 /* ---- Closing ---- */
 
-/* Waits for asynchronous captures, and collects the failure of one that nobody was told of. */
-static enum lmcs_status settle_captures(struct lmcs_pool *pool, struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    pthread_mutex_lock(&pool->captures);
-    for (struct lmcs_busy_shelf *busy = pool->busy; busy != NULL; busy = busy->next) {
-        while (busy->busy && !busy->has_owner)
-            pthread_cond_wait(&pool->captures_changed, &pool->captures);
-        if (busy->untold != 0 && status == LMCS_OK) {
-            status = busy->failure.status;
-            if (error != NULL)
-                *error = busy->failure;
-            lmcs_error_prefix(error, "a snapshot of shelf \"%.100s\" was not saved: ", busy->name);
-        }
-    }
-    pthread_mutex_unlock(&pool->captures);
-    return status;
-}
-
 /* Of a pool with one open. This open counts until captures are settled: another thread may open the pool meanwhile. */
 static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *error)
 {
-    enum lmcs_status status = pool->heap != NULL ? settle_captures(pool, error) : LMCS_OK;
+    enum lmcs_status status = pool->heap != NULL ? lmcs_busy_settle(pool, error) : LMCS_OK;
     pthread_mutex_lock(&registry_lock);
     if (atomic_fetch_sub(&pool->opens, 1) == 1) {
         for (struct lmcs_pool **at = &registry; *at != NULL; at = &(*at)->next)

@@ -11,6 +11,7 @@
 #include "records/manifest.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "pages/pool.h"
 #include "pages/tree.h"
@@ -165,5 +166,65 @@ enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snaps
     if (status == LMCS_OK)
         status = walk_own(&walk, of->manifest, -1, &everywhere);
     free(walk.in_newer.offsets);
+    return status;
+}
+
+/* ---- Entries ---- */
+
+enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of,
+                                    enum lmcs_status (*visit)(void *context, uint64_t identity,
+                                                              const struct lmcs_manifest_df *entry, bool *stop,
+                                                              struct lmcs_error *error),
+                                    void *context, struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df manifest = {.ref = of->manifest, .count = of->entry_count};
+    struct lmcs_cursor *cursor;
+    bool stop = false;
+    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){0, 0}, error);
+    while (status == LMCS_OK && !stop && lmcs_cursor_valid(cursor)) {
+        struct lmcs_manifest_df entry;
+        size_t bytes;
+        const void *value = lmcs_cursor_value(cursor, &bytes);
+        if (bytes != sizeof entry) {
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: an entry of a manifest", txn->pool->path);
+            break;
+        }
+        memcpy(&entry, value, sizeof entry);
+        status = visit(context, lmcs_cursor_key(cursor).high, &entry, &stop, error);
+        if (status == LMCS_OK && !stop)
+            status = lmcs_cursor_next(cursor, error);
+    }
+    lmcs_cursor_free(cursor);
+    return status;
+}
+
+#define SAME_NAME 64 /* identities of one name read at once */
+
+enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of, uint32_t kind,
+                                    const char *name, struct lmcs_identity *identity, uint64_t *content, bool *found,
+                                    struct lmcs_error *error)
+{
+    struct lmcs_root_tree_df manifest = {.ref = of->manifest, .count = of->entry_count};
+    uint64_t ids[SAME_NAME];
+    size_t count = SAME_NAME;
+    uint64_t first = 0;
+    enum lmcs_status status = LMCS_OK;
+    *found = false;
+    while (status == LMCS_OK && !*found && count == SAME_NAME && first < UINT64_MAX) {
+        status = lmcs_identity_named(txn, kind, name, first, ids, SAME_NAME, &count, error);
+        for (size_t i = 0; status == LMCS_OK && !*found && i < count; i++) {
+            struct lmcs_manifest_df entry;
+            status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){ids[i], 0}, &entry,
+                                   sizeof entry, sizeof entry, NULL, found, error);
+            if (status == LMCS_OK && *found) {
+                *content = entry.content;
+                status = lmcs_identity_get(txn, ids[i], identity, error);
+            }
+            first = ids[i] < UINT64_MAX ? ids[i] + 1 : UINT64_MAX;
+        }
+    }
     return status;
 }

@@ -6,6 +6,7 @@
 #define LMCS_RECORDS_MANIFEST_H
 
 #include "pages/txn.h"
+#include "records/content.h"
 
 /*
  * Visits the entries of `of` whose run ends with it: those that its neighbours have not inherited. `older` and
@@ -19,5 +20,16 @@ enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snaps
                                                              const struct lmcs_manifest_df *entry, uint64_t successor,
                                                              struct lmcs_error *error),
                                    void *context, struct lmcs_error *error);
+
+/* Calls `visit` for each entry of a snapshot's manifest, in order of identity, until it sets *stop. */
+enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of,
+                                    enum lmcs_status (*visit)(void *context, uint64_t identity,
+                                                              const struct lmcs_manifest_df *entry, bool *stop,
+                                                              struct lmcs_error *error),
+                                    void *context, struct lmcs_error *error);
+/* Finds the identity and content of a name in a snapshot's manifest. *found false: the snapshot lacks it. */
+enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_snapshot_df *of, uint32_t kind,
+                                    const char *name, struct lmcs_identity *identity, uint64_t *content, bool *found,
+                                    struct lmcs_error *error);
 
 #endif

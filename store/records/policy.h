@@ -21,6 +21,9 @@
 #define LMCS_MAX_PARITY       16
 #define LMCS_MAX_METRIC       64 /* bytes of a metric's name in a rule */
 
+#define LMCS_PLAN_LEAST_BYTES 1024u /* a smaller content is not encoded: a frame's header would cost too much */
+#define LMCS_PLAN_MOST_JUMP   8u    /* contents from a delta to its base, at most */
+
 enum lmcs_rule_kind { LMCS_RULE_LAST, LMCS_RULE_EVERY, LMCS_RULE_EACH, LMCS_RULE_BEST };
 
 struct lmcs_rule {

@@ -12,11 +12,8 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "payload/read.h"
-#include "snapshots/snapshot.h"
 
-#define MOST_BYTES     ((uint64_t)1 << 30) /* of an attachment */
-#define GROUPS_TO_TRY  64u                 /* of the newest, when a relation's group is looked for */
+#define GROUPS_TO_TRY  64u /* of the newest, when a relation's group is looked for */
 #define CONSTANT_COUNT 9u
 
 bool lmcs_is_own(uint32_t kind, const char *name)
@@ -194,7 +191,7 @@ enum lmcs_status lmcs_relations_encode(const struct lmcs_relations *relations, v
     for (size_t i = 0; i < relations->count; i++)
         *grouping_bytes += item_bytes(&relations->items[i]);
     *constants_bytes += relations->group_count * sizeof(struct lmcs_constants_df);
-    if (*grouping_bytes > MOST_BYTES || *constants_bytes > MOST_BYTES)
+    if (*grouping_bytes > LMCS_RELATIONS_MOST_BYTES || *constants_bytes > LMCS_RELATIONS_MOST_BYTES)
         return lmcs_fail(error, LMCS_INVALID, 0, "the relations of a snapshot take more than a GiB");
     *grouping = malloc(*grouping_bytes);
     *constants = malloc(*constants_bytes);
@@ -294,21 +291,4 @@ enum lmcs_status lmcs_relations_decode(const void *grouping, uint64_t grouping_b
         return LMCS_OK;
     lmcs_relations_free(relations);
     return lmcs_fail(error, LMCS_DAMAGED, 0, "the relations of a snapshot are not what was written");
-}
-
-enum lmcs_status lmcs_relations_load(struct lmcs_txn *txn, const struct lmcs_record *record,
-                                     struct lmcs_relations *relations, bool *found, struct lmcs_error *error)
-{
-    void *grouping = NULL, *constants = NULL;
-    uint64_t grouping_bytes, constants_bytes;
-    enum lmcs_status status =
-        lmcs_attachment_read(txn, record, LMCS_RELATIONS_NAME, MOST_BYTES, &grouping, &grouping_bytes, found, error);
-    if (status == LMCS_OK && *found)
-        status = lmcs_attachment_read(txn, record, LMCS_CONSTANTS_NAME, MOST_BYTES, &constants, &constants_bytes, found,
-                                      error);
-    if (status == LMCS_OK && *found)
-        status = lmcs_relations_decode(grouping, grouping_bytes, constants, constants_bytes, relations, error);
-    free(grouping);
-    free(constants);
-    return status;
 }

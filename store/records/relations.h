@@ -12,8 +12,9 @@
 #include "records/content.h"
 #include "records/shelf.h"
 
-#define LMCS_RELATIONS_NAME "lmcstore.relations"
-#define LMCS_CONSTANTS_NAME "lmcstore.constants"
+#define LMCS_RELATIONS_NAME       "lmcstore.relations"
+#define LMCS_CONSTANTS_NAME       "lmcstore.constants"
+#define LMCS_RELATIONS_MOST_BYTES ((uint64_t)1 << 30) /* of an attachment */
 
 /* Attachments of the store's own, metadata that is long among them: no reader is shown them. */
 bool lmcs_is_own(uint32_t kind, const char *name);
@@ -49,8 +50,5 @@ enum lmcs_status lmcs_relations_encode(const struct lmcs_relations *relations, v
 enum lmcs_status lmcs_relations_decode(const void *grouping, uint64_t grouping_bytes, const void *constants,
                                        uint64_t constants_bytes, struct lmcs_relations *relations,
                                        struct lmcs_error *error);
-/* Those of a snapshot; *found false: it has none. */
-enum lmcs_status lmcs_relations_load(struct lmcs_txn *txn, const struct lmcs_record *record,
-                                     struct lmcs_relations *relations, bool *found, struct lmcs_error *error);
 
 #endif

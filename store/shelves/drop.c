@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-#include "capture/capture.h"
 #include "live/live.h"
+#include "records/busy.h"
 #include "records/origin.h"
 
 enum lmcs_status lmcs_staging_remove(struct lmcs_pool *pool, uint64_t id, const uint64_t *numbers, size_t count,

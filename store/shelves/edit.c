@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "capture/capture.h"
+#include "records/busy.h"
 #include "records/shelf.h"
 #include "shelves/prune.h"
 

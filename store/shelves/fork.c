@@ -15,10 +15,11 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "capture/capture.h"
 #include "live/live.h"
 #include "pages/tree.h"
+#include "records/busy.h"
 #include "records/content.h"
+#include "records/manifest.h"
 #include "records/origin.h"
 #include "shelves/prune.h"
 #include "snapshots/snapshot.h"
@@ -138,7 +139,7 @@ static enum lmcs_status fork_in(struct forking *f, const struct lmcs_snapshot *s
     memcpy(origin.name, f->from.name, sizeof origin.name);
     status = lmcs_origin_put(&f->txn, f->fork.df.id, &origin, error);
     if (status == LMCS_OK)
-        status = lmcs_manifest_each(&f->txn, &f->record, share_entry, f, error);
+        status = lmcs_manifest_each(&f->txn, &f->record.df, share_entry, f, error);
     if (status == LMCS_OK && f->manifest.count != f->record.df.entry_count)
         status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the manifest of %s@%llu", f->txn.pool->path,
                            f->from.name, (unsigned long long)f->record.df.number);

@@ -16,10 +16,11 @@
 #include <string.h>
 
 #include "base/grow.h"
-#include "capture/capture.h"
 #include "pages/pool.h"
 #include "pages/space.h"
 #include "pages/tree.h"
+#include "payload/attachment.h"
+#include "records/busy.h"
 #include "snapshots/snapshot.h"
 
 #define BATCH_SNAPSHOTS 32u

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "records/manifest.h"
 #include "records/relations.h"
 #include "snapshots/elements.h"
 #include "snapshots/snapshot.h"
@@ -51,7 +52,7 @@ static enum lmcs_status drop_own(struct lmcs_txn *txn, const struct lmcs_record 
         bool found;
         size_t kept = 0;
         enum lmcs_status status =
-            lmcs_manifest_find(txn, record, LMCS_ATTACHMENT, names[k], &identity, &content, &found, error);
+            lmcs_manifest_find(txn, &record->df, LMCS_ATTACHMENT, names[k], &identity, &content, &found, error);
         if (status != LMCS_OK)
             return status;
         for (size_t i = 0; i < items->count; i++)
@@ -70,7 +71,7 @@ static enum lmcs_status list_items(struct lmcs_snapshot *snapshot, struct items 
     enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_manifest_each(&txn, &record, add_item, items, error);
+    status = lmcs_manifest_each(&txn, &record.df, add_item, items, error);
     if (status == LMCS_OK)
         status = drop_own(&txn, &record, items, error);
     lmcs_txn_end(&txn);

@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "capture/capture.h"
 #include "pages/tree.h"
+#include "payload/attachment.h"
+#include "records/busy.h"
+#include "records/manifest.h"
 #include "records/origin.h"
 #include "records/relations.h"
 
@@ -48,66 +50,6 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
     status = lmcs_snapshot_locate(snapshot, txn, shelf, record, error);
     if (status != LMCS_OK)
         lmcs_txn_end(txn);
-    return status;
-}
-
-/* ---- Manifests ---- */
-
-enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_record *record,
-                                    enum lmcs_status (*visit)(void *context, uint64_t identity,
-                                                              const struct lmcs_manifest_df *entry, bool *stop,
-                                                              struct lmcs_error *error),
-                                    void *context, struct lmcs_error *error)
-{
-    struct lmcs_root_tree_df manifest = {.ref = record->df.manifest, .count = record->df.entry_count};
-    struct lmcs_cursor *cursor;
-    bool stop = false;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){0, 0}, error);
-    while (status == LMCS_OK && !stop && lmcs_cursor_valid(cursor)) {
-        struct lmcs_manifest_df entry;
-        size_t bytes;
-        const void *value = lmcs_cursor_value(cursor, &bytes);
-        if (bytes != sizeof entry) {
-            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: an entry of a manifest", txn->pool->path);
-            break;
-        }
-        memcpy(&entry, value, sizeof entry);
-        status = visit(context, lmcs_cursor_key(cursor).high, &entry, &stop, error);
-        if (status == LMCS_OK && !stop)
-            status = lmcs_cursor_next(cursor, error);
-    }
-    lmcs_cursor_free(cursor);
-    return status;
-}
-
-#define SAME_NAME 64 /* identities of one name that are looked at in one go */
-
-enum lmcs_status lmcs_manifest_find(struct lmcs_txn *txn, const struct lmcs_record *record, uint32_t kind,
-                                    const char *name, struct lmcs_identity *identity, uint64_t *content, bool *found,
-                                    struct lmcs_error *error)
-{
-    struct lmcs_root_tree_df manifest = {.ref = record->df.manifest, .count = record->df.entry_count};
-    uint64_t ids[SAME_NAME];
-    size_t count = SAME_NAME;
-    uint64_t first = 0;
-    enum lmcs_status status = LMCS_OK;
-    *found = false;
-    while (status == LMCS_OK && !*found && count == SAME_NAME && first < UINT64_MAX) {
-        status = lmcs_identity_named(txn, kind, name, first, ids, SAME_NAME, &count, error);
-        for (size_t i = 0; status == LMCS_OK && !*found && i < count; i++) {
-            struct lmcs_manifest_df entry;
-            status = lmcs_tree_get(txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){ids[i], 0}, &entry,
-                                   sizeof entry, sizeof entry, NULL, found, error);
-            if (status == LMCS_OK && *found) {
-                *content = entry.content;
-                status = lmcs_identity_get(txn, ids[i], identity, error);
-            }
-            first = ids[i] < UINT64_MAX ? ids[i] + 1 : UINT64_MAX;
-        }
-    }
     return status;
 }
 
@@ -159,49 +101,6 @@ void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_cha
 }
 
 /* ---- Handles ---- */
-
-enum lmcs_status lmcs_attachment_read(struct lmcs_txn *txn, const struct lmcs_record *record, const char *name,
-                                      uint64_t most, void **data, uint64_t *bytes, bool *found,
-                                      struct lmcs_error *error)
-{
-    struct lmcs_identity identity;
-    struct lmcs_chain chain;
-    uint64_t content;
-    enum lmcs_status status = lmcs_manifest_find(txn, record, LMCS_ATTACHMENT, name, &identity, &content, found, error);
-    if (status == LMCS_OK && *found)
-        status = lmcs_chain_load(txn, content, &chain, error);
-    if (status != LMCS_OK || !*found)
-        return status;
-    *bytes = chain.links[0].df.raw_bytes;
-    if (*bytes > most)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: attachment \"%s\" is impossibly long", txn->pool->path, name);
-    char *text = malloc(*bytes + 1);
-    if (text == NULL)
-        return lmcs_fail_memory(error);
-    text[*bytes] = '\0';
-    status = lmcs_chain_read(txn->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape, text, NULL,
-                             error);
-    if (status != LMCS_OK) {
-        free(text);
-        return status;
-    }
-    *data = text;
-    return LMCS_OK;
-}
-
-enum lmcs_status lmcs_record_long_meta(struct lmcs_txn *txn, const struct lmcs_record *record, char **text,
-                                       struct lmcs_error *error)
-{
-    void *data = NULL;
-    uint64_t bytes;
-    bool found;
-    enum lmcs_status status =
-        lmcs_attachment_read(txn, record, LMCS_META_NAME, LMCS_META_MOST, &data, &bytes, &found, error);
-    if (status == LMCS_OK && !found)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a snapshot's metadata is missing", txn->pool->path);
-    *text = data;
-    return status;
-}
 
 static enum lmcs_status fill_snapshot(struct lmcs_txn *txn, const struct lmcs_shelf *shelf,
                                       const struct lmcs_record *record, struct lmcs_snapshot *s,
@@ -353,7 +252,7 @@ enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
     enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_manifest_each(&txn, &record, visit_entry, &visiting, error);
+    status = lmcs_manifest_each(&txn, &record.df, visit_entry, &visiting, error);
     lmcs_txn_end(&txn);
     return status;
 }
@@ -414,7 +313,7 @@ enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lm
     enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_manifest_each(&txn, &record, collect_content, &contents, error);
+    status = lmcs_manifest_each(&txn, &record.df, collect_content, &contents, error);
     if (contents.count > 0)
         qsort(contents.ids, contents.count, sizeof *contents.ids, by_id);
     for (size_t i = 0; status == LMCS_OK && i < contents.count; i++)
@@ -465,7 +364,7 @@ enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *she
 {
     struct visiting visiting = {.txn = txn};
     (void)shelf;
-    enum lmcs_status status = lmcs_manifest_each(txn, record, add_to_digest, &visiting, error);
+    enum lmcs_status status = lmcs_manifest_each(txn, &record->df, add_to_digest, &visiting, error);
     if (status != LMCS_OK)
         return status;
     const struct lmcs_snapshot_df *df = &record->df;
@@ -505,7 +404,7 @@ static enum lmcs_status find_tensor(struct lmcs_snapshot *snapshot, uint32_t kin
     enum lmcs_status status = lmcs_snapshot_enter(snapshot, &txn, &shelf, &record, error);
     if (status != LMCS_OK)
         return status;
-    status = lmcs_manifest_find(&txn, &record, kind, name, identity, &content, &found, error);
+    status = lmcs_manifest_find(&txn, &record.df, kind, name, identity, &content, &found, error);
     if (status == LMCS_OK && !found)
         status = lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: %s@%llu has no tensor \"%.200s\"", snapshot->pool->path,
                            snapshot->shelf, (unsigned long long)snapshot->info.number, name);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/grow.h"
+#include "records/manifest.h"
 #include "records/relations.h"
 #include "records/safety.h"
 #include "snapshots/snapshot.h"
@@ -161,7 +162,7 @@ static enum lmcs_status collect_named(struct collecting *collecting, const struc
         struct lmcs_identity identity;
         uint64_t content;
         bool found;
-        status = lmcs_manifest_find(collecting->txn, record, kinds == NULL ? LMCS_TENSOR : kinds[i], names[i],
+        status = lmcs_manifest_find(collecting->txn, &record->df, kinds == NULL ? LMCS_TENSOR : kinds[i], names[i],
                                     &identity, &content, &found, error);
         if (status == LMCS_OK && !found)
             status = lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: %s@%llu has no tensor \"%.200s\"", snapshot->pool->path,
@@ -501,7 +502,7 @@ static enum lmcs_status collect(struct lmcs_snapshot *snapshot, const char *cons
     if (status != LMCS_OK)
         return status;
     struct collecting collecting = {view, &txn, flags};
-    status = names == NULL ? lmcs_manifest_each(&txn, &record, collect_entry, &collecting, error)
+    status = names == NULL ? lmcs_manifest_each(&txn, &record.df, collect_entry, &collecting, error)
                            : collect_named(&collecting, snapshot, &record, names, kinds, count, error);
     lmcs_txn_end(&txn);
     return status;

@@ -106,7 +106,7 @@ static enum lmcs_status walk_manifest(struct walk *walk, const struct lmcs_recor
 {
     struct lmcs_txn *txn = &walk->dump->txn;
     if (!related)
-        return lmcs_manifest_each(txn, record, visit_all, walk, error);
+        return lmcs_manifest_each(txn, &record->df, visit_all, walk, error);
     enum lmcs_status status = lmcs_manifest_own(txn, previous, NULL, &record->df, false, visit_gone, walk, error);
     return status == LMCS_OK ? lmcs_manifest_own(txn, &record->df, previous, NULL, false, visit_new, walk, error)
                              : status;
@@ -225,7 +225,7 @@ static enum lmcs_status send_canonical(struct lmcs_dump *dump, struct order *ord
 {
     struct sorting sorting = {dump, order};
     order->count = 0;
-    enum lmcs_status status = lmcs_manifest_each(&dump->txn, record, add_sorted, &sorting, error);
+    enum lmcs_status status = lmcs_manifest_each(&dump->txn, &record->df, add_sorted, &sorting, error);
     if (status == LMCS_OK && order->count > 1)
         qsort(order->now, order->count, sizeof *order->now, by_sorted_name);
     if (status == LMCS_OK && related)

@@ -22,6 +22,7 @@
 #include "archive/pieces.h"
 #include "base/grow.h"
 #include "pages/pool.h"
+#include "payload/layout.h"
 #include "records/meta.h"
 #include "records/relations.h"
 #include "shelves/drop.h"

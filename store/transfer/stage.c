@@ -405,8 +405,8 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    status =
-        lmcs_manifest_find(&txn, &stage->record, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found, error);
+    status = lmcs_manifest_find(&txn, &stage->record.df, LMCS_ATTACHMENT, LMCS_META_NAME, &identity, &content, &found,
+                                error);
     lmcs_txn_end(&txn);
     if (status != LMCS_OK)
         return status;

@@ -9,7 +9,9 @@
 #define LMCS_TRANSFER_STAGE_H
 
 #include "archive/read.h"
-#include "capture/capture.h"
+#include "pages/space.h"
+#include "records/busy.h"
+#include "records/content.h"
 #include "records/shelf.h"
 
 /* A content that arrived with the snapshot at work. */

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * records/busy.c - the shelves that this process is changing, and the threads that hold them.
+ *
+ * Threads that wait for a shelf form chains: a thread waits for a shelf, its owner waits for another shelf, and so on.
+ * A thread that would close a chain into a circle gets an error instead, so every chain ends at a thread that runs.
+ * Waits for live variables are part of the chains: a capture may wait for a live transaction of another thread.
+ */
+#include "records/busy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct lmcs_busy_shelf *lmcs_busy_find(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
+{
+    struct lmcs_busy_shelf *busy = pool->busy;
+    while (busy != NULL && strcmp(busy->name, name) != 0)
+        busy = busy->next;
+    if (busy != NULL)
+        return busy;
+    busy = calloc(1, sizeof *busy);
+    if (busy == NULL || (busy->name = strdup(name)) == NULL) {
+        free(busy);
+        lmcs_fail_memory(error);
+        return NULL;
+    }
+    busy->next = pool->busy;
+    pool->busy = busy;
+    return busy;
+}
+
+/* ---- Holding a shelf ---- */
+
+struct lmcs_shelf_waiter {
+    struct lmcs_shelf_waiter *next;
+    pthread_t thread;
+    const struct lmcs_busy_shelf *wanted;
+};
+
+static void wait_for(struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
+{
+    struct lmcs_shelf_waiter self = {pool->waiters, pthread_self(), wanted}, **at = &pool->waiters;
+    pool->waiters = &self;
+    pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    while (*at != &self)
+        at = &(*at)->next;
+    *at = self.next;
+}
+
+static bool holds_live(const struct lmcs_pool *pool, const char *shelf)
+{
+    for (const struct lmcs_live_holder *holder = pool->live_holders; holder != NULL; holder = holder->next)
+        if (pthread_equal(holder->thread, pthread_self()) && strcmp(holder->shelf, shelf) == 0)
+            return true;
+    return false;
+}
+
+/* The shelf on which `thread` waits for a live transaction of this thread; NULL: none. */
+static const struct lmcs_busy_shelf *waits_for_live(const struct lmcs_pool *pool, pthread_t thread)
+{
+    for (const struct lmcs_busy_shelf *shelf = pool->busy; shelf != NULL; shelf = shelf->next)
+        if (shelf->busy && shelf->has_owner && shelf->waits && pthread_equal(shelf->owner, thread) &&
+            holds_live(pool, shelf->name))
+            return shelf;
+    return NULL;
+}
+
+/*
+ * Deadlock check. Follows the owner of `wanted`, the shelf that this owner waits for, that one's owner, and so on.
+ * Returns the shelf at the end if this thread owns it, or if its owner waits for a live transaction of this thread;
+ * else NULL. Terminates, since no circle of waits is ever allowed to form.
+ */
+static const struct lmcs_busy_shelf *find_deadlock(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted)
+{
+    while (wanted != NULL && wanted->busy && wanted->has_owner && !pthread_equal(wanted->owner, pthread_self())) {
+        const struct lmcs_shelf_waiter *waiter = pool->waiters;
+        while (waiter != NULL && !pthread_equal(waiter->thread, wanted->owner))
+            waiter = waiter->next;
+        if (waiter == NULL)
+            return waits_for_live(pool, wanted->owner);
+        wanted = waiter->wanted;
+    }
+    return wanted != NULL && wanted->busy && wanted->has_owner ? wanted : NULL;
+}
+
+static enum lmcs_status fail_deadlock(const struct lmcs_pool *pool, const struct lmcs_busy_shelf *wanted,
+                                      const struct lmcs_busy_shelf *mine, struct lmcs_error *error)
+{
+    if (mine->waits && !pthread_equal(mine->owner, pthread_self()))
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "%s: shelf \"%s\" is in use until a capture of shelf \"%s\" has ended, which waits for "
+                         "the transaction that this thread has there: commit or abort that first",
+                         pool->path, wanted->name, mine->name);
+    if (mine == wanted)
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "%s: this thread has a capture on shelf \"%s\" that is neither committed nor aborted",
+                         pool->path, wanted->name);
+    return lmcs_fail(error, LMCS_IN_USE, 0,
+                     "%s: shelf \"%s\" is in use in a thread that waits for shelf \"%s\", which this thread "
+                     "has, so neither would end: commit or abort the capture on that one first, or restore "
+                     "once more",
+                     pool->path, wanted->name, mine->name);
+}
+
+/* Returns the failure that no caller has been given yet, and marks it as given. */
+static enum lmcs_status take_failure(struct lmcs_busy_shelf *busy, struct lmcs_error *error)
+{
+    if (busy->untold == 0)
+        return LMCS_OK;
+    busy->untold = 0;
+    if (error != NULL)
+        *error = busy->failure;
+    lmcs_error_prefix(error, "the snapshot before this one was not saved: ");
+    return busy->failure.status;
+}
+
+enum lmcs_status lmcs_shelf_take(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken,
+                                 struct lmcs_error *error)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, error);
+    enum lmcs_status status = busy != NULL ? LMCS_OK : LMCS_NO_MEMORY;
+    while (status == LMCS_OK && busy->busy) {
+        const struct lmcs_busy_shelf *mine = find_deadlock(pool, busy);
+        if (mine != NULL)
+            status = fail_deadlock(pool, busy, mine, error);
+        else
+            wait_for(pool, busy);
+    }
+    if (status == LMCS_OK)
+        status = take_failure(busy, error);
+    if (status == LMCS_OK) {
+        busy->busy = true;
+        busy->has_owner = true;
+        busy->owner = pthread_self();
+        *taken = busy;
+    }
+    pthread_mutex_unlock(&pool->captures);
+    return status;
+}
+
+bool lmcs_shelf_try(struct lmcs_pool *pool, const char *name, struct lmcs_busy_shelf **taken)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_busy_shelf *busy = lmcs_busy_find(pool, name, NULL);
+    bool free = busy != NULL && !busy->busy;
+    if (free) {
+        busy->busy = true;
+        busy->has_owner = false;
+        *taken = busy;
+    }
+    pthread_mutex_unlock(&pool->captures);
+    return free;
+}
+
+void lmcs_shelf_give(struct lmcs_pool *pool, struct lmcs_busy_shelf *busy)
+{
+    pthread_mutex_lock(&pool->captures);
+    busy->busy = busy->has_owner = false;
+    pthread_cond_broadcast(&pool->captures_changed);
+    pthread_mutex_unlock(&pool->captures);
+}
+
+enum lmcs_status lmcs_busy_settle(struct lmcs_pool *pool, struct lmcs_error *error)
+{
+    enum lmcs_status status = LMCS_OK;
+    pthread_mutex_lock(&pool->captures);
+    for (struct lmcs_busy_shelf *busy = pool->busy; busy != NULL; busy = busy->next) {
+        while (busy->busy && !busy->has_owner)
+            pthread_cond_wait(&pool->captures_changed, &pool->captures);
+        if (busy->untold != 0 && status == LMCS_OK) {
+            status = busy->failure.status;
+            if (error != NULL)
+                *error = busy->failure;
+            lmcs_error_prefix(error, "a snapshot of shelf \"%.100s\" was not saved: ", busy->name);
+        }
+    }
+    pthread_mutex_unlock(&pool->captures);
+    return status;
+}
+
+void lmcs_busy_free(struct lmcs_pool *pool)
+{
+    for (struct lmcs_busy_shelf *busy = pool->busy, *next; busy != NULL; busy = next) {
+        next = busy->next;
+        free(busy->name);
+        free(busy);
+    }
+    for (struct lmcs_loaded *loaded = pool->loaded, *next; loaded != NULL; loaded = next) {
+        next = loaded->next;
+        free(loaded);
+    }
+}
+
+void lmcs_live_holder_enter(struct lmcs_pool *pool, struct lmcs_live_holder *holder)
+{
+    pthread_mutex_lock(&pool->captures);
+    holder->thread = pthread_self();
+    holder->next = pool->live_holders;
+    pool->live_holders = holder;
+    pthread_mutex_unlock(&pool->captures);
+}
+
+void lmcs_live_holder_leave(struct lmcs_pool *pool, struct lmcs_live_holder *holder)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_live_holder **at = &pool->live_holders;
+    while (*at != holder)
+        at = &(*at)->next;
+    *at = holder->next;
+    pthread_mutex_unlock(&pool->captures);
+}
+
+/* ---- Loaded snapshots ---- */
+
+struct lmcs_loaded *lmcs_loaded_find(struct lmcs_pool *pool, uint64_t shelf)
+{
+    struct lmcs_loaded *loaded = pool->loaded;
+    while (loaded != NULL && loaded->shelf != shelf)
+        loaded = loaded->next;
+    if (loaded != NULL || (loaded = calloc(1, sizeof *loaded)) == NULL)
+        return loaded;
+    loaded->shelf = shelf;
+    loaded->next = pool->loaded;
+    pool->loaded = loaded;
+    return loaded;
+}
+
+void lmcs_loaded_forget(struct lmcs_pool *pool, uint64_t shelf)
+{
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_loaded **at = &pool->loaded;
+    while (*at != NULL && (*at)->shelf != shelf)
+        at = &(*at)->next;
+    struct lmcs_loaded *gone = *at;
+    if (gone != NULL)
+        *at = gone->next;
+    pthread_mutex_unlock(&pool->captures);
+    free(gone);
+}
+
+/* ---- The encode gate ---- */
+
+void lmcs_encode_gate_enter(struct lmcs_pool *pool)
+{
+    pthread_mutex_lock(&pool->captures);
+    while (pool->rebasing)
+        pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    pool->encoding++;
+    pthread_mutex_unlock(&pool->captures);
+}
+
+void lmcs_encode_gate_leave(struct lmcs_pool *pool)
+{
+    pthread_mutex_lock(&pool->captures);
+    pool->encoding--;
+    pthread_mutex_unlock(&pool->captures);
+}
+
+bool lmcs_encode_gate_close(struct lmcs_pool *pool)
+{
+    pthread_mutex_lock(&pool->captures);
+    pool->rebasing = pool->encoding == 0;
+    bool closed = pool->rebasing;
+    pthread_mutex_unlock(&pool->captures);
+    return closed;
+}
+
+void lmcs_encode_gate_open(struct lmcs_pool *pool)
+{
+    pthread_mutex_lock(&pool->captures);
+    pool->rebasing = false;
+    pthread_cond_broadcast(&pool->captures_changed);
+    pthread_mutex_unlock(&pool->captures);
+}
