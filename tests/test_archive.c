@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "capture/capture.h"
 #include "payload/layout.h"
+#include "records/busy.h"
 
 /* ---- Archives in files ---- */
 

@@ -10,8 +10,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "capture/capture.h"
 #include "pages/tree.h"
+#include "records/busy.h"
 #include "records/policy.h"
 #include "records/shelf.h"
 #include "shelves/prune.h"

@@ -9,9 +9,9 @@
 
 #include <string.h>
 
+#include "base/names.h"
 #include "pages/pool.h"
 #include "pages/tree.h"
-#include "records/content.h"
 
 struct origin_record {
     struct lmcs_origin_df df;
