@@ -13,6 +13,7 @@
 #include "capture/capture.h"
 #include "compact/round.h"
 #include "pages/tree.h"
+#include "records/busy.h"
 #include "records/lines.h"
 
 #define LONGEST_SEARCH  4096
