@@ -10,6 +10,7 @@
 
 #include "base/grow.h"
 #include "payload/layout.h"
+#include "records/manifest.h"
 #include "records/shelf.h"
 #include "snapshots/snapshot.h"
 
@@ -61,7 +62,7 @@ static enum lmcs_status add_snapshots(struct lmcs_scrubbing *s, struct lmcs_txn 
             break;
         status = lmcs_record_get(txn, shelf, number, &record, &found, error);
         if (status == LMCS_OK && found)
-            status = lmcs_manifest_each(txn, &record, add_entry, s, error);
+            status = lmcs_manifest_each(txn, &record.df, add_entry, s, error);
         if (s->id_count > (size_t)1 << 20)
             sort_ids(s);
     }
