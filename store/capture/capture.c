@@ -785,7 +785,7 @@ static enum lmcs_status commit_now(struct lmcs_capture *capture, struct lmcs_err
         status = lmcs_txn_write(pool, &c.txn, error);
     if (status != LMCS_OK)
         return status;
-    c.txn.spends = true;
+    c.txn.only_allocates = true;
     status = load_shelf(&c, error);
     if (status == LMCS_OK)
         status = check_group(&c, error);

@@ -14,7 +14,7 @@ enum lmcs_status lmcs_live_commit_changes(struct lmcs_pool *pool, const struct l
     if (status != LMCS_OK)
         return status;
     for (size_t i = 0; i < count; i++)
-        txn.spends = txn.spends || changes[i].to != NULL;
+        txn.only_allocates = txn.only_allocates || changes[i].to != NULL;
     status = lmcs_live_change_put(&txn, changes, count, error);
     if (status != LMCS_OK) {
         lmcs_txn_end(&txn);

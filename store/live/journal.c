@@ -32,7 +32,7 @@ enum lmcs_status lmcs_journal_reserve(struct lmcs_pool *pool, enum lmcs_journal_
     if (status == LMCS_OK)
         status = lmcs_txn_write(pool, &txn, error);
     if (status == LMCS_OK) {
-        txn.spends = true;
+        txn.only_allocates = true;
         txn.root.journals[kind] = (struct lmcs_page_range_df){offset, offset + room};
         status = lmcs_txn_commit(&txn, error);
     }

@@ -36,7 +36,7 @@ static enum lmcs_status make_shelf(struct lmcs_pool *pool, const char *name, uin
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    txn.spends = true;
+    txn.only_allocates = true;
     status = lmcs_shelf_make(&txn, name, 0, &shelf, error);
     if (status != LMCS_OK) {
         lmcs_txn_end(&txn);

@@ -291,7 +291,7 @@ static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struc
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    txn.spends = true;
+    txn.only_allocates = true;
     status = lmcs_txn_reserve(&txn, object_bytes(pool, bytes), &offset, &got, error);
     struct lmcs_object_df df = {.kind = LMCS_OBJECT_LIVE, .bytes = got, .first = lmcs_page_up(offset)};
     df.cursor = df.backed = df.first;

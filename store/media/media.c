@@ -24,7 +24,6 @@
 #include "base/guard.h"
 #include "media/layout.h"
 #include "media/pmemobj_layout.h"
-#include "media/pmemobj_log.h"
 
 #define MAX_SEGMENTS   1024
 #define MAX_REPLICAS   8
@@ -52,7 +51,8 @@ struct lmcs_media {
     uint64_t heap;
     void *map;          /* of the whole pool, read-only */
     void *_Atomic back; /* the same once more, for lmcs_media_read_back; NULL: not yet */
-    const struct lmcs_redo *foreseen;
+    lmcs_media_overlay_fn *overlay;
+    const void *overlay_context;               /* NULL: no overlay */
     struct lmcs_media *replicas[MAX_REPLICAS]; /* of a poolset, the others; bytes only, read with lmcs_media_read */
     size_t replica_count;
 };
@@ -482,8 +482,8 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a reference points outside the pool (offset %llu)", media->path,
                          (unsigned long long)offset);
     enum lmcs_status status = read_segments(media, offset, buffer, bytes, error);
-    if (status == LMCS_OK && media->foreseen != NULL)
-        lmcs_redo_apply(media->foreseen, offset, buffer, bytes);
+    if (status == LMCS_OK && media->overlay_context != NULL)
+        media->overlay(media->overlay_context, offset, buffer, bytes);
     return status;
 }
 
@@ -517,9 +517,10 @@ enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t o
     return LMCS_OK;
 }
 
-void lmcs_media_foresee(struct lmcs_media *media, const struct lmcs_redo *redo)
+void lmcs_media_overlay(struct lmcs_media *media, lmcs_media_overlay_fn *overlay, const void *context)
 {
-    media->foreseen = redo;
+    media->overlay = overlay;
+    media->overlay_context = context;
 }
 
 const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint64_t bytes)

@@ -11,7 +11,6 @@
 #include "base/error.h"
 
 struct lmcs_media;
-struct lmcs_redo;
 
 /* Opens for reading and refuses what is no pool of ours. Shared by reference count. */
 enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error);
@@ -54,8 +53,12 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
  */
 enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
                                       struct lmcs_error *error);
-/* From now on lmcs_media_read shows what the pool will be when libpmemobj has applied `redo`; NULL: what it is. */
-void lmcs_media_foresee(struct lmcs_media *media, const struct lmcs_redo *redo);
+/*
+ * Has lmcs_media_read pass the bytes that it has read to `overlay`, which changes them to what they are about to become.
+ * `context` NULL: no longer.
+ */
+typedef void lmcs_media_overlay_fn(const void *context, uint64_t offset, void *buffer, uint64_t bytes);
+void lmcs_media_overlay(struct lmcs_media *media, lmcs_media_overlay_fn *overlay, const void *context);
 /* Address of bytes in a read-only shared mapping of the whole pool; NULL when they are not inside. */
 const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint64_t bytes);
 /*

@@ -34,7 +34,7 @@ static const struct {
 #define UNDO_LOG 2u
 static_assert(960 + sizeof(struct lmcs_log_df) + 2048 == LMCS_LANE_BYTES, "lane layout");
 
-struct lmcs_redo {
+struct lmcs_pmemobj_log {
     size_t count;
     size_t capacity;
     struct lmcs_log_entry_df entries[]; /* in the order in which they are applied */
@@ -78,12 +78,12 @@ static bool place_is_ours(const struct lmcs_media *media, uint64_t place)
             is_chunk_header(media, place));
 }
 
-static enum lmcs_status add_entries(struct lmcs_redo **redo, const struct lmcs_log_entry_df *entries, size_t count,
-                                    struct lmcs_error *error)
+static enum lmcs_status add_entries(struct lmcs_pmemobj_log **redo, const struct lmcs_log_entry_df *entries,
+                                    size_t count, struct lmcs_error *error)
 {
     size_t had = *redo == NULL ? 0 : (*redo)->count, wanted = had + count;
     if (*redo == NULL || wanted > (*redo)->capacity) {
-        struct lmcs_redo *grown = realloc(*redo, sizeof *grown + 2 * wanted * sizeof grown->entries[0]);
+        struct lmcs_pmemobj_log *grown = realloc(*redo, sizeof *grown + 2 * wanted * sizeof grown->entries[0]);
         if (grown == NULL)
             return lmcs_fail_memory(error);
         grown->capacity = 2 * wanted;
@@ -96,7 +96,7 @@ static enum lmcs_status add_entries(struct lmcs_redo **redo, const struct lmcs_l
 
 /* The entries of a redo log up to the first that is none. */
 static enum lmcs_status load_entries(const struct lmcs_media *media, const unsigned char *log, uint64_t capacity,
-                                     struct lmcs_redo **redo, struct lmcs_error *error)
+                                     struct lmcs_pmemobj_log **redo, struct lmcs_error *error)
 {
     const unsigned char *data = log + sizeof(struct lmcs_log_df);
     struct lmcs_log_entry_df entries[640 / sizeof(struct lmcs_log_entry_df)];
@@ -119,7 +119,7 @@ static enum lmcs_status load_entries(const struct lmcs_media *media, const unsig
 }
 
 static enum lmcs_status load_log(const struct lmcs_media *media, const unsigned char *lane, size_t i,
-                                 struct lmcs_redo **redo, struct lmcs_error *error)
+                                 struct lmcs_pmemobj_log **redo, struct lmcs_error *error)
 {
     const unsigned char *log = lane + logs[i].at;
     struct lmcs_log_df header;
@@ -150,7 +150,8 @@ static enum lmcs_status find_lanes(const struct lmcs_media *media, uint64_t *at,
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_redo_load(const struct lmcs_media *media, struct lmcs_redo **redo, struct lmcs_error *error)
+enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **redo,
+                                       struct lmcs_error *error)
 {
     uint64_t at = 0, count = 0;
     *redo = NULL;
@@ -166,19 +167,20 @@ enum lmcs_status lmcs_redo_load(const struct lmcs_media *media, struct lmcs_redo
     }
     free(lanes);
     if (status != LMCS_OK) {
-        lmcs_redo_free(*redo);
+        lmcs_pmemobj_log_free(*redo);
         *redo = NULL;
     }
     return status;
 }
 
-void lmcs_redo_free(struct lmcs_redo *redo)
+void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *redo)
 {
     free(redo);
 }
 
-void lmcs_redo_apply(const struct lmcs_redo *redo, uint64_t offset, void *buffer, uint64_t bytes)
+void lmcs_pmemobj_log_apply(const void *context, uint64_t offset, void *buffer, uint64_t bytes)
 {
+    const struct lmcs_pmemobj_log *redo = context;
     unsigned char *copy = buffer;
     for (size_t i = 0; i < redo->count; i++) {
         uint64_t place = redo->entries[i].place & ~LMCS_LOG_OPERATION, value = redo->entries[i].value;

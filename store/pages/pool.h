@@ -26,6 +26,7 @@
 #include "media/media.h"
 #include "pages/txn.h"
 
+struct lmcs_free_page;
 struct lmcs_space;
 struct lmcs_background;
 struct lmcs_compactor;
@@ -42,11 +43,10 @@ struct lmcs_pace {
     unsigned since; /* captures since the slower way was tried */
 };
 
-/* A page that may be written to again. */
-struct lmcs_free_page {
-    uint64_t epoch; /* from which on nothing reaches it */
-    uint64_t offset;
-    uint64_t left; /* pages of its range, which is an entry of the tree of free pages, from this one on */
+/* The parts of a commit that belong to the table of space (space.c). Set by lmcs_space_load; NULL before that. */
+struct lmcs_space_hook {
+    enum lmcs_status (*flush)(struct lmcs_txn *txn, struct lmcs_error *error);
+    void (*settle)(struct lmcs_pool *pool, bool committed);
 };
 
 struct lmcs_pool {
@@ -77,7 +77,8 @@ struct lmcs_pool {
     size_t avail_count;
     size_t avail_capacity;
     struct lmcs_space *space; /* of a writer */
-    uint64_t lineage;         /* for the next restore */
+    struct lmcs_space_hook space_hook;
+    uint64_t lineage; /* for the next restore */
     struct lmcs_live_store *live;
 
     pthread_mutex_t captures; /* guards the list and what hangs on it */

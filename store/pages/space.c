@@ -220,6 +220,9 @@ static bool object_is_sound(const struct lmcs_pool *pool, uint64_t offset, const
             df->backed <= offset + df->bytes + LMCS_PAGE_BYTES);
 }
 
+static enum lmcs_status space_flush(struct lmcs_txn *txn, struct lmcs_error *error);
+static void space_settle(struct lmcs_pool *pool, bool committed);
+
 enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_space *space = calloc(1, sizeof *space);
@@ -232,6 +235,7 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
     space->limit_bytes = limit_of(pool);
     space->slab_bytes = pool->root.slab_bytes;
     pool->space = space;
+    pool->space_hook = (struct lmcs_space_hook){space_flush, space_settle};
     enum lmcs_status status = lmcs_cursor_new(&cursor, error);
     if (status != LMCS_OK)
         return status;
@@ -457,7 +461,7 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
     enum lmcs_status status = lmcs_txn_write(pool, &txn, error);
     if (status != LMCS_OK)
         return status;
-    txn.spends = region->leaves_share;
+    txn.only_allocates = region->leaves_share;
     size_t count = large ? 1 : 1 + space->count / 4;
     if (!large && count < region->expected / standard + 1)
         count = region->expected / standard + 1;
@@ -693,7 +697,7 @@ static enum lmcs_status find_extent_for(struct lmcs_region *region, uint64_t byt
 }
 
 /*
- * A commit may take over an extent's record while its region fills it (lmcs_space_settle), so even a region looks at
+ * A commit may take over an extent's record while its region fills it (space_settle), so even a region looks at
  * its own cursors under the lock.
  */
 static enum lmcs_status take_room(struct lmcs_region *region, uint64_t bytes, uint64_t *offset,
@@ -917,7 +921,7 @@ enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *d
     return status;
 }
 
-enum lmcs_status lmcs_space_flush(struct lmcs_txn *txn, struct lmcs_error *error)
+static enum lmcs_status space_flush(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     struct lmcs_space *space = txn->pool->space;
     if (space == NULL)
@@ -956,7 +960,7 @@ static void settle_trim(struct lmcs_space *space, struct lmcs_extent *extent, bo
     extent->untrimmed.any = false;
 }
 
-void lmcs_space_settle(struct lmcs_pool *pool, bool committed)
+static void space_settle(struct lmcs_pool *pool, bool committed)
 {
     struct lmcs_space *space = pool->space;
     if (space == NULL)

@@ -53,10 +53,6 @@ enum lmcs_status lmcs_space_retire(struct lmcs_txn *txn, uint64_t offset, uint64
 /* Takes up to `most` ranges that no reader needs any more off the retired list; *done gets how many. */
 enum lmcs_status lmcs_space_release(struct lmcs_txn *txn, size_t most, size_t *done, struct lmcs_error *error);
 
-/* The parts of a transaction's commit: writes the changed records; takes them over, or forgets them. */
-enum lmcs_status lmcs_space_flush(struct lmcs_txn *txn, struct lmcs_error *error);
-void lmcs_space_settle(struct lmcs_pool *pool, bool committed);
-
 /*
  * Gives file space back that nothing lives in, but for `keep` bytes of free extents that stay warm. An extent whose
  * record is not sound is left as it is, and the others have their turn: then LMCS_DAMAGED.

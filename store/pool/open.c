@@ -235,19 +235,19 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
 {
     struct lmcs_pool *pool = context;
     struct lmcs_root_df root;
-    struct lmcs_redo *redo = NULL;
+    struct lmcs_pmemobj_log *redo = NULL;
     enum lmcs_status status = lmcs_root_read(pool, &root, error);
     if (status == LMCS_OK)
-        status = lmcs_redo_load(pool->media, &redo, error);
+        status = lmcs_pmemobj_log_load(pool->media, &redo, error);
     if (status == LMCS_OK) {
-        lmcs_media_foresee(pool->media, redo);
+        lmcs_media_overlay(pool->media, lmcs_pmemobj_log_apply, redo);
         status = lmcs_root_read(pool, &root, error); /* the one that there will be */
         if (status == LMCS_OK)
             status = lmcs_check_heap(pool, error);
         if (status == LMCS_OK)
             status = lmcs_live_store_check(pool, &root, error);
-        lmcs_media_foresee(pool->media, NULL);
-        lmcs_redo_free(redo);
+        lmcs_media_overlay(pool->media, NULL, NULL);
+        lmcs_pmemobj_log_free(redo);
     }
     pool->superblock.check = 0;
     return status;

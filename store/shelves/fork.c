@@ -154,7 +154,7 @@ static enum lmcs_status fork_once(struct lmcs_snapshot *snapshot, const char *na
     enum lmcs_status status = lmcs_txn_write(snapshot->pool, &f.txn, error);
     if (status != LMCS_OK)
         return status;
-    f.txn.spends = true;
+    f.txn.only_allocates = true;
     status = fork_in(&f, snapshot, name, error);
     if (status == LMCS_OK)
         status = lmcs_txn_commit(&f.txn, error);

@@ -309,7 +309,7 @@ static enum lmcs_status commit_snapshot(struct lmcs_stage *stage, struct lmcs_er
     enum lmcs_status status = lmcs_txn_write(stage->pool, &s.txn, error);
     if (status != LMCS_OK)
         return status;
-    s.txn.spends = true;
+    s.txn.only_allocates = true;
     if (stage->is_changes)
         s.manifest =
             (struct lmcs_root_tree_df){.ref = current(stage)->last.manifest, .count = current(stage)->last.entry_count};

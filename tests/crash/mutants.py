@@ -184,10 +184,10 @@ MUTANTS = [
         "the root page is overwritten",
         [
             (
-                "    enum lmcs_status status = take_page(txn, &new_root, error);\n"
-                "    if (status == LMCS_OK && old_root != 0 && !push_freed(txn, old_root, 1))\n",
+                "    enum lmcs_status status = lmcs_page_take(txn, &new_root, error);\n"
+                "    if (status == LMCS_OK && old_root != 0 && !lmcs_page_push_freed(txn, old_root, 1))\n",
                 "    enum lmcs_status status = LMCS_OK;\n    new_root = old_root;\n    if (old_root == 0)\n"
-                "        status = take_page(txn, &new_root, error);\n    if (false)\n",
+                "        status = lmcs_page_take(txn, &new_root, error);\n    if (false)\n",
             )
         ],
     ),
@@ -196,7 +196,7 @@ MUTANTS = [
         "a page that the last root reaches is used again by the transaction that replaces it",
         [
             (
-                "return shared || push_freed(txn, offset, 1) ?",
+                "return shared || lmcs_page_push_freed(txn, offset, 1) ?",
                 "return shared || push_recycled(txn->pages, offset) ?",
             )
         ],

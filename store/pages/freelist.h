@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* pages/freelist.h - the tree of free pages: loaded for a transaction, and brought up to date by its commit. */
+#ifndef LMCS_PAGES_FREELIST_H
+#define LMCS_PAGES_FREELIST_H
+
+#include "pages/page.h"
+
+/* Loads more of the committed tree of free pages into pool->avail, as far as no reader's lease is in the way. */
+enum lmcs_status lmcs_freelist_load(struct lmcs_pool *pool, struct lmcs_error *error);
+/* Brings the tree up to date with the pages that the transaction took and freed, and enters its slabs. */
+enum lmcs_status lmcs_freelist_settle(struct lmcs_txn *txn, struct lmcs_error *error);
+
+#endif
