@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * lmcstore_live.h - variables of a shelf that live in the pool: tensors that are worked on in place, and small values.
+ * lmcstore_live.h - live variables of a shelf: tensors that change in place, and small values.
  *
- * A shelf has snapshots, which never change, and *live variables*, which do. A variable has a name, a dtype and a
- * shape, a note of the application's own, and one of two forms. A *tensor* has an address: it is mapped, shared with
- * the file, may be larger than memory, and is written to with ordinary stores. A *value* is small (a number, a string,
- * some bytes), has no address, and is read and written by functions; each write is atomic and durable at once.
+ * A shelf has snapshots, which never change, and *live variables*, which do. A variable has a name, a dtype, a shape, a
+ * note of the application, and one of two forms. A *tensor* has an address: it is mapped, shared with the file, may be
+ * larger than memory, and is written by ordinary stores. A *value* is small (a number, a string, some bytes) and has no
+ * address. Functions read and write it; each write is atomic and durable.
  *
- * What survives a crash or a power cut
- *   A function that changes a variable (create, put, write, add, erase, swap, ...) has done all of it, durably, when it
- *   returns LMCS_OK. Cut short it has done all of it or nothing. What fails has changed nothing, but where the message
- *   says that it is durable, or that this will be known: then the disk has failed, and nothing more is written.
- *   Stores through an address are durable after lmcs_live_persist. Until then they may be there after a crash or not,
- *   each aligned word of 8 bytes by itself; those in a transaction are there after its commit, all or none of them.
- *   What is in a live tensor has no checksum, for it changes at any time: damage there can't be noticed. Values, and
- *   what describes a variable, have checksums.
+ * Crashes and power failures. A function that changes a variable (create, put, write, add, erase, swap, ...) is atomic,
+ * and durable when it returns LMCS_OK. A crash during the call leaves all of the change or none. After a failure
+ * nothing has changed, unless the message reports that the change is durable, or that the next open decides: then the
+ * disk has failed, and all later writes fail until the pool is opened again. Stores through an address are durable
+ * after lmcs_live_persist. Until then a crash keeps or loses each aligned word of 8 bytes independently. Stores in a
+ * transaction become durable with its commit, all or none of them. Bytes of live tensors have no checksum, because they
+ * change at any time: damage there is not noticed. Values, and the records that describe variables, have checksums.
  *
- * Handles and addresses
- *   A handle (struct lmcs_live) is one holder of a variable. It goes with the bytes and not with the name: after a swap
- *   or a rename it is a handle of the same bytes under another name. An open handle keeps the pool open: a pool that
- *   was closed really closes with its last handle. An address is the same for all handles of a variable in a process,
- *   and valid until the last of them is closed.
- *   In a pool that is open for reading (beside the process that writes) variables can be opened, and read. Addresses
- *   are read-only there and show what the writer stores, as it stores it; reading a value gives a whole one, the
- *   newest. A handle there keeps a tensor where it was, and of the shape that it had, when it was opened, also when the
- *   writer resizes (what is cut off may become zero), replaces or erases it; a value that the writer has erased or
- *   replaced is LMCS_NOT_FOUND. What the writer has named anew, resized or replaced gets another address when it is
- *   opened again.
+ * Handles and addresses. A handle (struct lmcs_live) belongs to the bytes, not to the name: after a swap or a rename it
+ * leads to the same bytes under another name. An open handle keeps its pool open; a closed pool ends with its last
+ * handle. All handles of a variable in a process have the same address, which is valid until the last of them is
+ * closed.
  *
- * Threads: all functions may be called by any thread at any time, also with the same handle, but for close, which ends
- * it. Stores through addresses are the caller's to order. fork: in a child an address can be read, not written to (on
- * a device, or where the system had no descriptor or lock left for the child: not even read), and every function but
- * close fails. It shows the bytes that it showed when the child was made, with what is stored to them as long as they
- * are a variable's: the space of what the parent closes, erases, replaces or checks out is used again only when the
+ * Readers. In a pool that is open for reading, beside a writing process, variables can be opened and read. Their
+ * addresses are read-only and show stores of the writer as they happen. A read of a value returns its newest bytes,
+ * never half of them. A tensor's handle there keeps the place and shape from its open while the writer resizes (bytes
+ * that are cut off may become zero), replaces or erases it. A value that the writer has erased or replaced is
+ * LMCS_NOT_FOUND. A variable that the writer has renamed, resized or replaced gets another address when it is opened
+ * again.
+ *
+ * Threads. All functions are thread-safe, also on one handle, except that close ends it. The caller orders stores
+ * through addresses.
+ *
+ * Fork. A child can read through addresses but not write (on a device, or if the system had no descriptor or lock left
+ * for the child, not even read), and every function but close fails there. An address shows the bytes from the time of
+ * the fork, with later stores while they belong to a variable. Space that the parent frees is not reused before the
  * child, and its own children, have ended or called exec.
  *
- * Not on poolsets, whose replicas stores through an address would not reach: LMCS_UNSUPPORTED.
+ * Poolsets have no live variables (LMCS_UNSUPPORTED), since stores through an address would not reach the replicas.
  */
 #ifndef LMCSTORE_LIVE_H
 #define LMCSTORE_LIVE_H
@@ -48,50 +48,50 @@ extern "C" {
 
 #define LMCS_LIVE_MAX_VALUE   65536u /* bytes of a value */
 #define LMCS_LIVE_MAX_NOTE    255u   /* bytes */
-#define LMCS_LIVE_MAX_EXTENTS 16u    /* stretches of the pool that a tensor may lie in: its growths, and each 15 GiB */
+#define LMCS_LIVE_MAX_EXTENTS 16u    /* parts of a tensor: one for each growth and for each 15 GiB */
 
 struct lmcs_live;
 struct lmcs_transaction;
 
 enum lmcs_live_form { LMCS_LIVE_TENSOR = 0, LMCS_LIVE_VALUE = 1 };
 
-/* ---- Making, opening, closing --------------------------------------------------------------------------------- */
+/* ---- Creating, opening, closing ------------------------------------------------------------------------------- */
 
 enum lmcs_live_flags {
-    LMCS_LIVE_UNNAMED = 1 /* the variable has no name, and is gone with its handle, until lmcs_live_replace names it */
+    LMCS_LIVE_UNNAMED = 1 /* no name: the variable ends with its handle, unless lmcs_live_replace names it */
 };
 
 struct lmcs_live_options {
     uint32_t form;          /* enum lmcs_live_form */
     uint32_t flags;         /* enum lmcs_live_flags */
-    uint64_t reserve_bytes; /* tensors: addresses kept free, so that it can grow to this size where it is; 0: twice its
-                               size. Takes no file space (on a device, where there are no holes: takes it) */
-    const void *note;       /* kept with it, for whatever it is good for: a type's name, say */
+    uint64_t reserve_bytes; /* tensors: size to which it can grow at its address; 0: twice its size. Takes no file
+                               space, except on a device, which has no holes */
+    const void *note;       /* of the application: a type's name, say */
     size_t note_bytes;      /* at most LMCS_LIVE_MAX_NOTE */
 };
 LMCS_API void lmcs_live_options_init(struct lmcs_live_options *options);
 
 /*
- * Makes a variable, all zeros. `tensor`: name, dtype, shape (kind, strides and parts of larger ones are not for it).
- * The shelf is made if need be. `options` NULL: a tensor. `live` NULL: no handle is wanted. LMCS_EXISTS: there is one
- * of that name; LMCS_FULL; LMCS_INVALID.
+ * Creates a variable of zeros, and the shelf if it is missing. `tensor` has name, dtype and shape; kind, strides and
+ * global_shape must be unset. `options` NULL: a tensor. `live` NULL: no handle. LMCS_EXISTS: the name is in use;
+ * LMCS_FULL; LMCS_INVALID.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_create(struct lmcs_pool *pool, const char *shelf,
                                                           const struct lmcs_tensor *tensor,
                                                           const struct lmcs_live_options *options,
                                                           struct lmcs_live **live, struct lmcs_error *error);
 /*
- * LMCS_NOT_FOUND; LMCS_DAMAGED names the variable: it can be erased, or put or replaced anew, and a checkout makes it
- * what it was in a snapshot.
+ * Opens a variable. LMCS_NOT_FOUND; LMCS_DAMAGED names the variable, which can still be erased, replaced, put, or
+ * checked out.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_open(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                         struct lmcs_live **live, struct lmcs_error *error);
-/* Ends a handle, and lets go of its lock. The last one of an erased, replaced or unnamed variable frees its space. */
+/* Closes a handle and releases its lock. The last one of an erased, replaced or unnamed variable frees its space. */
 LMCS_API void lmcs_live_close(struct lmcs_live *live);
 
 /*
- * The tensor's first byte, on a page; NULL for a value. Not NULL for an empty tensor. It changes only in
- * lmcs_live_resize, and only when the tensor outgrows the addresses reserved for it.
+ * Returns the address of a tensor, at a page boundary, also of an empty one; NULL for a value. It changes only in
+ * lmcs_live_resize, when the tensor outgrows the addresses reserved for it.
  */
 LMCS_API void *lmcs_live_data(const struct lmcs_live *live);
 
@@ -104,26 +104,26 @@ struct lmcs_live_info {
     uint64_t bytes;          /* of its data */
     uint64_t reserved_bytes; /* size to which it can grow in place */
     uint64_t created_ns;
-    uint64_t written_ns; /* when a function last wrote to it, or persisted it; 0: not yet */
-    uint64_t version;    /* how often: counts from 1. Both may lag behind by writes that a crash cut short */
-    uint32_t handles;    /* open ones, in this process */
-    int32_t numa_node;   /* of the pool; -1: not known, or one node only */
+    uint64_t written_ns;                        /* time of the last write or persist by a function; 0: none */
+    uint64_t version;                           /* counts these from 1. After a crash both may miss the last ones */
+    uint32_t handles;                           /* open ones in this process */
+    int32_t numa_node;                          /* of the pool; -1: unknown, or the only node */
     unsigned char note[LMCS_LIVE_MAX_NOTE + 1]; /* and a NUL */
     uint32_t note_bytes;
-    bool is_damaged; /* opening it fails, and version and written_ns are not known; nor is a value's size */
+    bool is_damaged; /* open fails; version, written_ns and the size of a value are unknown */
 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_info(struct lmcs_live *live, struct lmcs_live_info *info,
                                                         struct lmcs_error *error);
 
 struct lmcs_live_filter {
-    const char *prefix;        /* NULL: all names */
-    uint64_t written_from_ns;  /* written to at this time or later ... */
+    const char *prefix;        /* of names; NULL: all */
+    uint64_t written_from_ns;  /* written at this time or later ... */
     uint64_t written_until_ns; /* ... and before this one; 0: any */
 };
 /*
- * Visits the variables of a shelf by name (byte order), until `visit` returns false. `filter` may be NULL. A shelf that
- * is not there has none. One that is damaged is among them whenever it was written to. All are looked up before the
- * first visit, so `visit` may call any function.
+ * Visits the variables of a shelf by name (byte order) until `visit` returns false. `filter` may be NULL. A missing
+ * shelf has none. Damaged variables pass every filter of times. The list is complete before the first visit, so `visit`
+ * may call any function.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_list(struct lmcs_pool *pool, const char *shelf,
                                                         const struct lmcs_live_filter *filter,
@@ -132,38 +132,38 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_list(struct lmcs_pool *pool, 
 struct lmcs_live_usage {
     uint64_t variables;  /* of the shelf */
     uint64_t bytes;      /* of their data */
-    double pool_percent; /* of what the pool can hold is used, by whatever */
+    double pool_percent; /* of the pool's capacity that is in use, by data of any kind */
 };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_usage(struct lmcs_pool *pool, const char *shelf,
                                                          struct lmcs_live_usage *usage, struct lmcs_error *error);
 
 /* ---- Changing names and sizes --------------------------------------------------------------------------------- */
 
-/* LMCS_IN_USE while anyone in this process has a handle of it: nothing is done then. */
+/* Erases a variable. LMCS_IN_USE while this process has a handle of it. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_erase(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                          struct lmcs_error *error);
 /*
- * LMCS_EXISTS when `to` is there; LMCS_IN_USE when a transaction that this variable is not in has given up that name,
- * which it gets back when it is aborted.
+ * Renames a variable. LMCS_EXISTS: `to` exists; LMCS_IN_USE: a transaction without this variable has given up that
+ * name, and gets it back if it is aborted.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_rename(struct lmcs_pool *pool, const char *shelf, const char *from,
                                                           const char *to, struct lmcs_error *error);
-/* Each gets what the other was: bytes, dtype, shape, form and note. */
+/* Exchanges the names of two variables: each gets the bytes, dtype, shape, form and note of the other. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_swap(struct lmcs_pool *pool, const char *shelf, const char *first,
                                                         const char *second, struct lmcs_error *error);
 /*
- * Gives a variable that was made unnamed its name; one that has it already is erased by the same step, so that there is
- * always one or the other. Its bytes are made durable first. Holders of the old one keep its bytes until they close it.
+ * Names an unnamed variable, after making its bytes durable. A variable that has the name is erased in the same step,
+ * so the name always leads to one of them. Handles of the old one keep its bytes until they are closed.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_replace(struct lmcs_live *live, const char *name,
                                                            struct lmcs_error *error);
 /*
- * Gives a tensor another shape. What it grows by is zero; what is cut off is lost, and its addresses must not be used
- * any more. So LMCS_IN_USE when it would get smaller and has other handles in this process; those who share one handle
- * tell each other. Nothing is copied: it grows by another stretch of the pool. Its address stays when
- * the size is within its reserved_bytes; otherwise it gets another one, and the old one shows the same bytes (those
- * that it had) until the last handle is closed; but what is stored through the old one is never part of a transaction.
- * LMCS_FULL; LMCS_UNSUPPORTED on a device, past what was reserved.
+ * Gives a tensor another shape. New bytes are zero. Bytes that are cut off are lost, and their addresses must not be
+ * used any more: LMCS_IN_USE if it would get smaller and has other handles in this process; threads that share a handle
+ * must coordinate. Nothing is copied: the tensor grows by another part of the pool. Its address stays if the size is
+ * within reserved_bytes. Otherwise it gets another address, and the old one shows the bytes that it had until the last
+ * handle is closed; stores through the old one are never part of a transaction. LMCS_FULL; LMCS_UNSUPPORTED on a
+ * device, past reserved_bytes.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_resize(struct lmcs_live *live, uint32_t ndim, const uint64_t *shape,
                                                           struct lmcs_error *error);
@@ -173,42 +173,42 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_set_note(struct lmcs_live *li
 
 /* ---- Reading and writing -------------------------------------------------------------------------------------- */
 
-/* Makes what was stored to these bytes of a tensor durable. */
+/* Makes stores to these bytes of a tensor durable. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint64_t bytes,
                                                            struct lmcs_error *error);
 /*
- * Writes bytes of a tensor or value: atomically and durably. In a tensor: at most LMCS_LIVE_MAX_VALUE bytes, and
- * fastest when they are 1, 2, 4 or 8 aligned ones.
+ * Writes bytes of a tensor or value, atomically and durably, at most LMCS_LIVE_MAX_VALUE. Fastest for 1, 2, 4 or 8
+ * aligned bytes of a tensor.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_write(struct lmcs_live *live, uint64_t offset, const void *data,
                                                          uint64_t bytes, struct lmcs_error *error);
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_read(struct lmcs_live *live, uint64_t offset, void *buffer,
                                                         uint64_t bytes, struct lmcs_error *error);
 /*
- * Adds to an integer of 1, 2, 4, 8 or 16 bytes, aligned to its size (two's complement, wrapping around), and gives what
- * it was in `before`, which may be NULL. Atomic among threads that use these functions, and durable.
+ * Adds to an integer of 1, 2, 4, 8 or 16 bytes, aligned to its size (two's complement, wrapping around). `before`,
+ * which may be NULL, gets the old number. Durable, and atomic among threads that use these functions.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_add(struct lmcs_live *live, uint64_t offset, uint64_t bytes,
                                                        const void *operand, void *before, struct lmcs_error *error);
-/* Writes `desired` if there is `expected`; `found`, which may be NULL, gets what was there. Sizes as for add. */
+/* Writes `desired` if the present bytes are `expected`. `found`, which may be NULL, gets them. Sizes as for add. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_compare_and_swap(struct lmcs_live *live, uint64_t offset,
                                                                     uint64_t bytes, const void *expected,
                                                                     const void *desired, void *found, bool *swapped,
                                                                     struct lmcs_error *error);
 
 /*
- * Gives the name a value of these bytes (dtype u8, one dimension): what there was is replaced, in one step, whatever
- * its form. Fast where a value of about that size and this note is there already. `note` NULL: none.
+ * Gives a name a value of these bytes (dtype u8, one dimension), in one step; replaces a variable of any form. Fast if
+ * the present value has a similar size and the same note. `note` NULL: none.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_put(struct lmcs_pool *pool, const char *shelf, const char *name,
                                                        const void *data, uint64_t bytes, const void *note,
                                                        size_t note_bytes, struct lmcs_error *error);
-/* The same through a handle of a value (dtype u8, one dimension, or of the very size), which keeps its note. */
+/* Sets a value (dtype u8 with one dimension, or of exactly its size) through a handle. It keeps its note. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_t bytes,
                                                        struct lmcs_error *error);
 /*
- * Copies all of a value, or a tensor, to `buffer`; *bytes gets its size. LMCS_INVALID when it has more than `capacity`:
- * then *bytes says how many.
+ * Copies a whole value or tensor to `buffer`. *bytes gets its size, also with LMCS_INVALID, which means that it exceeds
+ * `capacity`.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_get(struct lmcs_live *live, void *buffer, uint64_t capacity,
                                                        uint64_t *bytes, struct lmcs_error *error);
@@ -216,8 +216,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_get(struct lmcs_live *live, v
 /* ---- Locks ---------------------------------------------------------------------------------------------------- */
 
 /*
- * Locks are between those who ask for them, handles of this process: nothing else heeds them. A handle has one lock at
- * most. `wait_ms`: 0 tries, UINT32_MAX waits for ever. LMCS_IN_USE: others have it.
+ * Locks are advisory, between handles of this process: no other function checks them. A handle has at most one lock.
+ * `wait_ms`: 0 tries, UINT32_MAX waits for ever. LMCS_IN_USE: other handles have the lock.
  */
 enum lmcs_live_lock { LMCS_LOCK_SHARED, LMCS_LOCK_EXCLUSIVE };
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_lock(struct lmcs_live *live, enum lmcs_live_lock lock,
@@ -227,76 +227,74 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_unlock(struct lmcs_live *live
 /* ---- Transactions --------------------------------------------------------------------------------------------- */
 
 /*
- * Between begin and commit the variables of a transaction are changed for this process only; commit makes all changes
- * durable, abort undoes them, and a crash is an abort. That holds for stores through addresses as for functions, for
- * creating, erasing, naming and resizing as for bytes, and for what any thread does to these variables: a transaction
- * belongs to its variables, not to a thread. No thread may store to them during begin, commit or abort.
+ * Between begin and commit, changes of a transaction's variables are visible in this process only. Commit makes all of
+ * them durable, abort undoes them, and a crash is an abort. This includes stores through addresses, writes by
+ * functions, and creating, erasing, naming and resizing, by any thread: a transaction belongs to its variables, not to
+ * a thread. No thread may store to them during begin, commit or abort.
  *
- * A tensor's pages are private to the process meanwhile: each page that is written to takes one of memory, and at
- * commit one of the pool, whatever the tensor's size. At most limit_bytes of pages can be committed: LMCS_FULL says
- * how many there were, and the transaction is as it was, to be aborted (or reverted by its user, and committed).
+ * Meanwhile a tensor's pages are private to the process: each page written takes a page of memory, and of the pool at
+ * commit, at any size of the tensor. At most limit_bytes of pages can be committed: LMCS_FULL reports how many were
+ * written, and leaves the transaction as it was, to be aborted (or to be committed after the caller reverts stores).
  *
- * On a device pages can't be private. There, and with LMCS_TRANSACTION_DECLARED anywhere, what is to be stored to must
- * be declared before, range by range; what was there is kept in the pool, and put back by abort, or after a crash.
+ * Pages on a device can't be private. There, and with LMCS_TRANSACTION_DECLARED, each range must be declared before a
+ * store to it. Its old bytes are kept in the pool; abort, or the next open after a crash, restores them.
  *
- * A shelf has one transaction at a time; declared ones, a pool. A variable that is created in a transaction, or named
- * by lmcs_live_replace, belongs to it.
+ * A shelf has at most one transaction at a time, a pool at most one declared transaction. A variable that is created in
+ * a transaction, or named by lmcs_live_replace, belongs to it.
  */
 enum lmcs_transaction_flags { LMCS_TRANSACTION_DECLARED = 1 };
 
 struct lmcs_transaction_options {
     uint32_t flags;
-    uint32_t wait_ms;     /* for another transaction, a snapshot or a checkout of the shelf to end; UINT32_MAX: ever */
-    uint64_t limit_bytes; /* 0: 1 GiB, or a quarter of the pool's limit when that is less */
+    uint32_t wait_ms;     /* for another transaction, snapshot or checkout of the shelf to end; UINT32_MAX: for ever */
+    uint64_t limit_bytes; /* 0: 1 GiB, or a quarter of the pool's limit if that is less */
 };
 LMCS_API void lmcs_transaction_options_init(struct lmcs_transaction_options *options);
 
 /*
- * `lives` NULL: all variables of the shelf, those that are opened later included. LMCS_INVALID: this thread has begun
- * one on this shelf already (they don't nest); LMCS_IN_USE: another one has not ended in time. Not for pools that are
- * open for reading. `options` may be NULL: waits for ever.
+ * Begins a transaction. `lives` NULL: of all variables of the shelf, also those opened later. `options` NULL: waits for
+ * ever. LMCS_INVALID: this thread has one on this shelf already (they don't nest), or the pool is open for reading;
+ * LMCS_IN_USE: another one has not ended in time.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shelf,
                                                                 struct lmcs_live *const *lives, size_t count,
                                                                 const struct lmcs_transaction_options *options,
                                                                 struct lmcs_transaction **transaction,
                                                                 struct lmcs_error *error);
-/* Declares that these bytes of a tensor will be stored to. Does nothing where that needs no declaration. */
+/* Declares a range of a tensor for stores. Does nothing in transactions that need no declaration. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_declare(struct lmcs_transaction *transaction,
                                                                   struct lmcs_live *live, uint64_t offset,
                                                                   uint64_t bytes, struct lmcs_error *error);
-/* Bytes of pages that commit would have to write now. */
+/* Reports the bytes of pages that a commit would write now. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_bytes(struct lmcs_transaction *transaction, uint64_t *bytes,
                                                                 struct lmcs_error *error);
 /*
- * LMCS_OK: all of it is durable, and the transaction has ended. Otherwise it goes on, and can be aborted; but where the
- * message says that it is committed, or that this is known when the pool is opened again, aborting it undoes nothing.
+ * Makes all changes durable and ends the transaction. After a failure it goes on and can be aborted. But if the message
+ * reports that it is committed, or that the next open decides, abort undoes nothing.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_commit(struct lmcs_transaction *transaction,
                                                                  struct lmcs_error *error);
-/* Ends it. Handles of variables that it made are handles of unnamed ones now. */
+/* Undoes all changes and ends the transaction. Variables that it created are unnamed from now on. NULL is allowed. */
 LMCS_API void lmcs_transaction_abort(struct lmcs_transaction *transaction);
 
 /* ---- Snapshots ------------------------------------------------------------------------------------------------ */
 
 /*
- * Puts all live variables of its shelf into a capture, as they are when they are copied: tensors as tensors, values as
- * attachments, and the attachment "lmcstore.live", which says what each was. What has not changed since the newest
- * snapshot is shared, not copied: bytes are compared. Waits for a transaction of the shelf to end (LMCS_INVALID: it is
- * this thread's). Nothing may be stored to tensors meanwhile, nor any be resized, or they are torn, as for
- * lmcs_capture_put.
+ * Puts all live variables of the shelf into a capture: tensors as tensors, values as attachments, and the attachment
+ * "lmcstore.live", which describes each. Tensors whose bytes equal those of the newest snapshot are shared, not copied.
+ * Waits for a transaction of the shelf to end (LMCS_INVALID: it is this thread's). As for lmcs_capture_put, a tensor
+ * that is stored to or resized meanwhile is torn.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs_error *error);
-/* Begin, put and commit in one. `options` and `number` may be NULL; not for asynchronous ones. */
+/* Begins, puts and commits in one call. `options` and `number` may be NULL. Asynchronous options are LMCS_INVALID. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *pool, const char *shelf,
                                                             const struct lmcs_commit_options *options, uint64_t *number,
                                                             struct lmcs_error *error);
 /*
- * Makes the shelf's live variables those of a snapshot (`which` as for lmcs_snapshot_find), in one step: variables that
- * it does not have are erased. They may be held: a tensor of the same dtype and shape gets its bytes under the address
- * that it has. LMCS_IN_USE when a held one would be erased, or would change form, dtype or shape; on a device, when a
- * held tensor would change at all. Needs room for all that differs, beside what is there. LMCS_INVALID: the snapshot
- * was not taken of live variables.
+ * Makes the shelf's live variables those of a snapshot (`which` as for lmcs_snapshot_find), in one step, and erases all
+ * others. Variables may be open: a tensor of the same dtype and shape gets the bytes at its present address.
+ * LMCS_IN_USE: an open variable would be erased, or would change its form, dtype or shape, or, on a device, its bytes.
+ * Needs free space for all bytes that differ. LMCS_INVALID: the snapshot has no live variables.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf,
                                                             const char *which, struct lmcs_error *error);

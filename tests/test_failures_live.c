@@ -797,7 +797,7 @@ static void journal_while_pending(void **state)
         refuse_no_more();
         bool failed = failures > 0;
         on_failure = NULL;
-        bool there = status == LMCS_OK || strstr(err.message, "it is durable") != NULL;
+        bool there = status == LMCS_OK || strstr(err.message, "the write is durable") != NULL;
         if (failed) {
             EXPECT(other.runs);
             pthread_join(other.thread, NULL);

@@ -401,7 +401,7 @@ static void a_journal_that_leads_elsewhere(void **state)
             struct lmcs_journaled turned[] = {entries[1], entries[0]};
             uint64_t places[] = {f.cells.tensor, wrong[i].place, superblock, zone};
             forge(&f, (enum lmcs_journal_kind)kind, kind == LMCS_JOURNAL_REDO ? entries : turned, 2, NULL);
-            expect_refused(&f, places, 4, "leads to where no live variable lies");
+            expect_refused(&f, places, 4, "leads outside of live variables");
         }
     /* Journals that lie where none may, or over one another; clearing one writes there. */
     const struct lmcs_page_range_df elsewhere[] = {

@@ -28,7 +28,7 @@ static struct lmcs_live_body **name_bucket(const struct lmcs_live_store *live, u
     return &live->by_name[lmc_hash64(name, strlen(name), shelf) & (live->bucket_count - 1)];
 }
 
-/* Slower without memory for it, and not wrong. */
+/* Without memory the tables stay as they are: lookups are slower, not wrong. */
 static void widen(struct lmcs_live_store *live)
 {
     size_t count = live->bucket_count;
@@ -127,7 +127,7 @@ static void free_body(struct lmcs_live_body *body)
     free(body);
 }
 
-/* What a reader looks at stays in place until it lets go. */
+/* Keeps the parts of a reader's tensor in place while the body exists. */
 static enum lmcs_status pin_parts(struct lmcs_live_body *body, bool pin, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -192,7 +192,7 @@ void lmcs_live_body_release(struct lmcs_live_body *body)
     free_body(body);
 }
 
-/* Neither a name nor a number finds it any more. */
+/* Removes the body from both tables, while handles still use it. */
 static void forget(struct lmcs_live_body *body)
 {
     lmcs_live_body_unname(body);
@@ -202,8 +202,9 @@ static void forget(struct lmcs_live_body *body)
 }
 
 /*
- * By a record of the tree: one that a transaction has erased or renamed is not what the tree says. A reader has no
- * transactions: there the writer has given another name to what was opened by its old one.
+ * Finds a variable by its record in the tree. If the variable has a body already, a transaction has renamed or erased
+ * it, so the record does not count. A reader has no transactions; there the writer has renamed the variable since it
+ * was opened.
  */
 static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error)
@@ -223,14 +224,14 @@ static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_sh
         free(record);
         found = false;
     }
-    /* A reader's pins must be there before its lease on the root goes. */
+    /* Sets a reader's pins before its lease on the root ends. */
     if (status == LMCS_OK && found)
         status = lmcs_live_body_new(pool, shelf, record, true, body, error);
     lmcs_txn_end(&txn);
     return status;
 }
 
-/* Another process may have changed what a reader has open: a name stands for what the pool says now. */
+/* Returns whether the writing process has changed the record of a reader's body. A name leads to the present record. */
 static bool is_stale(struct lmcs_pool *pool, const struct lmcs_live_body *body)
 {
     struct lmcs_live_record *record = NULL;
@@ -286,9 +287,9 @@ enum lmcs_status lmcs_live_body_get(struct lmcs_pool *pool, struct lmcs_live_she
     return status;
 }
 
-enum lmcs_status lmcs_live_fail_in_use(struct lmcs_live_body *body, const char *what, struct lmcs_error *error)
+enum lmcs_status lmcs_live_fail_in_use(struct lmcs_live_body *body, const char *action, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_IN_USE, 0,
                      "%s: live variable \"%.200s\" can't be %s: it is open (%u times) in this process; close it first",
-                     body->pool->path, body->record->name, what, body->handles);
+                     body->pool->path, body->record->name, action, body->handles);
 }

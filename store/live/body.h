@@ -136,8 +136,8 @@ void lmcs_live_body_name(struct lmcs_live_body *body);
 void lmcs_live_body_unname(struct lmcs_live_body *body);
 /* Removes the name for good, from the record too. */
 void lmcs_live_body_forget_name(struct lmcs_live_body *body);
-/* Fails with LMCS_IN_USE. `what` is a participle ("erased"). */
-enum lmcs_status lmcs_live_fail_in_use(struct lmcs_live_body *body, const char *what, struct lmcs_error *error);
+/* Fails with LMCS_IN_USE. `action` is a participle ("erased"). */
+enum lmcs_status lmcs_live_fail_in_use(struct lmcs_live_body *body, const char *action, struct lmcs_error *error);
 
 /* ---- Handles (handle.c) ---- */
 

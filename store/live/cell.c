@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * live/cell.c - cells: what changes in place, namely a value's bytes and the version of either form.
+ * live/cell.c - cells: the data that changes in place, a value's bytes and the version of either form.
  *
  * A value has two slots. Of the slots with a right checksum, the one with the higher sequence is the value. A new value
- * goes to the other slot, and is the value once that slot is whole. So a write takes a store, a flush and a fence at any
- * length, and is never seen half done. A torn slot looks like a damaged one. So the cell records as *acknowledged* the
- * sequence of a value that has become durable. This record may be late. But if it is there and no whole slot is as new,
- * an acknowledged value was lost: damage.
+ * goes to the other slot, and is the value once that slot is whole. So a write takes a store, a flush and a fence at
+ * any length, and is never seen half done. A torn slot looks like a damaged one. So the cell records as *acknowledged*
+ * the sequence of a value that has become durable. This record may be late. But if it is there and no whole slot is as
+ * new, an acknowledged value was lost: damage.
  */
 #include "live/cell.h"
 
@@ -48,7 +48,7 @@ static void fill_slot(unsigned char *image, uint64_t place, uint64_t sequence, u
 
 /* ---- Making ---- */
 
-/* A value that changes in length grows a little further than it must. */
+/* Adds a quarter to values of 64 bytes or more. */
 uint32_t lmcs_slot_roomy(uint64_t bytes)
 {
     uint64_t room = bytes < 64 ? bytes : bytes + bytes / 4;
@@ -74,9 +74,9 @@ enum lmcs_status lmcs_cell_init(struct lmcs_pool *pool, const struct lmcs_live_r
 
 /* ---- Reading ---- */
 
-/* Whether a slot of a copy of the cell is whole. */
-static bool look_at_slot(const struct lmcs_live_record *record, const unsigned char *image, uint32_t slot,
-                         struct lmcs_value_df *df)
+/* Reads the header of a slot in a copy of the cell. Returns whether the slot is whole. */
+static bool slot_is_whole(const struct lmcs_live_record *record, const unsigned char *image, uint32_t slot,
+                          struct lmcs_value_df *df)
 {
     const unsigned char *at = image + sizeof(struct lmcs_cell_df) + (size_t)slot * record->df.slot_bytes;
     memcpy(df, at, sizeof *df);
@@ -91,25 +91,25 @@ static enum lmcs_status fail_cell(const struct lmcs_pool *pool, const struct lmc
                      record->name, what, (unsigned long long)record->df.cell);
 }
 
-/* What a copy of a cell says. */
-static enum lmcs_status look_at_cell(const struct lmcs_pool *pool, const struct lmcs_live_record *record,
-                                     const unsigned char *image, void *buffer, struct lmcs_cell_state *state,
-                                     struct lmcs_error *error)
+/* Finds the value in a copy of the cell. */
+static enum lmcs_status decode_cell(const struct lmcs_pool *pool, const struct lmcs_live_record *record,
+                                    const unsigned char *image, void *buffer, struct lmcs_cell_state *state,
+                                    struct lmcs_error *error)
 {
     struct lmcs_cell_df cell;
     memcpy(&cell, image, sizeof cell);
     if (cell.identity != identity_of(record->shelf, record->id, record->df.cell))
-        return fail_cell(pool, record, "what stands in its place is not its own", error);
+        return fail_cell(pool, record, "its cell belongs to another variable", error);
     *state = (struct lmcs_cell_state){cell.version, cell.written_ns, record->df.bytes, 0};
     if (record->df.form != LMCS_LIVE_VALUE)
         return LMCS_OK;
     struct lmcs_value_df slots[2];
-    bool whole[2] = {look_at_slot(record, image, 0, &slots[0]), look_at_slot(record, image, 1, &slots[1])};
+    bool whole[2] = {slot_is_whole(record, image, 0, &slots[0]), slot_is_whole(record, image, 1, &slots[1])};
     uint32_t best = !whole[0] || (whole[1] && slots[1].sequence > slots[0].sequence) ? 1 : 0;
     if (!whole[best] || slots[best].sequence < cell.acknowledged)
         return fail_cell(pool, record, "the checksum of its newest value is wrong", error);
     if (!lmcs_live_is_variable_length(record) && slots[best].bytes != record->df.bytes)
-        return fail_cell(pool, record, "its value has another size than its shape", error);
+        return fail_cell(pool, record, "the size of its value does not fit its shape", error);
     *state = (struct lmcs_cell_state){slots[best].sequence, slots[best].written_ns, slots[best].bytes, best};
     if (buffer != NULL)
         memcpy(buffer, image + sizeof cell + (size_t)best * record->df.slot_bytes + sizeof slots[0], slots[best].bytes);
@@ -121,11 +121,11 @@ enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_r
 {
     unsigned char *image = malloc(record->df.cell_bytes);
     enum lmcs_status status = image != NULL ? LMCS_DAMAGED : lmcs_fail_memory(error);
-    /* A writer may be in the middle of both slots, one after the other: not often. */
+    /* Retries, because a writer may change both slots during one read. */
     for (int tries = 0; status == LMCS_DAMAGED && tries < TRIES; tries++) {
         status = lmcs_media_read(pool->media, record->df.cell, image, record->df.cell_bytes, error);
         if (status == LMCS_OK)
-            status = look_at_cell(pool, record, image, buffer, state, error);
+            status = decode_cell(pool, record, image, buffer, state, error);
     }
     free(image);
     return status;
@@ -134,7 +134,7 @@ enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_r
 enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffer, struct lmcs_cell_state *state,
                                   struct lmcs_live_record **now, struct lmcs_error *error)
 {
-    const struct lmcs_live_record *opened = body->record; /* which nothing changes in a reader */
+    const struct lmcs_live_record *opened = body->record; /* constant in a reader */
     struct lmcs_live_record *record = NULL;
     struct lmcs_txn txn;
     bool found = false;
@@ -147,11 +147,12 @@ enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffe
     bool is_gone = status == LMCS_OK && (!found || record->df.form != opened->df.form ||
                                          (opened->df.form == LMCS_LIVE_VALUE && !lmcs_live_same_kind(record, opened)));
     if (is_gone)
-        status = lmcs_fail(error, LMCS_NOT_FOUND, 0,
-                           "%s: live variable \"%.200s\", which is open here, has been erased or replaced by the "
-                           "process that writes: close it, and open what has its name now",
-                           body->pool->path, opened->name);
-    else if (status == LMCS_OK) /* while the root is leased, nothing else can come to be where its cell is */
+        status = lmcs_fail(
+            error, LMCS_NOT_FOUND, 0,
+            "%s: the writing process has erased or replaced live variable \"%.200s\"; close it here, and open the name "
+            "again",
+            body->pool->path, opened->name);
+    else if (status == LMCS_OK) /* the lease on the root keeps the cell's place from being reused */
         status = lmcs_cell_read(body->pool, record, buffer, state, error);
     lmcs_txn_end(&txn);
     if (now != NULL && !is_gone)
@@ -191,12 +192,12 @@ void lmcs_slot_switch(struct lmcs_live_body *body, uint64_t bytes, uint64_t now_
     body->version++;
     body->written_ns = now_ns;
     body->value_bytes = bytes;
-    struct lmcs_error ignored; /* it may be late, or missing */
+    struct lmcs_error ignored; /* the acknowledgement may be late or missing */
     uint64_t place = body->record->df.cell + offsetof(struct lmcs_cell_df, acknowledged);
     (void)!lmcs_heap_write(body->pool->heap, place, &body->version, sizeof body->version, &ignored);
 }
 
-/* A slot that may be whole, but could not be made durable: it must not be the value when somebody looks again. */
+/* Destroys a slot that may be whole but could not be made durable, so that no later read takes it for the value. */
 static void take_back(struct lmcs_live_body *body, uint64_t place, struct lmcs_error *error)
 {
     struct lmcs_value_df none = {.check = 0};
@@ -206,7 +207,8 @@ static void take_back(struct lmcs_live_body *body, uint64_t place, struct lmcs_e
         lmcs_live_doubt(body->pool, error);
 }
 
-static enum lmcs_status write_value(struct lmcs_live_body *body, const void *data, uint64_t bytes, struct lmcs_error *error)
+static enum lmcs_status write_value(struct lmcs_live_body *body, const void *data, uint64_t bytes,
+                                    struct lmcs_error *error)
 {
     _Alignas(64) unsigned char small[512];
     uint64_t now_ns = lmcs_now_ns(), place, image_bytes;
@@ -229,7 +231,6 @@ static enum lmcs_status write_value(struct lmcs_live_body *body, const void *dat
     return status;
 }
 
-/* Puts the value's bytes: now, or with the transaction, and then under both locks. Under body->lock; it fits. */
 enum lmcs_status lmcs_value_put(struct lmcs_live_body *body, const void *data, uint64_t bytes, struct lmcs_error *error)
 {
     if (body->transaction == NULL)
@@ -258,7 +259,7 @@ enum lmcs_status lmcs_value_read(struct lmcs_live_body *body, void *buffer, stru
 
 void lmcs_cell_stamp(struct lmcs_live_body *body)
 {
-    struct lmcs_error ignored; /* nothing rests on it */
+    struct lmcs_error ignored; /* nothing depends on the stamp */
     uint64_t words[2] = {++body->version, body->written_ns = lmcs_now_ns()};
     uint64_t place = body->record->df.cell + offsetof(struct lmcs_cell_df, version);
     (void)!lmcs_heap_write(body->pool->heap, place, words, sizeof words, &ignored);

@@ -16,23 +16,23 @@
 
 /* ---- Changes ---- */
 
-/* After a commit. */
+/* Gives a body its new record after the commit; NULL: erased. */
 static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
 {
     if (record == NULL) {
         lmcs_live_body_forget_name(body);
-        body->stored = false; /* its space goes with its last holder */
+        body->stored = false; /* its space is given back with the last handle */
         return;
     }
     lmcs_live_body_unname(body);
     struct lmcs_live_record *old = lmcs_live_body_set(body, record);
-    lmcs_live_give_difference(body->pool, old, record); /* which nobody writes to any more */
+    lmcs_live_give_difference(body->pool, old, record); /* no handle writes there any more */
     free(old);
     body->stored = record->name[0] != '\0';
     lmcs_live_body_name(body);
 }
 
-/* What only the transaction knows of, and it needs no longer. */
+/* Gives back space that neither the body's record nor `before` has: a record within the transaction had it. */
 static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_record *old)
 {
     const struct lmcs_live_record *record = body->record, *before = body->before;
@@ -42,7 +42,7 @@ static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_rec
     uint64_t from = before != NULL && before->df.bytes > record->df.bytes ? before->df.bytes : record->df.bytes, n;
     if (old->df.form != LMCS_LIVE_TENSOR)
         return;
-    lmcs_live_unmap_tail(body, from, old->df.bytes); /* who still stores there must not reach the next one's pages */
+    lmcs_live_unmap_tail(body, from, old->df.bytes); /* late stores there must not reach the next owner's pages */
     for (uint64_t at = lmcs_page_up(from), end = lmcs_page_up(old->df.bytes); at < end; at += n) {
         n = end - at;
         uint64_t place = lmcs_live_place(old, at, &n);
@@ -50,7 +50,7 @@ static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_rec
     }
 }
 
-/* Until the commit of its transaction. */
+/* Gives a body its new record within its transaction. */
 static enum lmcs_status keep_for_later(struct lmcs_live_body *body, struct lmcs_live_record *record,
                                        struct lmcs_error *error)
 {
@@ -91,13 +91,13 @@ enum lmcs_status lmcs_live_change_bodies(struct lmcs_live_body *const *bodies, s
     enum lmcs_status status = LMCS_OK;
     bool any = false;
     for (size_t i = 0; i < count; i++) {
-        bool nameless = records[i] == NULL || records[i]->name[0] == '\0'; /* which are in no tree */
+        bool nameless = records[i] == NULL || records[i]->name[0] == '\0'; /* unnamed records are in no tree */
         changes[i] =
             (struct lmcs_live_change){bodies[i]->stored ? bodies[i]->record : NULL, nameless ? NULL : records[i]};
         any = any || changes[i].from != NULL || changes[i].to != NULL;
         if (bodies[i]->transaction != bodies[0]->transaction)
             status = lmcs_fail(error, LMCS_INVALID, 0,
-                               "%s: live variable \"%.200s\" is in a transaction, and the other one is not",
+                               "%s: live variable \"%.200s\" and the other one are not in the same transaction",
                                bodies[0]->pool->path, bodies[i]->record->name);
     }
     bool later = bodies[0]->transaction != NULL;
@@ -109,7 +109,7 @@ enum lmcs_status lmcs_live_change_bodies(struct lmcs_live_body *const *bodies, s
             status = keep_for_later(bodies[done], records[done], error);
         else
             apply(bodies[done], records[done]);
-    /* Without memory for the second one the first stays changed, in a transaction that can be aborted. */
+    /* If there is no memory for the second one, the first stays changed, in a transaction that can be aborted. */
     for (size_t i = status == LMCS_OK ? count : done > 0 ? done - 1 : 0; i < count; i++)
         lmcs_live_record_discard(bodies[i], records[i]);
     return status;
@@ -142,7 +142,7 @@ enum lmcs_status lmcs_live_replace_body(struct lmcs_live_body *old, struct lmcs_
 typedef enum lmcs_status work_on_two(struct lmcs_live_body *first, struct lmcs_live_body *second,
                                      const char *second_name, struct lmcs_error *error);
 
-/* Finds variables by their names (the second may be missing if `may_miss`), and works on them. */
+/* Finds variables by name and calls `work`. `may_miss`: the second may not exist. */
 static enum lmcs_status on_names(struct lmcs_pool *pool, const char *shelf_name, const char *first, const char *second,
                                  bool may_miss, work_on_two *work, struct lmcs_error *error)
 {
@@ -203,11 +203,12 @@ static enum lmcs_status rename_one(struct lmcs_live_body *body, struct lmcs_live
         return lmcs_fail(error, LMCS_EXISTS, 0, "%s: shelf \"%.200s\" has a live variable \"%.200s\" already",
                          body->pool->path, body->shelf->name, name);
     if (body->transaction == NULL && lmcs_transaction_gave_up(body->shelf->transaction, name))
-        return lmcs_fail(error, LMCS_IN_USE, 0,
-                         "%s: live variable \"%.200s\" can't be named \"%.200s\": a transaction that it is not in has "
-                         "given that name up, and gets it back when it is aborted; commit or abort it before, or begin "
-                         "one with both variables",
-                         body->pool->path, body->record->name, name);
+        return lmcs_fail(
+            error, LMCS_IN_USE, 0,
+            "%s: live variable \"%.200s\" can't be named \"%.200s\": a transaction without it has given up "
+            "that name, and gets it back on abort; commit or abort that transaction first, or begin one with both "
+            "variables",
+            body->pool->path, body->record->name, name);
     struct lmcs_live_record *record = renamed(body->record, name, error);
     return record != NULL ? lmcs_live_change_body(body, record, error) : LMCS_NO_MEMORY;
 }
@@ -246,8 +247,8 @@ static enum lmcs_status replace(struct lmcs_live_body *body, const char *name, s
     const struct lmcs_live_record *has = body->before != NULL ? body->before : body->record;
     if (body->stored || body->named)
         return lmcs_fail(error, LMCS_INVALID, 0,
-                         "%s: live variable \"%.200s\" has a name; only an unnamed one replaces", body->pool->path,
-                         has->name);
+                         "%s: live variable \"%.200s\" has a name; only an unnamed one can replace another",
+                         body->pool->path, has->name);
     enum lmcs_status status = lmcs_live_body_find(body->pool, body->shelf, name, &old, error);
     if (status == LMCS_OK)
         status = lmcs_live_persist_range(body, 0, body->record->df.bytes, error);

@@ -20,14 +20,14 @@ struct restoring {
     struct lmcs_snapshot *snapshot;
     struct lmcs_live_shelf *shelf;
     struct lmcs_live_list now;
-    struct lmcs_live_list wanted; /* of the table: without places */
+    struct lmcs_live_list wanted; /* from the snapshot, without places */
     uint64_t *reserves;
-    struct lmcs_live_change *changes; /* `to` is ours until it is committed */
+    struct lmcs_live_change *changes; /* owns `to` until the commit */
     size_t count;
-    bool has_equal; /* tensors that have been what the snapshot has already */
+    bool has_equal; /* some tensors equal the snapshot already */
 };
 
-/* Those that are held must be able to stay. */
+/* Checks that the snapshot has each open variable, with the same dtype and shape. */
 static enum lmcs_status check_held(struct restoring *r, struct lmcs_error *error)
 {
     for (size_t i = 0; i < r->now.count; i++) {
@@ -35,8 +35,8 @@ static enum lmcs_status check_held(struct restoring *r, struct lmcs_error *error
         const struct lmcs_live_record *wanted = lmcs_live_list_find(&r->wanted, r->now.records[i]->name);
         if (body == NULL || body->handles == 0 || (wanted != NULL && lmcs_live_same_kind(body->record, wanted)))
             continue;
-        return lmcs_live_fail_in_use(body, wanted == NULL ? "erased, as the snapshot has it" : "given another shape",
-                                     error);
+        return lmcs_live_fail_in_use(
+            body, wanted == NULL ? "erased (the snapshot does not have it)" : "given another shape", error);
     }
     return LMCS_OK;
 }
@@ -46,7 +46,10 @@ static bool same_note(const struct lmcs_live_record *a, const struct lmcs_live_r
     return a->df.note_bytes == b->df.note_bytes && memcmp(a->note, b->note, a->df.note_bytes) == 0;
 }
 
-/* Whether what is there is what the view shows. Views of raw tensors are not checked: they must be, if it is not. */
+/*
+ * Returns whether a variable equals the view. Raw tensors in a view have not been verified; if they differ, they are
+ * read again with verification.
+ */
 static bool is_unchanged(const struct restoring *r, const struct lmcs_live_record *now,
                          const struct lmcs_live_record *wanted, const void *data, uint64_t bytes)
 {
@@ -64,7 +67,7 @@ static bool is_unchanged(const struct restoring *r, const struct lmcs_live_recor
     return bytes == 0 || (there != NULL && lmcs_guard_equal(there, data, bytes, 2));
 }
 
-/* Reads a tensor into its new place, by a mapping that nobody else knows. */
+/* Reads a tensor into its new place, through a temporary mapping. */
 static enum lmcs_status fill_tensor(struct restoring *r, const struct lmcs_live_record *record,
                                     struct lmcs_error *error)
 {
@@ -82,7 +85,7 @@ static enum lmcs_status fill_tensor(struct restoring *r, const struct lmcs_live_
     return status;
 }
 
-/* Not more than the addresses of what is open are for: those stay. */
+/* Limits the capacity of an open tensor to its addresses, which it keeps. */
 static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live_record *now, uint64_t wanted)
 {
     const struct lmcs_live_body *body = now != NULL ? lmcs_live_body_of_id(r->pool->live, r->shelf->id, now->id) : NULL;
@@ -90,7 +93,7 @@ static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live
     return wanted == 0 || wanted > most ? most : wanted;
 }
 
-/* A device is mapped as a whole, so a tensor in another place has another address, which its holders don't know. */
+/* A device is mapped as a whole, so a tensor in a new place has a new address. Open handles would not know it. */
 static enum lmcs_status check_address(const struct restoring *r, const struct lmcs_live_record *now,
                                       struct lmcs_error *error)
 {
@@ -99,11 +102,10 @@ static enum lmcs_status check_address(const struct restoring *r, const struct lm
     struct lmcs_live_body *body = lmcs_live_body_of_id(r->pool->live, r->shelf->id, now->id);
     return body == NULL || body->handles == 0
                ? LMCS_OK
-               : lmcs_live_fail_in_use(body, "given what the snapshot has, which on a device is another address",
-                                       error);
+               : lmcs_live_fail_in_use(body, "checked out (on a device its address would change)", error);
 }
 
-/* Makes what a variable is to become, if that is something else than it is. */
+/* Makes the new record and bytes of a variable, if it differs from the snapshot. */
 static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_live_record like = *r->wanted.records[i], *now = lmcs_live_list_find(&r->now, like.name), *made = NULL;
@@ -136,7 +138,7 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
                                       state.version + 1, tensor ? NULL : lmcs_view_data(view, 0), bytes, &made, error);
     }
     lmcs_view_close(view);
-    if (same && tensor && bytes > 0) { /* stored, and perhaps never persisted */
+    if (same && tensor && bytes > 0) { /* these bytes may have been stored and never persisted */
         lmcs_heap_flush(r->pool->heap, now->parts[0].offset, bytes);
         r->has_equal = true;
     }
@@ -147,8 +149,8 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
 }
 
 /*
- * After the commit: what is open shows it. Where that can't be mapped, the addresses still lead to the space that it
- * had, which therefore nobody gets before the pool is opened again.
+ * Maps an open variable to its new places after the commit. If that fails, its addresses still lead to the old places,
+ * which are then not reused before the pool is opened again.
  */
 static void show(struct restoring *r, const struct lmcs_live_change *change)
 {
@@ -170,7 +172,7 @@ static void show(struct restoring *r, const struct lmcs_live_change *change)
         free(record);
 }
 
-/* Under live->lock, with the shelf held. */
+/* Needs live->lock, and the shelf held. */
 static enum lmcs_status restore_all(struct restoring *r, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_live_list_load(r->pool, r->shelf->id, &r->now, error);

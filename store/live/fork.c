@@ -35,7 +35,7 @@ static void after_fork(void)
     pthread_mutex_unlock(&known_lock);
 }
 
-/* What could not be leased might become another variable's: better no bytes than those. */
+/* Pages that could not be leased may be reused for another variable, so the child can't read them. */
 static void in_child(void)
 {
     atomic_fetch_add(&forks, 1);
@@ -67,7 +67,7 @@ void lmcs_mapping_enter(struct lmcs_mapping *mapping)
     pthread_mutex_unlock(&known_lock);
 }
 
-/* In one step for a fork, whose child would have what is not known any more and still there. */
+/* Unmaps under the lock: a fork in between would give a child a mapping that is not in the list. */
 void lmcs_mapping_unmap(struct lmcs_mapping *mapping)
 {
     pthread_mutex_lock(&known_lock);
@@ -80,7 +80,6 @@ void lmcs_mapping_unmap(struct lmcs_mapping *mapping)
     free(mapping);
 }
 
-/* Before pages of a pool are mapped: a fork that comes in between may find either. */
 bool lmcs_mapping_add_pages(struct lmcs_mapping *mapping, struct lmcs_mapped pages)
 {
     size_t i = 0;
@@ -90,7 +89,7 @@ bool lmcs_mapping_add_pages(struct lmcs_mapping *mapping, struct lmcs_mapped pag
         uint64_t inner = pages.at - known_pages->at;
         if (pages.at < known_pages->at || inner > known_pages->bytes || pages.place != known_pages->place + inner)
             continue;
-        if (known_pages->bytes < inner + pages.bytes) /* it grows */
+        if (known_pages->bytes < inner + pages.bytes) /* the run grows */
             known_pages->bytes = inner + pages.bytes;
         break;
     }
@@ -102,7 +101,6 @@ bool lmcs_mapping_add_pages(struct lmcs_mapping *mapping, struct lmcs_mapped pag
     return entered;
 }
 
-/* After something else was mapped from `from` to `end`: `now`, which is entered, or nothing of the pool. */
 void lmcs_mapping_drop_pages(struct lmcs_mapping *mapping, uint64_t from, uint64_t end, const struct lmcs_mapped *now)
 {
     pthread_mutex_lock(&known_lock);
@@ -121,7 +119,7 @@ void lmcs_mapping_drop_pages(struct lmcs_mapping *mapping, uint64_t from, uint64
             mapping->pages[i].bytes = from - pages.at;
             mapping->pages[mapping->page_count++] =
                 (struct lmcs_mapped){end, last - end, pages.place + (end - pages.at)};
-        } /* else a child leases more than it sees */
+        } /* without memory, a child leases more than it sees */
     }
     pthread_mutex_unlock(&known_lock);
 }

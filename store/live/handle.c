@@ -34,7 +34,7 @@ enum lmcs_status lmcs_live_open(struct lmcs_pool *pool, const char *shelf, const
     if (status == LMCS_OK) {
         if (body->is_damaged) {
             pthread_mutex_lock(&body->lock);
-            status = lmcs_cell_load(body, error); /* says how */
+            status = lmcs_cell_load(body, error); /* reports the damage */
             pthread_mutex_unlock(&body->lock);
         }
         if (status == LMCS_OK)
@@ -61,7 +61,7 @@ void lmcs_live_close(struct lmcs_live *live)
     if (live == NULL)
         return;
     struct lmcs_pool *pool = live->pool;
-    if (lmcs_pool_check(pool, false, NULL) != LMCS_OK) { /* a child's copy */
+    if (lmcs_pool_check(pool, false, NULL) != LMCS_OK) { /* the copy in a child */
         free(live);
         return;
     }
@@ -104,7 +104,7 @@ enum lmcs_status lmcs_live_lock(struct lmcs_live *live, enum lmcs_live_lock lock
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
     if (live->shares || body->owner == live)
-        status = lmcs_fail(error, LMCS_INVALID, 0, "%s: this handle of live variable \"%.200s\" has locked it already",
+        status = lmcs_fail(error, LMCS_INVALID, 0, "%s: this handle already has a lock of live variable \"%.200s\"",
                            live->pool->path, body->record->name);
     if (status == LMCS_OK)
         status = wait_for_lock(live, lock, wait_ms, error);
@@ -125,7 +125,7 @@ enum lmcs_status lmcs_live_unlock(struct lmcs_live *live, struct lmcs_error *err
         return status;
     pthread_mutex_lock(&live->pool->live->lock);
     if (!live->shares && live->body->owner != live)
-        status = lmcs_fail(error, LMCS_INVALID, 0, "%s: this handle of live variable \"%.200s\" has not locked it",
+        status = lmcs_fail(error, LMCS_INVALID, 0, "%s: this handle has no lock of live variable \"%.200s\"",
                            live->pool->path, live->body->record->name);
     drop_lock(live);
     pthread_mutex_unlock(&live->pool->live->lock);

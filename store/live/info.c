@@ -2,8 +2,8 @@
 /*
  * live/info.c - which live variables there are.
  *
- * A list consists of the tree's records, corrected by the bodies: what a transaction has made, erased or renamed. The
- * list is complete before the first visit.
+ * A list consists of the tree's records, corrected by the bodies of variables that a transaction has made, erased or
+ * renamed. The list is complete before the first visit.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +41,8 @@ static void fill_state(const struct lmcs_live_record *record, const struct lmcs_
 }
 
 /*
- * Of a pool that another process writes: the name, and what a value is, as they are by now. A tensor has the shape, and
- * what was erased all, that it was opened with.
+ * Reports a variable of a pool that another process writes: the present name, and the present state of a value. A
+ * tensor has the shape with which it was opened; an erased variable has all fields from then.
  */
 static void fill_elsewhere(struct lmcs_live_body *body, struct lmcs_live_info *info)
 {
@@ -134,7 +134,7 @@ static enum lmcs_status list_record(void *context, struct lmcs_live_record *reco
         status = lmcs_cell_read(listing->pool, record, NULL, &state, error);
     if (!has_body && (status == LMCS_OK || status == LMCS_DAMAGED)) {
         fill_record(record, listing->pool, &info);
-        info.is_damaged = status == LMCS_DAMAGED; /* the others are not kept from being listed */
+        info.is_damaged = status == LMCS_DAMAGED; /* the others are listed nevertheless */
         if (!info.is_damaged)
             fill_state(record, &state, &info);
         status = add_info(listing, &info, error);

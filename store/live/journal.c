@@ -11,7 +11,6 @@
 
 /* ---- Room ---- */
 
-/* A larger range, entered in the root; the old one is given back. */
 enum lmcs_status lmcs_journal_reserve(struct lmcs_pool *pool, enum lmcs_journal_kind kind, uint64_t bytes,
                                       struct lmcs_error *error)
 {
@@ -21,8 +20,9 @@ enum lmcs_status lmcs_journal_reserve(struct lmcs_pool *pool, enum lmcs_journal_
     while (room < bytes)
         room *= 2;
     if (room > pool->part_bytes)
-        return lmcs_fail_full(error, bytes, pool->part_bytes, 0, "%s: a transaction can't write %llu bytes of pages",
-                              pool->path, (unsigned long long)bytes);
+        return lmcs_fail_full(error, bytes, pool->part_bytes, 0,
+                              "%s: a transaction of %llu bytes of pages does not fit the journal", pool->path,
+                              (unsigned long long)bytes);
     enum lmcs_status status = lmcs_live_take(pool, room, &offset, error);
     if (status != LMCS_OK)
         return status;
@@ -46,7 +46,6 @@ enum lmcs_status lmcs_journal_reserve(struct lmcs_pool *pool, enum lmcs_journal_
     return LMCS_OK;
 }
 
-/* Room for `bytes`, with file space. */
 enum lmcs_status lmcs_journal_make_room(struct lmcs_pool *pool, enum lmcs_journal_kind kind, uint64_t bytes,
                                         struct lmcs_error *error)
 {
@@ -118,13 +117,14 @@ uint64_t lmcs_journal_entry_check(const struct lmcs_journal_entry_df *entry, con
 enum lmcs_status lmcs_journal_fail(const struct lmcs_pool *pool, uint64_t at, const char *what,
                                    struct lmcs_error *error)
 {
-    return lmcs_fail(error, LMCS_DAMAGED, 0,
-                     "%s: the journal of live variables is damaged (at offset %llu: %s), and the last transaction on "
-                     "them was cut short: nothing can be written; mode r reads the snapshots",
-                     pool->path, (unsigned long long)at, what);
+    return lmcs_fail(
+        error, LMCS_DAMAGED, 0,
+        "%s: the journal of live variables is damaged (at offset %llu: %s), and the last change of them is "
+        "incomplete; the pool can't be opened for writing; open it with mode r to read its snapshots",
+        pool->path, (unsigned long long)at, what);
 }
 
-/* The bytes of an entry, which stand at `from`; malloced. */
+/* Reads and checks the bytes of an entry, which are at `from`. *loaded is malloced. */
 static enum lmcs_status load_data(const struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                   void **loaded, struct lmcs_error *error)
 {
@@ -133,7 +133,7 @@ static enum lmcs_status load_data(const struct lmcs_pool *pool, const struct lmc
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_media_read(pool->media, from, data, df->bytes, error);
     if (status == LMCS_OK && df->check != lmcs_journal_entry_check(df, data))
-        status = lmcs_journal_fail(pool, from, "it has other bytes than were written", error);
+        status = lmcs_journal_fail(pool, from, "wrong checksum", error);
     if (status != LMCS_OK)
         free(data);
     else
@@ -141,7 +141,6 @@ static enum lmcs_status load_data(const struct lmcs_pool *pool, const struct lmc
     return status;
 }
 
-/* Copies the bytes that stand at `from` to where they belong. */
 enum lmcs_status lmcs_journal_apply_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                           struct lmcs_error *error)
 {
@@ -160,8 +159,9 @@ static bool overlaps(const struct lmcs_page_range_df *range, uint64_t place, uin
 }
 
 /*
- * Checksums don't tell who made them. So whatever a journal says, it is written only where live variables may lie: in
- * an object of theirs, which the check of the heap has found to be no part of libpmemobj's own, and in no journal.
+ * A checksum does not prove the origin of a journal. So entries are applied only to places that live variables may use:
+ * inside one of their objects, which lmcs_check_heap has found outside of libpmemobj's own structures, and in no
+ * journal.
  */
 enum lmcs_status lmcs_journal_check_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                           struct lmcs_error *error)
@@ -170,7 +170,7 @@ enum lmcs_status lmcs_journal_check_entry(struct lmcs_pool *pool, const struct l
     if (!lmcs_live_space_has(pool, df->place, df->bytes) ||
         overlaps(&journals[LMCS_JOURNAL_REDO], df->place, df->bytes) ||
         overlaps(&journals[LMCS_JOURNAL_UNDO], df->place, df->bytes))
-        return lmcs_journal_fail(pool, from, "it leads to where no live variable lies", error);
+        return lmcs_journal_fail(pool, from, "an entry leads outside of live variables", error);
     void *data = NULL;
     enum lmcs_status status = load_data(pool, df, from, &data, error);
     if (status == LMCS_OK)
@@ -178,7 +178,6 @@ enum lmcs_status lmcs_journal_check_entry(struct lmcs_pool *pool, const struct l
     return status;
 }
 
-/* A journal's own place obeys the same rule, or there is none. */
 bool lmcs_journal_range_is_sound(const struct lmcs_pool *pool, enum lmcs_journal_kind kind)
 {
     struct lmcs_page_range_df range = lmcs_journal_range(pool, kind);

@@ -2,9 +2,9 @@
 /*
  * live/journal.h - journals, which change several places of the pool together, in place. All functions need live->lock.
  *
- * The *redo* journal has bytes and the places where they belong (redo.c). The *undo* journal has the old bytes of places
- * that are about to be stored to, for media whose pages can't be private (undo.c). Recovery applies them after a crash
- * (recovery.c). journal.c has the parts that they share: room, header and entries.
+ * The *redo* journal has bytes and the places where they belong (redo.c). The *undo* journal has the old bytes of
+ * places that are about to be stored to, for media whose pages can't be private (undo.c). Recovery applies them after a
+ * crash (recovery.c). journal.c has the parts that they share: room, header and entries.
  */
 #ifndef LMCS_LIVE_JOURNAL_H
 #define LMCS_LIVE_JOURNAL_H

@@ -11,15 +11,15 @@
  *   mapping  a range of addresses of a tensor (map.h)
  *   journal  makes bytes at several places change together (journal.h)
  *
- * Changes. A record in the pool is replaced, never modified. A *change* is a pair of records, old and new; either may be
- * missing. One metadata transaction makes any number of changes. Space that only the new record has is taken before the
- * commit. Space that only the old record has is given back after the commit. If the commit fails, the new space is given
- * back instead.
+ * Changes. A record in the pool is replaced, never modified. A *change* is a pair of records, old and new; either may
+ * be missing. One metadata transaction makes any number of changes. Space that only the new record has is taken before
+ * the commit. Space that only the old record has is given back after the commit. If the commit fails, the new space is
+ * given back instead.
  *
  * Locks
  *   live->lock  guards records, space and tables. It comes before the pool's `meta`. A commit holds it throughout.
  *   body->lock  comes after live->lock. It guards the slots of a value and the version of a variable.
- * Writers of the fields that are read under body->lock alone (record, transaction, is_private, pending) hold both locks.
+ * Some fields are read under body->lock alone: record, transaction, is_private, pending. Their writers hold both locks.
  * The record changes in one step with the slots of its cell, is_private in one step with the pages.
  */
 #ifndef LMCS_LIVE_LIVE_H
@@ -49,10 +49,10 @@ unsigned lmcs_live_forks(void);
 
 /*
  * Brackets the change of a shelf's name, or its removal from sight. Takes live->lock; lmcs_live_shelf_end releases it.
- * Returns LMCS_IN_USE, without the lock, while this process uses a variable of the shelf. `what` is a participle for the
- * message ("removed"). `gone` of the end: the name no longer belongs to that shelf.
+ * Returns LMCS_IN_USE, without the lock, while this process uses a variable of the shelf. `action` is a participle for
+ * the message ("removed"). `gone` of the end: the name no longer belongs to that shelf.
  */
-enum lmcs_status lmcs_live_shelf_begin(struct lmcs_pool *pool, const char *name, const char *what,
+enum lmcs_status lmcs_live_shelf_begin(struct lmcs_pool *pool, const char *name, const char *action,
                                        struct lmcs_error *error);
 void lmcs_live_shelf_end(struct lmcs_pool *pool, const char *name, bool gone);
 /* Adds the bytes of a shelf's variables to those that its removal frees. */

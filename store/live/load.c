@@ -5,7 +5,10 @@
 #include "live/journal.h"
 #include "live/space.h"
 
-/* With another number than was ever given out, one that is made would take its place, or be on a shelf's that is. */
+/*
+ * Marks the space of a record as used. Rejects an id at or past next_live, and a shelf at or past next_shelf: the next
+ * variable or shelf made would collide with it.
+ */
 static enum lmcs_status use_record(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
 {
     const struct lmcs_txn *txn = context;
@@ -26,7 +29,10 @@ static enum lmcs_status use_journals(struct lmcs_pool *pool, const struct lmcs_r
         uint64_t bytes = range.end - range.next;
         if (bytes == 0)
             continue;
-        /* How much of it has file space is not known: it gets its first page back, and the rest when it is needed. */
+        /*
+         * Which of its pages have file space is not recorded. It keeps the first, and gets the others when it needs
+         * them.
+         */
         status = lmcs_live_space_use_pages(pool, range.next, bytes, bytes, error);
         if (status == LMCS_OK && pool->heap != NULL)
             lmcs_live_unback(pool, range.next + LMCS_PAGE_BYTES, bytes - LMCS_PAGE_BYTES);
@@ -52,7 +58,7 @@ enum lmcs_status lmcs_live_store_check(struct lmcs_pool *pool, const struct lmcs
     enum lmcs_status status = lmcs_live_space_begin(pool, error);
     if (status == LMCS_OK)
         status = lmcs_journal_check(pool, root, error);
-    /* What lies where something else does is found before anything behind an end is punched. */
+    /* Finds overlaps before the load punches pages behind the end of tensors. */
     if (status == LMCS_OK)
         status = use_journals(pool, root, error);
     if (status == LMCS_OK)

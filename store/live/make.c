@@ -10,7 +10,6 @@
 
 #define DOUBLE_FROM ((uint64_t)1 << 20) /* bytes; smaller tensors reserve nothing by default */
 
-/* Stretches for `capacity` bytes, the first `bytes` of them with file space. */
 enum lmcs_status lmcs_live_take_parts(struct lmcs_pool *pool, struct lmcs_live_df *df, struct lmcs_part_df *parts,
                                       uint64_t capacity, struct lmcs_error *error)
 {
@@ -20,8 +19,8 @@ enum lmcs_status lmcs_live_take_parts(struct lmcs_pool *pool, struct lmcs_live_d
         if (df->part_count == LMCS_LIVE_MAX_EXTENTS)
             return lmcs_fail(
                 error, LMCS_UNSUPPORTED, 0,
-                "%s: a live tensor may lie in at most %u pieces of %llu bytes, and this one would need more; copy it "
-                "to a new one that is as large, or reserves as much, and replace it by that",
+                "%s: a live tensor has at most %u parts of %llu bytes, and this one needs more; create a tensor of the "
+                "full size, copy the bytes, and replace the old one by it",
                 pool->path, LMCS_LIVE_MAX_EXTENTS, (unsigned long long)most);
         part->bytes = capacity < most ? capacity : most;
         enum lmcs_status status = lmcs_live_take(pool, part->bytes, &part->offset, error);
@@ -33,7 +32,6 @@ enum lmcs_status lmcs_live_take_parts(struct lmcs_pool *pool, struct lmcs_live_d
     return LMCS_OK;
 }
 
-/* File space for the pages from `from` on, up to those of all bytes. */
 enum lmcs_status lmcs_live_back_pages(struct lmcs_pool *pool, const struct lmcs_live_record *record, uint64_t from,
                                       uint64_t *done, struct lmcs_error *error)
 {
@@ -112,16 +110,17 @@ static enum lmcs_status check_new(const struct lmcs_tensor *tensor, const struct
         return status;
     if (tensor->strides != NULL || tensor->global_shape != NULL || tensor->kind != LMCS_TENSOR ||
         options->form > LMCS_LIVE_VALUE || (options->flags & ~(uint32_t)LMCS_LIVE_UNNAMED) != 0)
-        return lmcs_fail(error, LMCS_INVALID, 0,
-                         "live variable \"%.200s\": it is a tensor or a value, row-major, and no part of another",
-                         checked.name);
+        return lmcs_fail(
+            error, LMCS_INVALID, 0,
+            "live variable \"%.200s\": must be a tensor or a value, row-major, and not a part of a larger one",
+            checked.name);
     if (options->note_bytes > LMCS_LIVE_MAX_NOTE)
-        return lmcs_fail(error, LMCS_INVALID, 0, "live variable \"%.200s\": its note has %zu bytes; %u are allowed",
-                         checked.name, options->note_bytes, LMCS_LIVE_MAX_NOTE);
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "live variable \"%.200s\": the note has %zu bytes; at most %u are allowed", checked.name,
+                         options->note_bytes, LMCS_LIVE_MAX_NOTE);
     if (options->form == LMCS_LIVE_VALUE && bytes > LMCS_LIVE_MAX_VALUE)
         return lmcs_fail(error, LMCS_INVALID, 0,
-                         "live variable \"%.200s\": a value has at most %u bytes, and this one would have %llu: make "
-                         "it a tensor",
+                         "live variable \"%.200s\": a value has at most %u bytes, not %llu; create a tensor instead",
                          checked.name, LMCS_LIVE_MAX_VALUE, (unsigned long long)bytes);
     if (options->reserve_bytes > (uint64_t)1 << 55)
         return lmcs_fail(error, LMCS_INVALID, 0, "live variable \"%.200s\": %llu bytes can't be reserved", checked.name,
@@ -138,7 +137,6 @@ static enum lmcs_status check_new(const struct lmcs_tensor *tensor, const struct
     return LMCS_OK;
 }
 
-/* A body for a new variable, and its record in the pool if it has a name. */
 static enum lmcs_status make_body(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, struct lmcs_live_record *like,
                                   uint64_t reserve_bytes, const void *value, uint64_t value_bytes,
                                   struct lmcs_live_body **body, struct lmcs_error *error)
@@ -198,7 +196,7 @@ enum lmcs_status lmcs_live_create(struct lmcs_pool *pool, const char *shelf, con
     if (status == LMCS_OK)
         status = check_new(tensor, options, &like, error);
     if (status == LMCS_OK && like.name[0] == '\0' && live == NULL)
-        status = lmcs_fail(error, LMCS_INVALID, 0, "an unnamed live variable needs a handle");
+        status = lmcs_fail(error, LMCS_INVALID, 0, "an unnamed live variable needs a handle; pass `live`");
     if (status != LMCS_OK)
         return status;
     pthread_mutex_lock(&pool->live->lock);

@@ -50,7 +50,7 @@ static enum lmcs_status map_pages(struct lmcs_live_body *body, const struct lmcs
     return status;
 }
 
-/* Addresses for all that it can grow to. */
+/* Reserves addresses for all that the tensor can grow to in place, as body->moving. */
 static enum lmcs_status reserve(struct lmcs_live_body *body, const struct lmcs_live_record *record,
                                 struct lmcs_error *error)
 {
@@ -75,7 +75,7 @@ static enum lmcs_status map_on_device(struct lmcs_live_body *body, const struct 
 {
     if (record->df.part_count > 1)
         return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
-                         "%s: live tensor \"%.200s\" lies in pieces, which a device can't map", body->pool->path,
+                         "%s: live tensor \"%.200s\" has several parts, which a device can't map", body->pool->path,
                          record->name);
     body->data = body->pool->heap != NULL
                      ? lmcs_heap_at(body->pool->heap, record->parts[0].offset)
@@ -125,7 +125,7 @@ void lmcs_live_unmap_growth(struct lmcs_live_body *body, uint64_t mapped_bytes, 
     body->moving = NULL;
 }
 
-/* Whoever still looks there sees zeros: an array that was made before an abort must not end the process. */
+/* Maps zeros there, so that an array made before an abort does not crash the process. */
 void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t mapped_bytes)
 {
     uint64_t from = lmcs_page_up(bytes), end = lmcs_page_up(mapped_bytes);
@@ -139,7 +139,7 @@ void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t 
     }
 }
 
-/* Private ones are at the newest addresses only; those that a tensor had before it grew are always shared. */
+/* Maps private pages at the newest addresses only. Addresses from before the tensor grew are always shared. */
 enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_live_record *record, bool private_pages,
                                  struct lmcs_error *error)
 {
@@ -159,7 +159,7 @@ bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record 
         return true;
     uint64_t end = lmcs_page_up(record->df.bytes);
     for (struct lmcs_mapping *m = body->mappings; m != NULL; m = m->next)
-        (void)madvise(m->at, end < m->bytes ? end : m->bytes, MADV_DONTNEED); /* takes no mapping more */
+        (void)madvise(m->at, end < m->bytes ? end : m->bytes, MADV_DONTNEED); /* needs no further mapping */
     lmcs_live_break(body->pool, &why);
     return false;
 }

@@ -68,9 +68,9 @@ enum lmcs_status lmcs_live_persist_range(struct lmcs_live_body *body, uint64_t o
 
 typedef enum lmcs_status lmcs_pages_visit(void *context, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 /*
- * Visits each run of pages of a private mapping that have been written to and differ from the pool's. Sets *has_equal if
- * others have been written to but are equal: the pool's bytes there may have been stored and never persisted, so they
- * are flushed and need a sync.
+ * Visits each run of pages of a private mapping that have been written to and differ from the pool's. Sets *has_equal
+ * if others have been written to but are equal: the pool's bytes there may have been stored and never persisted, so
+ * they are flushed and need a sync.
  */
 enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body, lmcs_pages_visit *visit, void *context,
                                          bool *has_equal, struct lmcs_error *error);

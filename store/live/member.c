@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* live/member.c - members of transactions on live variables, and what declared transactions save. */
+/* live/member.c - members of transactions on live variables, and the bytes that declared transactions save. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,6 @@
 
 #define DECLARE_AT_ONCE ((uint64_t)1 << 20) /* bytes of an undo entry */
 
-/* What is not in the pool yet is written to where it lies: nothing reaches it. */
 enum lmcs_status lmcs_transaction_enter(struct lmcs_transaction *transaction, struct lmcs_live_body *body, bool made,
                                         struct lmcs_error *error)
 {

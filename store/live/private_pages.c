@@ -3,8 +3,8 @@
  * live/private_pages.c - which pages of a private mapping have been written to.
  *
  * The kernel reports them in /proc/self/pagemap: they are anonymous memory now. Linux 6.7 and newer list just those
- * pages; older ones report 8 bytes for each page. If neither works, the whole tensor is compared with the pool, which is
- * slower.
+ * pages; older ones report 8 bytes for each page. If neither works, the whole tensor is compared with the pool, which
+ * is slower.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -51,13 +51,16 @@ struct page_scan {
     struct lmcs_live_body *body;
     enum lmcs_status (*visit)(void *context, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
     void *context;
-    uint64_t from; /* of the stretch under way */
+    uint64_t from; /* of the current run */
     uint64_t end;
-    uint64_t met; /* pages */
+    uint64_t met; /* pages seen */
     bool has_equal;
 };
 
-/* The private copy of a page, or a page of zeros where the kernel has mapped one, may have what the pool has. */
+/*
+ * Compares a page with the pool's, since a private copy, or a page of zeros that the kernel has mapped, may be equal to
+ * it.
+ */
 static bool is_changed(struct page_scan *scan, uint64_t offset)
 {
     uint64_t bytes = LMCS_PAGE_BYTES;
@@ -92,7 +95,7 @@ static enum lmcs_status add_page(struct page_scan *scan, uint64_t offset, struct
     return status;
 }
 
-/* Entries of pagemap for pages from `at` on; false: it can't be read, or pages are of another size. */
+/* Reads the pagemap entries of `count` pages from `at` on. Returns false if it can't, or if pages have another size. */
 static bool read_pagemap(int fd, const char *at, uint64_t *entries, size_t count)
 {
     off_t offset = (off_t)((uintptr_t)at / LMCS_PAGE_BYTES * sizeof *entries);
@@ -105,7 +108,7 @@ static bool may_be_private(uint64_t entry)
     return (entry & PAGEMAP_SWAPPED) != 0 || ((entry & PAGEMAP_PRESENT) != 0 && (entry & PAGEMAP_FILE) == 0);
 }
 
-/* By reading an entry for each page. */
+/* Finds private pages by reading an entry for each page. */
 static enum lmcs_status scan_entries(struct page_scan *scan, int fd, uint64_t end, struct lmcs_error *error)
 {
     uint64_t *entries = malloc(ENTRIES_AT_ONCE * sizeof *entries);
@@ -122,7 +125,7 @@ static enum lmcs_status scan_entries(struct page_scan *scan, int fd, uint64_t en
     return status;
 }
 
-/* By asking for those that may be private, which Linux can since 6.7. *asked: it could be. */
+/* Finds private pages by a query for them (Linux 6.7 and newer). *asked: the query worked. */
 static enum lmcs_status scan_regions(struct page_scan *scan, int fd, uint64_t end, bool *asked,
                                      struct lmcs_error *error)
 {
@@ -163,8 +166,9 @@ enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body,
     if (status == LMCS_OK && !asked && scan.met == 0)
         status = scan_entries(&scan, fd, end, error);
     else if (status == LMCS_OK && !asked)
-        status = lmcs_fail(error, LMCS_IO, 0, "the kernel does not say which pages of \"%.200s\" have been written to",
-                           body->record->name);
+        status =
+            lmcs_fail(error, LMCS_IO, 0, "the kernel stopped reporting which pages of \"%.200s\" have been written to",
+                      body->record->name);
     if (status == LMCS_OK)
         status = end_stretch(&scan, error);
     *has_equal |= scan.has_equal;

@@ -24,7 +24,6 @@ bool lmcs_ranges_reserve(struct lmcs_ranges *ranges)
     return lmcs_grow(&ranges->all, &ranges->capacity, ranges->count, sizeof *ranges->all);
 }
 
-/* Adds a range that is not there, joined to its neighbours. Without memory it is lost until the pool is opened next. */
 bool lmcs_ranges_add(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
 {
     size_t i = first_behind(ranges, offset);
@@ -50,7 +49,6 @@ bool lmcs_ranges_add(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes
     return true;
 }
 
-/* The range that has all of these bytes. */
 struct lmcs_range *lmcs_ranges_find(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
 {
     size_t i = first_behind(ranges, offset);
@@ -60,7 +58,7 @@ struct lmcs_range *lmcs_ranges_find(const struct lmcs_ranges *ranges, uint64_t o
                : NULL;
 }
 
-/* Takes bytes out of the range that has them; there is memory for one more range. */
+/* Removes bytes from the range that contains them. Needs memory for one more range. */
 static void cut_range(struct lmcs_ranges *ranges, struct lmcs_range *range, uint64_t offset, uint64_t bytes)
 {
     uint64_t before = offset - range->offset, after = range->bytes - before - bytes;
@@ -91,7 +89,6 @@ bool lmcs_ranges_take(struct lmcs_ranges *ranges, uint64_t offset, uint64_t byte
     return true;
 }
 
-/* The first stretch from `offset` on, before `end`, that is in the ranges; false: there is none. */
 bool lmcs_ranges_find_common(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t end, struct lmcs_range *common)
 {
     size_t i = first_behind(ranges, offset);
@@ -105,7 +102,6 @@ bool lmcs_ranges_find_common(const struct lmcs_ranges *ranges, uint64_t offset, 
     return true;
 }
 
-/* Takes bytes out of the ranges that have some of them; there is memory for one more range. */
 void lmcs_ranges_cut(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_range common;
@@ -113,7 +109,6 @@ void lmcs_ranges_cut(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes
         cut_range(ranges, lmcs_ranges_find(ranges, common.offset, common.bytes), common.offset, common.bytes);
 }
 
-/* The smallest that is large enough. */
 bool lmcs_ranges_take_best(struct lmcs_ranges *ranges, uint64_t bytes, uint64_t *offset)
 {
     const struct lmcs_range *best = NULL;

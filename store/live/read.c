@@ -11,11 +11,10 @@ enum lmcs_status lmcs_live_fail_range(const struct lmcs_live *live, uint64_t off
                                       struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_INVALID, 0,
-                     "%s: live variable \"%.200s\" has not the %llu bytes from %llu on, or they are too many at once",
+                     "%s: live variable \"%.200s\": %llu bytes at %llu are out of range or too many for one call",
                      live->pool->path, live->body->record->name, (unsigned long long)bytes, (unsigned long long)offset);
 }
 
-/* Under body->lock. */
 uint64_t lmcs_live_bytes_of(const struct lmcs_live_body *body)
 {
     if (body->record->df.form == LMCS_LIVE_TENSOR)
@@ -29,13 +28,11 @@ bool lmcs_live_is_inside(const struct lmcs_live_body *body, uint64_t offset, uin
     return offset <= all && bytes <= all - offset;
 }
 
-/* Under body->lock. */
 enum lmcs_status lmcs_live_refresh(struct lmcs_live_body *body, struct lmcs_error *error)
 {
     return body->is_unread && body->record->df.form == LMCS_LIVE_VALUE ? lmcs_cell_load(body, error) : LMCS_OK;
 }
 
-/* Under body->lock, of bytes that are there. */
 enum lmcs_status lmcs_live_read_bytes(struct lmcs_live_body *body, uint64_t offset, void *buffer, uint64_t bytes,
                                       struct lmcs_error *error)
 {
@@ -57,8 +54,8 @@ enum lmcs_status lmcs_live_read_bytes(struct lmcs_live_body *body, uint64_t offs
 }
 
 /*
- * A value of a pool that another process writes: its bytes, and how many, by one look at where it is by now. A reader's
- * copies are behind what the writer does.
+ * Reads a value of a pool that another process writes, from its present place, in one step. A reader's body is older
+ * than the pool.
  */
 static enum lmcs_status read_elsewhere(struct lmcs_live *live, unsigned char **all, uint64_t *bytes,
                                        struct lmcs_error *error)

@@ -98,7 +98,7 @@ enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error
     if (!lmcs_name_is_sound(name) || strncmp(name, RESERVED_NAMES, strlen(RESERVED_NAMES)) == 0)
         return lmcs_fail(
             error, LMCS_INVALID, 0,
-            "live variable \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters, and don't "
+            "live variable \"%.64s\": a name has 1 to %d bytes of UTF-8, no control characters, and does not "
             "begin with " RESERVED_NAMES,
             name == NULL ? "" : name, LMCS_MAX_NAME);
     return LMCS_OK;

@@ -2,8 +2,8 @@
 /*
  * live/recovery.c - journals after a crash.
  *
- * Damage in a sealed journal keeps a pool from being opened for writing, because the change that it would have completed
- * is half done. So does an entry that leads to anything but live variables: only an attacker writes one.
+ * Damage in a sealed journal keeps a pool from being opened for writing, because the change that it would have
+ * completed is half done. So does an entry that leads to anything but live variables: only an attacker writes one.
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@ enum lmcs_status lmcs_journal_check(struct lmcs_pool *pool, const struct lmcs_ro
     bool sealed;
     memcpy(pool->live->journals, root->journals, sizeof pool->live->journals);
     if (!lmcs_journal_range_is_sound(pool, LMCS_JOURNAL_REDO) || !lmcs_journal_range_is_sound(pool, LMCS_JOURNAL_UNDO))
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the place of a journal", pool->path);
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the range of a journal", pool->path);
     enum lmcs_status status = lmcs_journal_load_header(pool, LMCS_JOURNAL_REDO, &header, &sealed, error);
     if (status == LMCS_OK && sealed &&
         ((header.flags & LMCS_JOURNAL_ROOT) == 0 || root->live_committed == header.sequence))
@@ -37,7 +37,10 @@ static enum lmcs_status redo(struct lmcs_pool *pool, const struct lmcs_journal_d
     return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, error) : status;
 }
 
-/* A header that is torn was being written: it had not sealed anything, or there was nothing left to do. */
+/*
+ * A torn header needs nothing: a crash interrupted the writing of one that had not sealed yet, or of one that ended the
+ * journal.
+ */
 static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error)
 {
     struct lmcs_journal_df header;
@@ -46,7 +49,7 @@ static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind k
     if (status != LMCS_OK)
         return status;
     if (pool->live->sequence < header.last && header.last < MOST_SEQUENCE)
-        pool->live->sequence = header.last; /* no sequence comes twice, whatever is torn */
+        pool->live->sequence = header.last; /* never reuse a sequence, even after a torn header */
     bool committed = pool->root.live_committed == header.sequence;
     if (sealed && kind == LMCS_JOURNAL_UNDO && !committed)
         return lmcs_undo_roll_back(pool, header.sequence, error);
@@ -55,7 +58,7 @@ static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind k
     return sealed ? lmcs_journal_clear(pool, kind, error) : LMCS_OK;
 }
 
-/* Nothing is written before all that is to be written has been looked at. */
+/* Checks everything before the first write. */
 enum lmcs_status lmcs_journal_recover(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_journal_check(pool, &pool->root, error);

@@ -6,7 +6,8 @@
  * 2. The header is written to the first page. When it is durable, the journal is sealed and its contents are committed;
  *    if records change in the same step, the root that names the sequence commits it instead.
  * 3. The bytes are written to their places and made durable.
- * 4. The header is cleared, durably, before the caller returns: the journal must not be applied again over later stores.
+ * 4. The header is cleared, durably, before the caller returns: the journal must not be applied again over later
+ *    stores.
  * A crash leaves a sealed journal, which is applied, or an unsealed one, which is ignored.
  */
 #include <stdlib.h>
@@ -80,11 +81,10 @@ void lmcs_journal_take_back(struct lmcs_pool *pool, struct lmcs_error *error)
         lmcs_live_doubt(pool, error);
 }
 
-/* Works on the entries of a sealed redo journal, until it fails. */
 enum lmcs_status lmcs_journal_each(struct lmcs_pool *pool, const struct lmcs_journal_df *header,
                                    lmcs_journal_work *work, struct lmcs_error *error)
 {
-    static const char wrong[] = "its table is not what was written";
+    static const char wrong[] = "wrong checksum of its table";
     struct lmcs_page_range_df range = lmcs_journal_range(pool, LMCS_JOURNAL_REDO);
     uint64_t place = range.next + LMCS_PAGE_BYTES, room = range.end - place;
     uint64_t table_bytes = header->entries * sizeof(struct lmcs_journal_entry_df);

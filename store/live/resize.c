@@ -16,7 +16,7 @@ static enum lmcs_status fail_growth(struct lmcs_live_body *body, enum lmcs_statu
                      body->record->name, (unsigned long long)bytes, why);
 }
 
-/* Makes a record's parts enough for `bytes`: by what is free behind the last one, else by another one. */
+/* Extends the parts of `like` to its bytes: the last part, if the pages behind it are free; else by new parts. */
 static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_record *like, struct lmcs_part_df *parts,
                               struct lmcs_error *error)
 {
@@ -25,13 +25,13 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
     uint64_t reserved = body->mappings != NULL ? body->mappings->bytes : 0;
     if (body->is_private && (bytes > had || bytes > reserved))
         return fail_growth(body, LMCS_UNSUPPORTED, bytes,
-                           "it would need another address, which can't be within a transaction; resize it before, or "
-                           "reserve more when it is made",
+                           "its address would change, which a transaction does not allow; resize it before the "
+                           "transaction, or reserve more when you create it",
                            error);
     if (bytes <= had)
         return LMCS_OK;
     uint64_t wanted = lmcs_live_choose_capacity(pool, bytes, 0);
-    wanted = (bytes <= reserved && wanted > reserved ? reserved : wanted) - had; /* to which its address stays */
+    wanted = (bytes <= reserved && wanted > reserved ? reserved : wanted) - had; /* within its addresses */
     struct lmcs_part_df *last = like->df.part_count > 0 ? &parts[like->df.part_count - 1] : NULL;
     if (last != NULL && last->bytes + wanted <= pool->part_bytes &&
         lmcs_live_take_at(pool, last->offset + last->bytes, wanted)) {
@@ -40,13 +40,14 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
     }
     if (lmcs_media_is_device(pool->media) && last != NULL)
         return fail_growth(body, LMCS_UNSUPPORTED, bytes,
-                           "the device has something else behind it; reserve more when "
-                           "it is made",
-                           error);
+                           "the space behind it on the device is in use; reserve more when you create it", error);
     return lmcs_live_take_parts(pool, &like->df, parts, wanted, error);
 }
 
-/* Bytes behind the old end, on its last page and on pages that a transaction has kept, may be old ones. */
+/*
+ * Zeroes the bytes behind the old end, on its last page and on pages that the transaction had kept: they may have old
+ * contents.
+ */
 static enum lmcs_status zero_tail(struct lmcs_live_body *body, uint64_t from, uint64_t kept, uint64_t end,
                                   struct lmcs_error *error)
 {
@@ -75,7 +76,7 @@ static enum lmcs_status grow(struct lmcs_live_body *body, struct lmcs_live_recor
         status = lmcs_live_back_pages(body->pool, like, from, &done, error);
     if (status == LMCS_OK && (record = lmcs_live_record_new(like, error)) == NULL)
         status = LMCS_NO_MEMORY;
-    if (status == LMCS_OK) /* pages that a transaction has kept are mapped already */
+    if (status == LMCS_OK) /* the pages that a transaction had kept are mapped already */
         status = lmcs_live_map(body, like, old > kept ? old : kept, error);
     if (status != LMCS_OK) {
         free(record);
@@ -102,11 +103,11 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     struct lmcs_live_record like = *body->record;
     uint64_t bytes, old = like.df.bytes;
     if (like.df.form != LMCS_LIVE_TENSOR)
-        return lmcs_fail(error, LMCS_INVALID, 0, "%s: live variable \"%.200s\" is a value: only tensors are resized",
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: live variable \"%.200s\" is a value; only tensors can be resized",
                          body->pool->path, like.name);
     if (ndim > LMCS_MAX_DIMS || !lmcs_shape_bytes(like.df.dtype, ndim, shape, &bytes))
-        return lmcs_fail(error, LMCS_INVALID, 0, "%s: live tensor \"%.200s\": that is no shape that it can have",
-                         body->pool->path, like.name);
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: live tensor \"%.200s\": invalid shape", body->pool->path,
+                         like.name);
     if (like.df.part_count > 0)
         memcpy(parts, like.parts, like.df.part_count * sizeof parts[0]);
     like.parts = parts;
@@ -115,16 +116,16 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     like.df.bytes = bytes;
     if (bytes > old)
         return grow(body, &like, parts, error);
-    if (bytes < old && body->handles > 1) /* where the others' addresses end, pages would go */
+    if (bytes < old && body->handles > 1) /* pages at addresses of other handles would vanish */
         return lmcs_fail(
             error, LMCS_IN_USE, 0,
-            "%s: live tensor \"%.200s\" can't be made smaller: it is open %u times more in this process, and "
-            "who has it open may look at what would be cut off; close those first",
+            "%s: live tensor \"%.200s\" can't be made smaller: other handles in this process (%u) may use the bytes "
+            "that would be cut off; close them first",
             body->pool->path, like.name, body->handles - 1);
     struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
     if (record == NULL)
         return LMCS_NO_MEMORY;
-    /* In a transaction the pages that it found stay until it has committed. */
+    /* In a transaction, the pages stay until it has committed. */
     enum lmcs_status status = lmcs_live_change_body(body, record, error);
     if (status == LMCS_OK && body->transaction == NULL)
         lmcs_live_unmap_tail(body, bytes, old);

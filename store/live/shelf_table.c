@@ -14,7 +14,7 @@
 
 /* ---- Finding ---- */
 
-/* Its id; 0: there is none. */
+/* Finds the id of a shelf. *id 0: there is none. */
 static enum lmcs_status find_shelf_id(struct lmcs_pool *pool, const char *name, uint64_t *id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -53,7 +53,7 @@ enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, 
     uint64_t id = 0;
     enum lmcs_status status = LMCS_OK;
     *found = NULL;
-    if (pool->heap == NULL) /* the process that writes may have given the name to another shelf */
+    if (pool->heap == NULL) /* the writing process may have given the name to another shelf */
         status = find_shelf_id(pool, name, &id, error);
     if (status != LMCS_OK || (pool->heap == NULL && id == 0))
         return status;
@@ -107,19 +107,21 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
     while (shelf->held) {
         if (pthread_equal(shelf->holder.thread, pthread_self()))
             return lmcs_fail(error, LMCS_INVALID, 0,
-                             "%s: this thread has a transaction on shelf \"%.200s\" that is neither committed nor "
-                             "aborted; they don't nest",
+                             "%s: this thread already has a transaction on shelf \"%.200s\"; transactions don't nest: "
+                             "commit or abort it first",
                              pool->path, shelf->name);
-        shelf->waiting++; /* so it stays what it is */
+        shelf->waiting++; /* keeps the shelf from being renamed or removed */
         bool in_time = lmcs_live_wait(pool->live, &until, wait_ms);
         shelf->waiting--;
         if (!in_time)
-            return lmcs_fail(error, LMCS_IN_USE, 0,
-                             "%s: shelf \"%.200s\" has a transaction, a snapshot or a checkout of its live variables "
-                             "under way, which has not ended within %u ms",
-                             pool->path, shelf->name, wait_ms);
+            return lmcs_fail(
+                error, LMCS_IN_USE, 0,
+                "%s: a transaction, snapshot or checkout of the live variables of shelf \"%.200s\" has not "
+                "ended within %u ms",
+                pool->path, shelf->name, wait_ms);
     }
-    enum lmcs_status status = waited ? lmcs_live_check(pool, true, error) : LMCS_OK; /* by now */
+    enum lmcs_status status =
+        waited ? lmcs_live_check(pool, true, error) : LMCS_OK; /* the state may have changed meanwhile */
     if (status != LMCS_OK)
         return status;
     shelf->held = true;
@@ -154,30 +156,30 @@ static const struct lmcs_live_body *body_on(const struct lmcs_live_store *live, 
     return NULL;
 }
 
-static enum lmcs_status check_unheld(struct lmcs_pool *pool, const struct lmcs_live_shelf *shelf, const char *what,
+static enum lmcs_status check_unheld(struct lmcs_pool *pool, const struct lmcs_live_shelf *shelf, const char *action,
                                      struct lmcs_error *error)
 {
     if (shelf->held || shelf->waiting > 0)
-        return lmcs_fail(error, LMCS_IN_USE, 0,
-                         "%s: shelf \"%.200s\" has a transaction, a snapshot or a checkout of its live variables under "
-                         "way and can't be %s",
-                         pool->path, shelf->name, what);
+        return lmcs_fail(
+            error, LMCS_IN_USE, 0,
+            "%s: shelf \"%.200s\" can't be %s during a transaction, snapshot or checkout of its live variables",
+            pool->path, shelf->name, action);
     const struct lmcs_live_body *body = body_on(pool->live, shelf);
     if (body == NULL)
         return LMCS_OK;
     const char *name = body->record->name[0] != '\0' ? body->record->name : "(without a name)";
-    return lmcs_fail(error, LMCS_IN_USE, 0,
-                     "%s: live variable \"%.200s\" of shelf \"%.200s\" is open in this process, so the shelf can't be "
-                     "%s: close it first",
-                     pool->path, name, shelf->name, what);
+    return lmcs_fail(
+        error, LMCS_IN_USE, 0,
+        "%s: shelf \"%.200s\" can't be %s: its live variable \"%.200s\" is open in this process; close it first",
+        pool->path, shelf->name, action, name);
 }
 
-enum lmcs_status lmcs_live_shelf_begin(struct lmcs_pool *pool, const char *name, const char *what,
+enum lmcs_status lmcs_live_shelf_begin(struct lmcs_pool *pool, const char *name, const char *action,
                                        struct lmcs_error *error)
 {
     pthread_mutex_lock(&pool->live->lock);
     const struct lmcs_live_shelf *shelf = *known_shelf(pool, name);
-    enum lmcs_status status = shelf != NULL ? check_unheld(pool, shelf, what, error) : LMCS_OK;
+    enum lmcs_status status = shelf != NULL ? check_unheld(pool, shelf, action, error) : LMCS_OK;
     if (status != LMCS_OK)
         pthread_mutex_unlock(&pool->live->lock);
     return status;

@@ -3,8 +3,8 @@
  * live/snapshot.c - puts live variables into a snapshot.
  *
  * Tensors are put from their places, through the one mapping of the whole pool; values are put as copies. The capture
- * finds what has not changed by comparing bytes, because stores through addresses leave no reliable trace. An attachment
- * describes the variables (table.h).
+ * finds unchanged tensors by comparing bytes, because stores through addresses leave no reliable trace. An
+ * attachment describes the variables (table.h).
  */
 #include <stdlib.h>
 
@@ -17,9 +17,9 @@ struct putting {
     struct lmcs_live_list list;
     struct lmcs_tensor *tensors;
     const void **data;
-    void **copies; /* of values, and the table; to be freed */
+    void **copies; /* values and the attachment; owned */
     size_t copy_count;
-    struct lmcs_live_body **bodies; /* of tensors in several parts; to be released */
+    struct lmcs_live_body **bodies; /* tensors in several parts; references */
     size_t body_count;
     size_t pinned;
     uint64_t *lengths;
@@ -75,7 +75,10 @@ static enum lmcs_status pin_record(struct lmcs_pool *pool, const struct lmcs_liv
     return status;
 }
 
-/* Under live->lock. What is pinned stays where it is even if it is erased meanwhile. */
+/*
+ * Lists, pins and copies the variables to put. A pinned tensor stays in place even if it is erased meanwhile. Needs
+ * live->lock.
+ */
 static enum lmcs_status prepare(struct putting *putting, struct lmcs_live_shelf *shelf, struct lmcs_error *error)
 {
     struct lmcs_live_list *list = &putting->list;
@@ -115,7 +118,7 @@ static enum lmcs_status prepare(struct putting *putting, struct lmcs_live_shelf 
     return LMCS_OK;
 }
 
-/* Under live->lock. */
+/* Needs live->lock. */
 static void finish(struct putting *putting)
 {
     for (size_t i = 0; i < putting->pinned; i++)
@@ -174,7 +177,7 @@ enum lmcs_status lmcs_live_snapshot(struct lmcs_pool *pool, const char *shelf,
     struct lmcs_capture *capture;
     if (options != NULL && options->asynchronous)
         return lmcs_fail(error, LMCS_INVALID, 0,
-                         "a snapshot in one call is synchronous: begin a capture, and lmcs_capture_put_live");
+                         "lmcs_live_snapshot can't be asynchronous; use lmcs_capture_begin and lmcs_capture_put_live");
     enum lmcs_status status = lmcs_capture_begin(pool, shelf, &capture, error);
     if (status != LMCS_OK)
         return status;

@@ -2,10 +2,10 @@
 /*
  * live/space.c - where live variables are stored: objects of libpmemobj of their own, which never move.
  *
- * The medium does not record what is free: all that no record has, found when the pool is opened for writing. So a crash
- * can't leak space, and taking and giving cost no writes. There are two kinds. *Pages* hold tensors and journals. Free
- * pages have no file space; file space counts against the pool's limit. *Cells* are in pages of their own, in units of
- * 64 bytes. A page whose last cell is freed becomes a free page.
+ * The medium does not record free space: opening a pool for writing finds the space that no record has. So a crash
+ * can't leak space, and taking and giving cost no writes. There are two kinds. *Pages* hold tensors and journals.
+ * Free pages have no file space; file space counts against the pool's limit. *Cells* are in pages of their own, in
+ * units of 64 bytes. A page whose last cell is freed becomes a free page.
  *
  * Pages that get file space are zero, because free pages are holes. If the file system refuses to punch a hole, the
  * range is recorded as old: zeros are written when its pages are used again, and the punch is retried after another one
@@ -24,7 +24,7 @@
 
 #define LEAST_OBJECT   ((uint64_t)1 << 20) /* bytes */
 #define MOST_OBJECT    ((uint64_t)64 << 20)
-#define CHECKS_AT_ONCE 16u /* of freed ranges, for readers that need them */
+#define CHECKS_AT_ONCE 16u /* freed ranges to check for readers per call */
 
 /* ---- File space ---- */
 
@@ -39,7 +39,7 @@ static enum lmcs_status write_zeros(struct lmcs_pool *pool, uint64_t offset, uin
     return status;
 }
 
-/* What was there before is overwritten: where there are no holes, and where there should be one and is none. */
+/* Writes zeros over old bytes: on media without holes, and where a punch has failed. */
 static enum lmcs_status clear_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -70,7 +70,7 @@ static enum lmcs_status back(struct lmcs_pool *pool, uint64_t offset, uint64_t b
     return status;
 }
 
-/* Pages that nothing uses become holes, or it is noted that they are not. */
+/* Punches unused pages. Records them as old if that fails. */
 static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -86,7 +86,7 @@ static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     return false;
 }
 
-/* After one that went well: what was refused before may not be any more. */
+/* Retries failed punches after one that succeeded. */
 static void punch_old(struct lmcs_pool *pool)
 {
     struct lmcs_ranges *old = &pool->live->space.old;
@@ -97,7 +97,7 @@ static void punch_old(struct lmcs_pool *pool)
 
 void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
-    /* What is committed and not completed may still have it: the next opening finds what is free. */
+    /* A change that is committed but not completed may still use the pages. The next open finds the free pages. */
     if (bytes == 0 || atomic_load(&pool->live->is_broken))
         return;
     if (punch(pool, offset, bytes))
@@ -107,7 +107,7 @@ void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 
 /* ---- Freed space ---- */
 
-/* Free pieces of pages with cells: whole pages among them are free pages. */
+/* Frees bytes in pages of cells. Pages that have no cell left become free pages. */
 static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -122,7 +122,7 @@ static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     lmcs_ranges_add(&space->pages, first, end - first);
 }
 
-/* The pages of a freed range between two places. */
+/* Returns the pages of a freed range between `from` and `end`. */
 static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uint64_t from, uint64_t end)
 {
     struct lmcs_live_freed piece = *freed;
@@ -133,13 +133,16 @@ static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uin
     return piece;
 }
 
-/* Takes the pages from `first` to `end`, which are pinned, out of a range; what is before and behind it comes last. */
+/*
+ * Splits a freed range around its pinned pages, `first` to `end`, which it returns. The pages before and behind them
+ * are appended to the list.
+ */
 static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const struct lmcs_live_freed *freed,
                                           uint64_t first, uint64_t end)
 {
     uint64_t from = freed->range.offset, last = from + freed->range.bytes;
     if (!lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count + 1, sizeof *space->freed))
-        return *freed; /* all of it waits */
+        return *freed; /* keep all of it */
     if (from < first)
         space->freed[space->freed_count++] = cut_freed(freed, from, first);
     if (end < last)
@@ -148,8 +151,8 @@ static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const s
 }
 
 /*
- * Enters one, unless a reader needs it: then the next one has its place. Of a range the pages before and behind what is
- * pinned come last. It is not what was pinned: it may have grown since, or been joined.
+ * Frees range i, unless a reader needs it. Returns whether another range took its index. A freed range may contain more
+ * than was pinned, because it may have grown or been joined since; then it is split.
  */
 static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
 {
@@ -173,7 +176,7 @@ static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
     return true;
 }
 
-/* From one on, until so many have to wait; gives the next one. */
+/* Frees ranges from i on, until `most` of them have to wait. Returns the next index. */
 static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_t most)
 {
     while (i < pool->live->space.freed_count && most > 0)
@@ -185,9 +188,9 @@ static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_
 }
 
 /*
- * Each question is one to the kernel. A child may keep all that it has seen, for as long as it lives: so only the last
- * one is asked for each time, which may be new, and some of the others in turn; all of them before the pool grows, and
- * before it is said to be full.
+ * Frees the ranges that no reader needs. Each check is a system call, and a child may need all that it has seen for as
+ * long as it lives. So a call checks the last range, which may be new, and some of the others in turn. `all` checks
+ * every range: before the pool grows, and before it is reported full.
  */
 static void settle_freed(struct lmcs_pool *pool, bool all)
 {
@@ -199,7 +202,7 @@ static void settle_freed(struct lmcs_pool *pool, bool all)
         settle_from(pool, safe, 0, SIZE_MAX);
         return;
     }
-    settle_from(pool, safe, space->freed_count - 1, SIZE_MAX); /* and what is split off it */
+    settle_from(pool, safe, space->freed_count - 1, SIZE_MAX); /* and the pieces split off it */
     space->freed_next = settle_from(pool, safe, space->freed_next, CHECKS_AT_ONCE);
     if (space->freed_next >= space->freed_count)
         space->freed_next = 0;
@@ -210,7 +213,7 @@ static void give(struct lmcs_pool *pool, struct lmcs_live_freed freed)
     struct lmcs_live_space *space = &pool->live->space;
     if (freed.range.bytes == 0 || atomic_load(&pool->live->is_broken) ||
         !lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
-        return; /* found again when the pool is opened next */
+        return; /* the next open finds it again */
     space->freed[space->freed_count++] = freed;
     settle_freed(pool, false);
 }
@@ -282,7 +285,7 @@ static uint64_t object_bytes(const struct lmcs_pool *pool, uint64_t bytes)
     return wanted < bytes + 2 * (uint64_t)LMCS_PAGE_BYTES ? bytes + 2 * (uint64_t)LMCS_PAGE_BYTES : wanted;
 }
 
-/* One more object, entered in the tree of objects by a transaction of its own. */
+/* Allocates one more object, entered in the tree of objects by a transaction of its own. */
 static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -306,7 +309,7 @@ static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struc
     if (status != LMCS_OK)
         return status;
     uint64_t end = (offset + got) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
-    punch(pool, df.first, end - df.first); /* an object before it may have left something */
+    punch(pool, df.first, end - df.first); /* an earlier object may have left bytes there */
     space->object_bytes += got;
     return lmcs_ranges_add(&space->pages, df.first, end - df.first) ? LMCS_OK : lmcs_fail_memory(error);
 }
@@ -356,7 +359,7 @@ enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uin
 static enum lmcs_status fail_place(struct lmcs_pool *pool, const char *what, uint64_t offset, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_DAMAGED, 0,
-                     "%s: damaged metadata: %s at offset %llu lies where something else does, or nothing may",
+                     "%s: damaged metadata: %s at offset %llu overlaps another object or is outside of live objects",
                      pool->path, what, (unsigned long long)offset);
 }
 
@@ -374,9 +377,9 @@ static enum lmcs_status note_object(struct lmcs_txn *txn, uint64_t offset, const
     if (df->kind != LMCS_OBJECT_LIVE)
         return LMCS_OK;
     space->object_bytes += df->bytes;
-    if (df->first < offset) /* to those who look before lmcs_space_load has */
+    if (df->first < offset) /* lmcs_live_store_check runs before lmcs_space_load */
         return fail_place(pool, "the first byte of an object", offset, error);
-    /* What no record has is free, and punched: so none of it may be a payload's. */
+    /* Free space is punched, so none of it may belong to a payload. */
     enum lmcs_status status = lmcs_space_check_none(txn, offset, offset + df->bytes, error);
     if (status != LMCS_OK)
         return status;
@@ -396,7 +399,7 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
         status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
                                   (struct lmcs_key_df){0, 0}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
-            struct lmcs_object_df df; /* lmcs_space_load has looked at it, and at its size */
+            struct lmcs_object_df df; /* lmcs_space_load has checked the record and its size */
             memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
             status = note_object(&txn, lmcs_cursor_key(cursor).high, &df, error);
             if (status == LMCS_OK)
@@ -412,13 +415,13 @@ enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offs
                                            struct lmcs_error *error)
 {
     if (!lmcs_ranges_take(&pool->live->space.pages, offset, bytes))
-        return fail_place(pool, "a live tensor, or a journal,", offset, error);
-    if (pool->heap != NULL) /* else it is only looked at */
+        return fail_place(pool, "a live tensor or journal", offset, error);
+    if (pool->heap != NULL) /* else this is only a check */
         lmcs_space_count(pool, (int64_t)backed);
     return LMCS_OK;
 }
 
-/* The first cell of a page makes all of it one with cells. */
+/* The first cell in a page makes the whole page one of cells. */
 static enum lmcs_status use_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -445,7 +448,7 @@ enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_l
         uint64_t backed = backed_in(record->df.bytes, before, part->bytes);
         status = lmcs_live_space_use_pages(pool, part->offset, part->bytes, backed, error);
         if (status == LMCS_OK &&
-            pool->heap != NULL) /* a crash may have left bytes behind its end, and it grows by zeros */
+            pool->heap != NULL) /* a crash may have left bytes behind the end, where growth expects zeros */
             punch(pool, part->offset + backed, part->bytes - backed);
     }
     if (status == LMCS_DAMAGED)
@@ -461,7 +464,7 @@ static enum lmcs_status free_later(struct lmcs_pool *pool, struct lmcs_ranges *r
     for (size_t i = 0; status == LMCS_OK && i < ranges->count; i++) {
         struct lmcs_range range = ranges->all[i];
         if (!are_cells)
-            lmcs_space_count(pool, (int64_t)range.bytes); /* taken off again when they are punched */
+            lmcs_space_count(pool, (int64_t)range.bytes); /* subtracted again by the punch */
         if (!lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
             status = lmcs_fail_memory(error);
         else
@@ -473,7 +476,7 @@ static enum lmcs_status free_later(struct lmcs_pool *pool, struct lmcs_ranges *r
     return status;
 }
 
-/* What a crash left in free pages goes; what readers of an earlier writer's may look at is kept aside. */
+/* Punches bytes that a crash left in free pages, and keeps aside pages that readers of an earlier writer may need. */
 enum lmcs_status lmcs_live_space_end(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;

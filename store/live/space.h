@@ -25,8 +25,8 @@ struct lmcs_live_space {
 };
 
 /*
- * Opening a pool: begin enters all objects as free, use removes what records and journals use, end gives file space of
- * the rest back.
+ * Opening a pool: begin enters all objects as free, use removes the space of records and journals, end gives file space
+ * of the rest back.
  */
 enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error *error);
 /* Returns whether bytes are in one object. Call it after begin and before any use. */

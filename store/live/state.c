@@ -47,20 +47,22 @@ void lmcs_live_store_free(struct lmcs_pool *pool)
 
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error)
 {
-    /* Asking the kernel who we are takes longer than many a write. */
+    /* Avoids getpid, which takes longer than many writes. */
     bool known = pool->live->forks == lmcs_live_forks() && (!to_write || pool->heap != NULL);
     enum lmcs_status status = known ? LMCS_OK : lmcs_pool_check(pool, to_write, error);
     if (status == LMCS_OK && lmcs_media_is_poolset(pool->media))
         return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
-                         "%s: live variables are not kept in poolsets: use a pool that is a file, or a device",
-                         pool->path);
+                         "%s: poolsets can't have live variables; use a pool on a file or a device", pool->path);
     if (status == LMCS_OK && to_write && atomic_load(&pool->live->is_broken))
         return lmcs_fail(
             error, LMCS_IO, 0,
-            "%s: a change of live variables could neither be completed nor taken back (%s): close the pool, and open "
-            "it again",
+            "%s: a change of live variables could neither be completed nor undone (%s); close the pool and open it "
+            "again",
             pool->path, pool->live->broken);
-    /* What did not reach the disk looks as if it had: who finds nothing to write must not acknowledge that. */
+    /*
+     * After a failed sync, bytes in memory look durable and may not be. A call that finds nothing to write must not
+     * succeed.
+     */
     return status == LMCS_OK && to_write && pool->heap != NULL ? lmcs_heap_check_syncs(pool->heap, error) : status;
 }
 
@@ -75,5 +77,5 @@ void lmcs_live_break(struct lmcs_pool *pool, const struct lmcs_error *why)
 void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     lmcs_live_break(pool, error);
-    lmcs_error_prefix(error, "whether it took place is known when the pool is opened again: ");
+    lmcs_error_prefix(error, "whether the change took place is known when the pool is opened again: ");
 }

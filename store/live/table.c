@@ -94,11 +94,11 @@ unsigned char *lmcs_live_table_encode(const struct lmcs_live_list *list, size_t 
 
 enum lmcs_status lmcs_live_table_fail(const struct lmcs_snapshot *snapshot, struct lmcs_error *error)
 {
-    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: %s@%llu: what it says of its live variables is damaged",
+    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: %s@%llu: the attachment " LMCS_LIVE_NAME " is damaged",
                      snapshot->pool->path, snapshot->shelf, (unsigned long long)snapshot->info.number);
 }
 
-/* One entry of a table that may be anybody's; *at is moved behind it. What it gives has no places yet. */
+/* Decodes one entry of an untrusted table, and moves *at behind it. The record has no places yet. */
 static enum lmcs_status decode_entry(const struct lmcs_snapshot *snapshot, const unsigned char **at, size_t *left,
                                      uint64_t *reserve_bytes, struct lmcs_live_record **record,
                                      struct lmcs_error *error)
@@ -142,7 +142,7 @@ enum lmcs_status lmcs_live_table_load(struct lmcs_snapshot *snapshot, struct lmc
     struct lmcs_view *view;
     enum lmcs_status status = lmcs_view_open(snapshot, &name, &kind, 1, LMCS_VIEW_COPY, &view, error);
     if (status == LMCS_NOT_FOUND)
-        return lmcs_fail(error, LMCS_INVALID, 0, "%s: %s@%llu was not taken of live variables", snapshot->pool->path,
+        return lmcs_fail(error, LMCS_INVALID, 0, "%s: %s@%llu is no snapshot of live variables", snapshot->pool->path,
                          snapshot->shelf, (unsigned long long)snapshot->info.number);
     if (status != LMCS_OK)
         return status;

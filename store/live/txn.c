@@ -52,14 +52,14 @@ static enum lmcs_status enter_some(struct lmcs_transaction *transaction, struct 
         struct lmcs_live_body *body = lives[i]->body;
         if (body->pool != transaction->pool || body->shelf != transaction->shelf || !body->stored)
             return lmcs_fail(error, LMCS_INVALID, 0,
-                             "%s: a transaction on shelf \"%.200s\" has named live variables of that shelf only",
+                             "%s: a transaction on shelf \"%.200s\" can have only named live variables of that shelf",
                              transaction->pool->path, transaction->shelf->name);
         status = lmcs_transaction_enter(transaction, body, false, error);
     }
     return status;
 }
 
-/* There is one undo journal. Waiting for it lets go of live->lock. */
+/* Takes the undo journal, of which there is one. Waiting for it releases live->lock. */
 static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_t wait_ms, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = transaction->pool->live;
@@ -97,7 +97,7 @@ static uint64_t choose_limit(struct lmcs_pool *pool, uint64_t wanted)
     return limit < most ? limit : most;
 }
 
-/* Leaves no transaction behind; its bodies are what they were. */
+/* Ends a transaction whose bodies are committed or reverted, and frees it. */
 static void end(struct lmcs_transaction *transaction)
 {
     struct lmcs_pool *pool = transaction->pool;
@@ -122,7 +122,7 @@ static void end(struct lmcs_transaction *transaction)
     (void)!lmcs_pool_close(pool, NULL);
 }
 
-/* All pages that it has or had: within a transaction it stays where it is. */
+/* Maps all pages that a member has or had as shared again. Members keep their addresses within a transaction. */
 static void share_again(struct lmcs_transaction *transaction)
 {
     for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in) {
@@ -158,11 +158,11 @@ static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, st
     lmcs_pool_keep(pool);
     if (transaction->is_declared)
         status = begin_undo(transaction, options->wait_ms, error);
-    /* Not before: what others change while it waits is in no transaction, for it may come to none. */
+    /* Set only now: changes that other threads make while this one waits are in no transaction, because it may fail. */
     shelf->transaction = transaction;
     if (status == LMCS_OK)
         status = lives == NULL ? enter_all(transaction, error) : enter_some(transaction, lives, count, error);
-    if (status != LMCS_OK) { /* nothing has changed in it */
+    if (status != LMCS_OK) { /* the transaction has no changes yet */
         struct lmcs_error ignored;
         if (pool->live->undoing == transaction)
             (void)!lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, &ignored);
@@ -205,7 +205,7 @@ enum lmcs_status lmcs_transaction_declare(struct lmcs_transaction *transaction, 
     if (status == LMCS_OK && (body->transaction != transaction || df->form != LMCS_LIVE_TENSOR || offset > df->bytes ||
                               bytes > df->bytes - offset))
         status = lmcs_fail(
-            error, LMCS_INVALID, 0, "%s: \"%.200s\" is no live tensor of this transaction that has bytes %llu to %llu",
+            error, LMCS_INVALID, 0, "%s: \"%.200s\" is not a live tensor of this transaction with bytes %llu to %llu",
             pool->path, body->record->name, (unsigned long long)offset, (unsigned long long)(offset + bytes));
     else if (status == LMCS_OK)
         status = lmcs_transaction_will_store(body, offset, bytes, error);
@@ -221,11 +221,11 @@ struct gathering {
     struct lmcs_journaled *entries;
     size_t count;
     size_t capacity;
-    unsigned char **images; /* slots of values, to be freed */
+    unsigned char **images; /* slots of values; owned */
     size_t image_count;
     uint64_t bytes;
     bool only_count;
-    bool has_equal; /* pages that were written to and are as the pool has them */
+    bool has_equal; /* some written pages equal the pool's */
 };
 
 static enum lmcs_status add_entry(struct gathering *gathering, uint64_t place, uint64_t bytes, const void *data,
@@ -269,7 +269,7 @@ static enum lmcs_status add_value(struct gathering *gathering, struct lmcs_live_
     return add_entry(gathering, place, bytes, image, error);
 }
 
-/* What has lost its name is gone from the pool, but its holders keep what they stored. */
+/* An erased variable leaves the pool, but open handles keep its bytes. */
 static bool is_kept(const struct lmcs_live_body *body)
 {
     return !body->erased || body->handles > 0;
@@ -312,7 +312,9 @@ static size_t list_changes(const struct lmcs_transaction *transaction, struct lm
     return count;
 }
 
-/* What was stored where it lies, without a journal: in what is new, and in what was declared. */
+/*
+ * Persists bytes that were stored in place, without a redo journal: those of new or grown tensors, and declared ones.
+ */
 static enum lmcs_status persist_in_place(const struct lmcs_transaction *transaction, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -333,7 +335,7 @@ static enum lmcs_status persist_in_place(const struct lmcs_transaction *transact
     return status;
 }
 
-/* Up to the moment; *done: it has been. */
+/* Runs the commit up to its moment: the sealed journal, or the new root. */
 static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const struct gathering *gathering,
                                      struct lmcs_error *error)
 {
@@ -351,14 +353,14 @@ static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const
     if (status == LMCS_OK && with_root)
         status = lmcs_live_commit_changes(pool, changes, count, sequence, error);
     if (status == LMCS_OK && gathering->has_equal && gathering->count == 0 && !with_root)
-        status = lmcs_heap_sync(pool->heap, error); /* which the journal and the root do otherwise */
+        status = lmcs_heap_sync(pool->heap, error); /* in other cases the journal or the root syncs */
     free(changes);
     if (status != LMCS_OK && gathering->count > 0)
         lmcs_journal_take_back(pool, error);
     return status;
 }
 
-/* Behind it: what fails now is done when the pool is next opened. */
+/* Completes the commit after its moment. A failure here is completed when the pool is next opened. */
 static enum lmcs_status complete(struct lmcs_transaction *transaction, const struct gathering *gathering,
                                  struct lmcs_error *error)
 {
@@ -406,11 +408,11 @@ static enum lmcs_status commit(struct lmcs_transaction *transaction, struct lmcs
     uint64_t now_ns = lmcs_now_ns();
     enum lmcs_status status = gather(&gathering, now_ns, error);
     if (status == LMCS_OK && gathering.bytes > transaction->limit_bytes)
-        status = lmcs_fail_full(error, gathering.bytes, transaction->limit_bytes, 0,
-                                "%s: the transaction has written to %llu bytes of pages, and its limit is %llu: abort "
-                                "it, and begin one with a higher limit, or several",
-                                pool->path, (unsigned long long)gathering.bytes,
-                                (unsigned long long)transaction->limit_bytes);
+        status = lmcs_fail_full(
+            error, gathering.bytes, transaction->limit_bytes, 0,
+            "%s: the transaction has written to %llu bytes of pages, and its limit is %llu; abort it, "
+            "and begin one with a higher limit, or several",
+            pool->path, (unsigned long long)gathering.bytes, (unsigned long long)transaction->limit_bytes);
     if (status == LMCS_OK)
         status = reach_commit(transaction, &gathering, error);
     if (status == LMCS_OK)
@@ -432,7 +434,7 @@ enum lmcs_status lmcs_transaction_commit(struct lmcs_transaction *transaction, s
     enum lmcs_status status = lmcs_live_check(pool, true, error);
     if (status != LMCS_OK)
         return status;
-    lmcs_pool_keep(pool); /* its own open ends with it, and the lock is still needed */
+    lmcs_pool_keep(pool); /* the transaction's own open ends in commit, and the lock is needed after it */
     pthread_mutex_lock(&pool->live->lock);
     status = lmcs_live_check(pool, true, &local);
     if (status == LMCS_OK)
@@ -489,12 +491,12 @@ static void revert_body(struct lmcs_live_body *body)
 static void abort_now(struct lmcs_transaction *transaction)
 {
     struct lmcs_pool *pool = transaction->pool;
-    struct lmcs_error error; /* there is nobody to tell: whoever writes next is told */
+    struct lmcs_error error; /* there is no caller to report to; the next write fails with it */
     if (!atomic_load(&pool->live->is_broken) && transaction->is_declared &&
         lmcs_undo_roll_back(pool, transaction->sequence, &error) != LMCS_OK)
         lmcs_live_break(pool, &error);
     share_again(transaction);
-    /* Names that were taken must be free before those that were given up come back. */
+    /* Frees all names that were taken before any body gets its old name back. */
     for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in)
         if (body->changed)
             lmcs_live_body_unname(body);

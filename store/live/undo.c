@@ -18,7 +18,7 @@ enum lmcs_status lmcs_undo_begin(struct lmcs_pool *pool, uint64_t limit_bytes, u
     enum lmcs_status status = LMCS_OK;
     if (range.end - range.next < limit_bytes)
         status = lmcs_journal_reserve(pool, LMCS_JOURNAL_UNDO, limit_bytes, error);
-    /* Behind the last entry stands what is no entry of this sequence: also where nothing was yet. */
+    /* Provides file space behind the last entry, so that the search for entries ends at bytes of no entry. */
     if (status == LMCS_OK)
         status = lmcs_journal_make_room(pool, LMCS_JOURNAL_UNDO, LMCS_LEAST_JOURNAL, error);
     if (status != LMCS_OK)
@@ -36,9 +36,8 @@ enum lmcs_status lmcs_undo_add(struct lmcs_pool *pool, uint64_t sequence, const 
     uint64_t room = lmcs_journal_entry_room(sizeof df + entry->bytes), used = LMCS_PAGE_BYTES + *at;
     if (room > range.end - range.next - used)
         return lmcs_fail_full(error, entry->bytes, range.end - range.next - used, 0,
-                              "%s: the transaction's limit of %llu bytes is reached: %llu more were declared",
-                              pool->path, (unsigned long long)(range.end - range.next),
-                              (unsigned long long)entry->bytes);
+                              "%s: the transaction can't save another %llu bytes: its limit is %llu", pool->path,
+                              (unsigned long long)entry->bytes, (unsigned long long)(range.end - range.next));
     enum lmcs_status status = lmcs_journal_make_room(pool, LMCS_JOURNAL_UNDO, used + room, error);
     df.check = lmcs_journal_entry_check(&df, entry->data);
     if (status == LMCS_OK)
@@ -52,7 +51,7 @@ enum lmcs_status lmcs_undo_add(struct lmcs_pool *pool, uint64_t sequence, const 
     return status;
 }
 
-/* Where the entries of a sequence are; the first that is none ends them. */
+/* Finds the entries of a sequence. The first bytes that are no entry of it end them. */
 static enum lmcs_status find_entries(struct lmcs_pool *pool, uint64_t sequence, uint64_t **places, size_t *count,
                                      struct lmcs_error *error)
 {

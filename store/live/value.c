@@ -12,7 +12,7 @@ static bool value_fits(const struct lmcs_live_body *body, uint64_t bytes)
     return sizeof(struct lmcs_value_df) + bytes <= body->record->df.slot_bytes;
 }
 
-/* Moves a value to a cell that has room, and gives it another note, by one step. Under live->lock. */
+/* Moves a value to a cell with enough room, and replaces its note, in one step. Needs live->lock. */
 static enum lmcs_status put_elsewhere(struct lmcs_live_body *body, const void *data, uint64_t bytes, const void *note,
                                       size_t note_bytes, struct lmcs_error *error)
 {
@@ -46,7 +46,7 @@ static bool has_note(const struct lmcs_live_record *record, const void *note, si
     return record->df.note_bytes == note_bytes && (note_bytes == 0 || memcmp(record->note, note, note_bytes) == 0);
 }
 
-/* All of a value of variable length. Under live->lock. */
+/* Replaces the bytes and the note of a value of variable length. Needs live->lock. */
 static enum lmcs_status set_value(struct lmcs_live_body *body, const void *data, uint64_t bytes, const void *note,
                                   size_t note_bytes, struct lmcs_error *error)
 {
@@ -63,11 +63,9 @@ static enum lmcs_status set_value(struct lmcs_live_body *body, const void *data,
 static enum lmcs_status fail_long(const struct lmcs_pool *pool, const char *name, uint64_t bytes,
                                   struct lmcs_error *error)
 {
-    return lmcs_fail(
-        error, LMCS_INVALID, 0,
-        "%s: live variable \"%.200s\": a value has at most %u bytes, and this one would have %llu: make it "
-        "a tensor",
-        pool->path, name, LMCS_LIVE_MAX_VALUE, (unsigned long long)bytes);
+    return lmcs_fail(error, LMCS_INVALID, 0,
+                     "%s: live variable \"%.200s\": a value has at most %u bytes, not %llu; create a tensor instead",
+                     pool->path, name, LMCS_LIVE_MAX_VALUE, (unsigned long long)bytes);
 }
 
 static enum lmcs_status set_slowly(struct lmcs_live_body *body, const void *data, uint64_t bytes,
@@ -75,7 +73,7 @@ static enum lmcs_status set_slowly(struct lmcs_live_body *body, const void *data
 {
     pthread_mutex_lock(&body->pool->live->lock);
     enum lmcs_status status = lmcs_live_check(body->pool, true, error);
-    /* A copy: the record goes with the change. */
+    /* A copy, because the change frees the record. */
     unsigned char note[LMCS_LIVE_MAX_NOTE];
     size_t note_bytes = body->record->df.note_bytes;
     memcpy(note, body->record->note, note_bytes);
@@ -106,7 +104,7 @@ enum lmcs_status lmcs_live_set(struct lmcs_live *live, const void *data, uint64_
     return status == LMCS_OK && !fits ? set_slowly(body, data, bytes, error) : status;
 }
 
-/* Under live->lock: a value where there was none, or something else. */
+/* Makes a value, in place of `old` (NULL: none). Needs live->lock. */
 static enum lmcs_status put_new(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, struct lmcs_live_body *old,
                                 const char *name, const void *data, uint64_t bytes, const void *note, size_t note_bytes,
                                 struct lmcs_error *error)

@@ -25,13 +25,12 @@ static bool is_word(uint64_t offset, uint64_t bytes)
     return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && offset % bytes == 0;
 }
 
-/* Only what needs a journal, or a transaction, needs the lock of all variables. */
+/* Writes without a journal and outside of transactions need body->lock only. */
 static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
 {
     return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
 }
 
-/* To write: takes body->lock, and live->lock before it if need be; *both: it was. They are to be let go in any case. */
 enum lmcs_status lmcs_live_lock_body(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both,
                                      struct lmcs_error *error)
 {
@@ -55,7 +54,10 @@ void lmcs_live_unlock_body(struct lmcs_live_body *body, bool both)
 
 /* ---- Persist ---- */
 
-/* What the transaction has stored is durable with it; what was stored before it lies where the pool has it. */
+/*
+ * Persists bytes that were stored before the transaction began, at their places in the pool. Those that the transaction
+ * stores become durable with its commit.
+ */
 static enum lmcs_status persist_home(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
                                      struct lmcs_error *error)
 {
@@ -79,7 +81,7 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     if (status == LMCS_OK && (body->record->df.form != LMCS_LIVE_TENSOR || !lmcs_live_is_inside(body, offset, bytes)))
         status = lmcs_live_fail_range(live, offset, bytes, error);
     else if (status == LMCS_OK && bytes > 0 && !body->is_private) {
-        lmcs_cell_stamp(body); /* the fence below is for both */
+        lmcs_cell_stamp(body); /* the persist below covers the stamp */
         status = lmcs_heap_persist(live->pool->heap, body->data + offset, bytes, error);
     } else if (status == LMCS_OK && bytes > 0) {
         status = persist_home(body, offset, bytes, error);
@@ -127,7 +129,7 @@ static enum lmcs_status fail_store(const struct lmcs_live_body *body, struct lmc
                      body->record->name);
 }
 
-/* What fails has changed nothing: also not what is seen through an address, or would be durable some time. */
+/* Restores a word after a failed persist: a failed write changes neither the bytes in memory nor the pool. */
 static void take_word_back(struct lmcs_live_body *body, struct storing *s, const uint64_t *before,
                            struct lmcs_error *error)
 {
@@ -139,7 +141,7 @@ static void take_word_back(struct lmcs_live_body *body, struct storing *s, const
         lmcs_live_doubt(body->pool, error);
 }
 
-/* Outside of a transaction, under body->lock. */
+/* Writes a word outside of transactions. Needs body->lock. */
 static enum lmcs_status write_word(struct lmcs_live_body *body, uint64_t offset, const void *data, uint64_t bytes,
                                    struct lmcs_error *error)
 {
@@ -158,7 +160,7 @@ static enum lmcs_status write_word(struct lmcs_live_body *body, uint64_t offset,
     return status;
 }
 
-/* Under live->lock and body->lock. */
+/* Needs both locks. */
 static enum lmcs_status write_journaled(struct lmcs_live_body *body, uint64_t offset, const void *data, uint64_t bytes,
                                         struct lmcs_error *error)
 {
@@ -181,12 +183,12 @@ static enum lmcs_status write_journaled(struct lmcs_live_body *body, uint64_t of
     status = lmcs_journal_finish(body->pool, entries, count, error);
     if (status != LMCS_OK) {
         lmcs_live_break(body->pool, error);
-        lmcs_error_prefix(error, "it is durable, and is completed when the pool is opened again: ");
+        lmcs_error_prefix(error, "the write is durable, and is completed when the pool is opened again: ");
     }
     return status;
 }
 
-/* Under both locks. */
+/* Needs both locks. */
 static enum lmcs_status write_tensor(struct lmcs_live_body *body, uint64_t offset, const void *data, uint64_t bytes,
                                      struct lmcs_error *error)
 {
@@ -199,7 +201,7 @@ static enum lmcs_status write_tensor(struct lmcs_live_body *body, uint64_t offse
     return status != LMCS_OK || lmcs_guard_store(body->data + offset, data, bytes) ? status : fail_store(body, error);
 }
 
-/* Under both locks. */
+/* Needs both locks. */
 static enum lmcs_status write_part_of_value(struct lmcs_live_body *body, uint64_t offset, const void *data,
                                             uint64_t bytes, struct lmcs_error *error)
 {
@@ -218,7 +220,7 @@ static enum lmcs_status write_part_of_value(struct lmcs_live_body *body, uint64_
 
 /* ---- Updates ---- */
 
-/* What a function reads and writes in one step; `choose` says whether there is anything to write. */
+/* A read and a write in one step. `choose` computes the new bytes and returns whether to write them. */
 struct update {
     uint64_t offset;
     uint64_t bytes;
@@ -254,7 +256,7 @@ static enum lmcs_status run_update(struct lmcs_live *live, struct update *update
         return status;
     if (bytes == 0 || bytes > MOST_INTEGER || (bytes & (bytes - 1)) != 0 || update->offset % bytes != 0)
         return lmcs_fail(error, LMCS_INVALID, 0,
-                         "%llu bytes at %llu: an integer has 1, 2, 4, 8 or 16 bytes, and is aligned to its size",
+                         "%llu bytes at %llu: an integer has 1, 2, 4, 8 or 16 bytes, aligned to its size",
                          (unsigned long long)bytes, (unsigned long long)update->offset);
     status = lmcs_live_lock_body(live->body, update->offset, bytes, &both, error);
     if (status == LMCS_OK)

@@ -481,7 +481,7 @@ MUTANTS = [
                 "    if (status == LMCS_OK && !later && any)\n",
             ),
             (
-                "    lmcs_live_give_difference(body->pool, old, record); /* which nobody writes to any more */\n",
+                "    lmcs_live_give_difference(body->pool, old, record); /* no handle writes there any more */\n",
                 "",
             ),
         ],
