@@ -5,10 +5,10 @@
  * `count_instructions KERNEL run` prepares and runs it, `count_instructions KERNEL skip` only prepares, so that the
  * difference is the kernel's. LMC_KERNELS chooses the table. Without arguments it prints what kernels there are.
  */
-#include "block/block.h"
 #include "base/bytes.h"
-#include "kernels/kernels.h"
+#include "block/block.h"
 #include "block/plan.h"
+#include "kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,26 +1,29 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Runs the tests. Each job is a function below; CI runs them all, in this order:
+# Runs the tests. Each job is a function below:
 #
-#   tests/run.sh [JOB...]        setup format lint release crash stress python docs asan tsan arm guest install
-#                                quickstart bench
-#   tests/run.sh fuzz            on request: FUZZ_SECONDS (60) for each fuzz target, or of those in FUZZ_TARGETS
-#   tests/run.sh crash_long      on request: 300,000 images of power failures and all mutants; see tests/README.md
-#   tests/run.sh stress_long     on request: ten minutes of everything at once in each place, and all mutants of that
-#   tests/run.sh tidy coverage   on request: clang-tidy; lines and branches of codec/ and store/ that the tests reach
-#   tests/run.sh instructions    on request: how many instructions the codec's kernels take on arm64
+#   tests/run.sh           the ordinary run: at most 12 minutes on two cores of a bare machine
+#                            setup format lint release python install quickstart crash
+#   tests/run.sh deep      at most 45 minutes more, after the ordinary run
+#                            asan tsan guest arm mutants slow docs bench
+#   tests/run.sh long      hours; tests/README.md has the last runs
+#                            crash_long mutants_long stress_long soak kills fuzz
+#   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
 #
-# What is built goes to build/<preset>/, full logs to build/logs/. The closing line counts the cases of cmocka, pytest
-# and fuzz corpora, and one for each check of the other jobs; the exit status is 0 when none failed.
+# FUZZ_SECONDS (60) and FUZZ_TARGETS (all) choose what fuzz does, SOAK_HOURS (2) how long soak runs. Builds are in
+# build/<preset>/, full logs in build/logs/. The last line counts the cases of cmocka, pytest and fuzz corpora, and one
+# for each check of the other jobs. The exit status is 0 when none failed.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 top=$PWD
 logs=$top/build/logs
 jobs=$(nproc)
-on_request="crash_long stress_long fuzz tidy coverage instructions"
-all=(setup format lint release crash stress python docs asan tsan arm guest install quickstart bench)
+ordinary=(setup format lint release python install quickstart crash)
+deep=(asan tsan guest arm mutants slow docs bench)
+long=(crash_long mutants_long stress_long soak kills fuzz)
+others=(tidy coverage instructions)
 
 passed=0
 failed=0
@@ -36,18 +39,29 @@ count() {
     skipped=$((skipped + $3))
 }
 
-# check WHAT COMMAND...: one case; shows what the command prints, indented, as it comes.
-check() {
-    local what=$1 status=0
+# ticking NAME COMMAND...: prints a line every 20 s while the command runs, so that long work is never silent.
+ticking() {
+    local name=$1 begin=$SECONDS status=0 ticker
     shift
-    printf '%s ...\n' "$what"
-    "$@" </dev/null 2>&1 | sed -u 's/^/    /' || status=$?
+    while sleep 20 >/dev/null 2>&1; do printf '    ... %s: %d s\n' "$name" "$((SECONDS - begin))"; done &
+    ticker=$!
+    "$@" || status=$?
+    { kill "$ticker" && wait "$ticker"; } 2>/dev/null || true
+    return "$status"
+}
+
+# check NAME COMMAND...: one case; prints the command's output, indented, as it comes.
+check() {
+    local name=$1 status=0 begin=$SECONDS
+    shift
+    printf '%s ...\n' "$name"
+    ticking "$name" "$@" </dev/null 2>&1 | sed -u 's/^/    /' || status=$?
     if ((status == 0)); then
-        printf '    ok: %s\n' "$what"
+        printf '    ok: %s (%d s)\n' "$name" "$((SECONDS - begin))"
         count 1 0 0
     else
-        printf '    FAILED (status %s): %s\n' "$status" "$what"
-        failures+=("$what")
+        printf '    FAILED (status %s): %s\n' "$status" "$name"
+        failures+=("$name")
         count 0 1 0
     fi
     return "$status"
@@ -66,7 +80,6 @@ have() { command -v "$1" >/dev/null; }
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
-# Prints a dot now and then, so that long work is never silent.
 cmake_build() {
     local preset=$1
     cmake --preset "$preset" >"$logs/configure-$preset.log" 2>&1 || { cat "$logs/configure-$preset.log"; return 1; }
@@ -75,11 +88,12 @@ cmake_build() {
              /^\[[0-9]+\/[0-9]+\]/ { if (++n % 20 == 1) { print $1, "..."; fflush() } }'
 }
 
-# Reads what `ctest --verbose` prints. Shows a line for each test and what went wrong; ends with "PASSED FAILED SKIPPED"
-# in the file that is named. A test that fails without naming a case (a crash, a timeout) counts as one failed case, one
-# that names no case at all as one.
+# Reads the output of `ctest --verbose`. Prints a line for each test, and the output of one that failed; writes "PASSED
+# FAILED SKIPPED" to the file. A test that fails without naming a case (a crash, a timeout) counts as one failed case,
+# one that names no case at all as one.
 ctest_report() {
     awk -v result="$1" '
+        /^    \.\.\. / { print; fflush(); next }
         match($0, /^[0-9]+: /) {
             id = substr($0, 1, RLENGTH - 2); line = substr($0, RLENGTH + 1)
             kept[id] = kept[id] "        " line "\n"
@@ -111,10 +125,10 @@ run_ctest() {
     if [ "$preset" != release ] && have setarch && setarch -R true 2>/dev/null; then
         wrap=(setarch -R)
     fi
-    "${wrap[@]}" ctest --preset "$preset" --verbose -j "$jobs" "$@" 2>&1 | tee "$logs/ctest-$preset.log" |
+    ticking "ctest $preset" "${wrap[@]}" ctest --preset "$preset" --verbose -j "$jobs" "$@" 2>&1 | tee "$logs/ctest-$preset.log" |
         ctest_report "$logs/ctest-$preset.count" || status=$?
     read -r -a numbers <"$logs/ctest-$preset.count"
-    # ctest may fail without any test having failed: when there are none, or one could not be started.
+    # ctest also fails when it has no tests, or could not start one.
     if ((status != 0 && numbers[1] == 0)); then
         numbers[1]=1
     fi
@@ -144,12 +158,11 @@ check_line_length() {
 
 format() {
     local status=0 scripts sources
-    if have clang-format; then
+    if [[ $(clang-format --version 2>/dev/null) == *"version 14."* ]]; then
         mapfile -t sources < <(c_sources)
-        check "clang-format $(clang-format --version | grep -o '[0-9][0-9.]*' | head -n 1)" \
-            clang-format --dry-run --Werror "${sources[@]}" || status=1
+        check "clang-format 14" clang-format --dry-run --Werror "${sources[@]}" || status=1
     else
-        skip "clang-format is not installed"
+        skip "clang-format 14 is not installed; others lay out some lines in another way"
     fi
     check "no line above 120 columns" check_line_length || status=1
     if have shellcheck; then
@@ -170,35 +183,31 @@ lint() {
 
 release() { build_and_test release; }
 
-# crash_run IMAGES [OPTION...]: see tests/README.md.
+# crash_run IMAGES SECONDS [OPTION...]: explores power failures; see tests/README.md.
 crash_run() {
-    local images=$1
-    shift
+    local images=$1 seconds=$2
+    shift 2
     check "build release" cmake_build release || return 1
-    check "$images images of power failures" timeout "${CRASH_TIMEOUT:-86400}" \
-        build/release/bin/crash --images "$images" "$@" || return 1
+    check "$images images of power failures, or those of $seconds s" \
+        build/release/bin/crash --images "$images" --seconds "$seconds" "$@"
 }
 
-crash() {
+crash() { crash_run 5000 45; }
+crash_long() { crash_run 300000 86400 --of-a-seed 2000; }
+
+# find_bugs [OPTION]: the explorer of power failures and the load of many threads must find deliberate bugs.
+find_bugs() {
     local status=0
-    CRASH_TIMEOUT=300 crash_run 20000 --seconds 150 || status=1
-    check "deliberate bugs are found" .venv/bin/python tests/crash/mutants.py --quick || status=1
+    check "build release" cmake_build release || return 1
+    check "deliberate bugs are found by crash" .venv/bin/python tests/crash/mutants.py "$@" || status=1
+    check "deliberate bugs are found by stress" .venv/bin/python tests/stress/mutants.py "$@" || status=1
     return "$status"
 }
 
-crash_long() {
-    local status=0
-    crash_run 300000 --of-a-seed 2000 || status=1
-    check "all deliberate bugs are found" .venv/bin/python tests/crash/mutants.py || status=1
-    return "$status"
-}
+mutants() { find_bugs --quick; }
+mutants_long() { find_bugs; }
 
-# Short runs are among ctest's tests, also with the sanitizers.
-stress() {
-    check "build release" cmake_build release || return 1
-    check "deliberate bugs are found by stress" .venv/bin/python tests/stress/mutants.py --quick
-}
-
+# Short runs are among the tests of every build.
 stress_long() {
     local status=0 place
     check "build release" cmake_build release || return 1
@@ -206,22 +215,34 @@ stress_long() {
         check "ten minutes of everything at once in $place" \
             build/release/bin/stress --seconds 600 --threads 8 --readers 3 --in "$place" || status=1
     done
-    check "all deliberate bugs are found by stress" .venv/bin/python tests/stress/mutants.py || status=1
     return "$status"
 }
 
-python() {
-    local status=0 numbers
-    if [ ! -d tests/python ]; then
-        skip "no tests/python"
-        return
-    fi
-    say "pytest tests/python"
-    # A test that has passed leaves nothing: all together would be gigabytes.
-    .venv/bin/python -m pytest tests/python -q -ra -p no:cacheprovider -n "$jobs" --dist worksteal \
-        -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1 --junitxml "$logs/pytest.xml" --durations 5 \
-        </dev/null 2>&1 | tee "$logs/pytest.log" || status=$?
-    read -r -a numbers < <(.venv/bin/python - "$logs/pytest.xml" "$status" <<'PYTHON'
+soak() {
+    check "build release" cmake_build release || return 1
+    check "${SOAK_HOURS:-2} hours of mixed load" .venv/bin/python tests/stress/soak.py --hours "${SOAK_HOURS:-2}"
+}
+
+kills() {
+    local status=0 place
+    check "build release" cmake_build release || return 1
+    for place in /tmp /dev/shm; do
+        check "5,000 kills in $place" build/release/bin/kill --kills 5000 --in "$place" || status=1
+    done
+    check "10,000 cases of damage" build/release/bin/damage --count 10000 || status=1
+    check "100 kills of a machine" tests/guest/guest.sh kills 100 || status=1
+    return "$status"
+}
+
+# run_pytest NAME OPTION...: a test that has passed keeps no files, for those of all tests are gigabytes.
+run_pytest() {
+    local name=$1 status=0 numbers
+    shift
+    say "pytest tests/python ($name)"
+    ticking pytest .venv/bin/python -m pytest tests/python -q -ra -p no:cacheprovider -n "$jobs" --dist worksteal \
+        -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1 --junitxml "$logs/pytest-$name.xml" \
+        --durations 5 "$@" </dev/null 2>&1 | tee "$logs/pytest-$name.log" || status=$?
+    read -r -a numbers < <(.venv/bin/python - "$logs/pytest-$name.xml" "$status" <<'PYTHON'
 import sys, xml.etree.ElementTree as tree
 try:
     suite = tree.parse(sys.argv[1]).getroot().find("testsuite")
@@ -236,17 +257,31 @@ PYTHON
     )
     count "${numbers[@]}"
     if ((numbers[1] != 0)); then
-        failures+=("pytest (build/logs/pytest.log)")
+        failures+=("pytest (build/logs/pytest-$name.log)")
     fi
+    return "$status"
+}
+
+python() {
+    .venv/bin/python -c 'import torch' 2>/dev/null || say "no PyTorch in .venv: tests that need it are skipped"
+    run_pytest ordinary -m "not deep"
+}
+
+# The tests that the ordinary run leaves out: larger sets of parameters of tests that it has.
+slow() {
+    local status=0
+    check "build release" cmake_build release || return 1
+    LMCS_TEST_DEEP=1 run_ctest release -L deep || status=1
+    run_pytest deep -m deep || status=1
     return "$status"
 }
 
 docs() { check "tools/docs.sh" tools/docs.sh; }
 
-asan() { build_and_test asan-ubsan -LE no-asan; }
+asan() { LMCS_TEST_DEEP=1 build_and_test asan-ubsan -LE no-asan; }
 tsan() { build_and_test tsan; }
 
-# A program of somebody else's, built against what was installed: by pkg-config, and by CMake.
+# A program outside the checkout, built with the installed library: by pkg-config, and by CMake.
 install_and_use() {
     local where
     where=$(mktemp -d)
@@ -323,7 +358,7 @@ C
     echo '#include <lmc.h>' | c++ -std=c++11 -Wall -Wextra "${werror[@]}" -I"$where/usr/include" -fsyntax-only -x c++ -
 }
 
-# The wheel, as somebody without the checkout has it: its name, what is in it, and that it works without torch.
+# The wheel without the checkout: its name and contents, and that it works without torch.
 wheel_and_use() {
     local where wheel names
     where=$(mktemp -d)
@@ -346,7 +381,7 @@ install() {
     check "the codec by itself, and its README's example" bash_function codec_install_and_use
 }
 
-# The codec for arm64, in build/arm.
+# Builds the codec for arm64 in build/arm.
 arm_library() {
     local here=$top/build/arm
     mkdir -p "$here/include"
@@ -358,7 +393,7 @@ arm_library() {
 }
 export -f arm_library
 
-# Under emulation it must make the very frames of tests/data/codec, take all of the corpora, and keep to its buffers.
+# Under emulation the codec must make the frames of tests/data/codec, pass all corpora, and stay within its buffers.
 arm_codec() {
     local here=$top/build/arm cc=aarch64-linux-gnu-gcc kernels what
     arm_library
@@ -378,7 +413,7 @@ arm_codec() {
     done
 }
 
-# Instructions for 64 elements, by the emulator's log: which were in each piece of code, and how often it was run.
+# Counts instructions for 64 elements in the emulator's log: those of each translated block times its executions.
 arm_instructions() {
     local here=$top/build/arm kernel elements table mode
     local -A took
@@ -401,11 +436,11 @@ arm_instructions() {
     done
 }
 
-# What it takes to build for arm64 and to run that; says so where it can't be had.
+# Installs the compiler for arm64 and the emulator; skips the job where they can't be installed.
 have_arm() {
     local wanted=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user) log=$logs/arm-install.log
     if [ "$(uname -m)" != x86_64 ]; then
-        skip "the codec under emulation of arm64: this is $(uname -m)"
+        skip "the codec under emulation of arm64: this machine is $(uname -m)"
         return 1
     fi
     if ! have aarch64-linux-gnu-gcc || ! have qemu-aarch64; then
@@ -428,7 +463,7 @@ instructions() {
     check "instructions of the kernels on arm64" bash_function arm_instructions
 }
 
-# A machine with persistent memory, by emulation: tests/guest/README.md.
+# An emulated machine with persistent memory: tests/guest/README.md.
 guest() {
     local status=0 numbers
     check "build release" cmake_build release || return 1
@@ -459,7 +494,7 @@ bench() {
     return "$status"
 }
 
-# One target for FUZZ_SECONDS: a line every 20 s or so, then how many inputs it has tried.
+# fuzz_one TARGET NAME: fuzzes for FUZZ_SECONDS; prints a line every 20 s, then the number of inputs.
 fuzz_one() {
     local target=$1 what=$2 log=$logs/fuzz-$2.log status=0
     mkdir -p "build/fuzz/corpus/$what" "tests/fuzz/corpus/$what"
@@ -492,9 +527,9 @@ tidy() {
     check "clang-tidy" clang-tidy -p build/release --quiet "${sources[@]}"
 }
 
-# By the tests in C (failures injected, corpora, short drivers among them), and of the command by those in Python.
+# Coverage by the tests in C (injected failures, corpora and short drivers among them), and by the command's in Python.
 coverage() {
-    # What the kernels' headers are compiled to in each of the kernels counts together.
+    # A kernel's header is compiled once for each set of instructions; merge counts them together.
     local status=0 gcovr=(.venv/bin/python -m gcovr --root . --filter codec/ --filter store/ build/coverage
         --merge-mode-functions=merge-use-line-min)
     find build/coverage -name '*.gcda' -delete 2>/dev/null || true
@@ -510,7 +545,7 @@ coverage() {
     return "$status"
 }
 
-# Functions run in a shell of their own where an error ends them, and says which command it was.
+# bash_function NAME: runs it in a shell of its own, which ends at the first error and prints the command.
 bash_function() {
     export top logs jobs
     export -f "${1?}"
@@ -520,20 +555,25 @@ bash_function() {
 # ---- All of it -----------------------------------------------------------------------------------------------------
 
 mkdir -p "$logs"
-(($#)) || set -- "${all[@]}"
-for job in "$@"; do
-    case " ${all[*]} $on_request " in
-        *" $job "*) ;;
+wanted=()
+for word in "${@:-ordinary}"; do
+    case $word in
+        ordinary) wanted+=("${ordinary[@]}") ;;
+        deep) wanted+=("${deep[@]}") ;;
+        long) wanted+=("${long[@]}") ;;
         *)
-            echo "tests/run.sh: no job '$job'; there are ${all[*]} $on_request" >&2
-            exit 2
+            if [[ " ${ordinary[*]} ${deep[*]} ${long[*]} ${others[*]} " != *" $word "* ]]; then
+                sed -n '4,17s/^# \{0,1\}//p' "$0" >&2
+                exit 2
+            fi
+            wanted+=("$word")
             ;;
     esac
 done
-# What tools/setup.sh could only get from the Python registry (CMake on Ubuntu 22.04) is found there.
+# On Ubuntu 22.04 tools/setup.sh installs CMake into .venv.
 PATH=$PATH:$top/.venv/bin
 start=$SECONDS
-for job in "$@"; do
+for job in "${wanted[@]}"; do
     begin=$SECONDS
     say "job $job"
     "$job" || true

@@ -2,7 +2,6 @@
 /* expected.c - see expected.h. */
 #include "expected.h"
 
-
 #include <fcntl.h>
 #include <unistd.h>
 

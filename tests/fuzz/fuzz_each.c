@@ -8,8 +8,8 @@
  */
 #include "base/bytes.h"
 #include "block/classes.h"
-#include "kernels/kernels.h"
 #include "block/keyed.h"
+#include "kernels/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
