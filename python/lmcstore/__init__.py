@@ -37,6 +37,7 @@ except ImportError as error:
     ) from error
 
 from . import archive, codec
+from ._state.lazy import LazyTensor, Part
 from .diff import Diff, TensorDiff
 from .errors import (
     CancelledError,
@@ -52,7 +53,6 @@ from .errors import (
     ReadOnlyError,
     UnsupportedError,
 )
-from .lazy import LazyTensor, Part
 from .live import Live, LiveInfo, LiveTensor, LiveValue, LiveVariable, Transaction
 from .log import Log
 from .progress import ProgressBar

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import _core
-from ._arguments import descriptor
+from ._text.arguments import descriptor
 
 __all__ = ["ls", "verify"]
 

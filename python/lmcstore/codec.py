@@ -38,8 +38,11 @@ import operator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from . import _core, _numpy, _torch
-from ._scalars import loaded
+from . import _core
+from ._arrays import numpy as _numpy
+from ._arrays import torch as _torch
+from ._arrays.dtypes import name_of, size_of
+from ._arrays.packages import loaded
 from .errors import DamagedError, Error, InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -213,7 +216,7 @@ def info(frame: Any) -> FrameInfo:
     """
     coded = _Source(frame, "frame", "u8").buffer
     dtype, version, raw_bytes, frame_bytes, blocks, base_digest, continues = _core.codec_info(coded)
-    return FrameInfo(_name(dtype), raw_bytes, frame_bytes, blocks, base_digest, version, bool(continues))
+    return FrameInfo(name_of(dtype), raw_bytes, frame_bytes, blocks, base_digest, version, bool(continues))
 
 
 def digest(data: Any, dtype: Any = None, threads: int = 1) -> str:
@@ -277,7 +280,7 @@ class _Source:
                 f"{what} is {kind}, which has no name here; convert it, or give dtype='u8' for its bytes as they are"
             )
         self.dtype = _core.DTYPES[name]
-        size = _size(self.dtype)
+        size = size_of(self.dtype)
         if self.size % size:
             raise InvalidError(f"{what} has {self.size} bytes, which is no multiple of {name}'s {size}")
 
@@ -338,7 +341,7 @@ def _torch_source(torch: ModuleType, value: Any, what: str) -> tuple[Buffer, int
 
 def _torch_memory(tensor: Any, described: _torch.Described) -> tuple[Buffer, int, str]:
     size = tensor.numel() * tensor.element_size()
-    return _core.memory(tensor, described.address, size) if size else b"", size, _name(described.dtype)
+    return _core.memory(tensor, described.address, size) if size else b"", size, name_of(described.dtype)
 
 
 def _room(out: Any) -> Any:
@@ -399,17 +402,6 @@ def _thread_count(threads: Any) -> int:
     if count < 1:
         raise InvalidError(f"threads can't be {count}: give 1 or more")
     return min(count, _MAX_THREADS)
-
-
-def _name(dtype: int) -> str:
-    known = _core.dtype_info(dtype)
-    return known[0] if known is not None else f"dtype {dtype}"
-
-
-def _size(dtype: int) -> int:
-    known = _core.dtype_info(dtype)
-    assert known is not None
-    return known[1]
 
 
 def _about_base(coded: Buffer, base: Buffer, threads: int) -> str:

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
-from . import _core, _html
-from ._text import for_html, printable
+from ._arrays.dtypes import name_of
+from ._text import html
+from ._text.text import for_html, printable
 
 KINDS = ("same", "changed", "reshaped", "added", "removed")
 SAME = 1  # LMCS_DIFF_SAME
@@ -128,7 +129,7 @@ class Diff(Sequence[TensorDiff]):
     def __repr__(self) -> str:
         lines = [self.summary()]
         if self._items:
-            lines += _html.columns([_HEAD, *(item.cells() for item in self._items[:_ROWS_SHOWN])], 5)
+            lines += html.columns([_HEAD, *(item.cells() for item in self._items[:_ROWS_SHOWN])], 5)
         if len(self._items) > _ROWS_SHOWN:
             lines.append(f"... and {len(self._items) - _ROWS_SHOWN} more")
         return "\n".join(lines)
@@ -157,8 +158,7 @@ def make(before: str, after: str, rows: list[tuple[Any, ...]], report: dict[str,
 def _named(form: tuple[int, tuple[int, ...], int] | None) -> tuple[str, tuple[int, ...]] | None:
     if form is None:
         return None
-    known = _core.dtype_info(form[0])
-    return (known[0] if known is not None else f"dtype {form[0]}", form[1])
+    return name_of(form[0]), form[1]
 
 
 def _form(form: tuple[str, tuple[int, ...]]) -> str:

@@ -9,7 +9,7 @@ passes through.
 
 from typing import Any
 
-from ._text import lines
+from ._text.text import lines
 
 
 class Error(Exception):

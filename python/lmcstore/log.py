@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
-from . import _html
-from ._text import printable
+from ._text import html
+from ._text.text import printable
 
 if TYPE_CHECKING:
     from .snapshot import Snapshot
@@ -47,9 +47,9 @@ class Log(Sequence["Snapshot"]):
             yield (
                 str(snapshot.number),
                 "" if snapshot.step is None else str(snapshot.step),
-                _html.when(snapshot.time),
+                html.when(snapshot.time),
                 "" if usual or i == len(below) else str(snapshot.parent),
-                _html.size(snapshot.raw_bytes),
+                html.size(snapshot.raw_bytes),
                 ", ".join(snapshot.tags),
                 ", ".join(f"{name} {value:.6g}" for name, value in snapshot.metrics.items()),
             )
@@ -57,10 +57,10 @@ class Log(Sequence["Snapshot"]):
     def __repr__(self) -> str:
         lines = [f"shelf {printable(self._shelf)}"]
         if self._items:
-            lines += _html.columns([_HEAD, *self._rows()], _NUMBERS)
+            lines += html.columns([_HEAD, *self._rows()], _NUMBERS)
         if self._left_out:
             lines.append(f"... and {self._left_out:,} older")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return _html.table(f"shelf {self._shelf}", _HEAD, self._rows(), self._left_out)
+        return html.table(f"shelf {self._shelf}", _HEAD, self._rows(), self._left_out)

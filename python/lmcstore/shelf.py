@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._arguments import address, int64, meta_json, metric_lists, tag_names
-from ._encode import Encoded
-from ._gradients import scale_of
-from ._relations import Finder
+from ._optimizer.gradients import scale_of
+from ._optimizer.relations import Finder
+from ._state.encode import Encoded
+from ._text import html
+from ._text.arguments import address, int64, meta_json, metric_lists, tag_names
 from .errors import InvalidError, NotFoundError, UnsupportedError
 from .live import Live, LiveVariable, Transaction
 from .log import Log
@@ -538,6 +539,10 @@ class Shelf:
                 return number
         return self[which].number
 
+    def _taken(self, number: int, step: int | None) -> Snapshot:
+        """Return a durable snapshot that was just taken."""
+        return Snapshot(self, number, None, step)
+
     def _find(self, which: str) -> Snapshot:
         handle = self._store._pool.find(self._name, which)
         return Snapshot(self, handle.info()["number"], None, None, handle)
@@ -560,11 +565,9 @@ class Shelf:
 
 
     def _repr_html_(self) -> str:
-        from . import _html
-
         if self._store.closed:
-            return _html.table(repr(self), (), ())
-        return self.log(_html.MOST_ROWS)._repr_html_()
+            return html.table(repr(self), (), ())
+        return self.log(html.MOST_ROWS)._repr_html_()
 
 
 def _time_text(time: datetime.datetime | datetime.date) -> str:

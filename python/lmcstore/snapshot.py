@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from . import _core, diff
-from ._arguments import parse_size
-from ._decode import Decoded
-from ._load import Plan
-from ._text import printable
+from ._state.decode import Decoded
+from ._state.lazy import lazy
+from ._state.load import Plan
+from ._text import html
+from ._text.arguments import parse_size
+from ._text.text import printable
 from .errors import DamagedError, InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -211,7 +213,7 @@ class Snapshot:
             The dotted path fits several parts.
         """
         decoded = self._decode()
-        return decoded.lazy(decoded.find(path))
+        return lazy(decoded, decoded.find(path))
 
     def select(self, pattern: str) -> dict[str, Any]:
         """Give the tensors whose names fit a pattern, by name; nothing else is read.
@@ -444,17 +446,15 @@ class Snapshot:
         return hash((self._shelf, self._number))
 
     def _repr_html_(self) -> str:
-        from . import _html
-
         if self._capture is not None:
-            return _html.table(repr(self), (), ())
+            return html.table(repr(self), (), ())
         entries = [entry for entry in self.entries() if not entry["is_attachment"]]
         rows = [
-            (entry["name"], entry["dtype"], entry["shape"], _html.size(entry["raw_bytes"]), entry["stored_as"])
-            for entry in entries[: _html.MOST_ROWS]
+            (entry["name"], entry["dtype"], entry["shape"], html.size(entry["raw_bytes"]), entry["stored_as"])
+            for entry in entries[: html.MOST_ROWS]
         ]
-        title = f"{self._address}, {_html.when(self.time)} UTC, {_html.size(self.raw_bytes)}"
-        return _html.table(title, ("tensor", "dtype", "shape", "size", "stored"), rows, len(entries) - len(rows))
+        title = f"{self._address}, {html.when(self.time)} UTC, {html.size(self.raw_bytes)}"
+        return html.table(title, ("tensor", "dtype", "shape", "size", "stored"), rows, len(entries) - len(rows))
 
     def __repr__(self) -> str:
         step = self._captured_step

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import _core
-from ._arguments import descriptor, milliseconds, parse_size, within
-from ._relations import Finder
+from ._optimizer.relations import Finder
+from ._text import html
+from ._text.arguments import descriptor, milliseconds, parse_size, within
 from .errors import Error, InvalidError, ReadOnlyError, UnsupportedError
 from .shelf import Shelf
 from .snapshot import Progress
@@ -400,16 +401,14 @@ class Store:
         return f"<lmcstore.Store {self._path!r}, {state}>"
 
     def _repr_html_(self) -> str:
-        from . import _html
-
         if self.closed:
-            return _html.table(repr(self), (), ())
+            return html.table(repr(self), (), ())
         info, shelves = self.info(), self._pool.shelves()
-        limit = _html.size(info["limit_bytes"]) if info["limit_bytes"] else "the disk"
-        title = f"{self._path}: {_html.size(info['used_bytes'])} of {limit} used, {info['medium']}"
+        limit = html.size(info["limit_bytes"]) if info["limit_bytes"] else "the disk"
+        title = f"{self._path}: {html.size(info['used_bytes'])} of {limit} used, {info['medium']}"
         rows = [(shelf["name"], shelf["snapshot_count"], shelf["latest"] or "") for shelf in shelves]
-        most = _html.MOST_ROWS
-        return _html.table(title, ("shelf", "snapshots", "latest"), rows[:most], len(rows) - most)
+        most = html.MOST_ROWS
+        return html.table(title, ("shelf", "snapshots", "latest"), rows[:most], len(rows) - most)
 
     def _check_writable(self) -> None:
         if self._mode == "r":

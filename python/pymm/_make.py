@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from lmcstore import _core
-from lmcstore._scalars import loaded
+from lmcstore._arrays.packages import loaded
 
 from ._memory import (
     HIDDEN,

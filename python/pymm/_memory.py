@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import lmcstore
-from lmcstore import _core, live
-from lmcstore._text import lines
+from lmcstore import _core
+from lmcstore._text.text import lines
+from lmcstore.live.kinds import note_bytes
 
 HIDDEN = "-"
 """What names of parts of variables begin with."""
@@ -152,7 +153,7 @@ class Pool:
 
     def create(self, shape: tuple[int, ...], dtype: int, note: str, reserve: int = 0) -> _core.Live:
         """Make a tensor without a name, which can grow to `reserve` bytes where it is."""
-        encoded = live._note_bytes(note, "the variable")
+        encoded = note_bytes(note, "the variable")
         return self.growing(  # type: ignore[no-any-return]
             self.core.live_create,
             self.shelf,
@@ -176,7 +177,7 @@ class Pool:
             _core.LIVE_VALUE,
             _core.LIVE_UNNAMED,
             0,
-            live._note_bytes(note, "the variable"),
+            note_bytes(note, "the variable"),
         )
         core.set(data)
         return core  # type: ignore[no-any-return]

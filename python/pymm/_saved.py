@@ -23,7 +23,8 @@ from typing import Any
 import lmcstore
 import numpy as np
 from lmcstore import _core
-from lmcstore._scalars import MAX_DEPTH, TOO_ALIKE, Reader, Unpackable, are_too_alike, loaded, pack
+from lmcstore._arrays.packages import loaded
+from lmcstore._state.scalars import MAX_DEPTH, TOO_ALIKE, Reader, Unpackable, are_too_alike, pack
 
 from ._memory import HIDDEN, Names, Pool, ShelfError, ShelvedCommon, make_note, read_note
 from .linkedlist import shelved_linked_list

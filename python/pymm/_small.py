@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import lmcstore
 from lmcstore import _core
-from lmcstore._scalars import Reader, pack
+from lmcstore._state.scalars import Reader, pack
 
 from ._memory import PYTHON, RAW, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note
 

@@ -11,7 +11,9 @@ from typing import Any, Self
 
 import lmcstore
 import numpy as np
-from lmcstore import _core, _numpy, live
+from lmcstore import _core
+from lmcstore._arrays import numpy as _numpy
+from lmcstore.live.kinds import numpy_kind
 
 from ._memory import (
     MemoryReference,
@@ -239,7 +241,7 @@ class ndarray(Shadow):
         """Make the array, unnamed yet."""
         if self.source is not None:
             _numpy.refuse_masked(self.source, name)
-        kind = live._numpy_kind(self.dtype, name)
+        kind = numpy_kind(self.dtype, name)
         extra: dict[str, Any] = {}
         shape = self.shape
         if self.strides is not None:
@@ -292,7 +294,7 @@ def open_array(names: Names | None, name: str, core: _core.Live) -> shelved_ndar
         The variable's note tells no layout, or one that is not all in the variable.
     """
     extra = read_note(core.info()["note"])[1]
-    plain = live.LiveTensor(core).array
+    plain = lmcstore.LiveTensor(core).array
     order: Any = "C"
     strides, shape = None, plain.shape
     if extra.get("order") == "F":

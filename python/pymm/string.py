@@ -7,7 +7,7 @@ import codecs
 import operator
 from typing import Any
 
-from lmcstore._scalars import Reader, pack
+from lmcstore._state.scalars import Reader, pack
 
 from ._memory import MAX_SMALL, ShelfError
 from ._small import Small, SmallShadow, in_place

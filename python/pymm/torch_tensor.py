@@ -10,7 +10,7 @@ from typing import Any, Self
 import lmcstore
 import numpy as np
 from lmcstore import _core
-from lmcstore._torch import Torch
+from lmcstore._arrays.torch import Torch
 
 from ._memory import MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note, shelf_errors
 

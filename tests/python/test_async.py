@@ -211,7 +211,7 @@ def test_a_close_by_garbage(pool_path: str, run_python: Callable[..., Any]) -> N
 
 CLOSED_ABOVE_A_CAPTURE = """
 import sys, threading, time, lmcstore
-from lmcstore._encode import Encoded
+from lmcstore._state.encode import Encoded
 store = lmcstore.open(sys.argv[1], background=False)
 shelf, said = store["run"], []
 shelf.snapshot({"a": 1})

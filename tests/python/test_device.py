@@ -13,7 +13,8 @@ from typing import Any
 import lmcstore
 import pytest
 import torch
-from lmcstore import _device, _torch
+from lmcstore._arrays import device as _device
+from lmcstore._arrays import torch as _torch
 from same import same
 
 IN_MEMORY = True

@@ -7,7 +7,7 @@ import doctest
 from typing import Any
 
 import lmcstore
-import lmcstore.live
+import lmcstore.live.live
 import lmcstore.shelf
 import numpy
 import pymm
@@ -18,7 +18,7 @@ import torch
 IN_MEMORY = True
 
 
-@pytest.mark.parametrize("where", ["lmcstore.live", "lmcstore.shelf", "pymm.shelf"])
+@pytest.mark.parametrize("where", ["lmcstore.live.live", "lmcstore.shelf", "pymm.shelf"])
 def test_examples(where: str, shelf: lmcstore.Shelf, tmp_path: Any) -> None:
     import sys
 

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from lmcstore._relations import ADAM, AMSGRAD, L2, NESTEROV, SGD, Finder, Relation
+from lmcstore._optimizer.relations import ADAM, AMSGRAD, L2, NESTEROV, SGD, Finder, Relation
 from torch import nn
 
 

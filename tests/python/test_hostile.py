@@ -13,10 +13,11 @@ from typing import Any
 import lmcstore
 import pytest
 import torch
-from lmcstore import _core, _numpy
-from lmcstore._scalars import MAX_DEPTH, Reader, pack
-from lmcstore._torch import torch_of
-from lmcstore.state import SKELETON, VALUES
+from lmcstore import _core
+from lmcstore._arrays import numpy as _numpy
+from lmcstore._arrays.torch import torch_of
+from lmcstore._state.scalars import MAX_DEPTH, Reader, pack
+from lmcstore._state.skeleton import SKELETON, VALUES
 
 
 def craft(shelf: lmcstore.Shelf, skeleton: Any, values: bytes = b"", tensors: tuple[str, ...] = ("t",)) -> Any:
@@ -257,7 +258,7 @@ def test_a_dtype_imports_nothing(run_python: Any) -> None:
 import sys
 import torch
 from lmcstore import DamagedError
-from lmcstore._scalars import Reader
+from lmcstore._state.scalars import Reader
 for name in ("onnx", "_inductor", "float32_", "nn", "__name__"):
     before = set(sys.modules)
     try:

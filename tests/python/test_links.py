@@ -7,7 +7,7 @@ import math
 import lmcstore
 import pytest
 import torch
-from lmcstore._gradients import scale_of
+from lmcstore._optimizer.gradients import scale_of
 from same import same
 from test_cli import text
 from torch import nn

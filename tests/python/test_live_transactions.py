@@ -260,9 +260,9 @@ def test_a_snapshot_of_variables_without_torch(pool_path: str, run_python: Any) 
 
 
 def test_what_a_snapshot_says_of_its_variables_is_checked() -> None:
-    from lmcstore._decode import _Parser
-    from lmcstore._numpy import described_dtype
-    from lmcstore.live import read_table, stored_value
+    from lmcstore._arrays.numpy import described_dtype
+    from lmcstore._state.decode import _Parser
+    from lmcstore._state.live_table import read_table, stored_value
 
     head = b"LMCL" + (1).to_bytes(4, "little")
     entry = bytes(8) + b"\x01\x07\x00\x00" + (0).to_bytes(2, "little") + (1).to_bytes(2, "little") + b"n"
@@ -287,7 +287,7 @@ def test_what_a_snapshot_says_of_its_variables_is_checked() -> None:
 
 def test_a_snapshot_may_have_more_beside_the_variables(shelf: lmcstore.Shelf) -> None:
     """C programs put tensors into the same capture."""
-    from lmcstore._encode import _Columns
+    from lmcstore._state.encode import _Columns
 
     shelf.live["w"], shelf.live["n"] = np.arange(5.0), 3
     gradient = np.arange(4, dtype=np.float32)

@@ -11,7 +11,7 @@ import lmcstore
 import pymm
 import pytest
 from lmcstore import _core
-from lmcstore._scalars import pack
+from lmcstore._state.scalars import pack
 from pymm_support import again, folder, new
 
 __all__ = ["folder"]

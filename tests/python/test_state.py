@@ -14,7 +14,7 @@ import pytest
 import states
 import torch
 from lmcstore import _core
-from lmcstore.state import SKELETON
+from lmcstore._state.skeleton import SKELETON
 from same import same, tensor_bytes
 
 STATES: dict[str, Callable[[], Any]] = {

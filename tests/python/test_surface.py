@@ -15,7 +15,7 @@ import lmcstore
 import numpy as np
 import pytest
 import torch
-from lmcstore._arguments import parse_size
+from lmcstore._text.arguments import parse_size
 from same import same
 
 ONE = {"a": torch.ones(3)}

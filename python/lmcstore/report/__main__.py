@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lmcstore
 
-from .._text import lines, printable
+from .._text.text import lines, printable
 from .collect import collect
 from .page import render
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .._text import for_html
+from .._text.text import for_html
 
 WIDTH = 600
 WIDE = 1140

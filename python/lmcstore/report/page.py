@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .._text import for_html
+from .._text.text import for_html
 from .charts import Chart, bytes_text, heat_map, number_text, ticks
 from .collect import Gathered, Point
 

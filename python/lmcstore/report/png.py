@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._text import printable
+from .._text.text import printable
 from ..errors import UnsupportedError
 from .charts import bytes_text
 from .collect import Gathered

@@ -19,10 +19,10 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from . import _numpy
-from ._scalars import loaded
-from ._torch import Torch
-from .errors import InvalidError, NotFoundError, UnsupportedError
+from .._arrays import numpy as _numpy
+from .._arrays.packages import loaded
+from .._arrays.torch import Torch
+from ..errors import InvalidError, NotFoundError, UnsupportedError
 
 Action = Callable[[], None]
 

@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import _core
-from .errors import UnsupportedError
+from .. import _core
+from ..errors import UnsupportedError
 
 _TENSORS = 16
 """The largest that are sampled: a clip by the norm of all is the same for all."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ._scalars import loaded
-from .errors import UnsupportedError
-from .state import DICT_TAGS
-
-if TYPE_CHECKING:
-    from ._decode import Decoded, Node, TensorRef
+from .._arrays.packages import loaded
+from .._text import html
+from ..errors import UnsupportedError
+from .decode import Decoded
+from .nodes import Branch, Node, TensorRef, holds_tensors
+from .skeleton import DICT_TAGS, DICT_TYPES
 
 _WHOLE = slice(None)
 
@@ -194,8 +194,7 @@ class Part(dict[Any, Any]):
     it, and not into the snapshot that it came from.
     """
 
-    _decoded: Decoded
-    _node: Node
+    _type: type = dict  # of the dict that was saved
     _metadata: Any  # as torch's modules have it beside their state; where it was saved
 
     def copy(self) -> Any:
@@ -215,15 +214,13 @@ class Part(dict[Any, Any]):
         raise UnsupportedError("a part of a snapshot can't be pickled before it is read: its copy()")
 
     def _repr_html_(self) -> str:
-        from . import _html
-
         tensors = [(key, value) for key, value in self.items() if isinstance(value, LazyTensor)]
         rows = [
-            (key, value._decoded.described(value._ref).dtype_name, tuple(value.shape), _html.size(value.nbytes))
-            for key, value in tensors[: _html.MOST_ROWS]
+            (key, value._decoded.described(value._ref).dtype_name, tuple(value.shape), html.size(value.nbytes))
+            for key, value in tensors[: html.MOST_ROWS]
         ]
         title = f"{len(self):,} entries, {len(tensors):,} of them tensors"
-        return _html.table(title, ("tensor", "dtype", "shape", "size"), rows, len(tensors) - len(rows))
+        return html.table(title, ("tensor", "dtype", "shape", "size"), rows, len(tensors) - len(rows))
 
 
 class _Reading:
@@ -242,7 +239,7 @@ class _Reading:
         if kind is LazyTensor:
             return self._read[id(value)]
         if kind is Part:
-            made = value._decoded.empty_dict(value._node)
+            made = value._type()
             for key, child in value.items():
                 made[key] = self.copy(child)
             if hasattr(made, "__dict__") and "_metadata" in vars(value):
@@ -270,17 +267,23 @@ def _collect(value: Any, found: dict[int, list[LazyTensor]]) -> None:
             _collect(child, found)
 
 
-def make_tensor(decoded: Decoded, ref: TensorRef) -> LazyTensor:
-    """Make what stands for a tensor."""
+def lazy(decoded: Decoded, node: Node) -> Any:
+    """Make the objects of a part with a `LazyTensor` for each tensor in it; read a tensor or a value itself."""
+    if type(node) is not Branch or not holds_tensors(node):
+        return decoded.read(node)
+    children = [_make_tensor(decoded, n) if type(n) is TensorRef else lazy(decoded, n) for n in node.children]
+    if node.keys is None:
+        return children if node.tag == "l" else tuple(children)
+    part = Part(zip(node.keys, children, strict=True))
+    part._type = DICT_TYPES[node.tag]
+    if node.metadata is not None:
+        part._metadata = decoded.read(node.metadata)
+    return part
+
+
+def _make_tensor(decoded: Decoded, ref: TensorRef) -> LazyTensor:
     made: LazyTensor = object.__new__(LazyTensor)
     made._decoded, made._ref = decoded, ref
-    return made
-
-
-def make_part(decoded: Decoded, node: Node) -> Part:
-    """Make an empty part, to be filled with a node's children."""
-    made = Part()
-    made._decoded, made._node = decoded, node
     return made
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._text import for_html, printable
+from .text import for_html, printable
 
 MOST_ROWS = 20
 """How many rows a table shows; the rest is counted."""

@@ -13,11 +13,16 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from . import _core, _numpy, lazy
-from ._scalars import MAX_DEPTH, TOO_ALIKE, Attached, Reader, Unpackable, are_too_alike, loaded
-from ._torch import Torch, torch_of
-from .errors import DamagedError, InvalidError, NotFoundError, UnsupportedError
-from .state import (
+from .. import _core
+from .._arrays import numpy as _numpy
+from .._arrays.dtypes import name_of
+from .._arrays.packages import loaded
+from .._arrays.torch import Torch, torch_of
+from ..errors import InvalidError, NotFoundError, UnsupportedError
+from .live_table import read_table, stored_value
+from .nodes import Branch, Leaf, Node, TensorRef, damaged, refs_of
+from .scalars import MAX_DEPTH, TOO_ALIKE, Attached, Reader, Unpackable, are_too_alike
+from .skeleton import (
     DICT_TYPES,
     LEAVES_AT_ONCE,
     LIVE,
@@ -34,54 +39,6 @@ from .state import (
 _MOST_SHOWN = 200  # characters of a key in a message
 
 
-class Leaf:
-    """A value that is no tensor; an `Attached` for one not read yet."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-class TensorRef:
-    """A tensor of the snapshot, and what it becomes."""
-
-    __slots__ = ("group", "is_torch", "member", "name", "special")
-
-    def __init__(self, name: str, is_torch: bool) -> None:
-        self.name = name
-        self.is_torch = is_torch
-        self.special: str | None = None  # a NumPy dtype
-        self.group: int | None = None  # tied tensors
-        self.member = 0
-
-
-class Branch:
-    """A container: its tag in the skeleton, the keys of a dict, its children, and an OrderedDict's _metadata."""
-
-    __slots__ = ("children", "keys", "metadata", "refs", "tag", "texts")
-
-    def __init__(self, tag: str, keys: list[Any] | None) -> None:
-        self.tag = tag
-        self.keys = keys
-        self.children: list[Node] = []
-        self.metadata: Node | None = None
-        self.texts: dict[str, list[int]] | None = None  # children by their key's text, made when asked for
-        self.refs: list[TensorRef] | None = None  # all tensors below it, likewise: the nodes are kept between snapshots
-
-    def by_text(self, text: str) -> list[int]:
-        """Give the children whose key reads like this."""
-        if self.texts is None:
-            self.texts = {}
-            keys = range(len(self.children)) if self.keys is None else self.keys
-            for index, key in enumerate(keys):
-                self.texts.setdefault(key_text(key), []).append(index)
-        return self.texts.get(text, [])
-
-
-Node = Leaf | TensorRef | Branch
-
-
 class Described(NamedTuple):
     """What is known of a stored tensor without reading it."""
 
@@ -92,8 +49,7 @@ class Described(NamedTuple):
     @property
     def dtype_name(self) -> str:
         """The store's name of the dtype."""
-        known = _core.dtype_info(self.dtype)
-        return known[0] if known is not None else f"dtype {self.dtype}"
+        return name_of(self.dtype)
 
 
 class _Parser:
@@ -120,16 +76,16 @@ class _Parser:
                 return branch
             if type(tag) is str and tag in DICT_TYPES:
                 return self._dict(raw, path, depth)
-        raise _damaged(f"a node at {where(path)!r}")
+        raise damaged(f"a node at {where(path)!r}")
 
     def _dict(self, raw: list[Any], path: str, depth: int) -> Branch:
         tag = raw[0]
         first = 3 if tag == "O" else 2
         if len(raw) < first or type(raw[1]) is not list or len(raw[1]) != len(raw) - first:
-            raise _damaged(f"a dict at {where(path)!r}")
+            raise damaged(f"a dict at {where(path)!r}")
         keys = [self._key(key) for key in raw[1]]
         if are_too_alike(keys):
-            raise _damaged(TOO_ALIKE)
+            raise damaged(TOO_ALIKE)
         branch = Branch(tag, keys)
         if tag == "O":
             branch.metadata = self.node(raw[2], join(path, "_metadata"), depth + 1)
@@ -144,42 +100,38 @@ class _Parser:
             try:
                 reader = Reader(bytes.fromhex(raw[0]))
             except ValueError:
-                raise _damaged("a key") from None
+                raise damaged("a key") from None
             key = reader.value(1)
             try:
                 hash(key)
             except TypeError:
-                raise _damaged("a key") from None
+                raise damaged("a key") from None
             if reader.at_end:
                 return key
-        raise _damaged("a key")
+        raise damaged("a key")
 
     def _tensor(self, explicit: str | None, is_torch: bool, path: str) -> TensorRef:
         name = natural_name(path) if explicit is None else explicit
         if name in self._names:
-            raise _damaged(f"tensor {name!r} stands in it twice")
+            raise damaged(f"tensor {name!r} stands in it twice")
         self._names.add(name)
         return TensorRef(name, is_torch)
 
     def _special_tensor(self, raw: list[Any], path: str) -> TensorRef:
         explicit = raw[1] if len(raw) > 1 else 0
         if explicit is not None and type(explicit) is not str:
-            raise _damaged(f"a tensor at {where(path)!r}")
+            raise damaged(f"a tensor at {where(path)!r}")
         ref = self._tensor(explicit, raw[0] == "T", path)
         extra = raw[2:]
         if raw[0] == "T" and len(extra) == 2 and type(extra[0]) is int and type(extra[1]) is int:
             ref.group, ref.member = extra
         elif raw[0] == "A" and len(extra) == 1 and (extra[0] is None or type(extra[0]) is str):
             if extra[0] is not None and _numpy.is_described(extra[0]):  # which only live variables have
-                raise _damaged(f"a tensor at {where(path)!r}")
+                raise damaged(f"a tensor at {where(path)!r}")
             ref.special = extra[0]
         elif extra:
-            raise _damaged(f"a tensor at {where(path)!r}")
+            raise damaged(f"a tensor at {where(path)!r}")
         return ref
-
-
-def _damaged(what: str) -> DamagedError:
-    return DamagedError(f"the snapshot's state is damaged ({what}); its tensors can still be exported")
 
 
 def _attachments(handle: _core.Snapshot, names: list[str]) -> list[_core.Buffer]:
@@ -206,13 +158,13 @@ def _parsed(text: bytes) -> dict[str, Any]:
     try:
         skeleton = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _damaged(str(error)) from None
+        raise damaged(str(error)) from None
     version = skeleton.get("lmcstore") if type(skeleton) is dict else None
     if type(version) is int and version > VERSION:
         raise UnsupportedError(f"the snapshot's state has version {version}; this lmcstore reads {VERSION}: update it")
     leaves = skeleton.get("leaves") if type(version) is int and version == VERSION else None
     if type(leaves) is not int or not 0 <= leaves <= len(text):
-        raise _damaged("its head")
+        raise damaged("its head")
     return dict(skeleton)
 
 
@@ -224,13 +176,13 @@ def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
     try:
         buffers = _attachments(handle, [f"{VALUES}{number}" for number in range(chunks)])
     except NotFoundError as error:
-        raise _damaged(str(error)) from None
+        raise damaged(str(error)) from None
     for number, buffer in enumerate(buffers):
         reader = Reader(memoryview(buffer))
         for _ in range(min(LEAVES_AT_ONCE, count - number * LEAVES_AT_ONCE)):
             yield reader.value()
         if not reader.at_end:
-            raise _damaged("its values are too long")
+            raise damaged("its values are too long")
 
 
 def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
@@ -240,11 +192,11 @@ def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
     try:
         buffers = _attachments(handle, [f"{VALUE}{value.number}"])
     except NotFoundError as error:
-        raise _damaged(str(error)) from None
+        raise damaged(str(error)) from None
     reader = Reader(memoryview(buffers[0]))
     value = reader.value(1)
     if not reader.at_end:
-        raise _damaged("a large value is too long")
+        raise damaged("a large value is too long")
     return value
 
 
@@ -285,9 +237,9 @@ class Decoded:
             leaves = _leaf_values(handle, parsed["leaves"])
             self.root = _Parser(leaves).node(parsed.get("root"), "", 0)
         except (StopIteration, RecursionError):
-            raise _damaged("its values are too few, or it is nested too deeply") from None
+            raise damaged("its values are too few, or it is nested too deeply") from None
         if next(leaves, leaves) is not leaves:
-            raise _damaged("its values are too many")
+            raise damaged("its values are too many")
 
     def find(self, path: Any) -> Node:
         """Find a part: by a dotted path (str), by one key, or by a tuple of keys.
@@ -359,7 +311,7 @@ class Decoded:
 
     def fitting(self, pattern: str) -> list[TensorRef]:
         """Give the tensors whose names fit a pattern, in the order of their names in the snapshot."""
-        refs = _refs_of(self.root)
+        refs = refs_of(self.root)
         by_name = {ref.name: ref for ref in refs}
         names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
         return [by_name[name] for name in names if name in by_name]
@@ -379,11 +331,6 @@ class Decoded:
         read = _Builder(self._handle, self.is_flat).build(branch, False, _core.VIEW_PRIVATE)
         made = dict(zip(once, read, strict=True))
         return [made[ref.name] for ref in refs]
-
-    def empty_dict(self, node: Node) -> Any:
-        """Make a dict of the type that a node's is, with nothing in it."""
-        assert type(node) is Branch
-        return DICT_TYPES[node.tag]()
 
     def batches(self, refs: list[TensorRef], budget: int) -> Iterator[list[TensorRef]]:
         """Cut a list of tensors so that each piece fits in `budget` bytes, or is one tensor."""
@@ -412,22 +359,6 @@ class Decoded:
         data = self._handle.read_range(_core.TENSOR, node.name, first * row_bytes, count * row_bytes)
         return _Builder(self._handle, self.is_flat).over(node, dtype, (count, *shape[1:]), data)
 
-    # Without reading, and as what is asked for: for `lmcstore.lazy`
-
-    def lazy(self, node: Node) -> Any:
-        """Make the objects of a part, with lazy tensors in it; of a tensor or value itself, what `read` makes."""
-        if type(node) is not Branch or not _holds_tensors(node):
-            return self.read(node)
-        if node.keys is None:
-            items = [lazy.make_tensor(self, n) if type(n) is TensorRef else self.lazy(n) for n in node.children]
-            return items if node.tag == "l" else tuple(items)
-        part = lazy.make_part(self, node)
-        for key, child in zip(node.keys, node.children, strict=True):
-            part[key] = lazy.make_tensor(self, child) if type(child) is TensorRef else self.lazy(child)
-        if node.metadata is not None:
-            part._metadata = self.read(node.metadata)
-        return part
-
     def described(self, ref: TensorRef) -> Described:
         """Say what is known of a stored tensor."""
         if self._entries is None:
@@ -435,7 +366,7 @@ class Decoded:
             self._entries = {entry[0]: Described(entry[2], entry[3], entry[4]) for entry in entries}
         found = self._entries.get(ref.name)
         if found is None:
-            raise _damaged(f"there is no tensor {ref.name!r}")
+            raise damaged(f"there is no tensor {ref.name!r}")
         return found
 
     def visible_shape(self, ref: TensorRef) -> tuple[int, ...]:
@@ -485,14 +416,12 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
         table = bytes(_attachments(handle, [LIVE])[0])
     except NotFoundError:
         return None
-    from .live import read_table, stored_value
-
     entries = read_table(table)
     values = [entry.name for entry in entries if not entry.is_tensor]
     try:
         data = dict(zip(values, _attachments(handle, values), strict=True)) if values else {}
     except NotFoundError as error:
-        raise _damaged(str(error)) from None
+        raise damaged(str(error)) from None
     branch = Branch("d", [])
     assert branch.keys is not None
     names = set(handle.names())
@@ -509,7 +438,7 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
         branch.keys.append(name)
         branch.children.append(TensorRef(name, True))
     if len(set(branch.keys)) != len(branch.keys):
-        raise _damaged("its table of live variables")
+        raise damaged("its table of live variables")
     return branch
 
 
@@ -563,7 +492,7 @@ class _Builder:
         self._members: dict[tuple[int, int], Any] = {}
 
     def build(self, node: Node, is_root: bool, flags: int) -> Any:
-        refs = _refs_of(node)
+        refs = refs_of(node)
         if self._is_flat and not _torch_is_there():
             for ref in refs:
                 ref.is_torch = False
@@ -585,7 +514,7 @@ class _Builder:
             view = self._handle.view(names, _core.TENSOR, flags)
         except NotFoundError as error:
             self._handle.names()  # says so if it is the snapshot that is gone
-            raise _damaged(str(error)) from None
+            raise damaged(str(error)) from None
         names, kinds, dtypes, shapes, buffers = view.unpack()
         tensors = zip(names, kinds, zip(dtypes, shapes, buffers, strict=True), strict=True)
         self._entries = {name: entry for name, kind, entry in tensors if kind == _core.TENSOR}
@@ -609,7 +538,7 @@ class _Builder:
         for key, child in zip(keys, node.children, strict=True):
             made[key] = self._tensor(child) if type(child) is TensorRef else self._object(child)
         if len(made) != len(keys):
-            raise _damaged("a dict has a key twice")
+            raise damaged("a dict has a key twice")
         if node.metadata is not None:
             made._metadata = self._object(node.metadata)
         return made
@@ -617,7 +546,7 @@ class _Builder:
     def _tensor(self, ref: TensorRef) -> Any:
         entry = self._entries.get(ref.name)
         if entry is None:
-            raise _damaged(f"there is no tensor {ref.name!r}")
+            raise damaged(f"there is no tensor {ref.name!r}")
         dtype, shape, buffer = entry
         if not ref.is_torch:
             return _numpy.array(buffer, dtype, shape, ref.special, ref.name)
@@ -638,34 +567,10 @@ class _Builder:
             self._members[group, ref.member] = first
             return first
         if tuple(first.shape) != shape or first.dtype != torch.dtype_of.get(dtype):
-            raise _damaged(f"tensor {ref.name!r} is tied to one of another kind")
+            raise damaged(f"tensor {ref.name!r} is tied to one of another kind")
         if (group, ref.member) not in self._members:
             self._members[group, ref.member] = torch.again(first)
         return self._members[group, ref.member]
-
-
-def _refs_of(node: Node) -> list[TensorRef]:
-    if type(node) is Branch and node.refs is not None:
-        return node.refs
-    refs: list[TensorRef] = []
-    _collect(node, refs)
-    if type(node) is Branch:
-        node.refs = refs
-    return refs
-
-
-def _collect(node: Node, refs: list[TensorRef]) -> None:
-    if type(node) is TensorRef:
-        refs.append(node)
-    elif type(node) is Branch:
-        for child in node.children:
-            _collect(child, refs)
-        if node.metadata is not None:
-            _collect(node.metadata, refs)
-
-
-def _holds_tensors(node: Node) -> bool:
-    return type(node) is TensorRef or (type(node) is Branch and any(map(_holds_tensors, node.children)))
 
 
 def _torch_is_there() -> bool:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .errors import InvalidError, NotFoundError, UnsupportedError
+from ..errors import InvalidError, NotFoundError, UnsupportedError
 
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{unit}{tail}": 1024**power for power, unit in enumerate("kmgtp", 1) for tail in ("", "ib")}

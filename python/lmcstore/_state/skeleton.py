@@ -35,8 +35,8 @@ import re
 from collections import Counter, OrderedDict
 from typing import Any
 
-from . import _core
-from ._scalars import pack
+from .. import _core
+from .scalars import pack
 
 SKELETON = "lmcstore.skeleton"
 VALUES = "lmcstore.values."

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .state import key_text
+from .._state.skeleton import key_text
 
 ADAM, SGD = 1, 2
 """Optimizers, as lmc.h numbers them (enum lmc_optimizer)."""

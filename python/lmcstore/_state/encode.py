@@ -12,14 +12,16 @@ from array import array
 from collections import OrderedDict
 from typing import Any
 
-from . import _core, _numpy
-from ._device import Stage
-from ._relations import Finder, Relation
-from ._scalars import MAX_DEPTH, TOO_ALIKE, Unpackable, are_too_alike, loaded, pack, pack_attached, pack_sequence
-from ._torch import Torch, torch_of
-from .errors import UnsupportedError
+from .. import _core
+from .._arrays import numpy as _numpy
+from .._arrays.device import Stage
+from .._arrays.packages import loaded
+from .._arrays.torch import Torch, torch_of
+from .._optimizer.relations import Finder, Relation
+from ..errors import UnsupportedError
 from .lazy import LazyTensor, Part
-from .state import (
+from .scalars import MAX_DEPTH, TOO_ALIKE, Unpackable, are_too_alike, pack, pack_attached, pack_sequence
+from .skeleton import (
     DICT_TAGS,
     EXACT_JSON_INT,
     LARGE_LEAF_BYTES,

@@ -12,35 +12,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from . import _core
-from ._device import CHUNK_BYTES, Cuda, Stage
-from .errors import UnsupportedError
-
-DTYPE_NAMES = {
-    "bool": "bool",
-    "uint8": "u8",
-    "uint16": "u16",
-    "uint32": "u32",
-    "uint64": "u64",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "f32",
-    "float64": "f64",
-    "complex32": "c32",
-    "complex64": "c64",
-    "complex128": "c128",
-    "float8_e4m3fn": "f8_e4m3fn",
-    "float8_e4m3fnuz": "f8_e4m3fnuz",
-    "float8_e5m2": "f8_e5m2",
-    "float8_e5m2fnuz": "f8_e5m2fnuz",
-    "float8_e8m0fnu": "f8_e8m0fnu",
-    "float4_e2m1fn_x2": "f4_e2m1fn_x2",
-}
-"""Torch's dtypes and the store's; an older torch has fewer."""
+from .. import _core
+from ..errors import UnsupportedError
+from .device import CHUNK_BYTES, Cuda, Stage
+from .dtypes import DTYPES, name_of
 
 
 class Described:
@@ -76,15 +51,15 @@ class Torch:
         self.dtype_of: dict[int, Any] = {}
         self._item_bytes: dict[int, int] = {}
         self._usual: dict[Any, tuple[int, int]] = {}  # dtypes that can't be lazily conjugated: number and bytes
-        self._complex = {_core.DTYPES[name] for name in ("c32", "c64", "c128")}
-        for name, stored in DTYPE_NAMES.items():
-            dtype = getattr(torch, name, None)
+        self._complex = {known.number for known in DTYPES if known.is_complex}
+        for known in DTYPES:
+            dtype = getattr(torch, known.torch, None)
             if dtype is not None:
-                self.number_of[dtype] = _core.DTYPES[stored]
-                self.dtype_of[_core.DTYPES[stored]] = dtype
-                self._item_bytes[_core.DTYPES[stored]] = dtype.itemsize
-                if _core.DTYPES[stored] not in self._complex:
-                    self._usual[dtype] = _core.DTYPES[stored], dtype.itemsize
+                self.number_of[dtype] = known.number
+                self.dtype_of[known.number] = dtype
+                self._item_bytes[known.number] = dtype.itemsize
+                if not known.is_complex:
+                    self._usual[dtype] = known.number, dtype.itemsize
         self._strided = torch.strided
 
     def is_f32(self, value: Any) -> bool:
@@ -169,7 +144,7 @@ class Torch:
     def dtype_name(self, dtype: Any) -> str | None:
         """Give the store's name of a torch dtype, or None: it has none."""
         number = self.number_of.get(dtype)
-        return None if number is None else _dtype_name(number)
+        return None if number is None else name_of(number)
 
     def backend(self, tensor: Any) -> Any:
         """Give what copies a tensor by way of pinned memory (a `_device.Cuda`); None: it is not on such a device."""
@@ -234,7 +209,7 @@ class Torch:
         """
         found = self.dtype_of.get(number)
         if found is None:
-            raise UnsupportedError(f"this torch ({self.torch.__version__}) has no dtype for {_dtype_name(number)}")
+            raise UnsupportedError(f"this torch ({self.torch.__version__}) has no dtype for {name_of(number)}")
         return found
 
     def again(self, tensor: Any) -> Any:
@@ -246,8 +221,3 @@ class Torch:
 def torch_of(torch: Any) -> Torch:
     """Give `Torch` of the module, made once."""
     return Torch(torch)
-
-
-def _dtype_name(dtype: int) -> str:
-    known = _core.dtype_info(dtype)
-    return known[0] if known is not None else f"dtype {dtype}"

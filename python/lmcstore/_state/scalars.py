@@ -18,17 +18,14 @@ What is read may come from a stranger's archive: `Reader` checks every length an
 
 from __future__ import annotations
 
-import os
 import struct
-import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
-from .errors import DamagedError
+from .._arrays.packages import loaded
+from ..errors import DamagedError
 
 MAX_DEPTH = 200
 """How deep containers may be nested in a state."""
@@ -46,36 +43,6 @@ _INT = struct.Struct("<I")
 _FLOAT = struct.Struct("<d")
 _COMPLEX = struct.Struct("<dd")
 _INDEX = struct.Struct("<i")
-
-
-def loaded(name: str) -> ModuleType | None:
-    """Give a module that someone else has imported, or None: a state can't hold a tensor of a package not loaded.
-
-    One that another thread is importing is waited for: until then it lacks some of its names. A child that was forked
-    meanwhile has nobody to wait for.
-    """
-    module = sys.modules.get(name)
-    if module is None or not _is_half_imported(module):
-        return module
-    if name in _left_half_imported:
-        return None
-    try:
-        return import_module(name)
-    except Exception:  # that thread's import has failed meanwhile, and was tried again
-        return None
-
-
-def _is_half_imported(module: ModuleType) -> bool:
-    return getattr(getattr(module, "__spec__", None), "_initializing", False)
-
-
-def _note_left_half_imported() -> None:
-    _left_half_imported.update(name for name in _ASKED_FOR if _is_half_imported(sys.modules.get(name, sys)))
-
-
-_ASKED_FOR = ("numpy", "torch", "ml_dtypes", "random")
-_left_half_imported: set[str] = set()
-os.register_at_fork(after_in_child=_note_left_half_imported)
 
 
 class Unpackable(Exception):

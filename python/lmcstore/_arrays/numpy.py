@@ -10,44 +10,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from . import _core
-from ._scalars import loaded
-from .errors import DamagedError, UnsupportedError
+from .. import _core
+from ..errors import DamagedError, UnsupportedError
+from .dtypes import DTYPES, U8, name_of
+from .packages import loaded
 
-_DTYPES = {
-    "?": "bool",
-    "B": "u8",
-    "H": "u16",
-    "I": "u32",
-    "L": "u64",
-    "b": "i8",
-    "h": "i16",
-    "i": "i32",
-    "l": "i64",
-    "e": "f16",
-    "f": "f32",
-    "d": "f64",
-    "F": "c64",
-    "D": "c128",
-}
-"""NumPy's dtypes by character, and the store's."""
+_DTYPES = {dtype.numpy: dtype.name for dtype in DTYPES if dtype.numpy}
 _ALIASES = {"q": "i64", "Q": "u64"}
 """Other types of C for the same numbers: kept apart, as NumPy does."""
-_ML_DTYPES = {
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8_e4m3fn",
-    "float8_e4m3fnuz": "f8_e4m3fnuz",
-    "float8_e5m2": "f8_e5m2",
-    "float8_e5m2fnuz": "f8_e5m2fnuz",
-    "float8_e8m0fnu": "f8_e8m0fnu",
-}
-"""Dtypes of the package ml_dtypes."""
+_ML_DTYPES = {dtype.ml_dtypes: dtype.name for dtype in DTYPES if dtype.ml_dtypes}
 
 DESCRIBED = "numpy:"
 """What the note of a live variable begins with that is an array of a dtype which the store has not."""
 
-_BY_NUMBER = {_core.DTYPES[stored]: char for char, stored in _DTYPES.items()}
-_ML_BY_NUMBER = {_core.DTYPES[stored]: name for name, stored in _ML_DTYPES.items()}
+_BY_NUMBER = {dtype.number: dtype.numpy for dtype in DTYPES if dtype.numpy}
+_ML_BY_NUMBER = {dtype.number: dtype.ml_dtypes for dtype in DTYPES if dtype.ml_dtypes}
 
 
 class Described:
@@ -94,7 +71,7 @@ def describe(array: Any, path: str) -> Described:
     shape, strides = array.shape, None if array.flags.c_contiguous else array.strides
     number = _core.DTYPES[stored]
     if swapped:
-        special, number = dtype.str, _core.DTYPES["u8"]
+        special, number = dtype.str, U8
         shape = (*shape, dtype.itemsize)
         strides = None if strides is None else (*strides, 1)
     if len(shape) > _core.MAX_DIMS:
@@ -140,8 +117,7 @@ def dtype_of(number: int, path: str) -> Any:
         return numpy.dtype(_BY_NUMBER[number])
     if number in _ML_BY_NUMBER:
         return special_dtype(_ML_BY_NUMBER[number], path)
-    known = _core.dtype_info(number)
-    raise UnsupportedError(f"{path}: NumPy has no dtype for {known[0] if known else number}")
+    raise UnsupportedError(f"{path}: NumPy has no dtype for {name_of(number)}")
 
 
 def ml_dtype(name: str) -> Any:
@@ -250,7 +226,7 @@ def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str
     if special is not None:
         found = special_dtype(special, path)
         if is_swapped(special):
-            if dtype != _core.DTYPES["u8"] or shape[-1:] != (found.itemsize,):
+            if dtype != U8 or shape[-1:] != (found.itemsize,):
                 raise DamagedError(f"{path}: the state is damaged: its bytes are no array of {special}")
             shape = shape[:-1]
         elif dtype != _core.DTYPES[_ML_DTYPES.get(special) or _ALIASES[special]]:
@@ -258,8 +234,7 @@ def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str
     else:
         char = _BY_NUMBER.get(dtype)
         if char is None:
-            known = _core.dtype_info(dtype)
-            raise UnsupportedError(f"{path}: NumPy has no dtype for {known[0] if known else dtype}")
+            raise UnsupportedError(f"{path}: NumPy has no dtype for {name_of(dtype)}")
         found = numpy.dtype(char)
     if 0 in shape:
         try:

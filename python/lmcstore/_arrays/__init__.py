@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arrays: NumPy arrays and torch tensors of any device as tensors of a store and back. May use: nothing."""

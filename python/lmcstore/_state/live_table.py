@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The stored form of live variables: their notes, their values, and the table of them in a snapshot.
+
+`Decoded` reads snapshots of live variables by it; the room `live` reads and writes the variables themselves.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from .. import _core
+from .._arrays import numpy as _numpy
+from .._arrays.dtypes import code_of
+from ..errors import DamagedError
+from .scalars import Reader
+
+NUMPY, TORCH, PYTHON = "numpy", "torch", "python"
+"""Notes: a variable is read as an array, a torch tensor or a packed value. `_numpy.DESCRIBED` begins another kind."""
+
+def own_note(note: bytes) -> str:
+    """Read a note, without what pymm adds behind it."""
+    return note.decode("utf-8", "replace").partition("\n")[0]
+
+
+def decode_value(data: bytes, dtype: int, shape: tuple[int, ...], note: str, name: str) -> Any:
+    if note == PYTHON:
+        reader = Reader(data)
+        value = reader.value(1)  # no value of a live variable lies elsewhere
+        if not reader.at_end:
+            raise DamagedError(f"live value {name!r} is damaged: more follows it")
+        return value
+    code = code_of(dtype)
+    if shape == () and code:
+        return struct.unpack("<" + code, data)[0]
+    return data
+
+
+
+_TABLE = struct.Struct("<IIQ")  # as store/media/layout.h has it: magic, version, count
+_ENTRY = struct.Struct("<QBBBxHH")  # reserve_bytes, form, dtype, ndim, note_bytes, name_bytes; shape, note, name
+_TABLE_MAGIC, _TABLE_VERSION = 0x4C434D4C, 1
+
+
+class StoredVariable(NamedTuple):
+    """What a snapshot says of one of the live variables that it is of."""
+
+    name: str
+    is_tensor: bool
+    dtype: int
+    shape: tuple[int, ...]
+    note: str
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether it is read as a torch tensor: as `Live` gives it, or because NumPy is not there or has no dtype."""
+        if self.note == TORCH:
+            return True
+        return not _numpy.is_described(self.note) and not _numpy.can_read(self.dtype)
+
+    @property
+    def special(self) -> str | None:
+        """What `_numpy.array` has to know for its dtype."""
+        return self.note if _numpy.is_described(self.note) else _numpy.special_of(self.dtype)
+
+
+def read_table(table: bytes) -> list[StoredVariable]:
+    """Read what a snapshot says of its live variables, which may come from a stranger.
+
+    Raises
+    ------
+    DamagedError
+        It is not what the store writes.
+    """
+    try:
+        magic, version, count = _TABLE.unpack_from(table)
+        if magic != _TABLE_MAGIC or version != _TABLE_VERSION:
+            raise ValueError("its head")
+        at, found = _TABLE.size, []
+        for _ in range(count):
+            _, form, dtype, ndim, note_bytes, name_bytes = _ENTRY.unpack_from(table, at)
+            at += _ENTRY.size
+            shape = struct.unpack_from(f"<{ndim}Q", table, at)
+            note_at = at + 8 * ndim
+            name_at = note_at + note_bytes
+            at = name_at + name_bytes
+            if at > len(table) or form not in (_core.LIVE_TENSOR, _core.LIVE_VALUE):
+                raise ValueError("an entry")
+            note, name = own_note(table[note_at:name_at]), table[name_at:at].decode()
+            found.append(StoredVariable(name, form == _core.LIVE_TENSOR, dtype, shape, note))
+        if at != len(table):
+            raise ValueError("more follows it")
+    except (struct.error, ValueError) as error:
+        raise DamagedError(f"what the snapshot says of its live variables is damaged: {error}") from None
+    return found
+
+
+def stored_value(variable: StoredVariable, data: bytes) -> Any:
+    """Read a value of a snapshot; DamagedError: it is none."""
+    try:
+        return decode_value(data, variable.dtype, variable.shape, variable.note, variable.name)
+    except struct.error as error:
+        raise DamagedError(f"live value {variable.name!r} is damaged: {error}") from None

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The nodes that a skeleton is decoded to: containers, values and references to tensors. See `_state.skeleton`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import DamagedError
+from .skeleton import key_text
+
+
+class Leaf:
+    """A value that is no tensor; an `Attached` for one not read yet."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class TensorRef:
+    """A tensor of the snapshot, and what it becomes."""
+
+    __slots__ = ("group", "is_torch", "member", "name", "special")
+
+    def __init__(self, name: str, is_torch: bool) -> None:
+        self.name = name
+        self.is_torch = is_torch
+        self.special: str | None = None  # a NumPy dtype
+        self.group: int | None = None  # tied tensors
+        self.member = 0
+
+
+class Branch:
+    """A container: its tag in the skeleton, the keys of a dict, its children, and an OrderedDict's _metadata."""
+
+    __slots__ = ("children", "keys", "metadata", "refs", "tag", "texts")
+
+    def __init__(self, tag: str, keys: list[Any] | None) -> None:
+        self.tag = tag
+        self.keys = keys
+        self.children: list[Node] = []
+        self.metadata: Node | None = None
+        self.texts: dict[str, list[int]] | None = None  # children by their key's text, made when asked for
+        self.refs: list[TensorRef] | None = None  # all tensors below it, likewise: the nodes are kept between snapshots
+
+    def by_text(self, text: str) -> list[int]:
+        """Give the children whose key reads like this."""
+        if self.texts is None:
+            self.texts = {}
+            keys = range(len(self.children)) if self.keys is None else self.keys
+            for index, key in enumerate(keys):
+                self.texts.setdefault(key_text(key), []).append(index)
+        return self.texts.get(text, [])
+
+
+Node = Leaf | TensorRef | Branch
+
+
+def refs_of(node: Node) -> list[TensorRef]:
+    """List all tensors of a part, those of a dict's _metadata included."""
+    if type(node) is Branch and node.refs is not None:
+        return node.refs
+    refs: list[TensorRef] = []
+    _collect(node, refs)
+    if type(node) is Branch:
+        node.refs = refs
+    return refs
+
+
+def _collect(node: Node, refs: list[TensorRef]) -> None:
+    if type(node) is TensorRef:
+        refs.append(node)
+    elif type(node) is Branch:
+        for child in node.children:
+            _collect(child, refs)
+        if node.metadata is not None:
+            _collect(node.metadata, refs)
+
+
+def holds_tensors(node: Node) -> bool:
+    """Whether a part contains a tensor."""
+    return type(node) is TensorRef or (type(node) is Branch and any(map(holds_tensors, node.children)))
+
+
+def damaged(what: str) -> DamagedError:
+    """Make the error for a damaged skeleton, value or table."""
+    return DamagedError(f"the snapshot's state is damaged ({what}); its tensors can still be exported")

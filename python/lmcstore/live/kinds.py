@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The dtypes that a live variable may have, how each is stored, and the arguments that describe a variable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from .. import _core
+from .._arrays import numpy as _numpy
+from .._arrays.dtypes import BY_TORCH_NAME, U8
+from .._arrays.packages import loaded
+from .._arrays.torch import Torch, torch_of
+from .._state.live_table import NUMPY, TORCH
+from .._text.arguments import milliseconds, within
+from ..errors import InvalidError, UnsupportedError
+
+_FOREVER = 0xFFFFFFFF
+MAX_BYTES = 2**63 - 1
+_AMBIGUOUS = ("i8", "u8")
+
+
+class Kind(NamedTuple):
+    """How elements are stored, and what shows them."""
+
+    dtype: int  # the store's
+    tail: tuple[int, ...]  # dimensions behind the shape: the bytes of an element that the store has no dtype for
+    note: str
+
+
+def torch_module() -> Torch:
+    """Import torch."""
+    import torch
+
+    return torch_of(torch)
+
+
+def numpy_kind(dtype: Any, what: str) -> Kind:
+    """Return how an array of a NumPy dtype is stored."""
+    name = _numpy.dtype_name(dtype) if dtype.isnative or dtype.itemsize == 1 else None
+    if name is not None:
+        return Kind(_core.DTYPES[name], (), NUMPY)
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise UnsupportedError(f"{what}: a NumPy array of dtype {dtype} can't be stored: it holds no numbers")
+    from numpy.lib.format import dtype_to_descr
+
+    ml_dtypes = loaded("ml_dtypes")
+    if ml_dtypes is not None and getattr(ml_dtypes, dtype.name, None) is dtype.type:
+        descr: Any = f"ml_dtypes.{dtype.name}"
+    else:
+        descr = dtype_to_descr(dtype)
+    return Kind(U8, (dtype.itemsize,), f"{_numpy.DESCRIBED}{json.dumps(descr, separators=(',', ':'))}")
+
+
+def kind_of(dtype: Any, what: str) -> Kind:
+    """Understand a dtype: torch's, or anything that NumPy takes for one, or the store's name of it."""
+    if isinstance(dtype, str) and dtype in _AMBIGUOUS:
+        bits, kind = 8, "int" if dtype == "i8" else "uint"
+        raise InvalidError(f"{what}: {dtype!r} is {kind}{bits} here and {kind}{8 * bits} in NumPy: write out which")
+    if isinstance(dtype, str) and dtype in BY_TORCH_NAME:
+        return Kind(BY_TORCH_NAME[dtype].number, (), "")
+    if isinstance(dtype, str) and dtype in _core.DTYPES:
+        return Kind(_core.DTYPES[dtype], (), "")
+    torch = loaded("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        number = torch_module().number_of.get(dtype)
+        if number is None:
+            raise UnsupportedError(f"{what}: a tensor of dtype {dtype} can't be stored")
+        return Kind(number, (), TORCH)
+    import numpy
+
+    try:
+        return numpy_kind(numpy.dtype(dtype), what)
+    except TypeError as error:
+        if isinstance(error, UnsupportedError):
+            raise
+        raise UnsupportedError(f"{what}: {dtype!r} is no dtype") from None
+
+
+def note_bytes(note: str, what: str) -> bytes:
+    """Encode a note; refuse one above 255 bytes."""
+    encoded = note.encode()
+    if len(encoded) > _core.LIVE_MAX_NOTE:
+        raise UnsupportedError(f"{what}: the description of its dtype takes {len(encoded)} bytes, and 255 is the most")
+    return encoded
+
+
+def numpy_dtype(number: int, note: str, what: str) -> Any:
+    """Give the dtype of an array over a tensor."""
+    if _numpy.is_described(note):
+        return _numpy.described_dtype(note, what)
+    return _numpy.dtype_of(number, what)
+
+
+def shape_of(shape: Any, what: str) -> tuple[int, ...]:
+    """Check a shape, which may be a single length."""
+    sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    return tuple(within(size, 0, MAX_BYTES, f"{what}: a dimension") for size in sizes)
+
+
+def wait_ms(timeout: float | None) -> int:
+    """Convert a timeout in seconds to milliseconds; None: wait for ever."""
+    return _FOREVER if timeout is None else milliseconds(timeout, _FOREVER - 1, "timeout")

@@ -1,0 +1,483 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Live variables of a shelf: tensors in the pool that are worked on in place, and small values that simply persist.
+
+`Shelf.live` has them by name. A tensor is mapped: a NumPy array or torch tensor over it *is* the pool's bytes, may be
+larger than memory, and is written to like any other. What was stored is durable after `LiveTensor.persist`, or at the
+end of a transaction, all or nothing; values and all functions here are atomic and durable when they return.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from .._arrays import numpy as _numpy
+from .._arrays.dtypes import BY_NUMBER, code_of, name_of, size_of
+from .._arrays.packages import loaded
+from .._state.lazy import LazyTensor
+from .._state.live_table import PYTHON, TORCH
+from .._text import html
+from .._text.arguments import address, int64, meta_json, metric_lists, parse_size, tag_names
+from ..errors import DamagedError, ExistsError, InvalidError, NotFoundError, UnsupportedError
+from .kinds import MAX_BYTES, Kind, kind_of, note_bytes, numpy_kind, shape_of, torch_module, wait_ms
+from .tensor import LiveTensor
+from .transaction import Transaction
+from .value import LiveValue, pack_value
+from .variable import LiveInfo, LiveVariable, info_of
+
+if TYPE_CHECKING:
+    from ..shelf import Shelf
+    from ..snapshot import Snapshot
+
+
+class Live(MutableMapping[str, Any]):
+    """The live variables of a shelf by name: `Shelf.live`.
+
+    ``live["w"]`` is a NumPy array or torch tensor over the pool's bytes, or a value. ``live["w"] = array`` makes or
+    replaces the variable: all of it or nothing, and who holds the old one keeps it. ``live["w"][...] = array`` writes
+    in place, and so does ``live["w"] += 1``, which then makes it durable. A number in place of one that was made by
+    `value` becomes that one's number, of its dtype, if it is of its kind (int, float, bool) and in its range.
+
+    Examples
+    --------
+    >>> live = shelf.live
+    >>> live["w"] = numpy.zeros((2, 3), "f4")
+    >>> w = live["w"]
+    >>> w[0] = 1.5                                  # in the pool
+    >>> live.persist("w")                           # and durable
+    >>> live["epoch"] = 7                           # durable at once
+    >>> live["epoch"]
+    7
+    >>> with shelf.transaction():
+    ...     w += 1
+    ...     live["epoch"] = 8
+    >>> number = live.snapshot(step=8).number
+    >>> w[...] = 0
+    >>> live.checkout(number)
+    >>> float(w[0, 0]), sorted(live)
+    (2.5, ['epoch', 'w'])
+    """
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    @property
+    def _pool(self) -> _core.Pool:
+        return self._shelf._store._pool
+
+    # Making
+
+    def tensor(self, name: str, shape: Any = None, dtype: Any = None, *, reserve: int | str = 0) -> LiveTensor:
+        """Open a tensor, or make it, all zeros, when a shape is given and there is none.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        shape : int or tuple of int, optional
+            The shape that it has, or gets.
+        dtype : str, torch.dtype or NumPy dtype
+            ``"float32"``, ``"bfloat16"``, or a dtype of either package, which then also is what ``live[name]``
+            gives. Default: NumPy's float64.
+        reserve : int or str
+            Bytes for which addresses are kept free, so that it can grow to this size where it is: "10GiB". Takes no
+            file space. Default: twice its size.
+
+        Returns
+        -------
+        LiveTensor
+
+        Raises
+        ------
+        NotFoundError
+            There is none, and no shape was given.
+        ExistsError
+            There is one of another shape or dtype.
+        FullError
+            No room.
+        """
+        if shape is None:
+            return self._open_tensor(name)
+        try:
+            found = self._open_tensor(name)
+        except NotFoundError:
+            return self.create(name, shape, dtype, reserve=reserve)
+        kind = kind_of(float if dtype is None else dtype, name)
+        wanted = shape_of(shape, name)
+        if found._dtype != kind.dtype or found.shape != wanted or found._core.info()["shape"] != (*wanted, *kind.tail):
+            raise ExistsError(f"live tensor {name!r} is there already, as {found.dtype} of shape {found.shape}")
+        return found
+
+    def create(self, name: str, shape: Any, dtype: Any = None, *, reserve: int | str = 0) -> LiveTensor:
+        """Make a tensor, all zeros: as `tensor`, but ExistsError when there is one."""
+        self._shelf._store._check_writable()
+        kind = kind_of(float if dtype is None else dtype, name)
+        return LiveTensor(self._create(name, shape_of(shape, name), kind, parse_size(reserve), 0))
+
+    def value(self, name: str, dtype: Any = "int64", initial: Any = 0) -> LiveValue:
+        """Open a value of one number, or make it: one that can be added to atomically.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        dtype : str, torch.dtype or NumPy dtype
+            ``"int64"``, ``"uint8"``, ``"float64"`` ...
+        initial : number
+            What it is at first.
+        """
+        number = kind_of(dtype, name).dtype
+        code = code_of(number)
+        if not code:
+            raise UnsupportedError(f"{name}: a value of one number has a dtype such as 'int64', not {dtype!r}")
+        try:
+            found = self.open(name)
+        except NotFoundError:
+            self._shelf._store._check_writable()
+            try:
+                first = struct.pack("<" + code, initial)
+            except (struct.error, OverflowError) as error:
+                raise InvalidError(f"{name}: {dtype} can't hold {initial!r}: {error}") from None
+            core = self._pool.live_create(
+                self._shelf.name, name, number, (), _core.LIVE_VALUE, _core.LIVE_UNNAMED, 0, b""
+            )
+            core.set(first)
+            core.replace(name)
+            return LiveValue(core)
+        if not isinstance(found, LiveValue) or found._dtype != number or found.info().shape != ():
+            raise InvalidError(f"live variable {name!r} is there already, and is no value of one {dtype}")
+        return found
+
+    def _create(self, name: str, shape: tuple[int, ...], kind: Kind, reserve: int, flags: int) -> _core.Live:
+        full = (*shape, *kind.tail)
+        if len(full) > _core.MAX_DIMS:
+            raise UnsupportedError(f"{name}: an array of {len(shape)} dimensions can't be stored")
+        if math.prod(full) * size_of(kind.dtype) > MAX_BYTES:
+            raise InvalidError(f"{name}: a tensor of shape {shape} is too large for any pool")
+        note = note_bytes(kind.note, name)
+        return self._pool.live_create(self._shelf.name, name, kind.dtype, full, _core.LIVE_TENSOR, flags, reserve, note)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        self._shelf._store._check_writable()
+        if self._is_done_in_place(name, value):
+            return
+        if isinstance(value, LiveTensor):
+            value = value.array
+        elif isinstance(value, LazyTensor):
+            value = value.read()
+        torch, numpy = loaded("torch"), loaded("numpy")
+        if torch is not None and isinstance(value, torch.Tensor):
+            self._put_tensor(name, value)
+        elif numpy is not None and isinstance(value, numpy.ndarray):
+            _numpy.refuse_masked(value, name)
+            kind = numpy_kind(value.dtype, name)
+            made = LiveTensor(self._create(name, value.shape, kind, 0, _core.LIVE_UNNAMED))
+            made.array[...] = value
+            made._core.replace(name)
+        else:
+            self._pool.live_put(self._shelf.name, name, pack_value(value, name), PYTHON.encode())
+
+    def _is_done_in_place(self, name: str, value: Any) -> bool:
+        """Do what needs no new variable: the value is the variable itself, or one of the dtype that its number has."""
+        try:
+            found = self.open(name)
+            is_over = isinstance(found, LiveTensor) and _is_over(value, found)
+        except (NotFoundError, DamagedError, UnsupportedError):  # what can't be read here can be replaced
+            return False
+        if isinstance(found, LiveTensor):
+            if is_over:
+                found.persist()
+            return is_over
+        if not _is_number_for(found, value):
+            return False
+        found.set(value)
+        return True
+
+    def _put_tensor(self, name: str, value: Any) -> None:
+        torch = torch_module()
+        described = torch.describe(value, name)
+        kind = Kind(described.dtype, (), TORCH)
+        made = LiveTensor(self._create(name, tuple(value.shape), kind, 0, _core.LIVE_UNNAMED))
+        made.tensor.copy_(value.detach())
+        made._core.replace(name)
+
+    # Finding
+
+    def open(self, name: str) -> LiveTensor | LiveValue:
+        """Give a variable as an object that holds it.
+
+        Raises
+        ------
+        NotFoundError
+            There is none of that name.
+        DamagedError
+            It can't be used.
+        """
+        _check_name(name)
+        core = self._pool.live_open(self._shelf.name, name)
+        return LiveTensor(core) if core.info()["form"] == _core.LIVE_TENSOR else LiveValue(core)
+
+    def _open_tensor(self, name: str) -> LiveTensor:
+        found = self.open(name)
+        if not isinstance(found, LiveTensor):
+            raise InvalidError(f"live variable {name!r} is a value, not a tensor")
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.open(name)
+        if isinstance(found, LiveValue):
+            return found.get()
+        return found.tensor if found._note == TORCH else found.array
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        try:
+            self.open(name)
+        except (NotFoundError, InvalidError):
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        count: int = self._pool.live_usage(self._shelf.name)["variables"]
+        return count
+
+    def names(self, prefix: str = "", *, since: float = 0.0, until: float | None = None) -> list[str]:
+        """Give the names, sorted, of all or some variables.
+
+        Parameters
+        ----------
+        prefix : str
+            What they begin with.
+        since, until : float, optional
+            Written to (by a function, or persisted) at this time or later, and before that one: seconds since 1970.
+        """
+        return self._pool.live_list(self._shelf.name, prefix, _ns(since), _ns(until), True)
+
+    def infos(self, prefix: str = "", *, since: float = 0.0, until: float | None = None) -> list[LiveInfo]:
+        """Tell what the variables are, sorted by name: as `names`."""
+        return [info_of(raw) for raw in self._pool.live_list(self._shelf.name, prefix, _ns(since), _ns(until), False)]
+
+    def info(self, name: str) -> LiveInfo:
+        """Tell what a variable is, without its bytes."""
+        return self.open(name).info()
+
+    @property
+    def used_percent(self) -> float:
+        """How much of what the pool can hold is used, by whatever."""
+        percent: float = self._pool.live_usage(self._shelf.name)["pool_percent"]
+        return percent
+
+    # Changing
+
+    def persist(self, name: str | None = None) -> None:
+        """Make what was stored to a tensor durable, or to all tensors of the shelf."""
+        names = [info.name for info in self.infos() if info.is_tensor] if name is None else [name]
+        for one in names:
+            self._open_tensor(one).persist()
+
+    def erase(self, name: str) -> None:
+        """Remove a variable, and free its space.
+
+        Raises
+        ------
+        InUseError
+            Someone in this process holds it, or sees it through an array or tensor: nothing is done then.
+        NotFoundError
+            There is none.
+        """
+        _check_name(name)
+        self._shelf._store._check_writable()
+        self._pool.live_erase(self._shelf.name, name)
+
+    def __delitem__(self, name: str) -> None:
+        self.erase(name)
+
+    def rename(self, name: str, to: str) -> None:
+        """Give a variable another name; ExistsError when there is one of it."""
+        self._shelf._store._check_writable()
+        self._pool.live_rename(self._shelf.name, name, to)
+
+    def swap(self, first: str, second: str) -> None:
+        """Let two variables change names, in one step: each is then what the other was."""
+        self._shelf._store._check_writable()
+        self._pool.live_swap(self._shelf.name, first, second)
+
+    # Transactions and snapshots
+
+    def transaction(
+        self,
+        variables: Iterable[str | LiveVariable] | LiveVariable | None = None,
+        *,
+        limit: int | str = 0,
+        timeout: float | None = None,
+        declared: bool = False,
+    ) -> Transaction:
+        """Begin a transaction: see `Transaction`.
+
+        Parameters
+        ----------
+        variables : iterable of str or LiveVariable, optional
+            Those that it is of. Default: all of the shelf, those that are made or opened later included.
+        limit : int or str
+            The most bytes of pages that it may write. Default: 1 GiB, or a quarter of the pool's limit.
+        timeout : float, optional
+            Seconds to wait for another transaction of the shelf to end; None: for ever.
+        declared : bool
+            What is to be stored to is declared before, range by range, and kept meanwhile. On devices that is always
+            so.
+
+        Raises
+        ------
+        InvalidError
+            This thread has begun one on this shelf already.
+        InUseError
+            Another one has not ended in time.
+        """
+        self._shelf._store._check_writable()
+        lives = None
+        if variables is not None:
+            chosen = (variables,) if isinstance(variables, str | LiveVariable) else tuple(variables)
+            opened = [self.open(one) if isinstance(one, str) else one for one in chosen]
+            lives = tuple(one._core for one in opened)
+        flags = _core.TRANSACTION_DECLARED if declared else 0
+        limit_bytes = parse_size(limit)
+        return Transaction(self._pool.transaction(self._shelf.name, lives, flags, wait_ms(timeout), limit_bytes))
+
+    def snapshot(
+        self,
+        *,
+        message: str | None = None,
+        step: int | None = None,
+        tags: Iterable[str] = (),
+        metrics: Mapping[str, float] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Snapshot:
+        """Take a snapshot of all live variables of the shelf; what has not changed since the newest one is shared.
+
+        Nothing may be stored to tensors meanwhile, nor any be resized. Waits for a transaction of the shelf to end.
+
+        Parameters
+        ----------
+        message : str, optional
+            What to say of it: ``meta["message"]``.
+        step, tags, metrics, meta
+            As for `Shelf.snapshot`.
+
+        Returns
+        -------
+        Snapshot
+            ``state_dict()`` of it is a dict of the tensors and values by name: what ``live[name]`` gave, arrays
+            read-only, and tensors as writable copies.
+        """
+        shelf = self._shelf
+        shelf._store._check_writable()
+        step = None if step is None else int64(step, "step")
+        tag_list = tag_names(tags)
+        names, values = metric_lists(metrics)
+        if message is not None:
+            meta = {**(meta or {}), "message": message}
+        json_text = meta_json(meta)
+        capture = self._pool.begin(shelf.name)
+        try:
+            capture.put_live()
+            number = capture.commit(step, 0, time.time_ns(), tag_list, names, values, json_text, False)
+        except BaseException:
+            capture.abort()
+            raise
+        return shelf._taken(number, step)
+
+    def checkout(self, which: int | str | Snapshot = "latest") -> None:
+        """Make the live variables those of a snapshot, in one step; those that it does not have are erased.
+
+        Arrays and tensors of the same dtype and shape may be held: they show the snapshot's bytes then.
+
+        Parameters
+        ----------
+        which : int, str or Snapshot
+            As for ``shelf[which]``; one that was taken of live variables.
+
+        Raises
+        ------
+        InUseError
+            A variable that is held would be erased, or would change its dtype or shape.
+        InvalidError
+            The snapshot is not of live variables.
+        """
+        self._shelf._store._check_writable()
+        text = address(which) if isinstance(which, int | str) else str(self._shelf._number(which))
+        self._pool.live_checkout(self._shelf.name, text)
+
+    def __repr__(self) -> str:
+        if self._shelf._store.closed:
+            return f"<lmcstore.Live of {self._shelf.name!r} of a closed store>"
+        return f"<lmcstore.Live of {self._shelf.name!r}, {len(self)} variables>"
+
+    def _repr_html_(self) -> str:
+        if self._shelf._store.closed:
+            return html.table(repr(self), (), ())
+        infos = self.infos()
+        rows = [
+            (info.name, info.dtype if info.is_tensor else "value", info.shape, html.size(info.nbytes), info.version)
+            for info in infos[: html.MOST_ROWS]
+        ]
+        head = ("variable", "dtype", "shape", "size", "version")
+        return html.table(f"live variables of {self._shelf.name}", head, rows, len(infos) - len(rows))
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.names()
+
+
+def _is_over(value: Any, variable: LiveTensor) -> bool:
+    """Whether a value is a live tensor itself, as `Live` gives it: as ``live["w"] += 1`` assigns it."""
+    if variable.nbytes == 0:
+        return False
+    if isinstance(value, LiveTensor):
+        return value._core.address == variable._core.address and value.shape == variable.shape
+    torch, numpy = loaded("torch"), loaded("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if variable._note != TORCH or not value.is_cpu or value.layout is not torch.strided:
+            return False
+        own = variable.tensor
+        same = value.dtype == own.dtype and value.shape == own.shape and value.stride() == own.stride()
+        return same and not (value.is_conj() or value.is_neg()) and bool(value.data_ptr() == own.data_ptr())
+    if numpy is None or not isinstance(value, numpy.ndarray) or variable._note == TORCH or hasattr(value, "mask"):
+        return False
+    own = variable.array
+    same = value.dtype == own.dtype and value.shape == own.shape and value.strides == own.strides
+    return same and bool(value.__array_interface__["data"][0] == own.__array_interface__["data"][0])
+
+
+def _is_number_for(variable: LiveVariable, value: Any) -> bool:
+    """Whether a value that was made with a dtype can have another number without becoming something else."""
+    if variable._struct is None or variable._note == PYTHON or variable._core.info()["shape"] != ():
+        return False
+    dtype = name_of(variable._dtype)
+    own = bool if dtype == "bool" else int if BY_NUMBER[variable._dtype].is_integer else float
+    numpy = loaded("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return _numpy.dtype_name(value.dtype) == dtype
+    if type(value) is not own and not (own is float and type(value) is int):
+        return False
+    try:
+        stored = variable._struct.unpack(variable._struct.pack(value))[0]
+    except (struct.error, OverflowError):
+        return False
+    return type(value) is float or bool(stored == value)  # of a float no more is kept than its dtype has
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise UnsupportedError(f"a live variable is named by a str, not by a {type(name).__qualname__}")
+
+
+def _ns(seconds: float | None) -> int:
+    return 0 if seconds is None else max(0, int(seconds * 1e9))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`LiveTensor`: a tensor in the pool, shown in place as a NumPy array or a torch tensor."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from .. import _core
+from .._arrays.dtypes import U8, name_of
+from .._arrays.packages import loaded
+from .._text.arguments import within
+from ..errors import DamagedError, InvalidError, UnsupportedError
+from .kinds import MAX_BYTES, numpy_dtype, shape_of, torch_module
+from .variable import LiveVariable
+
+
+class LiveTensor(LiveVariable):
+    """A live tensor. `array` and `tensor` show its bytes in place, and stay valid as long as anyone holds them."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape now."""
+        shape: tuple[int, ...] = self._core.info()["shape"]
+        return shape[:-1] if ":" in self._note else shape
+
+    @property
+    def dtype(self) -> str:
+        """The store's name of its dtype, such as ``"f32"``."""
+        return name_of(self._dtype)
+
+    @property
+    def array(self) -> Any:
+        """A NumPy array over its bytes: writable where the store is."""
+        import numpy
+
+        buffer, shape = self._buffer()
+        dtype = numpy_dtype(self._dtype, self._note, self._name)
+        if ":" in self._note:
+            if self._dtype != U8 or shape[-1:] != (dtype.itemsize,):
+                raise DamagedError(f"live tensor {self._name!r}: its bytes are no array of {dtype}")
+            shape = shape[:-1]
+        return numpy.ndarray(shape, dtype, memoryview(buffer))
+
+    @property
+    def tensor(self) -> Any:
+        """A torch tensor over its bytes, on the CPU; a leaf that doesn't require gradients.
+
+        In a store that is open for reading it must not be written to: torch has no tensors that can't be, and the
+        process would end by SIGSEGV. Its ``clone()`` can be changed.
+
+        torch's ``share_memory_()`` moves a tensor to memory of its own, and so does what sends it to another process
+        (`torch.multiprocessing`, a DataLoader's workers unless they are forked): what is written to it then is not in
+        the pool any more. Send a ``clone()``, or open the pool there.
+        """
+        if ":" in self._note:
+            raise UnsupportedError(f"live variable {self._name!r} has a NumPy dtype that torch has not: use array")
+        buffer, shape = self._buffer()
+        return torch_module().tensor(buffer, self._dtype, shape)
+
+    def _buffer(self) -> tuple[_core.Buffer, tuple[int, ...]]:
+        """Give its bytes, and the shape that they have, whoever resizes it meanwhile."""
+        while True:
+            buffer, raw = self._core.buffer(), self._core.info()
+            if len(buffer) == raw["bytes"]:
+                return buffer, raw["shape"]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = self.array
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"live tensor {self._name!r} of {array.dtype} is no array of {dtype} without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __len__(self) -> int:
+        shape = self.shape
+        if not shape:
+            raise TypeError("a tensor without dimensions has no len()")
+        return shape[0]
+
+    def persist(self, start: int = 0, stop: int | None = None) -> None:
+        """Make what was stored to it durable.
+
+        Parameters
+        ----------
+        start, stop : int, optional
+            Elements from and to, counted row by row through all dimensions. Default: all.
+
+        Raises
+        ------
+        InvalidError
+            The range is not in the tensor.
+        """
+        item = self._element_bytes
+        start = operator.index(start)
+        stop = self.nbytes // item if stop is None else operator.index(stop)
+        if not 0 <= start <= stop:
+            raise InvalidError(f"live tensor {self._name!r}: there is no range {start}:{stop}")
+        self._core.persist(start * item, (stop - start) * item)
+
+    def resize(self, shape: Any) -> None:
+        """Give it another shape; what it grows by is zero, what is cut off is lost, nothing is copied.
+
+        Views that were there before keep their shape, and show the same bytes. While there are any, or other holders,
+        it can't be made smaller.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            The new one.
+
+        Raises
+        ------
+        InUseError
+            It would get smaller, and someone sees what would be cut off.
+        FullError
+            No room.
+        UnsupportedError
+            It has grown too often, where other things lie behind it: it can lie in 16 pieces. Assign a larger one.
+        """
+        sizes = shape_of(shape, f"live tensor {self._name!r}")
+        wanted = (*sizes, self._core.info()["shape"][-1]) if ":" in self._note else sizes
+        self._core.resize(wanted)
+
+    def write(self, start: int, data: Any) -> None:
+        """Write elements: atomically and durably, 64 KiB at most.
+
+        Parameters
+        ----------
+        start : int
+            The first element, counted row by row.
+        data : bytes-like or array
+            The elements, C-contiguous: an array of the tensor's dtype, or just bytes.
+
+        Raises
+        ------
+        InvalidError
+            It is an array of another dtype.
+        """
+        start = within(start, 0, MAX_BYTES, "start")
+        self._core.write(start * self._element_bytes, self._bytes_of(data))
+
+    def _bytes_of(self, data: Any) -> memoryview:
+        numpy: Any = loaded("numpy")
+        if numpy is None or not isinstance(data, numpy.ndarray):
+            view = memoryview(data)
+            if view.format in ("B", "b", "c"):
+                return view.cast("B")
+            import numpy
+
+            data = numpy.asarray(view)
+        dtype = numpy_dtype(self._dtype, self._note, self._name)
+        if data.dtype != dtype and data.dtype != numpy.uint8:
+            raise InvalidError(f"live tensor {self._name!r} has elements of {dtype}, not of {data.dtype}")
+        if not data.flags.c_contiguous:
+            raise InvalidError(f"live tensor {self._name!r}: what is written must be C-contiguous")
+        return memoryview(data.reshape(-1).view(numpy.uint8))
+
+    def add(self, index: Any, value: int) -> int:
+        """Add to an integer element: atomic among threads that use these functions, wrapping around, and durable.
+
+        Returns
+        -------
+        int
+            What it was before.
+        """
+        return self._add(self._offset(index), value)
+
+    def compare_and_swap(self, index: Any, expected: Any, desired: Any) -> bool:
+        """Write an element if it is what is expected: atomic as `add`.
+
+        Returns
+        -------
+        bool
+            Whether it was.
+        """
+        return self._compare_and_swap(self._offset(index), expected, desired)
+
+    def __repr__(self) -> str:
+        return f"<lmcstore.LiveTensor {self.name!r}, {self.dtype}, {self.shape}>"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`Transaction`: changes of live variables that become durable together or not at all."""
+
+from __future__ import annotations
+
+import operator
+from types import TracebackType
+from typing import Self
+
+from .. import _core
+from ..errors import InvalidError
+from .tensor import LiveTensor
+
+
+class Transaction:
+    """Changes of live variables that happen all or not at all: ``with shelf.transaction():``.
+
+    Between its begin and its end the variables change for this process only, through whatever array, tensor or
+    function, in whatever thread; its end makes all changes durable, and an exception undoes them, as a crash does. It
+    takes memory, and time, for the pages that are written to, not for the tensors' sizes.
+    """
+
+    def __init__(self, core: _core.Transaction) -> None:
+        self._core = core
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was committed or aborted."""
+        return self._core.ended
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of pages that `commit` would have to write now."""
+        return self._core.bytes()
+
+    def declare(self, variable: LiveTensor, start: int = 0, stop: int | None = None) -> None:
+        """Declare that elements of a tensor will be stored to; does nothing where that needs no declaration."""
+        item = variable._element_bytes
+        count = variable.nbytes // item
+        stop = count if stop is None else operator.index(stop)
+        if not 0 <= start <= stop <= count:
+            raise InvalidError(f"live tensor {variable.name!r} has {count} elements: no range {start}:{stop}")
+        self._core.declare(variable._core, start * item, (stop - start) * item)
+
+    def commit(self) -> None:
+        """End it: all of it is durable.
+
+        Raises
+        ------
+        FullError
+            It has written to more pages than its limit, or than there is room for. It goes on, and can be aborted.
+        """
+        self._core.commit()
+
+    def abort(self) -> None:
+        """End it: everything is as it was. Does nothing when it has ended."""
+        self._core.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._core.ended:
+            return
+        if kind is not None:
+            self._core.abort()
+            return
+        try:
+            self._core.commit()
+        except BaseException:
+            self._core.abort()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<lmcstore.Transaction, {'ended' if self.ended else 'under way'}>"

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`LiveValue`: a small value that is durable when it is set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _core
+from .._state.live_table import PYTHON, decode_value
+from .._state.scalars import Unpackable, pack, pack_sequence
+from ..errors import UnsupportedError
+from .variable import LiveVariable
+
+
+class LiveValue(LiveVariable):
+    """A live value: a number, a text, any small thing that a state can have as a leaf."""
+
+    def get(self) -> Any:
+        """Read it whole, whoever writes to it."""
+        return decode_value(self._core.get(), self._dtype, self._core.info()["shape"], self._note, self._name)
+
+    def set(self, value: Any) -> None:
+        """Write another one: atomic and durable, of the same dtype where it was made with one."""
+        if self._note == PYTHON:
+            self._core.set(pack_value(value, self._name))
+        elif self._core.info()["shape"] == ():
+            self._core.set(self._pack(value))
+        else:
+            self._core.set(value)
+
+    def add(self, value: int) -> int:
+        """Add to an integer that was made by `Live.value`: atomic, wrapping around, durable.
+
+        Returns
+        -------
+        int
+            What it was before.
+        """
+        return self._add(0, value)
+
+    def compare_and_swap(self, expected: Any, desired: Any) -> bool:
+        """Write it if it is what is expected; whether it was. For those made by `Live.value`."""
+        return self._compare_and_swap(0, expected, desired)
+
+    def __repr__(self) -> str:
+        return f"<lmcstore.LiveValue {self.name!r}, {self.get()!r:.80}>"
+
+
+def pack_value(value: Any, name: str) -> bytes:
+    """Pack a Python value; refuse one that no leaf can hold or that is above 64 KiB."""
+    try:
+        packed = pack_sequence(value) if type(value) in (list, tuple) else pack(value)
+    except Unpackable:
+        packed = None
+    if packed is None:
+        kind = type(value).__qualname__
+        raise UnsupportedError(f"{name}: a {kind} can't be a live variable; tensors, arrays, numbers and texts can")
+    if len(packed) > _core.LIVE_MAX_VALUE:
+        raise UnsupportedError(f"{name}: a value of {len(packed)} bytes is too long; 64 KiB is the most: use a tensor")
+    return packed
