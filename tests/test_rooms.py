@@ -49,15 +49,14 @@ class Rooms:
 
     def of(self, file):
         """Return the innermost room that contains the file, or None."""
-        for folder in Path(file).parents:
-            if str(folder) in self.uses:
-                return str(folder)
-        return None
+        if f"{Path(file).parent}/*" in self.uses:
+            return f"{Path(file).parent}/*"
+        return next((str(folder) for folder in Path(file).parents if str(folder) in self.uses), None)
 
     def allows(self, user, used):
         """Return whether `user` may use `used`: itself, a room of its line, or what the folder around it may use."""
         while user:
-            if used == user or used in self.uses.get(user, ()):
+            if used in (user, f"{user}/*") or used in self.uses.get(user, ()):
                 return True
             user = user.rpartition("/")[0]
         return False
@@ -237,7 +236,7 @@ def module_file(name):
     for dotted in (name, name.rpartition(".")[0]):
         if dotted.split(".")[0] in ("lmcstore", "pymm"):
             path = "python/" + dotted.replace(".", "/")
-            for file in (f"{path}.py", f"{path}/__init__.py"):
+            for file in (f"{path}.py", f"{path}/__init__.py", f"{path}.pyi"):
                 if (TOP / file).is_file():
                     return file
     return None

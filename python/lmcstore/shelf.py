@@ -188,7 +188,7 @@ class Shelf:
         capture = self._store._pool.begin(self._name)
         try:
             encoded.put(capture)
-            for relation in encoded.relations(state, self._store._finders.setdefault(self._name, Finder()), scale):
+            for relation in encoded.relations(self._store._finders.setdefault(self._name, Finder()), scale):
                 for member in relation.members:
                     capture.relate(member, relation.optimizer, relation.flags, relation.constants)
             time_ns = time.time_ns()

@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 from lmcstore._optimizer.relations import ADAM, AMSGRAD, L2, NESTEROV, SGD, Finder, Relation
+from lmcstore._state.encode import Encoded
 from torch import nn
 
 
@@ -34,34 +35,8 @@ def stepped(optimizer, module, steps=2):
         optimizer.step()
 
 
-def is_f32(value):
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
-
-
-def names_of(state):
-    """Name each tensor by its keys; of tied ones the first."""
-    names, seen = {}, set()
-
-    def walk(value, path):
-        if isinstance(value, torch.Tensor):
-            known = (value.data_ptr(), tuple(value.shape))
-            if known not in seen or value.numel() == 0:
-                names[id(value)] = path
-            seen.add(known)
-        elif isinstance(value, dict):
-            for key, child in value.items():
-                walk(child, f"{path}.{key}" if path else str(key))
-        elif isinstance(value, list):
-            for index, child in enumerate(value):
-                walk(child, f"{path}.{index}")
-
-    walk(state, "")
-    return names
-
-
 def find(state, finder=None, scale=0.0) -> list[Relation]:
-    names = names_of(state)
-    return (finder or Finder()).find(state, is_f32, list(names.values()), lambda: names, scale)
+    return Encoded(state).relations(finder or Finder(), scale)
 
 
 def expected(module, optimizer, where, model="model"):

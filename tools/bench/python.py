@@ -137,6 +137,50 @@ def many(setting: Setting) -> Section:
     return section
 
 
+def by_adam(count: int, size_bytes: int) -> dict[str, Any]:
+    """Make a state of `count` tensors: the parameters of a model, and both moments of each by AdamW."""
+    named = [(f"layer.{i // 4}.part.{i % 4}", torch.randn(size_bytes // 4)) for i in range(count // 3)]
+    group = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+    moments = {
+        i: {"step": 1.0, "exp_avg": torch.randn(size_bytes // 4), "exp_avg_sq": torch.rand(size_bytes // 4)}
+        for i in range(len(named))
+    }
+    return {
+        "model": dict(named),
+        "optimizer": {"state": moments, "param_groups": [{**group, "params": list(range(len(named)))}]},
+    }
+
+
+def trainer(setting: Setting) -> Section:
+    """Measure snapshots of a model and its optimizer: the first, whose relations are unknown, and later ones."""
+    section = Section("Snapshots of a model and its AdamW", ["", "first, ms", "all changed, ms", "nothing changed, ms"])
+    rounds = setting.of(9, 5, 3)
+    for count, size_bytes in ((5_000, 16 << 10), (100_000, 1 << 10)):
+        count = setting.of(count, count, count // 50)
+        state = by_adam(count, size_bytes)
+        tensors = [
+            *state["model"].values(),
+            *(t for m in state["optimizer"]["state"].values() for t in (*m.values(),)[1:]),
+        ]
+        times: dict[str, list[float]] = {"first": [], "changed": [], "same": []}
+        with lmcstore.open(setting.folder / "trainer.pool", background=False) as store:
+            for number in range(rounds):
+                shelf = store[f"run{number}"]
+                times["first"].append(seconds(lambda shelf=shelf: shelf.snapshot(state)))
+                for value in tensors:
+                    value += 1
+                times["changed"].append(seconds(lambda shelf=shelf: shelf.snapshot(state)))
+                times["same"].append(seconds(lambda shelf=shelf: shelf.snapshot(state)))
+                shelf.drop()
+        (setting.folder / "trainer.pool").unlink()
+        ms = {what: statistics.median(values) * 1e3 for what, values in times.items()}
+        what = f"{count:,} tensors of {size_bytes >> 10} KiB"
+        section.numbers[what] = ms
+        section.rows.append([what, *(f"{value:.0f}" for value in ms.values())])
+    section.notes.append(f"Medians of {rounds}, each on a shelf of its own.")
+    return section
+
+
 # ---- Live variables -------------------------------------------------------------------------------------------------
 
 
@@ -245,7 +289,7 @@ def start(setting: Setting) -> Section:
     return section
 
 
-SECTIONS = (capture, many, live, start)
+SECTIONS = (capture, many, trainer, live, start)
 
 
 def setting_of(run: Run) -> Setting:

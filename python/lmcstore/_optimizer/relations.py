@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .._state.skeleton import key_text
+from .outline import Outline, Way
 
 ADAM, SGD = 1, 2
 """Optimizers, as lmc.h numbers them (enum lmc_optimizer)."""
@@ -92,10 +92,6 @@ class _Group(NamedTuple):
     members: list[tuple[Any, tuple[str, ...]]]
 
 
-_Path = tuple[Any, ...]
-"""Keys and indices that lead from a state to a part of it."""
-
-
 def _number(value: Any) -> float:
     """Read a hyperparameter, which may be a tensor of one element."""
     return float(value.item() if hasattr(value, "item") else value)
@@ -118,14 +114,6 @@ def _rule_of(group: Mapping[str, Any]) -> _Rule | None:
         constants = (_number(group["lr"]), _number(group["weight_decay"]), 0.0, 0.0, 0.0, momentum, dampening)
         return _Rule(SGD, NESTEROV if group["nesterov"] else 0, constants, ("momentum_buffer",))
     return None
-
-
-def _is_optimizer(value: Any) -> bool:
-    """Whether this is what `Optimizer.state_dict()` returns."""
-    if not isinstance(value, Mapping) or not value.keys() >= {"state", "param_groups"}:
-        return False
-    state, groups = value["state"], value["param_groups"]
-    return isinstance(state, Mapping) and isinstance(groups, list) and all(isinstance(g, Mapping) for g in groups)
 
 
 def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> list[list[_Slot]]:
@@ -152,45 +140,6 @@ def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> li
                 found.append(_Slot(index, number, tuple(first.shape), called, rule, state))
         slots.append(found)
     return slots
-
-
-class _Modules:
-    """The tensors of a state outside of optimizers, in its order, by the containers that they are in."""
-
-    def __init__(self, is_tensor: Callable[[Any], bool], name_of: Callable[[Any], str | None]) -> None:
-        self.is_tensor = is_tensor
-        self.name_of = name_of
-        self.tensors: list[tuple[str, Any]] = []
-        """Keys, joined by dots, and tensors."""
-        self.containers: list[tuple[_Path, int, int]] = []
-        """Stretches of `tensors`: each dict or list at the top that has any, and the way to it; the whole is the last.
-        """
-        self.optimizers: list[tuple[_Path, Mapping[str, Any]]] = []
-        """Each with the way to it."""
-
-    def walk(self, state: Any) -> None:
-        self._walk(state, ())
-        self.containers.append(((), 0, len(self.tensors)))
-
-    def _walk(self, value: Any, path: _Path) -> None:
-        if self.is_tensor(value):
-            key = ".".join(map(key_text, path))
-            if key.rpartition(".")[2] not in _BUFFERS and self.name_of(value) is not None:
-                self.tensors.append((key, value))
-            return
-        if _is_optimizer(value):
-            self.optimizers.append((path, value))
-            return
-        children: Iterable[tuple[Any, Any]] = ()
-        if isinstance(value, Mapping):
-            children = value.items()
-        elif isinstance(value, list | tuple):
-            children = enumerate(value)
-        begin = len(self.tensors)
-        for key, child in children:
-            self._walk(child, (*path, key))
-        if 0 < len(path) <= 2 and len(self.tensors) > begin:
-            self.containers.append((path, begin, len(self.tensors)))
 
 
 def _by_order(slots: list[_Slot], tensors: list[tuple[str, Any]], taken: set[int]) -> list[int] | None:
@@ -238,7 +187,7 @@ def _places(groups: list[list[_Slot]], tensors: list[tuple[str, Any]]) -> list[i
     return places
 
 
-def _shared(a: _Path, b: _Path) -> int:
+def _shared(a: Way, b: Way) -> int:
     """Count the keys that two ways begin with alike."""
     count = 0
     for x, y in zip(a, b, strict=False):
@@ -248,19 +197,19 @@ def _shared(a: _Path, b: _Path) -> int:
     return count
 
 
-def _is_copy(path: _Path) -> bool:
+def _is_copy(path: Way) -> bool:
     """Whether its keys say that something is an average or an older state of a model."""
-    return any(not _COPIES.isdisjoint(re.split("[^a-z]+", key_text(key).lower())) for key in path)
+    return any(not _COPIES.isdisjoint(re.split("[^a-z]+", key.lower())) for key in path)
 
 
-def _best_places(path: _Path, groups: list[list[_Slot]], modules: _Modules, taken: set[int]) -> list[Any] | None:
+def _best_places(path: Way, groups: list[list[_Slot]], modules: _Modules, taken: set[int]) -> list[Any] | None:
     """Find the parameters of the optimizer at `path` in the smallest container that has them all.
 
     Of those as small it is the one that is not called a copy, then the one that lies nearest to the optimizer, and then
     the first. Tensors in `taken` (by their `id`) are another optimizer's.
     """
 
-    def rank(container: tuple[_Path, int, int]) -> tuple[int, bool, int]:
+    def rank(container: tuple[Way, int, int]) -> tuple[int, bool, int]:
         way, begin, end = container
         return end - begin, _is_copy(way), -_shared(way, path)
 
@@ -273,65 +222,74 @@ def _best_places(path: _Path, groups: list[list[_Slot]], modules: _Modules, take
 
 
 class Finder:
-    """Finds what belongs together in the states that come to a shelf, and remembers it for the next one like it."""
+    """Finds the relations of a shelf's states, and keeps the plan for the next state with the same tensors."""
 
     def __init__(self) -> None:
-        self._known: tuple[list[str], list[tuple[_Path, list[_Group]]]] = ([], [])
+        self._names: list[str] = []
+        self._plan: list[tuple[Way, list[_Group]]] = []
 
-    def find(
-        self,
-        state: Any,
-        is_tensor: Callable[[Any], bool],
-        names: list[str],
-        own_names: Callable[[], Mapping[int, str]],
-        scale: float,
-    ) -> list[Relation]:
-        """Find what belongs together in a state.
+    def find(self, outline: Outline, is_tensor: Callable[[Any], bool], scale: float) -> list[Relation]:
+        """Find the relations of a state.
 
         Parameters
         ----------
-        state : Any
-            As `Shelf.snapshot` takes it.
+        outline : Outline
+            Of the state. A state whose tensors have the names of the one before is taken to be built like it.
         is_tensor : callable
-            Whether something is a tensor that a link may have as an array: f32, dense.
-        names : list of str
-            Of all its tensors in the store. A state with those of the one before is taken to be built as that one.
-        own_names : callable
-            Gives the name of each tensor of this state, by its `id`; of tied ones the first has a name.
+            Whether a link can have a value as an array: a dense tensor of f32.
         scale : float
-            What bf16 gradients were multiplied by before the step; 0: unknown.
+            The factor that bf16 gradients were multiplied by before the step; 0: unknown.
 
         Returns
         -------
         list of Relation
-            One for each optimizer, group of parameters and step. Empty when there is no optimizer that is known.
+            One for each optimizer, parameter group and step; empty for a state without a known optimizer.
         """
-        known, plan = self._known
-        if names != known:
-            named = own_names()
-            plan = list(_look(state, is_tensor, lambda tensor: named.get(id(tensor))))
-            self._known = names, plan
+        names = outline.records[1 :: Outline.FIELDS]
+        if names != self._names:
+            self._names, self._plan = names, list(_plan(outline, is_tensor))
+        optimizers = {stretch.way: optimizer for stretch, optimizer in outline.optimizers}
         relations: dict[tuple[Any, ...], Relation] = {}
-        for path, groups in plan:
-            optimizer = _at(state, path)
-            if not _is_optimizer(optimizer):
-                continue
-            for group in groups:
-                _relate(optimizer, group, scale, relations)
+        for way, groups in self._plan:
+            for group in groups if way in optimizers else ():
+                _relate(optimizers[way], group, scale, relations)
         return list(relations.values())
 
 
-def _look(
-    state: Any, is_tensor: Callable[[Any], bool], name_of: Callable[[Any], str | None]
-) -> Iterable[tuple[_Path, list[_Group]]]:
-    """Look at a whole state: the way to each optimizer, and what its groups' parameters are called."""
-    modules = _Modules(is_tensor, name_of)
-    modules.walk(state)
+class _Modules:
+    """The tensors of a state outside of optimizers, and the containers that hold them."""
+
+    def __init__(self, outline: Outline, is_tensor: Callable[[Any], bool]) -> None:
+        self.tensors: list[tuple[str, Any]] = []
+        """Paths and tensors, in the state's order."""
+        places, skip = [0], [(stretch.begin, stretch.end) for stretch, _ in outline.optimizers][::-1]
+        for at in range(0, len(outline.records), Outline.FIELDS):
+            while skip and skip[-1][1] <= at:
+                skip.pop()
+            path, tensor = outline.records[at], outline.records[at + Outline.FIELDS - 1]
+            is_inside = skip and skip[-1][0] <= at
+            if not is_inside and path.rpartition(".")[2] not in _BUFFERS and is_tensor(tensor):
+                self.tensors.append((path, tensor))
+            places.append(len(self.tensors))
+        self.containers: list[tuple[Way, int, int]] = []
+        """Stretches of `tensors`; the last is all of them."""
+        for way, begin, end in outline.containers:
+            first, last = places[begin // Outline.FIELDS], places[end // Outline.FIELDS]
+            if last > first:
+                self.containers.append((way, first, last))
+        self.containers.append(((), 0, len(self.tensors)))
+
+
+def _plan(outline: Outline, is_tensor: Callable[[Any], bool]) -> Iterable[tuple[Way, list[_Group]]]:
+    """Find the way to each optimizer, and the names of its groups' parameters and moments."""
+    modules = _Modules(outline, is_tensor)
+    tensors = outline.records[Outline.FIELDS - 1 :: Outline.FIELDS]
+    names = {id(tensor): name for tensor, name in zip(tensors, outline.records[1 :: Outline.FIELDS], strict=True)}
     taken: set[int] = set()
-    for path, optimizer in modules.optimizers:
+    for stretch, optimizer in outline.optimizers:
         groups = _slots(optimizer, is_tensor)
         slots = [slot for group in groups for slot in group]
-        parameters = _best_places(path, groups, modules, taken) if slots else None
+        parameters = _best_places(stretch.way, groups, modules, taken) if slots else None
         if parameters is None:
             continue
         taken.update(map(id, parameters))
@@ -339,20 +297,10 @@ def _look(
         for slot, parameter in zip(slots, parameters, strict=True):
             arrays = slot.arrays(parameter)
             fits = all(is_tensor(array) and tuple(array.shape) == slot.shape for array in arrays)
-            members = tuple(filter(None, map(name_of, arrays))) if fits else ()
+            members = tuple(names[id(array)] for array in arrays if id(array) in names) if fits else ()
             if len(members) == len(arrays) == len(set(members)):
                 found.setdefault(slot.group, _Group(slot.group, [])).members.append((slot.key, members))
-        yield path, list(found.values())
-
-
-def _at(state: Any, path: _Path) -> Any:
-    """Go a way; None: it leads nowhere in this state."""
-    for key in path:
-        try:
-            state = state[key]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return state
+        yield stretch.way, list(found.values())
 
 
 def _relate(

@@ -17,6 +17,7 @@ from .._arrays import numpy as _numpy
 from .._arrays.device import Stage
 from .._arrays.packages import loaded
 from .._arrays.torch import Torch, torch_of
+from .._optimizer.outline import Outline
 from .._optimizer.relations import Finder, Relation
 from ..errors import UnsupportedError
 from .lazy import LazyTensor, Part
@@ -113,11 +114,9 @@ class Encoded:
         self._same_as: list[str] = []
         self._staged: list[tuple[str, Any, int, tuple[int, ...]]] = []
         self._keep: list[Any] = []
-        self._unusual: dict[int, str] = {}  # names of described tensors by their id
+        self._outline = Outline()
         self._ties: dict[Any, _Tied] = {}
-        self._places: dict[int, int] = {}  # of usual tensors: address, and where they stand in the next list
-        self._usual: list[Any] = []  # flat, for thousands of tuples would be the garbage collector's to look at: of
-        # each tensor what makes a _Tied, when there is another one at its address
+        self._places: dict[int, int] = {}  # usual tensors: address, and place in the outline's records
         self._groups = 0
         self._active: set[int] = set()
         self._leaves = 0
@@ -149,16 +148,9 @@ class Encoded:
             for number, part in enumerate(parts):
                 capture.put_attachment(f"{prefix}{number}", part)
 
-    def relations(self, state: Any, finder: Finder, scale: float) -> list[Relation]:
-        """Find what belongs together in the state that this was made of; see `Finder.find`."""
-        if self._torch is None:
-            return []
-        names = [*self._columns.names, *(name for name, *_ in self._staged)]
-        return finder.find(state, self._torch.is_f32, names, self._own_names, scale)
-
-    def _own_names(self) -> dict[int, str]:
-        tensors = zip(self._usual[4::5], self._usual[::5], strict=True)
-        return {id(tensor): name for tensor, name in tensors} | self._unusual
+    def relations(self, finder: Finder, scale: float) -> list[Relation]:
+        """Find the tensors that an optimizer's step changes together: see `Finder.find`."""
+        return [] if self._torch is None else finder.find(self._outline, self._torch.is_f32, scale)
 
     def _put_staged(self, capture: _core.Capture) -> None:
         """Put tensors that have to be copied: small ones in groups, large ones in place."""
@@ -242,6 +234,11 @@ class Encoded:
         if id(value) in self._active:
             raise UnsupportedError(f"{where(path)}: the {type(value).__name__} contains itself")
         self._active.add(id(value))
+        self._outline.enter(path)
+
+    def _leave(self, value: Any) -> None:
+        self._outline.leave(value)
+        self._active.remove(id(value))
 
     def _leaf(self, packed: bytes) -> int:
         if len(packed) >= LARGE_LEAF_BYTES:
@@ -280,7 +277,7 @@ class Encoded:
                 node.append(self._torch_node(child, below, node))
             else:
                 node.append(self._node(child, below, node, depth + 1))
-        self._active.remove(id(value))
+        self._leave(value)
         return node
 
     def _key(self, key: Any, path: str) -> Any:
@@ -300,7 +297,7 @@ class Encoded:
         node: list[Any] = ["l" if type(value) is list else "t"]
         for index, child in enumerate(value):
             node.append(self._node(child, f"{path}.{index}" if path else str(index), node, depth + 1))
-        self._active.remove(id(value))
+        self._leave(value)
         return node
 
     def _name(self, path: str) -> tuple[str, str | None]:
@@ -319,17 +316,18 @@ class Encoded:
         if usual is None:
             return self._described_node(tensor, path, parent)
         dtype, shape, address = usual
-        place = len(self._usual)
+        records = self._outline.records
+        place = len(records)
         first = self._places.setdefault(address, place)
         if first != place:
-            self._note_tie(*self._usual[first : first + 5])
+            self._note_tie(*records[first : first + Outline.FIELDS])
             return self._described_node(tensor, path, parent)
         if path and len(path) <= SURELY_FITS and path not in self._names:
             name, explicit = path, None
             self._names.add(path)
         else:
             name, explicit = self._name(path)
-        self._usual += (name, explicit, parent, len(parent), tensor)
+        records += (path, name, parent, len(parent), tensor)
         columns = self._columns
         columns.names.append(name)
         columns.heads.append(dtype | len(shape) << 8)
@@ -337,11 +335,12 @@ class Encoded:
         columns.addresses.append(address)
         return 1 if explicit is None else ["T", explicit]
 
-    def _note_tie(self, name: str, explicit: str | None, parent: list[Any], index: int, tensor: Any) -> None:
-        """Enter a tensor among those that others may be tied to, if it is not there."""
+    def _note_tie(self, path: str, name: str, parent: list[Any], index: int, tensor: Any) -> None:
+        """Enter a tensor among those that others may be tied to, unless it is there."""
         assert self._torch is not None
         tie = self._torch.describe(tensor, name).tie
         if tie not in self._ties:
+            explicit = None if name == natural_name(path) else name
             self._ties[tie] = _Tied(name, explicit, parent, index, tensor)
 
     def _described_node(self, tensor: Any, path: str, parent: list[Any]) -> Any:
@@ -357,10 +356,13 @@ class Encoded:
                 tied.group = self._groups
                 self._groups += 1
                 tied.parent[tied.index] = ["T", tied.explicit, tied.group, 0]
-            return ["T", explicit, tied.group, tied.members.setdefault(id(tensor), len(tied.members))]
+            member = tied.members.setdefault(id(tensor), len(tied.members))
+            if member == 0:
+                self._outline.records += (path, tied.name, parent, len(parent), tensor)
+            return ["T", explicit, tied.group, member]
         if described.tie is not None:
             self._ties[described.tie] = _Tied(name, explicit, parent, len(parent), tensor)
-        self._unusual[id(tensor)] = name
+        self._outline.records += (path, name, parent, len(parent), tensor)
         if described.must_copy:
             self._staged.append((name, tensor, described.dtype, described.shape))
         else:
