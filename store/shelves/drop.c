@@ -144,7 +144,7 @@ static enum lmcs_status check_unprepared(struct lmcs_txn *txn, struct lmcs_shelf
     return status;
 }
 
-/* From here on nobody sees the shelf. */
+/* Turns the shelf into a staging shelf, which no listing contains. */
 static enum lmcs_status hide(struct lmcs_txn *txn, const char *name, uint64_t *id, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;

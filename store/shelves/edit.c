@@ -55,7 +55,7 @@ static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shel
         status = lmcs_policy_format(&policy, shelf->policy, error);
     shelf->df.keep_raw = policy.keep_raw;
     if (policy.parity_data != before.parity_data || policy.parity != before.parity)
-        shelf->df.guarded = 0; /* all of them anew */
+        shelf->df.guarded = 0; /* every snapshot gets other parity */
     return status;
 }
 

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * shelves/fork.c - shelves as a whole: forked from a snapshot, renamed, removed.
+ * shelves/fork.c - forks a shelf from a snapshot, and renames shelves.
  *
- * A fork begins a line of manifests of its own. Its first manifest is a copy of the snapshot's, page by page, in which
- * each entry is a new run of a content that is there: so what manifest.c and the counts of runs say of the life of
- * pages and contents holds for it without another word, and neither shelf has to look at the other when snapshots are
- * removed. (Sharing the pages too would save 36 bytes a tensor, and make every removal ask all forks.) Where it came
- * from is remembered in the tree of origins, by the shelf's id, so that it may be renamed.
- *
- * A shelf that is removed becomes a staging shelf, which nobody sees and the next writer removes: one commit hides it,
- * and what is left of it after a crash goes like what a restore has left.
+ * The first manifest of a fork is a copy of the snapshot's in which every entry begins a new run of its content. So the
+ * rules on the life of pages and contents (records/manifest.c) hold without an exception, and removals in one shelf
+ * never examine the other. (Sharing the pages would save 36 bytes a tensor, and every removal would have to ask all
+ * forks.) The tree of origins records the source by the shelf's id, so that renames do not matter.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +45,7 @@ static enum lmcs_status check_free(struct lmcs_txn *txn, const char *name, struc
 struct forking {
     struct lmcs_txn txn;
     struct lmcs_shelf from;
-    struct lmcs_record record; /* of the snapshot, then of the fork's first */
+    struct lmcs_record record; /* of the snapshot; later of the fork's first */
     struct lmcs_shelf fork;
     struct lmcs_root_tree_df manifest;
     char **tags;
@@ -57,7 +53,7 @@ struct forking {
     bool no_memory;
 };
 
-/* Takes an entry over, as a run that begins here. */
+/* Takes an entry over as a run that begins here. */
 static enum lmcs_status share_entry(void *context, uint64_t identity, const struct lmcs_manifest_df *entry, bool *stop,
                                     struct lmcs_error *error)
 {
@@ -105,7 +101,7 @@ static enum lmcs_status enter_first(struct forking *f, struct lmcs_error *error)
     return status == LMCS_OK ? lmcs_shelf_save(&f->txn, &f->fork, error) : status;
 }
 
-/* What keeps its contents safe, but no rule that prunes. */
+/* Inherits how contents are kept safe, but no rule that prunes. */
 static enum lmcs_status inherit_policy(struct forking *f, struct lmcs_error *error)
 {
     struct lmcs_policy from, policy;
@@ -241,13 +237,13 @@ enum lmcs_status lmcs_shelf_rename(struct lmcs_pool *pool, const char *shelf, co
         return status;
     if (strcmp(from, name) == 0)
         return lmcs_fail(error, LMCS_EXISTS, 0, "%s: the shelf is called \"%.200s\" already", pool->path, name);
-    int order = strcmp(from, name) > 0; /* whoever takes two shelves takes the first by name first */
+    int order = strcmp(from, name) > 0; /* two shelves are acquired in the order of their names */
     status = lmcs_shelf_take(pool, order ? name : from, &busy[order], error);
     if (status == LMCS_OK)
         status = lmcs_shelf_take(pool, order ? from : name, &busy[!order], error);
     if (status == LMCS_OK)
         status = rename_now(pool, from, name, error);
-    if (status == LMCS_OK) { /* what is known of when to look at them is known by name */
+    if (status == LMCS_OK) { /* the time of the next pruning is recorded by name */
         lmcs_prune_soon(pool, from);
         lmcs_prune_soon(pool, name);
     }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * shelves/prune.c - removing what the shelves' policies don't keep.
+ * shelves/prune.c - removes the snapshots that a shelf's policy does not keep.
  *
- * Facts are gathered in one transaction, the decision is a pure function (policy.c), and removals go in batches, each a
- * transaction. Between these the shelf is taken, so nothing comes on it; but tags and policies are set, and groups
- * resolved, without taking it, and who was told so must find it so. Therefore a batch goes by what is true in its own
- * transaction: a tag is looked for on each snapshot that is to go, and facts that others rest on are gathered again
- * when any of them has changed. What was to be kept is kept in any case. In the background some too many are left until
- * they are worth it: deltas that rest on what goes are then coded anew once, not once for each.
+ * One transaction gathers facts about all snapshots, a pure function (records/policy.c) decides, and batches remove,
+ * each in a transaction. The caller owns the shelf meanwhile, so no capture adds to it. But tags and policies are set,
+ * and groups resolved, without owning it, and their callers rely on the result. A batch therefore checks the tag of
+ * each snapshot again, and gathers the facts again if any of them has changed. A snapshot that was to be kept is kept
+ * in any case.
+ *
+ * Pruning in the background waits until an eighth too many have gathered: deltas that rest on several removed bases are
+ * then encoded anew once, not once for each.
  */
 #include "shelves/prune.h"
 
@@ -28,11 +30,11 @@
 
 /* ---- Facts ---- */
 
-/* Who asks, and by what. */
+/* The kind of pruning. */
 struct request {
-    bool is_asked_for;         /* lmcs_prune; else it is by itself ... */
-    const char *words;         /* ... which change the policy (may be NULL) */
-    enum lmcs_prune_when when; /* ... and this says whether it is time, and how many are to go */
+    bool is_asked_for;         /* lmcs_prune; else the background decides */
+    const char *words;         /* changes to the policy (may be NULL) */
+    enum lmcs_prune_when when; /* background: which shelves are due, and how many snapshots go */
 };
 
 struct facts {
@@ -42,16 +44,16 @@ struct facts {
     size_t capacity;
     bool reads_metrics;
     const char **kept;
-    size_t wanted;        /* how many are to go, at most */
-    uint64_t shelf_id;    /* of the shelf as it was: ... */
-    uint64_t next_number; /* ... when it is looked at again depends on it ... */
-    uint64_t latest;      /* ... and these are what the others rest on */
+    size_t wanted;        /* snapshots to remove, at most */
+    uint64_t shelf_id;    /* state of the shelf that the decision rests on */
+    uint64_t next_number; /* decides when the shelf is examined again */
+    uint64_t latest;      /* with record_count and shelf_policy: compared before each batch */
     uint64_t record_count;
     char shelf_policy[LMCS_MAX_POLICY + 1];
-    bool has_changed; /* while it was pruned */
+    bool has_changed; /* during this pruning */
 };
 
-/* Why something stays that was to go. */
+/* Why a snapshot stays after it was to go. */
 static const char since[] = "tagged, or kept by what was changed, since pruning began";
 
 static void free_facts(struct facts *facts)
@@ -69,7 +71,7 @@ static void take_metrics(const struct lmcs_policy *policy, const struct lmcs_met
                 fact->metrics[r] = metrics[i].value;
 }
 
-/* Those of a record; of one whose metadata is an attachment too. Unreadable ones have none, so no rule finds them. */
+/* Reads the metrics of a record, also from an attachment. Unreadable ones are absent, so no rule finds them. */
 static enum lmcs_status read_metrics(struct lmcs_txn *txn, const struct lmcs_record *record,
                                      const struct lmcs_policy *policy, struct lmcs_policy_facts *fact,
                                      struct lmcs_error *error)
@@ -82,7 +84,7 @@ static enum lmcs_status read_metrics(struct lmcs_txn *txn, const struct lmcs_rec
         status = lmcs_meta_decode(text != NULL ? text : record->meta, &meta, error);
     free(text);
     if (status != LMCS_OK) {
-        fact->held |= status == LMCS_DAMAGED; /* what can't be judged stays */
+        fact->held |= status == LMCS_DAMAGED; /* a snapshot with unreadable metadata stays */
         return status == LMCS_DAMAGED ? LMCS_OK : status;
     }
     take_metrics(policy, meta.metrics, meta.metric_count, fact);
@@ -140,7 +142,7 @@ static enum lmcs_status hold_tagged(struct lmcs_txn *txn, struct lmcs_shelf *she
     return status;
 }
 
-/* All about a shelf's snapshots, and which of them `facts->policy` keeps. */
+/* Gathers all facts about a shelf's snapshots, and those that `facts->policy` keeps. */
 static enum lmcs_status gather(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts,
                                struct lmcs_error *error)
 {
@@ -186,7 +188,7 @@ bool lmcs_over_budget(struct lmcs_txn *txn, const struct lmcs_policy *policy)
     return wanted / policy->budget_percent > all / 100;
 }
 
-/* How many of those that go are to go now. */
+/* The number of snapshots to remove now. */
 static size_t how_many(const struct facts *facts, const struct request *request)
 {
     size_t kept = count_kept(facts), due = facts->count - kept;
@@ -195,7 +197,7 @@ static size_t how_many(const struct facts *facts, const struct request *request)
     return request->is_asked_for || request->when == LMCS_PRUNE_ALL || due > kept / 8 ? due : 0;
 }
 
-/* A long history is not looked at after every snapshot: from which number on it is, in this process. */
+/* A long history is not examined after every snapshot. Returns the snapshot number from which it is. */
 static uint64_t not_before(struct lmcs_pool *pool, const char *name)
 {
     pthread_mutex_lock(&pool->captures);
@@ -219,7 +221,7 @@ void lmcs_prune_soon(struct lmcs_pool *pool, const char *shelf)
     set_not_before(pool, shelf, 0);
 }
 
-/* Whether it is time to look at the shelf. */
+/* Whether to examine the shelf now. */
 static bool is_due(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
                    const struct request *request)
 {
@@ -242,7 +244,7 @@ static void note_shelf(struct lmcs_shelf *shelf, struct facts *facts)
     memcpy(facts->shelf_policy, shelf->policy, sizeof facts->shelf_policy);
 }
 
-/* What a request comes to, as things are in this transaction. */
+/* Decides what a request removes, as of this transaction. */
 static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
                                struct facts *facts, struct lmcs_error *error)
 {
@@ -257,7 +259,7 @@ static enum lmcs_status decide(struct lmcs_txn *txn, struct lmcs_shelf *shelf, c
     return status;
 }
 
-/* Whether all is as it was decided by, but for tags; a snapshot's record itself never changes. */
+/* Whether the facts still hold, except for tags. A snapshot's own record never changes. */
 static bool is_as_it_was(struct lmcs_shelf *shelf, const struct facts *facts)
 {
     return shelf->df.latest == facts->latest &&
@@ -265,7 +267,7 @@ static bool is_as_it_was(struct lmcs_shelf *shelf, const struct facts *facts)
            strcmp(shelf->policy, facts->shelf_policy) == 0;
 }
 
-/* Decides anew: of those from `at` on, what does not go any more stays. */
+/* Decides again: a snapshot from `at` on that is now kept stays. */
 static enum lmcs_status decide_again(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct request *request,
                                      size_t at, struct facts *facts, struct lmcs_error *error)
 {
@@ -303,7 +305,7 @@ static enum lmcs_status is_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf
     return status;
 }
 
-/* The next that go, from *at on, `most` at most: *gone gets how many. */
+/* Removes the next snapshots from *at on, at most `most`. *gone counts them. */
 static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct facts *facts, size_t *at,
                                     size_t most, size_t *gone, struct lmcs_removal *removal, struct lmcs_error *error)
 {
@@ -323,7 +325,7 @@ static enum lmcs_status remove_some(struct lmcs_txn *txn, struct lmcs_shelf *she
     return status;
 }
 
-/* The same in a transaction of its own, which is dropped when it is a dry run. */
+/* Removes them in a transaction of its own, which a dry run drops. */
 static enum lmcs_status remove_batch(struct lmcs_pool *pool, const struct request *request, struct facts *facts,
                                      size_t *at, size_t most, bool dry_run, struct lmcs_prune_report *report,
                                      struct lmcs_error *error)
@@ -387,7 +389,7 @@ static enum lmcs_status decide_by_name(struct lmcs_pool *pool, const char *name,
     return status;
 }
 
-/* All of them; or those that stay since. */
+/* Visits all snapshots, or (`again`) those that stay after they were to go. */
 static bool show(const struct facts *facts, bool again,
                  bool (*visit)(void *context, const struct lmcs_pruned *snapshot), void *context)
 {
@@ -421,7 +423,7 @@ enum lmcs_status lmcs_prune(struct lmcs_pool *pool, const char *shelf, const cha
             status = remove_all(pool, &request, &facts, progress, &counted, error);
         else if (pool->writable && facts.wanted > 0)
             status = remove_batch(pool, &request, &facts, &at, facts.count, true, &counted, error);
-        else /* what it would free is not known */
+        else /* a reader cannot compute the space */
             counted.removed = facts.wanted;
         counted.kept = count_kept(&facts);
         if (status == LMCS_OK)
@@ -470,7 +472,7 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
     bool mine = held != NULL && strcmp(held, name) == 0, is_held = true;
     size_t wanted = facts.wanted;
     if (status == LMCS_OK && wanted > 0 && (mine || lmcs_shelf_try(pool, name, &busy))) {
-        /* Again, now that nobody else changes it. */
+        /* Decides again as the owner of the shelf. */
         free_facts(&facts);
         facts = (struct facts){0};
         status = decide_by_id(pool, id, &request, &facts, now, error);

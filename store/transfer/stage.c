@@ -80,14 +80,6 @@ void lmcs_stage_fini(struct lmcs_stage *stage)
     free(stage->entries);
 }
 
-static enum lmcs_status add_unrun(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
-{
-    if (!lmcs_grow(&stage->unrun, &stage->unrun_capacity, stage->unrun_count, sizeof *stage->unrun))
-        return lmcs_fail_memory(error);
-    stage->unrun[stage->unrun_count++] = id;
-    return LMCS_OK;
-}
-
 /* ---- Shelves ---- */
 
 static enum lmcs_status fail_in_use(struct lmcs_pool *pool, const char *name, struct lmcs_error *error)
@@ -347,33 +339,6 @@ static void forget_attempts(struct lmcs_stage *stage)
 
 /* ---- A snapshot: verifying what is staged ---- */
 
-static enum lmcs_status check_head(struct lmcs_stage *stage, const struct lmcs_chain *chain,
-                                   const struct lmcs_tensor *tensor, struct lmcs_error *error)
-{
-    struct lmcs_reader *reader = NULL;
-    enum lmcs_status status =
-        lmcs_reader_open(stage->pool, chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, &reader, error);
-    lmcs_reader_close(reader);
-    return status;
-}
-
-/* Reads a content in full, into `buffer` unless that is NULL. `knows_link`: that which leads to it has been read. */
-static enum lmcs_status read_content(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
-                                     bool knows_link, void *buffer, struct lmcs_error *error)
-{
-    struct lmcs_chain chain;
-    enum lmcs_status status = lmcs_chain_hold(stage->pool, id, &chain, error);
-    if (status != LMCS_OK)
-        return status;
-    if (knows_link && chain.links[0].df.payload == LMCS_PAYLOAD_LINKED)
-        status = check_head(stage, &chain, tensor, error);
-    else
-        status = lmcs_chain_read(stage->pool, &chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, buffer,
-                                 NULL, error);
-    lmcs_chain_unpin(stage->pool, &chain);
-    return status;
-}
-
 /* A link is read with all arrays that it leads to, and comes before them. */
 static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
 {
@@ -381,8 +346,8 @@ static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_er
     for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++) {
         const struct lmcs_stage_pending *pending = &stage->pending[i];
         const struct lmcs_archive_content *content = &stage->reader->contents[pending->index];
-        status = read_content(stage, pending->content.id, &stage->reader->identities[content->identity]->tensor, true,
-                              NULL, error);
+        status = lmcs_stage_read(stage, pending->content.id, &stage->reader->identities[content->identity]->tensor,
+                                 true, NULL, error);
         if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED)
             lmcs_error_prefix(
                 error, "the archive %s: content %llu: ", status == LMCS_DAMAGED ? "is damaged" : "can't be restored",
@@ -418,7 +383,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     if (text == NULL)
         return lmcs_fail_memory(error);
     lmcs_identity_tensor(&identity, &tensor);
-    status = read_content(stage, content, &tensor, false, text, error);
+    status = lmcs_stage_read(stage, content, &tensor, false, text, error);
     text[bytes] = '\0';
     if (status == LMCS_OK && strlen(text) != bytes)
         status = lmcs_fail(error, LMCS_DAMAGED, 0, "a snapshot's metadata is not what was written");
@@ -524,7 +489,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
             stage->reader->contents[stage->entries[i].content - 1].has_run = true;
     for (size_t i = 0; status == LMCS_OK && i < stage->pending_count; i++)
         if (stage->pending[i].is_copy)
-            status = add_unrun(stage, stage->pending[i].content.id, error);
+            status = lmcs_stage_add_unrun(stage, stage->pending[i].content.id, error);
     shelf->lineage = stage->record.df.lineage;
     shelf->last = stage->record.df;
     stage->snapshots++;
@@ -573,301 +538,6 @@ void lmcs_stage_drop(struct lmcs_stage *stage)
             shelf->id = 0;
     }
     give_space_back(stage->pool);
-}
-
-/* ---- What the pool has already ---- */
-
-#define FIND_CHUNK 4096u /* contents that are looked at in one transaction */
-
-static int by_digest(const void *a, const void *b)
-{
-    const struct lmcs_stage_found *x = a, *y = b;
-    if (x->digest.low != y->digest.low)
-        return x->digest.low < y->digest.low ? -1 : 1;
-    if (x->digest.high != y->digest.high)
-        return x->digest.high < y->digest.high ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-static int by_id(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static enum lmcs_status add_verified(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
-{
-    if (!lmcs_grow(&stage->verified, &stage->verified_capacity, stage->verified_count, sizeof id))
-        return lmcs_fail_memory(error);
-    stage->verified[stage->verified_count++] = id;
-    return LMCS_OK;
-}
-
-struct noting {
-    struct lmcs_stage *stage;
-    struct lmcs_txn *txn;
-};
-
-/* What a link leads to was read with it. Bases that no snapshot has are left out: whoever finds them reads them. */
-static enum lmcs_status note_verified(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
-                                      uint64_t successor, struct lmcs_error *error)
-{
-    struct noting *noting = context;
-    struct lmcs_content content;
-    bool found = false;
-    (void)identity;
-    (void)successor;
-    enum lmcs_status status = lmcs_content_find(noting->txn, entry->content, &content, &found, error);
-    if (status == LMCS_OK && found)
-        status = add_verified(noting->stage, content.id, error);
-    if (status == LMCS_OK && found && content.df.payload == LMCS_PAYLOAD_LINKED)
-        status = add_verified(noting->stage, content.link, error);
-    return status;
-}
-
-/*
- * Notes what came with the snapshot after `*number` of a shelf that was kept; *number 0: that would be the newest. A
- * snapshot is staged when the one before it has been verified, so of the newest alone nobody knows.
- */
-static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id, uint64_t *number,
-                                           struct lmcs_error *error)
-{
-    struct lmcs_txn txn;
-    struct lmcs_shelf shelf;
-    struct lmcs_record record, older;
-    struct noting noting = {stage, &txn};
-    uint64_t at = 0, next = 0;
-    bool found = false, has_older = false;
-    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
-    if (status == LMCS_OK && found && (shelf.df.flags & LMCS_SHELF_KEPT) != 0)
-        status = lmcs_record_after(&txn, &shelf, *number, &at, error);
-    if (status == LMCS_OK && at != 0)
-        status = lmcs_record_after(&txn, &shelf, at, &next, error);
-    *number = next != 0 ? at : 0;
-    if (status == LMCS_OK && next != 0)
-        status = lmcs_record_get(&txn, &shelf, at, &record, &found, error);
-    if (status == LMCS_OK && next != 0 && found)
-        status = lmcs_record_neighbour(&txn, &shelf, &record.df, false, &older, &has_older, error);
-    if (status == LMCS_OK && next != 0 && found)
-        status = lmcs_manifest_own(&txn, &record.df, has_older ? &older.df : NULL, NULL, false, note_verified, &noting,
-                                   error);
-    lmcs_txn_end(&txn);
-    return status;
-}
-
-/* Notes what the shelves have that earlier attempts have left, as far as it was verified. */
-static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    uint64_t id = 0, number = 0;
-    for (size_t count = 1; status == LMCS_OK && count > 0 && id < UINT64_MAX;) {
-        struct lmcs_txn txn;
-        status = lmcs_txn_read(stage->pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
-        lmcs_txn_end(&txn);
-        for (bool more = count > 0; status == LMCS_OK && more; more = number != 0)
-            status = note_kept_snapshot(stage, id, &number, error);
-        number = 0;
-        if (status == LMCS_DAMAGED) /* what is not noted is read */
-            status = LMCS_OK;
-    }
-    if (stage->verified_count > 1)
-        qsort(stage->verified, stage->verified_count, sizeof *stage->verified, by_id);
-    return status;
-}
-
-static bool was_verified(const struct lmcs_stage *stage, uint64_t id)
-{
-    return stage->verified_count > 0 && bsearch(&id, stage->verified, stage->verified_count, sizeof id, by_id) != NULL;
-}
-
-/* Notes the contents from id *next on, as many as one transaction should look at; *next 0: these were the last. */
-static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_cursor *cursor, uint64_t *next,
-                                      struct lmcs_error *error)
-{
-    struct lmcs_txn txn;
-    struct lmcs_content_df df;
-    size_t bytes;
-    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_CONTENTS, &txn.root.trees[LMCS_TREE_CONTENTS],
-                              (struct lmcs_key_df){*next, 0}, error);
-    *next = 0;
-    for (size_t i = 0; status == LMCS_OK && lmcs_cursor_valid(cursor); i++) {
-        uint64_t id = lmcs_cursor_key(cursor).high;
-        const void *value = lmcs_cursor_value(cursor, &bytes);
-        if (i == FIND_CHUNK) {
-            *next = id;
-            break;
-        }
-        memcpy(&df, value, bytes < sizeof df ? 0 : sizeof df);
-        if (bytes >= sizeof df) {
-            if (!lmcs_grow(&stage->found, &stage->found_capacity, stage->found_count, sizeof *stage->found))
-                status = lmcs_fail_memory(error);
-            else
-                stage->found[stage->found_count++] = (struct lmcs_stage_found){{df.digest_low, df.digest_high}, id};
-        }
-        if (status == LMCS_OK)
-            status = lmcs_cursor_next(cursor, error);
-    }
-    lmcs_txn_end(&txn);
-    return status;
-}
-
-enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_reader *reader,
-                                  struct lmcs_error *error)
-{
-    struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    stage->reader = reader;
-    stage->found_count = stage->verified_count = 0;
-    if (stage->keeps)
-        status = note_kept(stage, error);
-    for (uint64_t next = 1; status == LMCS_OK && next != 0;)
-        status = note_contents(stage, cursor, &next, error);
-    if (stage->found_count > 1)
-        qsort(stage->found, stage->found_count, sizeof *stage->found, by_digest);
-    lmcs_cursor_free(cursor);
-    return status;
-}
-
-/* Of a link also the arrays that it leads from, which stand in no chain when another one leads to them. */
-static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, const struct lmcs_content *link,
-                                        struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < link->df.base_count; i++) {
-        struct lmcs_content base;
-        status = lmcs_content_get(txn, link->bases[i], &base, error);
-        if (status == LMCS_OK && base.df.runs == 0)
-            status = add_unrun(stage, base.id, error);
-    }
-    return status;
-}
-
-/*
- * What a content of the pool rests on may be what a restore before this one has left, and nobody has noted. A content
- * that the archive has as a base alone may have gone since it was found: what it served was coded anew, or nobody.
- */
-static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
-{
-    struct lmcs_txn txn;
-    struct lmcs_content content;
-    struct lmcs_chain chain = {.length = 0};
-    bool found = false;
-    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_content_find(&txn, id, &content, &found, error);
-    if (status == LMCS_OK && found)
-        status = lmcs_chain_load(&txn, id, &chain, error);
-    for (size_t i = 0; status == LMCS_OK && i < chain.length; i++)
-        if (chain.links[i].df.payload == LMCS_PAYLOAD_LINK)
-            status = add_unrun_bases(stage, &txn, &chain.links[i], error);
-        else if (i > 0 && chain.links[i].df.runs == 0)
-            status = add_unrun(stage, chain.links[i].id, error);
-    lmcs_txn_end(&txn);
-    return status;
-}
-
-enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *error)
-{
-    enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; status == LMCS_OK && i < stage->reader->content_count; i++) {
-        const struct lmcs_archive_content *content = &stage->reader->contents[i];
-        if (content->is_found)
-            status = add_found_bases(stage, content->pool_id, error);
-        if (status == LMCS_OK && !content->has_run && content->pool_id != 0)
-            status = add_unrun(stage, content->pool_id, error);
-    }
-    stage->reader = NULL;
-    return status;
-}
-
-/* Whether it has the form that is wanted, but for what its digest says. */
-static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content *content,
-                                 const struct lmcs_stage_wanted *wanted, bool *yes, struct lmcs_error *error)
-{
-    struct lmcs_identity identity;
-    struct lmcs_tensor there;
-    uint32_t deltas = 0;
-    enum lmcs_status status = lmcs_identity_get(txn, content->df.identity, &identity, error);
-    if (status != LMCS_OK)
-        return status;
-    lmcs_identity_tensor(&identity, &there);
-    bool is_link = content->df.payload == LMCS_PAYLOAD_LINK;
-    *yes = lmcs_archive_same_form(&there, wanted->tensor) && is_link == (wanted->arrays > 0);
-    if (!*yes || is_link) {
-        *yes = *yes && content->df.base_count == wanted->arrays && content->df.place <= wanted->line;
-        return LMCS_OK;
-    }
-    if (wanted->link != 0) {
-        *yes = content->link == wanted->link && content->df.output == wanted->output;
-        return LMCS_OK;
-    }
-    status = lmcs_content_depth(txn, content, &deltas, error);
-    /* A delta of the archive may come to rest on it, which can't be put on what a link leads to. */
-    *yes = deltas <= wanted->depth && (content->link == 0 || wanted->depth == LMCS_CHAIN_BOUND);
-    return status;
-}
-
-static enum lmcs_status fits(struct lmcs_stage *stage, uint64_t id, const struct lmcs_stage_wanted *wanted, bool *yes,
-                             struct lmcs_error *error)
-{
-    struct lmcs_txn txn;
-    struct lmcs_content content;
-    *yes = false;
-    enum lmcs_status status = lmcs_txn_read(stage->pool, &txn, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_content_find(&txn, id, &content, yes, error);
-    *yes = status == LMCS_OK && *yes && content.df.digest_low == wanted->digest.low &&
-           content.df.digest_high == wanted->digest.high;
-    if (*yes)
-        status = has_form(&txn, &content, wanted, yes, error);
-    lmcs_txn_end(&txn);
-    return status;
-}
-
-enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_stage_wanted *wanted, uint64_t *id,
-                                 struct lmcs_error *error)
-{
-    const struct lmcs_stage_found first = {wanted->digest, 0};
-    const struct lmc_hash *digest = &wanted->digest;
-    size_t low = 0, high = stage->found_count;
-    *id = 0;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (by_digest(&stage->found[middle], &first) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (; low < stage->found_count && stage->found[low].digest.low == digest->low &&
-           stage->found[low].digest.high == digest->high;
-         low++) {
-        bool yes;
-        enum lmcs_status status = fits(stage, stage->found[low].id, wanted, &yes, error);
-        if (status == LMCS_OK && yes && !was_verified(stage, stage->found[low].id))
-            status = read_content(stage, stage->found[low].id, wanted->tensor, wanted->link != 0, NULL, error);
-        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* then the archive's is better */
-            continue;
-        if (status != LMCS_OK)
-            return status;
-        if (yes) {
-            *id = stage->found[low].id;
-            return LMCS_OK;
-        }
-    }
-    return LMCS_OK;
 }
 
 /* ---- Showing ---- */

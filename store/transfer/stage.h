@@ -124,5 +124,10 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
 enum lmcs_status lmcs_stage_show(struct lmcs_stage *stage, struct lmcs_error *error);
 /* Removes the staging shelves and all that is in them. What can't be removed now goes at the next open. */
 void lmcs_stage_drop(struct lmcs_stage *stage);
+/* Reads a content in full, into `buffer` unless that is NULL. `knows_link`: that which leads to it has been read. */
+enum lmcs_status lmcs_stage_read(struct lmcs_stage *stage, uint64_t id, const struct lmcs_tensor *tensor,
+                                 bool knows_link, void *buffer, struct lmcs_error *error);
+/* Records a base that no staged snapshot has, for lmcs_stage_show. */
+enum lmcs_status lmcs_stage_add_unrun(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error);
 
 #endif

@@ -704,3 +704,11 @@ enum lmcs_status lmcs_dump_head(struct lmcs_dump *dump, struct lmcs_error *error
     lmc_hasher_update(&dump->headers, &head, sizeof head);
     return put_bytes(dump, &head, sizeof head, error);
 }
+
+enum lmcs_status lmcs_dump_add_known(struct lmcs_dump *dump, const struct lmcs_known *known, struct lmcs_error *error)
+{
+    if (!lmcs_grow(&dump->known, &dump->known_capacity, dump->known_count, sizeof *known))
+        return lmcs_fail_memory(error);
+    dump->known[dump->known_count++] = *known;
+    return LMCS_OK;
+}

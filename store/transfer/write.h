@@ -105,6 +105,7 @@ enum lmcs_status lmcs_dump_identity(struct lmcs_dump *dump, uint64_t id, uint64_
 enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error);
 /* The entry of a digest; NULL: there is none. */
 struct lmcs_known *lmcs_dump_known(const struct lmcs_dump *dump, const struct lmc_hash *digest);
+enum lmcs_status lmcs_dump_add_known(struct lmcs_dump *dump, const struct lmcs_known *known, struct lmcs_error *error);
 /* To be called when `known` is complete. */
 void lmcs_dump_sort_known(struct lmcs_dump *dump);
 

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* transfer/dump_plan.c - plans a dump: the snapshots that are selected and that no older archive has. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/grow.h"
+#include "records/safety.h"
+#include "transfer/dump.h"
+
+void lmcs_dump_plans_end(struct lmcs_dump_plans *plans)
+{
+    for (size_t i = 0; i < plans->count; i++) {
+        free(plans->items[i].name);
+        free(plans->items[i].numbers);
+        free(plans->items[i].older);
+    }
+    for (size_t i = 0; i < plans->older_count; i++)
+        lmcs_index_free(&plans->older[i]);
+    free(plans->older);
+    free(plans->since);
+    free(plans->items);
+    lmcs_index_free(&plans->begun);
+    lmcs_parts_free(&plans->parts);
+}
+
+/* The numbers that addresses stand for now. */
+static enum lmcs_status resolve_parts(struct lmcs_dump *dump, struct lmcs_parts *parts, struct lmcs_error *error)
+{
+    size_t count = dump->options->address_count;
+    enum lmcs_status status = LMCS_OK;
+    if (count > 0 && (parts->items = calloc(count, sizeof *parts->items)) == NULL)
+        return lmcs_fail_memory(error);
+    for (; status == LMCS_OK && parts->count < count; parts->count++) {
+        const char *address = dump->options->addresses[parts->count], *at = strchr(address, '@');
+        struct lmcs_part *part = &parts->items[parts->count];
+        struct lmcs_shelf shelf;
+        *part = (struct lmcs_part){.shelf = at == NULL ? strdup(address) : strndup(address, (size_t)(at - address)),
+                                   .last = UINT64_MAX};
+        status = part->shelf == NULL ? lmcs_fail_memory(error) : lmcs_shelf_get(&dump->txn, part->shelf, &shelf, error);
+        if (status == LMCS_OK && at != NULL)
+            status = lmcs_shelf_resolve_range(&dump->txn, &shelf, at + 1, &part->first, &part->last, error);
+    }
+    return status;
+}
+
+static bool is_same(const struct lmcs_index_snapshot *there, const struct lmcs_snapshot_df *df)
+{
+    return there->df.time_ns == df->time_ns && there->df.step == df->step && there->df.parent == df->parent &&
+           there->entries == df->entry_count && there->raw_bytes == df->raw_bytes;
+}
+
+/* Whether an older archive has this snapshot. */
+static bool is_older(const struct lmcs_dump_plans *plans, const char *name, const struct lmcs_snapshot_df *df)
+{
+    for (size_t i = 0; i < plans->older_count; i++) {
+        const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->older[i], name);
+        const struct lmcs_index_snapshot *found = shelf != NULL ? lmcs_index_number(shelf, df->number) : NULL;
+        if (found != NULL && is_same(found, df))
+            return true;
+    }
+    return false;
+}
+
+/* How far the shelf came before the dump was taken up again. */
+static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_shelf *plan)
+{
+    const struct lmcs_index *begun = &plans->begun;
+    const struct lmcs_index_shelf *shelf = lmcs_index_find(begun, plan->name);
+    plan->is_begun = shelf != NULL;
+    plan->has_origin = shelf != NULL && (shelf->has_origin || shelf->snapshot_count > 0);
+    plan->end = shelf != NULL ? shelf->df.next_number : plan->df.next_number;
+    plan->is_sent = plans->is_whole || (shelf != NULL && shelf != &begun->shelves[begun->shelf_count - 1]);
+    if (shelf != NULL && shelf->snapshot_count > 0) {
+        plan->last = shelf->snapshots[shelf->snapshot_count - 1].df.number;
+        plan->last_time_ns = shelf->snapshots[shelf->snapshot_count - 1].df.time_ns;
+    }
+    /* It belongs before where the dump is by now. */
+    plan->is_sent = plan->is_sent || (shelf == NULL && begun->shelf_count > 0 &&
+                                      strcmp(plan->name, begun->shelves[begun->shelf_count - 1].name) < 0);
+}
+
+static enum lmcs_status fail_begun(const char *name, uint64_t number, const char *what, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_INVALID, 0,
+                     "the archive that was begun can't be gone on with: it %s %.200s@%llu: begin it anew", what, name,
+                     (unsigned long long)number);
+}
+
+/* What was sent is what is to be sent, as far as it goes: the order of an archive leaves no place for what it lacks. */
+static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const struct lmcs_dump_shelf *plan,
+                                    const struct lmcs_snapshot_df *df, struct lmcs_error *error)
+{
+    const struct lmcs_index_shelf *shelf = lmcs_index_find(&plans->begun, plan->name);
+    if (shelf == NULL || (df->number > plan->last && !plan->is_sent))
+        return LMCS_OK;
+    const struct lmcs_index_snapshot *found = lmcs_index_number(shelf, df->number);
+    if (found == NULL)
+        return fail_begun(plan->name, df->number, "has what comes after, and was begun without", error);
+    return is_same(found, df) ? LMCS_OK : fail_begun(plan->name, df->number, "has another", error);
+}
+
+/* The same of a whole shelf. Whether it was there when the dump was begun, nobody knows. */
+static enum lmcs_status check_left_out(const struct lmcs_dump_plans *plans, struct lmcs_error *error)
+{
+    for (size_t i = 0; i < plans->count; i++)
+        if (plans->items[i].is_sent && !plans->items[i].is_begun && plans->items[i].count > 0)
+            return lmcs_fail(error, LMCS_INVALID, 0,
+                             "the archive that was begun can't be gone on with: it was begun without shelf \"%.200s\": "
+                             "name those that it is to have, or begin it anew",
+                             plans->items[i].name);
+    return LMCS_OK;
+}
+
+static enum lmcs_status plan_snapshot(struct lmcs_dump_plans *plans, struct lmcs_dump_shelf *plan,
+                                      const struct lmcs_snapshot_df *df, struct lmcs_error *error)
+{
+    bool older = is_older(plans, plan->name, df);
+    bool fits = older ? lmcs_grow(&plan->older, &plan->older_capacity, plan->older_count, sizeof *plan->older)
+                      : lmcs_grow(&plan->numbers, &plan->capacity, plan->count, sizeof *plan->numbers);
+    if (!fits)
+        return lmcs_fail_memory(error);
+    if (older)
+        plan->older[plan->older_count++] = df->number;
+    else
+        plan->numbers[plan->count++] = df->number;
+    return older ? LMCS_OK : check_begun(plans, plan, df, error);
+}
+
+/* Finds the snapshots that need what is lost. */
+static enum lmcs_status find_lost(struct lmcs_dump *dump, struct lmcs_error *error)
+{
+    uint64_t *ids = NULL;
+    size_t count = 0;
+    bool whole;
+    enum lmcs_status status = lmcs_lost_list(&dump->txn, &ids, &count, error);
+    if (status == LMCS_OK && count > 0)
+        status = lmcs_holders_find(dump->pool, ids, count, &dump->lost, &whole, error);
+    free(ids);
+    return status;
+}
+
+static bool is_lost(const struct lmcs_dump *dump, const char *shelf, uint64_t number)
+{
+    for (size_t i = 0; i < dump->lost.count; i++) {
+        const struct lmcs_found_holder *holder = &dump->lost.items[i];
+        if (holder->first <= number && number <= holder->last &&
+            strcmp(dump->lost.shelf_names[holder->shelf], shelf) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The origin under the current name of its shelf. */
+static enum lmcs_status origin_named(struct lmcs_txn *txn, uint64_t shelf, struct lmcs_origin *origin, bool *found,
+                                     struct lmcs_error *error)
+{
+    struct lmcs_shelf from;
+    bool is_there = false;
+    enum lmcs_status status = lmcs_origin_get(txn, shelf, origin, found, error);
+    if (status != LMCS_OK || !*found || origin->df.shelf == 0)
+        return status;
+    status = lmcs_shelf_load_if(txn, origin->df.shelf, &from, &is_there, error);
+    if (status == LMCS_OK && is_there)
+        memcpy(origin->name, from.name, sizeof origin->name);
+    return status;
+}
+
+static enum lmcs_status plan_shelf(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, const struct lmcs_shelf *from,
+                                   struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf = *from;
+    if (!lmcs_grow(&plans->items, &plans->capacity, plans->count, sizeof *plans->items))
+        return lmcs_fail_memory(error);
+    struct lmcs_dump_shelf *plan = &plans->items[plans->count++];
+    *plan = (struct lmcs_dump_shelf){.df = shelf.df, .name = strdup(shelf.name)};
+    enum lmcs_status status = plan->name == NULL ? lmcs_fail_memory(error) : LMCS_OK;
+    if (status == LMCS_OK)
+        note_begun(plans, plan);
+    if (status == LMCS_OK)
+        status = origin_named(&dump->txn, shelf.df.id, &plan->origin, &plan->was_forked, error);
+    for (uint64_t number = 0; status == LMCS_OK;) {
+        struct lmcs_record record;
+        bool found = false;
+        status = lmcs_record_after(&dump->txn, &shelf, number, &number, error);
+        if (status != LMCS_OK || number == 0)
+            break;
+        status = lmcs_record_get(&dump->txn, &shelf, number, &record, &found, error);
+        if (status == LMCS_OK && found && record.df.state == LMCS_SNAPSHOT_COMMITTED && number < plan->end &&
+            lmcs_parts_have(&plans->parts, plan->name, number)) {
+            bool lost = is_lost(dump, plan->name, number);
+            dump->lost_snapshots += lost;
+            if (!lost)
+                status = plan_snapshot(plans, plan, &record.df, error);
+        }
+    }
+    return status;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct lmcs_dump_shelf *)a)->name, ((const struct lmcs_dump_shelf *)b)->name);
+}
+
+enum lmcs_status lmcs_dump_plans_make(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, struct lmcs_error *error)
+{
+    struct lmcs_shelf shelf;
+    size_t got = 1;
+    uint64_t id = 0;
+    enum lmcs_status status = resolve_parts(dump, &plans->parts, error);
+    if (status == LMCS_OK && dump->options->skip_lost)
+        status = find_lost(dump, error);
+    while (status == LMCS_OK && got > 0 && id < UINT64_MAX) {
+        status = lmcs_shelf_ids(&dump->txn, id + 1, &id, 1, &got, error);
+        if (status == LMCS_OK && got > 0)
+            status = lmcs_shelf_load(&dump->txn, id, &shelf, error);
+        if (status == LMCS_OK && got > 0 && (shelf.df.flags & LMCS_SHELF_STAGING) == 0 &&
+            lmcs_parts_have_shelf(&plans->parts, shelf.name))
+            status = plan_shelf(dump, plans, &shelf, error);
+    }
+    if (status == LMCS_OK)
+        status = check_left_out(plans, error);
+    if (status == LMCS_OK && plans->count > 0)
+        qsort(plans->items, plans->count, sizeof *plans->items, by_name);
+    return status;
+}
