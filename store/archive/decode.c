@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/decode.c - contents of an archive's file, decoded without a pool.
+ * archive/decode.c - decodes contents of an archive's file without a pool.
  *
- * Block by block along the chain, from where the payloads lie in the file. Nothing is believed before its checksum. A
- * line of links is undone link by link, so that each state on the way is checked.
+ * Decodes block by block along the chain, directly from the payloads in the file. Checks every byte before it uses it.
+ * A line of links is undone link by link, so that each state on the way is checked.
  */
 #include "archive/decode.h"
 
@@ -25,7 +25,7 @@ static enum lmcs_status fail_content(const struct lmcs_decoding *d, const char *
     return fail_at(d, d->content, why, error);
 }
 
-/* Reads and parses the header of a frame; what is in it has to be compared with what is known otherwise. */
+/* Reads and parses the header of a frame. The caller compares its fields with the record. */
 static enum lmcs_status read_header(struct lmcs_decoding *d, struct lmcs_archive_link *link, struct lmcs_error *error)
 {
     unsigned char prefix[LMC_FRAME_PREFIX_BYTES];
@@ -75,7 +75,7 @@ static enum lmcs_status open_frame(struct lmcs_decoding *d, struct lmcs_archive_
     return LMCS_OK;
 }
 
-/* The digests in the header of a link: its record's, those of the arrays that it leads from, and what it leads to. */
+/* Compares the digests in a link's header with those of its record, its bases and its outputs. */
 static enum lmcs_status open_link(struct lmcs_decoding *d, struct lmcs_archive_link *link, struct lmcs_error *error)
 {
     const struct lmcs_tensor *tensor = d->tensor;
@@ -92,7 +92,7 @@ static enum lmcs_status open_link(struct lmcs_decoding *d, struct lmcs_archive_l
     return LMCS_OK;
 }
 
-/* The newest `count` links of the line. */
+/* Opens the newest `count` links of the line. */
 static enum lmcs_status open_line(struct lmcs_decoding *d, size_t count, struct lmcs_error *error)
 {
     struct lmc_hash digest;
@@ -118,7 +118,7 @@ static enum lmcs_status open_raw(struct lmcs_decoding *d, struct lmcs_archive_li
                             blocks * sizeof(struct lmc_hash), error);
 }
 
-/* A block of a raw payload is right when its hash is that of the table, and the table when the digest says so. */
+/* A block of a raw payload must match its hash in the table, and the table the digest. */
 static bool raw_is_right(const struct lmcs_decoding *d, const struct lmcs_archive_link *link, uint64_t block,
                          const void *data, uint64_t bytes)
 {
@@ -133,7 +133,7 @@ static bool raw_is_right(const struct lmcs_decoding *d, const struct lmcs_archiv
     return digest.low == link->content->digest.low && digest.high == link->content->digest.high;
 }
 
-/* The stored bytes of a block of a frame: into d->coded, which has room for `most`. */
+/* Reads the stored bytes of a frame's block into d->coded, which holds `most` bytes. */
 static enum lmcs_status read_coded(struct lmcs_decoding *d, struct lmcs_archive_link *link, uint64_t block, size_t most,
                                    size_t *count, struct lmcs_error *error)
 {
@@ -144,7 +144,7 @@ static enum lmcs_status read_coded(struct lmcs_decoding *d, struct lmcs_archive_
                                     : lmcs_pieces_read(&link->pieces, at, d->coded, coded.coded_bytes, error);
 }
 
-/* A block of what is raw, or a frame against `base` (NULL: against none), into `to`. */
+/* Decodes a block of a raw payload, or of a frame against `base` (NULL: none), into `to`. */
 static enum lmcs_status decode_own(struct lmcs_decoding *d, struct lmcs_archive_link *link, uint64_t block,
                                    uint64_t bytes, const void *base, void *to, struct lmcs_error *error)
 {
@@ -209,7 +209,7 @@ static void add_link(struct lmcs_decoding *d, const struct lmcs_archive_content 
     lmcs_pieces_init(&link->pieces, d->fd, d->start, content);
 }
 
-/* Lists what it rests on; false: something is not in this archive. */
+/* Lists the contents below; false: one is not in this archive. */
 static bool list_links(struct lmcs_decoding *d)
 {
     const struct lmcs_archive_content *content = d->content;
@@ -240,7 +240,7 @@ static bool list_links(struct lmcs_decoding *d)
     return true;
 }
 
-/* A line has more arrays than two, and blocks of their size. */
+/* A line needs more buffers than two, and blocks of its arrays' size. */
 static enum lmcs_status make_room(struct lmcs_decoding *d, struct lmcs_error *error)
 {
     size_t most = lmc_block_bound(LMC_BLOCK_BYTES), of_links = lmc_link_block_bound(LMC_MAX_BASES, LMC_BLOCK_BYTES);
@@ -320,7 +320,8 @@ enum lmcs_status lmcs_decoding_look(struct lmcs_decoding *d, const struct lmcs_a
     enum lmcs_status status = make_room(d, error);
     if (status == LMCS_OK)
         status = d->line > 0 ? open_line(d, 1, error) : open_frame(d, &d->links[0], error);
-    bool is_own = d->links[0].content == content; /* else they are the link's, which is looked at for itself */
+    bool is_own =
+        d->links[0].content == content; /* else they are the link's, which is checked as a content of its own */
     return status == LMCS_OK && is_own ? look_at_blocks(d, &d->links[0], error) : status;
 }
 

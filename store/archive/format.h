@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/format.h - what is in an archive, byte by byte; store/ARCHIVE.md says it in words.
+ * archive/format.h - the bytes of an archive; store/ARCHIVE.md is the specification.
  *
- * A head, then records: a header and at most LMCS_ARCHIVE_PIECE_BYTES of payload each, so that a reader needs one
- * buffer of that size whatever an archive claims. All checks of a record are seeded with its number: one that is
- * swapped, doubled or left out is found where it happened, and the end record's hash of all headers finds the rest.
+ * An archive is a head and records. A record is a header and a payload of at most LMCS_ARCHIVE_PIECE_BYTES, so a reader
+ * needs one buffer of that size. All checks of a record are seeded with its number, which locates a swapped, repeated
+ * or missing record; the end record's hash of all headers finds the rest.
  */
 #ifndef LMCS_ARCHIVE_FORMAT_H
 #define LMCS_ARCHIVE_FORMAT_H
@@ -15,13 +15,13 @@
 #define LMCS_ARCHIVE_MAGIC       "LMCSARCH"
 #define LMCS_ARCHIVE_VERSION     1u
 #define LMCS_ARCHIVE_PIECE_BYTES ((size_t)1 << 20)
-#define LMCS_ARCHIVE_PAIRS       4096u /* entries that the writer puts into one record */
+#define LMCS_ARCHIVE_PAIRS       4096u /* most entries that the writer puts into one record */
 
 struct lmcs_archive_head_df {
     char magic[8];
     uint32_t version;
     uint32_t reserved;
-    uint64_t incompatible; /* features without which nothing can be read */
+    uint64_t incompatible; /* features that a reader must know */
     uint64_t compatible;   /* features that a reader may ignore */
     uint64_t check;        /* hash64 of the bytes before it, seed 0 */
 };
@@ -43,7 +43,7 @@ enum lmcs_archive_type {
     LMCS_ARCHIVE_KNOWN,
     LMCS_ARCHIVE_TYPES /* one more than the last */
 };
-#define LMCS_ARCHIVE_IGNORABLE 0x80000000u /* types from here on may be passed over */
+#define LMCS_ARCHIVE_IGNORABLE 0x80000000u /* a reader may ignore types from here on */
 
 struct lmcs_archive_record_df {
     uint32_t type;
@@ -61,7 +61,7 @@ struct lmcs_archive_shelf_df {
 };
 static_assert(sizeof(struct lmcs_archive_shelf_df) == 16, "archive shelf layout");
 
-#define LMCS_ARCHIVE_CHANGES       1u /* the entries are changes to those of the snapshot before it */
+#define LMCS_ARCHIVE_CHANGES       1u /* the entries are changes to those of the previous snapshot */
 #define LMCS_ARCHIVE_META_ATTACHED 2u /* the metadata is the attachment named LMCS_META_NAME */
 
 struct lmcs_archive_snapshot_df {
@@ -76,7 +76,7 @@ struct lmcs_archive_snapshot_df {
 };
 static_assert(sizeof(struct lmcs_archive_snapshot_df) == 56, "archive snapshot layout");
 
-/* Identities are numbered from 1, in the order in which they come; so are contents. */
+/* Identities are numbered from 1 in order of arrival; so are contents. */
 struct lmcs_archive_identity_df {
     uint8_t kind;
     uint8_t dtype;
@@ -92,17 +92,17 @@ struct lmcs_archive_content_df {
     uint64_t digest_low;
     uint64_t digest_high;
     uint64_t raw_bytes;
-    uint64_t stored_bytes; /* what the data records behind it add up to */
+    uint64_t stored_bytes; /* total of the data records that follow */
     uint8_t payload;       /* enum lmcs_payload_kind */
     uint8_t flags;         /* LMCS_CONTENT_SETTLED */
     uint8_t base_count;
-    uint8_t output; /* of what is linked: which of the link's arrays it is */
+    uint8_t output; /* linked: the index of the array among the link's outputs */
     uint8_t reserved[4];
-    /* bases (u64 content each) follow; of what is linked: its link */
+    /* bases (u64 content each) follow; linked: the link */
 };
 static_assert(sizeof(struct lmcs_archive_content_df) == 48, "archive content layout");
 
-/* Instead of a content: an older archive has it. It is numbered among the contents. */
+/* In place of a content that an older archive has. It is numbered among the contents. */
 struct lmcs_archive_known_df {
     uint64_t identity;
     uint64_t digest_low;
@@ -111,7 +111,7 @@ struct lmcs_archive_known_df {
 };
 static_assert(sizeof(struct lmcs_archive_known_df) == 32, "archive known content layout");
 
-/* Behind the head: an older archive, without which this one is not complete. */
+/* After the head: an older archive that this one needs. */
 struct lmcs_archive_since_df {
     uint64_t hash_low; /* of its end record */
     uint64_t hash_high;
@@ -120,7 +120,7 @@ static_assert(sizeof(struct lmcs_archive_since_df) == 16, "archive since layout"
 
 struct lmcs_archive_entry_df {
     uint64_t identity;
-    uint64_t content; /* 0: the snapshot before it had the identity, and this one has not */
+    uint64_t content; /* 0: the previous snapshot had the identity, and this one has not */
 };
 static_assert(sizeof(struct lmcs_archive_entry_df) == 16, "archive entry layout");
 
@@ -136,11 +136,11 @@ struct lmcs_archive_tag_df {
 };
 static_assert(sizeof(struct lmcs_archive_tag_df) == 16, "archive tag layout");
 
-/* Behind the record of a shelf that was forked. */
+/* After the record of a shelf that was forked. */
 struct lmcs_archive_origin_df {
-    uint64_t number; /* of the snapshot that it was forked from */
+    uint64_t number; /* of the source snapshot */
     uint64_t time_ns;
-    uint32_t name_bytes; /* of the shelf that this one was on */
+    uint32_t name_bytes; /* of the source shelf */
     uint32_t reserved;
     /* the name follows */
 };

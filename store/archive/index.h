@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * archive/index.h - what is in an archive, and which part of it is meant.
- */
+/* archive/index.h - the shelves, snapshots and tags of an archive, and the part that addresses select. */
 #ifndef LMCS_ARCHIVE_INDEX_H
 #define LMCS_ARCHIVE_INDEX_H
 
@@ -13,8 +11,8 @@ struct lmcs_index_snapshot {
     uint64_t entries;
     uint64_t tensors;
     uint64_t raw_bytes;
-    uint64_t new_contents; /* that came with it ... */
-    uint64_t new_bytes;    /* ... as they are stored */
+    uint64_t new_contents; /* contents that arrived with it */
+    uint64_t new_bytes;    /* their stored bytes */
 };
 
 struct lmcs_index_tag {
@@ -35,7 +33,7 @@ struct lmcs_index_shelf {
 };
 
 struct lmcs_index {
-    const struct lmcs_archive_reader *reader; /* while it is filled */
+    const struct lmcs_archive_reader *reader; /* while the index is filled */
     bool with_meta;
     struct lmcs_index_shelf *shelves;
     size_t shelf_count;
@@ -48,10 +46,10 @@ struct lmcs_index {
 extern const struct lmcs_archive_visitor lmcs_index_visitor; /* its context: a struct lmcs_index */
 void lmcs_index_free(struct lmcs_index *index);
 const struct lmcs_index_shelf *lmcs_index_find(const struct lmcs_index *index, const char *shelf);
-/* The snapshot of that number; NULL: there is none. */
+/* The snapshot of that number, or NULL. */
 const struct lmcs_index_snapshot *lmcs_index_number(const struct lmcs_index_shelf *shelf, uint64_t number);
 
-/* A part of what there is: of each shelf that is named a range of numbers. */
+/* A range of snapshot numbers of one shelf. */
 struct lmcs_part {
     char *shelf;
     uint64_t first;
@@ -62,16 +60,16 @@ struct lmcs_parts {
     struct lmcs_part *items; /* none: everything */
     size_t count;
 };
-/* What addresses ("run", "run@7", "run@5..9") mean in an archive. LMCS_NOT_FOUND, LMCS_INVALID. */
+/* Resolves addresses ("run", "run@7", "run@5..9") in an archive. LMCS_NOT_FOUND, LMCS_INVALID. */
 enum lmcs_status lmcs_index_parts(const struct lmcs_index *index, const char *const *addresses, size_t count,
                                   struct lmcs_parts *parts, struct lmcs_error *error);
 bool lmcs_parts_have_shelf(const struct lmcs_parts *parts, const char *shelf);
 bool lmcs_parts_have(const struct lmcs_parts *parts, const char *shelf, uint64_t number);
 void lmcs_parts_free(struct lmcs_parts *parts);
-/* Cuts "A..B" in two, of which each may be empty; false when it is no range. To be freed: *first. */
+/* Cuts "A..B" into two texts, which may be empty; false: no range. Free *first. */
 bool lmcs_range_cut(const char *range, char **first, const char **last);
 
-/* Whether a name is one of `only` (NULL: any is): names, or patterns with * and ?. */
+/* Whether a name matches one of `only` (NULL: any does): names, or patterns with * and ?. */
 bool lmcs_only_has(const char *const *only, size_t count, const char *name);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/list.c - archives without a pool: what is in them, and whether it is whole.
+ * archive/list.c - lists and verifies archives without a pool.
  *
- * To list a file, its payloads are passed over. To verify one, it is read as a whole, with the checksums of all its
- * records; then every content is decoded from where it lies, block by block along its chain, and compared with its
- * digest. A pipe can't be gone back in: of what it brings, the records are checked.
+ * Listing a file skips the payloads. Verifying reads the whole file with all checksums, then decodes each content block
+ * by block and compares its digest. Of a pipe, which can't be read twice, only the records are checked.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@ static bool is_file(int fd)
 
 /* ---- Listing ---- */
 
-/* Tags are in the order of their texts; those of one snapshot stay in it. */
+/* Tags arrive ordered by text; those of one snapshot keep that order. */
 static int by_snapshot(const void *a, const void *b)
 {
     const struct lmcs_index_tag *x = a, *y = b;
@@ -81,7 +80,7 @@ static enum lmcs_status report_progress(struct listing *listing, struct lmcs_err
                : lmcs_fail(error, LMCS_CANCELLED, 0, "listing was stopped");
 }
 
-/* Snapshots and their tags, side by side. */
+/* Merges snapshots and their tags. */
 static enum lmcs_status visit_shelf(struct listing *listing, struct lmcs_index_shelf *shelf, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -94,7 +93,7 @@ static enum lmcs_status visit_shelf(struct listing *listing, struct lmcs_index_s
         texts[i] = shelf->tags[i].text;
     for (size_t i = 0, at = 0; status == LMCS_OK && !listing->stopped && i < shelf->snapshot_count; i++) {
         uint64_t number = shelf->snapshots[i].df.number;
-        while (at < shelf->tag_count && shelf->tags[at].number < number) /* of one that an older archive has */
+        while (at < shelf->tag_count && shelf->tags[at].number < number) /* of a snapshot that an older archive has */
             at++;
         size_t first = at;
         while (at < shelf->tag_count && shelf->tags[at].number == number)
@@ -157,7 +156,10 @@ enum lmcs_status lmcs_archive_list(int fd, bool (*visit)(void *context, const st
 
 /* ---- Verifying ---- */
 
-/* Of a line, the last link is decoded, with all before it; of the others and what they lead to, the digests count. */
+/*
+ * Decodes a content. Of a line, the last link is decoded with all below it; the other links and their outputs are
+ * checked by digest on the way.
+ */
 static enum lmcs_status decode_content(struct lmcs_decoding *d, const struct lmcs_archive_content *content, bool *done,
                                        struct lmcs_error *error)
 {

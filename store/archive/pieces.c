@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/pieces.c - a payload in an archive's file, read at any place without the records before it.
+ * archive/pieces.c - reads a payload of an archive's file at any offset without the records before it.
  *
- * A payload is cut into records of its own, which follow one another. What they hold is checked by who reads it: a
- * content by its digest.
+ * A payload is cut into adjacent records. The caller checks the bytes, by the digest of the content.
  */
 #include "archive/pieces.h"
 
@@ -52,7 +51,7 @@ static enum lmcs_status look(struct lmcs_pieces *pieces, struct lmcs_error *erro
     return LMCS_OK;
 }
 
-/* Makes the piece that has byte `at` the one at hand. */
+/* Makes the piece that contains byte `at` the current one. */
 static enum lmcs_status find(struct lmcs_pieces *pieces, uint64_t at, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;

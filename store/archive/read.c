@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/read.c - what an archive says, checked record by record, without a pool.
+ * archive/read.c - reads an archive and checks it record by record, without a pool.
  *
- * Nothing in an archive is believed: every id must be that of an earlier record, every size must follow from a shape,
- * every name must be sound and unique where it stands, everything that arrives must be used, and what is a count is
- * counted again. Memory grows with the records that really arrived, never with what one of them claims.
+ * Nothing in an archive is trusted. Every id must refer to an earlier record, every size must follow from a shape,
+ * every name must be valid and unique in its list, everything that arrives must be used, and counts are recounted.
+ * Memory grows with the records that arrived, never by a number in one of them.
  *
- * Which names a snapshot has is followed by numbering the lists: a list of entries that is given in full has a new
- * number, one of changes keeps that of the list it changes, and an identity is present when it bears the number.
+ * Lists of names are followed by number: a complete list of entries gets a new number, a list of changes keeps the
+ * number of the list that it changes, and an identity is present if it has that number.
  */
 #include "archive/read.h"
 
@@ -32,7 +32,7 @@
 #define CALL(reader, error, what, ...) \
     ((reader)->visitor->what == NULL ? LMCS_OK : (reader)->visitor->what((reader)->context, __VA_ARGS__ error))
 
-/* What our own checks call a wrong argument is, in an archive, damage. */
+/* An argument error of a shared check means damage here. */
 static enum lmcs_status as_damage(struct lmcs_archive_reader *reader, enum lmcs_status status,
                                   const struct lmcs_error *why, struct lmcs_error *error)
 {
@@ -43,7 +43,7 @@ static enum lmcs_status as_damage(struct lmcs_archive_reader *reader, enum lmcs_
     return status;
 }
 
-/* Copies the fixed part of the record; false when it is too short. */
+/* Copies the fixed part of the record; false: it is too short. */
 static bool take_fixed(const struct lmcs_archive_reader *reader, void *fixed, size_t bytes)
 {
     if (reader->source.bytes < bytes)
@@ -52,7 +52,7 @@ static bool take_fixed(const struct lmcs_archive_reader *reader, void *fixed, si
     return true;
 }
 
-/* A text that is the rest of the record, from `at`; NULL when it is not, or holds a NUL. */
+/* The text from `at` to the end of the record; NULL: it is none, or contains a NUL. */
 static const char *take_text(const struct lmcs_archive_reader *reader, size_t at, size_t bytes)
 {
     const char *text = (const char *)reader->source.payload + at;
@@ -89,7 +89,7 @@ static enum lmcs_status read_shelf(struct lmcs_archive_reader *reader, struct lm
     return CALL(reader, error, shelf, );
 }
 
-/* Where the shelf was forked from, which need not be in the archive. */
+/* Reads the source of a fork, which need not be in the archive. */
 static enum lmcs_status read_origin(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     struct lmcs_archive_origin_df df;
@@ -172,7 +172,7 @@ static bool make_name_room(struct lmcs_archive_reader *reader)
     return true;
 }
 
-/* The identity of the record, in one allocation with its lists and its name; *identity is NULL when it is not one. */
+/* Parses an identity into one allocation with its lists and its name; *identity NULL: the record is not valid. */
 static enum lmcs_status parse_identity(struct lmcs_archive_reader *reader, struct lmcs_archive_identity **identity,
                                        struct lmcs_error *error)
 {
@@ -246,7 +246,7 @@ static struct lmcs_archive_identity *identity_of(struct lmcs_archive_reader *rea
 
 /* ---- Contents ---- */
 
-/* What the fields of a record say of its payload. */
+/* Whether the fields of a record allow this payload. */
 static bool size_is_possible(const struct lmcs_archive_content_df *df)
 {
     switch (df->payload) {
@@ -277,7 +277,7 @@ static enum lmcs_status check_stored(struct lmcs_archive_reader *reader, const s
         return FAIL(reader, error, "a content has an impossible size");
     if (df->base_count > 1 && df->payload != LMCS_PAYLOAD_LINK)
         return UNSUPPORTED(reader, error, "a content rests on several bases");
-    /* A file says how much can still come: no space is taken for more. */
+    /* A file shows how much can still arrive: no more is allocated. */
     if (source->total != 0 && df->stored_bytes > (source->total > source->offset ? source->total - source->offset : 0))
         return FAIL(reader, error, "a content claims %llu bytes, more than the archive has",
                     (unsigned long long)df->stored_bytes);
@@ -291,7 +291,7 @@ const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_ar
     return base->payload == LMCS_PAYLOAD_LINKED ? &reader->contents[base->bases[0] - 1] : NULL;
 }
 
-/* A delta rests on what is raw or a frame, and the chain of them has a bound. */
+/* A delta has a raw payload or a frame as its base, in a chain of bounded length. */
 static enum lmcs_status check_delta(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
                                     struct lmcs_error *error)
 {
@@ -304,7 +304,7 @@ static enum lmcs_status check_delta(struct lmcs_archive_reader *reader, struct l
     return LMCS_OK;
 }
 
-/* What a link leads from: all arrays that another one leads to, in order, or such as need nothing else. */
+/* The bases of a link are all outputs of another link, in order, or rest on nothing. */
 static enum lmcs_status check_link(struct lmcs_archive_reader *reader, struct lmcs_archive_content *content,
                                    struct lmcs_error *error)
 {
@@ -344,7 +344,7 @@ static enum lmcs_status check_linked(struct lmcs_archive_reader *reader, struct 
     return LMCS_OK;
 }
 
-/* Finds what a content rests on, and notes that it is used. */
+/* Finds the bases of a content, and marks them as used. */
 static enum lmcs_status check_bases(struct lmcs_archive_reader *reader, const struct lmcs_archive_content_df *df,
                                     struct lmcs_archive_content *content, struct lmcs_error *error)
 {
@@ -415,7 +415,7 @@ static enum lmcs_status read_content(struct lmcs_archive_reader *reader, struct 
     return LMCS_OK;
 }
 
-/* A content that an older archive has. */
+/* Reads a content that an older archive has. */
 static enum lmcs_status read_known(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     struct lmcs_archive_known_df df;
@@ -515,14 +515,13 @@ static enum lmcs_status read_snapshot(struct lmcs_archive_reader *reader, struct
     return CALL(reader, error, snapshot, );
 }
 
-/* Whether two tensors can have one content. */
 bool lmcs_archive_same_form(const struct lmcs_tensor *a, const struct lmcs_tensor *b)
 {
     return a->dtype == b->dtype && a->ndim == b->ndim &&
            (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof(uint64_t)) == 0);
 }
 
-/* Takes an identity on the list, or off it. */
+/* Adds an identity to the list, or removes it. */
 static bool change_list(struct lmcs_archive_reader *reader, struct lmcs_archive_identity *identity, bool on)
 {
     struct lmcs_archive_identity *leader = reader->identities[identity->leader];
@@ -586,7 +585,7 @@ static enum lmcs_status read_entries(struct lmcs_archive_reader *reader, struct 
     return status;
 }
 
-/* Names are unique, and everything that came is used: what nothing refers to could never be removed again. */
+/* Checks that names are unique and that everything was used: an unused content could never be removed from a pool. */
 static enum lmcs_status check_complete(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     for (size_t i = 0; i < reader->entry_count; i++) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/read.h - what an archive says, checked record by record, without a pool.
+ * archive/read.h - reads an archive and checks it record by record, without a pool.
  *
- * A reader calls its visitor for what has been checked; restoring, listing and verifying are visitors. Ids of
- * identities and contents are indices + 1 into its arrays.
+ * A reader calls its visitor after each check. Restoring, listing and verifying are visitors. Ids of identities and
+ * contents are indices + 1 into its arrays.
  */
 #ifndef LMCS_ARCHIVE_READ_H
 #define LMCS_ARCHIVE_READ_H
@@ -14,51 +14,51 @@
 struct lmcs_archive_identity {
     struct lmcs_tensor tensor; /* its own copy; strides NULL */
     uint64_t raw_bytes;
-    uint64_t content;    /* id of what it has in the list at work, while it is present there */
-    size_t leader;       /* index of the first one of this kind and name */
-    uint64_t present;    /* the list of entries that has it */
-    uint64_t touched;    /* the snapshot that last named it */
-    uint64_t name_list;  /* of a leader: the list of entries that the next field speaks of ... */
-    uint64_t name_count; /* ... and how many of this name it has */
-    /* for the visitor that restores */
-    uint64_t pool_id; /* 0: the pool has none yet, as far as is known */
+    uint64_t content;    /* id of its content in the current list, while it is present */
+    size_t leader;       /* index of the first identity of this kind and name */
+    uint64_t present;    /* number of the list that contains it */
+    uint64_t touched;    /* the last snapshot with an entry of it */
+    uint64_t name_list;  /* of a leader: the list that name_count refers to */
+    uint64_t name_count; /* of a leader: identities of this name in that list */
+    /* for the restore: */
+    uint64_t pool_id; /* 0: not in the pool, as far as known */
     uint64_t attempt; /* the transaction that gave it its pool_id */
-    uint64_t listed;  /* the list of entries in which that visitor has it ... */
-    size_t place;     /* ... and where */
+    uint64_t listed;  /* the restore's list that contains it */
+    size_t place;     /* its index there */
 };
 
 struct lmcs_archive_content {
     struct lmc_hash digest;
     uint64_t stored_bytes;
-    uint64_t at;                   /* in the stream: where its first piece's header is */
+    uint64_t at;                   /* offset in the stream of its first piece's header */
     uint32_t identity;             /* index */
-    uint32_t bases[LMC_MAX_BASES]; /* ids; of what is linked: its link */
+    uint32_t bases[LMC_MAX_BASES]; /* ids; linked: the link */
     uint8_t base_count;
     uint8_t payload; /* enum lmcs_payload_kind */
     uint8_t flags;
-    uint8_t output;    /* of what is linked: which of the link's arrays it is */
-    uint8_t depth;     /* deltas to undo to read it, as far as this archive goes ... */
-    uint8_t line;      /* ... or links */
+    uint8_t output;    /* linked: the index of the array among the link's outputs */
+    uint8_t depth;     /* deltas to undo to read it, in this archive */
+    uint8_t line;      /* links to undo */
     bool is_known;     /* an older archive has it */
     bool is_used;      /* by an entry, or as a base */
-    bool is_gone_from; /* a link: another one leads on from what it leads to */
+    bool is_gone_from; /* a link whose outputs are the bases of another link */
     bool is_wanted;    /* for visitors that select */
-    /* for the visitor that restores */
-    bool has_run;  /* some snapshot has it */
+    /* for the restore: */
+    bool has_run;  /* a snapshot has it */
     bool is_found; /* the pool had it */
     uint64_t pool_id;
 };
 
 struct lmcs_archive_reader;
 
-/* What is not NULL is called, in the order of the archive, after the record has been checked and taken in. */
+/* Each function may be NULL. Called in the order of the archive, after the record has been checked and applied. */
 struct lmcs_archive_visitor {
     enum lmcs_status (*since)(void *context, const struct lmcs_archive_since_df *since, struct lmcs_error *error);
     enum lmcs_status (*shelf)(void *context, struct lmcs_error *error);
     enum lmcs_status (*origin)(void *context, const struct lmcs_archive_origin_df *origin, const char *name,
                                struct lmcs_error *error);
     enum lmcs_status (*snapshot)(void *context, struct lmcs_error *error);
-    enum lmcs_status (*content)(void *context, struct lmcs_error *error); /* the newest one; its data follow */
+    enum lmcs_status (*content)(void *context, struct lmcs_error *error); /* the newest content; its data follow */
     enum lmcs_status (*data)(void *context, const void *bytes, size_t count, struct lmcs_error *error);
     enum lmcs_status (*snapshot_end)(void *context, struct lmcs_error *error);
     enum lmcs_status (*tag)(void *context, uint64_t number, const char *text, struct lmcs_error *error);
@@ -81,7 +81,7 @@ struct lmcs_archive_reader {
     const char *doing; /* for progress: "restoring" */
     uint64_t reported;
     enum lmcs_archive_place place;
-    struct lmc_hash hash; /* of the whole, once the end has been read */
+    struct lmc_hash hash; /* of the whole archive, once the end has been read */
     uint64_t shelf_count;
     uint64_t snapshot_count;
     uint64_t tag_count;
@@ -94,7 +94,7 @@ struct lmcs_archive_reader {
     size_t content_capacity;
     size_t *names; /* of leaders, open addressing: index + 1 */
     size_t name_capacity;
-    /* the shelf at work */
+    /* the current shelf: */
     char *shelf;
     struct lmcs_archive_shelf_df shelf_df;
     bool has_origin;
@@ -102,32 +102,32 @@ struct lmcs_archive_reader {
     uint64_t *numbers; /* of its snapshots, ascending */
     size_t number_count;
     size_t number_capacity;
-    /* the snapshot at work */
+    /* the current snapshot: */
     struct lmcs_archive_snapshot_df snapshot;
     char meta[LMCS_META_INLINE + 1];
-    size_t first_content; /* that came with it */
+    size_t first_content; /* that arrived with it */
     struct lmcs_archive_entry_df *entries;
     size_t entry_count;
     size_t entry_capacity;
-    uint64_t list;    /* number of the list of entries: one of changes keeps that of the list it changes */
+    uint64_t list;    /* number of the list of entries */
     uint64_t serial;  /* of the snapshot */
-    uint64_t present; /* entries of the list, with all that it inherited */
+    uint64_t present; /* identities in the list */
     uint64_t tensors;
     uint64_t raw_bytes;
-    uint64_t data_at; /* of the content at work: bytes that have come */
+    uint64_t data_at; /* bytes of the current content that have arrived */
 };
 
-/* Reads the head. On failure there is nothing to end. */
+/* Reads the head. After a failure there is nothing to end. */
 enum lmcs_status lmcs_archive_reader_init(struct lmcs_archive_reader *reader, int fd, struct lmcs_error *error);
 void lmcs_archive_reader_fini(struct lmcs_archive_reader *reader);
 /* Reads one record. */
 enum lmcs_status lmcs_archive_reader_next(struct lmcs_archive_reader *reader, struct lmcs_error *error);
 /* Reads to the end. */
 enum lmcs_status lmcs_archive_reader_run(struct lmcs_archive_reader *reader, struct lmcs_error *error);
-/* The link that leads to the arrays from which a link leads; NULL: none of this archive does. */
+/* The link whose outputs are the bases of `link`; NULL: none of this archive. */
 const struct lmcs_archive_content *lmcs_archive_link_before(const struct lmcs_archive_reader *reader,
                                                             const struct lmcs_archive_content *link);
-/* Whether two tensors can have one content. */
+/* Whether two tensors can have the same content. */
 bool lmcs_archive_same_form(const struct lmcs_tensor *a, const struct lmcs_tensor *b);
 
 #define LMCS_ARCHIVE_DAMAGED(reader, error, ...) lmcs_archive_fail(&(reader)->source, LMCS_DAMAGED, error, __VA_ARGS__)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/source.c - the records of an archive, read from a descriptor that nobody vouches for.
+ * archive/source.c - reads the records of an untrusted archive from a descriptor.
  *
- * Memory is two buffers of fixed size. A record's header is checked before its length is believed, and its payload
- * before anyone looks into it; what is in it is the business of archive_read.c. Of a file the payloads' pieces can be
- * passed over without reading them: then 24 bytes of each MiB are looked at, which is how an archive is listed.
+ * Memory is two buffers of fixed size. A record's header is checked before its length is used, and its payload before
+ * it is parsed (archive/read.c). In a file the pieces of payloads can be skipped: listing reads 24 bytes of each MiB.
  */
 #include "archive/source.h"
 
@@ -33,7 +32,7 @@ enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enu
                      (unsigned long long)source->offset, what);
 }
 
-/* Up to `bytes`; 0 at the end of the stream. */
+/* Reads up to `bytes`; 0: the end of the stream. */
 static enum lmcs_status read_some(int fd, void *to, size_t bytes, size_t *got, struct lmcs_error *error)
 {
     for (;;) {
@@ -51,7 +50,7 @@ static enum lmcs_status read_some(int fd, void *to, size_t bytes, size_t *got, s
     }
 }
 
-/* As many of `bytes` as there are: *got is less only at the end of the stream. */
+/* Reads `bytes`; *got is less only at the end of the stream. */
 static enum lmcs_status take(struct lmcs_archive_source *source, void *to, size_t bytes, size_t *got,
                              struct lmcs_error *error)
 {
@@ -140,7 +139,7 @@ void lmcs_archive_source_fini(struct lmcs_archive_source *source)
     source->buffer = source->payload = NULL;
 }
 
-/* Goes on behind `bytes` of a file, which must have them. */
+/* Skips `bytes` of a file, which must have them. */
 static enum lmcs_status pass_over(struct lmcs_archive_source *source, size_t bytes, struct lmcs_error *error)
 {
     size_t ready = source->buffer_end - source->buffer_at, now = bytes < ready ? bytes : ready;
@@ -209,6 +208,6 @@ enum lmcs_status lmcs_archive_source_finish(struct lmcs_archive_source *source, 
     enum lmcs_status status = take(source, &more, 1, &got, error);
     if (status != LMCS_OK || got == 0)
         return status;
-    source->offset -= got; /* it is none of the archive */
+    source->offset -= got; /* no part of the archive */
     return lmcs_archive_fail(source, LMCS_DAMAGED, error, "it is the end record, and something follows it");
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* archive_source.h - the records of an archive, read from a descriptor that nobody vouches for. */
+/* archive/source.h - reads the records of an untrusted archive from a descriptor. */
 #ifndef LMCS_ARCHIVE_SOURCE_H
 #define LMCS_ARCHIVE_SOURCE_H
 
@@ -8,29 +8,29 @@
 
 struct lmcs_archive_source {
     int fd;
-    bool passes_data; /* set by who reads a file: pieces of payloads are not read, only their headers */
+    bool passes_data; /* set for a file: skip the pieces of payloads, read only their headers */
     uint64_t total;   /* bytes of the archive; 0: not known, a pipe */
-    uint64_t offset;  /* bytes taken so far */
+    uint64_t offset;  /* bytes read so far */
     uint64_t number;  /* of the next record */
     struct lmc_hasher headers;
     struct lmc_hash hash;  /* of all headers before the current record's */
     unsigned char *buffer; /* read ahead */
     size_t buffer_at;
     size_t buffer_end;
-    /* the current record */
+    /* the current record: */
     uint32_t type;
     uint32_t bytes;
-    unsigned char *payload; /* LMCS_ARCHIVE_PIECE_BYTES, and a NUL behind `bytes` */
+    unsigned char *payload; /* LMCS_ARCHIVE_PIECE_BYTES, and a NUL after `bytes` */
 };
 
-/* Reads and checks the head. On failure there is nothing to end. */
+/* Reads and checks the head. After a failure there is nothing to end. */
 enum lmcs_status lmcs_archive_source_init(struct lmcs_archive_source *source, int fd, struct lmcs_error *error);
 void lmcs_archive_source_fini(struct lmcs_archive_source *source);
-/* Reads the next record whose type is known, and checks its checksums. */
+/* Reads the next record of a known type, and checks its checksums. */
 enum lmcs_status lmcs_archive_source_next(struct lmcs_archive_source *source, struct lmcs_error *error);
 /* LMCS_DAMAGED when anything follows. */
 enum lmcs_status lmcs_archive_source_finish(struct lmcs_archive_source *source, struct lmcs_error *error);
-/* LMCS_DAMAGED, or another status, with what and where: "record 7 (at byte 1234): ...". */
+/* Returns `status` (LMCS_DAMAGED or another) with a message that locates it: "record 7 (at byte 1234): ...". */
 enum lmcs_status lmcs_archive_fail(const struct lmcs_archive_source *source, enum lmcs_status status,
                                    struct lmcs_error *error, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

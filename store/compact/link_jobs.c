@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * compact/link_jobs.c - which arrays of two neighbouring snapshots one step of an optimizer changed together: by what
- * the newer
- * one's caller said, or by the data.
- */
+/* compact/link_jobs.c - finds the arrays that one optimizer step changed together: by relations, or from the data. */
 #include "compact/link_jobs.h"
 
 #include <stdlib.h>
@@ -32,7 +28,7 @@ static bool same_shape(const struct lmcs_identity *a, const struct lmcs_identity
     return a->df.ndim == b->df.ndim && memcmp(a->shape, b->shape, a->df.ndim * sizeof a->shape[0]) == 0;
 }
 
-/* All arrays have changed, and no two are the same content. */
+/* Whether all arrays have changed and no two are the same content. */
 static bool are_distinct(const struct lmcs_link_job *job)
 {
     for (uint32_t i = 0; i < job->arrays; i++)
@@ -53,7 +49,7 @@ static enum lmcs_status add(struct lmcs_link_jobs *jobs, const struct lmcs_link_
     return LMCS_OK;
 }
 
-/* Largest first within a group: the constants are found on what has most of them to tell. */
+/* Largest first within a group: large arrays determine the constants best. */
 static int by_group(const void *a, const void *b)
 {
     const struct lmcs_link_job *x = a, *y = b;
@@ -64,7 +60,7 @@ static int by_group(const void *a, const void *b)
 
 /* ---- By relations ---- */
 
-/* The content of an array on both sides; *found false: on one of them it is not there, or is no f32 tensor. */
+/* The content of an array in both snapshots; *found false: one lacks it, or it is no f32 tensor. */
 static enum lmcs_status find_array(const struct pair *pair, const char *name, struct lmcs_identity *identity,
                                    uint64_t *before, uint64_t *after, bool *found, struct lmcs_error *error)
 {
@@ -104,7 +100,10 @@ static enum lmcs_status add_related(struct lmcs_link_jobs *jobs, const struct pa
     return add(jobs, &job, error);
 }
 
-/* Whether steps lie between: then a link would cost more than a delta. Unknown where the older one says nothing. */
+/*
+ * Whether steps are missing between the snapshots: then a link would cost more than a delta. Unknown if the older one
+ * has no step.
+ */
 static enum lmcs_status find_gap(const struct lmcs_link_jobs *jobs, const struct pair *pair, bool *gap,
                                  struct lmcs_error *error)
 {
@@ -137,12 +136,12 @@ static enum lmcs_status collect_related(struct lmcs_link_jobs *jobs, const struc
 
 /* ---- By the data ---- */
 
-/* A tensor that the step changed, raw on both sides: pinned, and then mapped. */
+/* A tensor that the step changed, raw in both snapshots: pinned, then mapped. */
 struct changed {
     struct lmcs_identity identity;
     struct lmcs_content sides[2];
     struct lmcs_bytes_at data[2];
-    unsigned pinned; /* of the sides */
+    unsigned pinned; /* sides pinned */
 };
 
 struct search {
@@ -154,7 +153,7 @@ struct search {
     struct lmcs_triples_array *arrays; /* of all items */
     struct lmcs_triple *triples;
     size_t found;
-    enum lmcs_status status; /* of the search, and its error */
+    enum lmcs_status status; /* status of the search, with its error */
     struct lmcs_error error;
 };
 
@@ -172,7 +171,7 @@ static void put_down(struct search *s)
     free(s->triples);
 }
 
-/* Whether it may be linked: raw and whole on both sides, and after the step with nothing that rests on it. */
+/* Whether an array may be linked: raw and sound on both sides, and nothing rests on the one after the step. */
 static enum lmcs_status look_at(struct search *s, const uint64_t ids[2], struct changed *item, bool *suits,
                                 struct lmcs_error *error)
 {
@@ -251,7 +250,7 @@ static enum lmcs_status find_triples(struct search *s, struct lmcs_error *error)
                                                    item->sides[0].df.raw_bytes / sizeof(float)};
     }
     if (status == LMCS_OK && !lmcs_guard(ranges, 2 * s->count, find, s))
-        s->found = 0; /* which of them is damaged, its own encoding tells */
+        s->found = 0; /* the encoding of each reports which one is damaged */
     else if (status == LMCS_OK && s->status != LMCS_OK) {
         *error = s->error;
         status = s->status;
@@ -309,14 +308,14 @@ static enum lmcs_status find_pair(struct pair *pair, uint64_t shelf_id, uint64_t
     return status;
 }
 
-/* Whether it was looked for in vain what led to a snapshot. */
+/* Whether the search for the step that led to a snapshot found nothing. */
 static bool led_to_nothing(const struct lmcs_snapshot_df *record)
 {
     return record->links == LMCS_LINKS_NOT_FOUND || record->links == LMCS_LINKS_UNEXPLAINED ||
            record->links == LMCS_LINKS_UNFIT || record->links == LMCS_LINKS_LARGE;
 }
 
-/* Within a transaction: all that is related, or what is to be searched. */
+/* Within a transaction: collects related arrays, or those to search. */
 static enum lmcs_status collect(struct search *s, uint64_t shelf, uint64_t number, uint32_t bound, bool by_data,
                                 struct lmcs_error *error)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * compact/link_jobs.h - which arrays of two neighbouring snapshots one step of an optimizer changed together.
- */
+/* compact/link_jobs.h - finds the arrays of two neighbouring snapshots that one optimizer step changed together. */
 #ifndef LMCS_COMPACT_LINK_JOBS_H
 #define LMCS_COMPACT_LINK_JOBS_H
 
@@ -9,31 +7,31 @@
 
 /* The arrays of one parameter, before and after the step. */
 struct lmcs_link_job {
-    uint32_t group; /* of constants: jobs of a group are neighbours; related ones the largest first */
+    uint32_t group; /* of constants: jobs of one group are adjacent; related ones largest first */
     uint32_t arrays;
-    uint64_t raw_bytes; /* of each */
+    uint64_t raw_bytes; /* of each array */
     uint64_t identity;  /* of the first array */
     uint64_t before[LMC_MAX_BASES], after[LMC_MAX_BASES];
-    bool has_rule; /* it was found by its data, and with it this: */
+    bool has_rule; /* found from the data, with this rule: */
     struct lmc_link_rule rule;
 };
 
 struct lmcs_link_jobs {
     struct lmcs_link_job *items;
     size_t count, capacity;
-    struct lmcs_relations relations; /* of the newer snapshot; when it has none, all jobs have rules */
-    uint64_t newer;                  /* the number of the snapshot that they lead to; 0: there is none */
-    enum lmcs_links why;             /* there are not more; LMCS_LINKS_UNKNOWN: nothing is to be said of that */
+    struct lmcs_relations relations; /* of the newer snapshot; without relations, all jobs have rules */
+    uint64_t newer;                  /* number of the newer snapshot; 0: none */
+    enum lmcs_links why;             /* reason that there are no more jobs; LMCS_LINKS_UNKNOWN: none to report */
 };
 
 /*
- * Collects them for the step from snapshot `number` to the one after it: what the newer one's relations say, or, where
- * it has none, what is found in the data of the tensors that changed (triples.h). That is looked for at each step while
- * there is something, and at one in LMCS_LINK_SEARCH_EVERY when there was nothing the time before.
+ * Collects the jobs for the step from snapshot `number` to the next: from the relations of the newer one or, where it
+ * has none, from the data of the tensors that changed (optimizer_search.h). The data are searched at each step while
+ * that finds jobs, and at one step in LMCS_LINK_SEARCH_EVERY after it found none.
  *
- * bound     links in a line, at most; 0: none are wanted, and nothing is looked for
- * by_data   whatever its relations say: they have led to nothing
- * jobs      to be freed with lmcs_link_jobs_free, also on failure
+ * bound     most links in a line; 0: none are wanted, and nothing is searched
+ * by_data   search the data even with relations, because they led to nothing
+ * jobs      free with lmcs_link_jobs_free, also on failure
  */
 #define LMCS_LINK_SEARCH_EVERY 16u
 enum lmcs_status lmcs_link_jobs_collect(struct lmcs_pool *pool, uint64_t shelf, uint64_t number, uint32_t bound,

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/links.c - making the links from one snapshot to the next.
+ * compact/links.c - makes the links from one snapshot to the next.
  *
- * What belongs together link_jobs.c finds. A link is made while the arrays on both sides of it are
- * raw, so nothing is decoded to encode; those after the step take it for their payload a round later, when the next
- * link has been made from them. So the rules are these, and the transaction that enters a link looks at all of them
- * again:
+ * link_jobs.c finds the arrays that belong together. A link is made while the arrays on both sides are raw, so nothing
+ * is decoded to encode. The arrays after the step become stored by it a round later, when the next link has been made
+ * from them. The transaction that enters a link checks these rules again:
  *
- *   - an array gets a link only while nothing rests on it: what is counted as the length of a line never grows later;
- *   - the arrays before a step are those that one link leads to, in order, or have no link at all and become keyframes:
- *     a line is straight, and reading it needs one state;
- *   - no delta rests on an array that has a link: chains of deltas and lines of links are not mixed.
+ *   - an array gets a link only while nothing rests on it, so the length of a line never grows later;
+ *   - the arrays before a step are all those of one link, in order, or have no link and become keyframes: a line is
+ *     straight, and reading it needs one state;
+ *   - no delta rests on an array that has a link: chains of deltas and lines of links do not mix.
  *
- * Raw bytes may have rotted since they were captured. So a link counts only when those before the step have the hashes
- * that they were written with, as its verification finds, and when it leads to the digests of those after it.
+ * Raw bytes may have rotted since the capture. A link counts only if the arrays before the step match their hashes and
+ * the link yields the digests of the arrays after it.
  */
 #include "compact/links.h"
 
@@ -33,11 +32,11 @@
 
 #define BATCH_LINKS  32u
 #define BATCH_BYTES  ((uint64_t)64 << 20)
-#define PAYS_PERCENT 60u  /* of the arrays' bytes: what is larger is no more than a delta, which is read sooner */
-#define MOST_FITS    4u   /* tries to find a group's rule before it is given up */
-#define DOUBT        0.5F /* a share: with fewer of a parameter's elements explained it may be another tensor */
+#define PAYS_PERCENT 60u  /* of the arrays' bytes: a larger link saves no more than a delta, which is faster to read */
+#define MOST_FITS    4u   /* attempts to find a group's rule */
+#define DOUBT        0.5F /* a share of a parameter's elements: with fewer explained, it may be the wrong tensor */
 
-/* A link under way: its arrays as they were when they were looked at, pinned and mapped. */
+/* A link in the making: its arrays, pinned and mapped. */
 struct making {
     const struct lmcs_link_job *job;
     struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
@@ -50,7 +49,7 @@ struct making {
 struct linking {
     struct lmcs_links_turn *turn;
     struct lmcs_link_jobs jobs;
-    bool sceptical; /* relations that do not explain the parameters may name the wrong ones */
+    bool sceptical; /* distrust relations that do not explain the parameters */
     bool doubtful;  /* some did not */
     enum lmcs_links note;
     struct lmcs_region region;
@@ -59,7 +58,7 @@ struct linking {
     uint64_t batch_bytes;
 };
 
-/* What did not come to be is said unless something did. */
+/* Records the reason that no link was made; it is reported only if none was. */
 static void note(struct linking *l, enum lmcs_links why)
 {
     if (l->note != LMCS_LINKS_MADE)
@@ -68,7 +67,7 @@ static void note(struct linking *l, enum lmcs_links why)
 
 /* ---- Whether a link may be ---- */
 
-/* Whether nothing of a line is lost: what is, is not gone on with. */
+/* Whether nothing in a line is lost. A damaged line is not continued. */
 static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool *sound, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -80,7 +79,7 @@ static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool 
     return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
-/* The length of the line that a link from these would have. LMCS_LINKS_MADE: it may be made. */
+/* The length of the line that a link from these arrays would have. *verdict LMCS_LINKS_MADE: it may be made. */
 static enum lmcs_status may_link(struct lmcs_txn *txn, const struct lmcs_link_job *job, uint32_t bound,
                                  struct lmcs_content *before, struct lmcs_content *after, uint32_t *place, bool *breaks,
                                  enum lmcs_links *verdict, struct lmcs_error *error)
@@ -159,11 +158,11 @@ static enum lmcs_status take_up(struct linking *l, struct making *m, bool *possi
     return status;
 }
 
-/* What the codec knows of a group so far. */
+/* The rule of a group. */
 struct rule {
     struct lmc_link_rule rule;
     bool known;
-    uint32_t fits; /* tries */
+    uint32_t fits; /* attempts */
 };
 
 struct fitting {
@@ -192,7 +191,7 @@ static void guard_data(const struct making *m, struct lmcs_guarded *ranges)
         ranges[i] = (struct lmcs_guarded){m->data[i].data, m->job->raw_bytes};
 }
 
-/* Finds the rule on this parameter's data. *found false: it is not explained. */
+/* Finds the rule from this parameter's data. *found false: none explains it. */
 static enum lmcs_status find_rule(struct linking *l, const struct making *m, struct rule *rule, bool *found,
                                   struct lmcs_error *error)
 {
@@ -248,7 +247,7 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
     return status;
 }
 
-/* With the group's rule; where that does not explain it, with one of its own. */
+/* Encodes with the group's rule or, where that does not explain the data, with a rule of its own. */
 static enum lmcs_status make(struct linking *l, struct making *m, struct rule *rule, bool *worthwhile,
                              struct lmcs_error *error)
 {
@@ -272,7 +271,7 @@ static enum lmcs_status make(struct linking *l, struct making *m, struct rule *r
     return status;
 }
 
-/* Says which of the arrays are damaged: it may be any of them. */
+/* Reports the damaged arrays; any of them may be. */
 static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -309,7 +308,7 @@ static enum lmcs_status enter(struct linking *l, struct lmcs_txn *txn, struct ma
     for (uint32_t i = 0; i < m->job->arrays; i++)
         same = same && same_payload(&before[i], &m->before[i]) && same_payload(&after[i], &m->after[i]);
     for (uint32_t i = 0; status == LMCS_OK && same && breaks && i < m->job->arrays; i++)
-        if (before[i].link != 0) /* they begin a line of their own */
+        if (before[i].link != 0) /* they begin a line */
             status = lmcs_content_set_link(txn, before[i].id, 0, 0, error);
     if (status != LMCS_OK || !same)
         return status;
@@ -327,7 +326,7 @@ static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error
 {
     struct lmcs_txn txn;
     enum lmcs_status status = lmcs_heap_sync(l->turn->pool->heap, error);
-    /* A capture that codes may have chosen one of these arrays as a base. */
+    /* A capture that encodes may have chosen one of these arrays as a base. */
     bool alone = status == LMCS_OK && lmcs_encode_gate_close(l->turn->pool);
     if (status == LMCS_OK && !alone)
         note(l, LMCS_LINKS_NOT_RAW);
@@ -372,14 +371,14 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
     if (status == LMCS_OK && possible)
         status = make(l, m, rule, &worthwhile, error);
     if (status == LMCS_OK && possible && !l->turn->go_on(l->turn->context, job->raw_bytes * job->arrays))
-        status = lmcs_fail(error, LMCS_CANCELLED, 0, "%s: compaction was stopped; what is done stays done",
+        status = lmcs_fail(error, LMCS_CANCELLED, 0, "%s: compaction was stopped; finished work stays",
                            l->turn->pool->path);
     if (status == LMCS_OK && worthwhile) {
         l->batch[l->batch_count++] = m;
         l->batch_bytes += job->raw_bytes * job->arrays;
         return LMCS_OK;
     }
-    if (status == LMCS_DAMAGED) { /* of one parameter: the others are linked all the same */
+    if (status == LMCS_DAMAGED) { /* the other parameters are still linked */
         note(l, LMCS_LINKS_NOT_RAW);
         status = tell_damaged(l, m, error);
     }
@@ -405,7 +404,7 @@ static enum lmcs_status do_jobs(struct linking *l, struct lmcs_error *error)
     return status;
 }
 
-/* Says at the newer snapshot what came of it. */
+/* Records the result at the newer snapshot. */
 static enum lmcs_status save_note(struct linking *l, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -431,7 +430,7 @@ static enum lmcs_status save_note(struct linking *l, struct lmcs_error *error)
     return status;
 }
 
-/* Parameters as the data show them beside the moments that relations name: constants are as they say. */
+/* Replaces the parameters named by relations by those that the data show; constants stay as related. */
 static void put_right(struct lmcs_link_jobs *related, const struct lmcs_link_jobs *found)
 {
     for (size_t f = 0; f < found->count; f++) {
@@ -448,8 +447,8 @@ static void put_right(struct lmcs_link_jobs *related, const struct lmcs_link_job
 }
 
 /*
- * What relations do not explain is searched by data: they may name another tensor, such as an average of the parameter.
- * What is not found there is linked as they say after all, if that pays: the moments, at least, are explained.
+ * Searches the data for parameters that relations do not explain: they may name another tensor, such as an average of
+ * the parameter. Parameters not found are linked as related if that pays: at least the moments are explained.
  */
 static enum lmcs_status try_again(struct linking *l, struct lmcs_error *error)
 {
@@ -485,13 +484,13 @@ enum lmcs_status lmcs_links_make(struct lmcs_links_turn *turn, struct lmcs_error
     enum lmcs_status status =
         lmcs_link_jobs_collect(turn->pool, turn->shelf, turn->number, turn->bound, false, &l.jobs, error);
     l.note = l.jobs.why;
-    if (status == LMCS_DAMAGED) /* what can't be read of the relations keeps nothing from being compacted */
+    if (status == LMCS_DAMAGED) /* unreadable relations do not keep the rest from being compacted */
         status = LMCS_OK;
     else if (status == LMCS_OK)
         status = do_jobs(&l, error);
     if (status == LMCS_OK && is_unexplained(&l))
         status = try_again(&l, error);
-    if (status == LMCS_FULL) /* encoding frees what it stands on */
+    if (status == LMCS_FULL) /* encoding frees space */
         status = LMCS_OK;
     if (status == LMCS_OK && l.jobs.newer != 0 && l.note != LMCS_LINKS_UNKNOWN)
         status = save_note(&l, error);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * compact/links.h - making the links from one snapshot to the next: the part of the compactor that knows optimizers.
- */
+/* compact/links.h - makes the links from one snapshot to the next. */
 #ifndef LMCS_COMPACT_LINKS_H
 #define LMCS_COMPACT_LINKS_H
 
@@ -9,20 +7,20 @@
 
 struct lmcs_links_turn {
     struct lmcs_pool *pool;
-    uint64_t shelf;                               /* its id ... */
-    uint64_t number;                              /* ... and the snapshot from which they lead to the one after it */
-    uint32_t bound;                               /* links in a line, at most; 0: none are wanted */
-    bool serial;                                  /* in the caller's thread alone */
-    bool (*go_on)(void *context, uint64_t bytes); /* so much was coded; false: stop, with LMCS_CANCELLED */
-    void (*suspect)(void *context, uint64_t content); /* it may be damaged */
+    uint64_t shelf;                                   /* id */
+    uint64_t number;                                  /* the older snapshot of the pair */
+    uint32_t bound;                                   /* most links in a line; 0: make none */
+    bool serial;                                      /* work in the caller's thread alone */
+    bool (*go_on)(void *context, uint64_t bytes);     /* after each encoded amount; false: stop with LMCS_CANCELLED */
+    void (*suspect)(void *context, uint64_t content); /* called for contents that may be damaged */
     void *context;
-    uint64_t made; /* on output: links */
+    uint64_t made; /* output: links */
 };
 
 /*
- * Makes what links can be made, while both snapshots are raw, and notes at the newer one what came of it. The arrays
- * after the step stay raw for now: each knows the link that it can be stored by when its own turn has come. A link is
- * made only between bytes that are still what was written, on both sides of the step.
+ * Makes links while both snapshots are raw, and records the result at the newer one. The arrays after the step stay raw
+ * until their own turn; each records the link that it can then be stored by. Both sides of the step must match the
+ * hashes and digests with which they were written.
  */
 enum lmcs_status lmcs_links_make(struct lmcs_links_turn *turn, struct lmcs_error *error);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/optimizer_search.c - which tensors of a state an optimizer's step changed together.
+ * compact/optimizer_search.c - finds the tensors that an optimizer step changed together.
  *
- * Second moments give themselves away: they are never negative, and never fall faster than by their beta. With the
- * right first moment the gradient that both had follows from either, and with the right parameter its change is the
- * first over the root of the second, times a rate that is the same everywhere. So each candidate is tried on a handful
- * of elements, which settles nearly all of them; lmc_link_fit has the last word.
+ * Second moments are recognizable: they are never negative, and never fall faster than by their beta. With the right
+ * first moment, both yield the same gradient. With the right parameter, its change is the first moment over the root of
+ * the second, times one rate. Each candidate is tested on a few elements, which decides nearly all of them;
+ * lmc_link_fit decides the rest.
  */
 #include "compact/optimizer_search.h"
 
@@ -18,22 +18,22 @@
 #include "base/grow.h"
 
 #define PLACES    64u
-#define ENOUGH    (PLACES * 3 / 4) /* so many elements must fit: some are zero, or lose their digits */
-#define MOST_BITS 19.0F            /* that a link takes for an element of each array, or nothing is explained */
+#define ENOUGH    (PLACES * 3 / 4) /* elements that must fit: some are zero, or lose their digits */
+#define MOST_BITS 19.0F /* a link may take this many bits for an element of each array; more explains nothing */
 
 struct sample {
     double before[PLACES], after[PLACES];
     size_t array;
     bool is_taken;
     bool is_second; /* may be a second moment */
-    bool is_still;  /* did not change, as far as was seen */
+    bool is_still;  /* unchanged in all samples */
 };
 
 struct search {
     const struct lmcs_triples_array *arrays;
     struct sample *samples; /* of arrays of one size, in their order */
     size_t count;
-    /* From a second moment to what belonged to the last one: tried first, for states have an order. */
+    /* Distances from a second moment to the arrays of the last match: tried first, because states are ordered. */
     size_t first_from_second, weight_from_second;
     struct lmcs_triple *triples;
     size_t found, capacity;
@@ -52,7 +52,7 @@ static void take_sample(const struct lmcs_triples_array *array, struct sample *s
 {
     unsigned not_negative = 0, changed = 0;
     for (unsigned i = 0; i < PLACES; i++) {
-        /* an odd stride, so that not all lie in one column of a matrix */
+        /* an odd stride, so that not all are in one column of a matrix */
         const uint64_t at = (array->elements / PLACES * i + i * 7u) % array->elements;
         const double before = element(array->before, at), after = element(array->after, at);
         sample->before[i] = before;
@@ -72,7 +72,9 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Whether v' = beta2 v + (1 - beta2) g^2 for one beta2, g being the gradient by which m became m' with this beta1. */
+/*
+ * Whether v' = beta2 v + (1 - beta2) g^2 for one beta2, where g is the gradient by which m became m' with this beta1.
+ */
 static bool moments_fit(const struct sample *m, const struct sample *v, double beta1)
 {
     double squares[PLACES], betas[PLACES];
@@ -104,15 +106,15 @@ static bool are_moments(const struct sample *m, const struct sample *v)
 }
 
 /*
- * Whether w' - w = a x + b y at most elements, for the a and b that suit best, but for `tolerance` of the change and
- * what rounding takes. `factors` gets these two.
+ * Whether w' - w = a x + b y at most elements for the best a and b, within `tolerance` of the change and the rounding.
+ * `factors` gets a and b.
  */
 static bool change_fits(const struct sample *w, const double *x, const double *y, double tolerance, double factors[2])
 {
     double xx = 0, xy = 0, yy = 0, xd = 0, yd = 0;
     unsigned fitting = 0;
     for (unsigned i = 0; i < PLACES; i++) {
-        /* each element counts alike, whatever its size */
+        /* each element counts alike, independent of its size */
         const double change = w->after[i] - w->before[i], size = fabs(x[i]) + fabs(y[i]) + 1e-30;
         const double u = x[i] / size, v = y[i] / size, d = change / size;
         xx += u * u;
@@ -138,12 +140,13 @@ static bool is_adams_weight(const struct sample *m, const struct sample *v, cons
     double way[PLACES], factors[2];
     for (unsigned i = 0; i < PLACES; i++)
         way[i] = m->after[i] / (sqrt(v->after[i]) + 1e-30);
-    return change_fits(w, way, w->before, 0.02, factors); /* eps bends it a little where gradients are small */
+    return change_fits(w, way, w->before, 0.02,
+                       factors); /* eps bends the relation a little where gradients are small */
 }
 
 /*
  * The change is -lr times the new buffer; with Nesterov's momentum it is -lr ((1 + momentum) new - momentum old), which
- * tells both. Then they are hints, for lmc_link_fit does not find that by itself.
+ * yields both constants. They become hints, which lmc_link_fit needs.
  */
 static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, struct lmc_link_hints *hints)
 {
@@ -151,7 +154,7 @@ static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, 
     if (!change_fits(w, buffer->after, buffer->before, 1e-3, factors))
         return false;
     const double lr = -(factors[0] + factors[1]);
-    const double momentum = nearbyint(factors[1] / lr * 1e4) / 1e4; /* as somebody wrote it */
+    const double momentum = nearbyint(factors[1] / lr * 1e4) / 1e4; /* as a user wrote it */
     if (lr > 0 && momentum > 0.01 && momentum < 1)
         *hints = (struct lmc_link_hints){
             .optimizer = LMC_SGD, .flags = LMC_LINK_NESTEROV, .step = 1, .lr = lr, .momentum = momentum};
@@ -161,9 +164,9 @@ static bool is_sgds_weight(const struct sample *buffer, const struct sample *w, 
 /* ---- The search ------------------------------------------------------------------------------------------------- */
 
 /*
- * Whether a rule that was found on other arrays leads to these, as far as their samples tell. Most parameters of a
- * state have the same one, and this takes a thousandth of the time that finding it takes. Where the samples deceive,
- * the link is too large, and it is not made.
+ * Whether a rule found on other arrays explains these, by their samples. Most parameters of a state have the same rule,
+ * and this takes a thousandth of the time of a new search. Where samples mislead, the link is too large and is not
+ * made.
  */
 static bool explains(const struct lmc_link_rule *rule, struct sample *const *members, uint32_t count)
 {
@@ -187,7 +190,7 @@ static bool explains(const struct lmc_link_rule *rule, struct sample *const *mem
     return fitting >= ENOUGH;
 }
 
-/* By the codec, from a few thousand elements. */
+/* Asks the codec, which uses a few thousand elements. */
 static enum lmc_status find_rule(const struct search *search, struct lmcs_triple *triple,
                                  const struct lmc_link_hints *hints)
 {
@@ -203,7 +206,7 @@ static enum lmc_status find_rule(const struct search *search, struct lmcs_triple
     return status == LMC_OK && fit.bits > MOST_BITS * (float)triple->count ? LMC_UNSUPPORTED : status;
 }
 
-/* Finds what rule led to them. *took: there is one, and they are noted. */
+/* Finds the rule and records the match. *took: it was found. */
 static enum lmcs_status confirm(struct search *search, struct sample *const *members, uint32_t count,
                                 const struct lmc_link_hints *hints, bool *took, struct lmcs_error *error)
 {
@@ -285,7 +288,7 @@ static enum lmcs_status find_sgd(struct search *search, struct lmcs_error *error
     return LMCS_OK;
 }
 
-/* Arrays by their sizes, and those of one size in their order. */
+/* Arrays ordered by size; of one size, in their order. */
 struct place {
     uint64_t elements;
     size_t array;

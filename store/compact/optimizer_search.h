@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * compact/optimizer_search.h - which tensors of a state an optimizer's step changed together, found from the data
- * alone.
- */
+/* compact/optimizer_search.h - finds the tensors that an optimizer step changed together, from the data alone. */
 #ifndef LMCS_COMPACT_OPTIMIZER_SEARCH_H
 #define LMCS_COMPACT_OPTIMIZER_SEARCH_H
 
@@ -12,31 +9,30 @@
 #include "lmc.h"
 #include "lmcstore.h"
 
-/* Arrays with fewer elements are not looked at: they are little of any state, and a sample of them says little. */
+/* Smaller arrays are skipped: they are a small part of a state, and a sample of them proves little. */
 #define LMCS_TRIPLES_LEAST_ELEMENTS 1024u
-/* More arrays of one size are looked through so many at a time, in their order: the work grows with the square. */
+/* The work grows with the square, so arrays of one size are searched in portions, in their order. */
 #define LMCS_TRIPLES_MOST_ARRAYS 1024u
 
-/* A tensor of f32 in two snapshots, one step apart. */
+/* An f32 tensor in two snapshots, one step apart. */
 struct lmcs_triples_array {
     const void *before, *after;
     uint64_t elements;
 };
 
-/* An optimizer's arrays, in the order of its roles (lmc.h), as numbers of what was looked through. */
+/* An optimizer's arrays in the order of its roles (lmc.h), as indices of the searched arrays. */
 struct lmcs_triple {
     size_t arrays[LMC_MAX_BASES];
     uint32_t count;            /* 3: Adam; 2: SGD */
-    struct lmc_link_rule rule; /* by which the step can be coded */
+    struct lmc_link_rule rule; /* the rule that the step follows */
 };
 
 /*
- * Finds, among `count` arrays, which are the moments and the parameter of one step of Adam, AdamW or SGD with momentum.
- * Looks at 64 elements of each array to tell what may belong together, by the arithmetic and not by names; what is not
- * explained by the rule that was found last, lmc_link_fit has to confirm on a few thousand. No array is in two triples.
- * What amsgrad keeps is not looked for.
+ * Finds the moments and the parameter of each step of Adam, AdamW or SGD with momentum among `count` arrays. Samples 64
+ * elements of each array and tests the arithmetic, not names. lmc_link_fit confirms on a few thousand elements what the
+ * rule found last does not explain. No array is in two triples. The maximum that amsgrad keeps is not searched.
  *
- * triples   *triples is an array of *found, to be freed with free(); NULL when there are none
+ * triples   *triples is an array of *found; free with free(); NULL: none
  * errors    LMCS_NO_MEMORY
  */
 enum lmcs_status lmcs_triples_find(const struct lmcs_triples_array *arrays, size_t count, struct lmcs_triple **triples,

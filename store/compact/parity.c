@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * compact/parity.c - parity of a payload's stored bytes.
+ * compact/parity.c - makes, checks and uses the parity of a payload's stored bytes.
  *
- * The stored bytes of one content are cut into units of at most a page, and dealt to K columns: the first column has
- * the first units, the last one the last. A stripe has one unit of each column and M units of parity (Reed-Solomon, by
- * ISA-L), from which any M of its units can be computed anew. So damage that lies together, even M / K of all there is,
- * hits each stripe no more than M times, and damage that is spread repairs where no stripe has more than M of it. A
- * payload of its own holds a table of the checksums of all units, which say what is damaged, the units of parity, and
- * the table once more, for it must not go with what it is about. Its checksum is in the record.
+ * The stored bytes of one content are cut into units of at most a page and dealt to K columns in order: the first
+ * column has the first units, the last one the last. A stripe is one unit of each column plus M units of parity
+ * (Reed-Solomon, by ISA-L). Any M units of a stripe can be computed from the others. So contiguous damage of up to M /
+ * K of the payload hits each stripe at most M times, and scattered damage is repaired in each stripe with at most M
+ * damaged units.
  *
- * A group is one content: nothing but its own end, or its being stored anew, touches its parity.
+ * Parity has a payload of its own: a table of the checksums of all units, which locates damage, the units of parity,
+ * and the table once more, in case the first copy is damaged. The table's checksum is in the record. Only the end or
+ * the replacement of its content touches a parity.
  */
 #include "compact/parity_batch.h"
 
@@ -24,7 +25,7 @@
 #include "records/policy.h"
 #include "records/shelf.h"
 
-#define PIECE_BYTES ((uint64_t)256 << 10) /* of a column, that are coded at once */
+#define PIECE_BYTES ((uint64_t)256 << 10) /* of a column, encoded together */
 #define BATCH_BYTES ((uint64_t)64 << 20)
 #define MOST_ROWS   (LMCS_MAX_PARITY_DATA + LMCS_MAX_PARITY)
 
@@ -62,7 +63,7 @@ uint64_t lmcs_parity_bytes(const struct lmcs_parity_record *parity)
     return sum;
 }
 
-/* Parity lies in parts as a payload does, and is read and written like one. */
+/* Parity is stored in parts like a payload, and read and written like one. */
 static struct lmcs_content as_content(const struct lmcs_parity_record *parity)
 {
     struct lmcs_content content = {.df = {.part_count = parity->df.part_count}};
@@ -84,7 +85,7 @@ void lmcs_parity_unpin(struct lmcs_pool *pool, const struct lmcs_parity_record *
     lmcs_payload_unpin(pool->lease, &content);
 }
 
-/* Room for a piece of each column, of data and of parity. */
+/* Buffers for a piece of each column, of data and of parity. */
 struct columns {
     unsigned char *memory;
     unsigned char *at[MOST_ROWS];
@@ -106,7 +107,7 @@ static uint64_t stripes_at(const struct shape *shape, uint64_t first)
     return left < most ? left : most;
 }
 
-/* Bytes of the payload that a piece of column `column` has, and where they begin; what is behind its end is zeros. */
+/* Bytes of the payload in a piece of column `column`, and their offset. Zeros follow the end of the payload. */
 static uint64_t data_at(const struct shape *shape, uint64_t column, uint64_t first, uint64_t count, uint64_t *at)
 {
     *at = (column * shape->stripes + first) * shape->unit;
@@ -121,7 +122,7 @@ static uint64_t unit_hash(const struct shape *shape, const unsigned char *unit, 
     return lmc_hash64(unit, shape->unit, index);
 }
 
-/* The table's index of a unit of a stripe; false: behind the end of the payload, always zeros. */
+/* The table's index of a unit; false: it is beyond the end of the payload and always zeros. */
 static bool index_of(const struct shape *shape, uint64_t row, uint64_t stripe, uint64_t *index)
 {
     if (row >= shape->data) {
@@ -146,19 +147,19 @@ static void coder_init(struct coder *coder, const struct shape *shape)
                    coder->tables);
 }
 
-/* A parity that is made: of content `content` as it is in `of`. */
+/* Parity in the making, of the content as recorded in `of`. */
 struct making {
     struct lmcs_pool *pool;
     struct lmcs_region *region;
     struct lmcs_content of; /* pinned */
     struct lmcs_identity identity;
     struct shape shape;
-    struct lmcs_content made; /* its parts */
+    struct lmcs_content made; /* parts */
     uint64_t table_check;
     uint64_t read_bytes;
     bool worthwhile;
-    bool is_damaged;  /* parity is to be made of it once it has been repaired */
-    bool has_no_room; /* and of this once there is some */
+    bool is_damaged;  /* stays wanted until it is repaired */
+    bool has_no_room; /* stays wanted until there is room */
 };
 
 static enum lmcs_status make_piece(struct making *m, const struct coder *coder, struct columns *columns,
@@ -187,7 +188,7 @@ static enum lmcs_status make_piece(struct making *m, const struct coder *coder, 
     return status;
 }
 
-/* What was taken for it, and for nothing else since. */
+/* Returns the space that was allocated last. */
 static void give_room_back(struct making *m)
 {
     while (m->made.df.part_count > 0)
@@ -219,7 +220,7 @@ static enum lmcs_status write_parity(struct making *m, struct lmcs_error *error)
     return status;
 }
 
-/* Scans what is pinned and writes its parity, if what is stored is sound: parity of damage would keep it. */
+/* Scans the pinned payload and writes its parity. Parity of a damaged payload would preserve the damage. */
 static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *error)
 {
     struct lmcs_scan scan = {.blocks = 0};
@@ -235,8 +236,10 @@ static enum lmcs_status scan_and_write(struct making *m, struct lmcs_error *erro
     return status;
 }
 
-/* Makes the parity of one content, unless it takes `too_large` or more. Room is taken first: without it, nothing is
- * read. */
+/*
+ * Makes the parity of one content unless it takes `too_large` bytes or more. Allocates first: without room, nothing is
+ * read.
+ */
 static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs_wanted_df wanted, uint64_t too_large,
                                  struct lmcs_error *error)
 {
@@ -267,7 +270,7 @@ static enum lmcs_status make_one(struct making *m, uint64_t content, struct lmcs
     return status;
 }
 
-/* In a transaction: if the content is still stored as it was. */
+/* Records the parity within a transaction if the content is still stored as it was. */
 static enum lmcs_status enter(struct lmcs_txn *txn, const struct making *m, bool *entered, struct lmcs_error *error)
 {
     struct lmcs_content now;
@@ -293,7 +296,7 @@ static bool is_left(const struct making *item)
     return item->is_damaged || item->has_no_room;
 }
 
-/* *bad gets the index of the item whose records are damaged, when LMCS_DAMAGED is of one. */
+/* LMCS_DAMAGED: *bad is the index of the item whose records are damaged, or SIZE_MAX. */
 static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *region, const struct making *items,
                                    const uint64_t *contents, size_t count, size_t *entered, size_t *bad,
                                    struct lmcs_error *error)
@@ -325,8 +328,8 @@ static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *r
 }
 
 /*
- * One commit for all of a batch. What has gone, or has no bytes of its own, is no longer asked for either; what is
- * damaged, found no room, or was stored anew meanwhile, still is.
+ * Commits a batch. A content that is gone, or has no bytes of its own, is no longer wanted. One that is damaged, found
+ * no room, or was replaced meanwhile stays wanted.
  */
 static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region *region, struct making *items,
                                      const uint64_t *contents, size_t count, size_t *entered, struct lmcs_error *error)
@@ -372,7 +375,8 @@ enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_pari
                 batch->full = *error;
             batch->too_large = items[i].shape.total;
         }
-        if (status == LMCS_DAMAGED || status == LMCS_NOT_FOUND || items[i].has_no_room) /* of this one alone */
+        if (status == LMCS_DAMAGED || status == LMCS_NOT_FOUND ||
+            items[i].has_no_room) /* concerns this content alone */
             status = LMCS_OK;
         if (status == LMCS_OK) {
             bytes += items[i].read_bytes;
@@ -424,7 +428,7 @@ enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint
         return status;
     status = lmcs_parity_find(&txn, content, &parity, &found, error);
     lmcs_txn_end(&txn);
-    /* One in several parts would leave the rest behind in other extents, which would then be sparse. */
+    /* Parity of several parts would leave parts behind in other extents, which would then be sparse. */
     if (status != LMCS_OK || !found || parity.df.part_count != 1 || parity.parts[0].offset < first ||
         parity.parts[0].offset >= end)
         return status;
@@ -435,7 +439,7 @@ enum lmcs_status lmcs_parity_move(struct lmcs_pool *pool, uint64_t content, uint
 
 /* ---- Looking and repairing ---- */
 
-/* The table of units, from either of its places; NULL: neither is right. `both`: whether both are. */
+/* Loads the table of units from either copy; NULL: both are damaged. `both`: whether both are sound. */
 static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, const struct lmcs_parity_record *parity,
                                    const struct shape *shape, uint64_t **table, bool *both, struct lmcs_error *error)
 {
@@ -456,7 +460,7 @@ static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, con
         bool right = lmcs_payload_read(pool->media, &where, places[i], found, shape->table, &ignored) == LMCS_OK &&
                      lmc_hash64(found, shape->table, content) == parity->df.table_check;
         *both &= right;
-        if (right && !good) { /* the other place is only looked at */
+        if (right && !good) { /* the other copy is only checked */
             *table = found;
             good = true;
             found = malloc(shape->table);
@@ -471,7 +475,7 @@ static enum lmcs_status load_table(struct lmcs_pool *pool, uint64_t content, con
     return LMCS_OK;
 }
 
-/* Reads a piece of a column of parity; what can't be read is zeros. */
+/* Reads a piece of a column of parity; unreadable bytes become zeros. */
 static void read_parity(struct lmcs_pool *pool, const struct lmcs_content *where, const struct shape *shape,
                         uint64_t column, uint64_t first, uint64_t count, unsigned char *to)
 {
@@ -518,14 +522,14 @@ struct repairing {
     struct columns columns;
     unsigned char *stored;
     uint64_t units; /* repaired */
-    /* how the erasures of the stripe before were undone */
+    /* for the erasures of the previous stripe */
     bool has_tables;
-    uint8_t rows[MOST_ROWS]; /* of those that are whole, as many as there are columns of data */
+    uint8_t rows[MOST_ROWS]; /* sound ones, as many as there are columns of data */
     uint8_t erased[LMCS_MAX_PARITY];
     size_t erased_count;
 };
 
-/* Tables that compute the erased columns of data from the rows that are whole. */
+/* Computes the tables that yield the erased columns of data from the sound rows. */
 static bool prepare_tables(struct repairing *m, const uint8_t *rows, const uint8_t *erased, size_t erased_count)
 {
     unsigned char square[LMCS_MAX_PARITY_DATA * LMCS_MAX_PARITY_DATA];

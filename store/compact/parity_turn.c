@@ -16,10 +16,10 @@ struct noting {
     struct lmcs_txn *txn;
     uint32_t data;
     uint32_t parity;
-    bool is_spoilt; /* something could not be entered: nothing of the transaction may be committed */
+    bool is_spoilt; /* a record was not written: the transaction must not be committed */
 };
 
-/* A content that is new in the snapshot under way. */
+/* Records a content that is new in the snapshot. */
 static enum lmcs_status note_content(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                      uint64_t successor, struct lmcs_error *error)
 {
@@ -41,7 +41,7 @@ static enum lmcs_status note_content(void *context, uint64_t identity, const str
     return status;
 }
 
-/* What a snapshot has that the one before it has not; all of it when that one can't be read. */
+/* Records the contents that the snapshot before does not have; all of them if that one is unreadable. */
 static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_snapshot_df *df,
                                       const struct lmcs_snapshot_df *older, struct lmcs_error *error)
 {
@@ -52,8 +52,8 @@ static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_s
 }
 
 /*
- * Notes what the next snapshots of a shelf have new. *noted: there was one. What can't be read of a damaged one is
- * told once, and not noted.
+ * Records the new contents of the next snapshots of a shelf. *noted: there was one. An unreadable part of a damaged one
+ * is reported once and skipped.
  */
 static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_policy *policy,
                                        bool all, struct lmcs_passed *passed, bool *noted, struct lmcs_error *error)
@@ -93,7 +93,7 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     struct lmcs_policy policy;
     uint64_t number = 0;
     bool found = false;
-    enum lmcs_status status = lmcs_txn_read(pool, &txn, error); /* mostly there is nothing to do */
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error); /* usually there is nothing to do */
     if (status != LMCS_OK)
         return status;
     status = lmcs_shelf_load_if(&txn, id, &shelf, &found, error);
@@ -126,7 +126,7 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
     return status;
 }
 
-/* What a damaged shelf has is not noted, and the others have their turn. */
+/* Examines all shelves; a damaged one is skipped. */
 static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_passed *passed, bool *worked,
                                  struct lmcs_error *error)
 {
@@ -153,7 +153,7 @@ static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_p
     return status;
 }
 
-/* Adds the content at the cursor to the batch, unless parity can't be made of it. */
+/* Adds the content at the cursor to the batch, unless it is lost. */
 static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cursor, struct lmcs_parity_batch *batch,
                                    struct lmcs_error *error)
 {
@@ -165,7 +165,7 @@ static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cur
     if (bytes != sizeof df)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: wanted parity", txn->pool->path);
     memcpy(&df, value, bytes);
-    enum lmcs_status status = lmcs_lost_any(txn, content, &lost, error); /* it may be repaired yet */
+    enum lmcs_status status = lmcs_lost_any(txn, content, &lost, error); /* it may still be repaired */
     if (status != LMCS_OK || lost || df.data == 0 || df.data > LMCS_MAX_PARITY_DATA || df.parity == 0 ||
         df.parity > LMCS_MAX_PARITY)
         return status;
@@ -174,7 +174,7 @@ static enum lmcs_status add_wanted(struct lmcs_txn *txn, struct lmcs_cursor *cur
     return LMCS_OK;
 }
 
-/* The first contents, from a number on, for which parity is wanted; without those of which a note is damaged. */
+/* Lists the first wanted contents from an id on, without those whose record is damaged. */
 static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struct lmcs_parity_batch *batch,
                                     struct lmcs_passed *passed, struct lmcs_error *error)
 {
@@ -200,14 +200,14 @@ static enum lmcs_status list_wanted(struct lmcs_pool *pool, uint64_t from, struc
     return status;
 }
 
-/* Whether there is no more room than when some found none, and that was a short time ago. */
+/* Whether there is no more room than at the last failure, which was a short time ago. */
 static bool must_wait(struct lmcs_pool *pool, const struct lmcs_parity_wait *wait)
 {
-    uint64_t passed_ns = lmcs_now_ns() - wait->since_ns; /* very long, when the clock was set back */
+    uint64_t passed_ns = lmcs_now_ns() - wait->since_ns; /* very long after the clock was set back */
     return wait->wait_ns > passed_ns && lmcs_space_free_bytes(pool) <= wait->free_bytes;
 }
 
-/* When nothing was made, the next wait is twice as long. */
+/* Doubles the wait if nothing was made. */
 static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lmcs_parity_wait *wait)
 {
     uint64_t next = made || wait->wait_ns == 0 ? SHORTEST_WAIT_NS : 2 * wait->wait_ns;
@@ -218,7 +218,7 @@ static void note_wait(struct lmcs_pool *pool, bool is_left, bool made, struct lm
                                           .free_bytes = lmcs_space_free_bytes(pool)};
 }
 
-/* All that is wanted and finds room, batch by batch. What is damaged, or finds none, stays wanted. */
+/* Makes all wanted parity that finds room, batch by batch. Damaged contents and those without room stay wanted. */
 static enum lmcs_status make_wanted(struct lmcs_pool *pool, const struct lmcs_parity_turn *turn,
                                     struct lmcs_parity_batch *batch, struct lmcs_passed *passed, bool *worked,
                                     struct lmcs_error *error)

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* compact_plan.c - what to compact, decided from what is known and nothing else. */
+/* compact/plan.c - the pattern of deltas and keyframes, and the plan for one content. */
 #include "compact/plan.h"
 
 #include <string.h>
 
 /* ---- The pattern ---- */
 
-/* What a delta saves by its jump, where a jump of 1 saves 1000 and a keyframe 0: 1000 - 150 ln(jump), as measured. */
+/* The saving of a delta by its jump; a jump of 1 saves 1000, a keyframe 0: 1000 - 150 ln(jump), as measured. */
 static const uint32_t savings[LMCS_PLAN_MOST_JUMP + 1] = {0, 1000, 896, 835, 792, 759, 731, 708, 688};
 
 /*
- * best[d][n]: the most that n contents save which lie before a base, side by side, each with at most d deltas between
- * it and the base. The oldest of those that rest on the base itself is `first[d][n]` contents from it: what is older
- * than that rests on it (with d - 1), and what is between again on the base.
+ * best[d][n]: the greatest saving of n adjacent contents before a base, with at most d deltas between each and the
+ * base. first[d][n]: distance from the base of the oldest content that rests on it directly. Older ones rest on that
+ * content (with d - 1); those in between rest on the base.
  */
 struct search {
     uint32_t best[LMCS_PLAN_MOST_GROUP][LMCS_PLAN_MOST_GROUP];
     uint8_t first[LMCS_PLAN_MOST_GROUP][LMCS_PLAN_MOST_GROUP];
 };
 
-#define IMPOSSIBLE 0u /* savings are never 0 but for no contents */
+#define IMPOSSIBLE 0u /* savings are 0 only for no contents */
 
 static void search_one(struct search *search, uint32_t d, uint32_t n, uint32_t jump)
 {
@@ -33,7 +33,7 @@ static void search_one(struct search *search, uint32_t d, uint32_t n, uint32_t j
     }
 }
 
-/* Contents at the distances `from` + 1 to `from` + n of the keyframe, which has the place `last`. */
+/* Places the contents at the distances `from` + 1 to `from` + n of the keyframe, whose place is `last`. */
 static void lay_out(const struct search *search, uint32_t d, uint32_t n, uint32_t from, uint32_t last, uint8_t *jumps)
 {
     while (n > 0) {
@@ -65,7 +65,7 @@ void lmcs_plan_pattern(uint32_t chain, uint32_t jump, struct lmcs_plan_pattern *
 
 /* ---- One content ---- */
 
-/* The jump that the pattern wants, or the longest below it that is possible; 0: none is. */
+/* The jump of the pattern, or the longest possible one below it; 0: none. */
 static uint32_t choose_jump(const struct lmcs_plan_facts *facts, uint32_t wanted, uint32_t chain)
 {
     uint32_t jump = wanted < facts->successor_count ? wanted : facts->successor_count;

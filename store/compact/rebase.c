@@ -219,7 +219,7 @@ static enum lmcs_status settle_unused(struct lmcs_round *round, uint64_t id, str
     return status;
 }
 
-/* Called while captures may not encode. */
+/* Called while the encode gate is closed. */
 static enum lmcs_status rebase_dependents(struct lmcs_round *round, struct unused_base *base, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -239,7 +239,7 @@ static enum lmcs_status encode_unused(struct lmcs_round *round, const struct unu
     return status == LMCS_OK ? lmcs_round_encode(round, error) : status;
 }
 
-/* Called while captures may not encode, which it ends. */
+/* Called while the encode gate is closed; opens it. */
 static enum lmcs_status rebase(struct lmcs_round *round, struct unused_base *base, struct lmcs_error *error)
 {
     enum lmcs_status status = rebase_dependents(round, base, error);

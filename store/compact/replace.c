@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * replace.c - giving a content another payload: encode aside, verify by decoding, switch.
+ * compact/replace.c - gives one content another payload: encodes aside, verifies by decoding, switches.
  *
- * The raw bytes are encoded where they lie, through a mapping; a content or base that is itself coded is decoded into
- * memory first. Then the new payload is read back and decoded (encoding.c). The frame's digest must be the content's:
- * bytes that rotted while they were raw are found here, and left alone.
+ * Raw bytes are encoded in place, through a mapping. A content or base that is itself encoded is first decoded into
+ * memory. Then the new payload is read back and decoded (payload/encode.c). Its digest must be the content's, which
+ * finds raw bytes that have rotted.
  */
 #include "compact/replace.h"
 
@@ -16,7 +16,7 @@
 #include "payload/encode.h"
 #include "records/safety.h"
 
-#define KNOWN_NS ((uint64_t)60 * 1000000000) /* what was looked at longer ago may have changed */
+#define KNOWN_NS ((uint64_t)60 * 1000000000) /* a line verified longer ago is verified again */
 
 /* ---- Begin and end ---- */
 
@@ -28,7 +28,10 @@ static bool rests_on(const struct lmcs_chain *chain, uint64_t content)
     return false;
 }
 
-/* What is lost is left alone until it is repaired. As if it had gone, for it has been told. */
+/*
+ * A damaged content that is recorded as lost stays as it is until it is repaired; reported as gone, since the loss was
+ * reported before.
+ */
 static enum lmcs_status check_lost(const struct lmcs_replace *replace, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -36,7 +39,7 @@ static enum lmcs_status check_lost(const struct lmcs_replace *replace, struct lm
     for (size_t i = 0; status == LMCS_OK && !lost && i < replace->chain.length; i++)
         status = lmcs_lost_any(txn, replace->chain.links[i].id, &lost, error);
     return status == LMCS_OK && lost
-               ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "content %llu, or what it rests on, is lost in part",
+               ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "content %llu, or a content that it rests on, is lost in part",
                            (unsigned long long)replace->chain.links[0].id)
                : status;
 }
@@ -48,7 +51,7 @@ static enum lmcs_status load(struct lmcs_replace *replace, struct lmcs_txn *txn,
     bool found;
     enum lmcs_status status = lmcs_content_find(txn, content, &found_content, &found, error);
     if (status == LMCS_OK && !found)
-        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "content %llu has gone", (unsigned long long)content);
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "content %llu is gone", (unsigned long long)content);
     if (status == LMCS_OK)
         status = lmcs_chain_load(txn, content, &replace->chain, error);
     if (status == LMCS_OK && replace->chain_bound == 0 && replace->chain.line == 0)
@@ -63,7 +66,7 @@ static enum lmcs_status load(struct lmcs_replace *replace, struct lmcs_txn *txn,
     base = bears ? 0 : base;
     if (status == LMCS_OK && base != 0)
         status = lmcs_content_find(txn, base, &found_content, &found, error);
-    if (status == LMCS_OK && base != 0 && found) { /* nothing may come to rest on what is lost */
+    if (status == LMCS_OK && base != 0 && found) { /* nothing may rest on a lost content */
         bool lost = false;
         status = lmcs_lost_any(txn, base, &lost, error);
         found = !lost;
@@ -71,7 +74,7 @@ static enum lmcs_status load(struct lmcs_replace *replace, struct lmcs_txn *txn,
     if (status == LMCS_OK && base != 0 && found) {
         status = lmcs_chain_load(txn, base, &replace->base, error);
         const struct lmcs_content_df *df = &replace->chain.links[0].df;
-        /* Coded alone, then, if the chain of those that rest on it would become too long. */
+        /* Without a base if the chain of the contents that rest on it would become too long. */
         replace->has_base = status == LMCS_OK && replace->base.links[0].link == 0 &&
                             replace->base.links[0].df.raw_bytes == df->raw_bytes &&
                             replace->base.length + df->height <= replace->chain_bound &&
@@ -192,7 +195,7 @@ static struct lmcs_known_line *known_line(const struct lmcs_replace *replace, ui
     return replace->known != NULL ? &replace->known->lines[link % LMCS_LINES_KNOWN] : NULL;
 }
 
-/* Whether the line up to a link is known to be whole; *at_ns: since when. */
+/* Whether the line up to a link was verified; *at_ns: when. */
 static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t now, uint64_t *at_ns)
 {
     const struct lmcs_known_line *known = known_line(replace, link);
@@ -203,7 +206,7 @@ static bool is_known(const struct lmcs_replace *replace, uint64_t link, uint64_t
     return true;
 }
 
-/* How many of the newest links are not known to be whole; *at_ns: since when the others are. */
+/* The number of newest links to verify; *at_ns: when the others were. */
 static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
 {
     const struct lmcs_chain *line = &replace->base;
@@ -222,7 +225,7 @@ static enum lmcs_status link_is_right(struct lmcs_replace *replace, struct lmcs_
                            identity->df.ndim, identity->shape, error);
 }
 
-/* Whether each link of the line, which was decoded when it was made, is still what was written. Lets go of them. */
+/* Verifies each link of the line. Unpins them. */
 static enum lmcs_status line_is_whole(struct lmcs_replace *replace, bool *whole, struct lmcs_error *error)
 {
     const struct lmcs_identity *identity = &replace->identity;
@@ -243,8 +246,8 @@ static enum lmcs_status line_is_whole(struct lmcs_replace *replace, bool *whole,
 }
 
 /*
- * The other arrays of a step whose line has just been looked at need no more than their link's header, unless something
- * was found to be lost. False: it takes the whole line to tell.
+ * The other arrays of a step whose line was just verified need only the header of their link, unless something is lost.
+ * False: verify the whole line.
  */
 static bool is_right_by_known_line(struct lmcs_replace *replace, struct lmcs_txn *txn)
 {
@@ -339,7 +342,7 @@ enum lmcs_status lmcs_replace_copy(struct lmcs_replace *replace, struct lmcs_err
         return lmcs_chain_read(replace->pool, &replace->base, replace->identity.name, replace->identity.df.dtype,
                                replace->identity.df.ndim, replace->identity.shape, NULL, NULL, error);
     }
-    if (from->df.base_count > 0) { /* to verify, its base is wanted */
+    if (from->df.base_count > 0) { /* verification needs the base */
         replace->base.length = replace->chain.length - 1;
         replace->base.line = 0;
         memcpy(replace->base.links, replace->chain.links + 1, replace->base.length * sizeof replace->base.links[0]);
@@ -358,8 +361,8 @@ static bool same_payload(const struct lmcs_content *a, const struct lmcs_content
 }
 
 /*
- * Whether what was made can be put in place: whether its base is still there, the chain short enough, and nothing of
- * the chain rests on the content itself by now. (Of two names that swap their contents, each may be the other's base.)
+ * Whether the new payload can be used: the base is there, the chain is short enough, and the base does not rest on the
+ * content itself. (Two names that swap their contents may each be the other's base.)
  */
 static enum lmcs_status base_is_right(struct lmcs_txn *txn, const struct lmcs_replace *replace,
                                       const struct lmcs_content *now, bool *right, struct lmcs_error *error)

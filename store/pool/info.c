@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* info.c - what a pool is, where it lies, and how full it is. */
+/* pool/info.c - what a pool is, its medium, and how full it is. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -37,7 +37,7 @@ static void fill_medium(const struct lmcs_pool *pool, struct lmcs_pool_info *inf
         info->medium = LMCS_MEDIUM_FSDAX;
 }
 
-/* Of a pool that another process writes: what the root says, and the disk or the device. */
+/* Free bytes of a pool that another process may write: from the root, and from the disk or the device. */
 static uint64_t free_for_reader(const struct lmcs_pool *pool, const struct lmcs_root_df *root)
 {
     struct statvfs fs;
@@ -61,7 +61,7 @@ static void count_shelf(const struct lmcs_shelf *shelf, struct lmcs_pool_info *i
         info->compaction_backlog += raw - shelf->df.compacted;
 }
 
-/* Those that are damaged are counted apart; behind a list that is, there may be more. */
+/* Counts damaged shelves apart. A damaged list of shelves counts as one; there may be more after it. */
 static enum lmcs_status count_shelves(struct lmcs_txn *txn, struct lmcs_pool_info *info, struct lmcs_error *error)
 {
     uint64_t ids[64], first = 0;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pool/open.c - opening and closing pools.
+ * pool/open.c - opens and closes pools.
  *
- * A process has one struct for each pool that it has open for writing; the list of them is the library's only global
- * state. A new pool is made whole under another name, and then opened like any other.
+ * A process has one struct lmcs_pool for each pool that it has open for writing. Their list, the registry, is the only
+ * global state of the library. A new pool is created complete under another name and then opened like any other.
+ *
+ * registry_lock guards the registry. Creating, opening and the last close run under it, so that one pool is never
+ * opened twice, and a fork waits for them.
  */
 #include "pages/pool.h"
 
@@ -56,7 +59,7 @@ static void free_pool(struct lmcs_pool *pool)
     lmcs_page_cache_free(pool->cache);
     lmcs_lease_release(pool->lease);
     lmcs_media_release(pool->media);
-    lmcs_heap_close(pool->heap); /* last: what is mapped stays in the page cache after a sync that failed */
+    lmcs_heap_close(pool->heap); /* last: after a failed sync, mapped pages stay in the page cache */
     lmcs_busy_free(pool);
     pthread_rwlock_destroy(&pool->meta);
     pthread_mutex_destroy(&pool->captures);
@@ -69,7 +72,7 @@ static void free_pool(struct lmcs_pool *pool)
 
 static void init_meta_lock(pthread_rwlock_t *lock)
 {
-    /* Writers first: a stream of readers must not keep a commit waiting. */
+    /* Prefers writers: a stream of readers must not delay a commit. */
     pthread_rwlockattr_t attributes;
     pthread_rwlockattr_init(&attributes);
     pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
@@ -118,7 +121,7 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
     return pool;
 }
 
-/* What reading metadata needs: the bytes, leases, a cache. */
+/* Makes the parts that reading metadata needs: media, leases, page cache. */
 static enum lmcs_status attach(struct lmcs_pool *pool, enum lmcs_status opened, struct lmcs_error *error)
 {
     enum lmcs_status status = opened;
@@ -133,7 +136,7 @@ static enum lmcs_status attach(struct lmcs_pool *pool, enum lmcs_status opened, 
 
 /* ---- Creation ---- */
 
-/* A sparse file costs nothing for its size: large enough that a limit can be raised, or a disk grow, manyfold. */
+/* The file is sparse, so its size costs nothing. It allows a limit to be raised, or a disk to grow, manyfold. */
 static uint64_t virtual_bytes(const char *path, uint64_t limit)
 {
     const uint64_t least = (uint64_t)16 << 30, most = (uint64_t)8 << 40;
@@ -230,7 +233,7 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     return LMCS_OK;
 }
 
-/* libpmemobj is told of nothing that is not a pool of ours, nor of one that would lead it astray. */
+/* Checks the pool before libpmemobj opens it, which would follow any damaged or hostile metadata. */
 static enum lmcs_status look_before_opening(void *context, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = context;
@@ -241,7 +244,7 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
         status = lmcs_pmemobj_log_load(pool->media, &redo, error);
     if (status == LMCS_OK) {
         lmcs_media_overlay(pool->media, lmcs_pmemobj_log_apply, redo);
-        status = lmcs_root_read(pool, &root, error); /* the one that there will be */
+        status = lmcs_root_read(pool, &root, error); /* the root after that log is applied */
         if (status == LMCS_OK)
             status = lmcs_check_heap(pool, error);
         if (status == LMCS_OK)
@@ -254,8 +257,8 @@ static enum lmcs_status look_before_opening(void *context, struct lmcs_error *er
 }
 
 /*
- * libpmemobj writes a root word to one replica after the other, and when it is alone in its log without that: a power
- * failure between the two leaves replicas with different roots. The first one's is what everybody has seen since.
+ * libpmemobj writes a root word to one replica after the other, without its log if the word is the only change. After a
+ * power failure in between, replicas have different roots. The first replica's root is the one that readers have seen.
  */
 static enum lmcs_status align_replicas(struct lmcs_pool *pool, struct lmcs_error *error)
 {
@@ -270,7 +273,7 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
     enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
     if (status == LMCS_OK)
         status = lmcs_heap_open(pool->media, wait_ms, look_before_opening, pool, &pool->heap, error);
-    /* What is saved in a file without a name is lost. As if it were in use: who waits finds what is there now. */
+    /* A file that has lost its name would lose all writes. Reported as in use, so that a waiting open tries again. */
     if (status == LMCS_OK && !lmcs_media_is_in_place(pool->media))
         status = lmcs_fail(error, LMCS_IN_USE, 0, "%s: was replaced or removed while it was opened; open it again",
                            pool->path);
@@ -311,7 +314,7 @@ enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error 
     return status;
 }
 
-/* The pool, if this process has it open for writing. */
+/* The struct of a pool that this process has open for writing, or NULL. */
 static struct lmcs_pool *find_open(const char *path)
 {
     struct stat st;
@@ -334,9 +337,9 @@ static void after_fork(void)
 }
 
 /*
- * A fork waits for a pool to be made, opened or closed by another thread, all of which is under this lock: the child
- * would find it taken for ever, and libpmemobj's own locks, too. The lock of live variables' mappings comes after it,
- * so its handler must be there before: those that come last are called first.
+ * A fork waits until other threads have created, opened or closed their pools: the child would inherit this lock, and
+ * those of libpmemobj, taken for ever. The lock of live mappings is acquired after this one, so its handler is
+ * registered first (fork runs the handlers in reverse order).
  */
 static void watch_forks(void)
 {
@@ -344,7 +347,7 @@ static void watch_forks(void)
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-/* In a forked child: nothing new is mapped where its parent's pools were. */
+/* In a forked child: keeps new mappings away from the addresses of the parent's pools. */
 static void keep_parents_places(void)
 {
     pthread_mutex_lock(&registry_lock);
@@ -365,7 +368,7 @@ static void enter_registry(struct lmcs_pool *pool)
     registry = pool;
 }
 
-/* Whether there is nothing yet where a pool is asked for: no file, a poolset without its parts, a blank device. */
+/* Whether no pool is there yet: no file, a poolset without its parts, or a blank device. */
 static bool is_absent(const char *path)
 {
     struct lmcs_media *media;
@@ -408,8 +411,8 @@ static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, co
 }
 
 /*
- * The registry's lock is held for a slice of the wait at a time: another thread may be about to open the same pool, or
- * to fork. The nap lets it have the lock.
+ * Holds the registry's lock for one slice of the wait at a time. The nap lets another thread open the same pool, or
+ * fork.
  */
 static enum lmcs_status open_patiently(const char *path, enum lmcs_open_mode mode,
                                        const struct lmcs_open_options *options, int node, struct lmcs_pool **pool,
@@ -465,7 +468,7 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
 
 /* ---- Closing ---- */
 
-/* Of a pool with one open. This open counts until captures are settled: another thread may open the pool meanwhile. */
+/* The pool has one open left, which counts until captures are settled: another thread may open the pool meanwhile. */
 static enum lmcs_status last_close(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     enum lmcs_status status = pool->heap != NULL ? lmcs_busy_settle(pool, error) : LMCS_OK;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * safetensors/dtype.c - what both directions of safetensors need: the table of dtypes, and progress.
+ * safetensors/dtype.c - the table of the format's dtypes, and progress.
  *
- * The format (version 0.8 of the library): 8 bytes of header size, little-endian; a JSON object that maps each
- * tensor's name to {"dtype", "shape", "data_offsets"} and "__metadata__" to an object of strings; then the data, which
- * the tensors cover without gaps. safetensors_header.c reads that, safetensors_import.c and safetensors_export.c do
- * the work, safetensors_file.c makes the new file appear whole or not at all.
+ * The format (version 0.8 of the library): 8 bytes of header size, little-endian; a JSON object that maps each tensor's
+ * name to {"dtype", "shape", "data_offsets"} and "__metadata__" to an object of strings; then the data, which the
+ * tensors cover without gaps. header.c reads it; import.c and export.c convert.
  */
 #include "safetensors/safetensors.h"
 
 #include <string.h>
 
-/* In the order of the library's own enumeration, which is what it sorts by. */
+/* In the order of the library's own enumeration, which is its sort order. */
 static const struct lmcs_st_dtype dtypes[] = {
     {"BOOL", 0, LMC_BOOL},
     {"F4", 1, LMC_F4_E2M1FN_X2},

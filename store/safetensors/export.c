@@ -2,11 +2,11 @@
 /*
  * safetensors/export.c - writes a snapshot as a safetensors file.
  *
- * The layout is the library's own: tensors by descending rank of their dtype, then by name, which aligns each to its
- * element; the header padded to 8 bytes. Small tensors are gathered in one buffer, large ones are viewed one at a
- * time, so memory is bounded by the largest tensor that is stored as a delta. All checksums are verified on the way.
- * What the format can't hold is left out and named: attachments, c32 and c128, parts of larger tensors (a file with a
- * local shape would pass for the whole).
+ * The layout is that of the library: tensors by descending rank of their dtype, then by name, which aligns each to its
+ * element; the header is padded to 8 bytes. Small tensors are gathered in one buffer, and large ones are viewed one at
+ * a time, so memory is bounded by the largest tensor that is stored as a delta. All checksums are verified. Tensors
+ * that the format can't hold are skipped and reported: attachments, c32 and c128, parts of larger tensors (a file with
+ * a local shape would pass for the whole).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -25,16 +25,16 @@
 struct item {
     const struct lmcs_st_dtype *dtype;
     const char *full_name;
-    const char *name; /* its end, without the part's prefix */
+    const char *name; /* the end of full_name, after the part's prefix */
     uint64_t bytes;
     uint32_t ndim;
-    uint64_t shape[]; /* as safetensors counts it */
+    uint64_t shape[]; /* in the format's order */
 };
 
 struct exporter {
     struct lmcs_snapshot *snapshot;
     const char *part;
-    size_t part_bytes; /* without a dot at its end */
+    size_t part_bytes; /* without a trailing dot */
     const struct lmcs_progress *progress;
     struct lmcs_error *error;
     struct item **items;
@@ -124,7 +124,7 @@ static bool append(struct exporter *exporter, struct item *item)
     return true;
 }
 
-/* Remembers the first component of a name, once for each run of names that share it. */
+/* Records the first component of a name, once for adjacent names that share it. */
 static void note_part(struct exporter *exporter, const char *name)
 {
     size_t bytes = strcspn(name, ".");
@@ -184,7 +184,7 @@ static int set_text(json_t *object, const char *key, const char *value)
     return json_object_set_new(object, key, json_string(value));
 }
 
-/* Metadata that came with an imported file travels on, but for what an export said of itself. */
+/* Copies the metadata of an imported file, without an earlier export's own entries. */
 static int carry_metadata(json_t *to, const char *meta_json)
 {
     json_t *meta = json_loads(meta_json ? meta_json : "{}", 0, NULL);
@@ -238,7 +238,7 @@ static int write_item(FILE *out, const struct item *item, uint64_t begin)
     return failed;
 }
 
-/* The size and the JSON, padded to 8 bytes. */
+/* Writes the size and the JSON, padded to 8 bytes. */
 static int write_header(const struct exporter *exporter, const json_t *metadata, FILE *out)
 {
     uint64_t begin = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * safetensors/header.c - reads the header of a safetensors file that nobody vouches for.
+ * safetensors/header.c - reads the header of an untrusted safetensors file.
  *
- * A JSON library would need up to fifty times the header's size for a hostile one ("[[],[],..."). So the two outer
- * levels are cut into keys and values by a scanner that allocates nothing, and jansson gets one key, string or tensor
- * at a time, each of bounded size; it decides what is valid JSON and UTF-8. What is accepted is what the format's
- * description allows, a little less than its library takes: the header starts with '{', names are unique.
+ * A JSON library would need up to fifty times the size of a hostile header ("[[],[],..."). A scanner that allocates
+ * nothing cuts the two outer levels into keys and values. jansson gets one key, string or tensor at a time, each of
+ * bounded size, and decides whether JSON and UTF-8 are valid. Accepts what the format's description allows, a little
+ * less than its library: the header starts with '{', names are unique.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -38,7 +38,7 @@ struct parse {
     const char *end;
     struct lmcs_st_header *header;
     struct lmcs_error *error;
-    bool takes_any; /* what the library can't hold becomes a tensor of dtype 0 */
+    bool takes_any; /* a tensor that this library can't hold gets dtype 0 */
 };
 
 static enum lmcs_status damaged(struct parse *parse, const char *at, const char *what)
@@ -56,7 +56,7 @@ static const char *skip_space(const char *at, const char *end)
     return at;
 }
 
-/* The end of the string that starts at `at` with a quote; NULL when there is none. */
+/* The end of the string whose quote is at `at`; NULL: none. */
 static const char *scan_string(const char *at, const char *end)
 {
     if (at == end || *at != '"')
@@ -70,7 +70,7 @@ static const char *scan_string(const char *at, const char *end)
     return NULL;
 }
 
-/* The end of the object that starts at `at`, by counting braces outside of strings; NULL when it doesn't end. */
+/* The end of the object that starts at `at`, found by counting braces outside of strings; NULL: none. */
 static const char *scan_object(const char *at, const char *end)
 {
     size_t depth = 0;
@@ -88,7 +88,7 @@ static const char *scan_object(const char *at, const char *end)
     return NULL;
 }
 
-/* The end of a value: an object, a string, or what runs to the next separator. NULL when it doesn't end. */
+/* The end of a value: an object, a string, or the text up to the next separator; NULL: none. */
 static const char *scan_value(const char *at, const char *end)
 {
     if (at < end && *at == '{')
@@ -105,7 +105,7 @@ static const char *scan_value(const char *at, const char *end)
 
 typedef enum lmcs_status (*member_fn)(struct parse *parse, struct span key, struct span value);
 
-/* One `"key": value`; `at` moves behind it. */
+/* Scans one `"key": value`; advances `at`. */
 static enum lmcs_status scan_member(struct parse *parse, const char **at, const char *end, member_fn visit)
 {
     struct span key = {.at = skip_space(*at, end)};
@@ -125,7 +125,7 @@ static enum lmcs_status scan_member(struct parse *parse, const char **at, const 
     return visit(parse, key, value);
 }
 
-/* Visits the members of an object; behind it there may only be white space. */
+/* Visits the members of an object. Only white space may follow it. */
 static enum lmcs_status scan_members(struct parse *parse, struct span object, member_fn visit)
 {
     const char *end = object.at + object.bytes;
@@ -243,7 +243,7 @@ static enum lmcs_status tensor_offsets(struct parse *parse, const json_t *json, 
     return LMCS_OK;
 }
 
-/* Turns elements of 4 bits into the bytes that hold two of them. */
+/* Converts a count of 4-bit elements into the bytes that hold two each. */
 static bool halve_last(struct lmcs_st_tensor *tensor)
 {
     if (tensor->ndim == 0 || tensor->shape[tensor->ndim - 1] % 2)
@@ -279,7 +279,7 @@ static enum lmcs_status check_name(struct parse *parse, const char *name)
     return LMCS_OK;
 }
 
-/* What a capture would refuse of what a file may say: an empty tensor whose other dimensions are impossibly large. */
+/* Rejects what a capture would: an empty tensor whose other dimensions are impossibly large. */
 static enum lmcs_status check_possible(struct parse *parse, const struct lmcs_st_tensor *tensor)
 {
     const struct lmcs_tensor like = {
@@ -313,7 +313,7 @@ static struct lmcs_st_tensor *tensor_new(const char *name, size_t ndim)
     return tensor;
 }
 
-/* Offsets come first: they are all that there is of a tensor that the library can't hold. */
+/* Reads the offsets first: a tensor that the library can't hold has only those. */
 static enum lmcs_status describe(struct parse *parse, const json_t *json, const json_t *shape,
                                  struct lmcs_st_tensor *tensor)
 {
@@ -459,7 +459,7 @@ static enum lmcs_status too_short(const char *path, uint64_t file_bytes, struct 
                      file_bytes);
 }
 
-/* Where header and data lie, from the file's size and its first 8 bytes. */
+/* Finds header and data from the file's size and its first 8 bytes. */
 static enum lmcs_status find_sections(const unsigned char size[8], uint64_t file_bytes, const char *path,
                                       struct lmcs_st_header *header, size_t *header_bytes, struct lmcs_error *error)
 {

@@ -2,9 +2,8 @@
 /*
  * safetensors/import.c - makes a snapshot of a safetensors file.
  *
- * The header is checked whole before anything is captured. Data goes by pread from the file straight into space that
- * the capture reserved: no copy in memory, whatever a tensor's size, and a file that shrinks meanwhile is an error
- * (a mapping of it would be a SIGBUS).
+ * The whole header is checked before anything is captured. The data are read by pread into space that the capture
+ * reserved, without a copy in memory. A file that shrinks meanwhile is an error (a mapping would be a SIGBUS).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -28,7 +27,7 @@ struct importer {
     uint64_t done_bytes;
 };
 
-/* O_NONBLOCK: opening a FIFO that nobody writes to must not wait for ever. */
+/* O_NONBLOCK: opening a FIFO without a writer must not wait for ever. */
 static enum lmcs_status open_input(const char *path, int *fd, struct lmcs_error *error)
 {
     struct stat info;
@@ -67,7 +66,7 @@ static enum lmcs_status import_tensor(struct importer *importer, const struct lm
     return status;
 }
 
-/* The caller's metadata with the file's as {"safetensors": {...}}; to be freed. NULL in *text: there is none. */
+/* The caller's metadata with the file's as {"safetensors": {...}}; free it. *text NULL: there is none. */
 static enum lmcs_status merge_metadata(const char *meta_json, json_t *metadata, char **text, struct lmcs_error *error)
 {
     json_t *meta = NULL;

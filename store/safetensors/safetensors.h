@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* safetensors.h - what the importer and the exporter of safetensors files share; built on the public functions only. */
+/*
+ * safetensors/safetensors.h - shared by the importer and the exporter of safetensors files.
+ *
+ * The room uses only base/ and the public functions of lmcstore.h.
+ */
 #ifndef LMCS_SAFETENSORS_SAFETENSORS_H
 #define LMCS_SAFETENSORS_SAFETENSORS_H
 
@@ -8,27 +12,27 @@
 
 #include <jansson.h>
 
-/* The format's own bound on the JSON header, and ours on its "__metadata__". */
+/* The format's limit on the JSON header, and ours on its "__metadata__". */
 #define LMCS_ST_MAX_HEADER_BYTES     ((uint64_t)100000000)
 #define LMCS_ST_MAX_METADATA_BYTES   ((size_t)16 << 20)
 #define LMCS_ST_MAX_METADATA_ENTRIES ((size_t)65536)
-/* Bytes read or written between two calls of the progress function. */
+/* Bytes between two calls of the progress function. */
 #define LMCS_ST_PIECE_BYTES ((size_t)4 << 20)
 
 /* ---- safetensors.c: dtypes and progress ----------------------------------------------------------------------- */
 
-/* The format's name of a dtype and its rank: files are laid out by descending rank, so that offsets are aligned. */
+/* The format's name of a dtype, and its rank: files are ordered by descending rank, so that offsets are aligned. */
 struct lmcs_st_dtype {
     const char *name;
     int rank;
-    uint32_t dtype; /* enum lmc_dtype; 0: the format has it, this library does not */
+    uint32_t dtype; /* enum lmc_dtype; 0: not supported here */
 };
 
 /* NULL: the format has no such dtype. */
 const struct lmcs_st_dtype *lmcs_st_dtype_by_name(const char *name);
 const struct lmcs_st_dtype *lmcs_st_dtype_of(uint32_t dtype);
 
-/* Reports progress; LMCS_CANCELLED when it asks to stop. */
+/* Reports progress. LMCS_CANCELLED: the function asks to stop. */
 enum lmcs_status lmcs_st_progress(const struct lmcs_progress *progress, const char *what, uint64_t done, uint64_t total,
                                   struct lmcs_error *error);
 
@@ -40,26 +44,26 @@ struct lmcs_st_tensor {
     const char *name;
     uint32_t dtype; /* enum lmc_dtype */
     uint32_t ndim;
-    uint64_t shape[]; /* as lmcstore.h counts it */
+    uint64_t shape[]; /* as in lmcstore.h */
 };
 
 struct lmcs_st_header {
-    struct lmcs_st_tensor **tensors; /* by offset: they cover the data section without gap or overlap */
+    struct lmcs_st_tensor **tensors; /* by offset; they cover the data section without gap or overlap */
     size_t count;
     size_t capacity;
-    json_t *metadata; /* an object of strings; NULL when the file has none */
-    uint64_t data_at; /* where the data section starts in the file ... */
+    json_t *metadata; /* an object of strings; NULL: none */
+    uint64_t data_at; /* offset of the data section in the file */
     uint64_t data_bytes;
 };
 
-/* Reads exactly that many bytes of a file; one that ends before is LMCS_DAMAGED. */
+/* Reads exactly `bytes` of a file. LMCS_DAMAGED: it ends before. */
 enum lmcs_status lmcs_st_read(int fd, const char *path, uint64_t offset, void *buffer, size_t bytes,
                               struct lmcs_error *error);
-/* Reads and checks all of the header. `path` is for messages. On failure `header` holds nothing. */
+/* Reads and checks the whole header. `path` is for messages. After a failure `header` is empty. */
 enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_header *header, struct lmcs_error *error);
 /*
- * The same for a file in memory, of any version of the format: a tensor that this library can't hold (its dtype, its
- * name, too many dimensions, half bytes) is there with dtype 0 and without a shape.
+ * The same for a file in memory, of any version of the format. A tensor that this library can't hold (dtype, name, too
+ * many dimensions, half bytes) gets dtype 0 and no shape.
  */
 enum lmcs_status lmcs_st_header_parse(const void *file, uint64_t file_bytes, const char *path,
                                       struct lmcs_st_header *header, struct lmcs_error *error);

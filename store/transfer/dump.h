@@ -10,7 +10,7 @@
 /* ---- dump_snapshot.c: one snapshot ---- */
 
 struct sorted_entry;
-/* What is done with each entry that is new, or gone (content 0). */
+/* Called for each entry that is new, or gone (content 0). */
 struct lmcs_dump_walk {
     struct lmcs_dump *dump;
     enum lmcs_status (*entry)(struct lmcs_dump *dump, uint64_t identity, uint64_t content, struct lmcs_error *error);
@@ -19,9 +19,9 @@ enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const stru
                                          const struct lmcs_snapshot_df *previous, bool related,
                                          struct lmcs_error *error);
 
-/* The lists of a canonical archive: by kind and name, compared as bytes. */
+/* The lists of a canonical archive, ordered by kind and name as bytes. */
 struct lmcs_dump_order {
-    char **names; /* of identities: so that each is looked up once */
+    char **names; /* of identities: each is looked up once */
     size_t name_count;
     size_t name_capacity;
     struct lmcs_id_map by_identity; /* index + 1 */
@@ -34,7 +34,7 @@ struct lmcs_dump_order {
 };
 void lmcs_dump_order_end(struct lmcs_dump_order *order);
 
-/* What is done with each snapshot that is planned. */
+/* Called for each planned snapshot. */
 typedef enum lmcs_status (*lmcs_dump_snapshot_fn)(struct lmcs_dump *dump, struct lmcs_dump_order *order,
                                                   const struct lmcs_record *record,
                                                   const struct lmcs_snapshot_df *previous, bool related,
@@ -45,21 +45,25 @@ struct lmcs_dump_shelf {
     bool was_forked;
     struct lmcs_origin origin;
     char *name;
-    uint64_t *numbers; /* of the snapshots to be sent; 0: it is gone */
+    uint64_t *numbers; /* of the snapshots to send; 0: gone */
     size_t count;
     size_t capacity;
-    uint64_t *older; /* of those that older archives have: their tags are sent */
+    uint64_t *older; /* of snapshots in older archives: their tags are sent */
     size_t older_count;
     size_t older_capacity;
-    bool has_origin; /* its origin was sent before the dump was taken up again */
-    bool is_begun;   /* its record was sent before the dump was taken up again ... */
-    bool is_sent;    /* ... and everything of it */
-    uint64_t last;   /* the last snapshot that was sent then; 0: none */
+    bool has_origin; /* continued: its origin has been sent */
+    bool is_begun;   /* continued: its record has been sent */
+    bool is_sent;    /* continued: all of it has been sent */
+    uint64_t last;   /* continued: the last snapshot sent; 0: none */
     uint64_t last_time_ns;
-    uint64_t end; /* numbers from here on are not sent: the shelf's record, which is written, ends before them */
+    uint64_t
+        end; /* continued: numbers from here on are not sent, because the shelf's record, which has been sent, ends before them */
 };
 
-/* Sees to the snapshot `index` unless it is gone; *previous is that of the one before, and becomes this one's. */
+/*
+ * Visits snapshot *number, which becomes 0 if it is gone. *previous is the record of the one before, and becomes this
+ * one's.
+ */
 enum lmcs_status lmcs_dump_visit(struct lmcs_dump *dump, struct lmcs_dump_shelf *plan, struct lmcs_dump_order *order,
                                  uint64_t *number, struct lmcs_snapshot_df *previous, lmcs_dump_snapshot_fn visit,
                                  struct lmcs_error *error);
@@ -76,11 +80,11 @@ struct lmcs_dump_plans {
     struct lmcs_parts parts;
     struct lmcs_index *older; /* older archives */
     size_t older_count;
-    struct lmcs_archive_since_df *since; /* what they are called */
-    struct lmcs_index begun;             /* what is there of this one ... */
-    bool is_whole;                       /* ... which is all of it */
+    struct lmcs_archive_since_df *since; /* their hashes */
+    struct lmcs_index begun;             /* the content of the archive that is continued */
+    bool is_whole;                       /* it is complete */
 };
-/* What there is at one moment: the shelves by name, with the numbers of their committed snapshots. */
+/* Plans all shelves, by name, with the numbers of their committed snapshots, as of one moment. */
 enum lmcs_status lmcs_dump_plans_make(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, struct lmcs_error *error);
 void lmcs_dump_plans_end(struct lmcs_dump_plans *plans);
 
@@ -93,10 +97,10 @@ enum lmcs_status lmcs_dump_find_outside(struct lmcs_dump *dump, struct lmcs_dump
 
 enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmcs_index *index,
                                       struct lmcs_archive_since_df *since, struct lmcs_error *error);
-/* Takes up the archive that is in the descriptor's file; *is_done: it is complete. */
+/* Continues the archive in the descriptor's file. *is_done: it is complete. */
 enum lmcs_status lmcs_dump_continue(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, bool *is_done,
                                     struct lmcs_error *error);
-/* What follows the end of an archive that is complete goes, as what is damaged at the end of another does. */
+/* Cuts off bytes after the end of a complete archive. */
 enum lmcs_status lmcs_dump_cut_rest(const struct lmcs_dump *dump, struct lmcs_error *error);
 
 #endif

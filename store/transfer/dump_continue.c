@@ -7,7 +7,7 @@
 
 #include "transfer/dump.h"
 
-/* Notes how a content was sent. */
+/* Records how a content was sent. */
 static enum lmcs_status note_form(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t index,
                                   struct lmcs_error *error)
 {
@@ -18,7 +18,7 @@ static enum lmcs_status note_form(struct lmcs_dump *dump, const struct lmcs_arch
     return form == 0 ? LMCS_OK : lmcs_id_put(&dump->forms, index + 1, form, error);
 }
 
-/* Notes the contents of an archive that has been read. */
+/* Records the contents of an archive that has been read. */
 static enum lmcs_status note_digests(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t count,
                                      bool is_own, struct lmcs_error *error)
 {
@@ -28,7 +28,7 @@ static enum lmcs_status note_digests(struct lmcs_dump *dump, const struct lmcs_a
         uint8_t depth = content->line > 0 ? (uint8_t)(LMCS_SENT_LINE + content->line) : content->depth;
         const struct lmcs_known known = {
             .digest = content->digest, .sent = is_own ? (i + 1) << LMCS_SENT_BITS | depth : 0, .depth = depth};
-        if (is_own || content->payload != LMCS_PAYLOAD_LINK) /* a link is never only named */
+        if (is_own || content->payload != LMCS_PAYLOAD_LINK) /* a link is always sent */
             status = lmcs_dump_add_known(dump, &known, error);
         if (status == LMCS_OK && is_own)
             status = note_form(dump, reader, i, error);
@@ -63,7 +63,7 @@ enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmc
     return status;
 }
 
-/* Where everything before is whole: at the end of a snapshot, or of a shelf's record. */
+/* A point up to which the archive is complete: the end of a snapshot, or of a shelf's record. */
 struct checkpoint {
     uint64_t offset; /* 0: none yet */
     uint64_t records;
@@ -78,7 +78,7 @@ static void note_checkpoint(const struct lmcs_archive_reader *reader, struct che
                             reader->snapshot_count, reader->identity_count, reader->content_count,  reader->tag_count};
 }
 
-/* Reads what is there of an archive, as far as it is whole. */
+/* Reads the archive as far as it is sound. */
 static enum lmcs_status read_begun(struct lmcs_archive_reader *reader, struct checkpoint *point,
                                    struct lmcs_error *error)
 {
@@ -92,7 +92,7 @@ static enum lmcs_status read_begun(struct lmcs_archive_reader *reader, struct ch
     return status == LMCS_DAMAGED ? LMCS_OK : status;
 }
 
-/* Finds the pool's ids of what was sent. */
+/* Finds the pool's ids of the identities that were sent. */
 static enum lmcs_status map_identities(struct lmcs_dump *dump, const struct lmcs_archive_reader *reader, size_t count,
                                        struct lmcs_error *error)
 {
@@ -131,7 +131,7 @@ static enum lmcs_status fail_other(const char *why, struct lmcs_error *error)
     return lmcs_fail(error, LMCS_INVALID, 0, "the archive that was begun can't be gone on with: %s", why);
 }
 
-/* Of what is shorter than an archive's head. */
+/* Whether a file shorter than an archive's head begins like one. */
 static bool begins_as_archive(int fd, off_t bytes)
 {
     unsigned char there[sizeof LMCS_ARCHIVE_MAGIC - 1];

@@ -34,7 +34,7 @@ static bool all_inside(const struct lmcs_dump *dump, const struct lmcs_content *
     return all;
 }
 
-/* What a base takes that nothing selected has, with what it rests on. */
+/* Bytes of a base outside of the part, with those below it. */
 static uint64_t outside_bytes(const struct lmcs_dump *dump, const struct lmcs_chain *chain)
 {
     uint64_t bytes = 0;
@@ -46,7 +46,7 @@ static uint64_t outside_bytes(const struct lmcs_dump *dump, const struct lmcs_ch
     return bytes;
 }
 
-/* What a content rests on that travels for its sake alone; 0: nothing. */
+/* The base of a content that would be sent only for it; 0: none. */
 static enum lmcs_status find_outside(struct lmcs_dump *dump, const struct lmcs_content *content, uint64_t *base,
                                      struct lmcs_error *error)
 {
@@ -61,7 +61,7 @@ static enum lmcs_status find_outside(struct lmcs_dump *dump, const struct lmcs_c
     return status;
 }
 
-/* Adds a content to what rests on its base, or its link, if that is outside. */
+/* Adds a content to the cost of its base, or its link, if that is outside. */
 static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -86,7 +86,7 @@ static enum lmcs_status note_base(struct lmcs_dump *dump, const struct lmcs_cont
     return status;
 }
 
-/* All contents inside, once: their bases, or, for a canonical archive, their digests. */
+/* Visits each content of the part once: records its bases or, for a canonical archive, its digest. */
 static enum lmcs_status note_contents(struct lmcs_dump *dump, struct lmcs_error *error)
 {
     uint64_t *ids;

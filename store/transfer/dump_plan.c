@@ -23,7 +23,7 @@ void lmcs_dump_plans_end(struct lmcs_dump_plans *plans)
     lmcs_parts_free(&plans->parts);
 }
 
-/* The numbers that addresses stand for now. */
+/* Resolves the addresses to numbers, as of now. */
 static enum lmcs_status resolve_parts(struct lmcs_dump *dump, struct lmcs_parts *parts, struct lmcs_error *error)
 {
     size_t count = dump->options->address_count;
@@ -61,7 +61,7 @@ static bool is_older(const struct lmcs_dump_plans *plans, const char *name, cons
     return false;
 }
 
-/* How far the shelf came before the dump was taken up again. */
+/* Records how much of the shelf the continued archive has. */
 static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_shelf *plan)
 {
     const struct lmcs_index *begun = &plans->begun;
@@ -74,7 +74,7 @@ static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_she
         plan->last = shelf->snapshots[shelf->snapshot_count - 1].df.number;
         plan->last_time_ns = shelf->snapshots[shelf->snapshot_count - 1].df.time_ns;
     }
-    /* It belongs before where the dump is by now. */
+    /* The dump is past the place of this shelf. */
     plan->is_sent = plan->is_sent || (shelf == NULL && begun->shelf_count > 0 &&
                                       strcmp(plan->name, begun->shelves[begun->shelf_count - 1].name) < 0);
 }
@@ -86,7 +86,7 @@ static enum lmcs_status fail_begun(const char *name, uint64_t number, const char
                      (unsigned long long)number);
 }
 
-/* What was sent is what is to be sent, as far as it goes: the order of an archive leaves no place for what it lacks. */
+/* Checks that the continued archive has no gap in this shelf: the order of an archive leaves no place to add to. */
 static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const struct lmcs_dump_shelf *plan,
                                     const struct lmcs_snapshot_df *df, struct lmcs_error *error)
 {
@@ -99,7 +99,7 @@ static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const s
     return is_same(found, df) ? LMCS_OK : fail_begun(plan->name, df->number, "has another", error);
 }
 
-/* The same of a whole shelf. Whether it was there when the dump was begun, nobody knows. */
+/* The same for a whole shelf. Whether it existed when the dump began is not known. */
 static enum lmcs_status check_left_out(const struct lmcs_dump_plans *plans, struct lmcs_error *error)
 {
     for (size_t i = 0; i < plans->count; i++)
@@ -126,7 +126,7 @@ static enum lmcs_status plan_snapshot(struct lmcs_dump_plans *plans, struct lmcs
     return older ? LMCS_OK : check_begun(plans, plan, df, error);
 }
 
-/* Finds the snapshots that need what is lost. */
+/* Finds the snapshots that need lost contents. */
 static enum lmcs_status find_lost(struct lmcs_dump *dump, struct lmcs_error *error)
 {
     uint64_t *ids = NULL;

@@ -58,7 +58,7 @@ static enum lmcs_status visit_new(void *context, uint64_t identity, const struct
     return walk->entry(walk->dump, identity, entry->content, error);
 }
 
-/* The record of the snapshot that was sent before, if it is still there: then only changes need be sent. */
+/* Finds the record of the snapshot sent before; if it still exists, only changes are sent. */
 static enum lmcs_status find_previous(struct lmcs_dump *dump, struct lmcs_shelf *shelf,
                                       const struct lmcs_record *record, const struct lmcs_snapshot_df *previous,
                                       bool *related, struct lmcs_error *error)
@@ -72,7 +72,7 @@ static enum lmcs_status find_previous(struct lmcs_dump *dump, struct lmcs_shelf 
     return status;
 }
 
-/* Walks through the manifest, or what differs from the one before it. */
+/* Visits the manifest, or its differences from the one before it. */
 enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const struct lmcs_record *record,
                                          const struct lmcs_snapshot_df *previous, bool related,
                                          struct lmcs_error *error)
@@ -89,7 +89,7 @@ enum lmcs_status lmcs_dump_walk_manifest(struct lmcs_dump_walk *walk, const stru
 
 struct sorted_entry {
     uint64_t identity; /* of the pool */
-    uint64_t content;  /* of the pool; then of the archive */
+    uint64_t content;  /* of the pool; later of the archive */
     const char *name;  /* its kind, then its name */
 };
 
@@ -143,7 +143,7 @@ static int by_sorted_name(const void *a, const void *b)
     return strcmp(((const struct sorted_entry *)a)->name, ((const struct sorted_entry *)b)->name);
 }
 
-/* What the snapshot before had and this one has not. */
+/* Sends the entries that only the snapshot before had. */
 static enum lmcs_status send_sorted_gone(struct lmcs_dump *dump, const struct lmcs_dump_order *order,
                                          struct lmcs_error *error)
 {
@@ -157,7 +157,7 @@ static enum lmcs_status send_sorted_gone(struct lmcs_dump *dump, const struct lm
     return status;
 }
 
-/* Sends what is new to the list, and puts the archive's ids into it. */
+/* Sends the new entries of the list, and enters the archive's ids. */
 static enum lmcs_status send_sorted_new(struct lmcs_dump *dump, struct lmcs_dump_order *order, bool related,
                                         struct lmcs_error *error)
 {

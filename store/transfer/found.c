@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/found.c - the contents that the pool has already, by digest, so that a restore need not write them again.
+ * transfer/found.c - finds contents of an archive that the pool has already, by digest.
  *
  * A content counts only after it has been read and verified, and only in a form on which the archive's contents can
- * rest. The compactor and removals go on meanwhile: the transaction that stages a snapshot checks again (bases.c).
+ * rest. The compactor and removals continue meanwhile, so the transaction that stages a snapshot checks again
+ * (bases.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,7 @@ enum lmcs_status lmcs_stage_read(struct lmcs_stage *stage, uint64_t id, const st
     return status;
 }
 
-#define FIND_CHUNK 4096u /* contents that are looked at in one transaction */
+#define FIND_CHUNK 4096u /* contents examined in one transaction */
 
 static int by_digest(const void *a, const void *b)
 {
@@ -79,7 +80,10 @@ struct noting {
     struct lmcs_txn *txn;
 };
 
-/* What a link leads to was read with it. Bases that no snapshot has are left out: whoever finds them reads them. */
+/*
+ * Verifying a link verified its outputs too. Bases outside every snapshot are not recorded; they are verified when
+ * found.
+ */
 static enum lmcs_status note_verified(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                                       uint64_t successor, struct lmcs_error *error)
 {
@@ -97,8 +101,8 @@ static enum lmcs_status note_verified(void *context, uint64_t identity, const st
 }
 
 /*
- * Notes what came with the snapshot after `*number` of a shelf that was kept; *number 0: that would be the newest. A
- * snapshot is staged when the one before it has been verified, so of the newest alone nobody knows.
+ * Records the contents that arrived with the snapshot after `*number` of a kept shelf. *number 0: that would be the
+ * newest. A snapshot is staged after the one before it was verified, so the newest may be unverified.
  */
 static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id, uint64_t *number,
                                            struct lmcs_error *error)
@@ -129,7 +133,7 @@ static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id
     return status;
 }
 
-/* Notes what the shelves have that earlier attempts have left, as far as it was verified. */
+/* Records the contents that earlier attempts have left verified. */
 static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -144,7 +148,7 @@ static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *e
         for (bool more = count > 0; status == LMCS_OK && more; more = number != 0)
             status = note_kept_snapshot(stage, id, &number, error);
         number = 0;
-        if (status == LMCS_DAMAGED) /* what is not noted is read */
+        if (status == LMCS_DAMAGED) /* contents not recorded are read */
             status = LMCS_OK;
     }
     if (stage->verified_count > 1)
@@ -157,7 +161,7 @@ static bool was_verified(const struct lmcs_stage *stage, uint64_t id)
     return stage->verified_count > 0 && bsearch(&id, stage->verified, stage->verified_count, sizeof id, by_id) != NULL;
 }
 
-/* Notes the contents from id *next on, as many as one transaction should look at; *next 0: these were the last. */
+/* Records the contents from id *next on, as many as one transaction should examine; *next 0: no more follow. */
 static enum lmcs_status note_contents(struct lmcs_stage *stage, struct lmcs_cursor *cursor, uint64_t *next,
                                       struct lmcs_error *error)
 {
@@ -210,7 +214,7 @@ enum lmcs_status lmcs_stage_begin(struct lmcs_stage *stage, struct lmcs_archive_
     return status;
 }
 
-/* Of a link also the arrays that it leads from, which stand in no chain when another one leads to them. */
+/* The chain of a link omits its bases if another link leads to them. */
 static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, const struct lmcs_content *link,
                                         struct lmcs_error *error)
 {
@@ -225,8 +229,8 @@ static enum lmcs_status add_unrun_bases(struct lmcs_stage *stage, struct lmcs_tx
 }
 
 /*
- * What a content of the pool rests on may be what a restore before this one has left, and nobody has noted. A content
- * that the archive has as a base alone may have gone since it was found: what it served was coded anew, or nobody.
+ * A base of a content found in the pool may be left by an earlier restore, and not be recorded as unused. A content
+ * that the archive has only as a base may be gone since it was found.
  */
 static enum lmcs_status add_found_bases(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
 {
@@ -263,7 +267,7 @@ enum lmcs_status lmcs_stage_end(struct lmcs_stage *stage, struct lmcs_error *err
     return status;
 }
 
-/* Whether it has the form that is wanted, but for what its digest says. */
+/* Whether it has the wanted form, apart from the digest. */
 static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content *content,
                                  const struct lmcs_stage_wanted *wanted, bool *yes, struct lmcs_error *error)
 {
@@ -285,7 +289,7 @@ static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content
         return LMCS_OK;
     }
     status = lmcs_content_depth(txn, content, &deltas, error);
-    /* A delta of the archive may come to rest on it, which can't be put on what a link leads to. */
+    /* A delta of the archive may come to rest on it, which a linked content does not allow. */
     *yes = deltas <= wanted->depth && (content->link == 0 || wanted->depth == LMCS_CHAIN_BOUND);
     return status;
 }
@@ -329,7 +333,7 @@ enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_sta
         enum lmcs_status status = fits(stage, stage->found[low].id, wanted, &yes, error);
         if (status == LMCS_OK && yes && !was_verified(stage, stage->found[low].id))
             status = lmcs_stage_read(stage, stage->found[low].id, wanted->tensor, wanted->link != 0, NULL, error);
-        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* then the archive's is better */
+        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* the archive's copy is better */
             continue;
         if (status != LMCS_OK)
             return status;

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/restore.c - lmcs_restore: archives, on their way into the pool.
+ * transfer/restore.c - lmcs_restore: brings archives into the pool.
  *
- * What the reader (archive_read.c) has checked goes to a staging shelf (archive_stage.c), where the payloads are
- * verified; only the end of the last archive lets it be shown, all at once. A content that the pool has already is
- * found by its digest and not written again: so an archive can rest on contents of older ones, and a restore that was
- * cut short can be taken up again.
+ * The reader (archive/read.c) checks each record. Its contents go to a staging shelf (stage.c), where payloads are
+ * verified. Only the end of the last archive shows all of it at once. A content that the pool has already is found by
+ * its digest (found.c) and not written again: an archive can rest on contents of older ones, and a restore that was cut
+ * short can be continued.
  *
- * Who wants only a part gives a file, for it is not read from front to back: it is looked through twice without its
- * payloads, once to learn what there is, once for the snapshots that are wanted. At the end of each of those, the
- * payloads that it needs and that have not come yet are fetched from where they lie, bases first: what nothing of the
- * part needs is never read.
+ * A part is restored from files, not pipes. The file is read twice without its payloads: once for the list of
+ * snapshots, once for the selected ones. At the end of each selected snapshot, the payloads that it needs are fetched
+ * by their offset, bases first; others are never read.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -37,30 +36,30 @@ struct restore {
     struct lmcs_stage stage;
     struct lmcs_parts parts;
     bool selects;   /* only a part is wanted */
-    bool shares;    /* what the pool has already is not written again */
-    int fd;         /* of the archive at work ... */
-    uint64_t start; /* ... and where it begins there */
+    bool shares;    /* contents of the pool are not written again */
+    int fd;         /* of the current archive */
+    uint64_t start; /* offset of the archive in it */
     unsigned char *piece;
-    uint32_t *wanted; /* contents that are to be fetched */
+    uint32_t *wanted; /* contents to fetch */
     size_t wanted_count;
     size_t wanted_capacity;
-    /* of a part: what is wanted of the list at work, up to the snapshot that was read last */
+    /* of a part: the selected entries of the current list, up to the last snapshot read: */
     size_t *listed; /* indices of identities */
     size_t listed_count;
     size_t listed_capacity;
     uint64_t listed_tensors;
     uint64_t listed_bytes;
-    bool skips_shelf;      /* the shelf at work is not wanted */
-    bool skips_snapshot;   /* nor the snapshot */
-    bool skips_data;       /* nor the content */
-    bool has_list;         /* what is staged last has the list that changes are against */
+    bool skips_shelf;      /* the current shelf is not wanted */
+    bool skips_snapshot;   /* the current snapshot is not wanted */
+    bool skips_data;       /* the current content is not wanted */
+    bool has_list;         /* the last staged snapshot has the list that changes refer to */
     struct lmc_hash since; /* an older archive that this one needs */
     struct lmcs_transfer_report report;
 };
 
 /* ---- What is wanted ---- */
 
-/* Whether an entry of this name travels: metadata always, other attachments with everything. */
+/* Whether an entry of this name is restored: metadata always, other attachments with everything. */
 static bool is_wanted(const struct restore *restore, const struct lmcs_tensor *tensor)
 {
     if (restore->options->only_count == 0)
@@ -91,7 +90,7 @@ static enum lmcs_status look_through(struct lmcs_archive_reader *reader, int fd,
     return lmcs_archive_reader_run(reader, error);
 }
 
-/* Whether it has any of the tensors that are asked for. */
+/* Whether it has one of the selected tensors. */
 static bool has_wanted(const struct restore *restore, const struct lmcs_archive_reader *reader)
 {
     bool any = restore->options->only_count == 0;
@@ -258,8 +257,11 @@ static enum lmcs_status take_content(void *context, struct lmcs_error *error)
     size_t index = reader->content_count - 1;
     restore->skips_data = true;
     if (restore->selects)
-        return LMCS_OK; /* it is fetched when something needs it */
-    /* What rests on a content that is written is written too: else nothing might use that one, nor ever remove it. */
+        return LMCS_OK; /* fetched when a snapshot needs it */
+    /*
+     * A content that rests on a written one is written too: else the written one might be used by none, and never be
+     * removed.
+     */
     enum lmcs_status status = LMCS_OK;
     bool found = true;
     for (size_t i = 0; i < reader->contents[index].base_count; i++)
@@ -291,7 +293,7 @@ static enum lmcs_status fetch_payload(struct restore *restore, size_t index, str
     return status;
 }
 
-/* Adds a content to those that are to be fetched, unless it has come or the pool has it. */
+/* Adds a content to those to fetch, unless it has arrived or the pool has it. */
 static enum lmcs_status want_content(struct restore *restore, uint32_t id, struct lmcs_error *error)
 {
     struct lmcs_archive_content *content = &restore->reader->contents[id - 1];
@@ -300,7 +302,8 @@ static enum lmcs_status want_content(struct restore *restore, uint32_t id, struc
     if (content->is_wanted)
         return LMCS_OK;
     content->is_wanted = true;
-    if (content->payload == LMCS_PAYLOAD_LINKED) { /* its link comes first: it is looked for among what that leads to */
+    if (content->payload ==
+        LMCS_PAYLOAD_LINKED) { /* its link comes first; the content is looked up among its outputs */
         status = want_content(restore, content->bases[0], error);
         found = restore->reader->contents[content->bases[0] - 1].is_found;
     }
@@ -320,7 +323,7 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Fetches a content of the part, and what it rests on, as far as they have not come: bases have lower ids. */
+/* Fetches a content of the part and those below it that have not arrived: bases have lower ids. */
 static enum lmcs_status fetch_content(struct restore *restore, uint64_t id, struct lmcs_error *error)
 {
     restore->wanted_count = 0;
@@ -372,7 +375,7 @@ static void leave_listed(struct restore *restore, size_t index)
     restore->listed_bytes -= identity->raw_bytes;
 }
 
-/* After each snapshot, also one that is not wanted: what it says of its list costs no look at all that there is. */
+/* Updates the list after each snapshot, also one that is not wanted, without a walk through the whole list. */
 static enum lmcs_status follow_list(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -407,7 +410,7 @@ static enum lmcs_status add_entry(struct restore *restore, uint64_t identity, ui
     return restore->selects ? fetch_content(restore, content, error) : LMCS_OK;
 }
 
-/* What the snapshot changes in the list, or, where it is no change, has on it. */
+/* Adds the entries that the snapshot changes or, if it is complete, has. */
 static enum lmcs_status add_changes(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -418,7 +421,7 @@ static enum lmcs_status add_changes(struct restore *restore, struct lmcs_error *
     return status;
 }
 
-/* All that is on the list, where what the snapshot changes is not staged. */
+/* Adds all entries of the list, for a snapshot whose predecessor is not staged. */
 static enum lmcs_status add_list(struct restore *restore, struct lmcs_error *error)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -440,7 +443,7 @@ static enum lmcs_status list_entries(struct restore *restore, struct lmcs_error 
     return is_changes && !restore->has_list ? add_list(restore, error) : add_changes(restore, error);
 }
 
-/* What the record says of the size of its snapshot, of which some names may have been left out. */
+/* Checks the entry count of the record, allowing for names that were left out. */
 static void count_entries(const struct restore *restore, struct lmcs_snapshot_df *df)
 {
     const struct lmcs_archive_reader *reader = restore->reader;
@@ -527,8 +530,8 @@ static enum lmcs_status check_options(const struct lmcs_restore_options *options
 }
 
 /*
- * A restore that failed leaves nothing, or what has arrived for one that takes it up again. Those of earlier attempts
- * have served when it ends well, or when what is in the archive is not what it says: then they have that, too.
+ * A failed restore leaves nothing or, with `resume`, the snapshots that have arrived. The kept shelves of earlier
+ * attempts go after success, or when the archive turned out to be damaged.
  */
 static void end_restore(struct restore *restore, enum lmcs_status status)
 {
@@ -567,7 +570,7 @@ static enum lmcs_status restore_once(struct restore *restore, const int *fds, si
     return status;
 }
 
-/* Where the archives begin; NULL: one is no file, and comes only once. */
+/* The offsets at which the archives begin; NULL: one is no file and can be read only once. */
 static off_t *note_starts(const int *fds, size_t count)
 {
     off_t *starts = malloc((count + 1) * sizeof *starts);
@@ -591,8 +594,14 @@ static bool rewind_all(const int *fds, const off_t *starts, size_t count)
 }
 
 /*
- * What was found in the pool may be removed, or coded anew by the compactor, before the snapshot that has it is staged.
- * Then all begins anew, if the archives can be read again; the last time nothing is shared that the archives have.
+ * A content found in the pool may be removed, or stored in another form by the compactor, before the snapshot that
+ * needs it is staged. Then the restore starts again, if the archives can be read again. The last attempt shares nothing
+ * that the archives have.
+ *
+ * Keeping such contents in place instead, by a set in memory that removals and the compactor consult, was considered
+ * and rejected. A removal would leave a content without a run and without dependents. The format has no such state:
+ * verification reports it as damage, and after a crash no writer would remove it. The set would also stop compaction of
+ * all that an archive shares with the pool for as long as the restore takes.
  */
 #define ATTEMPTS 4
 

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/stage.c - what a restore has brought into the pool so far, where nobody sees it.
+ * transfer/stage.c - stages the snapshots of a restore in shelves that no listing contains, and shows them at the end.
  *
- * Each snapshot is a transaction of its own on a staging shelf: its contents, the identities that they need, and its
- * manifest, which is a copy-on-write copy of that of the snapshot before it. So at any moment each content in the pool
- * is held by a staged snapshot, or by a delta that rests on it, and removing the staged snapshots one by one removes
- * everything: after a failure, and after a crash when the pool is opened again. Payloads that were written for a
- * snapshot which is not committed yet lie behind the ends of their extents: a crash gives them back by itself.
+ * Each snapshot is staged in one transaction: its contents, the identities that they need, and its manifest, a
+ * copy-on-write copy of the one before it. So every content in the pool is held by a staged snapshot or by a delta that
+ * rests on it, and removing the staged snapshots removes everything: after a failure, or after a crash at the next open
+ * (shelves/drop.c). Payloads written for a snapshot that is not committed are beyond the ends of their extents, which a
+ * crash returns.
  *
- * The manifests of a staging shelf are a lineage (manifest.c), so one transaction can show them without touching
- * them: by taking the mark off the staging shelf, or by moving the records to the shelf that is there. A content that
- * only serves as a base is noted for the compactor in that transaction and no sooner, so that it can't go while deltas
- * against it may still arrive.
+ * The manifests of a staging shelf form a lineage (records/manifest.c). One transaction therefore shows them unchanged:
+ * it clears the shelf's mark, or moves the records to the existing shelf. The same transaction records contents that
+ * are only bases as unused. Recorded sooner, they could go while deltas against them still arrive.
  */
 #include "transfer/stage.h"
 
@@ -89,7 +88,7 @@ static enum lmcs_status fail_in_use(struct lmcs_pool *pool, const char *name, st
                      pool->path, name);
 }
 
-/* A snapshot that awaits its group's decision is the newest of its shelf, and must stay that. */
+/* A prepared snapshot is the newest of its shelf, and must stay so. */
 static enum lmcs_status check_prepared(struct lmcs_txn *txn, const char *name, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
@@ -129,7 +128,7 @@ static enum lmcs_status make_staging(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-/* Whether an archive before this one has a shelf of the name of the newest. */
+/* Whether an earlier archive of this restore has a shelf of the newest one's name. */
 static bool is_taken(const struct lmcs_stage *stage, const char *name)
 {
     for (size_t i = 0; i + 1 < stage->shelf_count; i++)
@@ -201,7 +200,7 @@ static enum lmcs_status remove_entry(struct staging *s, const struct lmcs_archiv
                              : status;
 }
 
-/* What the pool had when the archive was begun, it must have still. */
+/* Checks that the pool still has a content that was found. */
 static enum lmcs_status check_found(struct staging *s, const struct lmcs_archive_content *content,
                                     struct lmcs_error *error)
 {
@@ -229,7 +228,7 @@ static enum lmcs_status add_content(struct staging *s, struct lmcs_stage_pending
     return status;
 }
 
-/* Puts one name into the manifest, as a new run unless the snapshot before has the same. */
+/* Puts one name into the manifest, as a new run unless the snapshot before has the same content. */
 static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_entry_df *entry,
                                   struct lmcs_error *error)
 {
@@ -244,7 +243,7 @@ static enum lmcs_status put_entry(struct staging *s, const struct lmcs_archive_e
     if (status != LMCS_OK || (found && old.content == now.content))
         return status;
     status = check_found(s, content, error);
-    if (status == LMCS_OK && content->is_found) /* the pool may have had it as a base alone: it is more than that now */
+    if (status == LMCS_OK && content->is_found) /* the pool may have had it only as a base */
         status = lmcs_tree_delete(&s->txn, LMCS_TREE_DEPENDENTS, &s->txn.root.trees[LMCS_TREE_DEPENDENTS],
                                   (struct lmcs_key_df){0, content->pool_id}, &found, error);
     if (status == LMCS_OK)
@@ -260,7 +259,7 @@ static enum lmcs_status put_entries(struct staging *s, struct lmcs_error *error)
     for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++)
         if (stage->entries[i].content == 0)
             status = remove_entry(s, &stage->entries[i], error);
-    /* Names get their ids in the order of the entries, which is the order in which a snapshot lists them. */
+    /* Identities get their ids in the order of the entries, in which a snapshot lists them. */
     for (size_t i = 0; status == LMCS_OK && i < stage->entry_count; i++) {
         uint64_t id;
         if (stage->entries[i].content != 0)
@@ -328,7 +327,7 @@ static void forget_attempt(struct lmcs_stage *stage, size_t index)
         identity->pool_id = 0;
 }
 
-/* Ids that a transaction gave out before it failed are not valid. */
+/* Ids assigned by a failed transaction are not valid. */
 static void forget_attempts(struct lmcs_stage *stage)
 {
     for (size_t i = 0; i < stage->entry_count; i++)
@@ -339,7 +338,7 @@ static void forget_attempts(struct lmcs_stage *stage)
 
 /* ---- A snapshot: verifying what is staged ---- */
 
-/* A link is read with all arrays that it leads to, and comes before them. */
+/* A link is read with all its outputs, and comes before them. */
 static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -356,7 +355,7 @@ static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_er
     return status;
 }
 
-/* Metadata that is too long for its record is an attachment, which must hold what a capture would have put there. */
+/* Metadata too long for the record is an attachment, and must be as a capture would write it. */
 static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -396,7 +395,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     return status;
 }
 
-/* What a shelf has under the number of the snapshot at work: nothing, the same, or something else. */
+/* Compares the current snapshot with the one of its number in a shelf. *same is set if there is one. */
 static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_shelf *in, bool *same,
                                      struct lmcs_error *error)
 {
@@ -424,7 +423,7 @@ static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *
                              txn->pool->path, current(stage)->name, (unsigned long long)number);
 }
 
-/* The same of the shelf that is there. */
+/* The same for the existing shelf. */
 static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, bool *same, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf;
@@ -434,7 +433,7 @@ static enum lmcs_status compare(struct lmcs_stage *stage, struct lmcs_txn *txn, 
     return status == LMCS_OK && found ? compare_with(stage, txn, &shelf, same, error) : status;
 }
 
-/* The same of what an archive before this one has brought. */
+/* The same for a shelf that an earlier archive of this restore has brought. */
 static enum lmcs_status compare_staged(struct lmcs_stage *stage, struct lmcs_txn *txn, uint64_t id, bool *same,
                                        struct lmcs_error *error)
 {
@@ -469,7 +468,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
 {
     struct lmcs_stage_shelf *shelf = current(stage);
     enum lmcs_status status = LMCS_OK;
-    /* Large payloads are synced before the metadata lock is taken; small ones together with the metadata. */
+    /* Syncs large payloads before the metadata lock is acquired; small ones are synced with the metadata. */
     if (stage->pending_bytes > LMC_BLOCK_BYTES)
         status = lmcs_heap_sync(stage->pool->heap, error);
     lmcs_heap_drain(stage->pool->heap);
@@ -497,7 +496,7 @@ enum lmcs_status lmcs_stage_snapshot(struct lmcs_stage *stage, struct lmcs_error
         status = verify_contents(stage, error);
     if (status == LMCS_OK)
         status = verify_meta(stage, error);
-    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* what is not what it says, nobody need take up again */
+    if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* a damaged archive is not worth continuing */
         stage->keeps = false;
     if (status == LMCS_OK)
         status = note_if_there(stage, error);
@@ -542,7 +541,7 @@ void lmcs_stage_drop(struct lmcs_stage *stage)
 
 /* ---- Showing ---- */
 
-/* Snapshots that the shelf has already: their copies go before the rest is shown. */
+/* Removes the copies of snapshots that the shelf has already. */
 static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage_shelf *shelf, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -557,7 +556,7 @@ static enum lmcs_status drop_skipped(struct lmcs_stage *stage, struct lmcs_stage
     return status;
 }
 
-/* Tags that the shelf has already stay where they are, unless the archive's win. */
+/* Tags of the existing shelf stay where they are, unless the archive's win. */
 static enum lmcs_status put_tags(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_shelf *shelf,
                                  bool moves, struct lmcs_error *error)
 {
@@ -596,7 +595,7 @@ static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *fro
     return lmcs_record_put(txn, to, &record, error);
 }
 
-/* Into a shelf that is there: the records move, and the staging shelf goes. */
+/* Moves the records to the existing shelf, and removes the staging shelf. */
 static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shelf *from, struct lmcs_shelf *staging,
                                     struct lmcs_shelf *shelf, bool moves_tags, struct lmcs_error *error)
 {
@@ -619,7 +618,7 @@ static enum lmcs_status merge_shelf(struct lmcs_txn *txn, struct lmcs_stage_shel
     return status == LMCS_OK ? lmcs_shelf_delete(txn, staging, error) : status;
 }
 
-/* Once all shelves can be seen: where this one was forked from, unless the pool knows that already. */
+/* Records the source of a fork once all shelves are visible, unless the pool knows it already. */
 static enum lmcs_status put_origin(struct lmcs_txn *txn, const struct lmcs_stage_shelf *from, struct lmcs_error *error)
 {
     struct lmcs_shelf shelf, there;
@@ -662,7 +661,7 @@ static enum lmcs_status show_shelf(struct lmcs_stage *stage, struct lmcs_txn *tx
     return status == LMCS_OK ? lmcs_shelf_save(txn, &staging, error) : status;
 }
 
-/* Contents that no snapshot has, only deltas: now the compactor may code those anew and let them go. */
+/* Records contents that only deltas need, so that the compactor may let them go. */
 static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *txn, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -672,7 +671,7 @@ static enum lmcs_status note_bases(struct lmcs_stage *stage, struct lmcs_txn *tx
         uint64_t successor;
         bool found = false, noted = true;
         status = lmcs_content_find(txn, stage->unrun[i], &content, &found, error);
-        /* A link goes with the last that it leads to, and needs no note. */
+        /* A link goes with the last of its outputs, and needs no record. */
         if (status == LMCS_OK && found && content.df.runs == 0 && content.df.payload != LMCS_PAYLOAD_LINK)
             status = lmcs_tree_get(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
                                    (struct lmcs_key_df){0, content.id}, &successor, sizeof successor, sizeof successor,

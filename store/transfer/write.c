@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/write.c - the records of an archive, on their way to a descriptor.
+ * transfer/write.c - sends the records of an archive: each identity and content once.
  *
- * The compactor may change how a content is stored between two snapshots. A base that was sent in an older form is
- * a base all the same, unless the chain in the archive would become too long: then the chain is sent again as it is
- * now. A content that an older archive has is only named. A base that nothing selected has travels along, unless that
- * takes more than sending what rests on it whole. So does a line of links; a link is sent onto arrays of the state
- * before that the archive has, all by one link or all by themselves, and where there are none, they are sent first. In
- * memory are 8 bytes for each content sent, as many for each that is linked or only named, and 40 for each one that is
- * known by its digest.
+ * The compactor may change the form of a content between two snapshots. A base that was sent in an older form still
+ * serves, unless the chain in the archive would become too long: then the chain is sent again as it is now. A content
+ * that an older archive has is only named. A base outside of the selected part is sent unless sending the contents that
+ * rest on it whole takes less; the same holds for a line of links. A link is sent with bases that the archive has, all
+ * outputs of one link or all complete; bases that it lacks are sent first. Memory: 8 bytes for each content sent, as
+ * many for each that is linked or only named, and 40 for each that is known by its digest.
  */
 #include "transfer/write.h"
 
@@ -33,7 +32,7 @@ struct lmcs_id_page {
     uint64_t values[MAP_PAGE];
 };
 
-/* Where the page is, or belongs. */
+/* The slot of the page, or the free slot for it. */
 static size_t probe(const struct lmcs_id_map *map, uint64_t number)
 {
     size_t i = (size_t)lmc_hash64(&number, sizeof number, map->seed) & (map->capacity - 1);
@@ -51,7 +50,8 @@ uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id)
 static bool rehash(struct lmcs_id_map *map)
 {
     struct lmcs_id_map grown = {.count = map->count, .capacity = map->capacity == 0 ? 64 : map->capacity * 2};
-    grown.seed = map->seed != 0 ? map->seed : lmcs_now_ns() ^ (uintptr_t)map; /* who makes ids can't foresee it */
+    grown.seed =
+        map->seed != 0 ? map->seed : lmcs_now_ns() ^ (uintptr_t)map; /* unpredictable for the author of hostile ids */
     grown.pages = calloc(grown.capacity, sizeof(struct lmcs_id_page *));
     if (grown.pages == NULL)
         return false;
@@ -112,7 +112,7 @@ void lmcs_id_free(struct lmcs_id_map *map)
 
 /* ---- Writing records ---- */
 
-/* A descriptor that does not block is waited for. */
+/* Waits when the descriptor does not block. */
 static enum lmcs_status write_all(int fd, const void *data, size_t bytes, struct lmcs_error *error)
 {
     for (const char *at = data; bytes > 0;) {
@@ -169,7 +169,7 @@ enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const v
 {
     struct lmcs_archive_record_df header = {.type = type, .bytes = (uint32_t)(first_bytes + rest_bytes)};
     const void *payload = first;
-    if (rest_bytes > 0) { /* small: put together */
+    if (rest_bytes > 0) { /* small records are gathered */
         unsigned char *together = dump->piece;
         memcpy(together, first, first_bytes);
         memcpy(together + first_bytes, rest, rest_bytes);
@@ -221,7 +221,7 @@ static enum lmcs_status fail_payload(struct lmcs_dump *dump, const struct lmcs_i
                      dump->pool->path, identity->name, why);
 }
 
-/* Checks the blocks of a frame as they are stored; what they decode to is for restore, or verify, to check. */
+/* Checks the stored blocks of a frame. Restoring or verifying the archive decodes them. */
 static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_content *content,
                                     const struct lmcs_identity *identity, struct lmcs_error *error)
 {
@@ -234,7 +234,7 @@ static enum lmcs_status check_frame(struct lmcs_dump *dump, const struct lmcs_co
     return status;
 }
 
-/* An archive of damaged bytes would be found out only when it is needed. */
+/* Checks a payload before it is sent: an archive of damaged bytes would be noticed only when it is needed. */
 static enum lmcs_status check_payload(struct lmcs_dump *dump, const struct lmcs_content *content,
                                       struct lmcs_error *error)
 {
@@ -329,7 +329,7 @@ static struct lmcs_known *known_of(const struct lmcs_dump *dump, const struct lm
     return lmcs_dump_known(dump, &digest);
 }
 
-/* Whether the archive can refer to a content without sending it, and how many deltas that takes to read. */
+/* Whether the archive can refer to a content without sending it, and the deltas that reading it takes. */
 static bool is_there(const struct lmcs_dump *dump, const struct lmcs_content *content, uint64_t *depth)
 {
     uint64_t sent = lmcs_id_get(&dump->contents, content->id);
@@ -361,7 +361,7 @@ static enum lmcs_status name_content(struct lmcs_dump *dump, const struct lmcs_c
     return status == LMCS_OK ? lmcs_id_put(&dump->contents, content->id, known->sent, error) : status;
 }
 
-/* Whether what rests on this base, which nothing selected has, is better sent without it. */
+/* Whether the contents on this base, which is outside of the part, are better sent without it. */
 static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content *base)
 {
     uint64_t index = lmcs_id_get(&dump->outside, base->id);
@@ -373,7 +373,7 @@ static bool is_too_dear(const struct lmcs_dump *dump, const struct lmcs_content 
 
 /* ---- Payloads that are made raw ---- */
 
-/* Adds bytes to the piece at hand, and sends it when it is full. */
+/* Adds bytes to the current piece, and sends it when it is full. */
 static enum lmcs_status add_bytes(struct lmcs_dump *dump, size_t *fill, const void *bytes, size_t count,
                                   struct lmcs_error *error)
 {
@@ -459,11 +459,11 @@ static enum lmcs_status send_whole(struct lmcs_dump *dump, const struct lmcs_cha
 
 /* ---- Lines of links ---- */
 
-/* How a content is in the archive, or would be if it were named. */
+/* The form of a content in the archive, as sent or as it would be named. */
 struct form {
     bool is_there;
     uint64_t sent; /* its id; 0: not named yet */
-    uint64_t link; /* the id of the link that leads to it; 0: it has bytes of its own, or an older archive has it */
+    uint64_t link; /* the id of the link that leads to it; 0: none, or an older archive has it */
     uint32_t arrays, output;
     uint32_t deltas; /* to undo, in this archive */
     uint32_t line;   /* links to undo */
@@ -490,12 +490,12 @@ static struct form form_of(const struct lmcs_dump *dump, const struct lmcs_conte
     return form;
 }
 
-/* The arrays before a step, as the pool has them and the archive. */
+/* The arrays before a step, in the pool and in the archive. */
 struct before {
     struct lmcs_content contents[LMC_MAX_BASES];
     struct form forms[LMC_MAX_BASES];
     size_t count;
-    uint64_t older; /* in the pool: the link by which one of them is stored; 0: there is none */
+    uint64_t older; /* in the pool: the link by which one of them is stored; 0: none */
 };
 
 static enum lmcs_status load_before(struct lmcs_dump *dump, const struct lmcs_content *link, struct before *before,
@@ -515,7 +515,7 @@ static enum lmcs_status load_before(struct lmcs_dump *dump, const struct lmcs_co
     return LMCS_OK;
 }
 
-/* Whether a line may begin with array i: it needs nothing else in this archive, and is not another array as well. */
+/* Whether array i may begin a line: it rests on nothing in this archive, and is not another of the arrays. */
 static bool may_begin(const struct before *before, size_t i)
 {
     const struct form *form = &before->forms[i], *other = before->forms;
@@ -526,7 +526,7 @@ static bool may_begin(const struct before *before, size_t i)
     return form->is_there && form->link == 0 && form->deltas == 0 && form->line < LMCS_LINK_BOUND;
 }
 
-/* Whether a link can be sent onto these arrays as they are in the archive: a line goes on, or one may begin. */
+/* Whether a link can have these arrays as bases in their archive form: a line continues, or one may begin. */
 static bool can_bear(const struct before *before)
 {
     bool goes_on = true, begins = true;
@@ -539,7 +539,7 @@ static bool can_bear(const struct before *before)
     return goes_on || begins;
 }
 
-/* Says that a content is array `output` of what a link leads to, which has been sent. */
+/* Sends a content as output `output` of a link that has been sent. */
 static enum lmcs_status send_array(struct lmcs_dump *dump, const struct lmcs_content *content,
                                    const struct lmcs_content *link, uint32_t output, struct lmcs_error *error)
 {
@@ -561,7 +561,7 @@ static enum lmcs_status send_array(struct lmcs_dump *dump, const struct lmcs_con
                              : status;
 }
 
-/* Sends an array that a line is to begin with. */
+/* Sends an array with which a line begins. */
 static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
 {
     struct lmcs_chain chain;
@@ -571,7 +571,7 @@ static enum lmcs_status send_first(struct lmcs_dump *dump, const struct lmcs_con
     return status == LMCS_OK ? send_whole(dump, &chain, error) : status;
 }
 
-/* Sends a link, and of the arrays that it leads from what is not there in a form in which it can be. */
+/* Sends a link, after those of its bases that are not there in a suitable form. */
 static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_content *link, struct lmcs_error *error)
 {
     struct before before;
@@ -598,8 +598,8 @@ static enum lmcs_status send_link(struct lmcs_dump *dump, const struct lmcs_cont
 }
 
 /*
- * Sends a link with what must come before it. *possible false: nothing was sent, for all that would have to travel
- * takes more than what it leads to.
+ * Sends a link with those below it. *possible false: nothing was sent, because all of that takes more than the content
+ * itself.
  */
 static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *link, bool *possible,
                                   struct lmcs_error *error)
@@ -634,7 +634,7 @@ static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *l
 
 /* ---- Contents with what they rest on ---- */
 
-/* Cuts the chain in front of what need not be sent. *whole: its last link is to be sent by itself. */
+/* Finds how many contents of the chain to send. *whole: the last of them is sent by itself. */
 static size_t links_to_send(const struct lmcs_dump *dump, const struct lmcs_chain *chain, bool *whole)
 {
     size_t first = 1;

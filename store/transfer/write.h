@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * transfer/write.h - the records of an archive, on their way to a descriptor.
- *
- * archive_dump.c says what is sent; the functions here send it, each identity and content once.
- */
+/* transfer/write.h - sends the records of an archive; write.c describes it. */
 #ifndef LMCS_TRANSFER_WRITE_H
 #define LMCS_TRANSFER_WRITE_H
 
@@ -13,11 +9,11 @@
 #include "records/holders.h"
 #include "records/shelf.h"
 
-#define LMCS_DUMP_BUFFER ((size_t)256 << 10) /* small records are written together */
+#define LMCS_DUMP_BUFFER ((size_t)256 << 10) /* small records are gathered */
 
 /*
- * Numbers by the ids of a pool, in pages that exist where there is one. Pages are found by a hash: an id may come from
- * a record that someone made, and be of any size.
+ * Maps ids of a pool to numbers, in pages. Pages are found by a hash, because a damaged record may contain an id of any
+ * size.
  */
 struct lmcs_id_page;
 struct lmcs_id_map {
@@ -28,34 +24,34 @@ struct lmcs_id_map {
 };
 uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id); /* 0: none */
 enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error);
-/* The ids that have a number, ascending; *ids is to be freed. */
+/* Lists the ids that have a number, ascending. Free *ids. */
 enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, size_t *count, struct lmcs_error *error);
 void lmcs_id_free(struct lmcs_id_map *map);
 
-/* How a content is in an archive: its id there, and in the low byte what it takes to read it, deltas or a line. */
+/* The form of a content in an archive: its id there, and in the low byte the deltas or links that reading it takes. */
 #define LMCS_SENT_BITS  8u
 #define LMCS_SENT_MASK  0xffu
-#define LMCS_SENT_LINE  0x80u /* and how many links */
+#define LMCS_SENT_LINE  0x80u /* a line; the other bits count links */
 
 #define LMCS_FORM_KNOWN UINT64_MAX /* an older archive has it */
-/* It is array `output` of the `arrays` that a link leads to. */
+/* The form of output `output` of a link with `arrays` outputs. */
 static inline uint64_t lmcs_form_linked(uint64_t link, uint32_t arrays, uint32_t output)
 {
     return link << 8 | arrays << 4 | output;
 }
 
-/* A content by its digest: an older archive has it, or this one, before it was taken up again. */
+/* A content known by its digest: an older archive has it, or this one, before it was continued. */
 struct lmcs_known {
     struct lmc_hash digest;
     uint64_t sent; /* as above; 0: not named yet */
     uint8_t depth; /* in the older archive: the low byte */
-    bool is_new;   /* no archive has it: it is here to be sent once, however often the pool has it */
+    bool is_new;   /* in no archive: to be sent once, however often the pool has it */
 };
 
-/* A base that nothing selected has: what it would cost, and what it would save. */
+/* Costs of a base outside of the selected part. */
 struct lmcs_outside {
-    uint64_t base_bytes;  /* it, with what it rests on */
-    uint64_t delta_bytes; /* those against it */
+    uint64_t base_bytes;  /* it, with those below it */
+    uint64_t delta_bytes; /* the deltas against it */
     uint64_t whole_bytes; /* the same contents without it */
 };
 
@@ -64,9 +60,9 @@ struct lmcs_dump {
     const struct lmcs_dump_options *options;
     int fd;
     const struct lmcs_progress *progress;
-    uint64_t total; /* bytes, about; 0: not known */
+    uint64_t total; /* bytes, estimated; 0: not known */
     uint64_t reported;
-    unsigned char *buffer; /* what is not yet written */
+    unsigned char *buffer; /* not yet written */
     size_t used;
     unsigned char *piece; /* of a payload */
     uint64_t bytes;
@@ -74,39 +70,39 @@ struct lmcs_dump {
     struct lmcs_archive_end_df end;
     struct lmcs_id_map identities;
     struct lmcs_id_map contents; /* as they were sent */
-    struct lmcs_id_map forms;    /* by ids of the archive: LMCS_FORM_KNOWN, or by which link; 0: bytes of its own */
+    struct lmcs_id_map forms;    /* by ids of the archive: LMCS_FORM_KNOWN, or the link; 0: bytes of its own */
     struct lmcs_known *known;    /* by digest */
     size_t known_count;
     size_t known_capacity;
     uint64_t known_sent;      /* contents that are only named */
-    uint64_t name;            /* canonical: the identity that a content is sent with, that of the entry */
+    uint64_t name;            /* canonical: the identity with which the content is sent, that of the entry */
     struct lmcs_holders lost; /* skip_lost: snapshots that are left out */
-    uint64_t lost_snapshots;  /* how many that were */
-    bool is_part;             /* bases may be outside of what was selected */
+    uint64_t lost_snapshots;  /* number of them */
+    bool is_part;             /* bases may be outside of the selected part */
     struct lmcs_id_map inside;
     struct lmcs_id_map outside; /* by base: index + 1 */
     struct lmcs_outside *costs;
     size_t cost_count;
     size_t cost_capacity;
-    /* the snapshot at work */
+    /* the current snapshot: */
     struct lmcs_txn txn;
     struct lmcs_archive_entry_df pairs[LMCS_ARCHIVE_PAIRS];
     size_t pair_count;
 };
 
-/* Writes what is still in the buffer. */
+/* Writes the rest of the buffer. */
 enum lmcs_status lmcs_dump_flush(struct lmcs_dump *dump, struct lmcs_error *error);
 enum lmcs_status lmcs_dump_head(struct lmcs_dump *dump, struct lmcs_error *error);
-/* A record whose payload is `first`, then `rest`. */
+/* Sends a record whose payload is `first`, then `rest`. */
 enum lmcs_status lmcs_dump_record(struct lmcs_dump *dump, uint32_t type, const void *first, size_t first_bytes,
                                   const void *rest, size_t rest_bytes, struct lmcs_error *error);
-/* Sends an identity, or a content and what it rests on, unless that has been done; *sent is its id in the archive. */
+/* Sends an identity, or a content and those below it, unless that has been done. *sent is its id in the archive. */
 enum lmcs_status lmcs_dump_identity(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error);
 enum lmcs_status lmcs_dump_content(struct lmcs_dump *dump, uint64_t id, uint64_t *sent, struct lmcs_error *error);
-/* The entry of a digest; NULL: there is none. */
+/* The entry of a digest, or NULL. */
 struct lmcs_known *lmcs_dump_known(const struct lmcs_dump *dump, const struct lmc_hash *digest);
 enum lmcs_status lmcs_dump_add_known(struct lmcs_dump *dump, const struct lmcs_known *known, struct lmcs_error *error);
-/* To be called when `known` is complete. */
+/* Sorts `known`, which is complete. */
 void lmcs_dump_sort_known(struct lmcs_dump *dump);
 
 #endif
