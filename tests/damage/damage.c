@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * damage.c - damages a pool, a poolset and an archive in thousands of ways, and looks at what is said and done.
+ * damage.c - damages a pool, a poolset and an archive in thousands of ways, and checks the reports and the results.
  *
- *   damage [--count N] [--seed S] [--only CASE] [--kind KIND] [--verbose]
+ * damage [--count N] [--seed S] [--only CASE] [--kind KIND] [--verbose]
  *
- * Each case is numbered; what it damages follows from the seed and its number, so `--seed S --only CASE` does it again.
- * It runs in a forked child with a time limit: first a reader verifies the damaged pool and reads all that can be read,
- * then, in a copy, a writer opens it, takes and removes snapshots, compacts, and all is read again. What must be:
+ * Each case is numbered; its damage follows from the seed and its number, so `--seed S --only CASE` repeats it. It runs
+ * in a forked child with a time limit: first a reader verifies the damaged pool and reads everything readable; then, in
+ * a copy, a writer opens it, takes and removes snapshots, and compacts, and everything is read again. Required:
  *
- *   - nothing crashes and nothing hangs;
- *   - what is read is right, or an error;
- *   - damage to bytes that are the store's own is refused with a message, or reported by verify with the name of the
- *     tensor that it hits;
- *   - damage to libpmemobj's metadata is refused when a writer opens the pool, or everything that was there before is
- *     there afterwards, bit for bit.
+ * - nothing crashes and nothing hangs; - each read gives the right bytes or an error; - damage to bytes that are the
+ * store's own is refused with a message, or reported by verify with the name of the tensor that it hits; - damage to
+ * libpmemobj's metadata is refused when a writer opens the pool, or everything that was there before is there
+ * afterwards, bit for bit.
  *
- * A table says for each kind of damage what came of it. The status is 0 when all is as it must be.
+ * A table gives the results for each kind of damage. The status is 0 when all requirements are met.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <fcntl.h>
@@ -32,15 +30,15 @@
 #define LINE            64u
 #define SECONDS_A_CASE  30u
 #define ARCHIVE_MOST    ((size_t)64 << 20)
-#define RUN_BITMAP_END  128u /* of a run, what stands before its units */
+#define RUN_BITMAP_END  128u /* the header of a run, before its units */
 #define LINES_OF_CHUNKS 64u  /* of chunk headers: those in use and some behind */
 
 enum outcome {
-    REFUSED,  /* it could not be opened, or restored, and a sentence says why */
-    REPORTED, /* it was opened, and verify or a read told of the damage */
-    UNSEEN,   /* nobody said anything, and everything is right */
-    WRONG,    /* something is not right, without a word or for ever */
-    UNNAMED,  /* reported, but not by the name of what it hits; or refused without a sentence */
+    REFUSED,  /* it could not be opened or restored, with a reason */
+    REPORTED, /* it was opened, and verify or a read reported the damage */
+    UNSEEN,   /* no report, and everything is right */
+    WRONG,    /* something is wrong without a report, or for ever */
+    UNNAMED,  /* reported without the name of the damaged thing, or refused without a reason */
     CRASHED,
     HUNG,
     OUTCOMES
@@ -48,17 +46,17 @@ enum outcome {
 static const char *const outcome_names[OUTCOMES] = {"refused", "reported", "unseen", "WRONG",
                                                     "UNNAMED", "CRASHED",  "HUNG"};
 
-/* What all cases share, and the one under way; children see it by fork. */
+/* The state of all cases and of the current one; children inherit it by fork. */
 struct bench {
     struct subject *subject;
     char folder[300];
-    char whole[400]; /* the pool as it was made */
-    char work[400];  /* the copy that a writer gets */
+    char whole[400]; /* the original pool */
+    char work[400];  /* the writer's copy */
     char set[400];   /* a poolset of two parts, and its parts as they were made */
     char parts[2][400];
     char whole_parts[2][420];
     struct state *set_state;
-    char pending[400]; /* the pool, killed between the log of its last commit and what that does */
+    char pending[400]; /* the pool, killed after the log of its last commit and before the log is applied */
     uint64_t pending_log, pending_log_bytes, pending_epoch;
     unsigned char *archive;
     size_t archive_bytes;
@@ -71,16 +69,16 @@ struct bench {
 /* Between a case's child and us. */
 struct shared {
     enum outcome outcome;
-    char what[512]; /* what was damaged, and what was said */
+    char what[512]; /* the damage and the report */
 };
 
 struct damage {
     struct bench *bench;
     struct rng rng;
     uint64_t turn;       /* of its kind */
-    const char *tensor;  /* that it hits, if it is known; NULL */
+    const char *tensor;  /* damaged, if known; NULL */
     const char *tensor2; /* or this one */
-    bool has_byte;       /* the damage that is told must cover ... */
+    bool has_byte;       /* the reported damage must cover ... */
     uint64_t byte;       /* ... this byte of the tensor */
     uint8_t tree;        /* enum lmcs_tree_kind of the page that it hits; 0: of the pool, or none */
 };
@@ -99,7 +97,7 @@ static void describe(struct damage *damage, const char *format, ...)
 
 #define ULL(n) ((unsigned long long)(n))
 
-/* Turn after turn another line, in an order that is the same for each seed; with enough turns, every one. */
+/* Picks another line each turn, in an order that follows from the seed; enough turns pick every line. */
 static uint64_t spread(const struct damage *damage, uint64_t count)
 {
     struct rng rng = {damage->bench->seed ^ damage->turn / count};
@@ -170,7 +168,7 @@ static void flip_payload(struct damage *damage, const char *path)
              payload->is_raw ? "raw" : "a frame", ULL(payload->bytes));
 }
 
-/* Puts zeros, or anything, in a range, LMCS_PAGE_BYTES at most, so that it is not what it was. */
+/* Changes a range of at most LMCS_PAGE_BYTES to zeros or random bytes. */
 static void overwrite(struct damage *damage, const char *path, uint64_t at, uint64_t bytes)
 {
     unsigned char page[LMCS_PAGE_BYTES] = {0}, before[LMCS_PAGE_BYTES];
@@ -224,7 +222,7 @@ static void swap_pages(struct damage *damage, const char *path)
     describe(damage, "the pages at %llu and %llu, swapped", ULL(subject->pages[i]), ULL(subject->pages[k]));
 }
 
-/* Of one size where there is another such, as far as the smaller one reaches otherwise. */
+/* Swaps ranges of equal size if there are two, else as much as the smaller one has. */
 static void swap_payloads(struct damage *damage, const char *path)
 {
     const struct subject *subject = damage->bench->subject;
@@ -250,14 +248,14 @@ static void cut_file(struct damage *damage, const char *path)
     describe(damage, "the file, cut to %llu bytes", ULL(bytes));
 }
 
-/* ---- Damaging what is libpmemobj's ---- */
+/* ---- Damaging libpmemobj's data ---- */
 
 static void flip_header(struct damage *damage, const char *path)
 {
     flip_in_line(damage, path, spread(damage, LMCS_POBJ_END / LINE) * LINE, "libpmemobj's header");
 }
 
-/* Half of them in lanes that are in use: each has its first lanes, and some thread's. */
+/* Half of them are in lanes in use: the first ones, and those of some thread. */
 static void flip_log(struct damage *damage, const char *path)
 {
     uint64_t lanes[2];
@@ -284,7 +282,7 @@ static void flip_chunk(struct damage *damage, const char *path)
     uint64_t chunk = (at - zone - LMCS_ZONE_META_BYTES) / LMCS_CHUNK_BYTES;
     struct lmcs_chunk_df header;
     uint64_t place = zone + LMCS_ZONE_HEADER_BYTES + chunk * sizeof header;
-    if (i % 2 == 1) { /* what follows it */
+    if (i % 2 == 1) { /* the bytes after it */
         file_read(path, place, &header, sizeof header);
         place += header.chunks * sizeof header;
     }
@@ -308,7 +306,7 @@ static void flip_object(struct damage *damage, const char *path)
     describe(damage, "a bit of byte %llu, in an object's header or the run of the root object", ULL(at));
 }
 
-/* Sectors and pages of all that is libpmemobj's, zeroed or filled. */
+/* Zeroes or fills sectors and pages of all of libpmemobj's data. */
 static void overwrite_heap(struct damage *damage, const char *path)
 {
     const struct subject *subject = damage->bench->subject;
@@ -323,7 +321,7 @@ static void overwrite_heap(struct damage *damage, const char *path)
     describe(damage, "%llu bytes at %llu, of libpmemobj's metadata", ULL(bytes), ULL(at));
 }
 
-/* ---- What comes of it ---- */
+/* ---- Results ---- */
 
 static enum outcome refused(struct bench *bench)
 {
@@ -385,8 +383,8 @@ static struct state *new_state(struct rng *rng, uint64_t bytes)
 }
 
 /*
- * A writer takes room, frees some, and takes more; after that all is read. run@1 and big@1 are removed. With
- * `must_work`, nothing may fail: the pool was let through as sound.
+ * A writer takes room, frees some, and takes more; then everything is read. run@1 and big@1 are removed. With
+ * `must_work`, nothing may fail, because the pool was accepted as sound.
  */
 static enum outcome write_on(struct damage *damage, const char *path, bool must_work)
 {
@@ -419,7 +417,7 @@ static enum outcome write_on(struct damage *damage, const char *path, bool must_
     return UNSEEN;
 }
 
-/* Of our own bytes: told by the reader in any case; in a quarter of the cases a writer tries, too. */
+/* Damage to our own bytes: the reader always reports it. In a quarter of the cases a writer tries as well. */
 static enum outcome judge_ours(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -437,7 +435,7 @@ static enum outcome judge_ours(struct damage *damage, void (*apply)(struct damag
     return outcome;
 }
 
-/* A file that was cut where there is nothing has lost nothing. */
+/* A file that was cut behind its content has lost nothing. */
 static enum outcome judge_cut(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -452,7 +450,7 @@ static enum outcome judge_cut(struct damage *damage, void (*apply)(struct damage
     return outcome == UNSEEN ? written : outcome;
 }
 
-/* Of libpmemobj's: a reader does not need them; a writer is refused, or nothing is lost. */
+/* Damage to libpmemobj's bytes: a reader does not need them. A writer is refused, or loses nothing. */
 static enum outcome judge_theirs(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -479,7 +477,9 @@ static void flip_pending(struct damage *damage, const char *path)
              ULL(bench->pending_log_bytes));
 }
 
-/* The last commit, which took an extent, is done or not. Every eighth turn damages nothing: then it must be done. */
+/*
+ * The last commit took an extent; it is applied or absent. Every eighth turn damages nothing: then it must be applied.
+ */
 static enum outcome judge_pending(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -571,7 +571,7 @@ static void damage_archive(struct damage *damage, const char *path)
     if (n > bytes - at)
         n = bytes - at;
     if (how < 5) {
-        /* In front there are more headers than elsewhere; the last ones vouch for the whole. */
+        /* The front has more headers than the rest; the last ones cover the whole. */
         at = how == 0 ? rng_below(&damage->rng, 4096) : how == 1 ? bytes - 1 - rng_below(&damage->rng, 256) : at;
         copy[at] ^= (unsigned char)(1u << rng_below(&damage->rng, 8));
         describe(damage, "a bit of byte %llu of an archive of %zu", ULL(at), bytes);
@@ -596,7 +596,7 @@ static void damage_archive(struct damage *damage, const char *path)
     free(copy);
 }
 
-/* Nothing of a damaged archive may be seen afterwards, and the pool goes on. */
+/* Nothing of a damaged archive may be visible afterwards, and the pool stays usable. */
 static enum outcome judge_archive(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -641,7 +641,7 @@ static const struct kind {
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* Case n: which kind, and the how-manieth of it. Kinds come in turn, each as often as its share says. */
+/* Returns the kind of case n and its index within the kind. Kinds take turns, as often as their shares say. */
 static size_t kind_of(uint64_t n, uint64_t *turn)
 {
     uint64_t in_cycle = n % 1000, cycle = n / 1000;
@@ -720,7 +720,7 @@ static void make_set(struct bench *bench)
         copy_file(bench->parts[i], bench->whole_parts[i]);
 }
 
-/* A word that the last commit changed is as it was before it, and a log has what it is to be. */
+/* Restores a word to its value before the last commit, and writes the new value to a log. */
 static void put_back(struct bench *bench, uint64_t at, struct lmcs_log_entry_df *entries, size_t *count)
 {
     uint64_t before, after;
@@ -744,7 +744,7 @@ static uint64_t fletcher(const void *log, size_t bytes)
     return (uint64_t)high << 32 | low;
 }
 
-/* A commit that took an extent, as a kill leaves it that comes once libpmemobj's log is durable. */
+/* Makes the state that a kill leaves right after libpmemobj's log is durable, for a commit that took an extent. */
 static void make_pending(struct bench *bench)
 {
     struct rng rng = {5};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * subject.c - makes the pool that is to be damaged, and asks the store's own trees where everything lies.
+ * subject.c - makes the pool that is damaged, and finds the place of everything by the store's own trees.
  */
 #include "subject.h"
 
@@ -11,7 +11,7 @@
 #include "records/content.h"
 #include "records/shelf.h"
 
-/* ---- Where things lie ---- */
+/* ---- Places ---- */
 
 static void note_page(struct subject *subject, struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df ref);
 
@@ -186,7 +186,7 @@ void file_flip(const char *path, uint64_t at, unsigned bit)
     file_write(path, at, &byte, 1);
 }
 
-/* ---- What can be read of it ---- */
+/* ---- Reading it ---- */
 
 static uint64_t read_tensor(struct lmcs_snapshot *snapshot, const struct held *held)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * subject.h - a pool that is to be damaged: what is in it, and where all of that lies.
+ * subject.h - the pool that is damaged: its content and the place of everything.
  */
 #ifndef LMCS_TEST_SUBJECT_H
 #define LMCS_TEST_SUBJECT_H
@@ -41,8 +41,8 @@ void file_flip(const char *path, uint64_t at, unsigned bit);
 
 enum lmcs_status try_open(const char *path, enum lmcs_open_mode mode, struct lmcs_pool **pool);
 /*
- * Reads all of run@first to run@7 and other@2, and big@1 when first is 1, that can be read: what is read must be
- * right. Gives how many tensors could not be read; UINT64_MAX when the pool could not be opened.
+ * Reads everything readable of run@first to run@7, other@2, and big@1 if first is 1; all bytes read must be right.
+ * Returns the number of unreadable tensors; UINT64_MAX: the pool could not be opened.
  */
 uint64_t read_what_is_left(const struct subject *subject, const char *path, uint64_t first);
 

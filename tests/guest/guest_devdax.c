@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * guest_devdax.c - pools on a devdax device: there is no file system, no read or write, and only one of them.
+ * guest_devdax.c - pools on the guest's one devdax device, which has no file system and no read or write.
  *
  *   guest_devdax DEVICE [long]
  */
@@ -18,7 +18,7 @@
 
 static const char *device;
 
-/* A devdax device has no write: what was there goes through a mapping. */
+/* Clears the device through a mapping, since it has no write. */
 static unsigned char *map_device(void)
 {
     int fd = open(device, O_RDWR | O_CLOEXEC);
@@ -34,7 +34,7 @@ static int blank(void **state)
     unsigned char *at = map_device();
     memset(at, 0, BLANK_BYTES);
     munmap(at, BLANK_BYTES);
-    /* Sets who runs the test, and gives a folder for archives. */
+    /* Sets the test's user, and returns a folder for archives. */
     return set_up_in_memory(state);
 }
 
@@ -138,7 +138,7 @@ static void others_read_and_may_not_write(void **state)
     state_free(weights);
 }
 
-/* A reader's lease keeps what it looks at, on a device as on a file: no byte of it is taken for something new. */
+/* A reader's lease protects its bytes from reuse, on a device as on a file. */
 static void leases_hold(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void leases_hold(void **state)
     state_free(other);
 }
 
-/* All of it new, and nothing to be made smaller: only so is a device ever full. */
+/* Fills the device with incompressible snapshots, since compaction would make room. */
 static void fill_with_noise(struct state *state, struct rng *rng)
 {
     for (size_t k = 0; k < state->count; k++)
@@ -188,7 +188,7 @@ static void full_device_is_an_error(void **state)
     print_message("%llu snapshots, then: %s\n", (unsigned long long)taken, err.message);
     EXPECT(status == LMCS_FULL && taken >= 8);
     check_pool(pool);
-    /* The compactor has room to work in, whatever captures took; and room that is given back can be used again. */
+    /* Captures leave room to the compactor, and freed room can be used again. */
     OK(lmcs_compact(pool, NULL, &err));
     for (uint64_t i = 1; i <= 2; i++)
         OK(lmcs_snapshot_remove(pool, "run", i, false, NULL, &err));
@@ -198,7 +198,7 @@ static void full_device_is_an_error(void **state)
     state_free(noise);
 }
 
-/* Room of one size, given back, serves for payloads of any other. */
+/* Freed room of one size holds payloads of another size. */
 static void room_is_joined(void **state)
 {
     (void)state;
@@ -253,7 +253,7 @@ static void through_an_archive_and_back(void **state)
     state_free(weights);
 }
 
-/* What is somebody else's stays as it is, whatever is asked for. */
+/* Foreign bytes on the device stay unchanged by every call. */
 static void foreign_bytes_are_left_alone(void **state)
 {
     (void)state;
@@ -311,7 +311,7 @@ static void killed_parent_with_a_child_alive(void **state)
     munmap(shared, sizeof *shared);
 }
 
-/* Tensors are changed where they lie, so transactions are declared; and one that is held can't get another place. */
+/* Tensors change in place, so transactions are declared, and an open tensor cannot be moved. */
 static void live_variables(void **state)
 {
     (void)state;
@@ -353,14 +353,14 @@ static void live_variables(void **state)
     close_pool(pool);
 }
 
-/* A file that was only half made never shows; a device does, and says what to do. */
+/* An incomplete file is never visible. An incomplete device is, and the message says how to continue. */
 static void creation_that_was_cut_short(void **state)
 {
     (void)state;
     struct lmcs_pool *pool;
     close_pool(open_quiet(device));
     unsigned char *at = map_device();
-    memset(at + 4096 + 2048, 0, 8); /* libpmemobj's word for where the root object is */
+    memset(at + 4096 + 2048, 0, 8); /* libpmemobj's offset of the root object */
     munmap(at, BLANK_BYTES);
     FAILS(LMCS_DAMAGED, lmcs_pool_open(device, LMCS_OPEN_WRITE, NULL, &pool, &err));
     EXPECT(strstr(err.message, "creation was cut short") != NULL && strstr(err.message, "pmempool rm") != NULL);
@@ -378,7 +378,7 @@ static void creation_that_was_cut_short(void **state)
 #test " (devdax)", test, blank, tear_down, NULL \
     }
 
-/* test_pool.c has the like for poolsets; here they take a minute. */
+/* test_pool.c has similar tests for poolsets; here they take a minute. */
 static int run_long_ones(void)
 {
     const struct CMUnitTest tests[] = {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * guest_medium.c - what the store finds out about persistent memory, and what it does when that fails: NUMA nodes,
- * namespaces, unsafe shutdowns, bad blocks.
+ * guest_medium.c - information about persistent memory (NUMA nodes, namespaces, unsafe shutdowns, bad blocks), and the
+ * store's reaction when it fails.
  *
- *   guest_medium FSDAX PAGED DEVICE MEMORY      (folders, a devdax device, the device node below FSDAX)
+ * guest_medium FSDAX PAGED DEVICE MEMORY      (folders, a devdax device, the device node below FSDAX)
  *
  * A failed page is made by injecting a machine check into the kernel's decoder, as a processor reports one: the driver
  * of NVDIMMs enters a bad block, and then reads of it are EIO and accesses through new mappings SIGBUS. QEMU's NVDIMMs
- * count no unsafe shutdowns, so the counter that libndctl would read is this program's own.
+ * count no unsafe shutdowns, so this program replaces the counter that libndctl reads.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@
 
 static const char *fsdax, *paged, *device, *memory;
 
-/* Found before libndctl's, by libpmemobj and by the store. -1: what a device without a counter says. */
+/* Replaces libndctl's function for libpmemobj and the store. -1: the device has no counter. */
 struct ndctl_dimm;
 static long long unsafe_shutdowns = -1;
 __attribute__((visibility("default"))) long long ndctl_dimm_get_dirty_shutdown(struct ndctl_dimm *dimm);
@@ -43,7 +43,7 @@ static void pool_path(const char *folder, const char *name, char path[512])
     unlink(path);
 }
 
-/* ---- What is there ---- */
+/* ---- Information ---- */
 
 static void fsdax_is_known(void **state)
 {
@@ -61,7 +61,7 @@ static void fsdax_is_known(void **state)
     unsafe_shutdowns = -1;
 }
 
-/* The same kind of device below, but a file system without DAX: nothing there is stored without the page cache. */
+/* The same kind of device with a file system without DAX, so all stores use the page cache. */
 static void pages_are_not_taken_for_dax(void **state)
 {
     (void)state;
@@ -95,7 +95,7 @@ static void threads_run_beside_the_memory(void **state)
     }
 }
 
-/* ---- What it costs ---- */
+/* ---- Costs ---- */
 
 /* Transactions of the file system's journal so far: the first number of /proc/fs/jbd2/DEVICE-8/info. */
 static unsigned long journal_transactions(void)
@@ -141,7 +141,7 @@ static int open_and_die(void *path)
     return 0;
 }
 
-/* Whoever may have lost what was acknowledged is told, and told what to do; and what is told works. */
+/* An unsafe shutdown that may have lost acknowledged data is reported with a remedy, and the remedy works. */
 static void unsafe_shutdown_while_open_is_told(void **state)
 {
     (void)state;
@@ -154,11 +154,11 @@ static void unsafe_shutdown_while_open_is_told(void **state)
     pool = open_quiet(path);
     take_snapshot(pool, "run", weights, 1);
     close_pool(pool);
-    unsafe_shutdowns = 8; /* while nobody had it open */
+    unsafe_shutdowns = 8; /* while the pool was closed */
     close_pool(open_pool(path, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND));
     int status = run_child(open_and_die, path, 60);
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-    close_pool(open_pool(path, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND)); /* a kill alone is no power cut */
+    close_pool(open_pool(path, LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND)); /* a kill is no power failure */
     status = run_child(open_and_die, path, 60);
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     unsafe_shutdowns = 9;
@@ -193,7 +193,7 @@ static void write_text(const char *folder, const char *name, const char *text)
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
-    /* The kernel takes off the last character, for it expects the end of a line. */
+    /* The kernel removes the last character, because it expects a newline. */
     EXPECT(fd >= 0 && dprintf(fd, "%s\n", text) > 0);
     close(fd);
 }
@@ -272,7 +272,7 @@ static void hear(void *context, const struct lmcs_damage *damage)
     told->count++;
 }
 
-/* Reading by the store: an error that names the tensor, and the others as ever. */
+/* The store's reads fail with an error that names the tensor; other tensors are unaffected. */
 static void read_what_failed(struct lmcs_pool *pool, const struct state *weights)
 {
     struct lmcs_snapshot *snapshot;
@@ -312,7 +312,7 @@ static int read_failed_file(void *argument)
     return 0;
 }
 
-/* A pointer into the pool is memory: whoever touches what failed has a SIGBUS. */
+/* A pointer into the pool is memory: access to failed memory raises SIGBUS. */
 static int touch_failed_view(void *argument)
 {
     struct failing *failing = argument;
@@ -326,7 +326,7 @@ static int touch_failed_view(void *argument)
     return ((volatile char *)lmcs_view_data(view, 0))[8192];
 }
 
-/* Whether libpmemobj refuses to write where it knows of bad blocks or lets us: nothing dies, and nothing is lost. */
+/* Opening for writing with known bad blocks: libpmemobj may refuse or not; no process dies, and no data is lost. */
 static int write_where_memory_failed(void *argument)
 {
     struct failing *failing = argument;
@@ -380,7 +380,7 @@ static int read_failed_device(void *weights)
     uint64_t at = place_of(pool, 1, "t2") + 8192;
     void *page = (void *)((uintptr_t)lmcs_media_at(pool->media, at, 1) & ~(uintptr_t)0x1fffff);
     int empty = memfd_create("empty", MFD_CLOEXEC);
-    /* Mappings of a device can be cut only at its alignment, so all that has its place there goes: 2 MiB. */
+    /* Mappings of a device can be cut only at its alignment, so the whole 2 MiB are replaced. */
     EXPECT(empty >= 0 && mmap(page, 2 << 20, PROT_READ, MAP_SHARED | MAP_FIXED, empty, 0) == page);
     struct lmcs_snapshot *snapshot;
     char *bytes = malloc(((struct state *)weights)->tensors[2].bytes);
@@ -412,7 +412,7 @@ static void *poisoned;
 static void poison(void *context)
 {
     (void)context;
-    /* The kernel unmaps the page, and tells who asked as it tells who touched one. */
+    /* The kernel unmaps the page and signals the caller as for an access. */
     (void)madvise(poisoned, 4096, MADV_HWPOISON);
     *(volatile char *)poisoned;
 }
@@ -428,7 +428,7 @@ static int meet_poison(void *path)
     return 0;
 }
 
-/* The signal of failed memory itself, which names the size of what failed, is taken for what it is. */
+/* The guard handles the signal of failed memory, which states the failed size. */
 static void poison_is_met_by_a_guard(void **state)
 {
     (void)state;

@@ -2,13 +2,13 @@
 /*
  * guest_train.c - a training loop whose machine is killed.
  *
- *   guest_train ACKS LINE NAME=POOL...
+ * guest_train ACKS LINE NAME=POOL...
  *
- * For each pool, on a medium of its own: first everything that an earlier boot acknowledged must be there, bit for bit,
- * and whole; then a snapshot after every step, for ever, each acknowledged on LINE (a serial port, whose bytes are out
- * of the machine when tcdrain returns) once its commit has returned. ACKS is what the host has of these lines, of all
- * boots. A state follows from the step alone, so nothing else has to be remembered. Older snapshots are compacted in
- * the background, and removed, as the loop goes on.
+ * For each pool, on a medium of its own, the program first checks that everything that an earlier boot acknowledged is
+ * present and equal bit for bit. Then it takes a snapshot after every step, for ever. It acknowledges each on LINE once
+ * its commit has returned. LINE is a serial port, whose bytes have left the machine when tcdrain returns. ACKS has the
+ * host's copy of these lines, of all boots. A state follows from the step alone, so no other record is needed. Older
+ * snapshots are compacted in the background and removed meanwhile.
  */
 #include <fcntl.h>
 #include <termios.h>
@@ -43,7 +43,7 @@ static void make_weights(void)
     }
 }
 
-/* What step `step` leaves: tensor i changes in every (i + 1)-th step, all its elements a little. */
+/* Fills the state after a step: tensor i changes in every (i + 1)-th step, all its elements a little. */
 static struct state *state_at(uint64_t step)
 {
     struct state *state = calloc(1, sizeof *state);
@@ -75,7 +75,7 @@ static void acknowledge(int line, struct run *run, uint64_t number)
     run->acknowledged = number;
 }
 
-/* The highest number that was acknowledged; a line that the kill cut short has no end, and doesn't count. */
+/* Returns the highest acknowledged number. A line that the kill cut short has no newline and does not count. */
 static void read_acks(const char *path, struct run *runs, size_t count)
 {
     char line[256], name[64];
@@ -92,7 +92,7 @@ static void read_acks(const char *path, struct run *runs, size_t count)
     fclose(file);
 }
 
-/* No pool yet is right only as long as nothing was acknowledged on it. */
+/* A missing pool is correct only if no snapshot was acknowledged on it. */
 static void open_run(struct run *run)
 {
     struct lmcs_open_options options;
@@ -107,9 +107,9 @@ static void check_run(struct run *run, int line)
     struct lmcs_shelf_info shelf = shelf_info(run->pool, "run");
     printf("%s: acknowledged %llu, found %llu, %llu snapshots\n", run->name, (unsigned long long)run->acknowledged,
            (unsigned long long)shelf.latest, (unsigned long long)shelf.snapshot_count);
-    /* The loop waits for each commit, so at most one is there of which nobody was told. */
+    /* The loop waits for each commit, so at most one snapshot is unacknowledged. */
     EXPECT(shelf.latest >= run->acknowledged && shelf.latest <= run->acknowledged + 1);
-    /* One more than are kept, when the kill came before a removal; and a removal is one snapshot's. */
+    /* A kill before a removal leaves one more snapshot than are kept; a removal is one snapshot's. */
     uint64_t least = shelf.latest < KEPT ? shelf.latest : KEPT;
     EXPECT(shelf.snapshot_count >= least && shelf.snapshot_count <= least + 1);
     for (uint64_t number = shelf.latest; number > 0 && number + least > shelf.latest; number--) {

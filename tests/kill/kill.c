@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * kill.c - kills a busy process again and again, and looks each time at what is left.
+ * kill.c - kills a busy process again and again, and checks the pool each time.
  *
- *   kill [--kills N] [--seed S] [--in FOLDER]
+ * kill [--kills N] [--seed S] [--in FOLDER]
  *
  * The process that is killed works on one pool with seven threads and the store's own: two write (captures, plain and
  * asynchronous, with tags; tags; removals; prepared snapshots), one restores an archive and removes from what it
  * restored, one changes live variables (lively.h), one reads, one compacts, grows and shrinks the limit, dumps and
- * verifies, and the background compacts. What a call is about to do, and that it has returned, it writes to a file
- * outside of the pool. SIGKILL comes at a random time, from within the opening to a fifth of a second later.
+ * verifies, and the background compacts. The process records each call before it begins and after it has returned, in a
+ * file outside of the pool. SIGKILL comes at a random time, between the opening and a fifth of a second later.
  *
  * Then another process opens the pool, which checks libpmemobj's heap; checks the structure; compares every shelf with
- * what was acknowledged (model.h); reads every snapshot, bit for bit; and every tenth time verifies all checksums and
+ * the acknowledged calls (model.h); reads every snapshot, bit for bit; and every tenth time verifies all checksums and
  * compacts. A view that was opened before the worker began must still show its bytes after the kill.
  *
  * In /dev/shm the pool is treated as persistent memory: the program runs itself with PMEM_IS_PMEM_FORCE=1. A finding
- * says how to do it again (the same calls; not the same moment), and leaves the folder as it is.
+ * prints the command that repeats it (the same calls, not the same moment), and keeps the folder.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <fcntl.h>
@@ -39,7 +39,7 @@
 #define SNAPSHOTS_KEPT  7u
 #define ULL(n)          ((unsigned long long)(n))
 
-/* What parent, worker and checker share. */
+/* The memory that parent, worker and checker share. */
 struct shared {
     struct model models[SHELVES];
     struct lively lively;
@@ -92,7 +92,7 @@ static void tell(struct work *work, struct record *record, enum phase phase)
         model_apply(&work->model, record);
 }
 
-/* A full pool is no finding, anything else that fails is one. */
+/* A full pool is no finding; every other failure is one. */
 static bool went_well(struct work *work, struct record *record, enum lmcs_status status)
 {
     if (status != LMCS_OK && status != LMCS_FULL) {
@@ -255,7 +255,7 @@ static void *live_on(void *argument)
     return NULL;
 }
 
-/* Reads what may be removed under its feet. */
+/* Reads snapshots that may be removed meanwhile. */
 static void *read_on(void *argument)
 {
     struct work *work = argument;
@@ -339,9 +339,9 @@ static void work_until_killed(const struct driver *driver)
     pause();
 }
 
-/* ---- Looking at what is left ---- */
+/* ---- Checking the pool ---- */
 
-/* Ends a prepared snapshot; gives whether there was one. */
+/* Resolves a prepared snapshot; returns whether there was one. */
 static bool resolve_left(struct lmcs_pool *pool, uint32_t shelf, uint64_t number, bool commit)
 {
     unsigned char group[16];
@@ -351,7 +351,7 @@ static bool resolve_left(struct lmcs_pool *pool, uint32_t shelf, uint64_t number
     return status == LMCS_OK;
 }
 
-/* A shelf is as it was before the call that was interrupted, or as it is after it; gives whether that took place. */
+/* Checks that a shelf is in the state before or after the interrupted call; returns whether the call took place. */
 static bool check_shelf(struct lmcs_pool *pool, struct model *model, const struct record *open, uint32_t shelf,
                         bool commit)
 {
@@ -435,7 +435,7 @@ static int check_what_is_left(void *argument)
 
 /* ---- The driver ---- */
 
-/* Takes in what the worker has written since last time. */
+/* Reads the worker's new records. */
 static void read_log(struct driver *driver)
 {
     struct shared *shared = driver->shared;

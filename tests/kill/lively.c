@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lively.c - live variables of a process that is killed, and what must be left of them. */
+/* lively.c - live variables of a process that is killed, and their required state afterwards. */
 #include "lively.h"
 
 #include "lmcstore_live.h"
@@ -204,9 +204,9 @@ void lively_set_up(struct lmcs_pool *pool, struct lively *lively)
     OK(lmcs_live_put(pool, LIVE_SHELF, "b", "the second", 10, NULL, 0, &err));
 }
 
-/* ---- Looking ---- */
+/* ---- Checking ---- */
 
-/* A variable, or in a snapshot what it was. */
+/* Reads a variable, or its state in a snapshot. */
 struct look {
     struct lmcs_pool *pool;
     struct lmcs_snapshot *snapshot; /* NULL: live */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * lively.h - live variables of a process that is killed, and what must be left of them.
+ * lively.h - live variables of a process that is killed, and their required state afterwards.
  *
  * One thread changes the variables of one shelf, step after step: by values, journaled writes, transactions of both
- * kinds, committed and aborted, resizing, swapping, replacing, snapshots and checkouts. What a step does follows from
- * its number, and so does what all variables are after it. After a kill they must be what they were after the last step
- * that was acknowledged, or after the one that was under way.
+ * kinds, committed and aborted, resizing, swapping, replacing, snapshots and checkouts. The number of a step determines
+ * its changes and the state of all variables after it. After a kill the variables must have the state after the last
+ * acknowledged step, or after the interrupted one.
  */
 #ifndef LMCS_TEST_KILL_LIVELY_H
 #define LMCS_TEST_KILL_LIVELY_H
@@ -34,7 +34,7 @@ struct lively {
 void lively_set_up(struct lmcs_pool *pool, struct lively *lively);
 /* Does step n to the pool. LMCS_FULL: nothing has changed. */
 enum lmcs_status lively_step(struct lmcs_pool *pool, const struct lively *lively, uint64_t n);
-/* What the step has done. */
+/* Applies the step to the model. */
 void lively_apply(struct lively *lively, uint64_t n);
 bool lively_is_right(struct lmcs_pool *pool, const struct lively *lively);
 void lively_print(FILE *file, const char *what, const struct lively *lively);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * model.c - what calls do to a shelf, in a few arrays.
+ * model.c - the effect of calls on a shelf, in a few arrays.
  */
 #include "model.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * model.h - what a pool must hold that was worked on and killed, from what was acknowledged.
+ * model.h - the required content of a pool after a kill, computed from the acknowledged calls.
  *
- * Each thread of the worker has a shelf of its own and writes two records of every call that changes something: one
- * before it, and one as soon as it has returned. So after a kill at most one call a shelf is open, and the shelf must
- * be as it was before that call, or as it is after it.
+ * Each thread of the worker has a shelf of its own and writes two records of every changing call: one before it, and
+ * one after it has returned. So a kill interrupts at most one call per shelf, and the shelf must be in the state before
+ * or after that call.
  */
 #ifndef LMCS_TEST_KILL_MODEL_H
 #define LMCS_TEST_KILL_MODEL_H
@@ -17,7 +17,7 @@ enum { WRITERS = 2, ARCHIVED = WRITERS, SHELVES = WRITERS + 1, TAGS = 3, MOST_SN
 struct model {
     uint64_t numbers[MOST_SNAPSHOTS]; /* ascending */
     size_t count;
-    uint64_t tags[TAGS]; /* the number that has it; 0: nobody */
+    uint64_t tags[TAGS]; /* the number that has it; 0: none */
     uint64_t prepared;   /* its number; 0: none */
 };
 
@@ -46,10 +46,10 @@ void model_print(FILE *file, const char *what, const struct model *model);
 void shelf_name(uint32_t shelf, char name[16]);
 void tag_name(uint32_t tag, char name[16]);
 void group_of(uint32_t shelf, uint64_t number, unsigned char group[16]);
-/* The state that snapshot `number` of a shelf has: anybody can compute it. */
+/* Computes the state of snapshot `number` of a shelf. */
 struct state *state_of(uint32_t shelf, uint64_t number);
 
-/* What the pool shows of a shelf; `prepared` is 0. */
+/* Reads a shelf from the pool; `prepared` is 0. */
 void model_of_pool(struct lmcs_pool *pool, uint32_t shelf, struct model *model);
 
 #endif
