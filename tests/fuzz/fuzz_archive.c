@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_archive.c - fuzz target for restoring archives that someone has forged.
+ * fuzz_archive.c - fuzz target for restoring forged archives.
  *
  * The input is an archive. Its checksums, and the numbers that follow from other numbers (counts, sizes, digests), are
- * made right first, so that changes get past them; byte 12, which readers ignore, says what is left as it is. What is
- * refused must leave the pool as it was. What is accepted must be sound: it verifies, and goes once more through dump
+ * corrected first, so that changes get past them. Flags in byte 12, which readers ignore, exclude some corrections. A
+ * refused archive must leave the pool unchanged. An accepted one must be sound: it verifies, and passes another dump
  * and restore.
  */
 #include "support.h"
@@ -66,8 +66,8 @@ static void seal_identity(struct sealer *sealer, const unsigned char *payload, u
         sealer->identity[i] = NULL;
 }
 
-/* `data`: the record behind that of the content, `data_bytes` 0 when it has none or several; of what a link leads to,
- * the link's. */
+/* `data`: the record after that of the content (for an output of a link, the link's). `data_bytes` is 0 if there is
+ * none or several. */
 static struct lmc_hash digest_of(const struct sealer *sealer, const struct lmcs_archive_content_df *df,
                                  const unsigned char *data, uint64_t data_bytes)
 {
@@ -140,7 +140,7 @@ static void seal_content(struct sealer *sealer, unsigned char *payload, uint32_t
     memcpy(payload, &df, sizeof df);
 }
 
-/* A content that an older archive has: its size follows from its identity. */
+/* A content of an older archive; its size follows from its identity. */
 static void seal_known(struct sealer *sealer, unsigned char *payload, uint32_t bytes)
 {
     uint64_t i = ++sealer->end.contents;
@@ -274,7 +274,7 @@ static void find_records(const uint8_t *bytes, size_t count, struct spots *spots
     }
 }
 
-/* Puts `from` in place of the bytes from `at` to `end`; gives the new size, or `count` when there is no room. */
+/* Replaces the bytes from `at` to `end` by `from`; returns the new size, or `count` if there is no room. */
 static size_t replace(uint8_t *bytes, size_t count, size_t most, size_t at, size_t end, const uint8_t *from,
                       size_t from_bytes)
 {
@@ -398,7 +398,7 @@ static bool add_name(void *context, const struct lmcs_shelf_info *info)
     return names->count < 64;
 }
 
-/* What a snapshot says of itself is what a capture could have been given. */
+/* Checks that a capture could have been given the snapshot's fields. */
 static void expect_valid(struct lmcs_snapshot *snapshot)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
@@ -434,7 +434,7 @@ static void expect_all_valid(struct lmcs_pool *pool)
     }
 }
 
-/* Everything is still there and whole after compaction, and the archive of it is accepted by another pool. */
+/* Checks that everything is whole after compaction and that another pool accepts its archive. */
 static void expect_sound(struct lmcs_pool *pool)
 {
     struct lmcs_transfer_report report, again;
@@ -458,8 +458,7 @@ static void expect_sound(struct lmcs_pool *pool)
     fuzz_close(pool);
 }
 
-/* Reads it without a pool: what is whole there is not damaged for a restore, but for metadata, of which a list has no
- * need. */
+/* Reads the archive without a pool. A whole archive must restore, except for metadata, which a list does not need. */
 static bool is_whole(int fd)
 {
     struct lmcs_error error;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_heap.c - fuzz target for pools in which someone has changed what is libpmemobj's.
+ * fuzz_heap.c - fuzz target for pools whose libpmemobj data was changed.
  *
  * An input is a byte of flags and a list of changes to the pool's header, its lanes, the heap's header, a zone's chunk
- * headers, the run of the root object and the headers of objects. Its own checksums are then made right, unless
- * the flags say otherwise. The pages are as they were, so there is one answer: a writer is refused, or everything that
- * was there is there after it has captured, pruned and compacted, every bit of it, for it and for who reads later.
+ * headers, the run of the root object and the headers of objects. Its checksums are then corrected, unless the flags
+ * exclude that. Our pages are unchanged, so there is one right result: a writer is refused, or every bit is still
+ * present after it has captured, pruned and compacted, for it and for later readers.
  */
 #include "image.h"
 
@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 enum { LEAVE_CHECKS = 1, LARGE = 2 /* the writer takes a larger object */ };
 
-/* ---- What is libpmemobj's: places and checksums ---- */
+/* ---- libpmemobj's places and checksums ---- */
 
 struct part {
     uint64_t at;
@@ -28,7 +28,7 @@ static uint64_t heap_at, lanes_at;
 static struct lmc_hash digests[2]; /* of snapshots that stay */
 static const char *const kept[2] = {"run@4", "wide@1"};
 
-#define HEADER_SUMMED  2048u /* of the pool's header; what is behind it changes while a pool is open */
+#define HEADER_SUMMED  2048u /* of the pool's header; the bytes behind it change while a pool is open */
 #define HEADER_CHECK   4088u
 #define DESCRIPTOR     4096u
 #define DESCRIPTOR_SUM 2048u
@@ -37,7 +37,7 @@ static const char *const kept[2] = {"run@4", "wide@1"};
 #define CHUNKS_CHANGED 64u
 static const uint32_t log_at[LMCS_LANE_LOGS] = {0, 256, 960};
 
-/* Fletcher's checksum of words of 32 bits; what stands at `check`, and from `summed` on, counts as zero. */
+/* Fletcher's checksum of 32-bit words; the word at `check` and all from `summed` on count as zero. */
 static uint64_t fletcher(uint64_t at, uint64_t bytes, uint64_t check, uint64_t summed)
 {
     uint32_t low = 0, high = 0;
@@ -144,7 +144,7 @@ static void change(const uint8_t *bytes)
     case 3:
         value = image_number(value);
         break;
-    case 4: /* where something of libpmemobj's lies, or the root's word; with an operation of a log */
+    case 4: /* a place of libpmemobj or the root word, with an operation of a log */
         value = (bytes[1] & 1 ? word_at(LMCS_POBJ_ROOT) + offsetof(struct lmcs_superblock_df, root)
                               : other->at + value % other->bytes / 8 * 8) |
                 (uint64_t)(bytes[1] >> 5) << 61;
@@ -158,7 +158,7 @@ static void change(const uint8_t *bytes)
     memcpy(at, &value, width);
 }
 
-/* ---- The one answer ---- */
+/* ---- The right result ---- */
 
 static void digest_of(struct lmcs_pool *pool, const char *address, struct lmc_hash *digest)
 {
@@ -179,7 +179,7 @@ static void require_all(struct lmcs_pool *pool)
     }
 }
 
-/* Every call may say that there is no room, or no more; nothing else. */
+/* Every call may report lack of room or of snapshots, and no other error. */
 static void require_done(enum lmcs_status status, const struct lmcs_error *error)
 {
     REQUIRE(status == LMCS_OK || status == LMCS_FULL || status == LMCS_NOT_FOUND, error);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_live.c - fuzz target for live variables whose records, values and journals someone has changed.
+ * fuzz_live.c - fuzz target for live variables whose records, values and journals were changed.
  *
  * An input is a byte of flags and a list of changes to the pages of a pool as in image.h, to which live variables and
- * journals have been added. Checksums of pages and of journals' headers are made right again, unless the flags say
- * otherwise; those of values and of what journals say are not. Everything may be refused, but nothing may crash, hang
- * or read outside. Half of the inputs are also opened for writing, when pending journals are applied, and changed.
+ * journals have been added. Checksums of pages and of journals' headers are corrected, unless the flags exclude that;
+ * those of values and of journal entries are not. Every call may be refused, but none may crash, hang or read out of
+ * bounds. Half of the inputs are also opened for writing, when pending journals are applied, and changed.
  */
 #include "image.h"
 #include "lmcstore_live.h"

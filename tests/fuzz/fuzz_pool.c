@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_pool.c - fuzz target for pools whose own pages someone has changed.
+ * fuzz_pool.c - fuzz target for pools whose own pages were changed.
  *
  * An input is two bytes of flags and a list of changes to the pages of the small pool of image.h. Checksums are then
  * made right, unless the flags say otherwise, so that what stands in the pages is what has to be checked. The pool is
@@ -14,8 +14,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 /*
- * The first byte: what a writer does (none of it: all), and in its two highest bits whether there is one, and whether
- * the checksums are left. Rarely: a writer takes ten times as long, and wrong checksums are found soon.
+ * The first byte selects the writer's actions (none: all). Its two highest bits select whether there is a writer and
+ * whether wrong checksums stay. Both are rare: a writer takes ten times as long, and wrong checksums are found at once.
  */
 enum { WRITE_CAPTURE = 1, WRITE_PRUNE = 2, WRITE_COMPACT = 4, WRITE_VERIFY = 8, WRITE = 64, LEAVE = 128 };
 #define MODE      (WRITE | LEAVE)
@@ -32,7 +32,7 @@ static bool reads(unsigned ways, unsigned way)
     return (ways & READ_EVERY_WAY) != 0 || ways % 8 == way;
 }
 
-/* What may be said of a damaged pool. */
+/* The permitted statuses for a damaged pool. */
 static bool is_fine(enum lmcs_status status, const struct lmcs_error *error)
 {
     REQUIRE(status != LMCS_IO && status != LMCS_CANCELLED && status <= LMCS_CANCELLED, error);

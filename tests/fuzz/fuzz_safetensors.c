@@ -3,8 +3,8 @@
  * fuzz_safetensors.c - fuzz target for importing safetensors files.
  *
  * The input is a file. It is imported as it is, and once more with the length of its header made right (up to the last
- * brace), which a fuzzer that changes the JSON would rarely do. What is taken must be what can be exported, and the
- * exported file must be taken too.
+ * brace), which a fuzzer that changes the JSON would rarely achieve. An accepted file must export, and the exported
+ * file must be accepted too.
  */
 #include "support.h"
 

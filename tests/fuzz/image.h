@@ -2,10 +2,10 @@
 /*
  * image.h - a small pool that fuzz targets damage: made once, changed in place, put back.
  *
- * The file in /dev/shm stays mapped. What of it is not a hole is kept aside, and after a writer every page is compared
- * with that; after a reader only what the target itself has changed is. The pages are those of the trees, found by a
- * walk from the root (the superblock is the first of them), and those of the payloads. image_seal makes the checksums
- * of all of them right again, from the leaves up.
+ * The file in /dev/shm stays mapped. A copy of its data outside of holes is kept. After a writer every page is compared
+ * with the copy; after a reader only the pages that the target changed. The pages are those of the trees, found by a
+ * walk from the root (the superblock is the first), and those of the payloads. image_seal corrects all checksums, from
+ * the leaves up.
  */
 #ifndef LMCS_FUZZ_IMAGE_H
 #define LMCS_FUZZ_IMAGE_H
@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define IMAGE_ROOT_PLACE 6144 /* where libpmemobj says where the superblock is */
+#define IMAGE_ROOT_PLACE 6144 /* libpmemobj's offset of the superblock */
 #define IMAGE_MOST_PAGES 2048u
 
 struct image_piece {
@@ -30,13 +30,13 @@ struct image_piece {
 static struct {
     unsigned char *map; /* of the whole file */
     off_t bytes;
-    struct image_piece pieces[1024]; /* what is not a hole, as it was */
+    struct image_piece pieces[1024]; /* the original data outside of holes */
     size_t piece_count;
     uint64_t page_at[IMAGE_MOST_PAGES];
     bool page_done[IMAGE_MOST_PAGES]; /* in this pass of sealing */
     size_t page_count;
     bool collecting;
-    void (*fill)(struct lmcs_pool *pool); /* what else is in it; NULL: nothing */
+    void (*fill)(struct lmcs_pool *pool); /* adds more content; NULL: none */
 } image;
 
 /* ---- Keeping and putting back ---- */
@@ -78,7 +78,7 @@ static inline void image_restore_page(int fd, off_t at)
         memcpy(image.map + at, original, LMCS_PAGE_BYTES);
 }
 
-/* All that a writer may have changed, or given back. */
+/* Restores everything that a writer may have changed or punched. */
 static inline void image_restore_all(void)
 {
     int fd = open(fuzz_place.pool, O_RDWR | O_CLOEXEC);
@@ -94,7 +94,7 @@ static inline void image_restore_all(void)
     close(fd);
 }
 
-/* The pages alone, when nobody but the target has written. (The superblock may lie across two.) */
+/* Restores the pages only, if only the target has written. (The superblock may cross a page boundary.) */
 static inline void image_restore_pages(void)
 {
     image_restore_page(-1, (off_t)((image.page_at[0] | (LMCS_PAGE_BYTES - 1)) + 1));
@@ -142,7 +142,7 @@ static inline void image_collect_parts(const unsigned char *value, size_t bytes)
     }
 }
 
-/* So are what changes in place of a live variable, and its first page. */
+/* So are the cell of a live variable and its first page. */
 static inline void image_collect_live(const unsigned char *value, size_t bytes)
 {
     struct lmcs_live_df df;
@@ -240,7 +240,7 @@ static inline void image_seal(void)
 
 /* ---- Making it ---- */
 
-/* A step of SGD with momentum: two arrays that a link leads to from those of the snapshot before. */
+/* Makes a step of SGD with momentum: two arrays that a link derives from the snapshot before. */
 static inline void image_step(struct lmcs_capture *capture, unsigned step)
 {
     static float buffer[400], weight[400];
@@ -343,7 +343,7 @@ static inline void image_make(void)
 
 #define IMAGE_CHANGE_BYTES 14u
 
-/* Numbers that tend to be looked at the wrong way. */
+/* Numbers that expose wrong comparisons. */
 static inline uint64_t image_number(uint64_t which)
 {
     static const uint64_t numbers[] = {
@@ -395,8 +395,8 @@ static inline size_t image_place(const unsigned char *page, uint16_t where, size
 }
 
 /*
- * A change: a page (u16, by its place in the walk), a place in it (u16), what to do (u8: set, add, flip, one of the
- * numbers above, or copy from another page), how many bytes (u8) and a value (u64).
+ * A change: a page (u16, by its place in the walk), a place in it (u16), an operation (u8: set, add, flip, one of the
+ * numbers above, or copy from another page), a number of bytes (u8) and a value (u64).
  */
 static inline void image_change(const uint8_t *bytes)
 {

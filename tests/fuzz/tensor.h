@@ -3,8 +3,8 @@
  * tensor.h - tensors that a few bytes describe, for fuzz targets: a fuzzer makes small inputs, and much of the codec is
  * only reached by large ones. And frames around one coded block.
  *
- * A tensor is cut into sections, and in each the bytes at one position of the words follow a recipe of four bytes: what
- * kind, and three that say more. What is left of the input comes as it is, wherever a recipe asks for it.
+ * A tensor is cut into sections. In each, the bytes at one position of the words follow a recipe of four bytes: a kind
+ * and three parameters. The rest of the input is used as it is, where a recipe asks for it.
  */
 #ifndef LMC_FUZZ_TENSOR_H
 #define LMC_FUZZ_TENSOR_H
@@ -92,7 +92,7 @@ static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uin
         return (uint8_t)(low % (random & 63 ? 1 + r->a : 256));
     case STEPS:
         return (uint8_t)(i * r->a + (i >> 8) * r->b);
-    case OF_BELOW: /* as a float's exponent hangs together with its mantissa; with signs, or without */
+    case OF_BELOW: /* with the correlation of a float's exponent and mantissa, with or without signs */
         return (uint8_t)(r->a + zeros + (below > r->b ? r->c : 0)) ^ (uint8_t)(random >> 56 & r->kind & 0x80);
     default:
         return low;
@@ -130,7 +130,7 @@ static inline void repeat_rows(unsigned kind, unsigned char *data, size_t bytes)
     }
 }
 
-/* Another tensor of the same words, as `kind` says: alike, a few units away in some, signs turned, or not alike. */
+/* Makes another tensor of the same words. `kind`: equal, a few units away in some, with turned signs, or unrelated. */
 static inline unsigned char *cook_base(const unsigned char *data, size_t word, size_t bytes, unsigned kind)
 {
     unsigned char *base = allocate(bytes);
@@ -156,7 +156,9 @@ struct tensor {
     unsigned char *base; /* NULL: none */
 };
 
-/* Eight bytes, the recipes, and what they take from the rest. At most `most` bytes of a tensor. */
+/*
+ * Reads eight bytes, the recipes, and the bytes that they take from the rest. Makes at most `most` bytes of a tensor.
+ */
 static inline struct tensor cook_params(struct source *from, size_t most)
 {
     struct tensor tensor = {.params = {.dtype = 1 + take_byte(from) % (LMC_DTYPE_END - 1u)}};
@@ -203,8 +205,8 @@ static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64
 }
 
 /*
- * A coded block's dtype, whether it has a base, the content's size less what the block surely needs (u16), and the
- * block. Three bits of the second byte make the size greater. Returns NULL if it can't be.
+ * A coded block's dtype, whether it has a base, the content's size less the block's minimum (u16), and the block. Three
+ * bits of the second byte make the size greater. Returns NULL if it can't be.
  */
 static inline unsigned char *frame_of_input(const uint8_t *bytes, size_t count, size_t *frame_bytes)
 {

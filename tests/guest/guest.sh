@@ -3,12 +3,12 @@
 #
 # A machine with persistent memory, by emulation: see README.md beside this file.
 #
-#   tests/guest/guest.sh test            one boot, and in it what the ordinary run of the tests wants
+#   tests/guest/guest.sh test            one boot with the tests of the deep run
 #   tests/guest/guest.sh core            one boot, and in it all tests of pools: an hour or less
 #   tests/guest/guest.sh kills [N]       a training loop, whose machine is killed N times (100)
 #   tests/guest/guest.sh job FILE        one boot that runs a shell script
 #
-# Kernel and packages are fetched by apt-get when they are not there. What is made lies in build/guest, and can be
+# apt-get fetches missing kernel and packages. Everything is made in build/guest, and can be
 # removed at any time. Exit status 77: it was skipped, and the last line says why.
 set -euo pipefail
 
@@ -27,7 +27,7 @@ have() { command -v "$1" >/dev/null; }
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
 
-# ---- What it is made of -------------------------------------------------------------------------------------------
+# ---- Parts --------------------------------------------------------------------------------------------------------
 
 # In the order in which they are loaded; a kernel may have some of them built in.
 modules=(libnvdimm nd_btt nd_pmem nfit device_dax dax_pmem qemu_fw_cfg
@@ -100,7 +100,7 @@ copy_programs() {
 
 pack() { (cd "$1" && find . -print0 | cpio -0 -o -H newc -R 0:0 --quiet) >"$2"; }
 
-# What does not change with the project: kernel modules, busybox, the tools, libraries.
+# The part that does not change with the project: kernel modules, busybox, tools, libraries.
 make_base() {
     local tree=$work/base module file
     [ -e "$work/base.cpio" ] && [ "$work/base.cpio" -nt "$here/init" ] && [ "$work/base.cpio" -nt "$here/guest.sh" ] &&
@@ -119,7 +119,7 @@ make_base() {
         echo "$module" >>"$tree/modules/order"
     done
     copy_programs "$tree" "$(command -v ndctl)" "$(command -v pmempool)" "$(PATH=$PATH:/sbin command -v mkfs.ext4)"
-    # What the C library and libnuma want to find, and what ldd on the test programs names.
+    # Files that the C library and libnuma open, and the libraries that ldd lists.
     copy_programs "$tree" "$bin/lmc-store" "$bin/test_pool" && rm "$tree/bin/lmc-store" "$tree/bin/test_pool"
     mv "$tree/lib/"ld-linux* "$tree/lib64/"
     cp "$here/init" "$tree/init"
@@ -128,7 +128,7 @@ make_base() {
     pack "$tree" "$work/base.cpio"
 }
 
-# What does: the programs of this build.
+# The part that changes: the programs of this build.
 make_project() {
     local tree=$work/project program
     rm -rf "$tree"
@@ -145,7 +145,7 @@ make_project() {
 
 # ---- The machine ---------------------------------------------------------------------------------------------------
 
-# qemu JOB MEMORY ACKS [ARGUMENT...]: what the guest prints comes out; what it acknowledges goes to the file ACKS.
+# qemu JOB MEMORY ACKS [ARGUMENT...]: prints the guest's output; its acknowledgements go to the file ACKS.
 # Two NUMA nodes with a processor each; the persistent memory is on node 1.
 qemu() {
     local job=$1 memory=$2 acks=$3

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* actor.c - one thread that does whatever can be done with a pool, at random, and writes down each call. */
+/* actor.c - one thread that makes random calls of all kinds on a pool and records each. */
 #include "actor.h"
 #include "lively.h"
 
@@ -21,14 +21,14 @@ static bool chance(struct actor *actor, uint64_t one_in)
     return rng_below(&actor->rng, one_in) == 0;
 }
 
-/* ---- Writing down ---- */
+/* ---- Recording ---- */
 
 static struct event begin(enum op op, unsigned shelf)
 {
     return (struct event){.op = (uint8_t)op, .shelf = (uint8_t)shelf, .found = true, .begun_ns = monotonic_ns()};
 }
 
-/* An event counts from the moment that it is all there. */
+/* An event counts once it is complete. */
 static void write_down(struct actor *actor, const struct event *event)
 {
     unsigned count = atomic_load_explicit(&actor->log->count, memory_order_relaxed);
@@ -37,7 +37,7 @@ static void write_down(struct actor *actor, const struct event *event)
     atomic_store_explicit(&actor->log->count, count + 1, memory_order_release);
 }
 
-/* The call has returned: it went well, or there was nothing of the kind. */
+/* Records that the call has returned: it succeeded, or found nothing. */
 static bool end(struct actor *actor, struct event *event, enum lmcs_status status)
 {
     event->ended_ns = monotonic_ns();
@@ -121,7 +121,7 @@ static bool is_full(const struct actor *actor, enum lmcs_status status)
     return false;
 }
 
-/* By value: what is put may be overwritten as soon as put has returned. */
+/* By value: the buffers may be overwritten once put has returned. */
 static enum lmcs_status put(struct actor *actor, const struct making *making, unsigned entry)
 {
     uint64_t shape, bytes = content_bytes(actor->stage->content, entry);
@@ -169,7 +169,7 @@ static void choose_tags(struct actor *actor, struct lmcs_commit_options *options
     options->tags = tags;
 }
 
-/* Writes down the commit, if there was one. */
+/* Records the commit, if there was one. */
 static void commit(struct actor *actor, const struct making *making)
 {
     const char *tags[TAGS];
@@ -237,7 +237,7 @@ static void tag(struct actor *actor, unsigned shelf)
     end(actor, &event, status);
 }
 
-/* So many are there that chains are long; now and then the newest goes, whose number is not used again. */
+/* Keeps so many that chains are long; sometimes removes the newest, whose number is not reused. */
 static uint64_t number_to_remove(struct actor *actor, unsigned shelf)
 {
     uint64_t numbers[MOST_PRESENT];
@@ -342,7 +342,7 @@ static void ask_pool(struct actor *actor)
     actor->epoch = info.epoch;
 }
 
-/* ---- Looking at a snapshot ---- */
+/* ---- Reading a snapshot ---- */
 
 struct looking {
     struct lmcs_snapshot *snapshot;
@@ -428,7 +428,7 @@ static void close_held(struct held_view *held)
     held->view = NULL;
 }
 
-/* Keeps the view, or ends it; before that, what is private is written over, which nobody else may see. */
+/* Keeps or closes the view. Private memory is first overwritten, which must be invisible to others. */
 static void keep_or_close(struct actor *actor, struct lmcs_view *view, const struct looking *looking, uint32_t flags)
 {
     struct held_view *held = &actor->held[rng_below(&actor->rng, HELD_VIEWS)];
@@ -611,7 +611,7 @@ static void disturb_compactor(struct actor *actor)
     OK(lmcs_compactor_start(actor->pool, &err));
 }
 
-/* What others take meanwhile may make it too small. */
+/* Other threads may take room meanwhile, so the limit may become too small. */
 static void move_limit(struct actor *actor)
 {
     struct lmcs_pool_info info;
@@ -636,7 +636,7 @@ static void verify(struct actor *actor, unsigned shelf)
     EXPECT(report.damages == 0);
 }
 
-/* A sample, or all of it: in a sound pool nothing is found, whatever else goes on. */
+/* Scrubs a sample or everything: a sound pool has no damage, also beside other work. */
 static void scrub(struct actor *actor)
 {
     struct lmcs_scrub_options options;
@@ -668,7 +668,7 @@ static void open_again(struct actor *actor)
     actor->pool = pool;
 }
 
-/* ---- What an actor does ---- */
+/* ---- Actions ---- */
 
 void actor_look_at_held(struct actor *actor)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * actor.h - one thread that does whatever can be done with a pool, at random, and writes down each call.
+ * actor.h - one thread that makes random calls of all kinds on a pool and records each.
  *
- * Actors of the writing process do everything; one that reads, in a process of its own, what a reader may. Every byte
- * that is read is compared with what the snapshot's ticket says; views are kept for a while and compared again. An
- * answer that is none of those allowed ends the process.
+ * Actors of the writing process make all calls; an actor in a reading process makes a reader's. Every byte read is
+ * compared with the one computed from the snapshot's ticket. Views are kept for a while and compared again. A wrong
+ * answer ends the process.
  */
 #ifndef LMCS_STRESS_ACTOR_H
 #define LMCS_STRESS_ACTOR_H
@@ -16,7 +16,7 @@
 
 enum { LOG_EVENTS = 12000, LOG_SPARE = 8, HELD_VIEWS = 4, KNOWN = 32 };
 
-/* What an actor has done in this round; in memory that processes share, and whole when its process is killed. */
+/* The calls of an actor in this round, in memory that the processes share; complete when its process is killed. */
 struct log {
     atomic_uint count;
     atomic_uint_fast64_t bytes_checked;
@@ -24,12 +24,12 @@ struct log {
     struct event events[LOG_EVENTS];
 };
 
-/* What the actors of a process have in common. */
+/* The state that the actors of a process share. */
 struct stage {
     struct lmcs_pool *pool; /* of a writer */
     const char *path;
     const struct content *content;
-    uint64_t room_bytes; /* that the limit leaves above what is used, at least */
+    uint64_t room_bytes; /* room that the limit leaves, at least */
     bool tight;          /* ... this round only a little: a full pool is no finding */
 };
 
@@ -60,17 +60,17 @@ uint64_t monotonic_ns(void);
 void actor_init(struct actor *actor, const struct stage *stage, struct log *log, unsigned index, uint64_t seed,
                 bool writes);
 bool actor_log_is_full(const struct actor *actor);
-/* Before and after a call; `found`: that is not LMCS_NOT_FOUND. Anything else than these two is a finding. */
+/* Record the time before and after a call. `found`: the status is not LMCS_NOT_FOUND. All other errors are findings. */
 struct event actor_begin(enum op op, unsigned shelf);
 bool actor_ended(struct actor *actor, struct event *event, enum lmcs_status status);
-/* Does one thing. */
+/* Makes one random call. */
 void actor_act(struct actor *actor);
 /* Compares the views that it keeps, and closes some of them. */
 void actor_look_at_held(struct actor *actor);
-/* Closes what it has open. */
+/* Closes all its handles. */
 void actor_end(struct actor *actor);
 
-/* Asks for all that the model has of a shelf, one call after the other: at rest there is one answer to each. */
+/* Reads everything that the model has of a shelf, one call after another. At rest each call has one right answer. */
 void actor_ask_everything(struct actor *actor, unsigned shelf);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* content.c - what the bytes of a snapshot are, so that whoever reads one can check every byte of it. */
+/* content.c - computes the bytes of a snapshot, so that every reader can check every byte. */
 #include "content.h"
 
 static const uint64_t smallest[TENSORS] = {30000, 16384, 9000, 700, 16368, 50};
@@ -95,7 +95,7 @@ struct lmcs_tensor content_tensor(const struct content *content, unsigned entry,
                                 .shape = shape};
 }
 
-/* What is added to each element of version 0. */
+/* Returns the number that is added to each element of version 0. */
 static uint32_t step_of(unsigned tensor, uint64_t ticket)
 {
     uint64_t version = mix(ticket * TENSORS + tensor);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * content.h - what the bytes of a snapshot are, so that whoever reads one can check every byte of it.
+ * content.h - computes the bytes of a snapshot, so that every reader can check every byte.
  *
- * A snapshot is made with a ticket, a number that no other one has, and tells it (it is its step). All its bytes follow
- * from shelf and ticket: of some tensors from a part of the ticket, so that snapshots share them with their neighbours,
- * of others from all of it; all are close to those of the same tensor in another snapshot, as deltas want it.
+ * A snapshot has a ticket, a unique number, as its step. All its bytes follow from shelf and ticket: of some tensors
+ * from a part of the ticket, so that snapshots share them with their neighbours, of others from all of it. All are
+ * close to those of the same tensor in another snapshot, as deltas need.
  */
 #ifndef LMCS_STRESS_CONTENT_H
 #define LMCS_STRESS_CONTENT_H
@@ -29,7 +29,7 @@ unsigned content_entry(const char *name);
 /* Not every snapshot has the last tensor. */
 bool content_has(unsigned entry, uint64_t ticket);
 uint64_t content_bytes(const struct content *content, unsigned entry);
-/* `shape` holds what the tensor points to. */
+/* `shape` holds the tensor's shape. */
 struct lmcs_tensor content_tensor(const struct content *content, unsigned entry, uint64_t *shape);
 
 void content_fill(const struct content *content, unsigned shelf, unsigned entry, uint64_t ticket, void *to);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * crew.c - all who work on the pool at the same time: threads of the writing process, and processes that read.
+ * crew.c - the participants: threads of the writing process, and reading processes.
  *
- * A round is a number that goes up by one to begin (odd) and by one to end (even), in memory that all processes share;
- * whoever rests says which round it was that it has ended. Nobody waits on a lock here: it may be killed at any time.
+ * A round is a number in shared memory that goes up by one to begin (odd) and by one to end (even). A resting
+ * participant stores the round that it has ended. There are no locks, because a participant may be killed at any time.
  */
 #include "crew.h"
 #include "stacks.h"
@@ -23,7 +23,7 @@ struct participant {
     struct log log;
 };
 
-/* What the processes share. */
+/* The memory that the processes share. */
 struct common {
     atomic_uint round;
     char path[512];
@@ -156,7 +156,7 @@ struct crew *crew_new(const struct crew_options *options, const struct stage *st
 
 /* ---- A round ---- */
 
-/* A reading process that ended by itself has found something, and said so. */
+/* A reading process that ended by itself has reported a finding. */
 static void expect_alive(struct crew *crew)
 {
     for (unsigned i = 0; i < crew->options.readers; i++) {
@@ -185,11 +185,11 @@ static void kill_reader(struct crew *crew, unsigned i)
     crew->counts.killed++;
 }
 
-/* What happens to readers in a round, and when. The first of them is never killed. */
+/* Kills and stops of readers in a round. The first reader is never killed. */
 struct fate {
     unsigned at_ms;
-    unsigned killed;  /* 0: nobody */
-    unsigned stopped; /* MOST_READERS: nobody */
+    unsigned killed;  /* 0: none */
+    unsigned stopped; /* MOST_READERS: none */
 };
 
 static struct fate draw_fate(struct crew *crew, unsigned ms)

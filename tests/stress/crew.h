@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * crew.h - all who work on the pool at the same time: threads of the writing process, and processes that read.
+ * crew.h - the participants: threads of the writing process, and reading processes.
  *
- * They work in rounds. Between two rounds all of them rest, and what they wrote down in the round can be looked at;
- * their views stay open. A reading process is this program once more, so it inherits nothing; it may be stopped for a
- * part of a round, or killed, and another one takes its place in the next.
+ * They work in rounds. Between two rounds all of them rest, and the records of the round can be read; their views stay
+ * open. A reading process is this program once more, so it inherits nothing; it may be stopped for a part of a round,
+ * or killed, and another one takes its place in the next.
  */
 #ifndef LMCS_STRESS_CREW_H
 #define LMCS_STRESS_CREW_H
@@ -31,19 +31,19 @@ struct crew;
 
 /* Starts the threads and the processes; they rest. `stage` is the threads', and changes at rest only. */
 struct crew *crew_new(const struct crew_options *options, const struct stage *stage);
-/* One round of at most this long; less when somebody has no room to write down more. */
+/* Runs one round of at most this time; less if a participant has no room for more records. */
 void crew_round(struct crew *crew, unsigned ms);
-/* At rest: what participant i wrote down, up to crew_size; and the times of all, which are then forgotten. */
+/* At rest: the records of participant i, up to crew_size, and the times of all, which are then cleared. */
 unsigned crew_size(const struct crew *crew);
 const struct log *crew_log(const struct crew *crew, unsigned i);
 void crew_take_spans(struct crew *crew, struct spans *into);
 /* A reading process that lives as long as the crew; 0: there is none. */
 pid_t crew_reader(const struct crew *crew);
 struct crew_counts crew_counts(const struct crew *crew);
-/* Ends them all: their views are looked at once more and closed. */
+/* Ends all participants after comparing and closing their views. */
 void crew_end(struct crew *crew);
 
-/* What a reading process does: arguments are those that crew_new gave it. */
+/* The main function of a reading process; crew_new gives the arguments. */
 int crew_reader_main(int fd, unsigned index, uint64_t seed);
 
 #endif

@@ -2,10 +2,9 @@
 /*
  * history.c - whether a history of concurrent calls is that of a shelf.
  *
- * Events are laid out in lanes, so that those of a lane follow one another; how far each lane has been gone through,
- * and the model's state, is where the search is. Next may come the head of a lane that began before any other head
- * ended. What changes nothing and gives the model's answer may as well come now as later. The rest branches; where the
- * search has been before it need not go again.
+ * Events are arranged in lanes of consecutive events. A state of the search is the position in each lane and the
+ * model's state. The next event is the head of a lane that began before any other head ended. An event that changes
+ * nothing and has the model's answer is taken at once. The others branch. Visited states are not searched again.
  */
 #include "history.h"
 
@@ -30,7 +29,7 @@ static uint64_t model_hash(const struct model *model)
     return hash ^ (uint64_t)model->keep_raw << 1 ^ model->exists;
 }
 
-/* Where a snapshot is, or would be. */
+/* Finds the place of a snapshot. */
 static size_t place_of(const struct model *model, uint64_t number, bool *there)
 {
     size_t i = model->count;
@@ -115,7 +114,7 @@ static unsigned bits(uint64_t mask)
     return (unsigned)__builtin_popcountll(mask);
 }
 
-/* Whether the model would give this answer now. */
+/* Checks whether the model gives this answer now. */
 static bool allows(const struct model *model, const struct event *event)
 {
     bool there;
@@ -160,7 +159,7 @@ static bool allows(const struct model *model, const struct event *event)
     }
 }
 
-/* What a change takes to be taken back. */
+/* The data that undoes a change. */
 struct undo {
     bool exists;
     uint32_t keep_raw;
@@ -319,7 +318,7 @@ static const struct event *head(const struct search *search, const struct frame 
     return at < search->lanes[lane].count ? search->lanes[lane].events[at] : NULL;
 }
 
-/* Whoever began later than this comes after some head. */
+/* An event that began later than this comes after some head. */
 static uint64_t first_end(const struct search *search, const struct frame *frame)
 {
     uint64_t first = UINT64_MAX;
@@ -389,7 +388,7 @@ static struct frame *push(struct search *search)
     return &search->frames[search->depth++];
 }
 
-/* The change that is tried next: of those not tried, the one that ended first. MOST_LANES: none is left. */
+/* Picks the next change: of those not tried, the one that ended first. MOST_LANES: none is left. */
 static unsigned choose(const struct search *search, const struct frame *frame)
 {
     unsigned best = MOST_LANES;
@@ -405,7 +404,7 @@ static unsigned choose(const struct search *search, const struct frame *frame)
     return best;
 }
 
-/* Takes the reads that fit. False: from here on it was looked at before. */
+/* Takes the reads that fit. False: this state was searched before. */
 static bool enter(struct search *search, struct frame *frame)
 {
     take_reads(search, frame);
@@ -431,7 +430,7 @@ static void descend(struct search *search, unsigned lane)
     next->tried = 0;
 }
 
-/* Drops the topmost frame, and takes back the change that led to it. */
+/* Drops the topmost frame and undoes its change. */
 static void ascend(struct search *search)
 {
     if (--search->depth == 0)
@@ -459,7 +458,7 @@ static enum verdict run(struct search *search, uint64_t most_states)
     return NOT_LINEARISABLE;
 }
 
-/* ---- Telling ---- */
+/* ---- Printing ---- */
 
 static const char *const op_names[OPS] = {"commit",
                                           "remove",

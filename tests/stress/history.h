@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * history.h - what was called when, and what it answered; and whether that can be.
+ * history.h - recorded calls with their answers, and the check that they are linearisable.
  *
- * Every call is an event: the time just before it and just after it, what was asked and what came back. A history is
- * right (linearisable, in the sense of Herlihy and Wing) if each call can be given one moment between its two times
- * such that, in the order of these moments, a plain sequential model gives all the answers that were got. The model is
- * a shelf: which snapshots there are, which tag is on which, the next number, keep_raw; and a register beside it. The
- * search is that of Wing and Gong with Lowe's memory of where it has been; a call that changes nothing and fits is
- * taken at once, so it branches at changes only. Shelves are checked one by one, for each is an object of its own.
+ * Every call is an event: the times just before and just after it, its arguments and its answer. A history is right
+ * (linearisable, in the sense of Herlihy and Wing) if each call can be assigned one moment between its two times such
+ * that, in the order of these moments, a sequential model gives all recorded answers. The model is a shelf (its
+ * snapshots, tags, next number and keep_raw) and a register beside it. The search is that of Wing and Gong with Lowe's
+ * memory of visited states. A call that changes nothing and fits is taken at once, so only changes branch. Shelves are
+ * independent objects and are checked one by one.
  */
 #ifndef LMCS_STRESS_HISTORY_H
 #define LMCS_STRESS_HISTORY_H
@@ -26,12 +26,12 @@ enum op {
     OP_FIND_STEP,   /* ticket; gives number */
     OP_LOOK,        /* number: anything that reads of a snapshot; value: its digest, or 0 */
     OP_TAGS,        /* number; value: mask of its tags */
-    OP_LIST,        /* number: from which on; arg: at most; value: list_hash of what came */
+    OP_LIST,        /* number: from which on; arg: at most; value: list_hash of the answer */
     OP_INFO,        /* number: the latest; ticket: the next; arg: keep_raw; value: how many */
-    OP_LIVE_GET,    /* of the live register beside it; value: what was read */
+    OP_LIVE_GET,    /* of the live register beside it; value: the read one */
     OP_LIVE_SET,    /* value */
-    OP_LIVE_ADD,    /* number: what was added; value: what was there */
-    OP_LIVE_SWAP,   /* number: what was looked for; ticket: what was to be there then; value: what was there */
+    OP_LIVE_ADD,    /* number: the addend; value: the old one */
+    OP_LIVE_SWAP,   /* number: the expected value; ticket: the new one; value: the old one */
     OPS
 };
 
@@ -75,8 +75,8 @@ struct verdict_report {
 };
 
 /*
- * Whether the events of one shelf, in any order, can have happened from the state `model` on, which becomes the state
- * at their end. UNDECIDED: more than `most_states` states would have to be looked at.
+ * Checks whether the events of one shelf, in any order, can follow from the state `model`, which becomes the state at
+ * their end. UNDECIDED: the search would need more than `most_states` states.
  */
 enum verdict history_check(struct model *model, const struct event *events, size_t count, uint64_t most_states,
                            struct verdict_report *report);

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""A hundred thousand snapshots from Python, and whether anything grows.
+"""Takes a hundred thousand snapshots from Python and checks that no resource grows.
 
     leaks.py [--snapshots 100000] [--keep 1000] [--samples 200] [--in FOLDER] [--out build/leaks] [--seed N]
 
-One process does what a training script does, over and over, with a small state: snapshots (some are not waited
-for, or refused), reads (whole states, parts, slices, rows, views that are held for a while, differences),
+One process repeats the work of a training script with a small state: snapshots (some without waiting, some refused), reads (whole states, parts, slices, rows, views that are held for a while, differences),
 loads, live values, now and then another open of the same pool for reading; and removes all but the newest. With
---keep 0 all of them stay. A line of OUT/leaks.csv each time says what process and pool take. The table at the end says
-what grew in the second half, told from noise as in soak.py; the exit status is then 1.
+--keep 0 all of them stay. A sample is a line of OUT/leaks.csv. The table at the end lists the quantities that grew in the second half, by the rule of soak.py; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ ALL_KEPT = {name: limit for name, limit in GROWTH.items() if not name.endswith("
 
 
 class Load:
-    """What is done, again and again."""
+    """The repeated work."""
 
     def __init__(self, folder: Path, keep: int, seed: int) -> None:
         torch.manual_seed(seed)
@@ -77,7 +75,7 @@ class Load:
         self.held.append(snap)
 
     def work(self, step: int) -> None:
-        """Do what is done between two snapshots."""
+        """Do the work between two snapshots."""
         if step % 5 == 0:
             self.held.append(self.shelf.latest.state_dict())
         if step % 7 == 0:
@@ -101,7 +99,7 @@ class Load:
             self.shelf.prune(f"keep=last:{self.keep}")
 
     def sample(self, step: int) -> dict[str, float]:
-        """Say what process and pool take."""
+        """Return the resources of process and pool."""
         gc.collect()
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         info = self.store.info()
@@ -124,7 +122,7 @@ class Load:
 
 
 def run(arguments: argparse.Namespace, leak: Callable[[int], object] | None = None) -> int:
-    """Run it all; give the number of quantities that grew."""
+    """Run the work; return the number of quantities that grew."""
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "leaks.csv"
     every = max(1, arguments.snapshots // arguments.samples)
@@ -136,7 +134,7 @@ def run(arguments: argparse.Namespace, leak: Callable[[int], object] | None = No
             load.work(step)
             if leak is not None:
                 leak(step)
-            if step % every == 0 or step == 1:  # nothing of it is kept in memory
+            if step % every == 0 or step == 1:  # no snapshot is kept in memory
                 sample = {"seconds": round(time.monotonic() - begun, 1), **load.sample(step)}
                 file.write(",".join(map(str, sample if step == 1 else sample.values())) + "\n")
             if time.monotonic() > shown + 20:
@@ -150,7 +148,7 @@ def run(arguments: argparse.Namespace, leak: Callable[[int], object] | None = No
 
 
 def parser() -> argparse.ArgumentParser:
-    """Give what reads the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(description="Many snapshots from Python, and whether anything grows.")
     made.add_argument("--snapshots", type=int, default=100_000)
     made.add_argument("--keep", type=int, default=1000, help="how many stay; 0: all")

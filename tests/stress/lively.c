@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lively.c - what actors do with live variables. */
+/* lively.c - the actors' calls on live variables. */
 #include "lively.h"
 
 #include "lmcstore_live.h"
@@ -66,7 +66,7 @@ void lively_change(struct actor *actor, unsigned shelf)
     enum lmcs_status status;
     bool swapped;
     if (how == 0) {
-        event.value = few; /* so that some swaps find what they look for */
+        event.value = few; /* so that some swaps find the expected value */
         status = lmcs_live_write(live, PLACE, &few, sizeof few, &err);
     } else if (how == 1) {
         event.number = word;

@@ -4,7 +4,7 @@
 
     mutants.py [--quick] [--only NAME...] [--build build/release] [--seconds 60]
 
-What a mutant is: tests/mutation.py. A run that ends with a finding, by a signal, or not at all has found it.
+tests/mutation.py defines mutants. A run that ends with a finding, by a signal, or not at all has found it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mutation import TOP, Mutant, make, try_edits
 HANG_SECONDS = 240  # a run that takes so much longer than it should
 SECONDS_OF_A_POOL = 6
 
-# Some milliseconds in which others come to their turn, where the time in which it matters is short.
+# Some milliseconds in which other threads run, because the window of the race is short.
 LINGER = "    for (volatile int linger = 0; linger < 3000000; linger++)\n        ;\n"
 
 MUTANTS = [
@@ -224,7 +224,7 @@ MUTANTS = [
 
 
 def run(program: Path, folder: str, seconds: int, seed: int) -> tuple[bool, str]:
-    """Run a mutant; was it caught, and by what."""
+    """Run a mutant; return whether it was caught, and the reason."""
     command = [str(program), "--seconds", str(seconds), "--in", folder, "--seed", str(seed), "--threads", "8"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + HANG_SECONDS, check=False)
@@ -236,7 +236,7 @@ def run(program: Path, folder: str, seconds: int, seed: int) -> tuple[bool, str]
 
 
 def run_again(program: Path, folder: str, seconds: int) -> tuple[bool, str]:
-    """Run it on one new pool after the other: some are found while little of a pool is free, or not at all."""
+    """Run it on one new pool after another: some mutants are found only while little of a pool is free."""
     caught, how = False, ""
     for seed in range(1, 1 + max(1, seconds // SECONDS_OF_A_POOL)):
         caught, how = run(program, folder, min(seconds, SECONDS_OF_A_POOL), seed)

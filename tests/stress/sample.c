@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* sample.c - what the processes and the pool take, now and then: a line of a CSV file each time. */
+/* sample.c - samples of the resources of processes and pool, each a line of a CSV file. */
 #include "sample.h"
 
 #include <dirent.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 struct process {
-    uint64_t rss_kib; /* with what is mapped of the pool */
+    uint64_t rss_kib; /* including the mapped pool */
     uint64_t anon_kib;
     uint64_t threads;
     uint64_t fds;
@@ -102,7 +102,7 @@ static void write_process(FILE *file, const struct process *p)
             p->fds, p->maps);
 }
 
-/* Of this process: what malloc has given and not got back, whatever it keeps for itself. */
+/* Returns the bytes allocated by malloc in this process and not freed, without its own reserves. */
 static void write_heap(FILE *file)
 {
     struct mallinfo2 info = mallinfo2();
@@ -118,7 +118,7 @@ static void write_pool(FILE *file, struct lmcs_pool *pool)
             disk_bytes(info.path) >> 10, info.snapshot_count, info.content_count, info.compaction_backlog);
 }
 
-/* What nobody called in this time has an empty field. */
+/* A call that was not made in this time has an empty field. */
 static void write_span(FILE *file, const struct spans *spans, enum span span)
 {
     static const double shares[] = {0.5, 0.9, 0.99};

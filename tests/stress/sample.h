@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * sample.h - what the processes and the pool take, now and then: a line of a CSV file each time.
+ * sample.h - samples of the resources of processes and pool, each a line of a CSV file.
  */
 #ifndef LMCS_STRESS_SAMPLE_H
 #define LMCS_STRESS_SAMPLE_H

@@ -1,22 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Hours of mixed load on one pool, and whether anything grows.
+"""Runs mixed load on one pool for hours and checks that no resource grows.
 
     soak.py [--hours H | --seconds N] [--in FOLDER] [--out build/soak] [--scale N] [--threads N] [--readers N]
     soak.py --evaluate FILE.csv
 
-Runs `stress` (everything at the same time, each byte and each history checked; tests/README.md), which writes a sample
-of what it takes every few seconds. At the end OUT has soak.csv and, if matplotlib is there, soak.png; a table says what
-grew. The exit status is 1 when `stress` found something, or something grew.
+Runs `stress` (all kinds of calls at the same time, each byte and each history checked; tests/README.md), which writes a sample of its resources every few seconds. At the end OUT has soak.csv and, with matplotlib, soak.png, and a table lists growth. The exit status is 1 if `stress` reported a finding or a quantity grew.
 
-How growth is told from noise: the first half is warm-up. The cache of pages and malloc's arenas stay at the most that
-was ever needed at once, so they come to their bound in steps that get rarer; what leaks goes on in the second half as
-in the first. The pool's metadata is like them: pages are used again and never given back, and the load stops readers in
-the middle of walks, which keeps pages from being used again. So of its space is judged what is not a free page: a page
-that leaked would not be one. That half is cut into 40 pieces of the same length (fewer when there are fewer
-samples), each of which counts by its median. The slope is that of Theil and Sen, the median of the slopes between all
-pairs of pieces. A quantity grows if slope times duration is more than a share of its median and more than what it may
-move by, both in the table GROWTH below, and the trend is none of chance: Kendall's z above 3.
+Growth is separated from noise as follows. The first half is warm-up. The page cache and malloc's arenas stay at their peak, so they reach their bound in rarer and rarer steps; a leak continues in the second half. The pool's metadata behaves like a cache: pages are reused and never returned, and the load stops readers in the middle of walks, which delays reuse. So only space outside of free pages is judged; a leaked page would not be free. The second half is cut into 40 pieces of equal length (fewer if there are fewer samples), each represented by its median. The slope is that of Theil and Sen, the median of the slopes between all pairs of pieces. A quantity grows if slope times duration exceeds a share of its median and an amount, both in the table GROWTH below, and Kendall's z is above 3.
 """
 
 from __future__ import annotations
@@ -47,12 +38,12 @@ class Limit:
 
 
 MEMORY = Limit(0.05, 2048)
-ALLOCATOR = Limit(0.10, 8192)  # what malloc keeps moves in steps; what it has given is judged by itself
+ALLOCATOR = Limit(0.10, 8192)  # malloc's reserves move in steps; allocated bytes are judged separately
 COUNT = Limit(0.05, 2)
 SPACE = Limit(0.10, 4096)
 TIME = Limit(0.30, 20)
 GROWTH = {
-    "heap_kib": MEMORY,  # of the writing process: given by malloc, and not got back
+    "heap_kib": MEMORY,  # of the writing process: allocated by malloc and not freed
     **{f"{who}_anon_kib": ALLOCATOR for who in ("writer", "reader")},
     **{f"{who}_{what}": COUNT for who in ("writer", "reader") for what in ("threads", "fds", "maps")},
     **{f"{what}_less_free_kib": SPACE for what in ("used", "live", "metadata", "file")},
@@ -68,7 +59,7 @@ GROWTH = {
 
 @dataclass
 class Trend:
-    """What a quantity did after the warm-up."""
+    """The trend of a quantity after the warm-up."""
 
     median: float
     growth: float  # slope times duration
@@ -77,7 +68,7 @@ class Trend:
 
 
 def load(path: Path) -> dict[str, list[tuple[float, float]]]:
-    """Read the samples: of each column the (seconds, value) that there are."""
+    """Read the samples: the (seconds, value) pairs of each column."""
     series: dict[str, list[tuple[float, float]]] = {}
     with path.open(newline="") as lines:
         for row in csv.DictReader(lines):
@@ -105,7 +96,7 @@ def pieces_of(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def kendall_z(values: list[float]) -> float:
-    """Give the statistic of Mann and Kendall for a trend, with the correction for equal values."""
+    """Return the statistic of Mann and Kendall for a trend, with the correction for equal values."""
     n = len(values)
     s = sum((b > a) - (b < a) for a, b in combinations(values, 2))
     ties = (values.count(v) for v in set(values))
@@ -114,7 +105,7 @@ def kendall_z(values: list[float]) -> float:
 
 
 def trend_of(samples: list[tuple[float, float]], limit: Limit) -> Trend | None:
-    """Judge a quantity; None when there is too little of it."""
+    """Judge a quantity; None if there are too few samples."""
     pieces = pieces_of(samples) if len(samples) > 1 else []
     if len(pieces) < LEAST_PIECES:
         return None
@@ -126,7 +117,7 @@ def trend_of(samples: list[tuple[float, float]], limit: Limit) -> Trend | None:
 
 
 def evaluate(series: dict[str, list[tuple[float, float]]], growth: dict[str, Limit] = GROWTH) -> int:
-    """Print the table; give the number of quantities that grow."""
+    """Print the table; return the number of quantities that grow."""
     print(f"{'quantity':24} {'median':>12} {'growth':>12} {'allowed':>10} {'z':>6}")
     growing = 0
     judged = 0
@@ -165,7 +156,7 @@ PANELS: list[tuple[str, bool, list[str]]] = [
 
 
 def plot(series: dict[str, list[tuple[float, float]]], path: Path) -> bool:
-    """Draw all over time; False when matplotlib is not there."""
+    """Draw all quantities over time; False without matplotlib."""
     try:
         import matplotlib
     except ImportError:
@@ -194,7 +185,7 @@ def plot(series: dict[str, list[tuple[float, float]]], path: Path) -> bool:
 
 
 def run(arguments: argparse.Namespace, path: Path) -> int:
-    """Run the load; give its exit status."""
+    """Run the load; return its exit status."""
     seconds = arguments.seconds if arguments.seconds else round(arguments.hours * 3600)
     command = [str(arguments.build / "bin" / "stress"), "--seconds", str(seconds), "--csv", str(path)]
     command += ["--sample-seconds", str(max(1, min(10, seconds // 240))), "--round-ms", str(min(1000, seconds * 20))]

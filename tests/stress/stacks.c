@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* stacks.c - where each thread of a process is: a signal to each, whose handler writes its stack. */
+/* stacks.c - the stack of each thread, written by a signal handler. */
 #include "stacks.h"
 
 #include <dirent.h>

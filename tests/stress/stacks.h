@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* stacks.h - where each thread of a process is, for those that hang where no debugger is. */
+/* stacks.h - the stack of each thread of a process that hangs, without a debugger. */
 #ifndef LMCS_TEST_STACKS_H
 #define LMCS_TEST_STACKS_H
 
 #include <sys/types.h>
 
-/* A process whose threads can be asked; to be called before it has any but the first. */
+/* Prepares a process. Call it before the process starts threads. */
 void stacks_can_be_asked(void);
 
 /*
- * Has each thread of such a process write the calls that it is in on its stderr. Addresses in parentheses are for
- * `addr2line -fpe PROGRAM ADDRESS...`. It disturbs what the process is doing, which is to end after it.
+ * Makes each thread of such a process write its stack to stderr. Addresses in parentheses are for `addr2line -fpe
+ * PROGRAM ADDRESS...`. It disturbs the process, which should end afterwards.
  */
 void stacks_say(pid_t process);
 

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * stress.c - one pool, many threads and processes, everything at the same time; and was all of it right?
+ * stress.c - many threads and processes on one pool at the same time, every answer checked.
  *
- *   stress [--seconds N] [--seed S] [--in FOLDER] [--threads N] [--readers N] [--scale N] [--round-ms N] [--csv FILE]
+ * stress [--seconds N] [--seed S] [--in FOLDER] [--threads N] [--readers N] [--scale N] [--round-ms N] [--csv FILE]
  *
- * Threads of this process do all that the store can, other processes read beside it, and each call is written down
- * (actor.h). After each round (crew.h), at rest, the history of the round is checked: history.h says how, and what a
- * right one is. Every byte that is read is checked at once. Every third round has a limit that is hardly more than
- * what is used; in every fifth rest the pool is closed and opened, with views open and readers there; in every eighth
- * the structure and all checksums are verified.
+ * Threads of this process make calls of all kinds, other processes read, and each call is recorded (actor.h). After
+ * each round (crew.h), at rest, the history of the round is checked (history.h). Every byte read is checked at once.
+ * Every third round has a limit hardly above the space in use. In every fifth rest the pool is closed and opened, with
+ * open views and readers. In every eighth the structure and all checksums are verified.
  *
- * With --csv a line is written every few seconds that says what the processes and the pool take: tests/stress/soak.py
- * runs that for long. A finding says what it was, on stderr, and leaves the pool. In /dev/shm the program runs itself
- * with PMEM_IS_PMEM_FORCE=1.
+ * With --csv, a line every few seconds has the resources of processes and pool; tests/stress/soak.py runs that for
+ * long. A finding is printed on stderr and keeps the pool. In /dev/shm the program runs itself with
+ * PMEM_IS_PMEM_FORCE=1.
  */
 /* ctest: timeout=600 */
 #include <inttypes.h>
@@ -39,7 +38,7 @@ struct options {
     const char *csv;
 };
 
-/* A digest is the same whenever it is asked for. */
+/* Checks that all answers have the same digest. */
 struct known_digest {
     uint64_t ticket;
     uint64_t digest;
@@ -99,7 +98,7 @@ static int by_number_and_op(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/* A detached commit is durable when the shelf's next capture has begun, which is before that one's commit. */
+/* A detached commit is durable when the shelf's next capture has begun, so before the commit of that capture. */
 static void end_detached(struct event *events, size_t count, uint64_t rest_ns)
 {
     qsort(events, count, sizeof *events, by_number_and_op);
@@ -186,7 +185,7 @@ static void ask_everything(struct driver *driver)
         actor_ask_everything(&driver->asking, s);
 }
 
-/* A compactor that found no room in a tight round begins anew. */
+/* Restarts a compactor that found no room in a tight round. */
 static void choose_limit(struct driver *driver)
 {
     struct lmcs_pool_info info;
