@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * base/workers.c - the threads of a pool, for copying and encoding.
+ * base/workers.c - the threads of a pool, for copying, encoding and decoding.
  *
- * A run is a job on a list; its caller works on it too, and idle threads join the first job that still has items.
- * Threads are started when a job first wants them.
+ * A run is a job on a list. The caller works on its own job, and idle threads join the first job that has items left,
+ * so a run always progresses, even when every thread is busy with other runs.
  */
 #include "base/workers.h"
 
@@ -22,7 +22,7 @@ struct job {
     void *context;
     uint64_t count;
     atomic_uint_fast64_t taken;
-    uint32_t helpers; /* threads at work on it beside the caller; under the lock */
+    uint32_t helpers; /* threads at work on it besides the caller; under the lock */
 };
 
 struct lmcs_workers {
@@ -32,7 +32,7 @@ struct lmcs_workers {
     struct job *jobs;
     bool stop;
     int node;
-    atomic_uint wanted; /* less, when threads can not be had */
+    atomic_uint wanted; /* threads besides the caller; lowered when the system refuses one */
     uint32_t started;
     pthread_t *threads;
 };
@@ -73,7 +73,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* Signals are for the application's own threads. Fewer threads than wanted is slower, not wrong. */
+/* Blocks signals, which are for the application's threads. Fewer threads than wanted are slower, not wrong. */
 static void start_threads(struct lmcs_workers *workers)
 {
     sigset_t all, old;
@@ -150,4 +150,56 @@ void lmcs_workers_run(struct lmcs_workers *workers, void (*work)(void *context, 
     while (job.helpers > 0)
         pthread_cond_wait(&workers->done, &workers->lock);
     pthread_mutex_unlock(&workers->lock);
+}
+
+struct trial {
+    lmcs_workers_job *job;
+    void (*finish)(void *context);
+    void *context;
+    atomic_bool failed;
+    pthread_mutex_t lock; /* guards the first error */
+    enum lmcs_status status;
+    struct lmcs_error *error; /* the caller's; may be NULL */
+};
+
+static void try_item(void *context, uint64_t i)
+{
+    struct trial *trial = context;
+    struct lmcs_error error;
+    if (atomic_load_explicit(&trial->failed, memory_order_relaxed))
+        return;
+    enum lmcs_status status = trial->job(trial->context, i, &error);
+    if (status == LMCS_OK)
+        return;
+    pthread_mutex_lock(&trial->lock);
+    if (trial->status == LMCS_OK) {
+        trial->status = status;
+        if (trial->error != NULL)
+            *trial->error = error;
+    }
+    pthread_mutex_unlock(&trial->lock);
+    atomic_store_explicit(&trial->failed, true, memory_order_relaxed);
+}
+
+static void finish_trial(void *context)
+{
+    struct trial *trial = context;
+    if (trial->finish != NULL)
+        trial->finish(trial->context);
+}
+
+enum lmcs_status lmcs_workers_try(struct lmcs_workers *workers, lmcs_workers_job *job, void (*finish)(void *context),
+                                  void *context, uint64_t count, struct lmcs_error *error)
+{
+    struct trial trial = {.job = job, .finish = finish, .context = context, .error = error};
+    pthread_mutex_init(&trial.lock, NULL);
+    if (workers != NULL) {
+        lmcs_workers_run(workers, try_item, finish_trial, &trial, count);
+    } else {
+        for (uint64_t i = 0; i < count; i++)
+            try_item(&trial, i);
+        finish_trial(&trial);
+    }
+    pthread_mutex_destroy(&trial.lock);
+    return trial.status;
 }

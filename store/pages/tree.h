@@ -50,8 +50,24 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
 enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error *error);
 bool lmcs_cursor_valid(const struct lmcs_cursor *cursor);
 struct lmcs_key_df lmcs_cursor_key(const struct lmcs_cursor *cursor);
-/* The value where the cursor stands, which stays put until it moves. */
+/* The value at the cursor, valid until the cursor moves. */
 const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes);
+/*
+ * Creates a cursor and seeks `key`. *cursor is always to be freed; NULL is freed and is not valid. A loop:
+ *   status = lmcs_cursor_open(&cursor, ...);
+ *   for (; status == LMCS_OK && lmcs_cursor_valid(cursor); status = lmcs_cursor_next(cursor, error)) ...
+ *   lmcs_cursor_free(cursor);
+ */
+enum lmcs_status lmcs_cursor_open(struct lmcs_cursor **cursor, struct lmcs_txn *txn, uint8_t kind,
+                                  const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
+                                  struct lmcs_error *error);
+/* Receives an entry. *more is true; false ends the walk. It must not change the tree. */
+typedef enum lmcs_status lmcs_tree_visit(void *context, struct lmcs_key_df key, const void *value, size_t bytes,
+                                         bool *more, struct lmcs_error *error);
+/* Calls `visit` for each entry from `from` on, in order, until a call fails or ends the walk. */
+enum lmcs_status lmcs_tree_each(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
+                                struct lmcs_key_df from, lmcs_tree_visit *visit, void *context,
+                                struct lmcs_error *error);
 /* The greatest key that is less than `key`. */
 enum lmcs_status lmcs_tree_before(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                   struct lmcs_key_df key, struct lmcs_key_df *before, bool *found,

@@ -204,6 +204,14 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
     return LMCS_OK;
 }
 
+enum lmcs_status lmcs_txn_finish(struct lmcs_txn *txn, enum lmcs_status status, struct lmcs_error *error)
+{
+    if (status == LMCS_OK)
+        return lmcs_txn_commit(txn, error);
+    lmcs_txn_end(txn);
+    return status;
+}
+
 enum lmcs_status lmcs_root_create(struct lmcs_pool *pool, uint64_t limit_bytes, struct lmcs_error *error)
 {
     struct lmcs_txn txn;

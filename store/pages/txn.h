@@ -20,6 +20,8 @@ enum lmcs_status lmcs_txn_write(struct lmcs_pool *pool, struct lmcs_txn *txn, st
 void lmcs_txn_end(struct lmcs_txn *txn);
 /* Ends a write transaction, in any case. Payload bytes written before are made durable by the same sync. */
 enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error);
+/* Commits the transaction if `status` is LMCS_OK, else drops it. Returns the first failure. */
+enum lmcs_status lmcs_txn_finish(struct lmcs_txn *txn, enum lmcs_status status, struct lmcs_error *error);
 
 /* Writes the first root of a new pool. */
 enum lmcs_status lmcs_root_create(struct lmcs_pool *pool, uint64_t limit_bytes, struct lmcs_error *error);

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* base/order.h - comparisons for qsort and bsearch. */
+#ifndef LMCS_BASE_ORDER_H
+#define LMCS_BASE_ORDER_H
+
+#include <stdint.h>
+
+/* -1, 0 or 1: `a` is less than, equal to or greater than `b`. */
+#define LMCS_ORDER(a, b) (((a) > (b)) - ((a) < (b)))
+
+/* Compares two uint64_t, or the uint64_t at the start of two structs. */
+static inline int lmcs_by_u64(const void *a, const void *b)
+{
+    const uint64_t *x = (const uint64_t *)a, *y = (const uint64_t *)b;
+    return LMCS_ORDER(*x, *y);
+}
+
+#endif
