@@ -5,6 +5,7 @@
 #ifndef LMCS_PAGES_DIRTY_H
 #define LMCS_PAGES_DIRTY_H
 
+#include "base/map.h"
 #include "pages/page.h"
 
 /* A range of pages that may be written to again, as an entry of the tree of free pages has it. */
@@ -15,8 +16,7 @@ struct lmcs_free_page {
 };
 
 struct lmcs_txn_pages {
-    struct lmcs_node_df **table; /* open addressing by offset; power of two */
-    size_t capacity;
+    struct lmcs_map by_offset; /* node pointers */
     size_t count;
     struct lmcs_node_df **order; /* all of them, for writing */
     size_t order_capacity;

@@ -15,20 +15,12 @@
 #define LEAST_SLAB ((uint64_t)256 << 10)
 #define MOST_SLAB  ((uint64_t)16 << 20)
 
-static size_t probe(const struct lmcs_txn_pages *pages, uint64_t offset)
-{
-    size_t i = (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 20) & (pages->capacity - 1);
-    while (pages->table[i] != NULL && pages->table[i]->self != offset)
-        i = (i + 1) & (pages->capacity - 1);
-    return i;
-}
-
 struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset)
 {
     struct lmcs_txn_pages *pages = txn->pages;
-    if (pages == NULL || pages->count == 0)
+    if (pages == NULL)
         return NULL;
-    struct lmcs_node_df *node = pages->table[probe(pages, offset)];
+    struct lmcs_node_df *node = (struct lmcs_node_df *)(uintptr_t)lmcs_map_get(&pages->by_offset, offset);
     return node != NULL && node->magic == LMCS_NODE_MAGIC ? node : NULL;
 }
 
@@ -37,36 +29,21 @@ size_t lmcs_pages_dirty(const struct lmcs_txn *txn)
     return txn->pages == NULL ? 0 : txn->pages->count;
 }
 
-static bool rehash(struct lmcs_txn_pages *pages)
-{
-    size_t wanted = pages->capacity == 0 ? 256 : pages->capacity * 2;
-    struct lmcs_node_df **table = calloc(wanted, sizeof(struct lmcs_node_df *));
-    if (table == NULL)
-        return false;
-    free(pages->table);
-    pages->table = table;
-    pages->capacity = wanted;
-    for (size_t i = 0; i < pages->count; i++)
-        table[probe(pages, pages->order[i]->self)] = pages->order[i];
-    return true;
-}
-
-/* Gives a place its page in memory, with magic 0. A dropped page is the same: it may be taken again. */
+/* The transaction's memory for the page at an offset, which may be a page that it dropped. A new one has magic 0. */
 static struct lmcs_node_df *enter(struct lmcs_txn_pages *pages, uint64_t offset)
 {
-    if ((pages->count + 1) * 2 > pages->capacity && !rehash(pages))
-        return NULL;
-    size_t i = probe(pages, offset);
-    if (pages->table[i] != NULL)
-        return pages->table[i];
+    struct lmcs_node_df *node = (struct lmcs_node_df *)(uintptr_t)lmcs_map_get(&pages->by_offset, offset);
+    if (node != NULL)
+        return node;
     if (!lmcs_grow(&pages->order, &pages->order_capacity, pages->count, sizeof(struct lmcs_node_df *)))
         return NULL;
-    struct lmcs_node_df *node = aligned_alloc(64, LMCS_PAGE_BYTES);
-    if (node == NULL)
+    node = aligned_alloc(64, LMCS_PAGE_BYTES);
+    if (node == NULL || !lmcs_map_put(&pages->by_offset, offset, (uintptr_t)node)) {
+        free(node);
         return NULL;
+    }
     node->magic = 0;
     node->self = offset;
-    pages->table[i] = node;
     pages->order[pages->count++] = node;
     return node;
 }
@@ -78,7 +55,7 @@ void lmcs_txn_pages_free(struct lmcs_txn_pages *pages)
     for (size_t i = 0; i < pages->count; i++)
         free(pages->order[i]);
     free(pages->order);
-    free(pages->table);
+    lmcs_map_free(&pages->by_offset);
     free(pages->freed);
     free(pages->recycled);
     free(pages);

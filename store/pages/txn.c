@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/order.h"
 #include "pages/cache.h"
 #include "pages/dirty.h"
 #include "pages/freelist.h"
@@ -107,7 +108,7 @@ void lmcs_txn_end(struct lmcs_txn *txn)
 static int by_place(const void *a, const void *b)
 {
     const struct lmcs_node_df *const *x = a, *const *y = b;
-    return ((*x)->self > (*y)->self) - ((*x)->self < (*y)->self);
+    return LMCS_ORDER((*x)->self, (*y)->self);
 }
 
 static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *error)
