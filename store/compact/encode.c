@@ -217,10 +217,7 @@ static enum lmcs_status move_watermark(struct lmcs_round *round, uint64_t shelf_
         shelf.df.compacted = number;
         status = lmcs_shelf_save(&txn, &shelf, error);
     }
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
-    return status;
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 static bool links_may_go_on(void *context, uint64_t bytes)

@@ -338,10 +338,7 @@ static enum lmcs_status commit_batch(struct linking *l, struct lmcs_error *error
             status = enter(l, &txn, l->batch[i], error);
         if (status == LMCS_OK)
             status = lmcs_region_commit(&txn, &l->region, error);
-        if (status == LMCS_OK)
-            status = lmcs_txn_commit(&txn, error);
-        else
-            lmcs_txn_end(&txn);
+        status = lmcs_txn_finish(&txn, status, error);
     }
     lmcs_encode_gate_open(l->turn->pool);
     return status;

@@ -321,10 +321,7 @@ static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *r
     }
     if (status == LMCS_OK)
         status = lmcs_region_commit(&txn, region, error);
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
-    return status;
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 /*

@@ -201,11 +201,9 @@ enum lmcs_status lmcs_live_record_find(struct lmcs_txn *txn, uint64_t shelf, con
     uint64_t hash = hash_of(shelf, name);
     struct lmcs_cursor *cursor;
     *found = false;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_LIVE_NAMES, &txn->root.trees[LMCS_TREE_LIVE_NAMES],
-                              (struct lmcs_key_df){hash, 0}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, LMCS_TREE_LIVE_NAMES, &txn->root.trees[LMCS_TREE_LIVE_NAMES],
+                         (struct lmcs_key_df){hash, 0}, error);
     while (status == LMCS_OK && !*found && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash) {
         bool there;
         status = lmcs_live_record_get(txn, shelf, lmcs_cursor_key(cursor).low, record, &there, error);
@@ -227,11 +225,8 @@ enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf,
                                        void *context, struct lmcs_error *error)
 {
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_LIVE, &txn->root.trees[LMCS_TREE_LIVE],
-                              (struct lmcs_key_df){shelf, 0}, error);
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_LIVE, &txn->root.trees[LMCS_TREE_LIVE],
+                                               (struct lmcs_key_df){shelf, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         struct lmcs_key_df key = lmcs_cursor_key(cursor);
         struct lmcs_live_record *record = NULL;

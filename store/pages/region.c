@@ -208,11 +208,7 @@ static enum lmcs_status grow(struct lmcs_region *region, uint64_t bytes, struct 
         if (extent == NULL)
             status = lmcs_fail_memory(error);
     }
-    if (status != LMCS_OK) {
-        lmcs_txn_end(&txn);
-        return status;
-    }
-    return lmcs_txn_commit(&txn, error);
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 static enum lmcs_status grow_somehow(struct lmcs_region *region, uint64_t bytes, struct lmcs_error *error)

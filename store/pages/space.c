@@ -175,10 +175,7 @@ enum lmcs_status lmcs_space_check_none(struct lmcs_txn *txn, uint64_t from, uint
     struct lmcs_space_df df = {0, 0};
     struct lmcs_cursor *cursor;
     bool found = false;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_SPACE, tree, key, error);
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_SPACE, tree, key, error);
     if (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high < end) {
         key = lmcs_cursor_key(cursor);
         found = true;
@@ -279,10 +276,8 @@ enum lmcs_status lmcs_retired_collect(struct lmcs_txn *txn, bool releasable, siz
     struct lmcs_cursor *cursor;
     *count = 0;
     *list = NULL;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_RETIRED, tree, (struct lmcs_key_df){0, 0}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, LMCS_TREE_RETIRED, tree, (struct lmcs_key_df){0, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < most) {
         struct lmcs_retired one = {.key = lmcs_cursor_key(cursor)};
         size_t bytes;

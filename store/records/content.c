@@ -103,11 +103,9 @@ enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const 
     uint64_t hash = name_hash(kind, name);
     struct lmcs_cursor *cursor;
     *count = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
-                              (struct lmcs_key_df){hash, first}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
+                         (struct lmcs_key_df){hash, first}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash &&
            *count < capacity) {
         struct lmcs_identity identity;
@@ -129,11 +127,9 @@ enum lmcs_status lmcs_identity_find(struct lmcs_txn *txn, const struct lmcs_tens
     uint64_t hash = name_hash(tensor->kind, tensor->name);
     struct lmcs_cursor *cursor;
     *id = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
-                              (struct lmcs_key_df){hash, 0}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, LMCS_TREE_IDENTITY_NAMES, &txn->root.trees[LMCS_TREE_IDENTITY_NAMES],
+                         (struct lmcs_key_df){hash, 0}, error);
     while (status == LMCS_OK && *id == 0 && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash) {
         uint64_t candidate = lmcs_cursor_key(cursor).low;
         bool found;
@@ -584,11 +580,9 @@ enum lmcs_status lmcs_content_bears_links(struct lmcs_txn *txn, const struct lmc
     *bears = false;
     if (content->df.base_uses == 0)
         return LMCS_OK;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
-                              (struct lmcs_key_df){content->id, 0}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
+                         (struct lmcs_key_df){content->id, 0}, error);
     while (status == LMCS_OK && !*bears && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == content->id) {
         struct lmcs_content dependent;
         status = lmcs_content_get(txn, lmcs_cursor_key(cursor).low, &dependent, error);

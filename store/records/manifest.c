@@ -180,10 +180,8 @@ enum lmcs_status lmcs_manifest_each(struct lmcs_txn *txn, const struct lmcs_snap
     struct lmcs_root_tree_df manifest = {.ref = of->manifest, .count = of->entry_count};
     struct lmcs_cursor *cursor;
     bool stop = false;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){0, 0}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, LMCS_TREE_MANIFEST, &manifest, (struct lmcs_key_df){0, 0}, error);
     while (status == LMCS_OK && !stop && lmcs_cursor_valid(cursor)) {
         struct lmcs_manifest_df entry;
         size_t bytes;

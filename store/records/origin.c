@@ -57,11 +57,8 @@ static enum lmcs_status next_fork(struct lmcs_txn *txn, uint64_t from, uint64_t 
 {
     struct lmcs_cursor *cursor;
     *shelf = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS],
-                              (struct lmcs_key_df){first, 0}, error);
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_ORIGINS, &txn->root.trees[LMCS_TREE_ORIGINS],
+                                               (struct lmcs_key_df){first, 0}, error);
     while (status == LMCS_OK && *shelf == 0 && lmcs_cursor_valid(cursor)) {
         uint64_t id = lmcs_cursor_key(cursor).high;
         bool found;

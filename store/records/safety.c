@@ -70,10 +70,8 @@ static enum lmcs_status list_lost(struct lmcs_txn *txn, uint64_t content, struct
     *more = false;
     if (tree_of(txn)->count == 0)
         return LMCS_OK;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, SAFETY, tree_of(txn), (struct lmcs_key_df){content, 1}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, SAFETY, tree_of(txn), (struct lmcs_key_df){content, 1}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == content) {
         struct lmcs_lost_df df;
         size_t bytes;

@@ -99,11 +99,9 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
         return LMCS_OK;
     uint64_t hash = hash_of(name);
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_SHELF_NAMES, &txn->root.trees[LMCS_TREE_SHELF_NAMES],
-                              (struct lmcs_key_df){hash, 0}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, LMCS_TREE_SHELF_NAMES, &txn->root.trees[LMCS_TREE_SHELF_NAMES],
+                         (struct lmcs_key_df){hash, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == hash) {
         status = lmcs_shelf_load(txn, lmcs_cursor_key(cursor).low, shelf, error);
         *found = status == LMCS_OK && strcmp(shelf->name, name) == 0 && (shelf->df.flags & LMCS_SHELF_STAGING) == 0;
@@ -211,11 +209,8 @@ enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *
 {
     struct lmcs_cursor *cursor;
     *count = 0;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES],
-                              (struct lmcs_key_df){first, 0}, error);
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_SHELVES, &txn->root.trees[LMCS_TREE_SHELVES],
+                                               (struct lmcs_key_df){first, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < capacity) {
         uint64_t id = lmcs_cursor_key(cursor).high;
         if (id == UINT64_MAX) { /* never given out: who asks for those behind it would begin again */
@@ -349,11 +344,9 @@ enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shel
     *after = 0;
     if (number == UINT64_MAX) /* only a forged number is: nothing comes after it, and not everything again */
         return LMCS_OK;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
-                              (struct lmcs_key_df){number + 1, 0}, error);
+    enum lmcs_status status =
+        lmcs_cursor_open(&cursor, txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
+                         (struct lmcs_key_df){number + 1, 0}, error);
     if (status == LMCS_OK && lmcs_cursor_valid(cursor))
         *after = lmcs_cursor_key(cursor).high;
     lmcs_cursor_free(cursor);
@@ -492,11 +485,8 @@ enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, ui
                               bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error)
 {
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
-                              (struct lmcs_key_df){number, 0}, error);
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
+                                               (struct lmcs_key_df){number, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == number) {
         struct tag_record record;
         size_t bytes;
@@ -526,11 +516,8 @@ enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error)
 {
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_TAGS, lmcs_shelf_tree(shelf, LMCS_TREE_TAGS),
-                              (struct lmcs_key_df){0, 0}, error);
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_TAGS, lmcs_shelf_tree(shelf, LMCS_TREE_TAGS),
+                                               (struct lmcs_key_df){0, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
         char tag[LMCS_MAX_NAME + 1];
         size_t bytes;

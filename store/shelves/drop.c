@@ -34,10 +34,7 @@ enum lmcs_status lmcs_staging_remove(struct lmcs_pool *pool, uint64_t id, const 
     }
     if (status == LMCS_OK)
         status = *done ? lmcs_shelf_delete(&txn, &shelf, error) : lmcs_shelf_save(&txn, &shelf, error);
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
-    return status;
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 enum lmcs_status lmcs_staging_drop(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
@@ -197,10 +194,7 @@ static enum lmcs_status hide_in_txn(struct lmcs_pool *pool, const char *name, ui
     if (status != LMCS_OK)
         return status;
     status = hide(&txn, name, id, error);
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
-    return status;
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 static enum lmcs_status drop_now(struct lmcs_pool *pool, const char *name, struct lmcs_removal *removal,

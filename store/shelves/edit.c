@@ -31,10 +31,7 @@ static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, b
         status = change(&txn, &shelf, context, error);
     if (status == LMCS_OK)
         status = lmcs_shelf_save(&txn, &shelf, error);
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
-    return status;
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shelf, void *context,

@@ -152,10 +152,7 @@ static enum lmcs_status fork_once(struct lmcs_snapshot *snapshot, const char *na
         return status;
     f.txn.only_allocates = true;
     status = fork_in(&f, snapshot, name, error);
-    if (status == LMCS_OK)
-        status = lmcs_txn_commit(&f.txn, error);
-    else
-        lmcs_txn_end(&f.txn);
+    status = lmcs_txn_finish(&f.txn, status, error);
     for (size_t i = 0; i < f.tag_count; i++)
         free(f.tags[i]);
     free(f.tags);
@@ -209,10 +206,7 @@ static enum lmcs_status rename_in_txn(struct lmcs_pool *pool, const char *from, 
     if (status != LMCS_OK)
         return status;
     status = rename_in(&txn, from, to, error);
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
-    return status;
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 static enum lmcs_status rename_now(struct lmcs_pool *pool, const char *from, const char *to, struct lmcs_error *error)

@@ -295,11 +295,8 @@ static enum lmcs_status is_tagged(struct lmcs_txn *txn, struct lmcs_shelf *shelf
                                   struct lmcs_error *error)
 {
     struct lmcs_cursor *cursor;
-    enum lmcs_status status = lmcs_cursor_new(&cursor, error);
-    if (status != LMCS_OK)
-        return status;
-    status = lmcs_cursor_seek(cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
-                              (struct lmcs_key_df){number, 0}, error);
+    enum lmcs_status status = lmcs_cursor_open(&cursor, txn, LMCS_TREE_TAGGED, lmcs_shelf_tree(shelf, LMCS_TREE_TAGGED),
+                                               (struct lmcs_key_df){number, 0}, error);
     *tagged = status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == number;
     lmcs_cursor_free(cursor);
     return status;

@@ -313,11 +313,7 @@ static enum lmcs_status commit_snapshot(struct lmcs_stage *stage, struct lmcs_er
         status = lmcs_region_commit(&s.txn, &stage->raw, error);
     if (status == LMCS_OK)
         status = lmcs_region_commit(&s.txn, &stage->coded, error);
-    if (status != LMCS_OK) {
-        lmcs_txn_end(&s.txn);
-        return status;
-    }
-    return lmcs_txn_commit(&s.txn, error);
+    return lmcs_txn_finish(&s.txn, status, error);
 }
 
 static void forget_attempt(struct lmcs_stage *stage, size_t index)
@@ -697,10 +693,7 @@ static enum lmcs_status show_all(struct lmcs_stage *stage, struct lmcs_error *er
             status = put_origin(&txn, &stage->shelves[i], error);
     if (status == LMCS_OK)
         status = note_bases(stage, &txn, error);
-    if (status == LMCS_OK)
-        return lmcs_txn_commit(&txn, error);
-    lmcs_txn_end(&txn);
-    return status;
+    return lmcs_txn_finish(&txn, status, error);
 }
 
 static enum lmcs_status drop_and_show(struct lmcs_stage *stage, struct lmcs_error *error)
