@@ -28,7 +28,7 @@ static bool workspace_init(struct workspace *work, const struct lmci_block_shape
     size_t plane_bytes = shape->bytes / shape->word;
     size_t stride = plane_bytes + LMCI_PLANE_PAD;
     work->memory = lmci_allocate(LMCI_OUT_BYTES + shape->word * stride + lmci_plane_scratch(plane_bytes));
-    if (!work->memory)
+    if (work->memory == NULL)
         return false;
     for (unsigned p = 0; p < shape->word; p++)
         work->planes[p] = work->memory + LMCI_OUT_BYTES + p * stride;
@@ -68,7 +68,7 @@ static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_tran
     for (unsigned p = raw; p < shape->word; p++) {
         size_t written =
             lmci_plane_encode(work->planes[p], shape->bytes / shape->word, &coder, dst + used, room - used);
-        if (!written)
+        if (written == 0)
             return 0;
         used += written;
     }
@@ -82,11 +82,12 @@ static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
     unsigned char *at[LMCI_MAX_WORD];
     for (size_t done = 0; done < shape->bytes; done += SPLIT_BYTES) {
         size_t bytes = shape->bytes - done < SPLIT_BYTES ? shape->bytes - done : SPLIT_BYTES;
-        if (hasher)
+        if (hasher != NULL)
             lmc_hasher_update(hasher, data + done, bytes);
         for (unsigned p = 0; p < shape->word; p++)
             at[p] = planes[p] + done / shape->word;
-        lmci_kernels()->split(transform, shape->word, data + done, base ? base + done : NULL, bytes / shape->word, at);
+        lmci_kernels()->split(transform, shape->word, data + done, base != NULL ? base + done : NULL,
+                              bytes / shape->word, at);
     }
 }
 
@@ -127,11 +128,11 @@ static enum lmc_status encode_classes(const struct lmci_block_shape *shape, cons
                                       unsigned char *dst, size_t *coded_bytes)
 {
     struct lmci_classes own = *classes;
-    dst[0] = base ? LMCI_METHOD_CLASSES : LMCI_METHOD_VALUES;
-    if (base && !own.fitted)
+    dst[0] = base != NULL ? LMCI_METHOD_CLASSES : LMCI_METHOD_VALUES;
+    if (base != NULL && !own.fitted)
         lmci_plan_shifts(shape->word, data, base, shape->bytes, &own);
     enum lmc_status status = lmci_classes_encode(shape, &own, data, base, hasher, dst + 1, shape->bytes, coded_bytes);
-    *coded_bytes += *coded_bytes ? 1 : 0;
+    *coded_bytes += *coded_bytes != 0 ? 1 : 0;
     return status;
 }
 
@@ -143,7 +144,7 @@ static enum lmc_status encode_keyed(const struct lmci_block_shape *shape, const 
     lmc_hasher_update(hasher, data, shape->bytes);
     enum lmc_status status =
         lmci_keyed_encode(shape, &scheme->classes, scheme->low, data, base, dst + 1, shape->bytes, coded_bytes);
-    *coded_bytes += *coded_bytes ? 1 : 0;
+    *coded_bytes += *coded_bytes != 0 ? 1 : 0;
     return status;
 }
 
@@ -198,7 +199,7 @@ static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, cons
     struct lmc_hasher unused;
     size_t written;
     unsigned char *other = lmci_allocate(lmc_block_bound(shape->bytes));
-    if (!other)
+    if (other == NULL)
         return LMC_NO_MEMORY;
     lmc_hasher_init(&unused);
     enum lmc_status status = encode_lines(shape, scheme, data, base, &unused, other, &written);
@@ -223,7 +224,7 @@ static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const
     if (status == LMC_OK && copies.count > 0)
         status = encode_rest(shape, scheme, &copies, dst, coded_bytes, &uncertain);
     lmci_release(copies.memory);
-    if (status == LMC_OK && *coded_bytes && uncertain)
+    if (status == LMC_OK && *coded_bytes != 0 && uncertain)
         status = encode_smaller(shape, scheme, data, base, dst, coded_bytes);
     return status;
 }
@@ -238,7 +239,7 @@ enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const st
     *coded_bytes = 0;
     if (scheme->copies)
         status = encode_copies(shape, scheme, data, base, dst, coded_bytes);
-    if (status == LMC_OK && *coded_bytes)
+    if (status == LMC_OK && *coded_bytes != 0)
         lmc_hasher_update(&hasher, data, shape->bytes);
     else if (status == LMC_OK)
         status = encode_lines(shape, scheme, data, base, &hasher, dst, coded_bytes);
@@ -267,7 +268,8 @@ static void merge_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
         size_t bytes = shape->bytes - done < LMCI_OUT_BYTES ? shape->bytes - done : LMCI_OUT_BYTES;
         for (unsigned p = 0; p < shape->word; p++)
             at[p] = planes[p] + done / shape->word;
-        lmci_kernels()->merge(transform, shape->word, at, base ? base + done : NULL, bytes / shape->word, piece);
+        lmci_kernels()->merge(transform, shape->word, at, base != NULL ? base + done : NULL, bytes / shape->word,
+                              piece);
         lmci_deliver(shape, piece, bytes, dst + done, hasher);
     }
 }
@@ -283,7 +285,7 @@ static enum lmc_status decode_planes(const struct lmci_block_shape *shape, unsig
         if (status != LMC_OK)
             return status;
     }
-    if (lmci_left(in))
+    if (lmci_left(in) != 0)
         return lmci_damaged(message, "bytes follow the last plane of a block");
     merge_pieces(shape, (enum lmci_transform)transform, planes, base, work->piece, dst, hasher);
     return LMC_OK;
@@ -295,13 +297,13 @@ static enum lmc_status decode_transformed(const struct lmci_block_shape *shape, 
 {
     struct workspace work;
     const unsigned char *transform = lmci_take(in, 1);
-    if (!transform)
+    if (transform == NULL)
         return lmci_damaged(message, "a block has no transform");
     if (*transform >= LMCI_TRANSFORM_END) {
         *message = "a block has a transform that this version does not know";
         return LMC_UNSUPPORTED;
     }
-    if (lmci_transform_needs_base(*transform) && !base)
+    if (lmci_transform_needs_base(*transform) != 0 && base == NULL)
         return lmci_damaged(message, "a block needs a base, and the frame has none");
     if (!workspace_init(&work, shape)) {
         *message = "no memory to decode a block";
@@ -319,7 +321,7 @@ static enum lmc_status decode_classes(const struct lmci_block_shape *shape, stru
     if (!lmci_has_classes(shape->word))
         return lmci_damaged(message, "a block of words that have no exponent has classes");
     enum lmc_status status = lmci_classes_decode(shape, in, base, dst, hasher, message);
-    if (status == LMC_OK && lmci_left(in))
+    if (status == LMC_OK && lmci_left(in) != 0)
         return lmci_damaged(message, "bytes follow the last plane of a block");
     return status;
 }
@@ -331,7 +333,7 @@ static enum lmc_status decode_keyed(const struct lmci_block_shape *shape, struct
     if (!lmci_has_keys(shape->word))
         return lmci_damaged(message, "a block of words that have classes, or no exponent, has keys");
     enum lmc_status status = lmci_keyed_decode(shape, in, base, dst, message);
-    if (status == LMC_OK && lmci_left(in))
+    if (status == LMC_OK && lmci_left(in) != 0)
         return lmci_damaged(message, "bytes follow the last plane of a block");
     if (status == LMC_OK)
         lmci_hash_decoded(hasher, dst, shape->bytes);
@@ -348,13 +350,13 @@ static enum lmc_status decode_method(unsigned method, const struct lmci_block_sh
     case LMCI_METHOD_PLANES:
         return decode_transformed(shape, in, base, dst, hasher, message);
     case LMCI_METHOD_CLASSES:
-        if (!base)
+        if (base == NULL)
             return lmci_damaged(message, "a block needs a base, and the frame has none");
         return decode_classes(shape, in, base, dst, hasher, message);
     case LMCI_METHOD_VALUES:
         return decode_classes(shape, in, NULL, dst, hasher, message);
     case LMCI_METHOD_KEYED:
-        if (!base)
+        if (base == NULL)
             return lmci_damaged(message, "a block needs a base, and the frame has none");
         return decode_keyed(shape, in, base, dst, hasher, message);
     default:
@@ -376,7 +378,7 @@ static enum lmc_status decode_copies(const struct lmci_block_shape *shape, struc
     rest.bytes = copies.rest_bytes;
     rest.stream = false;
     const unsigned char *method = lmci_take(in, 1);
-    if (!method || *method == LMCI_METHOD_COPIES)
+    if (method == NULL || *method == LMCI_METHOD_COPIES)
         status = lmci_damaged(message, "a block's copies are not well formed");
     else
         status = decode_method(*method, &rest, in, copies.base, copies.rest, NULL, message);
@@ -393,11 +395,11 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
                                   const char **message)
 {
     struct lmci_reader in = {coded, coded + coded_bytes};
-    struct lmc_hasher hasher, *wanted = content ? &hasher : NULL;
+    struct lmc_hasher hasher, *wanted = content != NULL ? &hasher : NULL;
     const unsigned char *method = lmci_take(&in, 1);
-    if (!method)
+    if (method == NULL)
         return lmci_damaged(message, "a block is empty");
-    if (wanted)
+    if (wanted != NULL)
         lmc_hasher_init(wanted);
     enum lmc_status status;
     if (*method == LMCI_METHOD_COPIES)
@@ -406,7 +408,7 @@ enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const un
         status = decode_method(*method, shape, &in, base, dst, wanted, message);
     if (shape->stream)
         lmci_kernels()->fence();
-    if (wanted)
+    if (wanted != NULL)
         *content = lmc_hasher_final(wanted);
     return status;
 }

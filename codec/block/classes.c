@@ -43,7 +43,7 @@ static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_
 {
     size_t bytes = aligned(word * n) + (symbol_lists + 6) * aligned(n) + 2 * LMCI_OUT_BYTES + lmci_plane_scratch(n);
     room->memory = lmci_allocate(bytes);
-    if (!room->memory)
+    if (room->memory == NULL)
         return false;
     unsigned char *at = room->memory;
     room->lists.outliers = at;
@@ -114,7 +114,7 @@ static void deal_pieces(const struct lmci_block_shape *shape, const struct lmci_
 {
     for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
-        if (hasher)
+        if (hasher != NULL)
             lmc_hasher_update(hasher, data + done, bytes);
         lmci_kernels()->class_deal(shape->word, data + done, base + done, bytes / shape->word, classes, lists);
     }
@@ -163,7 +163,7 @@ static void put_lists(struct sink *out, const struct lmci_block_shape *shape, co
 {
     struct lmci_class_lists lists = room->lists;
     struct amounts amounts;
-    if (base)
+    if (base != NULL)
         deal_pieces(shape, classes, data, base, hasher, &lists);
     else
         deal_alone(shape, classes, data, room, hasher, &lists);
@@ -192,7 +192,7 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
         room.lists.symbols[c] = c < classes->count ? room.symbols + c * aligned(n) : room.scratch;
     struct sink out = {dst, dst + capacity, {room.scratch, shape->dense, base == NULL}, false};
     lmci_store32(head + 1, classes->center);
-    put_bytes(&out, head, base ? 0 : 1 + shape->word);
+    put_bytes(&out, head, base != NULL ? 0 : 1 + shape->word);
     put_bytes(&out, &count, 1);
     put_bytes(&out, classes->first + 1, classes->count - 1);
     put_bytes(&out, classes->shift, classes->count);
@@ -210,13 +210,13 @@ static enum lmc_status get_center(unsigned word, struct lmci_reader *in, struct 
 {
     const unsigned char *rotate = lmci_take(in, 1);
     const unsigned char *center = lmci_take(in, word);
-    if (!rotate || !center)
+    if (rotate == NULL || center == NULL)
         return lmci_damaged(message, "a block ends inside its classes");
     if (*rotate > 1) {
         *message = "a block has a transform that this version does not know";
         return LMC_UNSUPPORTED;
     }
-    classes->rotate = *rotate;
+    classes->rotate = *rotate != 0;
     classes->center = word == 2 ? lmci_load16(center) : lmci_load32(center);
     return LMC_OK;
 }
@@ -225,18 +225,18 @@ static enum lmc_status get_classes(const struct lmci_block_shape *shape, struct 
                                    struct lmci_classes *classes, const char **message)
 {
     const unsigned char *count = lmci_take(in, 1);
-    if (!count || *count == 0 || *count > LMCI_MAX_CLASSES)
+    if (count == NULL || *count == 0 || *count > LMCI_MAX_CLASSES)
         return lmci_damaged(message, "a block has an impossible number of classes");
     const unsigned char *first = lmci_take(in, *count - 1u);
     const unsigned char *shift = lmci_take(in, *count);
-    if (!first || !shift)
+    if (first == NULL || shift == NULL)
         return lmci_damaged(message, "a block ends inside its classes");
     classes->count = *count;
     classes->first[0] = 0;
     memcpy(classes->first + 1, first, *count - 1u);
     memcpy(classes->shift, shift, *count);
     for (unsigned c = 0; c < classes->count; c++)
-        if ((c > 0 && classes->first[c] <= classes->first[c - 1]) || classes->shift[c] % 4 ||
+        if ((c > 0 && classes->first[c] <= classes->first[c - 1]) || classes->shift[c] % 4 != 0 ||
             classes->shift[c] > 8 * shape->word - 8)
             return lmci_damaged(message, "a block's classes are not well formed");
     return LMC_OK;
@@ -245,7 +245,7 @@ static enum lmc_status get_classes(const struct lmci_block_shape *shape, struct 
 static enum lmc_status get_amount(struct lmci_reader *in, size_t most, size_t *amount, const char **message)
 {
     const unsigned char *bytes = lmci_take(in, 3);
-    if (!bytes)
+    if (bytes == NULL)
         return lmci_damaged(message, "a block ends inside its classes");
     *amount = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16;
     return *amount <= most ? LMC_OK : lmci_damaged(message, "a list of a block is longer than it can be");
@@ -301,7 +301,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
         status = get_plane(in, amounts->low[k], reach, room, &room->lists.low[k], message);
     if (status == LMC_OK)
         status = get_plane(in, packed_bytes, packed_bytes, room, &packed, message);
-    if (status == LMC_OK && amounts->nibbles % 2 && packed[packed_bytes - 1] >> 4)
+    if (status == LMC_OK && amounts->nibbles % 2 != 0 && packed[packed_bytes - 1] >> 4 != 0)
         status = lmci_damaged(message, "half a byte that is left over is not zero");
     if (status == LMC_OK)
         lmci_kernels()->unpack_nibbles(packed, amounts->nibbles, room->lists.nibbles);
@@ -353,7 +353,7 @@ static void join_pieces(const struct lmci_block_shape *shape, const struct lmci_
     for (size_t done = 0; done < shape->bytes; done += LMCI_PIECE_BYTES) {
         size_t bytes = shape->bytes - done < LMCI_PIECE_BYTES ? shape->bytes - done : LMCI_PIECE_BYTES;
         lmci_kernels()->class_join(shape->word, base + done, bytes / shape->word, classes, lists, dst + done);
-        if (hasher)
+        if (hasher != NULL)
             lmc_hasher_update(hasher, dst + done, bytes);
     }
 }
@@ -379,14 +379,14 @@ static enum lmc_status join_lists(const struct lmci_block_shape *shape, const st
                                   unsigned char *dst, struct lmc_hasher *hasher, const char **message)
 {
     struct lmci_class_lists lists = room->lists;
-    if (base)
+    if (base != NULL)
         join_pieces(shape, classes, base, dst, hasher, &lists);
     else
         join_alone(shape, classes, room, dst, hasher, &lists);
     if (all_used(shape->word, classes, amounts, &room->lists, &lists))
         return LMC_OK;
-    return lmci_damaged(message,
-                        base ? "a block was coded against another base" : "a block's lists do not come out even");
+    return lmci_damaged(message, base != NULL ? "a block was coded against another base"
+                                              : "a block's lists do not come out even");
 }
 
 enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,
@@ -397,7 +397,7 @@ enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct
     struct amounts amounts;
     struct room room;
     size_t n = shape->bytes / shape->word;
-    enum lmc_status status = base ? LMC_OK : get_center(shape->word, in, &classes, message);
+    enum lmc_status status = base != NULL ? LMC_OK : get_center(shape->word, in, &classes, message);
     if (status == LMC_OK)
         status = get_classes(shape, in, &classes, message);
     if (status == LMC_OK)

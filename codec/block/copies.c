@@ -49,7 +49,7 @@ bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, si
     unsigned looked = 0, like = 0;
     for (size_t i = 0; i < lines; i += stride) {
         const uint64_t first = lmci_load64(data + i * LMCI_LINE), h = mix(first);
-        if (base && first == lmci_load64(base + i * LMCI_LINE))
+        if (base != NULL && first == lmci_load64(base + i * LMCI_LINE))
             continue;
         uint32_t *slot = &seen[(h >> 32) % (2 * LOOKED_AT)];
         const uint32_t tag = (uint32_t)h | 1;
@@ -85,7 +85,7 @@ static bool same_line(const struct search *search, size_t i, size_t j)
 
 static bool is_bases(const struct search *search, size_t i)
 {
-    return search->base && memcmp(search->data + i * LMCI_LINE, search->base + i * LMCI_LINE, LMCI_LINE) == 0;
+    return search->base != NULL && memcmp(search->data + i * LMCI_LINE, search->base + i * LMCI_LINE, LMCI_LINE) == 0;
 }
 
 /* Lines from i on that are as those from j on. */
@@ -105,7 +105,7 @@ static size_t find_runs(const struct search *search, struct lmci_copies *copies)
     memset(search->table, 0, sizeof *search->table << TABLE_LOG2);
     for (size_t i = 0; i < search->lines;) {
         uint16_t *slot = &search->table[hash_line(search->data + i * LMCI_LINE)];
-        const size_t run = *slot ? run_of(search, i, *slot - 1u) : 0;
+        const size_t run = *slot != 0 ? run_of(search, i, *slot - 1u) : 0;
         if (run >= LEAST_LINES) {
             copies->runs[copies->count++] = (struct lmci_copy){(uint16_t)i, (uint16_t)run, (uint16_t)(*slot - 1u)};
             copied += run;
@@ -124,16 +124,16 @@ enum lmc_status lmci_copies_take(const unsigned char *data, const unsigned char 
     const size_t runs_bytes = bytes / LMCI_LINE / LEAST_LINES * sizeof(struct lmci_copy);
     const size_t table_bytes = sizeof(uint16_t) << TABLE_LOG2;
     struct search search = {.data = data, .base = base, .lines = bytes / LMCI_LINE};
-    *copies = (struct lmci_copies){.memory = lmci_allocate(runs_bytes + table_bytes + (base ? 2 : 1) * bytes)};
-    if (!copies->memory)
+    *copies = (struct lmci_copies){.memory = lmci_allocate(runs_bytes + table_bytes + (base != NULL ? 2 : 1) * bytes)};
+    if (copies->memory == NULL)
         return LMC_NO_MEMORY;
     search.table = (void *)copies->memory;
     copies->runs = (void *)(copies->memory + table_bytes);
     copies->rest = copies->memory + table_bytes + runs_bytes;
-    copies->base = base ? copies->rest + bytes : NULL;
+    copies->base = base != NULL ? copies->rest + bytes : NULL;
     copies->rest_bytes = bytes - LMCI_LINE * find_runs(&search, copies);
     take_rest(copies, data, bytes, copies->rest);
-    if (base)
+    if (base != NULL)
         take_rest(copies, base, bytes, copies->base);
     return LMC_OK;
 }
@@ -156,9 +156,9 @@ enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *bas
 {
     size_t end = 0, copied = 0;
     const unsigned char *count = lmci_take(in, 2);
-    *copies = (struct lmci_copies){.count = count ? lmci_load16(count) : 0};
+    *copies = (struct lmci_copies){.count = count != NULL ? lmci_load16(count) : 0};
     const unsigned char *runs = lmci_take(in, LMCI_COPY_BYTES * copies->count);
-    if (!runs || copies->count == 0 || copies->count > bytes / LMCI_LINE)
+    if (runs == NULL || copies->count == 0 || copies->count > bytes / LMCI_LINE)
         return lmci_damaged(message, "a block's copies are not well formed");
     for (size_t i = 0; i < copies->count; i++) {
         const unsigned char *run = runs + LMCI_COPY_BYTES * i;
@@ -169,8 +169,8 @@ enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *bas
         copied += lines;
     }
     copies->rest_bytes = bytes - copied * LMCI_LINE;
-    copies->memory = lmci_allocate(copies->count * sizeof *copies->runs + (base ? 2 : 1) * copies->rest_bytes);
-    if (!copies->memory) {
+    copies->memory = lmci_allocate(copies->count * sizeof *copies->runs + (base != NULL ? 2 : 1) * copies->rest_bytes);
+    if (copies->memory == NULL) {
         *message = "no memory to decode a block";
         return LMC_NO_MEMORY;
     }
@@ -180,8 +180,8 @@ enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *bas
             (struct lmci_copy){lmci_load16(runs + LMCI_COPY_BYTES * i), lmci_load16(runs + LMCI_COPY_BYTES * i + 2),
                                lmci_load16(runs + LMCI_COPY_BYTES * i + 4)};
     copies->rest = copies->memory + copies->count * sizeof *copies->runs;
-    copies->base = base ? copies->rest + copies->rest_bytes : NULL;
-    if (base)
+    copies->base = base != NULL ? copies->rest + copies->rest_bytes : NULL;
+    if (base != NULL)
         take_rest(copies, base, bytes, copies->base);
     return LMC_OK;
 }

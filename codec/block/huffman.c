@@ -23,7 +23,7 @@ static uint64_t log2_q16(uint64_t x)
 uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t total)
 {
     unsigned seen;
-    const uint64_t whole = total ? total * log2_q16(total) : 0;
+    const uint64_t whole = total != 0 ? total * log2_q16(total) : 0;
     const uint64_t parts = lmci_kernels()->sum_logs(counts, symbols, &seen);
     return whole > parts ? (whole - parts) >> 16 : 0;
 }
@@ -31,9 +31,9 @@ uint64_t lmci_entropy_bits(const uint32_t *counts, unsigned symbols, uint64_t to
 uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total)
 {
     unsigned seen;
-    const uint64_t whole = total ? total * log2_q16(total) : 0;
+    const uint64_t whole = total != 0 ? total * log2_q16(total) : 0;
     const uint64_t parts = lmci_kernels()->sum_logs(counts, 256, &seen);
-    return (whole > parts ? (whole - parts) >> 16 : 0) + (seen ? (seen - 1) * 3 / 2 : 0);
+    return (whole > parts ? (whole - parts) >> 16 : 0) + (seen != 0 ? (seen - 1) * 3 / 2 : 0);
 }
 
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
@@ -204,13 +204,13 @@ struct nibble_reader {
 
 static unsigned get_nibble(struct nibble_reader *from)
 {
-    if (from->high) {
+    if (from->high != 0) {
         unsigned value = from->high & 15;
         from->high = 0;
         return value;
     }
     const unsigned char *byte = lmci_take(from->in, 1);
-    if (!byte) {
+    if (byte == NULL) {
         from->bad = true;
         return 0;
     }
@@ -249,7 +249,7 @@ bool lmci_huffman_get_lengths(struct lmci_reader *in, uint8_t lengths[LMCI_SYMBO
         if (run > LMCI_SYMBOLS - s)
             return false;
         memset(lengths + s, (int)length, run);
-        sum += length ? run << (LMCI_MAX_BITS - length) : 0;
+        sum += length != 0 ? run << (LMCI_MAX_BITS - length) : 0;
         s += run;
     }
     return !from.bad && (from.high & 15) == 0 && sum == 1u << LMCI_MAX_BITS;

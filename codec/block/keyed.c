@@ -31,9 +31,9 @@ static bool room_init(struct room *room, const struct lmci_block_shape *shape)
     room->shape.stream = false;
     room->plane_count = shape->word == 8 ? LMCI_KEYED_PLANES : 0;
     const size_t stride = room->count + LMCI_PLANE_PAD;
-    const size_t scratch = room->plane_count ? lmci_plane_scratch(room->count) : 0;
+    const size_t scratch = room->plane_count != 0 ? lmci_plane_scratch(room->count) : 0;
     room->memory = lmci_allocate(2 * room->shape.bytes + room->plane_count * stride + scratch);
-    if (!room->memory)
+    if (room->memory == NULL)
         return false;
     room->words = room->memory;
     room->against = room->words + room->shape.bytes;
@@ -55,7 +55,7 @@ static size_t put_planes(const struct room *room, bool dense, unsigned low, unsi
     dst[0] = (unsigned char)low;
     for (unsigned p = 0; p < room->plane_count; p++) {
         size_t written = lmci_plane_encode(room->planes[p], room->count, &coder, dst + used, capacity - used);
-        if (!written)
+        if (written == 0)
             return 0;
         used += written;
     }
@@ -77,10 +77,10 @@ enum lmc_status lmci_keyed_encode(const struct lmci_block_shape *shape, const st
     const size_t planes = put_planes(&room, shape->dense, low, dst, capacity);
     enum lmc_status status = LMC_OK;
     *written = 0;
-    if (planes)
+    if (planes != 0)
         status = lmci_classes_encode(&room.shape, &own, room.words, room.against, NULL, dst + planes, capacity - planes,
                                      written);
-    *written += *written ? planes : 0;
+    *written += *written != 0 ? planes : 0;
     lmci_release(room.memory);
     return status;
 }
@@ -102,7 +102,7 @@ enum lmc_status lmci_keyed_decode(const struct lmci_block_shape *shape, struct l
     struct room room;
     const unsigned char *planes[LMCI_KEYED_PLANES];
     const unsigned char *low = lmci_take(in, 1);
-    if (!low || *low > (shape->word == 8 ? LMCI_KEYED_LOW_MOST : 0))
+    if (low == NULL || *low > (shape->word == 8 ? LMCI_KEYED_LOW_MOST : 0))
         return lmci_damaged(message, "a block has an impossible number of planes below its differences");
     if (!room_init(&room, shape)) {
         *message = "no memory to decode a block";

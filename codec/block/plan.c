@@ -61,10 +61,10 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     sample->plane_cost = sample->dense ? PLANE_COST_DENSE : PLANE_COST;
     size_t bytes = sample->words * sample->word;
     sample->memory = lmci_allocate(3 * bytes);
-    if (!sample->memory)
+    if (sample->memory == NULL)
         return false;
     sample->data = sample->memory;
-    sample->base = params->base ? sample->memory + bytes : NULL;
+    sample->base = params->base != NULL ? sample->memory + bytes : NULL;
     for (unsigned p = 0; p < sample->word; p++)
         sample->planes[p] = sample->memory + 2 * bytes + p * sample->words;
     return true;
@@ -104,7 +104,7 @@ static uint64_t plane_bits(const struct sample *sample, const unsigned char *pla
     uint32_t counts[256];
     lmci_kernels()->count(plane, sample->words, 1, counts);
     const unsigned mask = lmci_plane_bits(counts, sample->words);
-    uint64_t raw = (mask ? (unsigned)__builtin_popcount(mask) : 8) * (uint64_t)sample->words;
+    uint64_t raw = (mask != 0 ? (unsigned)__builtin_popcount(mask) : 8) * (uint64_t)sample->words;
     uint64_t coded = lmci_expected_bits(counts, sample->words) + sample->words / sample->plane_cost;
     return coded < raw ? coded : raw;
 }
@@ -358,7 +358,7 @@ static unsigned choose_low(const struct sample *sample)
     unsigned low = 0;
     for (size_t i = 0; i < sample->words; i++) {
         const uint64_t d = lmci_load64(sample->data + 8 * i) - lmci_load64(sample->base + 8 * i);
-        const uint64_t size = d >> 63 ? 0 - d : d;
+        const uint64_t size = d >> 63 != 0 ? 0 - d : d;
         for (unsigned k = 0; k < LMCI_KEYED_LOW_MOST; k++)
             above[k] += size >> (8 * k + 31) != 0;
     }
@@ -377,7 +377,7 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
     uint64_t bits = 0;
     stands.word = lmci_keyed_word(sample->word);
     stands.memory = lmci_allocate(2 * stands.word * sample->words);
-    if (!stands.memory)
+    if (stands.memory == NULL)
         return LMC_NO_MEMORY;
     stands.data = stands.memory;
     stands.base = stands.memory + stands.word * sample->words;
@@ -449,7 +449,7 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     const bool is_float = lmci_dtype_is_float(params->dtype);
     const unsigned usual = sample->word <= 2 ? USUAL_CLASSES_2 : USUAL_CLASSES_4;
     const unsigned most = params->level == LMC_LEVEL_DENSE ? DENSE_CLASSES : usual;
-    const bool dealt = sample->base && is_float && lmci_has_classes(sample->word);
+    const bool dealt = sample->base != NULL && is_float && lmci_has_classes(sample->word);
     const uint64_t classes = dealt ? plan_classes(sample, most, &scheme->classes) : UINT64_MAX;
     const uint64_t rotated = is_float ? cost_bits(sample, LMCI_ROTATE) : UINT64_MAX;
     scheme->transform = LMCI_ROTATE;
@@ -462,7 +462,7 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     if (dealt) {
         if (classes < least)
             scheme->method = LMCI_METHOD_CLASSES;
-    } else if (sample->base) {
+    } else if (sample->base != NULL) {
         const uint64_t smallest = choose_delta(sample, least, scheme);
         if (lmci_dtype_has_exponent(params->dtype))
             status = choose_keyed(sample, most, smallest, scheme);
@@ -491,7 +491,7 @@ enum lmc_status lmci_plan(const struct lmc_params *params, struct lmci_scheme *s
     if (!sample_init(&sample, params))
         return LMC_NO_MEMORY;
     gather(&sample, params->data, params->raw_bytes, sample.data);
-    if (sample.base)
+    if (sample.base != NULL)
         gather(&sample, params->base, params->raw_bytes, sample.base);
     enum lmc_status status = choose(&sample, params, scheme);
     scheme->copies = repeats(&sample, params, lmci_scheme_needs_base(scheme));

@@ -26,8 +26,8 @@ unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted)
     unsigned any = 0;
     unsigned every = 255;
     for (unsigned s = 0; s < 256; s++) {
-        any |= counts[s] ? s : 0;
-        every &= counts[s] ? s : 255;
+        any |= counts[s] != 0 ? s : 0;
+        every &= counts[s] != 0 ? s : 255;
     }
     const unsigned bits = (unsigned)__builtin_popcount(any & ~every);
     const uint64_t sampled = lmci_entropy_bits(counts, 256, counted) + (bits < 8 ? 1u << bits : 0);
@@ -130,7 +130,7 @@ static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane,
     for (size_t at = 0; at < bytes; at += segment) {
         size_t count = bytes - at < segment ? bytes - at : segment;
         size_t written = lmci_tree_encode(&tree, plane + at, count, scratch, dst + used, room - used);
-        if (!written)
+        if (written == 0)
             return 0;
         used += written;
     }
@@ -165,10 +165,10 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
         return 0;
     dst[0] = LMCI_PLANE_SPARSE;
     size_t first = encode_at_depth(flags, flag_bytes, depth + 1, &deeper, dst + 1, room - 1);
-    if (!first)
+    if (first == 0)
         return 0;
     size_t second = encode_at_depth(nonzero, kept, LMCI_MAX_SPARSE_DEPTH, &deeper, dst + 1 + first, room - 1 - first);
-    return second ? 1 + first + second : 0;
+    return second != 0 ? 1 + first + second : 0;
 }
 
 #define SHARP 256 /* one symbol in so many: an escape that is not needed costs a bit of each */
@@ -201,9 +201,9 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
     size_t written = 0;
     if (depth < LMCI_MAX_SPARSE_DEPTH && counts[0] > counted / 2 && sparse_estimate(counts, counted, bytes) < most)
         written = put_sparse(plane, bytes, depth, coder, dst, room);
-    if (!written && plan.bytes < 1 + bytes)
+    if (written == 0 && plan.bytes < 1 + bytes)
         written = put_tree(&plan, plane, bytes, coder->scratch, dst, room < bytes ? room : bytes);
-    return written ? written : put_raw(plane, bytes, dst, room);
+    return written != 0 ? written : put_raw(plane, bytes, dst, room);
 }
 
 /* Counts about `most` symbols; returns how many those were. */
@@ -249,7 +249,7 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
     if (is_noise(counts, counted))
         return put_raw(plane, bytes, dst, room);
     const unsigned mask = lmci_plane_bits(counts, counted);
-    if (mask && lmci_kernels()->bits_varying(plane, bytes) == mask)
+    if (mask != 0 && lmci_kernels()->bits_varying(plane, bytes) == mask)
         return put_bits(plane, bytes, mask, dst, room);
     return encode_counted(plane, bytes, counts, counted, depth, coder, dst, room);
 }
@@ -329,7 +329,7 @@ static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2
     for (size_t at = 0; at < bytes; at += piece) {
         size_t some = bytes - at < piece ? bytes - at : piece;
         size_t written = encode_at_depth(plane + at, some, 0, coder, dst + used, room - used);
-        if (!written)
+        if (written == 0)
             return 0;
         used += written;
     }
@@ -352,10 +352,10 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
     size_t by_pieces = 0;
     if ((size_t)1 << pieces->log2 < bytes)
         by_pieces = put_pieces(plane, bytes, pieces->log2, coder, dst, room);
-    if (by_pieces && !is_uncertain(pieces, bytes, coder))
+    if (by_pieces != 0 && !is_uncertain(pieces, bytes, coder))
         return by_pieces;
-    size_t whole = encode_at_depth(plane, bytes, 0, coder, dst, by_pieces ? by_pieces - 1 : room);
-    return whole || !by_pieces ? whole : put_pieces(plane, bytes, pieces->log2, coder, dst, room);
+    size_t whole = encode_at_depth(plane, bytes, 0, coder, dst, by_pieces != 0 ? by_pieces - 1 : room);
+    return whole != 0 || by_pieces == 0 ? whole : put_pieces(plane, bytes, pieces->log2, coder, dst, room);
 }
 
 /* ---- Contexts -------------------------------------------------------------------------------------------------- */
@@ -451,7 +451,7 @@ static uint64_t context_bits(const unsigned char *plane, size_t bytes, const str
             words += counts[c][s];
             together[s] += counts[c][s];
         }
-        bits += words ? lmci_expected_bits(counts[c], words) : 0;
+        bits += words != 0 ? lmci_expected_bits(counts[c], words) : 0;
     }
     *without = lmci_expected_bits(together, counted) * bytes / counted;
     return bits * bytes / counted;
@@ -469,7 +469,7 @@ static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pi
         return false;
     context->distance = choose_distance(plane, bytes);
     uint64_t with = context_bits(plane, bytes, context, dense, &without);
-    without = pieces && pieces < without ? pieces : without;
+    without = pieces != 0 && pieces < without ? pieces : without;
     return with < without - without / (dense ? 8 * CONTEXT_SAVES : CONTEXT_SAVES);
 }
 
@@ -498,7 +498,7 @@ static size_t put_context(const unsigned char *plane, size_t bytes, const struct
             continue;
         const struct pieces pieces = choose_pieces(list, count, &deeper);
         size_t written = encode_pieces(list, count, &pieces, &deeper, dst + used, room - used);
-        if (!written)
+        if (written == 0)
             return 0;
         used += written;
     }
@@ -517,7 +517,7 @@ static void halves_classes(const uint32_t counts[256], struct context *context)
     even_classes(others, HALVES_CLASSES - 1, context);
     memmove(context->first + 1, context->first, context->count++);
     for (unsigned c = 1; c < context->count; c++)
-        context->first[c] = context->first[c] ? context->first[c] : 1;
+        context->first[c] = context->first[c] != 0 ? context->first[c] : 1;
     for (unsigned c = 1; c + 1 < context->count; c++)
         if (context->first[c + 1] <= context->first[c])
             context->count = c + 1;
@@ -534,7 +534,7 @@ size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const s
     halves_classes(counts, &context);
     context.distance = half;
     size_t written = put_context(plane, 2 * half, &context, coder, dst, room);
-    return written ? written : put_raw(plane, 2 * half, dst, room);
+    return written != 0 ? written : put_raw(plane, 2 * half, dst, room);
 }
 
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
@@ -549,8 +549,8 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
     size_t by_context = put_context(plane, bytes, &context, coder, dst, room);
     if (!is_uncertain(&pieces, bytes, coder))
         return by_context;
-    size_t without = encode_pieces(plane, bytes, &pieces, coder, dst, by_context ? by_context - 1 : room);
-    return without || !by_context ? without : put_context(plane, bytes, &context, coder, dst, room);
+    size_t without = encode_pieces(plane, bytes, &pieces, coder, dst, by_context != 0 ? by_context - 1 : room);
+    return without != 0 || by_context == 0 ? without : put_context(plane, bytes, &context, coder, dst, room);
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
@@ -558,13 +558,13 @@ size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct 
 static enum lmc_status get_raw(struct lmci_reader *in, size_t bytes, const unsigned char **plane, const char **message)
 {
     *plane = lmci_take(in, bytes);
-    return *plane ? LMC_OK : lmci_damaged(message, "a block ends inside a raw plane");
+    return *plane != NULL ? LMC_OK : lmci_damaged(message, "a block ends inside a raw plane");
 }
 
 static enum lmc_status get_constant(struct lmci_reader *in, size_t bytes, unsigned char *own, const char **message)
 {
     const unsigned char *value = lmci_take(in, 1);
-    if (!value)
+    if (value == NULL)
         return lmci_damaged(message, "a block ends inside a constant plane");
     memset(own, *value, bytes);
     return LMC_OK;
@@ -578,7 +578,7 @@ static enum lmc_status get_tree(struct lmci_reader *in, size_t bytes, unsigned c
     if (!lmci_huffman_get_lengths(in, lengths))
         return lmci_damaged(message, "a table of code lengths is not well formed");
     const unsigned char *log2 = lmci_take(in, 1);
-    if (!log2 || *log2 < LMCI_SEGMENT_LOG2_LEAST || *log2 > LMCI_SEGMENT_LOG2_MOST)
+    if (log2 == NULL || *log2 < LMCI_SEGMENT_LOG2_LEAST || *log2 > LMCI_SEGMENT_LOG2_MOST)
         return lmci_damaged(message, "the segments of a tree plane have an impossible size");
     lmci_tree_make(lengths, false, &tree);
     const size_t segment = (size_t)1 << *log2;
@@ -603,7 +603,7 @@ static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned
     enum lmc_status status = decode_at_depth(in, flag_bytes, depth + 1, room, scratch, &flags, message);
     if (status != LMC_OK)
         return status;
-    if (bytes % 8 && flags[flag_bytes - 1] >> (bytes % 8))
+    if (bytes % 8 != 0 && flags[flag_bytes - 1] >> (bytes % 8) != 0)
         return lmci_damaged(message, "a sparse plane has flags past its end");
     size_t kept = lmci_kernels()->tree_count(flags, bytes);
     if (kept == 0)
@@ -621,13 +621,13 @@ static enum lmc_status get_sparse(struct lmci_reader *in, size_t bytes, unsigned
 static enum lmc_status get_bits(struct lmci_reader *in, size_t bytes, unsigned char *own, const char **message)
 {
     const unsigned char *head = lmci_take(in, 2);
-    if (!head || head[1] == 0 || head[1] == 255 || head[0] & head[1])
+    if (head == NULL || head[1] == 0 || head[1] == 255 || (head[0] & head[1]) != 0)
         return lmci_damaged(message, "a plane of bits is not well formed");
     const size_t each = (size_t)__builtin_popcount(head[1]);
     const unsigned char *packed = lmci_take(in, (bytes * each + 7) / 8);
-    if (!packed)
+    if (packed == NULL)
         return lmci_damaged(message, "a block ends inside a plane of bits");
-    if (bytes * each % 8 && packed[bytes * each / 8] >> bytes * each % 8)
+    if (bytes * each % 8 != 0 && packed[bytes * each / 8] >> bytes * each % 8 != 0)
         return lmci_damaged(message, "a plane of bits has bits past its end");
     lmci_kernels()->bits_unpack(head[1], head[0], packed, bytes, own);
     return LMC_OK;
@@ -638,7 +638,7 @@ static enum lmc_status get_pieces(struct lmci_reader *in, size_t bytes, unsigned
                                   const char **message)
 {
     const unsigned char *log2 = lmci_take(in, 1);
-    if (!log2 || *log2 < LMCI_PIECE_LOG2_LEAST || *log2 > LMCI_PIECE_LOG2_MOST)
+    if (log2 == NULL || *log2 < LMCI_PIECE_LOG2_LEAST || *log2 > LMCI_PIECE_LOG2_MOST)
         return lmci_damaged(message, "the pieces of a plane have an impossible size");
     const size_t piece = (size_t)1 << *log2;
     for (size_t at = 0; at < bytes; at += piece) {
@@ -658,7 +658,7 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
 {
     const unsigned char *kind = lmci_take(in, 1);
     *plane = own;
-    if (!kind)
+    if (kind == NULL)
         return lmci_damaged(message, "a block ends before its last plane");
     switch (*kind) {
     case LMCI_PLANE_RAW:
@@ -694,13 +694,13 @@ static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct 
 {
     size_t all = 0;
     const unsigned char *head = lmci_take(in, 3);
-    if (!head || head[2] == 0 || head[2] > LMCI_CONTEXT_CLASSES || lmci_load16(head) < LMCI_CONTEXT_DISTANCE)
+    if (head == NULL || head[2] == 0 || head[2] > LMCI_CONTEXT_CLASSES || lmci_load16(head) < LMCI_CONTEXT_DISTANCE)
         return lmci_damaged(message, "a plane of contexts is not well formed");
     *distance = lmci_load16(head);
     *context = (struct context){.count = head[2]};
     const unsigned char *first = lmci_take(in, context->count - 1);
     const unsigned char *said = lmci_take(in, 3 * context->count);
-    if (!first || !said)
+    if (first == NULL || said == NULL)
         return lmci_damaged(message, "a block ends inside a plane of contexts");
     memcpy(context->first + 1, first, context->count - 1);
     for (unsigned c = 0; c < context->count; c++) {
@@ -726,7 +726,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned 
     for (unsigned c = 0; status == LMC_OK && c < context.count; at += amounts[c++]) {
         const unsigned char *plane = at;
         lists[c] = at;
-        if (amounts[c])
+        if (amounts[c] != 0)
             status = decode_pieces(in, amounts[c], scratch + 2 * (bytes + LMCI_PLANE_PAD), at, &plane, message);
         if (status == LMC_OK && plane != at)
             memcpy(at, plane, amounts[c]);

@@ -31,7 +31,7 @@ struct lmci_scheme {
 static inline bool lmci_scheme_needs_base(const struct lmci_scheme *scheme)
 {
     return scheme->method == LMCI_METHOD_CLASSES || scheme->method == LMCI_METHOD_KEYED ||
-           lmci_transform_needs_base(scheme->transform);
+           lmci_transform_needs_base(scheme->transform) != 0;
 }
 
 #endif

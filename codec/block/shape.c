@@ -24,7 +24,7 @@ size_t lmc_block_bound(size_t raw_bytes)
 
 void lmci_hash_decoded(struct lmc_hasher *hasher, const void *data, size_t bytes)
 {
-    if (hasher)
+    if (hasher != NULL)
         lmc_hasher_update(hasher, data, bytes);
 }
 

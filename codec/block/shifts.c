@@ -15,7 +15,7 @@ static uint64_t shifted_bits(const struct lmci_bit_lengths *class, unsigned word
     for (unsigned k = 0; k < LMCI_BIT_LENGTHS; k++) {
         unsigned length = k > shift ? k - shift : 0;
         lengths[length] += class->words_of[k];
-        unsigned below = (length ? length - 1 : 0) + (k > 0 || shift > 0);
+        unsigned below = (length != 0 ? length - 1 : 0) + (k > 0 || shift > 0);
         bool outlier = length > 7 && shift < 8 * word - 8;
         bits +=
             (uint64_t) class->words_of[k] * (outlier ? 8 * word + OUTLIER_MARK - LMCI_OUTLIER_SAVES : below + shift);

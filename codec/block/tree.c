@@ -55,7 +55,7 @@ static void number_ranks(const uint8_t lengths[LMCI_SYMBOLS], struct maker *make
         if (tree->symbol[leaf] != LMCI_ESCAPE)
             tree->byte[rank++] = (uint8_t)tree->symbol[leaf];
         for (unsigned s = 0; tree->symbol[leaf] == LMCI_ESCAPE && s < 256; s++)
-            if (!lengths[s])
+            if (lengths[s] == 0)
                 tree->byte[rank++] = (uint8_t)s;
     }
     for (unsigned r = 0; r < rank; r++)
@@ -70,7 +70,7 @@ static int16_t make_node(struct maker *maker, unsigned low, unsigned high, uint3
     struct lmci_tree_node *node = &maker->tree->nodes[maker->nodes];
     int16_t number = (int16_t)maker->nodes++;
     unsigned middle = low;
-    while (!(maker->code[middle] & bit))
+    while ((maker->code[middle] & bit) == 0)
         middle++;
     node->pivot = (uint8_t)maker->first[middle];
     node->child[0] = make_node(maker, low, middle, bit >> 1);
@@ -179,14 +179,14 @@ static bool read_list(struct merger *from, int child, size_t count, unsigned cha
         return true;
     if (child < 0) {
         const unsigned char *bytes = lmci_take(from->in, count);
-        if (bytes)
+        if (bytes != NULL)
             memcpy(out, bytes, count);
         return bytes != NULL;
     }
     const struct lmci_tree_node *node = &from->tree->nodes[child];
     const unsigned char *bits = lmci_take(from->in, (count + 7) / 8);
     struct lmci_side sides[2];
-    if (!bits || (count % 8 && bits[count / 8] >> count % 8))
+    if (bits == NULL || (count % 8 != 0 && bits[count / 8] >> count % 8 != 0))
         return false;
     size_t ones = from->kernels->tree_count(bits, count);
     size_t zeros = count - ones;

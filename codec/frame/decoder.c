@@ -22,7 +22,7 @@ static enum lmc_status check_decoded(const struct lmc_frame *frame, const struct
 {
     if (content->low == block->raw_hash.low && content->high == block->raw_hash.high)
         return LMC_OK;
-    if (frame->base_count)
+    if (frame->base_count != 0)
         return failed(LMC_DAMAGED, message, "a decoded block is not what was encoded: the base may be the wrong one");
     return failed(LMC_DAMAGED, message, "a decoded block is not what was encoded");
 }
@@ -32,12 +32,12 @@ static enum lmc_status decode(const struct lmc_frame *frame, uint64_t index, con
                               const void *const *bases, bool is_base, void *dst, size_t dst_bytes, const char **message)
 {
     const char *unused;
-    message = message ? message : &unused;
-    if (!frame->header || index >= frame->block_count)
+    message = message != NULL ? message : &unused;
+    if (frame->header == NULL || index >= frame->block_count)
         return failed(LMC_INVALID, message, "the frame has no such block");
-    if (frame->predictor)
+    if (frame->predictor != 0)
         return failed(LMC_UNSUPPORTED, message, "the frame is a link: it holds several tensors, and decodes as a link");
-    if (frame->base_count && (!bases || !bases[0]))
+    if (frame->base_count != 0 && (bases == NULL || bases[0] == NULL))
         return failed(LMC_INVALID, message, "the frame needs a base and none was given");
     struct lmc_block block = lmc_frame_block(frame, index, NULL);
     struct lmci_block_shape shape = {lmci_dtype_word(frame->dtype), lmci_block_bytes(frame->raw_bytes, index),
@@ -48,7 +48,7 @@ static enum lmc_status decode(const struct lmc_frame *frame, uint64_t index, con
         return failed(LMC_NO_SPACE, message, "the destination is too small for the block");
     if (!is_base && lmc_hash64(coded, coded_bytes, index) != block.coded_hash)
         return failed(LMC_DAMAGED, message, "the checksum of a coded block does not match");
-    const unsigned char *base = frame->base_count ? bases[0] : NULL;
+    const unsigned char *base = frame->base_count != 0 ? bases[0] : NULL;
     struct lmc_hash content;
     enum lmc_status status =
         lmci_block_decode(&shape, coded, coded_bytes, base, dst, is_base ? NULL : &content, message);
@@ -72,7 +72,7 @@ enum lmc_status lmc_frame_digest(const struct lmc_frame *frame, uint32_t dtype, 
                                  struct lmc_hash *digest)
 {
     struct lmc_hasher hasher;
-    if (!frame->header || frame->predictor || ndim > LMC_MAX_DIMS || (ndim && !shape))
+    if (frame->header == NULL || frame->predictor != 0 || ndim > LMC_MAX_DIMS || (ndim != 0 && shape == NULL))
         return LMC_INVALID;
     lmci_digest_begin(&hasher, dtype, ndim, shape);
     for (uint64_t i = 0; i < frame->block_count; i++) {
@@ -101,18 +101,18 @@ enum lmc_status lmc_decompress(const void *frame, size_t frame_bytes, const void
 {
     const char *unused;
     struct lmc_frame parsed;
-    message = message ? message : &unused;
+    message = message != NULL ? message : &unused;
     enum lmc_status status = lmc_frame_parse(frame, frame_bytes, &parsed, message);
     if (status != LMC_OK)
         return status;
     if (frame_bytes != parsed.frame_bytes)
         return failed(LMC_DAMAGED, message, "the frame is not as long as its header says");
-    if (parsed.predictor)
+    if (parsed.predictor != 0)
         return failed(LMC_UNSUPPORTED, message, "the frame is a link: it holds several tensors, and decodes as a link");
     if (dst_bytes < parsed.raw_bytes)
         return failed(LMC_NO_SPACE, message, "the destination is too small for the tensor");
     for (uint32_t i = 0; i < parsed.base_count; i++)
-        if (parsed.raw_bytes && (!bases || !bases[i]))
+        if (parsed.raw_bytes != 0 && (bases == NULL || bases[i] == NULL))
             return failed(LMC_INVALID, message, "the frame needs a base and none was given");
     for (uint64_t i = 0; i < parsed.block_count && status == LMC_OK; i++)
         status = decompress_block(&parsed, i, frame, bases, dst, message);

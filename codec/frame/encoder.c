@@ -30,17 +30,17 @@ static enum lmc_status invalid(const char **message, const char *sentence)
 static enum lmc_status check_params(const struct lmc_params *params, const char **message)
 {
     size_t size = lmc_dtype_size(params->dtype);
-    if (!size)
+    if (size == 0)
         return invalid(message, "the dtype is none that is known");
-    if (params->raw_bytes % size)
+    if (params->raw_bytes % size != 0)
         return invalid(message, "the size is not a multiple of the dtype's");
     if (params->raw_bytes > LMCI_MAX_RAW_BYTES || params->raw_bytes > PTRDIFF_MAX)
         return invalid(message, "the tensor is too large for a frame");
-    if (params->raw_bytes && !params->data)
+    if (params->raw_bytes != 0 && params->data == NULL)
         return invalid(message, "there is no data");
     if (params->level != LMC_LEVEL_DEFAULT && params->level != LMC_LEVEL_DENSE)
         return invalid(message, "the level is none that is known");
-    if (params->flags & ~LMC_FRAME_CONTINUES)
+    if ((params->flags & ~LMC_FRAME_CONTINUES) != 0)
         return invalid(message, "a flag is none that is known");
     return LMC_OK;
 }
@@ -48,14 +48,14 @@ static enum lmc_status check_params(const struct lmc_params *params, const char 
 enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_encoder **encoder, const char **message)
 {
     const char *unused;
-    message = message ? message : &unused;
+    message = message != NULL ? message : &unused;
     *encoder = NULL;
     enum lmc_status status = check_params(params, message);
     if (status != LMC_OK)
         return status;
     struct lmc_encoder *made = lmci_allocate(sizeof *made);
     struct lmci_scheme scheme;
-    status = made ? lmci_plan(params, &scheme) : LMC_NO_MEMORY;
+    status = made != NULL ? lmci_plan(params, &scheme) : LMC_NO_MEMORY;
     if (status != LMC_OK) {
         *message = "no memory to plan an encoding";
         lmci_release(made);
@@ -88,14 +88,14 @@ enum lmc_status lmc_encode_block_of(const struct lmc_encoder *encoder, uint64_t 
 {
     const struct lmc_params *params = &encoder->params;
     size_t coded_bytes;
-    if (index >= encoder->block_count || (encoder->base_count && !base))
+    if (index >= encoder->block_count || (encoder->base_count != 0 && base == NULL))
         return LMC_INVALID;
     struct lmci_block_shape shape = {lmci_dtype_word(params->dtype), lmci_block_bytes(params->raw_bytes, index),
                                      .dense = params->level == LMC_LEVEL_DENSE};
     if (dst_bytes < lmc_block_bound(shape.bytes))
         return LMC_NO_SPACE;
-    enum lmc_status status = lmci_block_encode(&shape, &encoder->scheme, data, encoder->base_count ? base : NULL, dst,
-                                               &coded_bytes, &block->raw_hash);
+    enum lmc_status status = lmci_block_encode(&shape, &encoder->scheme, data, encoder->base_count != 0 ? base : NULL,
+                                               dst, &coded_bytes, &block->raw_hash);
     if (status != LMC_OK)
         return status;
     block->coded_bytes = (uint32_t)coded_bytes;
@@ -112,7 +112,7 @@ enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t ind
         return LMC_INVALID;
     size_t offset = (size_t)index * LMC_BLOCK_BYTES;
     const unsigned char *data = (const unsigned char *)params->data + offset;
-    const unsigned char *base = encoder->base_count ? (const unsigned char *)params->base + offset : NULL;
+    const unsigned char *base = encoder->base_count != 0 ? (const unsigned char *)params->base + offset : NULL;
     return lmc_encode_block_of(encoder, index, data, base, dst, dst_bytes, block);
 }
 
@@ -128,7 +128,7 @@ enum lmc_status lmc_encode_header(const struct lmc_encoder *encoder, const struc
     if (dst_bytes < encoder->header_bytes)
         return LMC_NO_SPACE;
     for (uint64_t i = 0; i < encoder->block_count; i++)
-        if (blocks[i].mode || !blocks[i].coded_bytes ||
+        if (blocks[i].mode != 0 || blocks[i].coded_bytes == 0 ||
             blocks[i].coded_bytes > lmc_block_bound(lmci_block_bytes(params->raw_bytes, i)))
             return LMC_INVALID;
     struct lmci_header header = {
@@ -174,12 +174,12 @@ enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t 
 {
     const char *unused;
     struct lmc_encoder *encoder;
-    message = message ? message : &unused;
+    message = message != NULL ? message : &unused;
     enum lmc_status status = lmc_encoder_new(params, &encoder, message);
     if (status != LMC_OK)
         return status;
     struct lmc_block *blocks = lmci_allocate((size_t)encoder->block_count * sizeof *blocks + 1);
-    status = blocks ? compress_blocks(encoder, blocks, dst, dst_bytes, frame_bytes) : LMC_NO_MEMORY;
+    status = blocks != NULL ? compress_blocks(encoder, blocks, dst, dst_bytes, frame_bytes) : LMC_NO_MEMORY;
     if (status == LMC_NO_MEMORY)
         *message = "no memory to encode a tensor";
     if (status == LMC_NO_SPACE)

@@ -53,7 +53,7 @@ static void write_prefix(const struct lmci_header *header, uint64_t frame_bytes,
     dst[LMCI_AT_BASE_COUNT] = (unsigned char)header->base_count;
     dst[LMCI_AT_OUTPUT_COUNT] = 1;
     dst[LMCI_AT_BLOCK_LOG2] = LMCI_BLOCK_LOG2;
-    if (header->rule) {
+    if (header->rule != NULL) {
         lmci_store16(dst + LMCI_AT_PREDICTOR, (uint16_t)header->rule->optimizer);
         dst[LMCI_AT_OUTPUT_COUNT] = (unsigned char)header->base_count;
         lmci_store32(dst + LMCI_AT_CONSTANTS, LMCI_RULE_BYTES);
@@ -80,21 +80,21 @@ static size_t write_entry(unsigned char *at, uint64_t place, uint64_t coded_hash
 
 void lmci_header_write(const struct lmci_header *header, unsigned char *dst)
 {
-    uint64_t place = header->rule ? lmci_link_header_bytes(header->base_count, header->block_count)
-                                  : lmci_header_bytes(header->base_count, header->block_count);
+    uint64_t place = header->rule != NULL ? lmci_link_header_bytes(header->base_count, header->block_count)
+                                          : lmci_header_bytes(header->base_count, header->block_count);
     unsigned char *at = dst + LMC_FRAME_PREFIX_BYTES;
     for (uint32_t k = 0; k < header->base_count; k++, at += sizeof(struct lmc_hash))
         write_hash(at, header->base_digest[k]);
-    if (header->rule) {
+    if (header->rule != NULL) {
         lmci_rule_write(header->rule, at);
         at += LMCI_RULE_BYTES;
     }
-    for (uint64_t i = 0; header->blocks && i < header->block_count; i++) {
+    for (uint64_t i = 0; header->blocks != NULL && i < header->block_count; i++) {
         const struct lmc_block *block = &header->blocks[i];
         at += write_entry(at, place | (uint64_t)block->mode << 56, block->coded_hash, &block->raw_hash, 1);
         place += block->coded_bytes;
     }
-    for (uint64_t i = 0; header->link_blocks && i < header->block_count; i++) {
+    for (uint64_t i = 0; header->link_blocks != NULL && i < header->block_count; i++) {
         const struct lmc_link_block *block = &header->link_blocks[i];
         at += write_entry(at, place, block->coded_hash, block->raw_hash, header->base_count);
         place += block->coded_bytes;
@@ -117,7 +117,7 @@ static enum lmc_status check_identity(const unsigned char *prefix, size_t prefix
         return lmci_damaged(message, "the frame has version 0");
     if (lmci_load32(prefix + LMCI_AT_VERSION) > LMCI_VERSION)
         return unsupported(message, "the frame is of a newer version");
-    if (lmci_load32(prefix + LMCI_AT_INCOMPATIBLE))
+    if (lmci_load32(prefix + LMCI_AT_INCOMPATIBLE) != 0)
         return unsupported(message, "the frame needs a feature that this version does not have");
     return LMC_OK;
 }
@@ -141,17 +141,17 @@ static enum lmc_status check_features(const unsigned char *prefix, const struct 
 {
     if (prefix[LMCI_AT_BLOCK_LOG2] != LMCI_BLOCK_LOG2)
         return unsupported(message, "the frame has blocks of another size");
-    if (lmci_load32(prefix + LMCI_AT_TABLES))
+    if (lmci_load32(prefix + LMCI_AT_TABLES) != 0)
         return unsupported(message, "the frame has shared tables");
     if (lmc_dtype_size(frame->dtype) == 0)
         return unsupported(message, "the frame has a dtype that this version does not know");
-    if (frame->predictor)
+    if (frame->predictor != 0)
         return check_link(prefix, frame, message);
     if (frame->output_count > 1)
         return unsupported(message, "the frame decodes to several tensors");
     if (frame->base_count > 1)
         return unsupported(message, "the frame has several bases");
-    if (lmci_load32(prefix + LMCI_AT_CONSTANTS))
+    if (lmci_load32(prefix + LMCI_AT_CONSTANTS) != 0)
         return unsupported(message, "the frame has constants of a predictor");
     return LMC_OK;
 }
@@ -159,7 +159,7 @@ static enum lmc_status check_features(const unsigned char *prefix, const struct 
 /* The most that all coded blocks take. */
 static uint64_t blocks_bound(const struct lmc_frame *frame)
 {
-    if (frame->predictor)
+    if (frame->predictor != 0)
         return lmci_link_blocks_bound(frame->output_count, frame->raw_bytes);
     return frame->raw_bytes + frame->block_count;
 }
@@ -167,16 +167,16 @@ static uint64_t blocks_bound(const struct lmc_frame *frame)
 static enum lmc_status check_sizes(const unsigned char *prefix, struct lmc_frame *frame, const char **message)
 {
     uint64_t extensions = lmci_load32(prefix + LMCI_AT_EXTENSIONS);
-    if (frame->raw_bytes > LMCI_MAX_RAW_BYTES / (frame->predictor ? LMC_MAX_BASES : 1) ||
+    if (frame->raw_bytes > LMCI_MAX_RAW_BYTES / (frame->predictor != 0 ? LMC_MAX_BASES : 1) ||
         frame->frame_bytes > LMCI_MAX_FRAME_BYTES)
         return lmci_damaged(message, "the frame claims an impossible size");
-    if (frame->raw_bytes % lmc_dtype_size(frame->dtype))
+    if (frame->raw_bytes % lmc_dtype_size(frame->dtype) != 0)
         return lmci_damaged(message, "the content's size is not a multiple of its dtype's");
-    if (extensions % 8)
+    if (extensions % 8 != 0)
         return lmci_damaged(message, "the size of the extensions is not a multiple of 8");
     frame->block_count = lmc_block_count(frame->raw_bytes);
-    frame->header_bytes = (frame->predictor ? lmci_link_header_bytes(frame->output_count, frame->block_count)
-                                            : lmci_header_bytes(frame->base_count, frame->block_count)) +
+    frame->header_bytes = (frame->predictor != 0 ? lmci_link_header_bytes(frame->output_count, frame->block_count)
+                                                 : lmci_header_bytes(frame->base_count, frame->block_count)) +
                           extensions;
     if (frame->frame_bytes < frame->header_bytes + frame->block_count)
         return lmci_damaged(message, "the frame is too short for its blocks");
@@ -201,7 +201,7 @@ static enum lmc_status read_prefix(const unsigned char *prefix, size_t prefix_by
     frame->predictor = lmci_load16(prefix + LMCI_AT_PREDICTOR);
     frame->base_count = prefix[LMCI_AT_BASE_COUNT];
     frame->output_count = prefix[LMCI_AT_OUTPUT_COUNT];
-    if (prefix[LMCI_AT_RESERVED_8] || lmci_load32(prefix + LMCI_AT_RESERVED_32))
+    if (prefix[LMCI_AT_RESERVED_8] != 0 || lmci_load32(prefix + LMCI_AT_RESERVED_32) != 0)
         return lmci_damaged(message, "a reserved field of the frame is not zero");
     if (frame->output_count == 0 || frame->dtype == 0)
         return lmci_damaged(message, "the frame decodes to no tensor");
@@ -214,7 +214,7 @@ enum lmc_status lmc_frame_header_bytes(const void *prefix, size_t prefix_bytes, 
 {
     const char *unused;
     struct lmc_frame frame;
-    enum lmc_status status = read_prefix(prefix, prefix_bytes, &frame, message ? message : &unused);
+    enum lmc_status status = read_prefix(prefix, prefix_bytes, &frame, message != NULL ? message : &unused);
     *header_bytes = status == LMC_OK ? frame.header_bytes : 0;
     return status;
 }
@@ -235,7 +235,7 @@ static uint64_t place_of(const struct lmc_frame *frame, uint64_t index)
 static size_t block_bound(const struct lmc_frame *frame, uint64_t index)
 {
     const size_t raw = lmci_block_bytes(frame->raw_bytes, index);
-    return frame->predictor ? lmc_link_block_bound(frame->output_count, raw) : lmc_block_bound(raw);
+    return frame->predictor != 0 ? lmc_link_block_bound(frame->output_count, raw) : lmc_block_bound(raw);
 }
 
 static enum lmc_status check_blocks(const struct lmc_frame *frame, const char **message)
@@ -245,7 +245,7 @@ static enum lmc_status check_blocks(const struct lmc_frame *frame, const char **
     for (uint64_t i = 0; i < frame->block_count; i++) {
         uint64_t begin = place_of(frame, i);
         uint64_t end = place_of(frame, i + 1);
-        if (lmci_load64(entry_at(frame, i) + LMCI_AT_PLACE) >> 56)
+        if (lmci_load64(entry_at(frame, i) + LMCI_AT_PLACE) >> 56 != 0)
             return unsupported(message, "a block has a mode that this version does not know");
         if (end <= begin || end - begin > block_bound(frame, i))
             return lmci_damaged(message, "a block is shorter or longer than it can be");
@@ -273,7 +273,7 @@ static enum lmc_status parse(const unsigned char *header, size_t header_bytes, s
     for (uint32_t i = 0; i < frame->base_count; i++)
         frame->base_digest[i] = read_hash(header + LMC_FRAME_PREFIX_BYTES + i * sizeof(struct lmc_hash));
     struct lmc_link_rule rule;
-    if (frame->predictor)
+    if (frame->predictor != 0)
         status = lmci_rule_read(frame, &rule, message);
     return status == LMC_OK ? check_blocks(frame, message) : status;
 }
@@ -281,7 +281,7 @@ static enum lmc_status parse(const unsigned char *header, size_t header_bytes, s
 enum lmc_status lmc_frame_parse(const void *header, size_t header_bytes, struct lmc_frame *frame, const char **message)
 {
     const char *unused;
-    enum lmc_status status = parse(header, header_bytes, frame, message ? message : &unused);
+    enum lmc_status status = parse(header, header_bytes, frame, message != NULL ? message : &unused);
     if (status != LMC_OK)
         memset(frame, 0, sizeof *frame);
     return status;
@@ -302,7 +302,7 @@ struct lmc_block lmc_frame_block(const struct lmc_frame *frame, uint64_t index, 
         .coded_hash = lmci_load64(entry + LMCI_AT_CODED_HASH),
         .raw_hash = read_hash(entry + LMCI_AT_RAW_HASH),
     };
-    if (offset)
+    if (offset != NULL)
         *offset = place;
     return block;
 }

@@ -13,9 +13,9 @@
 
 uint32_t lmc_link_arrays(uint32_t optimizer, uint32_t flags)
 {
-    if (optimizer == LMC_ADAM && !(flags & ~(LMC_LINK_L2 | LMC_LINK_AMSGRAD)))
-        return flags & LMC_LINK_AMSGRAD ? 4 : 3;
-    return optimizer == LMC_SGD && !(flags & ~LMC_LINK_NESTEROV) ? 2 : 0;
+    if (optimizer == LMC_ADAM && (flags & ~(LMC_LINK_L2 | LMC_LINK_AMSGRAD)) == 0)
+        return (flags & LMC_LINK_AMSGRAD) != 0 ? 4 : 3;
+    return optimizer == LMC_SGD && (flags & ~LMC_LINK_NESTEROV) == 0 ? 2 : 0;
 }
 
 /* Finite: the arithmetic would do with any, but no optimizer has others. */
@@ -30,7 +30,7 @@ bool lmci_rule_is_valid(const struct lmc_link_rule *rule)
                         is_finite(rule->gain2) && is_finite(rule->decay) && is_finite(rule->l2) &&
                         is_finite(rule->rate) && is_finite(rule->root) && is_finite(rule->eps) &&
                         is_finite(rule->scale);
-    return finite && lmc_link_arrays(rule->optimizer, rule->flags) && rule->gain > 0 && rule->scale > 0;
+    return finite && lmc_link_arrays(rule->optimizer, rule->flags) != 0 && rule->gain > 0 && rule->scale > 0;
 }
 
 static const size_t constants = 10;
@@ -64,9 +64,9 @@ enum lmc_status lmci_rule_read(const struct lmc_frame *frame, struct lmc_link_ru
     list_constants(rule, list);
     for (size_t i = 0; i < constants; i++)
         memcpy(list[i], from + 8 + 4 * i, 4);
-    if (lmci_load32(from + 4) || lmci_load64(from + 8 + 4 * constants))
+    if (lmci_load32(from + 4) != 0 || lmci_load64(from + 8 + 4 * constants) != 0)
         return lmci_damaged(message, "a reserved field of the link's constants is not zero");
-    if (!lmc_link_arrays(rule->optimizer, rule->flags)) {
+    if (lmc_link_arrays(rule->optimizer, rule->flags) == 0) {
         *message = "the link is of an optimizer's variant that this version does not know";
         return LMC_UNSUPPORTED;
     }
@@ -80,7 +80,7 @@ enum lmc_status lmci_rule_read(const struct lmc_frame *frame, struct lmc_link_ru
 enum lmc_status lmc_link_frame_rule(const struct lmc_frame *frame, struct lmc_link_rule *rule)
 {
     const char *unused;
-    return frame->header && frame->predictor ? lmci_rule_read(frame, rule, &unused) : LMC_INVALID;
+    return frame->header != NULL && frame->predictor != 0 ? lmci_rule_read(frame, rule, &unused) : LMC_INVALID;
 }
 
 /* As deltas: the method, and for each array its size and a coded block. */

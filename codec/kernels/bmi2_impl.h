@@ -45,7 +45,7 @@ static inline uint32_t mask_bits(const struct bytes_32 *mask)
 /* How many of the first 8 * k bytes a mask has. */
 static inline unsigned mask_rank(uint32_t bits, unsigned k)
 {
-    return k ? (unsigned)__builtin_popcount(bits << (32 - 8 * k)) : 0;
+    return k != 0 ? (unsigned)__builtin_popcount(bits << (32 - 8 * k)) : 0;
 }
 
 /* The bytes that a mask has, to the end of a list; up to 32 bytes past that are written. */

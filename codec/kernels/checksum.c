@@ -20,12 +20,12 @@ static_assert(sizeof(struct lmc_hash) == 16, "hashes are hashed as they lie in m
 
 struct lmc_hash lmc_hash128(const void *data, size_t bytes)
 {
-    return lmci_kernels()->hash128(bytes ? data : "", bytes);
+    return lmci_kernels()->hash128(bytes != 0 ? data : "", bytes);
 }
 
 uint64_t lmc_hash64(const void *data, size_t bytes, uint64_t seed)
 {
-    return lmci_kernels()->hash64(bytes ? data : "", bytes, seed);
+    return lmci_kernels()->hash64(bytes != 0 ? data : "", bytes, seed);
 }
 
 void lmc_hasher_init(struct lmc_hasher *hasher)
@@ -36,7 +36,7 @@ void lmc_hasher_init(struct lmc_hasher *hasher)
 
 void lmc_hasher_update(struct lmc_hasher *hasher, const void *data, size_t bytes)
 {
-    if (bytes)
+    if (bytes != 0)
         lmci_kernels()->hash_update(hasher->opaque, data, bytes);
 }
 

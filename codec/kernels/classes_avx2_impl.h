@@ -33,15 +33,15 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
         const unsigned shift = classes->shift[c];
         v->last[c] = _mm256_set1_epi8((char)(uint8_t)(classes->first[c] - 129));
         up[c] = (uint8_t)(8 * word - 8 - shift);
-        half[c] = shift % 8 ? 255 : 0;
-        v->any_half = v->any_half || half[c];
-        v->all_half = v->all_half && half[c];
+        half[c] = shift % 8 != 0 ? 255 : 0;
+        v->any_half = v->any_half || half[c] != 0;
+        v->all_half = v->all_half && half[c] != 0;
         for (unsigned k = 0; k < 3; k++) {
             low[k][c] = shift >= 8 * k + 8 ? 255 : 0;
             nibble[k][c] = shift == 8 * k + 4 ? 255 : 0;
-            v->any_low[k] = v->any_low[k] || low[k][c];
-            v->all_low[k] = v->all_low[k] && low[k][c];
-            v->any_nibble[k] = v->any_nibble[k] || nibble[k][c];
+            v->any_low[k] = v->any_low[k] || low[k][c] != 0;
+            v->all_low[k] = v->all_low[k] && low[k][c] != 0;
+            v->any_nibble[k] = v->any_nibble[k] || nibble[k][c] != 0;
         }
     }
     v->last[classes->count] = _mm256_set1_epi8(127);
@@ -107,8 +107,8 @@ static inline void lane_split(const __m256i *v, __m256i *planes)
     for (unsigned k = 0; k < 4; k++)
         t[k] = _mm256_shuffle_epi8(v[k], together);
     for (unsigned k = 0; k < 2; k++) {
-        __m256i low = k ? _mm256_unpackhi_epi32(t[0], t[1]) : _mm256_unpacklo_epi32(t[0], t[1]);
-        __m256i high = k ? _mm256_unpackhi_epi32(t[2], t[3]) : _mm256_unpacklo_epi32(t[2], t[3]);
+        __m256i low = k != 0 ? _mm256_unpackhi_epi32(t[0], t[1]) : _mm256_unpacklo_epi32(t[0], t[1]);
+        __m256i high = k != 0 ? _mm256_unpackhi_epi32(t[2], t[3]) : _mm256_unpacklo_epi32(t[2], t[3]);
         planes[2 * k] = _mm256_unpacklo_epi64(low, high);
         planes[2 * k + 1] = _mm256_unpackhi_epi64(low, high);
     }
@@ -117,8 +117,8 @@ static inline void lane_split(const __m256i *v, __m256i *planes)
 static inline void lane_weave(const __m256i *planes, __m256i *v)
 {
     for (unsigned k = 0; k < 2; k++) {
-        __m256i low = k ? _mm256_unpackhi_epi8(planes[0], planes[1]) : _mm256_unpacklo_epi8(planes[0], planes[1]);
-        __m256i high = k ? _mm256_unpackhi_epi8(planes[2], planes[3]) : _mm256_unpacklo_epi8(planes[2], planes[3]);
+        __m256i low = k != 0 ? _mm256_unpackhi_epi8(planes[0], planes[1]) : _mm256_unpacklo_epi8(planes[0], planes[1]);
+        __m256i high = k != 0 ? _mm256_unpackhi_epi8(planes[2], planes[3]) : _mm256_unpacklo_epi8(planes[2], planes[3]);
         v[2 * k] = _mm256_unpacklo_epi16(low, high);
         v[2 * k + 1] = _mm256_unpackhi_epi16(low, high);
     }
@@ -246,7 +246,7 @@ static inline __attribute__((always_inline)) void deal_32(unsigned word, const u
     const __m256i mark = _mm256_set1_epi8((char)LMCI_MARK);
     chunk->symbols[i] = bytes_32(_mm256_blendv_epi8(mark, planes[word - 1], usual));
     deal_low(word, planes, usual, v, class, lists);
-    for (uint32_t large = ~(uint32_t)_mm256_movemask_epi8(usual); large; large &= large - 1) {
+    for (uint32_t large = ~(uint32_t)_mm256_movemask_epi8(usual); large != 0; large &= large - 1) {
         class_store(word, lists->outliers, 0, class_word(word, data, (size_t)__builtin_ctz(large)));
         lists->outliers += word;
     }
@@ -377,7 +377,7 @@ static inline __attribute__((always_inline)) void join_32(unsigned word, const u
     else
         sums_4(planes, b, v, class, x);
     lane_store(word, data, x);
-    for (uint32_t large = (uint32_t)_mm256_movemask_epi8(marked); large; large &= large - 1) {
+    for (uint32_t large = (uint32_t)_mm256_movemask_epi8(marked); large != 0; large &= large - 1) {
         class_store(word, data, (size_t)__builtin_ctz(large), class_word(word, lists->outliers, 0));
         lists->outliers += word;
     }

@@ -153,7 +153,7 @@ static void deal_plain(unsigned word, const unsigned char *data, const unsigned 
         DEAL(4, 1, true);
     else if (word == 4)
         DEAL(4, 3, true);
-    else if (kinds.lows)
+    else if (kinds.lows != 0)
         DEAL(2, 1, true);
     else if (kinds.nibbles)
         DEAL(2, 0, true);
@@ -177,7 +177,7 @@ static void join_plain(unsigned word, const unsigned char *base, size_t from, si
         JOIN(4, 1, true);
     else if (word == 4)
         JOIN(4, 3, true);
-    else if (kinds.lows)
+    else if (kinds.lows != 0)
         JOIN(2, 1, true);
     else if (kinds.nibbles)
         JOIN(2, 0, true);
@@ -205,8 +205,8 @@ static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
         if (word == 2)
             v[k] = _mm512_cvtepu8_epi16(half[k]);
         else
-            v[k] = _mm512_cvtepu8_epi32(k % 2 ? _mm256_extracti128_si256(half[k / 2], 1)
-                                              : _mm256_castsi256_si128(half[k / 2]));
+            v[k] = _mm512_cvtepu8_epi32(k % 2 != 0 ? _mm256_extracti128_si256(half[k / 2], 1)
+                                                   : _mm256_castsi256_si128(half[k / 2]));
     }
 }
 
@@ -343,7 +343,7 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, unsigne
     }
     if (v->nibble[0] || v->nibble[1] || v->nibble[2])
         class_put(with_nibble, _mm512_and_si512(_mm512_srli_epi16(nibbles, 4), _mm512_set1_epi8(15)), &lists->nibbles);
-    if (marked)
+    if (marked != 0)
         class_put_outliers(word, marked, x, lists);
 }
 
@@ -379,7 +379,7 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
     for (unsigned k = 0; k < word; k++)
         x[k] = word == 2 ? _mm512_add_epi16(b[k], _mm512_srav_epi16(raised[k], up[k]))
                          : _mm512_add_epi32(b[k], _mm512_srav_epi32(raised[k], up[k]));
-    if (marked)
+    if (marked != 0)
         class_take_outliers(word, marked, x, lists);
     for (unsigned k = 0; k < word; k++)
         _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
@@ -529,7 +529,7 @@ static void pack_nibbles(const unsigned char *restrict nibbles, size_t n, unsign
 {
     for (size_t i = 0; i < n / 2; i++)
         packed[i] = (unsigned char)(nibbles[2 * i] | nibbles[2 * i + 1] << 4);
-    if (n % 2)
+    if (n % 2 != 0)
         packed[n / 2] = nibbles[n - 1];
 }
 
@@ -539,6 +539,6 @@ static void unpack_nibbles(const unsigned char *restrict packed, size_t n, unsig
         nibbles[2 * i] = packed[i] & 15;
         nibbles[2 * i + 1] = packed[i] >> 4;
     }
-    if (n % 2)
+    if (n % 2 != 0)
         nibbles[n - 1] = packed[n / 2] & 15;
 }

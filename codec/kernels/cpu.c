@@ -21,9 +21,9 @@ enum rank { PORTABLE, NEON, AVX2 = NEON, AVX512, TABLES };
 static enum rank most_allowed(void)
 {
     const char *name = getenv("LMC_KERNELS");
-    if (name && strcmp(name, "portable") == 0)
+    if (name != NULL && strcmp(name, "portable") == 0)
         return PORTABLE;
-    if (name && strcmp(name, "avx2") == 0)
+    if (name != NULL && strcmp(name, "avx2") == 0)
         return AVX2;
     return AVX512;
 }
@@ -71,7 +71,7 @@ static _Atomic(const struct lmci_kernels *) chosen;
 const struct lmci_kernels *lmci_kernels(void)
 {
     const struct lmci_kernels *kernels = atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (!kernels) {
+    if (kernels == NULL) {
         kernels = choose();
         atomic_store_explicit(&chosen, kernels, memory_order_relaxed);
     }
@@ -88,9 +88,9 @@ bool lmci_kernels_use(const char *name)
     const struct lmci_kernels *tables[TABLES];
     const struct lmci_kernels *named = NULL;
     const unsigned count = runnable(tables);
-    for (unsigned i = 0; i < count && name; i++)
+    for (unsigned i = 0; i < count && name != NULL; i++)
         named = strcmp(tables[i]->name, name) == 0 ? tables[i] : named;
-    if (name && !named)
+    if (name != NULL && named == NULL)
         return false;
     atomic_store_explicit(&chosen, named, memory_order_relaxed);
     return true;

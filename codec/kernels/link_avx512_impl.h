@@ -212,8 +212,8 @@ static inline __attribute__((always_inline)) void sgd_step(const struct lmc_link
 static void link_step(const struct lmc_link_rule *rule, size_t n, const float *gradient,
                       const struct lmci_link_view *view, unsigned char *const *rest, size_t *missed)
 {
-    const bool l2 = rule->l2 != 0, near = rule->gain < 0.5f, most = rule->flags & LMC_LINK_AMSGRAD;
-    if (rule->optimizer == LMC_SGD && rule->flags & LMC_LINK_NESTEROV)
+    const bool l2 = rule->l2 != 0, near = rule->gain < 0.5f, most = (rule->flags & LMC_LINK_AMSGRAD) != 0;
+    if (rule->optimizer == LMC_SGD && (rule->flags & LMC_LINK_NESTEROV) != 0)
         sgd_step(rule, l2, true, n, gradient, view, rest, missed);
     else if (rule->optimizer == LMC_SGD && l2)
         sgd_step(rule, true, false, n, gradient, view, rest, missed);
@@ -239,7 +239,7 @@ static inline __m512 short_lanes(__m512i symbol, __m512i byte, __m512 reference,
                                  __m512 scale)
 {
     const __m512i expected = _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(reference), 23), vector_bits(255));
-    const __m512i near = _mm512_sub_epi32(halved ? _mm512_srli_epi32(expected, 1) : expected, bias);
+    const __m512i near = _mm512_sub_epi32(halved != 0 ? _mm512_srli_epi32(expected, 1) : expected, bias);
     const __m512i exponent = _mm512_and_si512(_mm512_add_epi32(symbol, near), vector_bits(255));
     const __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(byte, 7), 31);
     const __m512i mantissa = _mm512_slli_epi32(_mm512_and_si512(byte, vector_bits(127)), 16);
@@ -278,7 +278,7 @@ static void link_short_moments(const struct lmc_link_rule *rule, size_t n, const
                                const struct lmci_gradients *gradients, const lmci_f32 *weight, lmci_f32 *first,
                                lmci_f32 *second)
 {
-    const bool l2 = rule->l2 != 0, near = rule->gain < 0.5f, keep = rule->flags & LMC_LINK_NESTEROV;
+    const bool l2 = rule->l2 != 0, near = rule->gain < 0.5f, keep = (rule->flags & LMC_LINK_NESTEROV) != 0;
     const int bias = reference->bias;
     if (rule->optimizer == LMC_SGD)
         short_moments(rule, false, l2, near, keep, n, bias, gradients, weight, first, second);

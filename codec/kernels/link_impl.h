@@ -171,7 +171,7 @@ static void link_weights(const struct lmc_link_rule *rule, size_t n, const float
 {
     if (rule->optimizer == LMC_ADAM)
         adam_weights(rule, n, first, second, weight, to);
-    else if (rule->flags & LMC_LINK_NESTEROV)
+    else if ((rule->flags & LMC_LINK_NESTEROV) != 0)
         nesterov_weights(rule, n, gradient, first, weight, to);
     else
         sgd_weights(rule, n, first, weight, to);
@@ -211,7 +211,7 @@ static void link_from_bytes(const struct lmc_link_rule *rule, size_t n, const st
         const uint32_t symbol = symbols[i], byte = bytes[i];
         const uint32_t exponent = exponent_for(symbol, words[i], halved, bias);
         const uint32_t bits = (byte >> 7) << 31 | exponent << 23 | (byte & 127) << 16;
-        values[i] = symbol ? float_of(bits) * scale : 0.0f;
+        values[i] = symbol != 0 ? float_of(bits) * scale : 0.0f;
     }
 }
 
@@ -239,11 +239,11 @@ static inline __attribute__((always_inline)) void from_bits(bool variable, float
         const uint32_t symbol = gradients->symbol[i], bits = gradients->bits[i];
         const uint32_t exponent = exponent_for(symbol, words[i], halved, bias);
         const uint32_t length = variable ? gradients->length[i] : gradients->stored[i] - 1u;
-        const uint32_t last = variable && length ? 1 : 0;
+        const uint32_t last = variable && length != 0 ? 1 : 0;
         const uint32_t digits = variable ? bits >> 1 << 1 | last : bits >> 1;
         const uint32_t mantissa = digits << ((23 - length) & 31) & 0x7fffff;
         const float value = float_of(bits << 31 | exponent << 23 | mantissa) * scale;
-        gradients->value[i] = symbol ? value : 0.0f;
+        gradients->value[i] = symbol != 0 ? value : 0.0f;
     }
 }
 
@@ -280,7 +280,7 @@ static inline __attribute__((always_inline)) size_t stored_bits(bool variable, i
         const bool none = symbol == LMCI_SYMBOL_ZERO || symbol == LMCI_SYMBOL_RAW;
         uint32_t stored;
         if (variable)
-            stored = lengths[i] ? lengths[i] : 1;
+            stored = lengths[i] != 0 ? lengths[i] : 1;
         else
             stored = 24 - dropped_bits(exponent_for(symbol, words[i], halved, bias), first[i], kappa);
         stored = none ? 0 : stored;
@@ -386,9 +386,9 @@ static inline __attribute__((always_inline)) void to_bytes(const struct lmc_link
         uint32_t bits = (near + 0x7fff + (near >> 16 & 1)) & 0xffff0000;
         bits = exponent_of(bits) == 255 || bits << 1 == 0 ? 0 : bits;
         const uint32_t symbol = symbol_of(exponent_of(bits), words[i], halved, bias);
-        symbols[i] = (unsigned char)(bits ? symbol : LMCI_SYMBOL_ZERO);
+        symbols[i] = (unsigned char)(bits != 0 ? symbol : LMCI_SYMBOL_ZERO);
         bytes[i] = (unsigned char)((bits >> 31) << 7 | (bits >> 16 & 127));
-        values[i] = bits ? float_of(bits) * scale : 0.0f;
+        values[i] = bits != 0 ? float_of(bits) * scale : 0.0f;
     }
 }
 
@@ -439,7 +439,7 @@ static inline void strip_ranges(const struct lmc_link_rule *rule, bool adam, boo
 static inline double half_ulp(float x)
 {
     const uint32_t exponent = bits_of(x) & 0x7f800000;
-    return (double)float_of(exponent ? exponent : 0x00800000) * 0x1p-24;
+    return (double)float_of(exponent != 0 ? exponent : 0x00800000) * 0x1p-24;
 }
 
 /* Of two numbers, as vectors do it: fmin and fmax would look for NaNs. */
@@ -461,14 +461,14 @@ struct range {
 static inline float not_below(double x)
 {
     const float near = (float)x;
-    const uint32_t step = bits_of(near) >> 31 ? UINT32_MAX : 1;
+    const uint32_t step = bits_of(near) >> 31 != 0 ? UINT32_MAX : 1;
     return float_of(bits_of(near) + ((double)near < x ? step : 0));
 }
 
 static inline float not_above(double x)
 {
     const float near = (float)x;
-    const uint32_t step = bits_of(near) >> 31 ? 1 : UINT32_MAX;
+    const uint32_t step = bits_of(near) >> 31 != 0 ? 1 : UINT32_MAX;
     return float_of(bits_of(near) + ((double)near > x ? step : 0));
 }
 
@@ -575,8 +575,8 @@ static inline void strip_shortest(struct strip *strip, unsigned char *lengths)
         uint32_t place;
         const uint32_t bits = shortest(strip->from[i], strip->to[i], &place);
         const uint32_t length = place < 23 ? 23 - place : 0;
-        strip->bits[i] = strip->from[i] ? bits : 0;
-        strip->stored[i] = length ? length : 1;
+        strip->bits[i] = strip->from[i] != 0 ? bits : 0;
+        strip->stored[i] = length != 0 ? length : 1;
         strip->digits[i] = (bits & 0x7fffff) >> ((24 - length) & 31); /* of none, what is left is zero */
         lengths[i] = (unsigned char)length;
     }
@@ -591,7 +591,7 @@ static inline void strip_enough(int kappa, struct strip *strip)
         const uint32_t some = dropped_bits(exponent_of(middle), first, kappa);
         const uint32_t bits = (middle + (1u << some >> 1)) >> some << some;
         const uint32_t drop = dropped_bits(exponent_of(bits), first, kappa);
-        strip->bits[i] = strip->from[i] ? bits : 0;
+        strip->bits[i] = strip->from[i] != 0 ? bits : 0;
         strip->stored[i] = 24 - drop;
         strip->digits[i] = (bits & 0x7fffff) >> drop;
     }
@@ -725,7 +725,7 @@ static void link_step(const struct lmc_link_rule *rule, size_t n, const float *g
     missed[LMCI_FIRST] += missed_of(n, view->after[LMCI_FIRST], to[0], rest[LMCI_FIRST]);
     if (adam)
         missed[second] += missed_of(n, view->after[second], to[1], rest[second]);
-    if (adam && rule->flags & LMC_LINK_AMSGRAD) {
+    if (adam && (rule->flags & LMC_LINK_AMSGRAD) != 0) {
         second = LMCI_ADAM_MOST;
         link_most(n, floats_of(view->after[LMCI_SECOND]), floats_of(view->before[second]), to[0]);
         missed[second] += missed_of(n, view->after[second], to[0], rest[second]);

@@ -217,7 +217,7 @@ static inline __attribute__((always_inline)) void split_whole(enum lmci_transfor
         __m512i y[4];
         for (unsigned k = 0; k < word; k++) {
             const size_t from = at * word + 64 * k;
-            y[k] = forward_512(transform, word, _mm512_loadu_si512(data + from), base ? base + from : NULL);
+            y[k] = forward_512(transform, word, _mm512_loadu_si512(data + from), base != NULL ? base + from : NULL);
         }
         for (unsigned p = 0; p < word; p++)
             _mm512_storeu_si512(planes[p] + at, word_bytes(word, y, p));
@@ -236,7 +236,7 @@ static inline __attribute__((always_inline)) void merge_whole(enum lmci_transfor
         word_weave(word, bytes, y);
         for (unsigned k = 0; k < word; k++) {
             const size_t to = at * word + 64 * k;
-            _mm512_storeu_si512(data + to, backward_512(transform, word, y[k], base ? base + to : NULL));
+            _mm512_storeu_si512(data + to, backward_512(transform, word, y[k], base != NULL ? base + to : NULL));
         }
     }
 }
@@ -317,7 +317,7 @@ static void split(enum lmci_transform transform, unsigned word, const unsigned c
 {
     for (size_t at = split_vectors(transform, word, data, base, count, planes); at < count; at += CHUNK) {
         size_t n = count - at < CHUNK ? count - at : CHUNK;
-        split_chunk(transform, word, data + at * word, base ? base + at * word : NULL, n, planes, at);
+        split_chunk(transform, word, data + at * word, base != NULL ? base + at * word : NULL, n, planes, at);
     }
 }
 
@@ -326,6 +326,6 @@ static void merge(enum lmci_transform transform, unsigned word, const unsigned c
 {
     for (size_t at = merge_vectors(transform, word, planes, base, count, data); at < count; at += CHUNK) {
         size_t n = count - at < CHUNK ? count - at : CHUNK;
-        merge_chunk(transform, word, planes, at, base ? base + at * word : NULL, n, data + at * word);
+        merge_chunk(transform, word, planes, at, base != NULL ? base + at * word : NULL, n, data + at * word);
     }
 }

@@ -82,7 +82,7 @@ static inline __attribute__((always_inline)) void merge_whole(enum lmci_transfor
         word_weave(word, bytes, y);
         for (unsigned k = 0; k < word; k++) {
             const size_t to = at * word + 16 * k;
-            vst1q_u8(data + to, backward_vector(transform, word, y[k], base ? base + to : NULL));
+            vst1q_u8(data + to, backward_vector(transform, word, y[k], base != NULL ? base + to : NULL));
         }
     }
 }

@@ -240,7 +240,7 @@ static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t 
 {
     unsigned char *z = *zeros;
     unsigned char *o = *ones;
-    for (unsigned i = 0; i < 64 && valid >> i; i++) {
+    for (unsigned i = 0; i < 64 && valid >> i != 0; i++) {
         unsigned char x = from[i];
         unsigned one = bits >> i & 1;
         *o = x;
@@ -313,7 +313,7 @@ static void rename_rows(const uint8_t lut[256], struct rename_rows *rows)
         uint8_t names[16], any = 0;
         for (unsigned i = 0; i < 16; i++)
             any |= names[i] = lut[16 * r + i] ^ rows->usual;
-        if (!any)
+        if (any == 0)
             continue;
         rows->row[rows->count] = _mm256_set1_epi8((char)(16 * r));
         rows->names[rows->count++] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)names));
@@ -413,17 +413,17 @@ static void tree_merge(const unsigned char *bits, size_t n, const struct lmci_si
     const unsigned char *ones = sides[1].list;
     const size_t whole = n & ~(size_t)63;
     size_t i = 0;
-    if (zeros && ones) {
+    if (zeros != NULL && ones != NULL) {
         for (; i < whole; i += 64)
             merge_lists(lmci_load64(bits + i / 8), &zeros, &ones, out + i);
         if (i < n)
             merge_lists(load_bits(bits, i, n), &zeros, &ones, out + i);
-    } else if (ones) {
+    } else if (ones != NULL) {
         for (; i < whole; i += 64)
             merge_value(lmci_load64(bits + i / 8), &ones, sides[0].value, out + i);
         if (i < n)
             merge_value(load_bits(bits, i, n), &ones, sides[0].value, out + i);
-    } else if (zeros) {
+    } else if (zeros != NULL) {
         for (; i < whole; i += 64)
             merge_value(~lmci_load64(bits + i / 8), &zeros, sides[1].value, out + i);
         if (i < n)

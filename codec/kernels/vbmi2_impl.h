@@ -69,7 +69,7 @@ static inline void word_weave(unsigned word, const __m512i *planes, __m512i *v)
                                             37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i words1 = _mm512_add_epi16(words0, _mm512_set1_epi16(16));
     for (unsigned k = 0; k < 2; k++) {
-        __m512i high = _mm512_permutex2var_epi8(planes[2], k ? bytes1 : bytes0, planes[3]);
+        __m512i high = _mm512_permutex2var_epi8(planes[2], k != 0 ? bytes1 : bytes0, planes[3]);
         v[2 * k] = _mm512_permutex2var_epi16(low[k], words0, high);
         v[2 * k + 1] = _mm512_permutex2var_epi16(low[k], words1, high);
     }

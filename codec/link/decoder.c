@@ -37,7 +37,7 @@ struct chain {
 static enum lmc_status check_step(const struct chain *chain, const struct lmc_link_step *step, const char **message)
 {
     const struct lmc_frame *frame = step->frame, *first = chain->steps[0].frame;
-    if (!frame->header || !frame->predictor)
+    if (frame->header == NULL || frame->predictor == 0)
         return failed(LMC_INVALID, message, "a frame of the chain is not a link");
     if (chain->index >= frame->block_count)
         return failed(LMC_INVALID, message, "the link has no such block");
@@ -78,9 +78,9 @@ static enum lmc_status decode_delta(const struct chain *chain, struct lmci_reade
 {
     const struct lmci_block_shape shape = {.word = 4, .bytes = chain->bytes};
     const unsigned char *size = lmci_take(in, 4);
-    const size_t bytes = size ? lmci_load32(size) : 0;
-    const unsigned char *coded = size ? lmci_take(in, bytes) : NULL;
-    if (!coded)
+    const size_t bytes = size != NULL ? lmci_load32(size) : 0;
+    const unsigned char *coded = size != NULL ? lmci_take(in, bytes) : NULL;
+    if (coded == NULL)
         return lmci_damaged(message, "a block of a link ends inside its deltas");
     enum lmc_status status = lmci_block_decode(&shape, coded, bytes, chain->state[array], room, NULL, message);
     if (status == LMC_OK)
@@ -94,12 +94,12 @@ static enum lmc_status decode_deltas(const struct chain *chain, const struct lmc
                              (const unsigned char *)step->coded + step->coded_bytes};
     unsigned char *room = lmci_allocate(chain->bytes);
     enum lmc_status status = LMC_OK;
-    if (!room)
+    if (room == NULL)
         return failed(LMC_NO_MEMORY, message, "no memory to decode a link");
     for (unsigned k = 0; status == LMC_OK && k < chain->arrays; k++)
         status = decode_delta(chain, &in, k, room, message);
     lmci_release(room);
-    if (status == LMC_OK && lmci_left(&in))
+    if (status == LMC_OK && lmci_left(&in) != 0)
         return lmci_damaged(message, "bytes follow the last delta of a link's block");
     return status;
 }
@@ -112,15 +112,15 @@ static enum lmc_status decode_piece(const struct chain *chain, const struct lmc_
 {
     unsigned char *state[LMC_MAX_BASES] = {NULL};
     const unsigned char *size = lmci_take(in, 3);
-    const size_t coded_bytes = size ? size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 : 0;
-    const unsigned char *coded = size ? lmci_take(in, coded_bytes) : NULL;
-    if (!coded)
+    const size_t coded_bytes = size != NULL ? size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 : 0;
+    const unsigned char *coded = size != NULL ? lmci_take(in, coded_bytes) : NULL;
+    if (coded == NULL)
         return lmci_damaged(message, "a block of a link ends inside its pieces");
     for (unsigned k = 0; k < chain->arrays; k++)
         state[k] = chain->state[k] + from;
     enum lmc_status status =
         lmci_link_decode_piece(rule, coded, coded_bytes, bytes / 4, state, chain->scratch, message);
-    if (status == LMC_OK && from + bytes == chain->bytes && lmci_left(in))
+    if (status == LMC_OK && from + bytes == chain->bytes && lmci_left(in) != 0)
         return lmci_damaged(message, "bytes follow the last piece of a link's block");
     return status;
 }
@@ -168,9 +168,9 @@ static enum lmc_status decode_steps(struct chain *chain, size_t step_count, cons
         while (at + run < step_count && run < TOGETHER && is_in_pieces(&chain->steps[at + run]))
             run++;
         chain->failed = at;
-        status = run ? decode_run(chain, at, run, at + run == step_count, message)
-                     : decode_deltas(chain, &chain->steps[at], message);
-        run = run ? run : 1;
+        status = run != 0 ? decode_run(chain, at, run, at + run == step_count, message)
+                          : decode_deltas(chain, &chain->steps[at], message);
+        run = run != 0 ? run : 1;
     }
     return status;
 }
@@ -188,7 +188,7 @@ static enum lmc_status check_steps(struct chain *chain, size_t step_count, const
 static enum lmc_status decode_chain(struct chain *chain, size_t step_count, const char **message)
 {
     chain->scratch = lmci_allocate(lmci_link_decoder_bytes());
-    if (!chain->scratch)
+    if (chain->scratch == NULL)
         return failed(LMC_NO_MEMORY, message, "no memory to decode a link");
     lmci_state_hasher_init(&chain->hasher);
     const struct lmci_float_environment saved = lmci_float_enter();
@@ -203,10 +203,10 @@ enum lmc_status lmc_link_decode_block(const struct lmc_link_step *steps, size_t 
 {
     const char *unused;
     struct chain chain = {.steps = steps, .index = index};
-    message = message ? message : &unused;
-    if (failed_step)
+    message = message != NULL ? message : &unused;
+    if (failed_step != NULL)
         *failed_step = 0;
-    if (!step_count)
+    if (step_count == 0)
         return failed(LMC_INVALID, message, "the chain has no links");
     enum lmc_status status = check_steps(&chain, step_count, message);
     if (status == LMC_OK) {
@@ -219,7 +219,7 @@ enum lmc_status lmc_link_decode_block(const struct lmc_link_step *steps, size_t 
         else
             status = decode_chain(&chain, step_count, message);
     }
-    if (failed_step && status != LMC_OK)
+    if (failed_step != NULL && status != LMC_OK)
         *failed_step = chain.failed;
     return status;
 }
@@ -241,11 +241,11 @@ enum lmc_status lmc_link_decompress(const void *frame, size_t frame_bytes, void 
 {
     const char *unused;
     struct lmc_frame parsed;
-    message = message ? message : &unused;
+    message = message != NULL ? message : &unused;
     enum lmc_status status = lmc_frame_parse(frame, frame_bytes, &parsed, message);
     if (status != LMC_OK)
         return status;
-    if (!parsed.predictor)
+    if (parsed.predictor == 0)
         return failed(LMC_INVALID, message, "the frame is not a link");
     if (frame_bytes != parsed.frame_bytes)
         return lmci_damaged(message, "the frame is not as long as its header says");
@@ -262,7 +262,8 @@ enum lmc_status lmc_link_digest(const struct lmc_frame *frame, uint32_t output, 
                                 struct lmc_hash *digest)
 {
     struct lmc_hasher hasher;
-    if (!frame->header || !frame->predictor || output >= frame->output_count || ndim > LMC_MAX_DIMS || (ndim && !shape))
+    if (frame->header == NULL || frame->predictor == 0 || output >= frame->output_count || ndim > LMC_MAX_DIMS ||
+        (ndim != 0 && shape == NULL))
         return LMC_INVALID;
     lmci_digest_begin(&hasher, LMC_F32, ndim, shape);
     for (uint64_t i = 0; i < frame->block_count; i++) {

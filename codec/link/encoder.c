@@ -47,7 +47,7 @@ static enum lmc_status make_plan(struct lmc_link_encoder *encoder)
     if (params->raw_bytes == 0)
         return LMC_OK;
     struct lmci_link_sample *sample = lmci_allocate(sizeof *sample);
-    if (!sample)
+    if (sample == NULL)
         return LMC_NO_MEMORY;
     lmci_link_sample(encoder->arrays, params->before, params->after, params->raw_bytes, sample_of(params->raw_bytes),
                      sample);
@@ -61,14 +61,14 @@ static enum lmc_status make_plan(struct lmc_link_encoder *encoder)
 static enum lmc_status check_params(const struct lmc_link_params *params, const char **message)
 {
     const unsigned arrays = lmc_link_arrays(params->rule.optimizer, params->rule.flags);
-    if (!arrays || !lmci_rule_is_valid(&params->rule))
+    if (arrays == 0 || !lmci_rule_is_valid(&params->rule))
         return failed(LMC_INVALID, message, "the rule is none: it has impossible constants, or an unknown optimizer");
-    if (params->raw_bytes % 4)
+    if (params->raw_bytes % 4 != 0)
         return failed(LMC_INVALID, message, "the size is not a multiple of an f32's");
     if (params->raw_bytes > LMCI_MAX_RAW_BYTES / LMC_MAX_BASES || params->raw_bytes > PTRDIFF_MAX)
         return failed(LMC_INVALID, message, "the arrays are too large for a frame");
     for (unsigned k = 0; k < arrays; k++)
-        if (params->raw_bytes && (!params->before[k] || !params->after[k]))
+        if (params->raw_bytes != 0 && (params->before[k] == NULL || params->after[k] == NULL))
             return failed(LMC_INVALID, message, "an array of the state is missing");
     return LMC_OK;
 }
@@ -77,13 +77,13 @@ enum lmc_status lmc_link_encoder_new(const struct lmc_link_params *params, struc
                                      const char **message)
 {
     const char *unused;
-    message = message ? message : &unused;
+    message = message != NULL ? message : &unused;
     *encoder = NULL;
     enum lmc_status status = check_params(params, message);
     if (status != LMC_OK)
         return status;
     struct lmc_link_encoder *made = lmci_allocate(sizeof *made);
-    if (!made)
+    if (made == NULL)
         return failed(LMC_NO_MEMORY, message, "no memory to plan a link");
     memset(made, 0, sizeof *made);
     made->params = *params;
@@ -214,7 +214,7 @@ static enum lmc_status encode_smaller(const struct work *work, unsigned char *ds
     if (status != LMC_OK || !doubtful)
         return status;
     unsigned char *other = lmci_allocate(lmc_link_block_bound(work->encoder->arrays, work->bytes));
-    if (!other)
+    if (other == NULL)
         return LMC_NO_MEMORY;
     status = encode_deltas(work, other, &as_deltas);
     if (status == LMC_OK && (*used == 0 || as_deltas < *used)) {
@@ -245,7 +245,7 @@ enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, ui
     }
     const size_t most = work.bytes / 4 < LMCI_PIECE_ELEMENTS ? work.bytes / 4 : LMCI_PIECE_ELEMENTS;
     work.scratch = lmci_allocate(lmci_link_encoder_bytes() + lmci_link_piece_bound(encoder->arrays, most));
-    if (!work.scratch)
+    if (work.scratch == NULL)
         return LMC_NO_MEMORY;
     work.piece = work.scratch + lmci_link_encoder_bytes();
     lmci_state_hasher_init(&hasher);
@@ -271,7 +271,7 @@ enum lmc_status lmc_link_encode_header(const struct lmc_link_encoder *encoder, c
         return LMC_NO_SPACE;
     for (uint64_t i = 0; i < encoder->block_count; i++) {
         const size_t bound = lmc_link_block_bound(encoder->arrays, lmci_block_bytes(params->raw_bytes, i));
-        if (!blocks[i].coded_bytes || blocks[i].coded_bytes > bound)
+        if (blocks[i].coded_bytes == 0 || blocks[i].coded_bytes > bound)
             return LMC_INVALID;
     }
     const struct lmci_header header = {
@@ -309,12 +309,12 @@ enum lmc_status lmc_link_compress(const struct lmc_link_params *params, void *ds
 {
     const char *unused;
     struct lmc_link_encoder *encoder;
-    message = message ? message : &unused;
+    message = message != NULL ? message : &unused;
     enum lmc_status status = lmc_link_encoder_new(params, &encoder, message);
     if (status != LMC_OK)
         return status;
     struct lmc_link_block *blocks = lmci_allocate((size_t)encoder->block_count * sizeof *blocks + 1);
-    status = blocks ? compress_blocks(encoder, blocks, dst, dst_bytes, frame_bytes) : LMC_NO_MEMORY;
+    status = blocks != NULL ? compress_blocks(encoder, blocks, dst, dst_bytes, frame_bytes) : LMC_NO_MEMORY;
     if (status == LMC_NO_MEMORY)
         *message = "no memory to encode a link";
     if (status == LMC_NO_SPACE)

@@ -64,7 +64,7 @@ static void share_moments(struct room *room, const struct lmc_link_rule *rule, f
 /* That of the weights, with the gradients that were found last. */
 static double share_weights(struct room *room, const struct lmc_link_rule *rule)
 {
-    const unsigned second = rule->flags & LMC_LINK_AMSGRAD ? LMCI_ADAM_MOST : LMCI_SECOND;
+    const unsigned second = (rule->flags & LMC_LINK_AMSGRAD) != 0 ? LMCI_ADAM_MOST : LMCI_SECOND;
     const unsigned weight = lmci_weight_of(rule);
     lmci_link_kernels()->weights(rule, room->sample.elements, room->value, array_of(room, true, LMCI_FIRST),
                                  array_of(room, true, second), array_of(room, false, weight),
@@ -92,7 +92,7 @@ static double half_ulp(float x)
     uint32_t bits;
     memcpy(&bits, &x, 4);
     bits &= 0x7f800000;
-    bits = bits ? bits : 0x00800000;
+    bits = bits != 0 ? bits : 0x00800000;
     memcpy(&x, &bits, 4);
     return (double)x * 0x1p-24;
 }
@@ -138,12 +138,12 @@ static double suits_most(double *begins, double *ends, size_t count)
 static double way_of(const struct room *room, const struct lmc_link_rule *rule, size_t i)
 {
     const double first = (double)array_of(room, true, LMCI_FIRST)[i];
-    const unsigned second = rule->flags & LMC_LINK_AMSGRAD ? LMCI_ADAM_MOST : LMCI_SECOND;
+    const unsigned second = (rule->flags & LMC_LINK_AMSGRAD) != 0 ? LMCI_ADAM_MOST : LMCI_SECOND;
     if (rule->optimizer == LMC_ADAM) {
         const double scale = __builtin_sqrt((double)array_of(room, true, second)[i]) / (double)rule->root;
         return first / (scale + (double)rule->eps);
     }
-    if (!(rule->flags & LMC_LINK_NESTEROV))
+    if ((rule->flags & LMC_LINK_NESTEROV) == 0)
         return first;
     const double g = (double)room->value[i] + (double)rule->l2 * (double)array_of(room, false, LMCI_SGD_WEIGHT)[i];
     return (double)rule->momentum * first + g;
@@ -190,7 +190,7 @@ static double exact_rate(struct room *room, const struct lmc_link_rule *rule, do
         begins[count] = a < b ? a : b;
         ends[count++] = a < b ? b : a;
     }
-    return count ? suits_most(begins, ends, count) : near;
+    return count != 0 ? suits_most(begins, ends, count) : near;
 }
 
 /* The best of a constant and its neighbours. */
@@ -297,8 +297,8 @@ static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, boo
 static double to_power(double x, double whole)
 {
     double power = 1;
-    for (uint64_t n = whole > 0 ? (uint64_t)whole : 0; n; n >>= 1, x *= x)
-        power = n & 1 ? power * x : power;
+    for (uint64_t n = whole > 0 ? (uint64_t)whole : 0; n != 0; n >>= 1, x *= x)
+        power = (n & 1) != 0 ? power * x : power;
     return power;
 }
 
@@ -357,7 +357,7 @@ static double fit_root_and_rate(struct room *room, struct lmc_link_rule *rule, b
 
 static double fit_weights(struct room *room, struct lmc_link_rule *rule, bool hinted)
 {
-    const bool decays = rule->optimizer == LMC_ADAM && !(rule->flags & LMC_LINK_L2);
+    const bool decays = rule->optimizer == LMC_ADAM && (rule->flags & LMC_LINK_L2) == 0;
     const struct lmc_link_rule before = *rule;
     const double with_hints = share_weights(room, rule);
     if (with_hints >= GOOD)
@@ -578,7 +578,7 @@ static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bi
         }
     }
     struct lmc_link_rule other = *rule;
-    const float middle = (float)(used ? suits_most(begins, ends, used) : near);
+    const float middle = (float)(used != 0 ? suits_most(begins, ends, used) : near);
     double least = length_with(room, rule);
     for (int ulps = -3; ulps <= 3; ulps++) {
         other.scale = moved(middle, ulps);
@@ -634,7 +634,7 @@ static float known_scale(const float *gradients, const struct interval *list, si
             room[LMCI_SAMPLE_ELEMENTS + used++] = list[i].high / whole;
         }
     }
-    const float middle = (float)(used ? suits_most(room, room + LMCI_SAMPLE_ELEMENTS, used) : near);
+    const float middle = (float)(used != 0 ? suits_most(room, room + LMCI_SAMPLE_ELEMENTS, used) : near);
     for (int ulps = -3; ulps <= 3; ulps++) {
         const size_t found = count_scaled(gradients, count, moved(middle, ulps), bits);
         if (found > most) {
@@ -650,7 +650,7 @@ enum lmc_status lmc_link_gradient_scale(const float *gradients, size_t elements,
     struct room *room = lmci_allocate(sizeof *room);
     struct interval *list = lmci_allocate(LMCI_SAMPLE_ELEMENTS * sizeof *list);
     *scale = 0;
-    if (!room || !list) {
+    if (room == NULL || list == NULL) {
         lmci_release(room);
         lmci_release(list);
         return LMC_NO_MEMORY;
@@ -713,7 +713,7 @@ static enum lmc_status fit_sample(struct room *room, bool hinted, struct lmc_lin
     size_t bytes = 0;
     fit->exact[1] = 1;
     share_moments(room, rule, fit->exact);
-    if (adam && fit->exact[LMCI_SECOND] < 0.5f && !(rule->flags & LMC_LINK_L2))
+    if (adam && fit->exact[LMCI_SECOND] < 0.5f && (rule->flags & LMC_LINK_L2) == 0)
         (void)fit_betas(room, rule, fit->exact);
     if (!hinted && !adam)
         fit_momentum(room, rule);
@@ -721,7 +721,7 @@ static enum lmc_status fit_sample(struct room *room, bool hinted, struct lmc_lin
         fit_scales(room, rule);
     share_moments(room, rule, fit->exact);
     fit->exact[weight] = (float)fit_weights(room, rule, hinted);
-    if (rule->flags & LMC_LINK_AMSGRAD && adam)
+    if ((rule->flags & LMC_LINK_AMSGRAD) != 0 && adam)
         fit->exact[LMCI_ADAM_MOST] = (float)share_most(room);
     enum lmc_status status = lmci_link_plan(rule, &room->sample.view, room->sample.elements, &plan, &bytes);
     fit->bits = (float)(8 * (double)bytes / (double)room->sample.elements);
@@ -759,18 +759,19 @@ enum lmc_status lmc_link_fit(const struct lmc_link_hints *hints, uint32_t array_
 {
     const char *unused;
     struct lmc_link_fit own;
-    message = message ? message : &unused;
-    fit = fit ? fit : &own;
+    message = message != NULL ? message : &unused;
+    fit = fit != NULL ? fit : &own;
     memset(fit, 0, sizeof *fit);
     memset(rule, 0, sizeof *rule);
-    if (array_count < 2 || array_count > LMC_MAX_BASES || raw_bytes % 4 || !raw_bytes || raw_bytes > PTRDIFF_MAX)
+    if (array_count < 2 || array_count > LMC_MAX_BASES || raw_bytes % 4 != 0 || raw_bytes == 0 ||
+        raw_bytes > PTRDIFF_MAX)
         return failed(LMC_INVALID, message, "a state has 2 to 4 arrays of f32, which are not empty");
-    if (hints ? lmc_link_rule(hints, rule) != LMC_OK : !unhinted(array_count, rule))
+    if (hints != NULL ? lmc_link_rule(hints, rule) != LMC_OK : !unhinted(array_count, rule))
         return failed(LMC_INVALID, message, "the hints are none of an optimizer: a hyperparameter is out of range");
     if (lmc_link_arrays(rule->optimizer, rule->flags) != array_count)
         return failed(LMC_INVALID, message, "the hints' optimizer has more or fewer arrays than the state");
     struct room *room = lmci_allocate(sizeof *room);
-    if (!room)
+    if (room == NULL)
         return failed(LMC_NO_MEMORY, message, "no memory to fit a link");
     memset(room, 0, sizeof *room);
     lmci_link_sample(array_count, before, after, raw_bytes, LMCI_SAMPLE_ELEMENTS, &room->sample);

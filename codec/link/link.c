@@ -19,8 +19,8 @@
 static double power(double base, double exponent)
 {
     double result = 1;
-    for (uint64_t n = (uint64_t)exponent; n; n >>= 1, base *= base)
-        result *= n & 1 ? base : 1;
+    for (uint64_t n = (uint64_t)exponent; n != 0; n >>= 1, base *= base)
+        result *= (n & 1) != 0 ? base : 1;
     return result;
 }
 
@@ -40,7 +40,8 @@ static bool is_between(double x, double low, double high)
 
 static bool are_valid(const struct lmc_link_hints *hints)
 {
-    const bool common = lmc_link_arrays(hints->optimizer, hints->flags) && is_between(hints->lr, -FLT_MAX, FLT_MAX) &&
+    const bool common = lmc_link_arrays(hints->optimizer, hints->flags) != 0 &&
+                        is_between(hints->lr, -FLT_MAX, FLT_MAX) &&
                         is_between(hints->weight_decay, -FLT_MAX, FLT_MAX) && is_between(hints->scale, 0, FLT_MAX);
     if (common && hints->optimizer == LMC_ADAM)
         return is_between(hints->beta1, 0, 0.9999999) && is_between(hints->beta2, 0, 0.9999999) &&
@@ -52,7 +53,7 @@ static void adam_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *
 {
     const double correction1 = 1 - power(hints->beta1, hints->step);
     const double correction2 = 1 - power(hints->beta2, hints->step);
-    const bool l2 = hints->flags & LMC_LINK_L2;
+    const bool l2 = (hints->flags & LMC_LINK_L2) != 0;
     rule->gain = (float)(1 - hints->beta1);
     rule->beta2 = (float)hints->beta2;
     rule->gain2 = (float)(1 - hints->beta2);

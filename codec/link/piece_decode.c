@@ -61,7 +61,7 @@ static size_t count_of(const unsigned char *bytes, size_t count, unsigned char w
 {
     size_t found = 0;
     const unsigned char *end = bytes + count;
-    for (const unsigned char *at = bytes; at < end && (at = memchr(at, wanted, (size_t)(end - at))); at++)
+    for (const unsigned char *at = bytes; at < end && (at = memchr(at, wanted, (size_t)(end - at))) != NULL; at++)
         found++;
     return found;
 }
@@ -70,7 +70,7 @@ static enum lmc_status get_plane(struct piece *piece, size_t count, unsigned cha
                                  const char **message)
 {
     *plane = own;
-    return count ? lmci_plane_decode(&piece->in, count, piece->plane_scratch, own, plane, message) : LMC_OK;
+    return count != 0 ? lmci_plane_decode(&piece->in, count, piece->plane_scratch, own, plane, message) : LMC_OK;
 }
 
 /* Bytes of the gradients that aren't zero, each to its place. */
@@ -115,7 +115,7 @@ static enum lmc_status get_gradients(struct piece *piece, struct room *room, con
     const unsigned char *kappa;
     enum lmc_status status = LMC_OK;
     if (piece->mode == LMCI_GRADIENT_FULL) {
-        if (!(kappa = lmci_take(&piece->in, 1)))
+        if ((kappa = lmci_take(&piece->in, 1)) == NULL)
             return lmci_damaged(message, "a piece of a link ends inside its head");
         piece->kappa = (int8_t)*kappa;
         if (piece->kappa > LMCI_MOST_KAPPA || piece->kappa < -LMCI_MOST_KAPPA)
@@ -129,24 +129,24 @@ static enum lmc_status get_gradients(struct piece *piece, struct room *room, con
     const size_t raw = count_of(piece->symbols, piece->elements, LMCI_SYMBOL_RAW);
     piece->any_raw = raw != 0;
     piece->raw = lmci_take(&piece->in, 4 * raw);
-    return piece->raw ? LMC_OK : lmci_damaged(message, "a piece of a link ends inside its gradients");
+    return piece->raw != NULL ? LMC_OK : lmci_damaged(message, "a piece of a link ends inside its gradients");
 }
 
 static enum lmc_status get_list(struct piece *piece, struct rest *rest, const char **message)
 {
     const unsigned char *count = lmci_take(&piece->in, 2);
-    rest->count = count ? lmci_load16(count) : 0;
+    rest->count = count != NULL ? lmci_load16(count) : 0;
     rest->places = lmci_take(&piece->in, 2 * rest->count);
     rest->rest = lmci_take(&piece->in, rest->count);
-    if (!count || !rest->places || !rest->rest)
+    if (count == NULL || rest->places == NULL || rest->rest == NULL)
         return lmci_damaged(message, "a piece of a link ends inside a list");
     for (size_t i = 0; i < rest->count; i++) {
         const unsigned place = lmci_load16(rest->places + 2 * i);
-        if (place >= piece->elements || (i && place <= lmci_load16(rest->places + 2 * i - 2)))
+        if (place >= piece->elements || (i != 0 && place <= lmci_load16(rest->places + 2 * i - 2)))
             return lmci_damaged(message, "a list of a link has impossible places");
     }
     rest->words = lmci_take(&piece->in, 4 * count_of(rest->rest, rest->count, LMCI_REST_ESCAPE));
-    return rest->words ? LMC_OK : lmci_damaged(message, "a piece of a link ends inside a list");
+    return rest->words != NULL ? LMC_OK : lmci_damaged(message, "a piece of a link ends inside a list");
 }
 
 static enum lmc_status get_delta(struct piece *piece, const unsigned char *base, struct rest *rest,
@@ -154,9 +154,9 @@ static enum lmc_status get_delta(struct piece *piece, const unsigned char *base,
 {
     const struct lmci_block_shape shape = {.word = 4, .bytes = 4 * piece->elements};
     const unsigned char *size = lmci_take(&piece->in, 3);
-    const size_t bytes = size ? size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 : 0;
-    const unsigned char *coded = size ? lmci_take(&piece->in, bytes) : NULL;
-    if (!coded)
+    const size_t bytes = size != NULL ? size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 : 0;
+    const unsigned char *coded = size != NULL ? lmci_take(&piece->in, bytes) : NULL;
+    if (coded == NULL)
         return lmci_damaged(message, "a piece of a link ends inside a delta");
     return lmci_block_decode(&shape, coded, bytes, base, rest->own, NULL, message);
 }
@@ -176,7 +176,8 @@ static enum lmc_status get_rest(struct piece *piece, unsigned array, unsigned ch
     if (status != LMC_OK)
         return status;
     rest->words = lmci_take(&piece->in, 4 * count_of(rest->rest, piece->elements, LMCI_REST_ESCAPE));
-    return rest->words ? LMC_OK : lmci_damaged(message, "a piece of a link ends inside what its arithmetic missed");
+    return rest->words != NULL ? LMC_OK
+                               : lmci_damaged(message, "a piece of a link ends inside what its arithmetic missed");
 }
 
 /* ---- The arithmetic -------------------------------------------------------------------------------------------- */
@@ -190,7 +191,7 @@ static const unsigned char *next_word(struct rest *rest)
 /* What was missed of elements `at` to at + n - 1. */
 static void apply_list(struct rest *rest, size_t at, size_t n, unsigned char *words)
 {
-    for (; rest->count && lmci_load16(rest->places) < at + n; rest->count--, rest->places += 2, rest->rest++) {
+    for (; rest->count != 0 && lmci_load16(rest->places) < at + n; rest->count--, rest->places += 2, rest->rest++) {
         unsigned char *word = words + 4 * (lmci_load16(rest->places) - at);
         const int32_t more = (int8_t)*rest->rest;
         if (*rest->rest == LMCI_REST_ESCAPE)
@@ -206,7 +207,7 @@ static void apply_plane(struct rest *rest, size_t at, size_t n, unsigned char *w
     lmci_link_kernels()->add_rest(n, from, (lmci_u32 *)(void *)words);
     for (size_t i = 0; i < n; i++) {
         const unsigned char *found = memchr(from + i, LMCI_REST_ESCAPE, n - i);
-        if (!found)
+        if (found == NULL)
             return;
         i = (size_t)(found - from);
         memcpy(words + 4 * i, next_word(rest), 4);
@@ -230,9 +231,9 @@ static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lm
     const struct lmci_link_kernels *kernels = lmci_link_kernels();
     const size_t bits = kernels->stored(piece->mode, piece->kappa, n, reference, first, gradients);
     const unsigned char *from = lmci_take(&piece->in, (bits + 7) / 8);
-    if (!from)
+    if (from == NULL)
         return lmci_damaged(message, "a piece of a link ends inside its gradients");
-    if (bits % 8 && from[bits / 8] >> bits % 8)
+    if (bits % 8 != 0 && from[bits / 8] >> bits % 8 != 0)
         return lmci_damaged(message, "a piece of a link has bits past its end");
     kernels->unpack(n, gradients, from, (bits + 7) / 8);
     kernels->from_bits(piece->rule, piece->mode, n, reference, gradients);
@@ -245,8 +246,8 @@ static struct lmci_gradients gradients_at(const struct piece *piece, size_t at, 
     return (struct lmci_gradients){
         .value = room->values,
         .symbol = (unsigned char *)(uintptr_t)(piece->symbols + at),
-        .byte = (unsigned char *)(uintptr_t)(piece->bytes ? piece->bytes + at : NULL),
-        .length = (unsigned char *)(uintptr_t)(piece->lengths ? piece->lengths + at : room->nothing),
+        .byte = (unsigned char *)(uintptr_t)(piece->bytes != NULL ? piece->bytes + at : NULL),
+        .length = (unsigned char *)(uintptr_t)(piece->lengths != NULL ? piece->lengths + at : room->nothing),
         .stored = room->stored,
         .bits = room->bits,
     };
@@ -301,7 +302,7 @@ static void chunk_step(struct piece *piece, size_t at, size_t n, unsigned char *
     const struct lmci_link_kernels *kernels = lmci_link_kernels();
     const struct lmc_link_rule *rule = piece->rule;
     const unsigned weight = lmci_weight_of(rule);
-    const bool adam = rule->optimizer == LMC_ADAM, greatest = rule->flags & LMC_LINK_AMSGRAD && adam;
+    const bool adam = rule->optimizer == LMC_ADAM, greatest = (rule->flags & LMC_LINK_AMSGRAD) != 0 && adam;
     lmci_f32 *second = adam ? floats(now[LMCI_SECOND]) : NULL;
     apply(&piece->rests[LMCI_FIRST], at, n, now[LMCI_FIRST]);
     if (adam)
@@ -329,7 +330,7 @@ static enum lmc_status run(struct piece *piece, unsigned char *const *state, str
         if (status == LMC_OK)
             chunk_step(piece, at, n, now, room->values);
     }
-    if (status == LMC_OK && lmci_left(&piece->in))
+    if (status == LMC_OK && lmci_left(&piece->in) != 0)
         return lmci_damaged(message, "bytes follow the last of a link's piece");
     return status;
 }
@@ -338,13 +339,13 @@ static enum lmc_status run(struct piece *piece, unsigned char *const *state, str
 static enum lmc_status get_head(struct piece *piece, const char **message)
 {
     const unsigned char *head = lmci_take(&piece->in, 2);
-    if (!head)
+    if (head == NULL)
         return lmci_damaged(message, "a piece of a link ends inside its head");
     if (head[0] < LMCI_GRADIENT_SHORT || head[0] > LMCI_GRADIENT_FULL) {
         *message = "a link codes its gradients in a way that this version does not know";
         return LMC_UNSUPPORTED;
     }
-    if (head[1] >> 2 * piece->arrays && piece->arrays < 4)
+    if (head[1] >> 2 * piece->arrays != 0 && piece->arrays < 4)
         return lmci_damaged(message, "a piece of a link has something for an array that is none");
     piece->mode = (enum lmci_gradient_mode)head[0];
     for (unsigned k = 0; k < piece->arrays; k++)

@@ -94,7 +94,7 @@ static size_t find_missed(const struct piece *piece, size_t n, unsigned char *co
         if (!last && (lmci_load64(first + at) | lmci_load64(second + at)) == 0)
             continue;
         for (size_t i = at; i < (last ? n : at + 8); i++)
-            if (first[i] | second[i])
+            if ((first[i] | second[i]) != 0)
                 places[count++] = (uint16_t)i;
     }
     return count;
@@ -138,7 +138,7 @@ static void find_raw(struct piece *piece, const struct lmci_link_view *view, siz
     lmci_link_kernels()->step(piece->rule, count, room->values_again, &some, own, unused);
     for (size_t i = 0; i < count; i++) {
         const size_t at = room->again[i];
-        if (own[LMCI_FIRST][i] || (adam && own[LMCI_SECOND][i]))
+        if (own[LMCI_FIRST][i] != 0 || (adam && own[LMCI_SECOND][i] != 0))
             continue;
         for (unsigned k = 0; k < piece->arrays; k++) {
             piece->missed[k] += (size_t)(own[k][i] != 0) - (size_t)(rest[k][at] != 0);
@@ -153,7 +153,7 @@ static void find_raw(struct piece *piece, const struct lmci_link_view *view, siz
 static void keep_raw(struct piece *piece, size_t n, const struct lmci_gradients *gradients)
 {
     const unsigned char *at = gradients->symbol, *end = at + n;
-    for (; at < end && (at = memchr(at, LMCI_SYMBOL_RAW, (size_t)(end - at))); at++)
+    for (; at < end && (at = memchr(at, LMCI_SYMBOL_RAW, (size_t)(end - at))) != NULL; at++)
         memcpy(&piece->room->raw[piece->raw_count++], &gradients->value[at - gradients->symbol], 4);
 }
 
@@ -225,9 +225,9 @@ static void put_number(struct piece *piece, size_t number, unsigned bytes)
 static void put_plane(struct piece *piece, const unsigned char *plane, size_t count)
 {
     const struct lmci_plane_coder coder = {piece->plane_scratch, false, false};
-    if (count) {
+    if (count != 0) {
         const size_t written = lmci_plane_encode(plane, count, &coder, piece->at, (size_t)(piece->end - piece->at));
-        assert(written);
+        assert(written != 0);
         piece->at += written;
     }
 }
@@ -237,7 +237,7 @@ static void put_bytes(struct piece *piece)
 {
     struct room *room = piece->room;
     size_t count = piece->elements;
-    if (memchr(room->symbols, LMCI_SYMBOL_ZERO, count)) {
+    if (memchr(room->symbols, LMCI_SYMBOL_ZERO, count) != NULL) {
         count = 0;
         for (size_t i = 0; i < piece->elements; i++) {
             room->bytes[count] = room->bytes[i];
@@ -256,14 +256,15 @@ static void put_halves(struct piece *piece)
     memcpy(room->halves + piece->elements, room->lengths, piece->elements);
     const size_t written =
         lmci_plane_encode_halves(room->halves, piece->elements, &coder, piece->at, (size_t)(piece->end - piece->at));
-    assert(written);
+    assert(written != 0);
     piece->at += written;
 }
 
 static void put_words(struct piece *piece, unsigned array)
 {
     const unsigned char *rest = piece->room->rests[array], *end = rest + piece->elements;
-    for (const unsigned char *at = rest; at < end && (at = memchr(at, LMCI_REST_ESCAPE, (size_t)(end - at))); at++)
+    for (const unsigned char *at = rest; at < end && (at = memchr(at, LMCI_REST_ESCAPE, (size_t)(end - at))) != NULL;
+         at++)
         put(piece, piece->view->after[array] + 4 * (at - rest), 4);
 }
 
@@ -310,7 +311,7 @@ static size_t escapes_of(const struct piece *piece, unsigned array)
 {
     size_t escapes = 0;
     const unsigned char *at = piece->room->rests[array], *end = at + piece->elements;
-    for (; at < end && (at = memchr(at, LMCI_REST_ESCAPE, (size_t)(end - at))); at++)
+    for (; at < end && (at = memchr(at, LMCI_REST_ESCAPE, (size_t)(end - at))) != NULL; at++)
         escapes++;
     return escapes;
 }
@@ -327,7 +328,7 @@ static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_r
     if (escapes_of(piece, array) < piece->elements / ESCAPES_MOST && 2 * piece->missed[array] < piece->elements)
         return LMC_OK;
     unsigned char *delta = lmci_allocate(lmc_block_bound(4 * piece->elements));
-    if (!delta)
+    if (delta == NULL)
         return LMC_NO_MEMORY;
     status = encode_delta(piece, array, delta, &bytes);
     if (status == LMC_OK && bytes + 3 < (size_t)(piece->at - start)) {
@@ -343,7 +344,7 @@ static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_r
 static enum lmc_status put_rest(struct piece *piece, unsigned array, enum lmci_rest_kind *kind)
 {
     *kind = LMCI_REST_NONE;
-    if (!piece->missed[array])
+    if (piece->missed[array] == 0)
         return LMC_OK;
     if (piece->missed[array] > piece->elements / LIST_MOST)
         return put_much(piece, array, kind);
@@ -430,7 +431,7 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
     const unsigned arrays = lmc_link_arrays(rule->optimizer, rule->flags);
     unsigned char *memory = lmci_allocate(lmci_link_encoder_bytes() + lmci_link_piece_bound(arrays, elements));
     enum lmc_status status = LMC_OK;
-    if (!memory)
+    if (memory == NULL)
         return LMC_NO_MEMORY;
     const struct piece piece = piece_of(rule, view, elements, memory, memory + lmci_link_encoder_bytes());
     size_t raw_count = 0;
