@@ -218,7 +218,7 @@ static void prepare_tree_merge(unsigned pivot)
 
 static void run_tree_merge(unsigned sides)
 {
-    const struct lmci_side both[2] = {{sides ? data : NULL, 1}, {out, 0}};
+    const struct lmci_side both[2] = {{sides != 0 ? data : NULL, 1}, {out, 0}};
     lmci_kernels()->tree_merge(coded, ELEMENTS, both, lists[0]);
 }
 

@@ -140,7 +140,7 @@ static void test_sizes(void **unused)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (uint32_t dtype = 1; dtype < LMC_DTYPE_END; dtype++) {
             size_t bytes = sizes[i] * lmc_dtype_size(dtype);
-            round_trip(dtype, sizes[i] ? data : NULL, NULL, bytes);
+            round_trip(dtype, sizes[i] != 0 ? data : NULL, NULL, bytes);
             round_trip(dtype, data, base, bytes);
         }
     }
@@ -254,7 +254,7 @@ static void test_near_base(void **unused)
         data[i] = base[i] + (uint32_t)(next_random(&state) % 16) - 8;
     assert_in_range(round_trip(LMC_F32, data, base, 4 * n), 1, n * 9 / 16);
     for (size_t i = 0; i < n; i++)
-        data[i] = next_random(&state) % 1000 ? base[i] : ~base[i];
+        data[i] = next_random(&state) % 1000 != 0 ? base[i] : ~base[i];
     assert_in_range(round_trip(LMC_F32, data, base, 4 * n), 1, n / 32);
     free(data);
     free(base);
@@ -456,9 +456,9 @@ static struct lmc_hash fingerprint(void)
         }
     }
     for (unsigned k = 0; k < 12; k++) {
-        const size_t word = k % 2 ? 2 : 4, bytes = (70000 + 1111 * k) * word;
-        take_step(word, k, 1 + 10 * k, k % 3 ? 300 : 0, base, data, bytes);
-        struct encoded delta = encode(k % 2 ? LMC_BF16 : LMC_F32, data, base, bytes);
+        const size_t word = k % 2 != 0 ? 2 : 4, bytes = (70000 + 1111 * k) * word;
+        take_step(word, k, 1 + 10 * k, k % 3 != 0 ? 300 : 0, base, data, bytes);
+        struct encoded delta = encode(k % 2 != 0 ? LMC_BF16 : LMC_F32, data, base, bytes);
         lmc_hasher_update(&hasher, delta.frame, delta.frame_bytes);
         free(delta.frame);
     }

@@ -57,10 +57,10 @@ static void measure(const char *name, uint32_t dtype, const void *data, const vo
     const char *message = "";
     for (int i = 0; i < 5; i++) {
         double t0 = now();
-        if (lmc_compress(&params, frame, bound, &frame_bytes, &message))
+        if (lmc_compress(&params, frame, bound, &frame_bytes, &message) != 0)
             failures++;
         double t1 = now();
-        if (lmc_decompress(frame, frame_bytes, &base, back, bytes, &message))
+        if (lmc_decompress(frame, frame_bytes, &base, back, bytes, &message) != 0)
             failures++;
         double t2 = now();
         if (memcmp(back, data, bytes) != 0)

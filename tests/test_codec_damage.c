@@ -75,7 +75,7 @@ static void test_memory_runs_out(void **unused)
     long planes = fail_each_allocation(&params);
     take_step(4, 1, 3, 2000, base, data, bytes);
     long classes = fail_each_allocation(&params);
-    if (planes || classes) { /* else the library is shared, and has its own */
+    if (planes != 0 || classes != 0) { /* else the library is shared, and has its own */
         assert_in_range(planes, 6, 10);
         assert_in_range(classes, 6, 10);
     }
@@ -118,13 +118,14 @@ static void test_memory_runs_out_elsewhere(void **unused)
     for (size_t i = 0; i < bytes; i++) {
         const uint64_t random = next_random(&state);
         base[i] = (unsigned char)(random & 0x7f);
-        data[i] = (unsigned char)(base[i] + (random >> 8 & 0x7f ? base[i] < 0x20 && random >> 20 & 1 : 1));
+        data[i] =
+            (unsigned char)(base[i] + ((random >> 8 & 0x7f) != 0 ? base[i] < 0x20 && (random >> 20 & 1) != 0 : 1));
     }
     assert_int_equal(method_of(&params), 4);
     fail_each_allocation(&params);
     fill(RANDOM, 1, data, bytes);
     for (size_t i = 4096; i + 1024 <= bytes; i += 1024)
-        if (next_random(&state) % 2)
+        if (next_random(&state) % 2 != 0)
             memcpy(data + i, data + i % 4096, 1024);
     assert_int_equal(method_of(&params), 5);
     fail_each_allocation(&params);
@@ -152,7 +153,7 @@ static struct encoded small_frame(void)
     for (size_t i = 0; i < SMALL; i += 4) {
         uint64_t random = next_random(&state);
         small_base[i] ^= (unsigned char)(random & random >> 8 & 7);
-        small_base[i + 2] ^= (unsigned char)((random >> 24) % 40 ? 0 : random >> 16);
+        small_base[i + 2] ^= (unsigned char)((random >> 24) % 40 != 0 ? 0 : random >> 16);
     }
     return encode(LMC_F32, small_data, small_base, SMALL);
 }
@@ -347,10 +348,10 @@ static void test_lists_that_dont_come_out_even(void **unused)
             const char *message = "";
             for (unsigned list = 0; list < 4; list++) { /* three of low bytes, and the half bytes */
                 unsigned entries = (list < 3 ? shift / 8 > list : shift % 8 != 0) ? WORDS : 0;
-                entries = list != wrong ? entries : entries ? entries - 1 : 1;
+                entries = list != wrong ? entries : entries != 0 ? entries - 1 : 1;
                 coded[6 + 3 * list] = (unsigned char)entries;
                 coded[used] = 1;
-                used += entries ? 2 : 0;
+                used += entries != 0 ? 2 : 0;
             }
             coded[used] = 1;
             assert_int_equal(decode_delta(LMC_F32, coded, used + 2, base, sizeof base, &message),
@@ -453,7 +454,7 @@ static const char *corpus(void)
 {
     static char path[800];
     const char *data = getenv("LMCS_TEST_DATA");
-    if (!data)
+    if (data == NULL)
         return LMC_TEST_DATA;
     snprintf(path, sizeof path, "%s/codec", data);
     return path;
@@ -469,7 +470,7 @@ static struct bytes read_file(const char *path)
 {
     struct bytes bytes = {NULL, 0};
     FILE *file = fopen(path, "rb");
-    if (!file)
+    if (file == NULL)
         return bytes;
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
     bytes.count = (size_t)ftell(file);
@@ -494,8 +495,8 @@ static void assert_told(const char *name, const char *message)
     snprintf(path, sizeof path, "%s/README.md", corpus());
     snprintf(row, sizeof row, "| %s | %s |", name, message);
     struct bytes readme = read_file(path);
-    int told = readme.at && memmem(readme.at, readme.count, row, strlen(row));
-    if (!told)
+    int told = readme.at != NULL && memmem(readme.at, readme.count, row, strlen(row)) != NULL;
+    if (told == 0)
         print_error("not in README.md: %s\n", row);
     assert_true(told);
     free(readme.at);
@@ -505,7 +506,7 @@ static void assert_told(const char *name, const char *message)
 static enum lmc_status decode_link(const struct bytes *frame, const struct bytes *base, unsigned char *back,
                                    const char **message)
 {
-    const size_t arrays = frame->at[37] ? frame->at[37] : 1;
+    const size_t arrays = frame->at[37] != 0 ? frame->at[37] : 1;
     void *state[LMC_MAX_BASES] = {NULL};
     memcpy(back, base->at, base->count);
     for (size_t k = 0; k < arrays && k < LMC_MAX_BASES; k++)
@@ -519,7 +520,7 @@ static void replay(const char *folder, const char *name, enum lmc_status expecte
     struct bytes base = read_part(folder, name, "base");
     struct bytes raw = read_part(folder, name, "raw");
     const void *bases[1] = {base.at};
-    const size_t room = expected == LMC_OK && raw.at ? raw.count : 3 * BLOCK;
+    const size_t room = expected == LMC_OK && raw.at != NULL ? raw.count : 3 * BLOCK;
     unsigned char *back = malloc(room + 1);
     const char *message = "";
     enum lmc_status status = strncmp(name, "link-", 5) == 0
@@ -528,7 +529,7 @@ static void replay(const char *folder, const char *name, enum lmc_status expecte
     if (status != expected)
         print_error("%s/%s: %d %s\n", folder, name, (int)status, message);
     assert_int_equal(status, expected);
-    if (expected == LMC_OK && raw.at)
+    if (expected == LMC_OK && raw.at != NULL)
         assert_memory_equal(back, raw.at, raw.count);
     if (expected != LMC_OK)
         assert_told(name, message);
@@ -545,7 +546,7 @@ static void replay_folder(const char *folder, enum lmc_status expected, int at_l
     snprintf(path, sizeof path, "%s/%s", corpus(), folder);
     DIR *directory = opendir(path);
     assert_non_null(directory);
-    for (struct dirent *entry; (entry = readdir(directory));) {
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
         size_t length = strlen(entry->d_name);
         if (length < 5 || strcmp(entry->d_name + length - 4, ".lmc") != 0)
             continue;

@@ -92,7 +92,7 @@ static void test_sizes(void **unused)
         for (enum gradients kind = BF16; kind <= ANY; kind++) {
             if (sizes[i] > 5000 && kind != (enum gradients)(i % 3) && !(kind == ANY && i % 3 == 1))
                 continue;
-            struct lmc_link_hints hints = i % 4 ? adamw_hints() : sgd_hints();
+            struct lmc_link_hints hints = i % 4 != 0 ? adamw_hints() : sgd_hints();
             struct lmc_link_rule rule;
             struct state before = trained(&hints, sizes[i], kind, 2);
             struct state after = state_copy(&before);
@@ -145,11 +145,11 @@ static void test_special_values(void **unused)
         struct lmc_link_hints hints = adamw_hints();
         struct lmc_link_rule rule;
         hints.flags = LMC_LINK_AMSGRAD;
-        struct state before = trained(&hints, 3 * PIECE, where % 2 ? ANY : BF16, 2);
+        struct state before = trained(&hints, 3 * PIECE, where % 2 != 0 ? ANY : BF16, 2);
         for (size_t i = 0; where < 4 && i < before.elements; i += 501)
             memcpy(&before.array[where][i], &special[i / 501 % kinds], 4);
         struct state after = state_copy(&before);
-        optimizer_step(&after, &hints, where % 2 ? ANY : BF16, 1, 5);
+        optimizer_step(&after, &hints, where % 2 != 0 ? ANY : BF16, 1, 5);
         for (size_t i = 0; where >= 4 && i < before.elements; i += 501)
             memcpy(&after.array[where - 4][i], &special[i / 501 % kinds], 4);
         assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
@@ -254,7 +254,7 @@ static void make_chain(struct chain *chain, size_t elements)
     for (unsigned t = 0; t < LINKS; t++, hints.step++) {
         struct lmc_link_rule rule;
         struct state before = state_copy(&chain->last);
-        optimizer_step(&chain->last, &hints, t % 3 ? BF16 : ANY, 1, t);
+        optimizer_step(&chain->last, &hints, t % 3 != 0 ? BF16 : ANY, 1, t);
         if (t == 7 || t == 30)
             fill_state(&chain->last, FLOATS, t);
         assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
@@ -462,7 +462,7 @@ static void test_scale_of_gradients(void **unused)
     for (enum gradients kind = BF16; kind <= NONE; kind++) {
         for (unsigned round = 0; round < 24; round++) {
             const float clip = 0.13f + 0.037f * (float)round;
-            const size_t count = round % 2 ? 3000 : 300;
+            const size_t count = round % 2 != 0 ? 3000 : 300;
             for (size_t i = 0; i < count; i++)
                 gradients[i] = gradient_at(kind, clip, i, &seed);
             gradients[7] = NAN;
@@ -567,7 +567,7 @@ static void test_kernels_agree(void **unused)
         optimizer_step(&after, &hints, kind, 0.3f, 5);
         for (size_t k = 0; k < 40000; k += 999) { /* and what is explained by nothing */
             after.array[0][k] = (float)k;
-            after.array[1][k + 1] = k % 2 ? NAN : INFINITY;
+            after.array[1][k + 1] = k % 2 != 0 ? NAN : INFINITY;
         }
         assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
         struct link first = {NULL, 0};
@@ -576,7 +576,7 @@ static void test_kernels_agree(void **unused)
                 continue;
             struct link link = make_link(&rule, &before, &after);
             assert_leads(&link, &before, &after);
-            if (first.frame) {
+            if (first.frame != NULL) {
                 assert_int_equal(link.frame_bytes, first.frame_bytes);
                 assert_memory_equal(link.frame, first.frame, first.frame_bytes);
                 free(link.frame);
@@ -595,7 +595,8 @@ static void test_kernels_agree(void **unused)
 static float any_scale(uint64_t *seed)
 {
     const uint64_t random = next_random(seed);
-    const uint32_t exponent = random >> 32 & 1 ? (uint32_t)(random >> 33 & 255) : 100 + (uint32_t)(random >> 33 & 31);
+    const uint32_t exponent =
+        (random >> 32 & 1) != 0 ? (uint32_t)(random >> 33 & 255) : 100 + (uint32_t)(random >> 33 & 31);
     uint32_t bits = (uint32_t)random & 0x807fffff;
     bits = random >> 60 == 0 ? bits & 0x80000000 : random >> 60 < 8 ? bits & 0xffff0000 : bits;
     bits |= (exponent < 254 ? exponent : 0) << 23;
@@ -617,15 +618,15 @@ static void test_quotients_agree(void **unused)
     for (unsigned round = 0; round < 12; round++) {
         struct lmc_link_hints hints = adamw_hints();
         hints.step = 1 + 9 * round * round;
-        hints.beta2 = round % 2 ? 0.95 : 0.999 + 1e-6 * round;
-        hints.eps = round % 3 ? 1e-8 : 0;
+        hints.beta2 = round % 2 != 0 ? 0.95 : 0.999 + 1e-6 * round;
+        hints.eps = round % 3 != 0 ? 1e-8 : 0;
         struct lmc_link_rule rule;
         struct state before = state_new(3, n);
         uint64_t seed = round + 1;
         for (size_t i = 0; i < n; i++) {
             gradient[i] = to_bf16(any_scale(&seed));
-            before.array[0][i] = round % 4 ? gradient[i] * uniform(&seed) : any_scale(&seed);
-            before.array[1][i] = round % 4 ? gradient[i] * gradient[i] : fabsf(any_scale(&seed));
+            before.array[0][i] = round % 4 != 0 ? gradient[i] * uniform(&seed) : any_scale(&seed);
+            before.array[1][i] = round % 4 != 0 ? gradient[i] * gradient[i] : fabsf(any_scale(&seed));
             before.array[2][i] = any_scale(&seed);
         }
         struct state after = state_copy(&before);
@@ -637,7 +638,7 @@ static void test_quotients_agree(void **unused)
                 continue;
             struct link link = make_link(&rule, &before, &after);
             assert_leads(&link, &before, &after);
-            if (!first.frame)
+            if (first.frame == NULL)
                 first = link;
             assert_int_equal(link.frame_bytes, first.frame_bytes);
             assert_memory_equal(link.frame, first.frame, first.frame_bytes);

@@ -97,7 +97,7 @@ static struct subject make_subject(enum gradients kind, const struct lmc_link_hi
     optimizer_step(&subject.after, &hints, kind, 1, 5);
     for (size_t i = 0; i < elements; i += 97) { /* all kinds of what is missed */
         subject.after.array[0][i] += 1e-6f;
-        if (i % 2)
+        if (i % 2 != 0)
             subject.after.array[subject.after.arrays - 1][i] = 7;
     }
     assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
@@ -117,7 +117,7 @@ static enum lmc_status try_frame(const struct subject *subject, const unsigned c
 {
     struct state now = state_copy(&subject->before);
     const char *message = NULL;
-    unsigned char *copy = malloc(bytes ? bytes : 1);
+    unsigned char *copy = malloc(bytes != 0 ? bytes : 1);
     assert_non_null(copy);
     memcpy(copy, frame, bytes);
     enum lmc_status status = lmc_link_decompress(copy, bytes, (void *const *)now.array, 4 * now.elements, &message);
@@ -257,7 +257,7 @@ static void test_blocks_by_hand(void **unused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *message;
         enum lmc_status status = try_block(&subject, (const unsigned char *)cases[i].bytes, cases[i].count, &message);
-        if (status != cases[i].status || !strstr(message, cases[i].says))
+        if (status != cases[i].status || strstr(message, cases[i].says) == NULL)
             fail_msg("case %zu: status %d, %s", i, status, message);
     }
     free_subject(&subject);
@@ -306,7 +306,7 @@ static void test_headers(void **unused)
         seal_frame(frame, subject.link.frame_bytes);
         enum lmc_status status =
             lmc_link_decompress(frame, subject.link.frame_bytes, (void *const *)now.array, 2400, &message);
-        if (status != cases[i].status || !strstr(message, cases[i].says))
+        if (status != cases[i].status || strstr(message, cases[i].says) == NULL)
             fail_msg("case %zu: status %d, %s", i, status, message);
         free(frame);
         state_free(&now);

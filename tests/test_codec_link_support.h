@@ -98,7 +98,7 @@ static inline float gradient_at(enum gradients kind, float clip, size_t i, uint6
     case ANY:
         return bell(seed) * scale;
     case SPARSE_ROWS:
-        return i / 256 % 4 ? 0.0f : to_bf16(bell(seed) * scale);
+        return i / 256 % 4 != 0 ? 0.0f : to_bf16(bell(seed) * scale);
     default:
         return 0;
     }
@@ -106,7 +106,7 @@ static inline float gradient_at(enum gradients kind, float clip, size_t i, uint6
 
 static inline void adam_step(struct state *state, const struct lmc_link_hints *hints, const float *gradient)
 {
-    const bool l2 = hints->flags & LMC_LINK_L2, greatest = hints->flags & LMC_LINK_AMSGRAD;
+    const bool l2 = (hints->flags & LMC_LINK_L2) != 0, greatest = (hints->flags & LMC_LINK_AMSGRAD) != 0;
     const float gain = (float)(1 - hints->beta1), gain2 = (float)(1 - hints->beta2);
     const float rate = (float)(-hints->lr / (1 - pow(hints->beta1, hints->step)));
     const float root = (float)sqrt(1 - pow(hints->beta2, hints->step)), eps = (float)hints->eps;
@@ -135,7 +135,7 @@ static inline void sgd_step(struct state *state, const struct lmc_link_hints *hi
         const float g = hints->weight_decay != 0 ? fmaf((float)hints->weight_decay, *w, gradient[i]) : gradient[i];
         const float kept = *buffer * momentum;
         *buffer = fmaf(gain, g, kept);
-        const float way = hints->flags & LMC_LINK_NESTEROV ? fmaf(momentum, *buffer, g) : *buffer;
+        const float way = (hints->flags & LMC_LINK_NESTEROV) != 0 ? fmaf(momentum, *buffer, g) : *buffer;
         *w = fmaf((float)-hints->lr, way, *w);
     }
 }

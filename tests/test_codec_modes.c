@@ -34,7 +34,7 @@ static struct encoded encode_by_all(enum lmc_level level, uint32_t dtype, const 
         assert_decodes(&other, data, base, bytes);
         free(other.frame);
     }
-    if (lmci_kernels_use)
+    if (lmci_kernels_use != 0)
         lmci_kernels_use(NULL);
     return made;
 }
@@ -59,7 +59,7 @@ static size_t usual_size(uint32_t dtype, const void *data, size_t bytes)
 static void test_kernels_can_be_chosen(void **unused)
 {
     (void)unused;
-    if (!lmci_kernels_use)
+    if (lmci_kernels_use == 0)
         skip(); /* the library is shared */
     const char *usual = lmc_kernels();
     assert_true(use_kernels("portable"));
@@ -433,7 +433,7 @@ static void test_doubles_by_keys(void **unused)
     }
     /* Signs that turn, numbers far away, NaNs and zeros of both signs come back too. */
     for (size_t i = 0; i < n; i += 97)
-        data[i] = i % 3 ? data[i] ^ UINT64_C(1) << 63 : i * UINT64_C(0x9e3779b97f4a7c15);
+        data[i] = i % 3 != 0 ? data[i] ^ UINT64_C(1) << 63 : i * UINT64_C(0x9e3779b97f4a7c15);
     data[5] = UINT64_C(0x7ff8000000000001), base[6] = UINT64_C(0xfff0000000000000), data[7] = UINT64_C(1) << 63;
     const size_t odd = round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_F64, data, base, 8 * n);
     assert_in_range(odd, 0, round_trip_by_all(LMC_LEVEL_DEFAULT, LMC_U64, data, base, 8 * n));
@@ -453,9 +453,9 @@ static void test_bytes_by_keys(void **unused)
         const uint64_t random = next_random(&state);
         const unsigned less = (unsigned)__builtin_ctzll(random >> 40 | 1 << 9);
         base[i] = (unsigned char)((random & 0x80) | (14 - less) << 3 | (random & 7));
-        data[i] = (unsigned char)(base[i] + (random >> 8 & ((1u << (less > 6 ? 0 : 6 - less)) - 1) ? 0
-                                             : random >> 62 & 1                                    ? 1
-                                                                                                   : -1));
+        data[i] = (unsigned char)(base[i] + ((random >> 8 & ((1u << (less > 6 ? 0 : 6 - less)) - 1)) != 0 ? 0
+                                             : (random >> 62 & 1) != 0                                    ? 1
+                                                                                                          : -1));
     }
     for (uint32_t dtype = LMC_F8_E4M3FN; dtype <= LMC_F8_E5M2FNUZ; dtype++) {
         struct encoded by_keys = encode_by_all(LMC_LEVEL_DEFAULT, dtype, data, base, n);
@@ -513,7 +513,7 @@ static void test_rows(void **unused)
     /* Rows that are as the base's are no copies: they take less than runs do. */
     fill(RANDOM, 5, data, bytes);
     for (size_t i = 0; i + 512 <= bytes; i += 512)
-        memset(data + i, 0, i % 1024 ? 512 : 256);
+        memset(data + i, 0, i % 1024 != 0 ? 512 : 256);
     memcpy(base, data, bytes);
     for (size_t i = 0; i < 20000; i += 1024)
         data[i + 300] ^= 1;
@@ -618,7 +618,7 @@ static void test_dense_is_not_larger(void **unused)
             put_weights(dtype, data, n, scales[k]);
             size_t usual = usual_size(dtype, data, word * n);
             assert_in_range(size_at(LMC_LEVEL_DENSE, dtype, data, word * n), 0, usual + (k == 2 ? usual / 200 : 0));
-            take_step(word, k, 3 + 50 * k, k ? 100 : 0, base, data, word * n);
+            take_step(word, k, 3 + 50 * k, k != 0 ? 100 : 0, base, data, word * n);
             usual = round_trip_by_all(LMC_LEVEL_DEFAULT, dtype, data, base, word * n);
             assert_in_range(round_trip_by_all(LMC_LEVEL_DENSE, dtype, data, base, word * n), 0, usual);
         }
@@ -642,7 +642,7 @@ static void fill_planes(size_t word, unsigned char *data, size_t bytes)
         else if (p == 0)
             data[i] = (unsigned char)(random >> 30);
         else
-            data[i] = (unsigned char)(p % 2 ? random >> 30 & 0xf0 : zeros << (place >> 14) % 4);
+            data[i] = (unsigned char)(p % 2 != 0 ? random >> 30 & 0xf0 : zeros << (place >> 14) % 4);
     }
 }
 
@@ -712,7 +712,8 @@ static void test_almost_noise(void **unused)
         for (unsigned one_in = 1; one_in <= 4; one_in *= 2) {
             fill(RANDOM, rare, data, n);
             for (size_t i = 0; i + 4 < n; i += one_in) /* the highest `rare` bytes are half as frequent */
-                data[i] = (unsigned char)(data[i] >= 256 - rare && data[i + 1] & 1 ? data[i + 2] % 128 : data[i]);
+                data[i] =
+                    (unsigned char)(data[i] >= 256 - rare && (data[i + 1] & 1) != 0 ? data[i + 2] % 128 : data[i]);
             assert_not_larger(LMC_U8, data, NULL, n);
             assert_not_larger(LMC_BF16, data, NULL, n);
             assert_not_larger(LMC_F32, data, NULL, 4000);
@@ -838,7 +839,7 @@ static void assert_by_threads(enum lmc_level level, uint32_t dtype, const unsign
     assert_int_equal(lmc_frame_parse(whole.frame, whole.frame_bytes, &frame, NULL), LMC_OK);
     for (size_t i = count; i-- > 0;) {
         uint64_t at;
-        const void *bases[1] = {frame.base_count ? base + i * BLOCK : NULL};
+        const void *bases[1] = {frame.base_count != 0 ? base + i * BLOCK : NULL};
         const size_t block_bytes = i + 1 < count ? BLOCK : bytes - i * BLOCK;
         struct lmc_block block = lmc_frame_block(&frame, i, &at);
         assert_int_equal(block.coded_bytes, blocks[i].coded_bytes);
@@ -887,9 +888,9 @@ static void test_streams(void **unused)
     for (uint32_t dtype = LMC_F32; dtype <= LMC_F64 && bytes % 8 == 4; dtype++) {
         const size_t some = bytes - (dtype == LMC_F64 ? 4 : 0);
         for (size_t k = 0; k < TABLES; k++) {
-            if (!use_kernels(tables[k]) && (lmci_kernels_use || k))
+            if (!use_kernels(tables[k]) && (lmci_kernels_use != 0 || k != 0))
                 continue;
-            struct encoded made = encode(dtype, data, k % 2 ? base : NULL, some);
+            struct encoded made = encode(dtype, data, k % 2 != 0 ? base : NULL, some);
             for (size_t s = 0; s < sizeof shifts / sizeof *shifts; s++) {
                 unsigned char *room = malloc(some + shifts[s] + (s < 2)), *back = room + shifts[s];
                 const void *bases[1] = {base};
@@ -903,7 +904,7 @@ static void test_streams(void **unused)
             free(made.frame);
         }
     }
-    if (lmci_kernels_use)
+    if (lmci_kernels_use != 0)
         lmci_kernels_use(NULL);
     free(data);
     free(base);

@@ -47,7 +47,7 @@ static inline uint32_t patterned_word(enum pattern pattern, uint64_t random, siz
     case NANS:
         return (uint32_t)(0x7f800000 | (random & 0x807fffff));
     case SPARSE:
-        return random % 100 ? 0 : (uint32_t)(random >> 32);
+        return random % 100 != 0 ? 0 : (uint32_t)(random >> 32);
     case COUNTING:
         return (uint32_t)i;
     case SKEWED: /* byte b is half as frequent as byte b - 1: codes as long as they may be */
@@ -87,10 +87,10 @@ static inline void take_step(size_t word, uint64_t seed, unsigned noise, unsigne
         if (word == 2) {
             uint16_t x = (uint16_t)((b >> 16) + d);
             put_word(before + i, b >> 16, 2);
-            put_word(after + i, flips && (random >> 20) % flips == 0 ? x ^ 0x8000u : x, 2);
+            put_word(after + i, flips != 0 && (random >> 20) % flips == 0 ? x ^ 0x8000u : x, 2);
         } else {
             put_word(before + i, b, 4);
-            put_word(after + i, flips && (random >> 20) % flips == 0 ? (b + d) ^ 0x80000000u : b + d, 4);
+            put_word(after + i, flips != 0 && (random >> 20) % flips == 0 ? (b + d) ^ 0x80000000u : b + d, 4);
         }
     }
 }
@@ -149,7 +149,7 @@ bool lmci_kernels_use(const char *name) __attribute__((weak));
 /* From now on the kernels of that name; false if there are none or this processor can't run them. */
 static inline bool use_kernels(const char *name)
 {
-    return lmci_kernels_use && lmci_kernels_use(name);
+    return lmci_kernels_use != 0 && lmci_kernels_use(name);
 }
 
 /* Runs this program again with fewer kernels; 0 when that passes. */
@@ -172,9 +172,9 @@ static inline int rerun_with_kernels(const char *kernels)
 static inline int with_all_kernels(int failed)
 {
     printf("kernels: %s\n", lmc_kernels());
-    if (getenv("LMC_KERNELS"))
+    if (getenv("LMC_KERNELS") != NULL)
         return failed;
-    return failed || rerun_with_kernels("avx2") || rerun_with_kernels("portable");
+    return failed != 0 || rerun_with_kernels("avx2") != 0 || rerun_with_kernels("portable") != 0;
 }
 
 #endif

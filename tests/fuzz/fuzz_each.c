@@ -76,7 +76,7 @@ static unsigned char *slot(unsigned index, size_t bytes, const struct wishes *wi
 {
     static unsigned char *memory[SLOTS];
     REQUIRE(index < SLOTS && bytes <= slot_bytes());
-    if (!memory[index]) {
+    if (memory[index] == NULL) {
         const size_t all = slot_bytes() + 2 * page_bytes();
         void *mapped = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         REQUIRE(mapped != MAP_FAILED);
@@ -92,7 +92,7 @@ static unsigned char *filled(unsigned index, size_t bytes, unsigned few, struct 
     unsigned char *at = slot(index, bytes, wishes);
     for (size_t i = 0; i < bytes; i++) {
         const uint64_t random = next_random(wishes) >> 32;
-        at[i] = (unsigned char)(few ? random % few : random);
+        at[i] = (unsigned char)(few != 0 ? random % few : random);
     }
     return at;
 }
@@ -128,9 +128,9 @@ static struct lmci_classes wished_classes(unsigned word, struct wishes *wishes)
     struct lmci_classes classes = {.count = 1 + wish(wishes) % LMCI_MAX_CLASSES};
     const unsigned step = 1 + wish(wishes) % (255 / LMCI_MAX_CLASSES), from = wish(wishes) % 16, shifts = wish(wishes);
     for (unsigned c = 0; c < classes.count; c++) {
-        classes.first[c] = (uint8_t)(c ? from + c * step : 0);
+        classes.first[c] = (uint8_t)(c != 0 ? from + c * step : 0);
         /* One for all, or any. */
-        const uint64_t shift = shifts & 1 ? next_random(wishes) >> 32 : shifts >> 1;
+        const uint64_t shift = (shifts & 1) != 0 ? next_random(wishes) >> 32 : shifts >> 1;
         classes.shift[c] = (uint8_t)(4 * (shift % (2 * word - 1)));
     }
     return classes;
@@ -197,8 +197,8 @@ static void made_lists(struct made *made, unsigned word, unsigned count, const s
 /* Dealt, and joined again; or lists that were not dealt, joined. */
 static void try_classes(struct wishes *wishes, struct made *made)
 {
-    const unsigned what = wish(wishes), word = what & 1 ? 4 : 2;
-    const bool dealt = what & 2;
+    const unsigned what = wish(wishes), word = (what & 1) != 0 ? 4 : 2;
+    const bool dealt = (what & 2) != 0;
     const size_t n = wishes->n;
     const struct lmci_classes classes = wished_classes(word, wishes);
     unsigned char *data = slot(DATA, word * n, wishes), *base = slot(BASE, word * n, wishes);
@@ -256,7 +256,7 @@ static void try_contexts(struct wishes *wishes, struct made *made)
 static void try_tree(struct wishes *wishes, struct made *made)
 {
     const uint8_t pivot = wish(wishes), few = wish(wishes);
-    const bool ones_kept = wish(wishes) & 1;
+    const bool ones_kept = (wish(wishes) & 1) != 0;
     const size_t n = wishes->n + 1, bit_bytes = (n + 7) / 8; /* at least one symbol */
     unsigned char *list = filled(DATA, n + PAD, few, wishes), *bits = slot(BASE, bit_bytes, wishes);
     unsigned char *ones = slot(LIST, n + PAD, wishes), *whole = slot(LIST + 1, n, wishes), *out;
@@ -277,8 +277,8 @@ static void try_tree(struct wishes *wishes, struct made *made)
     lmci_kernels()->tree_merge(bits, n, sides, out);
     REQUIRE(memcmp(out, whole, n) == 0);
     for (unsigned missing = 1; missing < 4; missing++) {
-        sides[0] = (struct lmci_side){missing & 1 ? NULL : zero, few};
-        sides[1] = (struct lmci_side){missing & 2 ? NULL : one, pivot};
+        sides[0] = (struct lmci_side){(missing & 1) != 0 ? NULL : zero, few};
+        sides[1] = (struct lmci_side){(missing & 2) != 0 ? NULL : one, pivot};
         lmci_kernels()->tree_merge(bits, n, sides, out);
         made_bytes(made, out, n);
     }
@@ -293,7 +293,7 @@ static void try_tree(struct wishes *wishes, struct made *made)
 static void try_bytes(struct wishes *wishes, struct made *made)
 {
     const uint8_t few = wish(wishes), wished = wish(wishes), every = 1 + wish(wishes) % 3;
-    const unsigned mask = wished % 255 ? wished % 255 : 1; /* not all, and not none */
+    const unsigned mask = wished % 255 != 0 ? wished % 255 : 1; /* not all, and not none */
     const size_t n = wishes->n + 1, packed_bytes = (n * (size_t)__builtin_popcount(mask) + 7) / 8;
     const unsigned char *bytes = filled(DATA, n, few, wishes), *names = filled(BASE, 256, few, wishes);
     unsigned char *out = slot(OUT, n, wishes);
@@ -333,7 +333,7 @@ static void try_words(struct wishes *wishes, struct made *made)
     const enum lmci_transform transform = (enum lmci_transform)(wish(wishes) % LMCI_TRANSFORM_END);
     const size_t n = wishes->n;
     const unsigned char *data = filled(DATA, word * n, 0, wishes);
-    const unsigned char *base = lmci_transform_needs_base(transform) ? filled(BASE, word * n, 0, wishes) : NULL;
+    const unsigned char *base = lmci_transform_needs_base(transform) != 0 ? filled(BASE, word * n, 0, wishes) : NULL;
     unsigned char *planes[LMCI_MAX_WORD], *out = slot(OUT, word * n, wishes);
     for (unsigned p = 0; p < word; p++)
         planes[p] = slot(LIST + p, n, wishes);
@@ -347,7 +347,7 @@ static void try_words(struct wishes *wishes, struct made *made)
 /* Words of 1 and 8 bytes, by those that stand for them. */
 static void try_keyed(struct wishes *wishes, struct made *made)
 {
-    const unsigned word = wish(wishes) & 1 ? 8 : 1, own = lmci_keyed_word(word);
+    const unsigned word = (wish(wishes) & 1) != 0 ? 8 : 1, own = lmci_keyed_word(word);
     const unsigned low = wish(wishes) % (LMCI_KEYED_LOW_MOST + 1);
     const size_t n = wishes->n;
     const unsigned char *data = filled(DATA, word * n, 0, wishes), *base = filled(BASE, word * n, 0, wishes);
@@ -374,7 +374,7 @@ static struct made try_input(const uint8_t *bytes, size_t count)
     struct wishes wishes = {.at = bytes, .left = count, .random = 88172645463325252u};
     struct made made = {NULL, 0};
     const unsigned which = wish(&wishes);
-    wishes.at_end = which & 1;
+    wishes.at_end = (which & 1) != 0;
     wishes.n = wish(&wishes);
     wishes.n = (wishes.n | (size_t)wish(&wishes) << 8) % MOST_ELEMENTS;
     for (size_t i = 0; i < wishes.left; i++)

@@ -20,7 +20,7 @@ static void decode(const unsigned char *frame, size_t frame_bytes)
     const char *message = NULL;
     enum lmc_status status = lmc_frame_parse(frame, frame_bytes, &parsed, &message);
     if (status != LMC_OK) {
-        if (!message)
+        if (message == NULL)
             abort();
         return;
     }
@@ -28,7 +28,7 @@ static void decode(const unsigned char *frame, size_t frame_bytes)
         return;
     unsigned char *base = allocate((size_t)parsed.raw_bytes);
     for (size_t i = 0; i < parsed.raw_bytes; i++) /* exponents from all over */
-        base[i] = (unsigned char)(i % 3 ? 37 * i : 60 + i % 8);
+        base[i] = (unsigned char)(i % 3 != 0 ? 37 * i : 60 + i % 8);
     unsigned char *back = allocate((size_t)parsed.raw_bytes);
     const void *bases[LMC_MAX_BASES] = {base, base, base, base};
     status = lmc_decompress(frame, frame_bytes, bases, back, (size_t)parsed.raw_bytes, &message);
@@ -52,7 +52,7 @@ static void try_block(const uint8_t *bytes, size_t count)
 {
     size_t frame_bytes;
     unsigned char *frame = frame_of_input(bytes, count, &frame_bytes);
-    if (frame)
+    if (frame != NULL)
         decode(frame, frame_bytes);
     free(frame);
 }
@@ -78,7 +78,7 @@ static void try_params(const struct lmc_params *params)
         abort();
     if (lmc_decompress(frame, frame_bytes, &params->base, back, raw_bytes, NULL) != LMC_OK)
         abort();
-    if (raw_bytes && memcmp(back, params->data, raw_bytes) != 0)
+    if (raw_bytes != 0 && memcmp(back, params->data, raw_bytes) != 0)
         abort();
     free(frame);
     free(back);
@@ -89,15 +89,15 @@ static void try_round_trip(const uint8_t *bytes, size_t count)
 {
     if (count < 3)
         return;
-    unsigned times = bytes[2] % 16 ? 1 + bytes[2] % 4 : 40; /* longer than what a fuzzer likes to make */
+    unsigned times = bytes[2] % 16 != 0 ? 1 + bytes[2] % 4 : 40; /* longer than what a fuzzer likes to make */
     size_t piece = count - 3;
     struct lmc_params params = {.dtype = 1 + bytes[0] % (LMC_DTYPE_END - 1)};
     params.raw_bytes = piece * times - piece * times % lmc_dtype_size(params.dtype);
-    params.level = bytes[2] & 16 ? LMC_LEVEL_DENSE : LMC_LEVEL_DEFAULT;
+    params.level = (bytes[2] & 16) != 0 ? LMC_LEVEL_DENSE : LMC_LEVEL_DEFAULT;
     unsigned char *data = allocate(piece * times);
     for (unsigned i = 0; i < times; i++)
         memcpy(data + i * piece, bytes + 3, piece);
-    unsigned char *base = bytes[1] & 1 ? make_base(data, (size_t)params.raw_bytes, bytes[1] >> 1) : NULL;
+    unsigned char *base = (bytes[1] & 1) != 0 ? make_base(data, (size_t)params.raw_bytes, bytes[1] >> 1) : NULL;
     params.data = data;
     params.base = base;
     try_params(&params);
@@ -118,9 +118,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     if (count == 0)
         return 0;
-    if (bytes[0] % 2 && bytes[0] > 127) {
+    if (bytes[0] % 2 != 0 && bytes[0] > 127) {
         try_tensor(bytes + 1, count - 1);
-    } else if (bytes[0] % 2) {
+    } else if (bytes[0] % 2 != 0) {
         try_round_trip(bytes + 1, count - 1);
     } else {
         try_frame(bytes + 1, count - 1);

@@ -102,7 +102,7 @@ static void try_damages(unsigned char *frame, size_t frame_bytes, const struct t
         const uint8_t *damage = end.at + end.left - 3;
         const size_t room = frame_bytes - (size_t)header_bytes;
         /* The first bytes of a block mean more than others. */
-        const size_t where = damage[0] & 1 ? damage[1] : (size_t)damage[0] << 7 | damage[1];
+        const size_t where = (damage[0] & 1) != 0 ? damage[1] : (size_t)damage[0] << 7 | damage[1];
         frame[header_bytes + where % room] ^= damage[2];
     }
     seal_frame(frame, frame_bytes);
@@ -125,12 +125,12 @@ static void try_block(const uint8_t *bytes, size_t count)
 {
     size_t frame_bytes;
     unsigned char *frame = frame_of_input(bytes, count, &frame_bytes);
-    if (!frame)
+    if (frame == NULL)
         return;
     const size_t raw_bytes = (size_t)seal_get(frame + 16, 8);
     unsigned char *base = allocate(raw_bytes);
     for (size_t i = 0; i < raw_bytes; i++) /* exponents from all over */
-        base[i] = (unsigned char)(i % 3 ? 37 * i : 60 + i % 8);
+        base[i] = (unsigned char)(i % 3 != 0 ? 37 * i : 60 + i % 8);
     decode_by_all(frame, frame_bytes, base, raw_bytes);
     free(base);
     free(frame);
@@ -140,7 +140,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     if (count == 0)
         return 0;
-    if (bytes[0] % 2)
+    if (bytes[0] % 2 != 0)
         try_block(bytes + 1, count - 1);
     else
         try_tensor(bytes + 1, count - 1);

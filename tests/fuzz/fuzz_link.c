@@ -50,7 +50,7 @@ static void fill_state(struct state *state, const uint8_t *bytes, size_t count, 
     for (size_t i = 0; i < LMC_MAX_BASES * state->bytes; i += 4) {
         uint32_t word = (uint32_t)tensor_random(&seed);
         word = (word & 0x807fffff) | (100 + (word >> 23 & 15)) << 23;
-        if (count && i / 4 % 64 < 8)
+        if (count != 0 && i / 4 % 64 < 8)
             word ^= (uint32_t)bytes[i / 4 % count] << i % 25;
         memcpy(state->memory + i, &word, 4);
     }
@@ -99,7 +99,7 @@ static void try_frame(const uint8_t *bytes, size_t count)
     unsigned char *copy = allocate(count);
     memcpy(copy, bytes, count);
     for (unsigned sealed = 0; sealed < 2; sealed++) {
-        if (sealed)
+        if (sealed != 0)
             seal_frame(copy, count);
         if (lmc_frame_parse(copy, count, &parsed, NULL) != LMC_OK || parsed.raw_bytes > 4 * MOST_ELEMENTS)
             continue;
@@ -114,18 +114,19 @@ static void try_frame(const uint8_t *bytes, size_t count)
 /* A rule of some kind, as a byte says. */
 static struct lmc_link_rule rule_of(unsigned kind)
 {
-    struct lmc_link_hints hints = {.optimizer = kind & 1 ? LMC_SGD : LMC_ADAM,
+    struct lmc_link_hints hints = {.optimizer = (kind & 1) != 0 ? LMC_SGD : LMC_ADAM,
                                    .step = 1 + kind % 50,
                                    .lr = 1e-3,
-                                   .weight_decay = kind & 16 ? 0.1 : 0,
-                                   .beta1 = kind & 32 ? 0.4 : 0.9,
+                                   .weight_decay = (kind & 16) != 0 ? 0.1 : 0,
+                                   .beta1 = (kind & 32) != 0 ? 0.4 : 0.9,
                                    .beta2 = 0.95,
                                    .eps = 1e-8,
                                    .momentum = 0.9,
-                                   .dampening = kind & 64 ? 0.1 : 0,
-                                   .scale = kind & 128 ? 0.3 : 0};
+                                   .dampening = (kind & 64) != 0 ? 0.1 : 0,
+                                   .scale = (kind & 128) != 0 ? 0.3 : 0};
     struct lmc_link_rule rule;
-    hints.flags = kind & 1 ? (kind & 2 ? LMC_LINK_NESTEROV : 0) : kind >> 1 & (LMC_LINK_L2 | LMC_LINK_AMSGRAD);
+    hints.flags =
+        (kind & 1) != 0 ? ((kind & 2) != 0 ? LMC_LINK_NESTEROV : 0) : kind >> 1 & (LMC_LINK_L2 | LMC_LINK_AMSGRAD);
     REQUIRE(lmc_link_rule(&hints, &rule) == LMC_OK);
     return rule;
 }
@@ -147,7 +148,7 @@ static void try_block(const uint8_t *bytes, size_t count)
     if (count < 3)
         return;
     const struct lmc_link_rule rule = rule_of(bytes[0]);
-    struct state before = state_new(4 * (size_t)(1 + bytes[1] % 40 * (bytes[1] & 128 ? 100 : 1)));
+    struct state before = state_new(4 * (size_t)(1 + bytes[1] % 40 * ((bytes[1] & 128) != 0 ? 100 : 1)));
     struct lmc_frame parsed;
     size_t frame_bytes;
     fill_state(&before, NULL, 0, 1 + bytes[0]);
@@ -177,10 +178,10 @@ static void make_step(const struct lmc_link_rule *rule, const struct state *befo
     float *to_m = after->array[0], *to_v = after->array[1], *to_w = after->array[rule->optimizer == LMC_ADAM ? 2 : 1];
     for (size_t i = 0; i < before->bytes / 4; i++) {
         uint32_t word = (uint32_t)bytes[i % count] << 24 | (uint32_t)bytes[(3 * i + 1) % count] << 16;
-        word |= bytes[0] & 1 ? 0 : (uint32_t)(i * 40503 & 0xffff);
+        word |= (bytes[0] & 1) != 0 ? 0 : (uint32_t)(i * 40503 & 0xffff);
         float g;
         memcpy(&g, &word, 4);
-        g *= bytes[0] & 4 ? rule->scale : 1;
+        g *= (bytes[0] & 4) != 0 ? rule->scale : 1;
         to_m[i] = rule->optimizer == LMC_ADAM ? m[i] + rule->gain * (g - m[i]) : rule->gain * g + m[i] * rule->momentum;
         if (rule->optimizer == LMC_ADAM)
             to_v[i] = rule->gain2 * g * g + v[i] * rule->beta2;
@@ -197,8 +198,8 @@ static void try_states(const uint8_t *bytes, size_t count)
     const size_t elements = (bytes[1] | (size_t)bytes[2] << 8) % MOST_ELEMENTS;
     struct state before = state_new(4 * elements), after = state_new(4 * elements);
     fill_state(&before, bytes, count, 7);
-    fill_state(&after, bytes, count, bytes[3] & 1 ? 7 : 8);
-    if (bytes[3] & 2)
+    fill_state(&after, bytes, count, (bytes[3] & 1) != 0 ? 7 : 8);
+    if ((bytes[3] & 2) != 0)
         make_step(&rule, &before, &after, bytes + 3, count - 3);
     const struct lmc_link_params params = params_of(&rule, &before, &after);
     const size_t bound = (size_t)lmc_link_bound(arrays, before.bytes);
@@ -208,7 +209,7 @@ static void try_states(const uint8_t *bytes, size_t count)
         if (!lmci_kernels_use(tables[k]))
             continue;
         REQUIRE(lmc_link_compress(&params, frame, bound, &frame_bytes, NULL) == LMC_OK && frame_bytes <= bound);
-        if (!first_bytes) {
+        if (first_bytes == 0) {
             memcpy(first, frame, frame_bytes);
             first_bytes = frame_bytes;
         }
@@ -220,7 +221,7 @@ static void try_states(const uint8_t *bytes, size_t count)
     }
     REQUIRE(lmci_kernels_use(NULL));
     struct lmc_link_rule found;
-    if (elements)
+    if (elements != 0)
         REQUIRE(lmc_link_fit(NULL, arrays, params.before, params.after, params.raw_bytes, &found, NULL, NULL) !=
                 LMC_INVALID);
     free(first);
@@ -233,7 +234,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     if (count == 0)
         return 0;
-    if (bytes[0] % 2) {
+    if (bytes[0] % 2 != 0) {
         try_states(bytes + 1, count - 1);
     } else {
         try_frame(bytes + 1, count - 1);

@@ -18,7 +18,7 @@
 static inline void *allocate(size_t bytes)
 {
     void *memory = malloc(bytes + 1); /* a size of 0 is fine */
-    if (!memory)
+    if (memory == NULL)
         abort();
     return memory;
 }
@@ -81,15 +81,15 @@ static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uin
     case SCALED: /* by where in its row of `b` it stands */
         return (uint8_t)(r->a + low % (1 + (i % (1 + r->b)) * r->c / 64));
     case RARE:
-        return random >> 32 & (((uint64_t)1 << r->a % 16) - 1) ? r->b : low;
+        return (random >> 32 & (((uint64_t)1 << r->a % 16) - 1)) != 0 ? r->b : low;
     case GEOMETRIC:
         return (uint8_t)(r->a + zeros * (1 + r->b % 8));
     case LITERAL:
-        return in->left ? in->at[(i + r->a) % in->left] : r->b;
+        return in->left != 0 ? in->at[(i + r->a) % in->left] : r->b;
     case RUNS:
         return (uint8_t)((i >> r->a % 16) * (r->b | 1));
     case FEW_OF_MANY: /* all bytes, some of them much less frequent */
-        return (uint8_t)(low % (random & 63 ? 1 + r->a : 256));
+        return (uint8_t)(low % ((random & 63) != 0 ? 1 + r->a : 256));
     case STEPS:
         return (uint8_t)(i * r->a + (i >> 8) * r->b);
     case OF_BELOW: /* with the correlation of a float's exponent and mantissa, with or without signs */
@@ -139,11 +139,11 @@ static inline unsigned char *cook_base(const unsigned char *data, size_t word, s
     for (size_t i = 0; i + word <= bytes; i += word) {
         const uint64_t random = tensor_random(&state);
         uint64_t x = seal_get(data + i, word < 8 ? word : 8);
-        if (kind & 1 && random % 3 == 0)
+        if ((kind & 1) != 0 && random % 3 == 0)
             x += (random >> 8) % (2u << kind / 8 % 16) - ((uint64_t)1 << kind / 8 % 16);
-        if (kind & 2 && random >> 20 & 0x3f)
+        if ((kind & 2) != 0 && (random >> 20 & 0x3f) != 0)
             x = x * 5 + i;
-        if (kind & 4 && (random >> 30) % (kind & 8 ? 9 : 400) == 0)
+        if ((kind & 4) != 0 && (random >> 30) % ((kind & 8) != 0 ? 9 : 400) == 0)
             x ^= (uint64_t)1 << (word < 8 ? 8 * word - 1 : 63);
         seal_put(base + i, x, word < 8 ? word : 8);
     }
@@ -171,10 +171,10 @@ static inline struct tensor cook_params(struct source *from, size_t most)
     const unsigned repeats = take_byte(from);
     tensor.data = allocate(bytes);
     cook_tensor(from, element, sections, tensor.data, bytes);
-    if (repeats)
+    if (repeats != 0)
         repeat_rows(repeats, tensor.data, bytes);
-    tensor.base = flags & 2 ? cook_base(tensor.data, element, bytes, base_kind) : NULL;
-    tensor.params.level = flags & 1 ? LMC_LEVEL_DENSE : LMC_LEVEL_DEFAULT;
+    tensor.base = (flags & 2) != 0 ? cook_base(tensor.data, element, bytes, base_kind) : NULL;
+    tensor.params.level = (flags & 1) != 0 ? LMC_LEVEL_DENSE : LMC_LEVEL_DEFAULT;
     tensor.params.raw_bytes = bytes;
     tensor.params.data = tensor.data;
     tensor.params.base = tensor.base;
@@ -187,7 +187,7 @@ static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64
 {
     const size_t header_bytes = 64 + 16 * bases + 32 + 8;
     unsigned char *frame = calloc(1, header_bytes + coded_bytes);
-    if (!frame)
+    if (frame == NULL)
         abort();
     *frame_bytes = header_bytes + coded_bytes;
     memcpy(frame, "LMCF", 4);

@@ -24,7 +24,7 @@ static void write_file(const char *name, const char *suffix, const void *bytes, 
     char path[1024];
     snprintf(path, sizeof path, "%s/%s/%s.%s", directory, folder, name, suffix);
     FILE *file = fopen(path, "wb");
-    if (!file || (count && fwrite(bytes, 1, count, file) != count) || fclose(file)) {
+    if (file == NULL || (count != 0 && fwrite(bytes, 1, count, file) != count) || fclose(file) != 0) {
         perror(path);
         exit(1);
     }
@@ -49,19 +49,19 @@ static void compressed(const char *name, uint32_t dtype, const void *data, const
     size_t frame_bytes;
     const char *message = "";
     struct lmc_params params = {.dtype = dtype, .raw_bytes = bytes, .data = data, .base = base};
-    if (base) {
+    if (base != NULL) {
         uint64_t shape[1] = {bytes / lmc_dtype_size(dtype)};
         struct lmc_hash hash = lmc_hash128(base, bytes);
         params.base_digest = lmc_digest(dtype, 1, shape, &hash, 1);
     }
-    if (lmc_compress(&params, frame, bound, &frame_bytes, &message)) {
+    if (lmc_compress(&params, frame, bound, &frame_bytes, &message) != LMC_OK) {
         fprintf(stderr, "%s: %s\n", name, message);
         exit(1);
     }
     write_file(name, "lmc", frame, frame_bytes);
-    if (write_raw)
+    if (write_raw != 0)
         write_file(name, "raw", data, bytes);
-    if (base)
+    if (base != NULL)
         write_file(name, "base", base, bytes);
     free(frame);
 }
@@ -89,9 +89,9 @@ static void good_from_encoder(void)
         g[i] = f[i] + step;
         memcpy(&bits, &f[i], 4);
         h[i] = (uint16_t)(bits >> 16);
-        k[i] = (uint16_t)(random64() % 16 ? h[i] : h[i] + 1);
+        k[i] = (uint16_t)(random64() % 16 != 0 ? h[i] : h[i] + 1);
         wide[i] = (uint64_t)i * 1000;
-        bytes[i] = (unsigned char)(random64() % 200 ? 0 : random64());
+        bytes[i] = (unsigned char)(random64() % 200 != 0 ? 0 : random64());
     }
     compressed("empty", LMC_F32, NULL, NULL, 0, 1);
     compressed("one-byte", LMC_U8, "x", NULL, 1, 1);
@@ -119,13 +119,13 @@ static void good_keyed_and_rows(void)
         const uint64_t random = random64();
         const int exponent = 15 - __builtin_ctz((unsigned)(random >> 48) | 1 << 14);
         small[i] = (uint8_t)((random & 0x80) | (unsigned)exponent << 3 | (random >> 8 & 7));
-        stepped[i] = (uint8_t)(small[i] + (random >> 20 & ((1u << exponent / 2) - 1) ? 0 : 1));
+        stepped[i] = (uint8_t)(small[i] + ((random >> 20 & ((1u << exponent / 2) - 1)) != 0 ? 0 : 1));
     }
     for (size_t i = 0; i < 64; i++)
         for (size_t k = 0; k < 128; k++) {
             const int repeats = i % 3 != 0 && i > 4;
-            rows[i][k] = repeats ? rows[i % 2][k] : (uint16_t)(0x3c00 + random64() % 300);
-            next[i][k] = repeats ? next[i % 2][k] : (uint16_t)(rows[i][k] + random64() % 3);
+            rows[i][k] = repeats != 0 ? rows[i % 2][k] : (uint16_t)(0x3c00 + random64() % 300);
+            next[i][k] = repeats != 0 ? next[i % 2][k] : (uint16_t)(rows[i][k] + random64() % 3);
         }
     compressed("f64-delta", LMC_F64, moved, wide, sizeof moved, 1);
     compressed("f8-delta", LMC_F8_E4M3FN, stepped, small, sizeof stepped, 1);
@@ -158,7 +158,7 @@ static void begin(uint16_t dtype, uint64_t raw_bytes, unsigned bases, unsigned e
     made.bytes[38] = 20;
     seal_put(made.bytes + 48, extensions, 4);
     made.raw_bytes = raw_bytes;
-    made.header_bytes = 64 + 16 * bases + extensions + (raw_bytes ? 32 : 0) + 8;
+    made.header_bytes = 64 + 16 * bases + extensions + (raw_bytes != 0 ? 32 : 0) + 8;
     made.count = made.header_bytes;
 }
 
@@ -167,7 +167,7 @@ static void put(int count, ...)
 {
     va_list list;
     va_start(list, count);
-    while (count--)
+    while (count-- != 0)
         made.bytes[made.count++] = (unsigned char)va_arg(list, int);
     va_end(list);
 }
@@ -176,9 +176,9 @@ static void put(int count, ...)
 static void end(const void *content)
 {
     seal_put(made.bytes + 24, made.count, 8);
-    if (made.raw_bytes) {
+    if (made.raw_bytes != 0) {
         unsigned char *entry = made.bytes + made.header_bytes - 40;
-        struct lmc_hash hash = lmc_hash128(content, content ? (size_t)made.raw_bytes : 0);
+        struct lmc_hash hash = lmc_hash128(content, content != NULL ? (size_t)made.raw_bytes : 0);
         seal_put(entry, made.header_bytes, 8);
         seal_put(entry + 16, hash.low, 8);
         seal_put(entry + 24, hash.high, 8);
@@ -190,9 +190,9 @@ static void save(const char *name, const char *content, const char *base)
 {
     end(content);
     write_file(name, "lmc", made.bytes, made.count);
-    if (content)
+    if (content != NULL)
         write_file(name, "raw", content, (size_t)made.raw_bytes);
-    if (base)
+    if (base != NULL)
         write_file(name, "base", base, (size_t)made.raw_bytes);
 }
 
@@ -409,8 +409,8 @@ static void good_keyed(void)
      * in the first, moved by -128: its key in a word of 2 bytes, less 128, rotated. */
     char base[80], content[80];
     for (int i = 0; i < 80; i++) {
-        base[i] = (char)(i % 2 ? 0xb0 : 0x39);
-        content[i] = (char)(base[i] + (i == 3 ? -128 : i % 2 ? -1 : 2));
+        base[i] = (char)(i % 2 != 0 ? 0xb0 : 0x39);
+        content[i] = (char)(base[i] + (i == 3 ? -128 : i % 2 != 0 ? -1 : 2));
     }
     const unsigned outlier = (0x30 << 7) - 128;
     begin(LMC_F8_E5M2, sizeof base, 1, 0);
@@ -547,7 +547,8 @@ static void good_transforms(void)
         uint16_t x[4];
         for (int i = 0; i < 4; i++) {
             uint16_t all[5] = {y[i], (uint16_t)(y[i] >> 1 | y[i] << 15), (uint16_t)(y[i] ^ b[i]),
-                               (uint16_t)(y[i] + b[i]), (uint16_t)((y[i] >> 1 ^ (y[i] & 1 ? 0xffff : 0)) + b[i])};
+                               (uint16_t)(y[i] + b[i]),
+                               (uint16_t)((y[i] >> 1 ^ ((y[i] & 1) != 0 ? 0xffff : 0)) + b[i])};
             x[i] = all[t];
         }
         snprintf(name, sizeof name, "transform-%s", names[t]);
@@ -689,7 +690,7 @@ static void bad_pieces(void)
     static const char *const names[] = {"pieces-13", "pieces-21"};
     for (int i = 0; i < 2; i++) {
         begin(LMC_U8, 40, 0, 0);
-        put(6, 1, 0, 4, i ? 21 : 13, 1, 9);
+        put(6, 1, 0, 4, i != 0 ? 21 : 13, 1, 9);
         save(names[i], NULL, NULL);
     }
     begin(LMC_U8, (1 << 16) + 1, 0, 0);
@@ -1064,7 +1065,7 @@ static float gradient_of(int kind, int i)
         memcpy(&g, &bits, 4);
         sum += (double)g;
     }
-    return kind == 3 && i % 5 ? 0 : f32_of(sum);
+    return kind == 3 && i % 5 != 0 ? 0 : f32_of(sum);
 }
 
 static void adam_states(int kind, const struct lmc_link_rule *rule)
@@ -1118,7 +1119,7 @@ static void save_link(const char *name, const struct lmc_link_rule *rule, size_t
     const size_t bytes = 4 * elements * lmc_link_arrays(rule->optimizer, rule->flags);
     size_t frame_bytes;
     const char *message = "";
-    if (lmc_link_compress(&params, room, sizeof room, &frame_bytes, &message)) {
+    if (lmc_link_compress(&params, room, sizeof room, &frame_bytes, &message) != LMC_OK) {
         fprintf(stderr, "%s: %s\n", name, message);
         exit(1);
     }
@@ -1135,7 +1136,7 @@ static struct lmc_link_rule adam_rule(uint32_t flags)
                                   .beta2 = 0.95f,
                                   .gain2 = 0.05f,
                                   .decay = 1,
-                                  .l2 = flags & LMC_LINK_L2 ? 0.01f : 0,
+                                  .l2 = (flags & LMC_LINK_L2) != 0 ? 0.01f : 0,
                                   .rate = -0.001f,
                                   .root = 0.9f,
                                   .eps = 1e-8f,
@@ -1180,7 +1181,7 @@ static void save_changed_link(const char *name, size_t at, uint64_t value, size_
     const struct lmc_link_rule rule = adam_rule(0);
     size_t frame_bytes;
     const struct lmc_link_params params = linked_params(&rule, 1);
-    if (lmc_link_compress(&params, room, sizeof room, &frame_bytes, NULL))
+    if (lmc_link_compress(&params, room, sizeof room, &frame_bytes, NULL) != LMC_OK)
         exit(1);
     seal_put(room + at, value, bytes);
     seal_frame(room, frame_bytes);

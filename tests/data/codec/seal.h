@@ -33,7 +33,8 @@ static inline void seal_frame(unsigned char *frame, size_t bytes)
     uint64_t blocks = lmc_block_count(seal_get(frame + 16, 8));
     uint64_t table =
         64 + 16 * (uint64_t)frame[36] + seal_get(frame + 40, 4) + seal_get(frame + 44, 4) + seal_get(frame + 48, 4);
-    const uint64_t size = seal_get(frame + 34, 2) ? 16 + 16 * (uint64_t)frame[37] : 32; /* of an entry: a link's, ... */
+    const uint64_t size =
+        seal_get(frame + 34, 2) != 0 ? 16 + 16 * (uint64_t)frame[37] : 32; /* of an entry: a link's, ... */
     if (table > bytes || blocks > (bytes - table) / size)
         return;
     uint64_t end = table + size * blocks;
