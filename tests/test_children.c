@@ -24,7 +24,7 @@
 
 /* ---- Children ---- */
 
-/* They do what they are told by bytes, and end when nobody can tell them anything any more. */
+/* Children obey commands of one byte and end when the pipe closes. */
 struct child {
     pid_t pid;
     int orders; /* -1: none */
@@ -47,7 +47,7 @@ static char wait_byte(int fd)
     return read(fd, &byte, 1) == 1 ? byte : '\0';
 }
 
-/* Gives true in the parent, and in the child false, there with the other ends. */
+/* Returns true in the parent and false in the child, which keeps the other ends of the pipes. */
 static bool make_child(struct child *child)
 {
     int orders[2], answers[2];
@@ -83,12 +83,12 @@ static void end_child(struct child *child)
     expect_child(child->pid);
 }
 
-/* ---- What is seen ---- */
+/* ---- Seen bytes ---- */
 
 enum { LIVES = 4 };
 
 struct sight {
-    struct lmcs_view *views[2]; /* where the pool has it, and private */
+    struct lmcs_view *views[2]; /* shared with the pool, and private */
     const struct state *shown;
     const float *lives[LIVES]; /* addresses; NULL: none */
     uint64_t floats[LIVES];
@@ -156,7 +156,7 @@ static void see_live(struct sight *sight, int i, struct lmcs_live *live, float f
     sight->firsts[i] = first;
 }
 
-/* ---- What goes on beside it ---- */
+/* ---- Work beside the child ---- */
 
 /* Large tensors, and small ones. */
 static struct state *large_state(uint64_t seed)
@@ -178,7 +178,7 @@ static uint64_t used_when_compacted(struct lmcs_pool *pool)
     return pool_info(pool).used_bytes;
 }
 
-/* Much is written and removed again, so that what may be written over is. What is left is as it was. */
+/* Writes and removes much, so that reusable space is overwritten. The shelf ends as it began. */
 static void churn(struct lmcs_pool *pool)
 {
     for (uint64_t i = 0; i < 10; i++) {
@@ -232,7 +232,7 @@ static void a_view_that_its_parent_closes(void **state)
     churn(pool);
     expect_right(&child);
     assert_true(used_when_compacted(pool) >= empty + 3 * MIB);
-    /* Also for who writes next. */
+    /* The next writer spares the bytes as well. */
     close_pool(pool);
     pool = open_quiet(place->pool);
     churn(pool);
@@ -244,7 +244,7 @@ static void a_view_that_its_parent_closes(void **state)
     state_free(shown);
 }
 
-/* A view that stays open in the parent, of which the child is through: that is nobody's but the parent's again. */
+/* A view that the child has closed and the parent keeps open belongs to the parent alone again. */
 static void a_view_that_its_parent_keeps(void **state)
 {
     struct place *place = *state;
@@ -302,7 +302,7 @@ static void what_is_pinned_after_the_fork(void **state)
     state_free(shown);
 }
 
-/* A child's child sees what the child saw, after it has ended; and a child of a reader what that saw. */
+/* A grandchild sees the child's bytes after the child has ended; a reader's child sees the reader's. */
 static void a_grandchild(void **state)
 {
     struct place *place = *state;
@@ -344,7 +344,7 @@ static void a_grandchild(void **state)
         churn_live(pool);
         expect_right(&child);
         let_go(&child);
-        uint64_t used = UINT64_MAX; /* it is nobody's child any more, and ends when it will */
+        uint64_t used = UINT64_MAX; /* it has no parent to wait for it */
         for (int i = 0; i < 1000 && used > empty + MIB; i++) {
             usleep(10000);
             churn_live(pool);
@@ -356,7 +356,7 @@ static void a_grandchild(void **state)
     state_free(shown);
 }
 
-/* A child that becomes another program holds nothing, though it lives. */
+/* A child that calls exec holds nothing, although it lives. */
 static void another_program(void **state)
 {
     struct place *place = *state;
@@ -390,7 +390,7 @@ static void another_program(void **state)
 
 /* ---- Live variables ---- */
 
-/* Erased, replaced, checked out and dropped by an abort: whatever takes its pages from a variable. */
+/* Every change that takes pages from a variable: erase, replace, checkout, abort. */
 static void live_variables(void **state)
 {
     struct place *place = *state;
@@ -430,7 +430,7 @@ static void live_variables(void **state)
     churn_live(pool);
     expect_right(&child);
     assert_true(used_when_compacted(pool) >= empty + MIB / 2);
-    /* The writer after this one does not know of whom to ask, and asks. */
+    /* The next writer does not know the child and respects its locks. */
     close_pool(pool);
     pool = open_quiet(place->pool);
     churn_live(pool);
@@ -471,9 +471,9 @@ static void live_variables_after_the_fork(void **state)
     close_pool(pool);
 }
 
-static uint64_t questions; /* whether anybody holds something */
+static uint64_t questions; /* whether any process holds a lock */
 
-/* In front of libc's. */
+/* Replaces libc's fcntl. */
 #pragma GCC visibility push(default)
 int fcntl(int fd, int command, ...)
 {
@@ -489,10 +489,10 @@ int fcntl(int fd, int command, ...)
 }
 #pragma GCC visibility pop
 
-/* What a child holds of many variables is not all asked for whenever one more is erased, or made. */
+/* Erasing or making a variable does not query the locks of all variables that a child holds. */
 static void many_live_variables(void **state)
 {
-    enum { COUNT = 600, MOST = 100 /* questions for a variable */ };
+    enum { COUNT = 600, MOST = 100 /* queries per variable */ };
     struct place *place = *state;
     struct lmcs_pool *pool = open_quiet(place->pool);
     struct sight sight = {.shown = NULL};
@@ -565,7 +565,7 @@ static void erase_some(struct lmcs_pool *pool, struct lmcs_live **lives, int cou
     }
 }
 
-/* A pool is not full as long as it has what a child held that has ended, however much another one still holds. */
+/* A pool is not full while it has space of an ended child, however much another child holds. */
 static void room_of_an_ended_child(void **state)
 {
     enum { MANY = 300, FEW = 8 };
@@ -591,7 +591,7 @@ static void room_of_an_ended_child(void **state)
     close_pool(pool);
 }
 
-/* The parent is killed: nobody could have told the next writer. */
+/* The parent is killed, so the next writer learns of the child by its locks only. */
 static void a_killed_parent(void **state)
 {
     struct place *place = *state;
@@ -638,7 +638,7 @@ static void a_killed_parent(void **state)
     state_free(shown);
 }
 
-/* What is known of a mapping is what is mapped there, however often that has changed. */
+/* The record of a mapping follows every change of the mapping. */
 static void what_is_mapped_where(void **state)
 {
     struct place *place = *state;
@@ -698,7 +698,7 @@ static void what_is_mapped_where(void **state)
     close_pool(pool);
 }
 
-/* ---- What can't be leased ---- */
+/* ---- Failed leases ---- */
 
 static void end_unreadable(int number)
 {
@@ -706,7 +706,8 @@ static void end_unreadable(int number)
     _exit(UNREADABLE);
 }
 
-/* No descriptor for the child's leases: views stay all the same; addresses of live variables show nothing else. */
+/* Without a descriptor for the child's leases, views stay valid and addresses of live variables are unreadable in the
+ * child. */
 static void without_descriptors(void **state)
 {
     struct place *place = *state;
@@ -799,7 +800,7 @@ static void *replace_and_grow(void *context)
     return NULL;
 }
 
-/* Forks in the middle of everything: nobody waits for ever, in the parent or in a child, and all see what they saw. */
+/* Forks during all kinds of work: no process waits for ever, and all see the bytes of the fork. */
 static void forks_beside_threads(void **state)
 {
     struct place *place = *state;

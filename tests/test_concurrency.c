@@ -105,7 +105,7 @@ static void capture_one(struct lmcs_pool *pool, unsigned shelf, const char *name
         lmcs_capture_detach(capture);
 }
 
-/* Whatever a view of a snapshot shows is what was captured. False: it had been removed. */
+/* Checks that a view shows the captured bytes. False: the snapshot had been removed. */
 static bool look(struct lmcs_pool *pool, unsigned shelf, const char *which, uint32_t flags)
 {
     struct lmcs_snapshot *snapshot;
@@ -132,7 +132,7 @@ static bool look(struct lmcs_pool *pool, unsigned shelf, const char *which, uint
     return true;
 }
 
-/* ---- What the threads do ---- */
+/* ---- The threads ---- */
 
 static struct rng own_numbers(struct stage *stage)
 {
@@ -212,7 +212,7 @@ static void *keep_copying(void *argument)
     return NULL;
 }
 
-/* The newest stay, so that those who look always find some. */
+/* The newest stay, so that readers always find some. */
 static void *keep_removing(void *argument)
 {
     struct stage *stage = argument;
@@ -270,7 +270,7 @@ static void *keep_tagging(void *argument)
     return NULL;
 }
 
-/* Compacts on request, beside the background, which is held now and then. */
+/* Compacts on request, beside the background, which is paused now and then. */
 static void *keep_compacting(void *argument)
 {
     struct stage *stage = argument;
@@ -386,7 +386,7 @@ static void everything_at_once(void **state)
     close_pool(stage.pool);
 }
 
-/* What retires payloads in an extent that a capture fills: two shelves, nothing kept, no background. */
+/* Retires payloads in an extent that a capture fills: two shelves, nothing kept, no background. */
 static void *keep_pruning(void *argument)
 {
     struct stage *stage = argument;
@@ -495,7 +495,7 @@ static void *capture_same_shelf(void *argument)
         uint64_t got[2];
         struct lmcs_snapshot *snapshot;
         snprintf(which, sizeof which, "%llu", (unsigned long long)number);
-        OK(lmcs_snapshot_find(stage->pool, "shared", which, &snapshot, &err)); /* durable, so it is there */
+        OK(lmcs_snapshot_find(stage->pool, "shared", which, &snapshot, &err)); /* durable, so it exists */
         OK(lmcs_snapshot_read(snapshot, LMCS_TENSOR, "value", got, sizeof got, &err));
         EXPECT(memcmp(got, value, sizeof got) == 0);
         lmcs_snapshot_close(snapshot);
@@ -520,7 +520,7 @@ static void one_shelf_of_many_threads(void **state)
     close_pool(stage.pool);
 }
 
-/* ---- The same pool opened and closed from everywhere ---- */
+/* ---- The same pool opened and closed by all threads ---- */
 
 static void *open_and_close(void *argument)
 {
@@ -544,7 +544,7 @@ static void *open_and_close(void *argument)
         else { /* a view that is closed after the pool */
             struct lmcs_pool *again = NULL;
             OK(lmcs_pool_open(stage->path, LMCS_OPEN_READ, &options, &again, &err));
-            EXPECT(again == pool); /* it is open for writing, so that is what is given */
+            EXPECT(again == pool); /* it is open for writing, so this handle is returned */
             OK(lmcs_pool_close(pool, &err));
             enum lmcs_status status = lmcs_snapshot_find(again, shelf, NULL, &snapshot, &err);
             if (status == LMCS_NOT_FOUND && n == 1) { /* an asynchronous one on its way */
@@ -590,7 +590,7 @@ static unsigned threads_of_this_process(void)
     return threads;
 }
 
-/* ---- The compactor's thread, started and stopped from everywhere ---- */
+/* ---- The compactor's thread, started and stopped by all threads ---- */
 
 static void *keep_starting(void *argument)
 {
@@ -611,7 +611,7 @@ static void *stop_again_and_again(void *argument)
     return NULL;
 }
 
-/* Whoever stops it returns when it has ended, also when somebody else starts it meanwhile: none is forgotten. */
+/* A stop returns when the thread has ended, also if another caller starts it meanwhile; no thread is forgotten. */
 static void compactor_started_and_stopped_from_everywhere(void **state)
 {
     static void *(*const work[])(void *) = {stop_again_and_again, keep_starting, keep_starting};
@@ -620,7 +620,7 @@ static void compactor_started_and_stopped_from_everywhere(void **state)
     stage.pool = open_pool(place->pool, LMCS_OPEN_CREATE, 0);
     lmcs_compactor_stop(stage.pool);
     unsigned threads = threads_of_this_process();
-    alarm(100); /* what is waited for never ends, when this is wrong */
+    alarm(100); /* a wrong implementation waits for ever */
     atomic_init(&stage.capturing, 1);
     run_threads(work, 3, &stage);
     lmcs_compactor_stop(stage.pool);

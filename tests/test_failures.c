@@ -4,9 +4,8 @@
  *
  * This program's own malloc, fallocate, pwrite, pmemobj_reserve and others stand in front of those of the libraries.
  * Every call of the API is made with the first, the second, ... call of one of them failing, once or from then on,
- * until it gets through without having met a failure. Each time it must succeed all the same, or fail with a status
- * that fits and a sentence; the pool must be whole and usable at once; and in the end as many blocks of memory must be
- * in use as before.
+ * until it meets no failure. Each time it must succeed anyway, or fail with a fitting status and message; the pool must
+ * be whole and usable at once; and no memory may leak.
  *
  * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
  */
@@ -41,7 +40,7 @@ static void fill_tensors(struct scene *scene, const struct state *state)
     }
 }
 
-/* All that changes: the pool grows again and again. */
+/* Changes all tensors, so that the pool grows again and again. */
 static void prepare_next(struct scene *scene)
 {
     state_free(scene->next);
@@ -389,8 +388,8 @@ enum { STEPS = sizeof steps / sizeof steps[0] };
 /* ---- Failing each in turn ---- */
 
 /*
- * After a sync that failed, what was written before it may be lost, also what other calls wrote: nothing is
- * acknowledged any more until the pool is opened again.
+ * After a failed sync all earlier writes may be lost, also those of other calls, so nothing is acknowledged until the
+ * pool is opened again.
  */
 static void open_again_after_a_failed_sync(struct scene *scene)
 {
@@ -402,7 +401,7 @@ static void open_again_after_a_failed_sync(struct scene *scene)
     scene->pool = open_quiet(scene->place->pool);
 }
 
-/* Gives how many calls of the refused kind were made to fail. */
+/* Returns the number of failed calls. */
 static long fail_in_turn(struct scene *scene, const struct step *step, enum refusal refusal, bool all)
 {
     bool every = scaled("LMCS_TEST_EVERY", 0) != 0;
@@ -453,7 +452,7 @@ static void fail_step_once(struct scene *scene, const struct step *step, enum re
     scene->now = scene->next = NULL;
 }
 
-/* Once more where more memory is in use than before: what libraries keep, they keep once, a leak comes again. */
+/* Repeats a call after which more memory is in use: libraries keep memory once, a leak grows again. */
 static void fail_step(struct scene *scene, const struct step *step, enum refusal refusal, bool all)
 {
     long leaked = 1;
@@ -483,8 +482,8 @@ static void each_call_refused(void **state)
 }
 
 /*
- * A limit of memory, anywhere from nothing to plenty: libpmemobj, which can't be refused just any block, is not asked
- * when there may not be enough for it.
+ * Limits memory to amounts from nothing to plenty. libpmemobj crashes on some failed allocations, so the store must not
+ * call it when memory may be short.
  */
 static void memory_limited(void **state)
 {
@@ -513,15 +512,15 @@ static void memory_limited(void **state)
     state_free(scene.now);
 }
 
-/* What stores to a file system that a memory's file has not: pwrite and fdatasync of payloads. */
+/* Failures that exist on a file system only: pwrite and fdatasync of payloads. */
 static void writes_refused(void **state)
 {
     refuse_each(*state, SPACE_TO, SYNCING);
 }
 
 /*
- * Linux says once that pages could not be written, to whoever syncs first, and then calls them clean. So a failed sync
- * of one call is one of all that wrote before it: they fail too, instead of acknowledging what the disk does not have.
+ * Linux reports failed writeback once, to the first sync, and then marks the pages clean. So a failed sync of one call
+ * fails all earlier writers too, instead of acknowledging bytes that the disk lacks.
  */
 static void a_failed_sync_is_everyones(void **state)
 {
@@ -562,7 +561,7 @@ static void a_failed_sync_is_everyones(void **state)
     state_free(scene.now);
 }
 
-/* What is made is read back by a mapping of its own; where there can be none, in another way. */
+/* A new payload is read back through a mapping, or otherwise if mapping fails. */
 static void mappings_refused_to_the_compactor(void **state)
 {
     struct place *place = *state;
@@ -589,7 +588,7 @@ static void mappings_refused_to_the_compactor(void **state)
     state_free(scene.now);
 }
 
-/* What a trim that fails has not given back is counted as before: as it is when the pool is opened again. */
+/* Space that a failed trim did not return is counted as before, as after a new opening. */
 static void a_trim_that_fails_counts_nothing(void **state)
 {
     static const enum refusal refusals[] = {MEMORY, PUBLISHING};
@@ -666,7 +665,7 @@ static void extents_that_a_poolset_keeps(void **state)
     state_free(large);
 }
 
-/* libpmemobj would end the process by the first sync that fails: the disk is asked before. */
+/* libpmemobj ends the process when a sync fails, so the store tests the disk first. */
 static void disks_that_fail_when_a_pool_is_opened(void **state)
 {
     struct place *place = *state;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_failures_live.c - what the system refuses to live variables: memory, file space, writes, syncs, mappings,
+ * test_failures_live.c - system failures under live variables: memory, file space, writes, syncs, mappings,
  * libpmemobj's reservations and commits (refuse.h).
  *
- * Each call is made with the first, the second, ... call of one of them failing, once or from then on, until it gets
- * through without having met a failure. What all variables are is one number, their *digest*: a call that fails must
- * leave the one that was, one that succeeds makes the one that it makes when nothing is refused. After a failure behind
- * the commit of a transaction all further changes are refused until the pool has been opened again; then it is one of
- * the two. Nothing else may refuse, nothing may be lost, and in the end as many blocks of memory must be in use as
- * before.
+ * Each call is made with the first, the second, ... call of one of them failing, once or from then on, until it meets
+ * no failure. A *digest* represents the state of all variables. A failed call must leave the old digest; a successful
+ * one must make the digest that it makes without failures. After a failure behind the commit of a transaction all
+ * further changes are refused until the pool is opened again; then the digest is one of the two. No other call may
+ * fail, nothing may be lost, and no memory may leak.
  *
  * LMCS_TEST_EVERY=1 fails every call in turn; otherwise the further ones are sampled.
  */
@@ -22,10 +21,10 @@
 struct scene {
     struct place *place;
     struct lmcs_pool *pool;
-    uint64_t kept; /* digest of what is checked out before each call */
+    uint64_t kept; /* digest of the state before each call */
 };
 
-/* ---- What all variables are ---- */
+/* ---- The state of all variables ---- */
 
 struct digest {
     struct lmcs_pool *pool;
@@ -168,7 +167,7 @@ static enum lmcs_status call_replace(struct scene *scene)
     return status;
 }
 
-/* Stores to a tensor, a value that moves, one that is made, one that goes. */
+/* Stores to a tensor, moves a value, makes one, erases one. */
 static enum lmcs_status change_in(struct scene *scene, struct lmcs_transaction *transaction, struct lmcs_live *live)
 {
     float *data = lmcs_live_data(live);
@@ -289,7 +288,7 @@ static void begin_again(struct scene *scene)
     EXPECT(digest_of(scene->pool) == scene->kept);
 }
 
-/* After a failure that can only be completed by opening the pool again, which is said. */
+/* Handles a failure that only a new opening can complete; the message says so. */
 static bool must_be_opened_again(struct scene *scene)
 {
     if (lmcs_live_put(scene->pool, "other", "any", "thing", 5, NULL, 0, &err) == LMCS_OK)
@@ -300,7 +299,7 @@ static bool must_be_opened_again(struct scene *scene)
     return true;
 }
 
-/* Gives whether anything failed. */
+/* Returns whether anything failed. */
 static bool fail_once(struct scene *scene, const struct step *step, enum refusal refusal, long n, bool all,
                       uint64_t changed)
 {
@@ -382,14 +381,14 @@ static void each_call_refused(void **state)
     refuse_each(*state, MEMORY, MAPPING);
 }
 
-/* What stores to a file system that a memory's file has not. */
+/* Failures that exist on a file system only. */
 static void writes_refused(void **state)
 {
     refuse_each(*state, SPACE_TO, SYNCING);
     refuse_each(*state, MSYNCING, MSYNCING);
 }
 
-/* A tensor that can't be mapped at a larger place stays where it is: who has its address reads and stores on. */
+/* A tensor that cannot be mapped at a larger place keeps its address, which stays readable and writable. */
 static void growth_refused(void **state)
 {
     struct place *place = *state;
@@ -422,7 +421,7 @@ static void expect_zeros(struct lmcs_live *live, uint64_t from, uint64_t end)
         EXPECT(((const float *)lmcs_live_data(live))[i] == 0);
 }
 
-/* Pages that the file system would not make holes of are zeros all the same when they are somebody else's. */
+/* Pages that the file system refused to punch are zeros when another variable receives them. */
 static void holes_refused(void **state)
 {
     const uint64_t floats = 100000, few = 1000;
@@ -444,7 +443,7 @@ static void holes_refused(void **state)
             pool = reopen(pool, place);
             OK(lmcs_live_open(pool, "run", "w", &live, &err));
         }
-        if (i == 2) { /* but some time it will, and then nothing stays of it */
+        if (i == 2) { /* but a later opening does, and nothing of it stays */
             EXPECT(disk_bytes(place->pool) > empty + 2 * floats);
             refuse_no_more();
             lmcs_live_close(new_tensor(pool, "t", few));
@@ -458,7 +457,7 @@ static void holes_refused(void **state)
         expect_zeros(other, 0, 2 * floats);
         fill(live, 2);
         fill(other, 3);
-        lmcs_live_close(new_tensor(pool, "t", few)); /* what is in use is none of what is tried once more */
+        lmcs_live_close(new_tensor(pool, "t", few)); /* a retried punch excludes space in use */
         OK(lmcs_live_erase(pool, "run", "t", &err));
         expect_filled(live, 2);
         expect_filled(other, 3);
@@ -469,7 +468,7 @@ static void holes_refused(void **state)
     }
 }
 
-/* What may be durable although the disk failed is told as that. */
+/* A change that may be durable although the disk failed is reported as such. */
 static void what_is_not_known_is_said(void **state)
 {
     static const struct step asked[] = {
@@ -513,7 +512,7 @@ static void *read_and_persist(void *argument)
     return NULL;
 }
 
-/* Nor does who knows nothing of the growth notice it. */
+/* A reader that has not seen the growth is unaffected. */
 static void growth_refused_while_in_use(void **state)
 {
     struct place *place = *state;
@@ -536,7 +535,7 @@ static void growth_refused_while_in_use(void **state)
 
 enum ending { COMMITTED, ABORTED, CHECKED_OUT, ENDINGS };
 
-/* Ends a change of "w" when nothing can be mapped: what it shows and what is stored to it would be two things. */
+/* Ends a change of "w" when nothing can be mapped, since its memory and its stored bytes would differ. */
 static void end_unmapped(struct place *place, enum ending ending)
 {
     const uint64_t floats = 3000;
@@ -578,7 +577,7 @@ static void end_unmapped(struct place *place, enum ending ending)
         expect_filled(live, 9);
     }
     if (failures > 0) {
-        w[0] = -7; /* which reaches nobody */
+        w[0] = -7; /* which no other process sees */
         FAILS(LMCS_IO, lmcs_live_persist(live, 0, 4, &err));
         FAILS(LMCS_IO, lmcs_live_write(live, 0, &(float){3}, 4, &err));
         EXPECT(strstr(err.message, "open it again") != NULL);
@@ -600,8 +599,8 @@ static void ends_unmapped(void **state)
 }
 
 /*
- * What is stored and not persisted is in the page cache alone. Whoever finds it there, and so has nothing to write,
- * syncs it all the same before it acknowledges that it is durable.
+ * Stored and unpersisted bytes are in the page cache only. A call that finds equal bytes, and so writes nothing, still
+ * syncs them before it acknowledges durability.
  */
 static void what_is_there_already_is_synced(void **state)
 {
@@ -627,7 +626,7 @@ static void what_is_there_already_is_synced(void **state)
     refuse(SYNCING, 1000, false);
     OK(lmcs_transaction_commit(transaction, &err));
     EXPECT(1000 - calls_left > 0);
-    /* After a sync that failed it is not durable, and looks as if it were. */
+    /* After a failed sync the bytes are not durable, but look so. */
     w[0] = 2;
     refuse(MSYNCING, 0, false);
     FAILS(LMCS_IO, lmcs_live_persist(live, 0, 4, &err));
@@ -638,7 +637,7 @@ static void what_is_there_already_is_synced(void **state)
     close_pool(pool);
 }
 
-/* What is committed and could not be completed is not given back by the abort that follows. */
+/* An abort after an incomplete commit does not undo the commit. */
 static void aborts_of_what_is_committed(void **state)
 {
     struct place *place = *state;
@@ -676,7 +675,7 @@ static void aborts_of_what_is_committed(void **state)
     EXPECT(met);
 }
 
-/* A sync that fails may have been of another's bytes: what it was to make durable may be there when it is opened. */
+/* A failed sync may cover another caller's bytes; its own bytes may be present when the pool is opened. */
 static void what_may_be_durable_is_said(void **state)
 {
     struct place *place = *state;
@@ -706,11 +705,11 @@ static void what_may_be_durable_is_said(void **state)
     }
 }
 
-/* ---- What another thread writes while it breaks ---- */
+/* ---- Writes of another thread during a failure ---- */
 
 static struct {
     struct lmcs_live *live;
-    const void *data; /* NULL: what is there is made durable */
+    const void *data; /* NULL: persist the present bytes */
     uint64_t offset;
     uint64_t bytes;
     enum lmcs_status status;
@@ -727,14 +726,14 @@ static void *write_there(void *argument)
     return NULL;
 }
 
-/* It has found nothing broken, and waits for a lock. */
+/* The thread has found no failure and waits for a lock. */
 static void start_other(void)
 {
     other.runs = pthread_create(&other.thread, NULL, write_there, NULL) == 0;
     usleep(50000);
 }
 
-/* A word, or a persist, while what a commit has written can't be shared again. */
+/* Writes a word, or persists, while the pages of a commit cannot be mapped shared again. */
 static void use_while_unshared(struct place *place, const void *data)
 {
     unlink(place->pool);
@@ -772,7 +771,7 @@ static void word_while_unshared(void **state)
     use_while_unshared(*state, NULL);
 }
 
-/* A long write, while another one fails that has its journal: that one is not written over. */
+/* A long write while another one fails: the journal of the failed one is not overwritten. */
 static void journal_while_pending(void **state)
 {
     struct place *place = *state;

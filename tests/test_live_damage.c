@@ -109,7 +109,7 @@ static bool count_listed(void *context, const struct lmcs_live_info *info)
     return true;
 }
 
-/* Gives whether the damage was seen: then by all, and by the name of the value. */
+/* Returns whether the damage was reported; then all calls report it, with the value's name. */
 static bool look_for_damage(const char *path, size_t i, enum lmcs_open_mode mode)
 {
     struct lmcs_pool *pool = open_pool(path, mode, LMCS_NO_BACKGROUND);
@@ -141,7 +141,7 @@ static void each_byte_of_a_value(void **state)
             seen += look_for_damage(place->pool, i, cases % 16 == 0 ? LMCS_OPEN_WRITE : LMCS_OPEN_READ);
             flip(place->pool, cells.at[i] + at, bit);
         }
-    /* Of the first one: whose it is, and the newer slot, its header and its data. */
+    /* Damages the first value: its owner, and the header and data of the newer slot. */
     EXPECT(seen >= 8 + 24 + 12 && seen < cases);
     struct lmcs_pool *pool = open_quiet(place->pool);
     for (size_t i = 0; i < VALUES; i++)
@@ -168,7 +168,7 @@ static void two_values_swapped(void **state)
     EXPECT(told.damages == 2 && told.named == 1);
     for (size_t i = 0; i < 2; i++)
         EXPECT(!value_is_right(pool, i, &status) && status == LMCS_DAMAGED);
-    /* What is damaged can be replaced, and the others go on. */
+    /* Damaged values can be replaced, and the others stay usable. */
     EXPECT(value_is_right(pool, 2, &status));
     FAILS(LMCS_DAMAGED, lmcs_live_snapshot(pool, "run", NULL, NULL, &err));
     OK(lmcs_live_erase(pool, "run", values[0], &err));
@@ -180,11 +180,11 @@ static void two_values_swapped(void **state)
     close_pool(pool);
 }
 
-/* ---- A journal that has not been applied ---- */
+/* ---- A pending journal ---- */
 
 enum { JOURNALED = 3000, ALL = JOURNALED + 64 };
 
-/* The pool as a kill leaves it after a journal was sealed; what it says is to be where the tensor begins. */
+/* Makes the pool that a kill leaves after a journal was sealed; its entry is for the beginning of the tensor. */
 static uint64_t make_pending(struct place *place, const char *pending, unsigned char then[JOURNALED])
 {
     struct cells cells = {.tensor = 0};
@@ -204,7 +204,7 @@ static uint64_t make_pending(struct place *place, const char *pending, unsigned 
     return at;
 }
 
-/* Gives whether it was applied; 2: nobody is let in. */
+/* Returns whether it was applied; 2: writing is refused. */
 static int apply_pending(const char *path, const unsigned char then[JOURNALED])
 {
     struct lmcs_open_options options;
@@ -256,10 +256,10 @@ static void each_part_of_a_pending_journal(void **state)
             flip(work, places[i] + k, (unsigned)rng_below(&rng, 8));
             came_of[apply_pending(work, then)]++;
         }
-    EXPECT(came_of[0] > 0 && came_of[2] > 20); /* a header that is torn has sealed nothing */
+    EXPECT(came_of[0] > 0 && came_of[2] > 20); /* a torn header seals nothing */
 }
 
-/* ---- A journal that somebody made ---- */
+/* ---- A forged journal ---- */
 
 struct forging {
     struct place *place;
@@ -296,7 +296,7 @@ static void find_objects(struct forging *f)
     EXPECT(f->object < f->cells.tensor && f->cells.tensor < f->object_end && f->extent != 0);
 }
 
-/* The pool as a kill leaves it: with these entries in a journal, and whatever the root says of where journals are. */
+/* Makes the pool that a kill leaves, with these entries in a journal and this place of journals in the root. */
 static void forge(struct forging *f, enum lmcs_journal_kind kind, const struct lmcs_journaled *entries, size_t count,
                   const struct lmcs_page_range_df *elsewhere)
 {
@@ -330,7 +330,7 @@ static void note_journal(void *context, const struct lmcs_damage *damage)
     *(bool *)context = *(bool *)context || strstr(damage->what, "journal") != NULL;
 }
 
-/* Nobody is let in to write, and nothing has been written: not where it leads, and not what is right in it. */
+/* Writing is refused, and nothing has been written, not even the valid entries. */
 static void expect_refused(struct forging *f, const uint64_t *places, size_t count, const char *why)
 {
     enum { LOOKED_AT = 256 };
@@ -395,7 +395,7 @@ static void a_journal_that_leads_elsewhere(void **state)
     };
     for (int kind = 0; kind < (int)LMCS_JOURNALS; kind++)
         for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-            /* The first one is right: also that is not to be written. */
+            /* The first entry is valid and must not be written either. */
             struct lmcs_journaled entries[] = {{f.cells.tensor, 256, data},
                                                {wrong[i].place, wrong[i].bytes, data + 256}};
             struct lmcs_journaled turned[] = {entries[1], entries[0]};
@@ -403,7 +403,7 @@ static void a_journal_that_leads_elsewhere(void **state)
             forge(&f, (enum lmcs_journal_kind)kind, kind == LMCS_JOURNAL_REDO ? entries : turned, 2, NULL);
             expect_refused(&f, places, 4, "leads outside of live variables");
         }
-    /* Journals that lie where none may, or over one another; clearing one writes there. */
+    /* Journals in forbidden or overlapping places, where clearing one would write. */
     const struct lmcs_page_range_df elsewhere[] = {
         {superblock & ~(uint64_t)(LMCS_PAGE_BYTES - 1), (superblock & ~(uint64_t)(LMCS_PAGE_BYTES - 1)) + (1 << 20)},
         {f.extent, f.extent + (1 << 16)},
@@ -420,7 +420,7 @@ static void a_journal_that_leads_elsewhere(void **state)
     close_pool(f.pool);
 }
 
-/* A journal, or a variable, that lies where a tensor does, its checksums right: the tensor keeps its bytes. */
+/* A journal or a variable in the place of a tensor, with right checksums: the tensor keeps its bytes. */
 static void what_lies_where_something_else_does(void **state)
 {
     struct place *place = *state;

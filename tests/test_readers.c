@@ -20,7 +20,7 @@
 
 #define LIMIT ((uint64_t)64 << 20)
 
-/* What a test and its child tell one another. */
+/* The messages between a test and its child. */
 struct shared {
     volatile int stage;
     volatile int pid;
@@ -33,7 +33,7 @@ struct scene {
     const struct state *other; /* of snapshot 2 */
 };
 
-/* A child that is left alone by a test that failed does not stay. */
+/* A child of a failed test ends. */
 static void end_with_the_test(void)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -98,7 +98,7 @@ static void change(struct state *state, struct rng *rng)
         rng_fill(rng, state->tensors[i].data, state->tensors[i].bytes);
 }
 
-/* Much is written and removed again: what may be written over will be. */
+/* Writes and removes much, so that reusable space is overwritten. */
 static void churn(struct lmcs_pool *pool, const struct state *like, int rounds)
 {
     struct rng rng = {77};
@@ -175,7 +175,7 @@ static int walk_and_stop(void *argument)
     return 0;
 }
 
-/* While it is stopped all goes on beside it; then its walk ends as it began, and its views show what they showed. */
+/* Other work continues while the reader is stopped. Then its walk ends consistently, and its views are unchanged. */
 static void a_stopped_reader_keeps_what_it_sees(void **state)
 {
     struct place *place = *state;
@@ -204,7 +204,7 @@ static uint64_t used_when_compacted(struct lmcs_pool *pool)
     return pool_info(pool).used_bytes;
 }
 
-/* A process that is killed while it is stopped within a walk: what it held, payloads and pages, comes back. */
+/* Payloads and pages held by a process are freed when it is killed while stopped within a walk. */
 static void what_a_killed_reader_held_comes_back(void **state)
 {
     struct place *place = *state;
@@ -218,7 +218,7 @@ static void what_a_killed_reader_held_comes_back(void **state)
     OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     churn(pool, one, 12);
-    assert_true(used_when_compacted(pool) >= before + ((uint64_t)12 << 20)); /* all that died since is held */
+    assert_true(used_when_compacted(pool) >= before + ((uint64_t)12 << 20)); /* everything freed since is held */
     end_by(child, SIGKILL);
     assert_true(used_when_compacted(pool) <= before);
     end(pool, one, two);
@@ -241,7 +241,7 @@ static int outlive(void *argument)
     scene->shared->stage = 1;
     while (getppid() == parent)
         usleep(1000);
-    wait_stage(scene->shared, 2); /* another process has written over all that it may */
+    wait_stage(scene->shared, 2); /* another process has overwritten all reusable space */
     struct lmcs_capture *capture;
     struct lmcs_snapshot *snapshot;
     FAILS(LMCS_INVALID, lmcs_capture_begin(pool, "run", &capture, &err));
@@ -265,12 +265,12 @@ static void a_child_that_outlives_its_parent(void **state)
     pid_t parent = start_child(outlive, &scene);
     wait_stage(scene.shared, 1);
     end_by(parent, SIGKILL);
-    struct lmcs_pool *pool = open_limited(place->pool, 0); /* the child keeps nobody out */
+    struct lmcs_pool *pool = open_limited(place->pool, 0); /* the child blocks no writer */
     OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
     churn(pool, one, 12);
     scene.shared->stage = 2;
     wait_stage(scene.shared, 3);
-    assert_int_equal(scene.shared->stage, 3); /* what it saw stayed, and it could change nothing */
+    assert_int_equal(scene.shared->stage, 3); /* its bytes stayed, and its writes had no effect */
     expect_snapshot(pool, "run", 2, two);
     munmap(scene.shared, sizeof *scene.shared);
     end(pool, one, two);
@@ -291,7 +291,7 @@ static int write_to_another(void *argument)
     return 0;
 }
 
-/* Of what its parent has open a child inherits nothing, not even the place in memory. */
+/* A child inherits nothing of its parent's open pools, not even their addresses. */
 static void a_child_writes_to_another_pool(void **state)
 {
     struct place *place = *state;
@@ -315,7 +315,7 @@ static void a_child_writes_to_another_pool(void **state)
     end(pool, one, two);
 }
 
-/* libpmemobj can't have a pool and its copy open in one process, which is no damage. */
+/* libpmemobj cannot open a pool and its copy in one process; that is no damage. */
 static void a_pool_and_its_copy(void **state)
 {
     struct place *place = *state;
@@ -379,7 +379,7 @@ static void expect_named(pid_t pid)
         fail_msg("the message does not name process %s: %s", text, err.message);
 }
 
-/* The whole file is locked for writing: a view can't be held then, which says who is in the way; all else goes on. */
+/* A write lock on the whole file: opening a view fails and names the owner; other work continues. */
 static void a_stranger_locks_the_whole_file(void **state)
 {
     struct place *place = *state;
@@ -393,7 +393,7 @@ static void a_stranger_locks_the_whole_file(void **state)
         struct lmcs_view *view;
         alarm(100);
         FAILS(LMCS_IN_USE, lmcs_view_open(snapshot, NULL, NULL, 0, 0, &view, &err));
-        if (locking.kind == POSIX_WRITE) /* of the other kind the kernel does not tell */
+        if (locking.kind == POSIX_WRITE) /* the kernel does not reveal the owner of the other kind */
             expect_named(child);
         assert_non_null(strstr(err.message, "lock"));
         lmcs_snapshot_close(snapshot);
@@ -407,7 +407,7 @@ static void a_stranger_locks_the_whole_file(void **state)
     end(pool, one, two);
 }
 
-/* Locked for reading, for a writer it is as if all were held by readers: nothing is used again, all else goes on. */
+/* A read lock on the whole file acts as a lease of everything: no space is reused, and other work continues. */
 static void a_stranger_holds_a_read_lock(void **state)
 {
     struct place *place = *state;
@@ -431,7 +431,7 @@ static void a_stranger_holds_a_read_lock(void **state)
     end(pool, one, two);
 }
 
-/* libpmemobj's own lock is a flock: whoever has one is named, and keeps writers out, not readers. */
+/* libpmemobj's own lock is a flock: its owner is named, and it blocks writers, not readers. */
 static void a_stranger_has_an_flock(void **state)
 {
     struct place *place = *state;
@@ -511,8 +511,8 @@ static enum lmcs_status read_tensor(struct lmcs_pool *pool, const char *which, c
     return status;
 }
 
-/* Noise in a tensor, while the pool is open: that tensor is damaged, which is said by its name; a capture that has the
- * same bytes again writes them anew. */
+/* Noise in a tensor while the pool is open: the tensor is reported as damaged by name, and a capture of the same bytes
+ * writes them again. */
 static void noise_in_a_payload_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -540,7 +540,7 @@ static int read_word_and_fail(void *argument)
     return 0;
 }
 
-/* Noise in the word that says which root there is: readers call it damaged; the writer's next commit repairs it. */
+/* Noise in the root word: readers report damage; the writer's next commit repairs it. */
 static void noise_in_the_root_word_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -584,7 +584,7 @@ static int read_all_or_say_why(void *argument)
     return wrong > 0;
 }
 
-/* Noise in each of the last pages of metadata in turn: what is read is right or an error, and no process ends. */
+/* Noise in each of the last pages of metadata in turn: every read is right or an error, and no process ends. */
 static void noise_in_metadata_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -609,7 +609,7 @@ static void noise_in_metadata_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* ---- A file that goes away ---- */
+/* ---- A removed file ---- */
 
 static void expect_no_commit(struct lmcs_pool *pool, const struct state *state)
 {
@@ -620,7 +620,7 @@ static void expect_no_commit(struct lmcs_pool *pool, const struct state *state)
     FAILS(LMCS_IO, lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
 }
 
-/* Nobody is told that something is saved in a file that has no name any more; it can be read, so it can be dumped. */
+/* A file without a name gets no acknowledged snapshots; it can still be read, and so dumped. */
 static void a_pool_that_is_deleted_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -647,7 +647,7 @@ static void a_pool_that_is_deleted_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* Another pool is put in its place: it is not that one which is written to. */
+/* Another pool replaces the file: the writer does not write to it. */
 static void a_pool_that_is_replaced_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -667,7 +667,7 @@ static void a_pool_that_is_replaced_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* One that has only got another name goes on. */
+/* A renamed file stays usable. */
 static void a_pool_that_is_renamed_while_it_is_open(void **state)
 {
     struct place *place = *state;
@@ -683,8 +683,8 @@ static void a_pool_that_is_renamed_while_it_is_open(void **state)
     end(pool, one, two);
 }
 
-/* It is cut while a process writes to it: that process may end by SIGBUS (libpmemobj's mapping), but what it says that
- * it has saved is there. */
+/* The file is cut while a process writes to it: the process may end by SIGBUS (libpmemobj's mapping), but its
+ * acknowledged snapshots are present. */
 static int write_while_it_is_cut(void *argument)
 {
     end_with_the_test();

@@ -3,11 +3,11 @@
  * fuzz_pool.c - fuzz target for pools whose own pages were changed.
  *
  * An input is two bytes of flags and a list of changes to the pages of the small pool of image.h. Checksums are then
- * made right, unless the flags say otherwise, so that what stands in the pages is what has to be checked. The pool is
- * opened and read in the ways that the flags choose. It may be refused anywhere, but nothing may crash, hang or read
- * outside. With another flag it is opened for writing, too: captured into, pruned, compacted, closed and verified.
+ * made right, unless the flags exclude that, so that the reader meets the changed fields. The flags choose how the pool
+ * is opened and read. Every call may be refused, but none may crash, hang or read out of bounds. With another flag the
+ * pool is also opened for writing: captured into, pruned, compacted, closed and verified.
  *
- * What is libpmemobj's own stays as it is: that is fuzz_heap.c.
+ * libpmemobj's data is unchanged; fuzz_heap.c changes it.
  */
 #include "image.h"
 
