@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "capture/capture.h"
+#include "capture/stages.h"
 
 #define SNAPSHOTS 30
 

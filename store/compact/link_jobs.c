@@ -7,7 +7,6 @@
 
 #include "base/grow.h"
 #include "base/guard.h"
-#include "capture/capture.h"
 #include "compact/optimizer_search.h"
 #include "compact/plan.h"
 #include "compact/replace.h"

@@ -290,12 +290,6 @@ static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, 
 
 /* ---- Entering them ---- */
 
-static bool same_payload(const struct lmcs_content *a, const struct lmcs_content *b)
-{
-    return a->df.part_count == b->df.part_count &&
-           memcmp(a->parts, b->parts, a->df.part_count * sizeof a->parts[0]) == 0;
-}
-
 static enum lmcs_status enter(struct linking *l, struct lmcs_txn *txn, struct making *m, struct lmcs_error *error)
 {
     struct lmcs_content before[LMC_MAX_BASES], after[LMC_MAX_BASES];
@@ -306,7 +300,7 @@ static enum lmcs_status enter(struct linking *l, struct lmcs_txn *txn, struct ma
     if (status != LMCS_OK || verdict != LMCS_LINKS_MADE)
         return status;
     for (uint32_t i = 0; i < m->job->arrays; i++)
-        same = same && same_payload(&before[i], &m->before[i]) && same_payload(&after[i], &m->after[i]);
+        same = same && lmcs_same_payload(&before[i], &m->before[i]) && lmcs_same_payload(&after[i], &m->after[i]);
     for (uint32_t i = 0; status == LMCS_OK && same && breaks && i < m->job->arrays; i++)
         if (before[i].link != 0) /* they begin a line */
             status = lmcs_content_set_link(txn, before[i].id, 0, 0, error);

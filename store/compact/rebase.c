@@ -10,7 +10,6 @@
  */
 #include <string.h>
 
-#include "capture/capture.h"
 #include "compact/round.h"
 #include "pages/tree.h"
 #include "records/busy.h"

@@ -354,12 +354,6 @@ enum lmcs_status lmcs_replace_copy(struct lmcs_replace *replace, struct lmcs_err
 
 /* ---- Switching ---- */
 
-static bool same_payload(const struct lmcs_content *a, const struct lmcs_content *b)
-{
-    return a->df.part_count == b->df.part_count && a->df.payload == b->df.payload &&
-           memcmp(a->parts, b->parts, a->df.part_count * sizeof a->parts[0]) == 0;
-}
-
 /*
  * Whether the new payload can be used: the base is there, the chain is short enough, and the base does not rest on the
  * content itself. (Two names that swap their contents may each be the other's base.)
@@ -406,7 +400,7 @@ enum lmcs_status lmcs_replace_swap(struct lmcs_txn *txn, struct lmcs_replace *re
     bool found, right = true;
     *done = false;
     enum lmcs_status status = lmcs_content_find(txn, replace->made.id, &now, &found, error);
-    if (status != LMCS_OK || !found || !same_payload(&now, &replace->chain.links[0]))
+    if (status != LMCS_OK || !found || !lmcs_same_payload(&now, &replace->chain.links[0]))
         return status;
     if (replace->worthwhile)
         status = base_is_right(txn, replace, &now, &right, error);

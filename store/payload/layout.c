@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* payload.c - the stored bytes of a content, which may lie in several parts. */
+/* payload/layout.c - where the stored bytes of a content are, and access to them. */
 #include "payload/layout.h"
+
+#include <string.h>
 
 uint64_t lmcs_raw_table_at(uint64_t raw_bytes)
 {
@@ -67,6 +69,34 @@ enum lmcs_status lmcs_payload_write(struct lmcs_heap *heap, const struct lmcs_co
         bytes -= n;
     }
     return LMCS_OK;
+}
+
+enum lmcs_status lmcs_raw_write_table(struct lmcs_heap *heap, const struct lmcs_content *content,
+                                      const struct lmc_hash *hashes, struct lmcs_error *error)
+{
+    static const unsigned char zeros[16];
+    uint64_t raw_bytes = content->df.raw_bytes, blocks = lmc_block_count(raw_bytes);
+    uint64_t at = lmcs_raw_table_at(raw_bytes);
+    if (blocks <= 1)
+        return LMCS_OK;
+    enum lmcs_status status = lmcs_payload_write(heap, content, raw_bytes, zeros, at - raw_bytes, error);
+    return status == LMCS_OK ? lmcs_payload_write(heap, content, at, hashes, blocks * sizeof *hashes, error) : status;
+}
+
+enum lmcs_status lmcs_raw_finish(struct lmcs_heap *heap, struct lmcs_content *content, const struct lmcs_tensor *tensor,
+                                 const struct lmc_hash *hashes, struct lmcs_error *error)
+{
+    struct lmc_hash digest =
+        lmc_digest(tensor->dtype, tensor->ndim, tensor->shape, hashes, lmc_block_count(content->df.raw_bytes));
+    content->df.digest_low = digest.low;
+    content->df.digest_high = digest.high;
+    return lmcs_raw_write_table(heap, content, hashes, error);
+}
+
+bool lmcs_same_payload(const struct lmcs_content *a, const struct lmcs_content *b)
+{
+    return a->df.part_count == b->df.part_count && a->df.payload == b->df.payload &&
+           memcmp(a->parts, b->parts, a->df.part_count * sizeof a->parts[0]) == 0;
 }
 
 typedef enum lmcs_status media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,

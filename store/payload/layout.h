@@ -26,6 +26,14 @@ enum lmcs_status lmcs_payload_read(const struct lmcs_media *media, const struct 
 /* The same with lmcs_media_read_back. */
 enum lmcs_status lmcs_payload_read_back(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
                                         void *buffer, uint64_t bytes, struct lmcs_error *error);
+/* Writes the table of block hashes behind the data of a raw payload. With at most one block there is none. */
+enum lmcs_status lmcs_raw_write_table(struct lmcs_heap *heap, const struct lmcs_content *content,
+                                      const struct lmc_hash *hashes, struct lmcs_error *error);
+/* The same, and sets the digest of the content; `tensor` has its dtype and shape. */
+enum lmcs_status lmcs_raw_finish(struct lmcs_heap *heap, struct lmcs_content *content, const struct lmcs_tensor *tensor,
+                                 const struct lmc_hash *hashes, struct lmcs_error *error);
+/* Returns whether two versions of a content's record have the same payload: its kind and its parts. */
+bool lmcs_same_payload(const struct lmcs_content *a, const struct lmcs_content *b);
 /* Address in the read-only mapping; NULL when the bytes are not in one part, or not in the pool. */
 const void *lmcs_payload_at(const struct lmcs_media *media, const struct lmcs_content *content, uint64_t at,
                             uint64_t bytes);

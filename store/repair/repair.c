@@ -251,12 +251,6 @@ static enum lmcs_status try_links(struct repairing *m, struct lmcs_error *error)
 
 /* ---- Committing ---- */
 
-static bool same_payload(const struct lmcs_content *a, const struct lmcs_content *b)
-{
-    return a->df.part_count == b->df.part_count && a->df.payload == b->df.payload &&
-           memcmp(a->parts, b->parts, a->df.part_count * sizeof a->parts[0]) == 0;
-}
-
 static void fill_lost(const struct lmcs_scan *scan, unsigned char *lost)
 {
     for (uint64_t i = 0; i < scan->blocks; i++)
@@ -286,7 +280,7 @@ static enum lmcs_status commit(struct repairing *m, const struct lmcs_content *m
         return status;
     }
     status = lmcs_content_find(&txn, stored(m)->id, &now, &found, error);
-    *done = status == LMCS_OK && found && same_payload(&now, stored(m));
+    *done = status == LMCS_OK && found && lmcs_same_payload(&now, stored(m));
     if (*done && made != NULL) {
         struct lmcs_content with = *made;
         with.df.flags = now.df.flags;

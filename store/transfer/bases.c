@@ -84,7 +84,6 @@ static enum lmcs_status write_blocks(struct lmcs_stage *stage, struct lmcs_reade
     struct lmcs_heap *heap = stage->pool->heap;
     unsigned char *block = aligned_alloc(64, LMC_BLOCK_BYTES);
     struct lmc_hash *hashes = calloc(blocks + 1, sizeof *hashes);
-    static const unsigned char zeros[16];
     enum lmcs_status status = block == NULL || hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     for (uint64_t i = 0; status == LMCS_OK && i < blocks; i++) {
         uint64_t at = i * LMC_BLOCK_BYTES, left = raw_bytes - at, n = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
@@ -93,11 +92,8 @@ static enum lmcs_status write_blocks(struct lmcs_stage *stage, struct lmcs_reade
             status = lmcs_payload_write(heap, copy, at, block, n, error);
         hashes[i] = lmc_hash128(block, n);
     }
-    uint64_t table_at = lmcs_raw_table_at(raw_bytes);
-    if (status == LMCS_OK && blocks > 1)
-        status = lmcs_payload_write(heap, copy, raw_bytes, zeros, table_at - raw_bytes, error);
-    if (status == LMCS_OK && blocks > 1)
-        status = lmcs_payload_write(heap, copy, table_at, hashes, blocks * sizeof *hashes, error);
+    if (status == LMCS_OK)
+        status = lmcs_raw_write_table(heap, copy, hashes, error);
     free(hashes);
     free(block);
     return status;

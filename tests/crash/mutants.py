@@ -68,8 +68,8 @@ MUTANTS = [
         "put's own thread does not drain the hashes of blocks, which another thread commits",
         [
             (
-                "    lmcs_heap_drain(pool->heap); /* the commit may be",
-                "    /* the commit may be",
+                "    lmcs_heap_drain(pool->heap); /* another thread may commit",
+                "    /* another thread may commit",
             )
         ],
         ["--medium", "dax", "--seed", "57"],

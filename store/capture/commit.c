@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * capture/commit.c - committing a capture: options, commits in the background, waiting for them.
+ *
+ * An asynchronous commit runs in a thread of its own and holds the shelf until it is durable. Its failure is given to
+ * the first caller that asks: a wait for the capture, the next capture of the shelf, or the close of the pool.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/guard.h"
+#include "capture/state.h"
+#include "records/meta.h"
+#include "records/relations.h"
+#include "records/shelf.h"
+
+void lmcs_commit_options_init(struct lmcs_commit_options *options)
+{
+    *options = (struct lmcs_commit_options){.step = LMCS_NO_STEP};
+}
+
+/* An attachment of the store's own. */
+static enum lmcs_status attach(struct lmcs_capture *capture, const char *name, const void *data, uint64_t bytes,
+                               struct lmcs_error *error)
+{
+    struct lmcs_tensor tensor = {.name = name, .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &bytes};
+    return lmcs_capture_put(capture, &tensor, &data, 1, error);
+}
+
+static enum lmcs_status attach_relations(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    void *grouping, *constants;
+    uint64_t grouping_bytes, constants_bytes;
+    enum lmcs_status status =
+        lmcs_relations_encode(&capture->relations, &grouping, &grouping_bytes, &constants, &constants_bytes, error);
+    if (status != LMCS_OK)
+        return status;
+    status = attach(capture, LMCS_RELATIONS_NAME, grouping, grouping_bytes, error);
+    if (status == LMCS_OK)
+        status = attach(capture, LMCS_CONSTANTS_NAME, constants, constants_bytes, error);
+    free(grouping);
+    free(constants);
+    return status;
+}
+
+static enum lmcs_status take_options(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
+                                     struct lmcs_error *error)
+{
+    static const unsigned char no_group[16];
+    capture->options = *options;
+    capture->options.tag_count = 0;
+    if (options->prepare && (memcmp(options->group, no_group, sizeof no_group) == 0 || options->tag_count > 0))
+        return lmcs_fail(error, LMCS_INVALID, 0, "a prepared snapshot needs a group, and gets its tags when resolved");
+    if (options->parent >= LMCS_LARGEST_NUMBER && options->parent != UINT64_MAX)
+        return lmcs_fail(error, LMCS_INVALID, 0, "parent %llu: no snapshot has such a number",
+                         (unsigned long long)options->parent);
+    capture->tags = calloc(options->tag_count + 1, sizeof *capture->tags);
+    if (capture->tags == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < options->tag_count; i++) {
+        enum lmcs_status status = lmcs_tag_check(options->tags[i], error);
+        if (status == LMCS_OK && (capture->tags[i] = strdup(options->tags[i])) == NULL)
+            status = lmcs_fail_memory(error);
+        if (status != LMCS_OK)
+            return status;
+        capture->options.tag_count++;
+    }
+    enum lmcs_status status = lmcs_meta_encode(options, &capture->meta, error);
+    if (status == LMCS_OK && strlen(capture->meta) > LMCS_META_INLINE)
+        status = attach(capture, LMCS_META_NAME, capture->meta, strlen(capture->meta), error);
+    return status == LMCS_OK && capture->relations.count > 0 ? attach_relations(capture, error) : status;
+}
+
+/* Tells what became of a capture, and gives the shelf to the next. */
+static void finish(struct lmcs_capture *capture, enum lmcs_status status, const struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = capture->pool;
+    lmcs_region_end(&capture->region);
+    if (capture->in_encode_gate)
+        lmcs_encode_gate_leave(pool);
+    if (status == LMCS_OK)
+        lmcs_pool_wake(pool);
+    pthread_mutex_lock(&pool->captures);
+    struct lmcs_busy_shelf *busy = capture->busy;
+    bool free_it = capture->detached;
+    capture->result.status = status;
+    if (status != LMCS_OK) {
+        capture->result = *error;
+        capture->result.status = status;
+        if (capture->asynchronous) {
+            busy->failure = capture->result;
+            busy->untold = capture->failure = ++busy->failures;
+        }
+    }
+    capture->done = true;
+    busy->busy = busy->has_owner = false;
+    pthread_cond_broadcast(&pool->captures_changed);
+    pthread_mutex_unlock(&pool->captures);
+    if (free_it)
+        lmcs_capture_free(capture);
+}
+
+static void *commit_thread(void *argument)
+{
+    struct lmcs_capture *capture = argument;
+    struct lmcs_error error;
+    enum lmcs_status status = lmcs_capture_enter(capture, &error);
+    finish(capture, status, &error);
+    return NULL;
+}
+
+static enum lmcs_status start_commit(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    pthread_attr_t attributes;
+    sigset_t all, old;
+    lmcs_guard_signals(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_mutex_lock(&capture->pool->captures);
+    capture->busy->has_owner = false;
+    pthread_mutex_unlock(&capture->pool->captures);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failure = pthread_create(&capture->thread, &attributes, commit_thread, capture);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+    return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "can't start a thread");
+}
+
+/* What the snapshot follows from is what it is now, not what it will be when an asynchronous commit comes to it. */
+static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    bool found;
+    enum lmcs_status status = lmcs_txn_read(capture->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_find(&txn, capture->busy->name, &shelf, &found, error);
+    capture->number = status == LMCS_OK && found ? shelf.df.next_number : 1;
+    lmcs_txn_end(&txn);
+    pthread_mutex_lock(&capture->pool->captures);
+    struct lmcs_loaded *loaded = status == LMCS_OK && found ? lmcs_loaded_find(capture->pool, shelf.df.id) : NULL;
+    capture->loaded = loaded != NULL ? loaded->number : 0;
+    capture->loads = loaded != NULL ? loaded->loads : 0;
+    if (loaded != NULL && capture->options.prepare)
+        loaded->prepared_loads = loaded->loads;
+    pthread_mutex_unlock(&capture->pool->captures);
+    return status;
+}
+
+enum lmcs_status lmcs_capture_commit(struct lmcs_capture *capture, const struct lmcs_commit_options *options,
+                                     uint64_t *number, struct lmcs_error *error)
+{
+    struct lmcs_commit_options defaults;
+    struct lmcs_error local;
+    lmcs_commit_options_init(&defaults);
+    enum lmcs_status status = lmcs_capture_check(capture, &local);
+    if (status == LMCS_OK)
+        status = take_options(capture, options != NULL ? options : &defaults, &local);
+    if (status == LMCS_OK)
+        status = expect_number(capture, &local);
+    uint64_t expected = capture->number;
+    capture->asynchronous = status == LMCS_OK && options != NULL && options->asynchronous;
+    if (capture->asynchronous) {
+        capture->state = LMCS_CAPTURE_COMMITTING;
+        status = start_commit(capture, &local);
+        if (status == LMCS_OK) {
+            if (number != NULL)
+                *number = expected;
+            return LMCS_OK;
+        }
+        capture->asynchronous = false;
+    }
+    if (status == LMCS_OK)
+        status = lmcs_capture_enter(capture, &local);
+    if (lmcs_pool_check(capture->pool, true, NULL) == LMCS_OK)
+        finish(capture, status, &local);
+    lmcs_capture_free(capture);
+    if (status == LMCS_OK && number != NULL)
+        *number = expected;
+    if (status != LMCS_OK && error != NULL)
+        *error = local;
+    return status;
+}
+
+enum lmcs_status lmcs_capture_wait(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = capture->pool;
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status != LMCS_OK)
+        return status;
+    pthread_mutex_lock(&pool->captures);
+    while (!capture->done)
+        pthread_cond_wait(&pool->captures_changed, &pool->captures);
+    status = capture->result.status;
+    if (status != LMCS_OK) {
+        if (capture->busy->untold == capture->failure) /* and not that of a later one */
+            capture->busy->untold = 0;
+        if (error != NULL)
+            *error = capture->result;
+    }
+    pthread_mutex_unlock(&pool->captures);
+    lmcs_capture_free(capture);
+    return status;
+}
+
+bool lmcs_capture_done(struct lmcs_capture *capture)
+{
+    if (lmcs_pool_check(capture->pool, true, NULL) != LMCS_OK)
+        return true; /* in a child, where waiting fails at once, and the lock may be held for ever */
+    pthread_mutex_lock(&capture->pool->captures);
+    bool done = capture->done;
+    pthread_mutex_unlock(&capture->pool->captures);
+    return done;
+}
+
+void lmcs_capture_detach(struct lmcs_capture *capture)
+{
+    struct lmcs_pool *pool = capture->pool;
+    if (lmcs_pool_check(pool, true, NULL) != LMCS_OK)
+        return;
+    pthread_mutex_lock(&pool->captures);
+    bool free_it = capture->done;
+    capture->detached = true;
+    pthread_mutex_unlock(&pool->captures);
+    if (free_it)
+        lmcs_capture_free(capture);
+}

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * capture/put.c - beginning a capture and putting tensors into it.
+ *
+ * A put compares in batches, so that look-ups take little memory, and then copies all that differs at once. A failed
+ * put breaks the capture: it can only be aborted.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/names.h"
+#include "capture/capture.h"
+#include "capture/state.h"
+#include "records/shelf.h"
+
+#define COMPARE_BATCH 512
+
+/* ---- Begin and end ---- */
+
+static bool shall_encode(struct lmcs_pool *pool, const struct lmcs_shelf *shelf)
+{
+    struct lmcs_policy policy;
+    lmcs_shelf_policy(shelf, &policy);
+    pthread_mutex_lock(&pool->captures);
+    bool encodes = lmcs_pace_codes(&pool->pace, policy.encode, lmcs_heap_method(pool->heap) != LMCS_WRITE_FILE);
+    pthread_mutex_unlock(&pool->captures);
+    return encodes;
+}
+
+static enum lmcs_status find_base(struct lmcs_capture *capture, const char *name, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    bool found;
+    enum lmcs_status status = lmcs_txn_read(capture->pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_find(&txn, name, &shelf, &found, error);
+    if (status == LMCS_OK && found)
+        status = lmcs_record_before(&txn, &shelf, UINT64_MAX, &capture->base_number, error);
+    if (status == LMCS_OK && capture->base_number != 0)
+        status = lmcs_record_get(&txn, &shelf, capture->base_number, &record, &found, error);
+    if (status == LMCS_OK && capture->base_number != 0 && record.df.state == LMCS_SNAPSHOT_PREPARED)
+        status =
+            lmcs_fail(error, LMCS_IN_USE, 0,
+                      "%s: shelf \"%s\" has a prepared snapshot that awaits its group's decision: resolve it first",
+                      capture->pool->path, name);
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK || capture->base_number == 0)
+        return status;
+    capture->base = (struct lmcs_root_tree_df){.ref = record.df.manifest, .count = record.df.entry_count};
+    capture->encodes = shall_encode(capture->pool, &shelf);
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_capture_begin(struct lmcs_pool *pool, const char *shelf, struct lmcs_capture **capture,
+                                    struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_pool_check(pool, true, error);
+    if (status != LMCS_OK)
+        return status;
+    if (!lmcs_name_is_sound(shelf) || strchr(shelf, '@') != NULL)
+        return lmcs_fail(error, LMCS_INVALID, 0,
+                         "shelf name \"%.64s\": names are 1 to %d bytes of UTF-8 without control characters and @",
+                         shelf == NULL ? "" : shelf, LMCS_MAX_NAME);
+    struct lmcs_capture *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return lmcs_fail_memory(error);
+    c->pool = pool;
+    lmcs_region_init(&c->region, pool, 0);
+    status = lmcs_shelf_take(pool, shelf, &c->busy, error);
+    if (status == LMCS_OK) {
+        status = find_base(c, shelf, error);
+        if (status != LMCS_OK)
+            lmcs_shelf_give(pool, c->busy);
+    }
+    if (status != LMCS_OK) {
+        free(c);
+        return status;
+    }
+    *capture = c;
+    return LMCS_OK;
+}
+
+void lmcs_capture_free(struct lmcs_capture *capture)
+{
+    lmcs_entries_free(&capture->entries);
+    lmcs_relations_free(&capture->relations);
+    free(capture->meta);
+    for (size_t i = 0; i < capture->options.tag_count && capture->tags != NULL; i++)
+        free(capture->tags[i]);
+    free(capture->tags);
+    free(capture);
+}
+
+void lmcs_capture_abort(struct lmcs_capture *capture)
+{
+    if (capture == NULL)
+        return;
+    if (lmcs_pool_check(capture->pool, true, NULL) == LMCS_OK) {
+        if (capture->in_encode_gate)
+            lmcs_encode_gate_leave(capture->pool);
+        lmcs_region_end(&capture->region);
+        lmcs_shelf_give(capture->pool, capture->busy);
+    }
+    lmcs_capture_free(capture);
+}
+
+void lmcs_capture_stats(const struct lmcs_capture *capture, uint64_t *written_bytes, uint64_t *shared_bytes)
+{
+    *written_bytes = capture->written_bytes;
+    *shared_bytes = capture->shared_bytes;
+}
+
+enum lmcs_status lmcs_capture_check(const struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_pool_check(capture->pool, true, error);
+    if (status == LMCS_OK && capture->state != LMCS_CAPTURE_OPEN)
+        return lmcs_fail(error, LMCS_INVALID, 0, "the capture has failed or was committed: it can only be ended");
+    return status;
+}
+
+enum lmcs_status lmcs_capture_place(struct lmcs_capture *capture, struct lmcs_pool **pool, const char **shelf,
+                                    struct lmcs_error *error)
+{
+    *pool = capture->pool;
+    *shelf = capture->busy->name;
+    return lmcs_capture_check(capture, error);
+}
+
+void lmcs_capture_waits(struct lmcs_capture *capture, bool waits)
+{
+    pthread_mutex_lock(&capture->pool->captures);
+    capture->busy->waits = waits;
+    pthread_cond_broadcast(&capture->pool->captures_changed);
+    pthread_mutex_unlock(&capture->pool->captures);
+}
+
+/* ---- A put: describe, compare, encode, copy ---- */
+
+struct put {
+    struct lmcs_capture *capture;
+    struct lmcs_captured **entries; /* of this put, one a source */
+    struct lmcs_source *sources;
+    size_t count;
+};
+
+static enum lmcs_status add_entry(struct lmcs_capture *capture, const struct lmcs_tensor *tensor,
+                                  struct lmcs_captured **added, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_entries_add(&capture->entries, tensor, added, error);
+    if (status == LMCS_OK)
+        capture->raw_bytes += (*added)->raw_bytes;
+    return status;
+}
+
+static enum lmcs_status describe(struct put *put, const struct lmcs_tensor *tensors, const void *const *data,
+                                 struct lmcs_error *error)
+{
+    size_t first = put->capture->entries.count;
+    for (size_t i = 0; i < put->count; i++) {
+        struct lmcs_captured *entry;
+        enum lmcs_status status = add_entry(put->capture, &tensors[i], &entry, error);
+        if (status != LMCS_OK)
+            return status;
+        if (data[i] == NULL && entry->raw_bytes > 0)
+            return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\": no data", tensors[i].name);
+        bool plain = entry->raw_bytes == 0 || lmcs_strides_are_plain(&tensors[i], tensors[i].strides);
+        put->sources[i] = (struct lmcs_source){.tensor = &entry->tensor,
+                                               .data = data[i],
+                                               .strides = plain ? NULL : tensors[i].strides,
+                                               .raw_bytes = entry->raw_bytes};
+    }
+    put->entries = &put->capture->entries.items[first];
+    return LMCS_OK;
+}
+
+/* Writes deltas of the sources of a batch that differ and have a base. The others are left to be copied. */
+static enum lmcs_status encode(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
+                               struct lmcs_error *error)
+{
+    struct lmcs_capture *capture = put->capture;
+    struct lmcs_delta *deltas = malloc(count * sizeof *deltas);
+    if (deltas == NULL)
+        return lmcs_fail_memory(error);
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++)
+        if (put->entries[first + i]->shared == 0 && previous[i].may_encode)
+            deltas[n++] = (struct lmcs_delta){.source = &put->sources[first + i], .previous = &previous[i]};
+    atomic_fetch_add(&capture->pool->copying, 1);
+    enum lmcs_status status = lmcs_delta_write(capture->pool, &capture->region, deltas, n, error);
+    atomic_fetch_sub(&capture->pool->copying, 1);
+    for (size_t i = 0; i < n; i++) {
+        size_t at = first + (size_t)(deltas[i].previous - previous);
+        struct lmcs_captured *entry = put->entries[at];
+        if (deltas[i].is_equal)
+            entry->shared = entry->previous;
+        if (!deltas[i].is_made)
+            continue;
+        entry->content = deltas[i].content;
+        entry->is_coded = true;
+        capture->written_bytes += entry->content.df.stored_bytes;
+        capture->new_bytes += entry->raw_bytes;
+    }
+    free(deltas);
+    return status == LMCS_FULL ? LMCS_OK : status; /* copying reports it, after the compactor has made room */
+}
+
+/* Compares a batch with what the look-up found, under a lease on its epoch; then encodes, if the capture does. */
+static enum lmcs_status settle(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
+                               struct lmcs_error *error)
+{
+    struct lmcs_capture *capture = put->capture;
+    bool equal[COMPARE_BATCH];
+    enum lmcs_status status = lmcs_compare_sources(capture->pool, &put->sources[first], previous, count, equal, error);
+    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+        if (equal[i])
+            put->entries[first + i]->shared = put->entries[first + i]->previous;
+    if (status != LMCS_OK || !capture->encodes)
+        return status;
+    uint64_t began = lmcs_now_ns();
+    status = encode(put, first, count, previous, error);
+    capture->spent_ns += lmcs_now_ns() - began;
+    return status;
+}
+
+static enum lmcs_status compare_batch(struct put *put, size_t first, size_t count, struct lmcs_previous *previous,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_pool *pool = put->capture->pool;
+    struct lmcs_txn txn;
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    uint64_t epoch = txn.root.epoch;
+    status = lmcs_previous_find(&txn, &put->capture->base, &put->sources[first], count, previous, error);
+    enum lmcs_status leased = status == LMCS_OK ? lmcs_lease_epoch(pool->lease, epoch, error) : LMCS_INVALID;
+    lmcs_txn_end(&txn);
+    if (status != LMCS_OK)
+        return status;
+    for (size_t i = 0; i < count; i++) {
+        put->entries[first + i]->identity = previous[i].identity;
+        put->entries[first + i]->previous = previous[i].identity != 0 ? previous[i].content.id : 0;
+    }
+    if (leased == LMCS_IN_USE) /* another program's lock must not keep a capture from saving: all is copied */
+        return LMCS_OK;
+    if (leased != LMCS_OK)
+        return leased;
+    status = settle(put, first, count, previous, error);
+    lmcs_lease_epoch_end(pool->lease, epoch);
+    return status;
+}
+
+static enum lmcs_status compare(struct put *put, struct lmcs_error *error)
+{
+    struct lmcs_capture *capture = put->capture;
+    size_t batch = put->count < COMPARE_BATCH ? put->count : COMPARE_BATCH;
+    if (capture->base_number == 0)
+        return LMCS_OK;
+    struct lmcs_previous *previous = calloc(batch, sizeof *previous);
+    struct lmcs_content *bases = capture->encodes ? malloc(batch * sizeof *bases) : NULL;
+    enum lmcs_status status =
+        previous == NULL || (capture->encodes && bases == NULL) ? lmcs_fail_memory(error) : LMCS_OK;
+    if (status == LMCS_OK && capture->encodes) {
+        for (size_t i = 0; i < batch; i++)
+            previous[i].base = &bases[i];
+        if (!capture->in_encode_gate)
+            lmcs_encode_gate_enter(capture->pool);
+        capture->in_encode_gate = true;
+    }
+    for (size_t i = 0; status == LMCS_OK && i < put->count; i += batch)
+        status = compare_batch(put, i, put->count - i < batch ? put->count - i : batch, previous, error);
+    free(bases);
+    free(previous);
+    return status;
+}
+
+static uint64_t count_snapshots(struct lmcs_pool *pool, const char *name)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    if (lmcs_txn_read(pool, &txn, NULL) != LMCS_OK)
+        return 0;
+    bool found = lmcs_shelf_get(&txn, name, &shelf, NULL) == LMCS_OK;
+    lmcs_txn_end(&txn);
+    return found ? shelf.df.snapshot_count : 0;
+}
+
+/* Adds to the error of a full pool, after compaction has not freed enough, which snapshots could be removed. */
+static void explain_full(struct lmcs_capture *capture, struct lmcs_error *error)
+{
+    uint64_t count = error != NULL ? count_snapshots(capture->pool, capture->busy->name) : 0;
+    if (count < 2)
+        return;
+    size_t length = strlen(error->message);
+    snprintf(error->message + length, sizeof error->message - length,
+             "; nothing of this snapshot was kept; older ones can be pruned: \"%.100s\" has %llu (see 'lmc-store ls', "
+             "'lmc-store rm'), or open it with a larger size, or free disk space",
+             capture->busy->name, (unsigned long long)count);
+}
+
+static enum lmcs_status copy_all(struct lmcs_capture *capture, const struct lmcs_copy *copies, size_t count,
+                                 struct lmcs_error *error)
+{
+    struct lmcs_error first;
+    enum lmcs_status status = lmcs_copy_sources(capture->pool, &capture->region, copies, count, &first);
+    if (status == LMCS_FULL && capture->written_bytes == 0) {
+        lmcs_region_end(&capture->region); /* the compactor can use the room that it took */
+        lmcs_region_init(&capture->region, capture->pool, 0);
+    }
+    if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name))
+        status = lmcs_copy_sources(capture->pool, &capture->region, copies, count, &first);
+    if (status == LMCS_FULL)
+        explain_full(capture, &first);
+    if (status != LMCS_OK && error != NULL)
+        *error = first;
+    return status;
+}
+
+static enum lmcs_status copy_changed(struct put *put, struct lmcs_error *error)
+{
+    struct lmcs_capture *capture = put->capture;
+    uint64_t began = lmcs_now_ns(), bytes = 0;
+    size_t count = 0;
+    struct lmcs_copy *copies = malloc(put->count * sizeof *copies);
+    if (copies == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < put->count; i++) {
+        struct lmcs_captured *entry = put->entries[i];
+        if (entry->shared != 0) {
+            capture->shared_bytes += entry->raw_bytes;
+        } else if (!entry->is_coded) {
+            copies[count++] = (struct lmcs_copy){&put->sources[i], &entry->content};
+            bytes += entry->raw_bytes;
+        }
+    }
+    enum lmcs_status status = copy_all(capture, copies, count, error);
+    free(copies);
+    if (status == LMCS_OK) {
+        capture->written_bytes += bytes;
+        capture->new_bytes += bytes;
+    }
+    capture->spent_ns += lmcs_now_ns() - began;
+    return status;
+}
+
+enum lmcs_status lmcs_capture_put(struct lmcs_capture *capture, const struct lmcs_tensor *tensors,
+                                  const void *const *data, size_t count, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_capture_check(capture, error);
+    if (status != LMCS_OK || count == 0)
+        return status;
+    struct put put = {.capture = capture, .sources = malloc(count * sizeof *put.sources), .count = count};
+    status = put.sources == NULL ? lmcs_fail_memory(error) : describe(&put, tensors, data, error);
+    if (status == LMCS_OK)
+        status = compare(&put, error);
+    if (status == LMCS_OK)
+        status = copy_changed(&put, error);
+    free(put.sources);
+    if (status != LMCS_OK)
+        capture->state = LMCS_CAPTURE_BROKEN;
+    return status;
+}
+
+/* ---- Other ways to put ---- */
+
+enum lmcs_status lmcs_capture_relate(struct lmcs_capture *capture, const struct lmcs_relation *relations, size_t count,
+                                     struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_capture_check(capture, error);
+    size_t before = capture->relations.count;
+    for (size_t i = 0; status == LMCS_OK && i < count; i++)
+        status = lmcs_relations_add(&capture->relations, &relations[i], error);
+    if (status != LMCS_OK)
+        capture->relations.count = before;
+    return status;
+}
+
+enum lmcs_status lmcs_capture_put_same(struct lmcs_capture *capture, const struct lmcs_tensor *tensor,
+                                       const char *existing_name, struct lmcs_error *error)
+{
+    enum lmcs_status status = lmcs_capture_check(capture, error);
+    if (status != LMCS_OK)
+        return status;
+    size_t index = existing_name == NULL ? 0 : lmcs_entries_find(&capture->entries, tensor->kind, existing_name);
+    if (index == 0)
+        return lmcs_fail(error, LMCS_NOT_FOUND, 0, "tensor \"%s\" is not in the capture",
+                         existing_name == NULL ? "" : existing_name);
+    const struct lmcs_captured *existing = capture->entries.items[index - 1];
+    if (existing->tensor.dtype != tensor->dtype || existing->tensor.ndim != tensor->ndim ||
+        (tensor->ndim > 0 && memcmp(existing->tensor.shape, tensor->shape, tensor->ndim * sizeof(uint64_t)) != 0))
+        return lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%s\" has another dtype or shape than \"%s\"", tensor->name,
+                         existing_name);
+    struct lmcs_captured *entry;
+    status = add_entry(capture, tensor, &entry, error);
+    if (status != LMCS_OK)
+        return status;
+    entry->same_as = existing->same_as != 0 ? existing->same_as : index;
+    capture->shared_bytes += entry->raw_bytes;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_capture_reserve(struct lmcs_capture *capture, const struct lmcs_tensor *tensor, void **data,
+                                      struct lmcs_error *error)
+{
+    struct lmcs_captured *entry;
+    enum lmcs_status status = lmcs_capture_check(capture, error);
+    if (status == LMCS_OK)
+        status = add_entry(capture, tensor, &entry, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_reserve(&capture->region, entry, error);
+    if (status == LMCS_FULL && lmcs_pool_make_room(capture->pool, capture->busy->name))
+        status = lmcs_reserve(&capture->region, entry, error);
+    if (status == LMCS_FULL)
+        explain_full(capture, error);
+    if (status != LMCS_OK) {
+        capture->state = LMCS_CAPTURE_BROKEN;
+        return status;
+    }
+    capture->written_bytes += entry->raw_bytes;
+    *data = entry->reserved.data;
+    return LMCS_OK;
+}
