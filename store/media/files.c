@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * media/files.c - files that are, or are to become, pools.
+ */
+#include "media/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "media/layout.h"
+
+#define FORGOTTEN_S 60
+
+/* ---- Kinds ---- */
+
+bool lmcs_path_is_device(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISCHR(st.st_mode);
+}
+
+bool lmcs_path_is_poolset(const char *path)
+{
+    char magic[11];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool yes = fd >= 0 && pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+               memcmp(magic, "PMEMPOOLSET", sizeof magic) == 0;
+    if (fd >= 0)
+        close(fd);
+    return yes;
+}
+
+/* A file lies on DAX when the kernel grants a synchronous mapping of it. */
+bool lmcs_file_is_dax(int fd)
+{
+    void *at = mmap(NULL, LMCS_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
+    if (at == MAP_FAILED)
+        return false;
+    munmap(at, LMCS_PAGE_BYTES);
+    return true;
+}
+
+bool lmcs_file_is_in_memory(int fd)
+{
+    struct statfs fs;
+    return fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
+/* ---- File space ---- */
+
+/*
+ * On DAX, file space that was allocated and never written to costs a transaction of the file system with each page, or
+ * huge page, that is first stored to, for the mapping is a synchronous one. So zeros are written to it, by as few
+ * transactions as it takes, where the file has holes; and a bad block in it is an error here, and no SIGBUS later.
+ */
+static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    static const char zeros[1 << 16];
+    off_t end = (off_t)(offset + bytes), at = lseek(fd, (off_t)offset, SEEK_HOLE);
+    while (at >= 0 && at < end) {
+        off_t data = lseek(fd, at, SEEK_DATA), stop = data < 0 || data > end ? end : data;
+        while (at < stop) {
+            size_t want = stop - at < (off_t)sizeof zeros ? (size_t)(stop - at) : sizeof zeros;
+            ssize_t n = pwrite(fd, zeros, want, at);
+            if (n < 0 && errno != EINTR)
+                return lmcs_fail_errno(error, errno, "%s: can't write", path);
+            at += n < 0 ? 0 : n;
+        }
+        at = at < end ? lseek(fd, at, SEEK_HOLE) : at;
+    }
+    return fdatasync(fd) == 0 ? LMCS_OK : lmcs_fail_errno(error, errno, "%s: can't make it durable", path);
+}
+
+/*
+ * Whether a range that has nothing yet is larger than what is free. Asked before, for file systems take all that there
+ * is before they say so, and meanwhile everybody else's writes fail. (One without any blocks has no limit.)
+ */
+static bool can_not_fit(int fd, uint64_t offset, uint64_t bytes)
+{
+    struct statvfs fs;
+    if (fstatvfs(fd, &fs) != 0 || fs.f_blocks == 0 || bytes / fs.f_frsize <= fs.f_bavail)
+        return false;
+    off_t data = lseek(fd, (off_t)offset, SEEK_DATA);
+    return data < 0 ? errno == ENXIO : (uint64_t)data >= offset + bytes;
+}
+
+enum lmcs_status lmcs_file_back(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
+{
+    int failure = can_not_fit(fd, offset, bytes) ? ENOSPC : 0;
+    while (failure == 0 && fallocate(fd, 0, (off_t)offset, (off_t)bytes) != 0)
+        failure = errno == EINTR ? 0 : errno;
+    if (failure == EOPNOTSUPP)
+        failure = posix_fallocate(fd, (off_t)offset, (off_t)bytes);
+    if (failure == 0)
+        return lmcs_file_is_dax(fd) ? fill_holes(fd, path, offset, bytes, error) : LMCS_OK;
+    struct statvfs fs;
+    uint64_t available = fstatvfs(fd, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
+    if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
+        return lmcs_fail_full(error, bytes, available, failure,
+                              "%s: the disk is full: %llu bytes are needed and %llu are free", path,
+                              (unsigned long long)bytes, (unsigned long long)available);
+    return lmcs_fail_errno(error, failure, "%s: can't allocate %llu bytes", path, (unsigned long long)bytes);
+}
+
+enum lmcs_status lmcs_sync_folder_of(const char *path, struct lmcs_error *error)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder] = '\0';
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return LMCS_OK; /* one may be allowed to make files in it and not to read it */
+    /* Some file systems can't do it with folders. */
+    int failure = fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
+    close(fd);
+    return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "%s: can't make it durable", folder);
+}
+
+/* ---- Forgotten files ---- */
+
+/* Nothing yet, zeros, or the first bytes of a pool: what a file has that was to become one. */
+static bool begins_as_pool(int fd)
+{
+    unsigned char begin[8];
+    ssize_t n = pread(fd, begin, sizeof begin, 0);
+    return n == 0 || (n == (ssize_t)sizeof begin && (memcmp(begin, "PMEMOBJ", sizeof begin) == 0 ||
+                                                     memcmp(begin, "\0\0\0\0\0\0\0", sizeof begin) == 0));
+}
+
+/*
+ * Removes a file of that folder that was to become a pool, that nobody has open, and that has not been touched for a
+ * while. Or it is the pool at `path`: whoever gave it that name did not live to take the other one away.
+ */
+static void remove_if_forgotten(int folder, const char *name, const char *path)
+{
+    struct stat st, shown, now;
+    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
+        bool is_shown =
+            st.st_nlink == 2 && stat(path, &shown) == 0 && shown.st_dev == st.st_dev && shown.st_ino == st.st_ino;
+        bool is_left = st.st_nlink == 1 && time(NULL) - st.st_mtime > FORGOTTEN_S && begins_as_pool(fd) &&
+                       flock(fd, LOCK_EX | LOCK_NB) == 0; /* until it has gone */
+        if ((is_shown || is_left) && fstatat(folder, name, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == st.st_dev &&
+            now.st_ino == st.st_ino)
+            unlinkat(folder, name, 0);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Removes what processes that were killed while they made a pool at this path have left beside it. */
+void lmcs_remove_forgotten(const char *path)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    const char *base = slash == NULL ? path : path + (slash - folder) + 1;
+    if (slash != NULL)
+        slash[slash == folder] = '\0';
+    DIR *dir = opendir(slash == NULL ? "." : folder);
+    size_t n = strlen(base), mark = strlen(LMCS_NEW_MARK);
+    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;)
+        if (strncmp(entry->d_name, base, n) == 0 && strncmp(entry->d_name + n, LMCS_NEW_MARK, mark) == 0 &&
+            strlen(entry->d_name) == n + mark + 6)
+            remove_if_forgotten(dirfd(dir), entry->d_name, path);
+    if (dir != NULL)
+        closedir(dir);
+}
+
+/* ---- Who has it ---- */
+
+/* The process that holds the flock of the file, as the kernel's list of locks says; 0: it does not. */
+static int listed_holder(const struct stat *st)
+{
+    FILE *file = fopen("/proc/locks", "re");
+    char line[256];
+    int holder = 0;
+    while (file != NULL && holder == 0 && fgets(line, sizeof line, file) != NULL) {
+        int pid;
+        unsigned major_number, minor_number;
+        unsigned long inode;
+        if (strstr(line, "FLOCK") != NULL &&
+            sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%lu", &pid, &major_number, &minor_number, &inode) == 4 &&
+            inode == st->st_ino && makedev(major_number, minor_number) == st->st_dev)
+            holder = pid;
+    }
+    if (file != NULL)
+        fclose(file);
+    return holder;
+}
+
+/* The process that holds the flock of the file at `path`; 0: not known. */
+static int lock_holder(const char *path)
+{
+    enum { TIMES = 5 }; /* the list is given page by page, and what moves between two of them is left out */
+    struct stat st;
+    int holder = 0;
+    for (int i = 0; i < TIMES && holder == 0 && stat(path, &st) == 0; i++)
+        holder = listed_holder(&st);
+    return holder;
+}
+
+static void process_name(int pid, char *name, size_t bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, name, bytes - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    name[n > 0 ? n : 0] = '\0';
+    for (ssize_t i = 0; i + 1 < n; i++)
+        if ((unsigned char)name[i] < ' ')
+            name[i] = ' ';
+}
+
+enum lmcs_status lmcs_fail_in_use(const char *path, struct lmcs_error *error)
+{
+    int pid = lock_holder(path);
+    if (pid <= 0)
+        return lmcs_fail(error, LMCS_IN_USE, 0,
+                         "%s: in use by another process; end it, or open the pool for reading only", path);
+    char name[128];
+    process_name(pid, name, sizeof name);
+    return lmcs_fail(error, LMCS_IN_USE, 0, "%s: in use by process %d (%s); end it, or open the pool for reading only",
+                     path, pid, name);
+}

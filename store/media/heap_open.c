@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * media/heap_open.c - pools created, opened and closed by libpmemobj.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "media/files.h"
+#include "media/heap_private.h"
+#include "media/layout.h"
+#include "media/media.h"
+#include "media/pmemobj_layout.h"
+
+#define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
+#define LIBRARY_BYTES        ((size_t)16 << 20)  /* of memory that libpmemobj takes for a pool, and some more */
+#define RETRY_NS             20000000L
+
+static struct lmcs_heap *new_heap(void)
+{
+    struct lmcs_heap *heap = calloc(1, sizeof *heap);
+    if (heap == NULL)
+        return NULL;
+    heap->fd = heap->map_fd = -1;
+    pthread_mutex_init(&heap->syncing, NULL);
+    pthread_mutex_init(&heap->persisting, NULL);
+    return heap;
+}
+
+static void sleep_a_little(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
+}
+
+/* libpmemobj's settings are global and read when a pool is made or opened. */
+static void configure_library(void)
+{
+    int no = 0;
+    pmemobj_ctl_set(NULL, "fallocate.at_create", &no);
+}
+
+static void choose_method(struct lmcs_heap *heap)
+{
+    const char *force = getenv("PMEM_IS_PMEM_FORCE");
+    heap->forced = force != NULL && strcmp(force, "1") == 0;
+    if (heap->fd < 0) {
+        bool device = lmcs_path_is_device(heap->path);
+        heap->method = device ? LMCS_WRITE_STORE : LMCS_WRITE_LIBRARY;
+        heap->persistent = device || heap->forced;
+        return;
+    }
+    heap->dax = lmcs_file_is_dax(heap->fd);
+    if (heap->dax)
+        heap->forced = false;
+    heap->persistent = heap->dax || heap->forced;
+    heap->method = heap->persistent || lmcs_file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
+}
+
+/* Learns what can be learned once libpmemobj has the pool mapped; a file is at `door`. */
+static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct lmcs_error *error)
+{
+    const unsigned char *base = (const unsigned char *)heap->pool;
+    uint64_t heap_offset;
+    memcpy(&heap_offset, base + LMCS_POBJ_HEAP, sizeof heap_offset);
+    heap->zones_start = heap_offset + LMCS_HEAP_HEADER_BYTES;
+    atomic_init(&heap->can_punch, false);
+    if (!lmcs_path_is_device(door) && !lmcs_path_is_poolset(door)) {
+        heap->fd = open(door, O_RDWR | O_CLOEXEC);
+        heap->map_fd = open(door, O_RDWR | O_CLOEXEC);
+        struct stat st;
+        if (heap->fd < 0 || heap->map_fd < 0 || fstat(heap->fd, &st) != 0)
+            return lmcs_fail_errno(error, errno, "%s: can't open for writing", heap->path);
+        heap->bytes = (uint64_t)st.st_size;
+        atomic_store(&heap->can_punch, true);
+        if (st.st_nlink > 1 && heap->shown_path == NULL)
+            lmcs_remove_forgotten(heap->path); /* or a pool that is deleted would not be noticed */
+    } else {
+        heap->bytes = lmcs_media_device_bytes(heap->path);
+    }
+    /* Kept out of children, so that they can't hold the lock: it lives as long as any mapping does. */
+    if (heap->bytes > 0)
+        madvise(heap->pool, heap->bytes, MADV_DONTFORK);
+    choose_method(heap);
+    return heap->method == LMCS_WRITE_FILE ? lmcs_writeback_new(heap->fd, &heap->writeback, error) : LMCS_OK;
+}
+
+void lmcs_heap_keep_place(const struct lmcs_heap *heap)
+{
+    if (heap->bytes > 0) /* it fails where something is there already */
+        mmap(heap->pool, heap->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+             0);
+}
+
+enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    struct stat st;
+    if (heap->fd < 0 || fstat(heap->fd, &st) != 0 || st.st_nlink > 0)
+        return LMCS_OK;
+    return lmcs_fail(error, LMCS_IO, ENOENT,
+                     "%s: the pool was deleted or replaced while it was open, so nothing can be saved in it: dump what "
+                     "it holds while it is open, close it, and restore that into a new pool",
+                     heap->path);
+}
+
+/*
+ * libpmemobj takes some 12 MB for a pool, in 10,000 pieces, and not every piece may be refused: when its lanes' locks
+ * are (lane_boot of 1.12), it goes on without them and crashes, and without room for an error's text it ends the
+ * process. So that there is room is seen first.
+ */
+static enum lmcs_status check_memory(struct lmcs_error *error)
+{
+    void *volatile room = malloc(LIBRARY_BYTES); /* volatile: a compiler may leave out what is freed unused */
+    if (room == NULL)
+        return lmcs_fail_memory(error);
+    free(room);
+    return LMCS_OK;
+}
+
+/* ---- Creation ---- */
+
+/* What libpmemobj touches while it makes a pool: its header, its lanes, the start of each zone. */
+static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
+{
+    uint64_t first_zone = HEAP_OFFSET_EXPECTED + LMCS_HEAP_HEADER_BYTES;
+    enum lmcs_status status = lmcs_file_back(fd, path, 0, first_zone + LMCS_ZONE_META_BYTES + LMCS_CHUNK_BYTES, error);
+    for (uint64_t at = first_zone + LMCS_ZONE_BYTES; status == LMCS_OK && at + LMCS_PAGE_BYTES * 2 < bytes;
+         at += LMCS_ZONE_BYTES)
+        status = lmcs_file_back(fd, path, at & ~(uint64_t)(LMCS_PAGE_BYTES - 1), 2 * LMCS_PAGE_BYTES, error);
+    return status;
+}
+
+static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint64_t bytes, struct lmcs_error *error)
+{
+    size_t length = strlen(path) + 32;
+    heap->shown_path = strdup(path);
+    heap->path = malloc(length);
+    if (heap->shown_path == NULL || heap->path == NULL)
+        return lmcs_fail_memory(error);
+    lmcs_remove_forgotten(path);
+    snprintf(heap->path, length, "%s" LMCS_NEW_MARK "XXXXXX", path);
+    int fd = mkostemp(heap->path, O_CLOEXEC); /* mode 0600 */
+    if (fd < 0) {
+        int failure = errno;
+        free(heap->shown_path);
+        heap->shown_path = NULL; /* nothing to remove */
+        return failure == ENOENT ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: its folder does not exist", path)
+                                 : lmcs_fail_errno(error, failure, "%s: can't create", path);
+    }
+    enum lmcs_status status = LMCS_OK;
+    while (ftruncate(fd, (off_t)bytes) != 0) {
+        if (errno != EFBIG || bytes <= (uint64_t)1 << 30) {
+            status = lmcs_fail_errno(error, errno, "%s: can't make a sparse file of %llu bytes", path,
+                                     (unsigned long long)bytes);
+            break;
+        }
+        bytes /= 2; /* the file system's largest file */
+    }
+    if (status == LMCS_OK)
+        status = back_new_file(fd, path, bytes, error);
+    close(fd);
+    return status;
+}
+
+static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    enum lmcs_status status = check_memory(error);
+    if (status != LMCS_OK)
+        return status;
+    configure_library();
+    heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
+    if (heap->pool == NULL && errno == ENOTSUP) {
+        /* A DAX device without a counter of unsafe shutdowns: they can't be told apart there. `info` says so. */
+        int no = 0;
+        pmemobj_ctl_set(NULL, "sds.at_create", &no);
+        heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
+        int yes = 1;
+        pmemobj_ctl_set(NULL, "sds.at_create", &yes);
+    }
+    if (heap->pool == NULL && errno == EAGAIN)
+        return lmcs_fail_in_use(heap->path, error); /* a device, or the parts of a poolset */
+    if (heap->pool == NULL)
+        return lmcs_fail_errno(error, errno, "%s: libpmemobj can't create the pool (%s)", heap->path,
+                               pmemobj_errormsg());
+    return adopt(heap, heap->path, error);
+}
+
+enum lmcs_status lmcs_heap_create(const char *path, uint64_t virtual_bytes, struct lmcs_heap **heap,
+                                  struct lmcs_error *error)
+{
+    struct lmcs_heap *h = new_heap();
+    if (h == NULL)
+        return lmcs_fail_memory(error);
+    enum lmcs_status status = LMCS_OK;
+    if (lmcs_path_is_device(path) || lmcs_path_is_poolset(path)) {
+        h->path = strdup(path);
+        if (h->path == NULL)
+            status = lmcs_fail_memory(error);
+    } else {
+        status = make_file(h, path, virtual_bytes, error);
+    }
+    if (status == LMCS_OK)
+        status = call_create(h, error);
+    if (status != LMCS_OK) {
+        lmcs_heap_close(h);
+        return status;
+    }
+    *heap = h;
+    return LMCS_OK;
+}
+
+enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error)
+{
+    if (heap->shown_path == NULL)
+        return LMCS_OK;
+    if (fsync(heap->fd) != 0)
+        return lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->shown_path);
+    if (link(heap->path, heap->shown_path) != 0) {
+        /* Some file systems have no links; there, a rename that replaces nothing. */
+        if (errno == EEXIST)
+            return lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", heap->shown_path);
+        if (renameat2(AT_FDCWD, heap->path, AT_FDCWD, heap->shown_path, RENAME_NOREPLACE) != 0)
+            return errno == EEXIST ? lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", heap->shown_path)
+                                   : lmcs_fail_errno(error, errno, "%s: can't create", heap->shown_path);
+    } else {
+        unlink(heap->path);
+    }
+    free(heap->path);
+    enum lmcs_status status = lmcs_sync_folder_of(heap->shown_path, error);
+    if (status != LMCS_OK)
+        unlink(heap->shown_path); /* who tries again begins again */
+    heap->path = heap->shown_path;
+    heap->shown_path = NULL;
+    return status;
+}
+
+/* ---- Opening ---- */
+
+static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_error *error)
+{
+    const char *said = pmemobj_errormsg();
+    if (failure == EAGAIN)
+        return lmcs_fail_in_use(path, error);
+    /* "An ADR failure was detected": the counter of unsafe shutdowns has moved while the pool was open. */
+    if (failure == EINVAL && strstr(said, "ADR failure") != NULL)
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         "%s: the power failed while it was open and the device may have lost writes (%s); check it "
+                         "with 'lmc-store verify', which only reads, then 'pmempool feature -d SHUTDOWN_STATE %s'",
+                         path, said, path);
+    if (failure == EACCES || failure == EPERM || failure == EROFS)
+        return lmcs_fail(error, LMCS_READ_ONLY, failure, "%s: can't be opened for writing; mode r reads it", path);
+    if (failure == ENOMEM)
+        return lmcs_fail_memory(error);
+    if (failure == EEXIST)
+        return lmcs_fail(error, LMCS_UNSUPPORTED, failure,
+                         "%s: this process, or the one that it was forked from, has a pool with the same identity open "
+                         "(of a copy?): libpmemobj can't have both; open it in a process of its own",
+                         path);
+    return lmcs_fail(error, LMCS_DAMAGED, failure, "%s: libpmemobj can't open the pool (%s); mode r may read it", path,
+                     said);
+}
+
+enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *context, bool *busy,
+                                      struct lmcs_error *error)
+{
+    *busy = flock(lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (*busy)
+        return LMCS_OK;
+    enum lmcs_status status = look(context, error);
+    flock(lock_fd, LOCK_UN);
+    return status;
+}
+
+/* Devices and poolsets are opened by their names: a device is no file of a stranger's, and a poolset names others. */
+static void find_door(const struct lmcs_media *media, char *door, size_t bytes)
+{
+    if (lmcs_media_is_device(media) || lmcs_media_is_poolset(media))
+        snprintf(door, bytes, "%s", lmcs_media_path(media));
+    else
+        lmcs_media_door(lmcs_media_fd(media), lmcs_media_path(media), door, bytes);
+}
+
+static void repair_footers_of_zone(struct lmcs_heap *heap, uint64_t at, uint32_t count)
+{
+    struct lmcs_chunk_df *chunks = lmcs_heap_at(heap, at + LMCS_ZONE_HEADER_BYTES);
+    for (uint32_t i = 0, n; i < count; i += n) {
+        n = chunks[i].chunks;
+        if (n == 0 || n > count - i)
+            return; /* not after lmcs_check_heap */
+        const struct lmcs_chunk_df right = {LMCS_CHUNK_FOOTER, 0, n};
+        if (n > 1 && chunks[i].type == LMCS_CHUNK_FREE && memcmp(&chunks[i + n - 1], &right, sizeof right) != 0)
+            pmemobj_memcpy_persist(heap->pool, &chunks[i + n - 1], &right, sizeof right);
+    }
+}
+
+/*
+ * The last chunk of a free range has a footer, by which libpmemobj finds the range when what is behind it becomes free.
+ * It is written after the range's header, and not flushed; the next open makes those of used ranges anew, but not of
+ * free ones. So when a process or the power fails between the two, an old footer may lead to a free range further down,
+ * and all between the two would be taken for free. The footers are made right before libpmemobj looks, which it does
+ * when it is first asked for an object.
+ */
+static enum lmcs_status repair_footers(struct lmcs_heap *heap, const struct lmcs_media *media, struct lmcs_error *error)
+{
+    uint64_t at = lmcs_media_heap(media), left = lmcs_media_bytes(media) - at, skip = LMCS_HEAP_HEADER_BYTES;
+    enum lmcs_status status = LMCS_OK;
+    for (; status == LMCS_OK && left > skip; skip = LMCS_ZONE_BYTES) {
+        uint32_t header[2]; /* magic, chunks */
+        at += skip;
+        left -= skip;
+        if (left <= LMCS_ZONE_META_BYTES)
+            break;
+        status = lmcs_media_read(media, at, header, sizeof header, error);
+        if (status == LMCS_OK && header[0] == LMCS_ZONE_MAGIC && header[1] <= LMCS_ZONE_CHUNKS)
+            repair_footers_of_zone(heap, at, header[1]);
+    }
+    return status;
+}
+
+struct first_look {
+    const char *door;
+    const char *path;
+    lmcs_heap_look *look;
+    void *context;
+};
+
+/*
+ * libpmemobj ends the process when its first sync fails, be it of pages that another process wrote, which died before
+ * the disk failed. So the disk is asked before, with the lock: by writing what the first page has. What could not be
+ * written is let go of, for the next look to see what is there.
+ */
+static enum lmcs_status ask_disk(const char *door, const char *path, struct lmcs_error *error)
+{
+    unsigned char page[LMCS_PAGE_BYTES];
+    int fd = open(door, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || lmcs_file_is_in_memory(fd) || lmcs_file_is_dax(fd)) {
+        if (fd >= 0)
+            close(fd);
+        return LMCS_OK; /* who may not write is told by libpmemobj */
+    }
+    ssize_t n = pread(fd, page, sizeof page, 0);
+    bool written = n <= 0 || pwrite(fd, page, (size_t)n, 0) == n;
+    int failure = n < 0 || !written || fdatasync(fd) != 0 ? errno : 0;
+    if (failure != 0)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+    return failure == 0
+               ? LMCS_OK
+               : lmcs_fail_errno(error, failure,
+                                 "%s: its disk does not take what is written, so it is not opened for writing", path);
+}
+
+static enum lmcs_status look_first(void *context, struct lmcs_error *error)
+{
+    struct first_look *first = context;
+    enum lmcs_status status = ask_disk(first->door, first->path, error);
+    return status == LMCS_OK ? first->look(first->context, error) : status;
+}
+
+enum lmcs_status lmcs_heap_open(const struct lmcs_media *media, uint32_t wait_ms, lmcs_heap_look *look, void *context,
+                                struct lmcs_heap **heap, struct lmcs_error *error)
+{
+    const char *path = lmcs_media_path(media);
+    int lock_fd = lmcs_media_lock_fd(media);
+    char door[PATH_MAX];
+    find_door(media, door, sizeof door);
+    configure_library();
+    bool is_file = !lmcs_media_is_device(media) && !lmcs_media_is_poolset(media);
+    struct first_look first = {door, path, look, context};
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    PMEMobjpool *pool = NULL;
+    int failure = EAGAIN;
+    for (;;) {
+        bool busy;
+        enum lmcs_status status = is_file ? lmcs_heap_look_first(lock_fd, look_first, &first, &busy, error)
+                                          : lmcs_heap_look_first(lock_fd, look, context, &busy, error);
+        if (status == LMCS_OK && !busy)
+            status = check_memory(error);
+        if (status != LMCS_OK)
+            return status;
+        if (!busy) {
+            pool = pmemobj_open(door, LMCS_LAYOUT_NAME);
+            failure = errno;
+        }
+        if (pool != NULL || failure != EAGAIN)
+            break;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        uint64_t waited_ms = (uint64_t)(now.tv_sec - start.tv_sec) * 1000 +
+                             (uint64_t)((now.tv_nsec - start.tv_nsec) / 1000000 + 1000) - 1000;
+        if (waited_ms >= wait_ms)
+            break;
+        sleep_a_little();
+    }
+    if (pool == NULL)
+        return fail_open(path, failure, error);
+    struct lmcs_heap *h = new_heap();
+    if (h == NULL || (h->path = strdup(path)) == NULL) {
+        free(h);
+        pmemobj_close(pool);
+        return lmcs_fail_memory(error);
+    }
+    h->pool = pool;
+    enum lmcs_status status = adopt(h, door, error);
+    if (status == LMCS_OK)
+        status = repair_footers(h, media, error);
+    if (status != LMCS_OK) {
+        lmcs_heap_close(h);
+        return status;
+    }
+    *heap = h;
+    return LMCS_OK;
+}
+
+/* ---- Closing ---- */
+
+void lmcs_heap_close(struct lmcs_heap *heap)
+{
+    if (heap == NULL)
+        return;
+    lmcs_writeback_free(heap->writeback);
+    if (heap->pool != NULL) {
+        (void)lmcs_heap_take_errors(heap, NULL);
+        pmemobj_close(heap->pool);
+    }
+    /* What could not be written is still in the page cache, as if it had been. Who opens it next shall not see it. */
+    if (heap->fd >= 0 && lmcs_heap_failure(heap) != 0)
+        posix_fadvise(heap->fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (heap->map_fd >= 0)
+        close(heap->map_fd);
+    if (heap->fd >= 0)
+        close(heap->fd);
+    pthread_mutex_destroy(&heap->syncing);
+    pthread_mutex_destroy(&heap->persisting);
+    if (heap->shown_path != NULL && heap->path != NULL)
+        unlink(heap->path);
+    free(heap->shown_path);
+    free(heap->path);
+    free(heap);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* media/heap_private.h - a pool open for writing, for heap.c and heap_open.c alone. */
+#ifndef LMCS_MEDIA_HEAP_PRIVATE_H
+#define LMCS_MEDIA_HEAP_PRIVATE_H
+
+#include <libpmemobj.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "media/heap.h"
+#include "media/writeback.h"
+
+struct lmcs_heap {
+    PMEMobjpool *pool;
+    char *path;
+    char *shown_path; /* NULL once it stands there */
+    int fd;           /* for pwrite, fallocate; -1 for poolsets and devices */
+    int map_fd;       /* the same file opened once more, for mappings of ours: the kernel tells it of errors apart */
+    uint64_t bytes;   /* mapped by libpmemobj; 0 when not known */
+    uint64_t zones_start;
+    uint64_t zones_backed; /* the metadata of so many zones has file space */
+    uint64_t highest;      /* offset of our highest object */
+    enum lmcs_write_method method;
+    struct lmcs_writeback *writeback; /* with LMCS_WRITE_FILE */
+    bool persistent;
+    bool forced;
+    bool dax; /* a file */
+    atomic_bool can_punch;
+    atomic_int failure;         /* errno of the first sync that failed; 0: none has */
+    pthread_mutex_t syncing;    /* held from a sync of `fd` until its failure is noted ... */
+    pthread_mutex_t persisting; /* ... and from one of `map_fd` */
+};
+
+/* Collects the errors of earlier writes, so that libpmemobj, which ends the process at one, meets none. */
+enum lmcs_status lmcs_heap_take_errors(struct lmcs_heap *heap, struct lmcs_error *error);
+
+#endif
