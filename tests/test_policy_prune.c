@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * test_policy_prune.c - pruning by policies: on request, in the background, and while the shelf changes.
+ */
+#include "test_policy_support.h"
+
+/* ---- Pools ---- */
+
+static void grow(struct lmcs_pool *pool, struct state *state, struct rng *rng, int64_t from, int64_t to)
+{
+    for (int64_t step = from; step <= to; step++) {
+        take_snapshot(pool, "run", state, step);
+        state_step(state, rng, 0, state->count);
+    }
+}
+
+struct seen {
+    uint64_t kept, removed;
+    char goes[512];
+};
+
+static bool see(void *context, const struct lmcs_pruned *snapshot)
+{
+    struct seen *seen = context;
+    seen->kept += snapshot->why != NULL;
+    seen->removed += snapshot->why == NULL;
+    if (snapshot->why == NULL)
+        snprintf(seen->goes + strlen(seen->goes), sizeof seen->goes - strlen(seen->goes), " %lld",
+                 (long long)snapshot->step);
+    return true;
+}
+
+static void expect_steps(struct lmcs_pool *pool, const int64_t *steps, size_t count)
+{
+    uint64_t numbers[MOST];
+    size_t got;
+    OK(lmcs_snapshot_numbers(pool, "run", 0, numbers, MOST, &got, &err));
+    assert_int_equal(got, count);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(numbers[i], (uint64_t)steps[i] + 1); /* step 0 is number 1 */
+}
+
+static void policies_stay_with_the_shelf(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:9 keep_raw=2", &err)); /* which makes it */
+    OK(lmcs_shelf_set_policy(pool, "run", "chain=5", &err));                /* the rest stays */
+    FAILS(LMCS_INVALID, lmcs_shelf_set_policy(pool, "run", "chain=1 keep=some", &err));
+    OK(lmcs_shelf_set_keep_raw(pool, "run", 3, &err));
+    close_pool(pool);
+    pool = open_pool(place->pool, LMCS_OPEN_READ, 0);
+    assert_string_equal(shelf_info(pool, "run").policy, "keep_raw=3 chain=5 keep=last:9");
+    assert_int_equal(shelf_info(pool, "run").keep_raw, 3);
+    FAILS(LMCS_READ_ONLY, lmcs_shelf_set_policy(pool, "run", "chain=1", &err));
+    close_pool(pool);
+}
+
+static void pruning_on_request(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {1};
+    struct state *now = state_weights(&rng, 3, 20000);
+    struct lmcs_prune_report report;
+    struct seen seen = {0};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    grow(pool, now, &rng, 0, 11);
+    OK(lmcs_tag_set(pool, "run", "good", 2, &err));
+    OK(lmcs_prune(pool, "run", NULL, false, NULL, NULL, NULL, &report, &err));
+    assert_int_equal(report.removed, 0); /* without a policy nothing is deleted */
+    OK(lmcs_prune(pool, "run", "keep=last:2,every:5", true, see, &seen, NULL, &report, &err));
+    assert_int_equal(report.removed, 7);
+    assert_int_equal(report.kept, 5);
+    assert_int_equal(seen.removed, 7);
+    assert_string_equal(seen.goes, " 2 3 4 6 7 8 9");
+    assert_true(report.removal.freed_bytes > 0);
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 12); /* dry run */
+    assert_string_equal(shelf_info(pool, "run").policy, "keep_raw=4 chain=3 keep=all");
+    struct lmcs_prune_report again;
+    OK(lmcs_prune(pool, "run", "keep=last:2,every:5", false, NULL, NULL, NULL, &again, &err));
+    assert_int_equal(again.removed, 7);
+    assert_true(again.removal.freed_bytes == report.removal.freed_bytes); /* as was said */
+    expect_steps(pool, (int64_t[]){0, 1, 5, 10, 11}, 5);
+    OK(lmcs_prune(pool, "run", "keep=last:2,every:5", false, NULL, NULL, NULL, &again, &err));
+    assert_int_equal(again.removed, 0);
+    FAILS(LMCS_NOT_FOUND, lmcs_prune(pool, "walk", NULL, true, NULL, NULL, NULL, NULL, &err));
+    FAILS(LMCS_INVALID, lmcs_prune(pool, "run", "keep=most", true, NULL, NULL, NULL, NULL, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+static void pruning_by_itself(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {2};
+    struct state *now = state_weights(&rng, 3, 20000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    grow(pool, now, &rng, 0, 39);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 40);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3,every:10", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    expect_steps(pool, (int64_t[]){0, 10, 20, 30, 37, 38, 39}, 7);
+    /* What was coded against what went is coded anew: nothing is left of that. */
+    assert_true(pool_info(pool).content_count <= 7 * 3);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+static void a_budget_prunes_only_when_it_must(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {3};
+    struct state *now = state_weights(&rng, 3, 200000); /* 2.4 MB a snapshot */
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=1G", &err));
+    grow(pool, now, &rng, 0, 19);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 20);
+    assert_int_equal(storage_of(pool, "run", 19).raw_contents, 3);
+    OK(lmcs_shelf_set_policy(pool, "run", "budget=16M", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    uint64_t left = shelf_info(pool, "run").snapshot_count;
+    assert_in_range(left, 3, 19);                                     /* some went, the oldest, and not all */
+    assert_int_equal(storage_of(pool, "run", 19).raw_contents, 0);    /* compacted harder before that */
+    assert_true(pool_info(pool).live_bytes + 2400000 <= (16u << 20)); /* and the next one fits */
+    uint64_t numbers[1];
+    size_t got;
+    OK(lmcs_snapshot_numbers(pool, "run", 0, numbers, 1, &got, &err));
+    assert_int_equal(numbers[0], 21 - left);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=all budget=1M", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, left); /* no rules: nothing is deleted */
+    grow(pool, now, &rng, 20, 21);                                  /* and nothing refused */
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* A share of the pool's limit. */
+static void a_budget_may_be_a_share(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {6};
+    struct state *now = state_weights(&rng, 3, 200000); /* 2.4 MB a snapshot */
+    struct lmcs_pool *pool = open_limited(place->pool, 96 << 20);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2 budget=90%", &err));
+    grow(pool, now, &rng, 0, 19);
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 20);
+    OK(lmcs_shelf_set_policy(pool, "run", "budget=17%", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_in_range(shelf_info(pool, "run").snapshot_count, 3, 19);
+    assert_true(pool_info(pool).live_bytes + 2400000 <= (96u << 20) / 100 * 17);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+static bool no_more(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    EXPECT(what[0] != '\0' && done <= total);
+    return (*(int *)context)-- > 0;
+}
+
+/* What is removed stays removed; the next call removes the rest. */
+static void pruning_can_be_stopped(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {7};
+    struct state *now = state_weights(&rng, 1, 100);
+    struct lmcs_prune_report report;
+    int calls = 1;
+    const struct lmcs_progress progress = {no_more, &calls};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    grow(pool, now, &rng, 0, 299);
+    FAILS(LMCS_CANCELLED, lmcs_prune(pool, "run", "keep=last:2", false, NULL, NULL, &progress, &report, &err));
+    uint64_t left = shelf_info(pool, "run").snapshot_count;
+    assert_in_range(left, 3, 299);
+    assert_int_equal(report.removed, 300 - left);
+    check_pool(pool);
+    OK(lmcs_prune(pool, "run", "keep=last:2", false, NULL, NULL, NULL, &report, &err));
+    assert_int_equal(report.removed, left - 2);
+    expect_steps(pool, (int64_t[]){298, 299}, 2);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* A full pool prunes by the policy before it refuses; one without a policy refuses. */
+static void a_full_pool_prunes_before_it_refuses(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {4};
+    struct state *now = state_weights(&rng, 2, 250000); /* 2 MB */
+    struct lmcs_pool *pool = open_limited(place->pool, 48 << 20);
+    uint64_t number;
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3 budget=90%", &err));
+    for (int64_t step = 0; step < 100; step++) {
+        take_snapshot(pool, "run", now, step);
+        for (size_t i = 0; i < now->count; i++)
+            rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes); /* not to be compressed */
+    }
+    assert_true(shelf_info(pool, "run").snapshot_count >= 3);
+    assert_int_equal(shelf_info(pool, "run").latest, 100);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=all", &err));
+    enum lmcs_status status = LMCS_OK;
+    for (int64_t step = 100; status == LMCS_OK && step < 200; step++) {
+        status = try_snapshot(pool, "run", now, step, &number, &err);
+        for (size_t i = 0; i < now->count; i++)
+            rng_fill(&rng, now->tensors[i].data, now->tensors[i].bytes);
+    }
+    assert_int_equal(status, LMCS_FULL);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
+}
+
+static void metrics_decide(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {5};
+    struct state *now = state_weights(&rng, 1, 2000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    static char long_meta[4000];
+    memset(long_meta, ' ', sizeof long_meta - 1);
+    memcpy(long_meta, "{}", 2);
+    for (int64_t step = 0; step < 12; step++) {
+        struct lmcs_capture *capture;
+        struct lmcs_commit_options options;
+        struct lmcs_metric metric = {"loss", step == 3 || step == 8 ? 0.1 : 1.0 + (double)step};
+        lmcs_commit_options_init(&options);
+        options.step = step;
+        options.metrics = &metric;
+        options.metric_count = step != 5;
+        options.meta_json = step == 8 ? long_meta : NULL; /* its metrics lie in an attachment */
+        OK(lmcs_capture_begin(pool, "run", &capture, &err));
+        put_state(capture, now);
+        OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    }
+    OK(lmcs_prune(pool, "run", "keep=best:loss:2", false, NULL, NULL, NULL, NULL, &err));
+    expect_steps(pool, (int64_t[]){3, 8, 11}, 3);
+    close_pool(pool);
+    state_free(now);
+}
+
+/* A policy that a newer version wrote prunes nothing, and is not overwritten. */
+static void unknown_words_prune_nothing(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {6};
+    struct state *now = state_weights(&rng, 1, 2000);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    grow(pool, now, &rng, 0, 9);
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, "run", &shelf, &err));
+    strcpy(shelf.policy, "keep=last:1 moon=full");
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 10);
+    FAILS(LMCS_UNSUPPORTED, lmcs_shelf_set_policy(pool, "run", "keep=all", &err));
+    close_pool(pool);
+    state_free(now);
+}
+
+/* ---- What changes meanwhile ---- */
+
+static void grow_small(struct lmcs_pool *pool, int64_t from, int64_t to)
+{
+    struct rng rng = {8};
+    struct state *now = state_weights(&rng, 1, 100);
+    grow(pool, now, &rng, from, to);
+    state_free(now);
+}
+
+static bool is_there(struct lmcs_pool *pool, const char *which)
+{
+    struct lmcs_snapshot *snapshot;
+    enum lmcs_status status = lmcs_snapshot_find(pool, "run", which, &snapshot, &err);
+    EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND);
+    if (status == LMCS_OK)
+        lmcs_snapshot_close(snapshot);
+    return status == LMCS_OK;
+}
+
+struct meanwhile {
+    struct lmcs_pool *pool;
+    uint64_t last;  /* that was visited */
+    uint64_t stays; /* visited a second time */
+    uint64_t going;
+    const char *policy; /* to be set once something has gone */
+    const unsigned char *group;
+};
+
+static void *tag_it(void *context)
+{
+    const struct meanwhile *meanwhile = context;
+    OK(lmcs_tag_set(meanwhile->pool, "run", "precious", meanwhile->going, &err));
+    return NULL;
+}
+
+/* Another thread tags the first that is said to go. */
+static bool tag_first(void *context, const struct lmcs_pruned *snapshot)
+{
+    struct meanwhile *meanwhile = context;
+    if (snapshot->number < meanwhile->last) {
+        EXPECT(snapshot->why != NULL && meanwhile->stays == 0);
+        meanwhile->stays = snapshot->number;
+        return true;
+    }
+    meanwhile->last = snapshot->number;
+    if (snapshot->why == NULL && meanwhile->going == 0) {
+        pthread_t thread;
+        meanwhile->going = snapshot->number;
+        EXPECT(pthread_create(&thread, NULL, tag_it, meanwhile) == 0);
+        pthread_join(thread, NULL);
+    }
+    return true;
+}
+
+static void what_is_tagged_meanwhile_stays(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_prune_report report;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct meanwhile meanwhile = {.pool = pool};
+    grow_small(pool, 0, 99);
+    OK(lmcs_prune(pool, "run", "keep=last:20", false, tag_first, &meanwhile, NULL, &report, &err));
+    assert_int_equal(meanwhile.going, 1);
+    assert_int_equal(meanwhile.stays, 1);
+    assert_true(is_there(pool, "precious"));
+    assert_int_equal(report.removed, 79);
+    assert_int_equal(report.kept, 21);
+    assert_int_equal(report.removal.removed_tags, 0);
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 21);
+    verify_pool(pool);
+    close_pool(pool);
+}
+
+static bool change_once(void *context, const char *what, uint64_t done, uint64_t total)
+{
+    struct meanwhile *meanwhile = context;
+    EXPECT(what[0] != '\0' && done <= total);
+    if (done == 0)
+        return true;
+    if (meanwhile->policy != NULL)
+        OK(lmcs_shelf_set_policy(meanwhile->pool, "run", meanwhile->policy, &err));
+    if (meanwhile->group != NULL)
+        OK(lmcs_group_resolve(meanwhile->pool, meanwhile->group, false, &err));
+    meanwhile->policy = NULL;
+    meanwhile->group = NULL;
+    return true;
+}
+
+/* Nothing goes that a policy keeps which was set on the way; and nothing that was to be kept. */
+static void a_policy_set_meanwhile_holds(void **state)
+{
+    struct place *place = *state;
+    static const struct {
+        const char *before, *words, *meanwhile;
+        uint64_t left;
+    } cases[] = {{"keep=last:2", NULL, "keep=all", 68},
+                 {"keep=last:2", NULL, "keep=last:10", 10},
+                 {"keep=last:10", NULL, "keep=last:2", 10},
+                 {"keep=last:2", "keep=last:3", "keep=all", 3}}; /* the call's own words go before */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lmcs_prune_report report;
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        struct meanwhile meanwhile = {.pool = pool, .policy = cases[i].meanwhile};
+        const struct lmcs_progress progress = {change_once, &meanwhile};
+        grow_small(pool, 0, 99);
+        OK(lmcs_shelf_set_policy(pool, "run", cases[i].before, &err));
+        OK(lmcs_prune(pool, "run", cases[i].words, false, NULL, NULL, &progress, &report, &err));
+        assert_int_equal(shelf_info(pool, "run").snapshot_count, cases[i].left);
+        assert_int_equal(report.kept, cases[i].left);
+        assert_int_equal(report.removed, 100 - cases[i].left);
+        check_pool(pool);
+        close_pool(pool);
+        unlink(place->pool);
+    }
+}
+
+/* With a prepared snapshot that is dropped on the way, one more belongs to the newest. */
+static void a_group_resolved_meanwhile_counts(void **state)
+{
+    struct place *place = *state;
+    static const unsigned char group[16] = {5};
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct meanwhile meanwhile = {.pool = pool, .group = group};
+    const struct lmcs_progress progress = {change_once, &meanwhile};
+    struct lmcs_commit_options options;
+    struct lmcs_capture *capture;
+    grow_small(pool, 0, 99);
+    lmcs_commit_options_init(&options);
+    options.prepare = true;
+    memcpy(options.group, group, sizeof group);
+    OK(lmcs_capture_begin(pool, "run", &capture, &err));
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    OK(lmcs_prune(pool, "run", "keep=last:10", false, NULL, NULL, &progress, NULL, &err));
+    assert_null(meanwhile.group);
+    assert_true(is_there(pool, "91")); /* of 91 to 100 */
+    assert_int_equal(shelf_info(pool, "run").snapshot_count, 10);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+#define RACED 1500
+
+struct race {
+    struct lmcs_pool *pool;
+    atomic_bool is_over;
+    bool acknowledged[RACED + 1];
+};
+
+static void *tag_them(void *context)
+{
+    struct race *race = context;
+    for (uint64_t number = RACED - 10; number > 0 && !race->is_over; number -= 7) {
+        char tag[32];
+        snprintf(tag, sizeof tag, "tag-%d", (int)number);
+        enum lmcs_status status = lmcs_tag_set(race->pool, "run", tag, number, &err);
+        EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND);
+        race->acknowledged[number] = status == LMCS_OK;
+        if (number < 8)
+            break;
+    }
+    return NULL;
+}
+
+/* The same by itself: as it does in the background. */
+static void tags_set_while_it_prunes_by_itself(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct race *race = calloc(1, sizeof *race);
+    pthread_t thread;
+    uint64_t removed, tagged = 0;
+    race->pool = pool;
+    grow_small(pool, 0, RACED - 1);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2", &err));
+    EXPECT(pthread_create(&thread, NULL, tag_them, race) == 0);
+    OK(lmcs_prune_pool(pool, LMCS_PRUNE_SURPLUS, NULL, &removed, &err));
+    race->is_over = true;
+    pthread_join(thread, NULL);
+    assert_in_range(removed, 1, RACED - 2);
+    for (uint64_t number = 1; number <= RACED; number++) {
+        char tag[32];
+        snprintf(tag, sizeof tag, "tag-%d", (int)number);
+        tagged += race->acknowledged[number];
+        assert_int_equal(is_there(pool, tag), race->acknowledged[number]);
+    }
+    assert_in_range(shelf_info(pool, "run").snapshot_count, tagged + 1, tagged + 2);
+    check_pool(pool);
+    close_pool(pool);
+    free(race);
+}
+
+/* The same transaction as lmcs_shelf_rename's, but nothing is taken. */
+static void rename_by_hand(struct lmcs_pool *pool, const char *from, const char *to)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, from, &shelf, &err));
+    struct lmcs_root_tree_df *names = &txn.root.trees[LMCS_TREE_SHELF_NAMES];
+    OK(lmcs_tree_delete(&txn, LMCS_TREE_SHELF_NAMES, names,
+                        (struct lmcs_key_df){lmc_hash64(from, strlen(from), 0), shelf.df.id}, NULL, &err));
+    shelf.df.name_bytes = (uint32_t)strlen(to);
+    strcpy(shelf.name, to);
+    OK(lmcs_tree_put(&txn, LMCS_TREE_SHELF_NAMES, names,
+                     (struct lmcs_key_df){lmc_hash64(to, strlen(to), 0), shelf.df.id}, NULL, 0, &err));
+    OK(lmcs_shelf_save(&txn, &shelf, &err));
+    OK(lmcs_txn_commit(&txn, &err));
+}
+
+static void *prune_it(void *context)
+{
+    uint64_t removed;
+    OK(lmcs_prune_pool(context, LMCS_PRUNE_ALL, NULL, &removed, &err));
+    EXPECT(removed == 0);
+    return NULL;
+}
+
+/* Renamed after its name was looked up, and before it was taken: somebody has the shelf by its other name. */
+static void a_shelf_renamed_before_it_is_held(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    struct lmcs_busy_shelf *moved;
+    uint64_t removed;
+    pthread_t thread;
+    grow_small(pool, 0, 9);
+    OK(lmcs_shelf_set_policy(pool, "run", "keep=last:2", &err));
+    OK(lmcs_shelf_take(pool, "moved", &moved, &err));
+    pthread_mutex_lock(&pool->captures);
+    EXPECT(pthread_create(&thread, NULL, prune_it, pool) == 0);
+    usleep(200000); /* it has looked by then, and waits */
+    rename_by_hand(pool, "run", "moved");
+    pthread_mutex_unlock(&pool->captures);
+    pthread_join(thread, NULL);
+    assert_int_equal(shelf_info(pool, "moved").snapshot_count, 10);
+    lmcs_shelf_give(pool, moved);
+    OK(lmcs_prune_pool(pool, LMCS_PRUNE_ALL, NULL, &removed, &err));
+    assert_int_equal(removed, 8);
+    check_pool(pool);
+    close_pool(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        IN_MEMORY(policies_stay_with_the_shelf),
+        ON_BOTH(pruning_on_request),
+        IN_MEMORY(pruning_by_itself),
+        IN_MEMORY(a_budget_prunes_only_when_it_must),
+        IN_MEMORY(a_budget_may_be_a_share),
+        IN_MEMORY(pruning_can_be_stopped),
+        IN_MEMORY(a_full_pool_prunes_before_it_refuses),
+        IN_MEMORY(metrics_decide),
+        IN_MEMORY(unknown_words_prune_nothing),
+        ON_BOTH(what_is_tagged_meanwhile_stays),
+        IN_MEMORY(a_policy_set_meanwhile_holds),
+        IN_MEMORY(a_group_resolved_meanwhile_counts),
+        IN_MEMORY(tags_set_while_it_prunes_by_itself),
+        IN_MEMORY(a_shelf_renamed_before_it_is_held),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
