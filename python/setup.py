@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Builds ``lmcstore._core``: the C libraries of the checkout as static archives by CMake, then the module over them.
 
-Everything else is in pyproject.toml. The libraries go into the module, so it has no RPATH and needs no installed
-liblmcstore; libpmemobj and the others come from the system (the README says why).
+All other settings are in pyproject.toml. The module contains the libraries, so it needs no RPATH and no installed
+liblmcstore; libpmemobj and the others come from the system.
 """
 
 import os
@@ -51,23 +51,7 @@ class BuildWithStore(build_ext):
 
 core = Extension(
     "lmcstore._core",
-    sources=[
-        "src/module.c",
-        "src/error.c",
-        "src/pool_archive.c",
-        "src/pool_policy.c",
-        "src/pool_scrub.c",
-        "src/pool_type.c",
-        "src/pool_names.c",
-        "src/snapshot_reading.c",
-        "src/capture_type.c",
-        "src/snapshot_type.c",
-        "src/view_type.c",
-        "src/codec_functions.c",
-        "src/live_type.c",
-        "src/pool_live.c",
-        "src/numpy_memory.c",
-    ],
+    sources=sorted(f"src/{path.name}" for path in (HERE / "src").glob("*.c")),
     depends=["src/core.h", *map(str, CHECKOUT.glob("store/**/*.h")), "../codec/lmc.h"],
     include_dirs=[str(CHECKOUT / "store"), str(CHECKOUT / "codec")],
     libraries=SYSTEM_LIBRARIES,

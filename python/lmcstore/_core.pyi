@@ -24,6 +24,13 @@ LIVE_UNNAMED: int
 LIVE_MAX_VALUE: int
 LIVE_MAX_NOTE: int
 TRANSACTION_DECLARED: int
+DIFF_SAME: int
+DIFF_NAMES: int
+ADAM: int
+SGD: int
+LINK_L2: int
+LINK_AMSGRAD: int
+LINK_NESTEROV: int
 DTYPES: dict[str, int]
 
 _Progress = Callable[[str, int, int], object] | None

@@ -12,8 +12,6 @@ from ._text import html
 from ._text.text import for_html, printable
 
 KINDS = ("same", "changed", "reshaped", "added", "removed")
-SAME = 1  # LMCS_DIFF_SAME
-NAMES = 2  # LMCS_DIFF_NAMES
 
 _ROWS_SHOWN = 60
 _HEAD = ("changed", "max", "rms", "relative", "cosine", "name", "form")

@@ -326,7 +326,7 @@ class Snapshot:
         """
         if not isinstance(other, Snapshot):
             raise UnsupportedError(f"a snapshot differs from a snapshot, not from a {type(other).__qualname__}")
-        flags = (diff.SAME if same else 0) | (0 if numbers else diff.NAMES)
+        flags = (_core.DIFF_SAME if same else 0) | (0 if numbers else _core.DIFF_NAMES)
         rows, report = self._handle.diff(other._handle, flags, progress)
         return diff.make(self._address, other._address, rows, report)
 

@@ -2,14 +2,15 @@
 /*
  * capture_type.c - Capture: the writing of one snapshot.
  *
- * Tensors come in batches: a sequence of names, and packed arrays for the rest (heads, shapes one after the other, the
- * strides of those that have them likewise, addresses). The caller keeps the memory alive during the call. A batch is
- * handed on in pieces of a few hundred MiB, between which signals are looked at.
+ * A batch of tensors is a sequence of names and packed arrays: heads, shapes in a row, strides of strided tensors in a
+ * row, addresses. The caller keeps the memory alive during the call. The store gets a batch in pieces of a few hundred
+ * MiB; signals are checked between pieces.
  *
- * A failure of an asynchronous commit is kept, so that wait() says it as often as it is asked, and close() once.
+ * wait() raises the failure of an asynchronous commit every time, and the pool's close raises it once.
  */
 #include "core.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,28 +18,7 @@
 #define PIECE_BYTES  ((uint64_t)256 << 20)
 #define WAIT_POLL_US 200
 
-static void link_capture(struct capture_object *self)
-{
-    struct pool_object *pool = self->pool;
-    self->next = pool->captures;
-    self->link = &pool->captures;
-    if (self->next != NULL) {
-        self->next->link = &self->next;
-    }
-    pool->captures = self;
-}
-
-static void unlink_capture(struct capture_object *self)
-{
-    if (self->link != NULL) {
-        *self->link = self->next;
-        if (self->next != NULL) {
-            self->next->link = self->link;
-        }
-        self->link = NULL;
-        self->next = NULL;
-    }
-}
+static const struct core_child_kind child_kind;
 
 PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, struct lmcs_capture *handle)
 {
@@ -50,36 +30,39 @@ PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, s
     self->pool = (struct pool_object *)Py_NewRef((PyObject *)pool);
     self->handle = handle;
     self->phase = CAPTURE_OPEN;
-    link_capture(self);
+    core_child_link(pool, &self->child, &child_kind);
     return (PyObject *)self;
 }
 
-/* Takes the handle for a call that ends it. */
+/* Returns the handle to a caller that ends it. */
 static struct lmcs_capture *take_handle(struct capture_object *self)
 {
     struct lmcs_capture *handle = self->handle;
     self->handle = NULL;
     self->phase = CAPTURE_ENDED;
-    unlink_capture(self);
+    core_child_unlink(&self->child);
     return handle;
 }
 
-/* Waits a moment; false with an exception, when a signal's handler raises one. What such does may end the capture. */
+/* Waits a moment; false with the exception of a signal's handler, which may have ended the capture. */
 static bool wait_a_moment(void)
 {
-    Py_BEGIN_ALLOW_THREADS usleep(WAIT_POLL_US);
-    Py_END_ALLOW_THREADS return PyErr_CheckSignals() == 0;
+    Py_BEGIN_ALLOW_THREADS
+    usleep(WAIT_POLL_US);
+    Py_END_ALLOW_THREADS
+    return PyErr_CheckSignals() == 0;
 }
 
-/* Ends an asynchronous commit and keeps its outcome. */
+/* Ends an asynchronous commit and records its outcome. */
 static void wait_committed(struct capture_object *self)
 {
     struct lmcs_capture *handle = take_handle(self);
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_wait(handle, &error);
-    Py_END_ALLOW_THREADS if (status != LMCS_OK)
-    {
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_capture_wait(handle, &error);
+    Py_END_ALLOW_THREADS
+    if (status != LMCS_OK) {
         self->error = error;
         self->error.status = status;
     }
@@ -88,24 +71,57 @@ static void wait_committed(struct capture_object *self)
 static void abort_open(struct capture_object *self)
 {
     struct lmcs_capture *handle = take_handle(self);
-    Py_BEGIN_ALLOW_THREADS lmcs_capture_abort(handle);
+    Py_BEGIN_ALLOW_THREADS
+    lmcs_capture_abort(handle);
     Py_END_ALLOW_THREADS
 }
 
-void core_capture_end(struct capture_object *self)
+/* For a close of the pool: waits if the capture is committed, else aborts it. */
+static void end_now(struct capture_object *self)
 {
-    self->busy = true; /* who waits for it meanwhile waits for what comes of it */
-    if (self->phase == CAPTURE_COMMITTED) {
+    self->busy = true; /* a thread in capture_wait waits for the outcome */
+    if (self->phase == CAPTURE_COMMITTED)
         wait_committed(self);
-    } else if (self->phase == CAPTURE_OPEN) {
+    else if (self->phase == CAPTURE_OPEN)
         abort_open(self);
-    } else {
-        unlink_capture(self);
-    }
+    else
+        core_child_unlink(&self->child);
     self->busy = false;
 }
 
-/* Counted in `users`, though it may be while the pool is closing: that waits for it then. */
+static struct capture_object *capture_of(struct core_child *child)
+{
+    return (struct capture_object *)((char *)child - offsetof(struct capture_object, child));
+}
+
+static bool end_child(struct core_child *child, struct lmcs_error *error)
+{
+    struct capture_object *self = capture_of(child);
+    Py_INCREF((PyObject *)self);
+    end_now(self);
+    bool failed = self->error.status != LMCS_OK && !self->reported;
+    if (failed) {
+        self->reported = true;
+        *error = self->error;
+    }
+    Py_DECREF((PyObject *)self);
+    return failed;
+}
+
+static bool end_idle_child(struct core_child *child)
+{
+    struct capture_object *self = capture_of(child);
+    if (self->phase != CAPTURE_OPEN || self->busy)
+        return false;
+    Py_INCREF((PyObject *)self);
+    end_now(self);
+    Py_DECREF((PyObject *)self);
+    return true;
+}
+
+static const struct core_child_kind child_kind = {.end = end_child, .end_idle = end_idle_child};
+
+/* Counts in `users` even while the pool is closing, so that the close waits for it. */
 static void capture_dealloc(struct capture_object *self)
 {
     self->pool->users++;
@@ -113,7 +129,8 @@ static void capture_dealloc(struct capture_object *self)
         (void)take_handle(self); /* a forked child has no captures */
     } else if (self->phase == CAPTURE_COMMITTED) {
         struct lmcs_capture *handle = take_handle(self);
-        Py_BEGIN_ALLOW_THREADS lmcs_capture_detach(handle);
+        Py_BEGIN_ALLOW_THREADS
+        lmcs_capture_detach(handle);
         Py_END_ALLOW_THREADS
     } else if (self->phase == CAPTURE_OPEN && self->handle != NULL) {
         abort_open(self);
@@ -129,12 +146,11 @@ static bool begin_call(struct capture_object *self)
     const char *why = self->phase != CAPTURE_OPEN ? "the capture has ended"
                       : self->busy                ? "another thread is using the capture"
                                                   : NULL;
-    if (!core_pool_enter(self->pool)) {
+    if (!core_pool_enter(self->pool))
         return false;
-    }
     if (why != NULL) {
         core_pool_leave(self->pool);
-        core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, why);
+        core_fail_with(self, LMCS_INVALID, why);
         return false;
     }
     self->busy = true;
@@ -149,7 +165,7 @@ static void end_call(struct capture_object *self)
 
 /* ---- Batches -------------------------------------------------------------------------------------------------- */
 
-/* A batch as the store wants it. `names` holds what the name pointers point into. */
+/* A batch in the store's form. `names` owns the text of the tensors' names. */
 struct batch {
     PyObject *names;
     struct lmcs_tensor *tensors;
@@ -164,18 +180,6 @@ static void batch_free(struct batch *batch)
     free(batch->raw_bytes);
 }
 
-/* A UTF-8 name without NUL, or NULL with an exception. */
-static const char *name_of(PyObject *value)
-{
-    Py_ssize_t length;
-    const char *name = PyUnicode_AsUTF8AndSize(value, &length);
-    if (name != NULL && strlen(name) != (size_t)length) {
-        PyErr_SetString(PyExc_ValueError, "a name contains a NUL character");
-        return NULL;
-    }
-    return name;
-}
-
 static bool batch_sizes(struct batch *batch)
 {
     for (size_t i = 0; i < batch->count; i++) {
@@ -183,7 +187,7 @@ static bool batch_sizes(struct batch *batch)
         uint64_t bytes = lmc_dtype_size(tensor->dtype);
         for (uint32_t axis = 0; axis < tensor->ndim; axis++) {
             if (__builtin_mul_overflow(bytes, tensor->shape[axis], &bytes)) {
-                bytes = UINT64_MAX; /* the store will refuse it */
+                bytes = UINT64_MAX; /* the store refuses it */
                 break;
             }
         }
@@ -195,17 +199,16 @@ static bool batch_sizes(struct batch *batch)
 #define HEAD_STRIDED 0x10000u
 
 /*
- * Fills a batch. Heads, u32: dtype, number of dimensions in the second byte, and HEAD_STRIDED for one that has strides,
- * the others being row-major; shapes u64; strides i64, in bytes; NULL: there are none.
+ * Fills a batch. Heads, u32: the dtype, the number of dimensions in the second byte, and HEAD_STRIDED for a tensor with
+ * strides; other tensors are row-major. Shapes: u64. Strides: i64, in bytes; NULL: there are none.
  */
 static bool batch_init(struct batch *batch, PyObject *names, const Py_buffer *heads, const Py_buffer *shapes,
                        const Py_buffer *strides)
 {
     memset(batch, 0, sizeof *batch);
     batch->names = PySequence_Tuple(names);
-    if (batch->names == NULL) {
+    if (batch->names == NULL)
         return false;
-    }
     batch->count = (size_t)PyTuple_Size(batch->names);
     batch->tensors = calloc(batch->count + 1, sizeof *batch->tensors);
     batch->raw_bytes = calloc(batch->count + 1, sizeof *batch->raw_bytes);
@@ -220,10 +223,9 @@ static bool batch_init(struct batch *batch, PyObject *names, const Py_buffer *he
         struct lmcs_tensor *tensor = &batch->tensors[i];
         uint32_t head = ((const uint32_t *)heads->buf)[i];
         bool is_strided = (head & HEAD_STRIDED) != 0;
-        tensor->name = name_of(PyTuple_GetItem(batch->names, (Py_ssize_t)i));
-        if (tensor->name == NULL) {
+        tensor->name = core_text_of(PyTuple_GetItem(batch->names, (Py_ssize_t)i));
+        if (tensor->name == NULL)
             goto failed;
-        }
         tensor->kind = LMCS_TENSOR;
         tensor->dtype = head & 0xff;
         tensor->ndim = head >> 8 & 0xff;
@@ -249,7 +251,7 @@ failed:
     return false;
 }
 
-/* How many tensors, from `first` on, are handed on in one piece. */
+/* Returns the number of tensors from `first` on that make one piece. */
 static size_t piece_length(const struct batch *batch, size_t first)
 {
     uint64_t bytes = 0;
@@ -265,42 +267,35 @@ static PyObject *put_batch(struct capture_object *self, const struct batch *batc
 {
     struct lmcs_error error = {0};
     enum lmcs_status status = LMCS_OK;
-    if (!begin_call(self)) {
+    if (!begin_call(self))
         return NULL;
-    }
     for (size_t first = 0; first < batch->count && status == LMCS_OK;) {
         size_t length = piece_length(batch, first);
-        Py_BEGIN_ALLOW_THREADS status =
-            lmcs_capture_put(self->handle, batch->tensors + first, data + first, length, &error);
-        Py_END_ALLOW_THREADS first += length;
+        Py_BEGIN_ALLOW_THREADS
+        status = lmcs_capture_put(self->handle, batch->tensors + first, data + first, length, &error);
+        Py_END_ALLOW_THREADS
+        first += length;
         end_call(self); /* a signal's handler may close the store */
-        if (PyErr_CheckSignals() != 0 || !begin_call(self)) {
+        if (PyErr_CheckSignals() != 0 || !begin_call(self))
             return NULL;
-        }
     }
     end_call(self);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 static PyObject *capture_put(struct capture_object *self, PyObject *args)
 {
     PyObject *names, *result = NULL;
     Py_buffer heads, shapes, strides, addresses;
-    if (!PyArg_ParseTuple(args, "Oy*y*y*y*:put", &names, &heads, &shapes, &strides, &addresses)) {
+    if (!PyArg_ParseTuple(args, "Oy*y*y*y*:put", &names, &heads, &shapes, &strides, &addresses))
         return NULL;
-    }
     struct batch batch;
-    if (!batch_init(&batch, names, &heads, &shapes, &strides)) {
+    if (!batch_init(&batch, names, &heads, &shapes, &strides))
         goto out;
-    }
-    if ((size_t)addresses.len != batch.count * sizeof(uint64_t)) {
+    if ((size_t)addresses.len != batch.count * sizeof(uint64_t))
         PyErr_SetString(PyExc_ValueError, "there must be one address for each name");
-    } else {
-        result = put_batch(self, &batch, (const void *const *)addresses.buf); /* pointers have 64 bits here */
-    }
+    else
+        result = put_batch(self, &batch, (const void *const *)addresses.buf); /* pointers have 64 bits */
     batch_free(&batch);
 out:
     PyBuffer_Release(&heads);
@@ -315,45 +310,31 @@ static PyObject *capture_put_same(struct capture_object *self, PyObject *args)
 {
     PyObject *names, *existing, *result = NULL;
     Py_buffer heads, shapes;
-    if (!PyArg_ParseTuple(args, "OOy*y*:put_same", &names, &existing, &heads, &shapes)) {
+    if (!PyArg_ParseTuple(args, "OOy*y*:put_same", &names, &existing, &heads, &shapes))
         return NULL;
-    }
     struct batch batch;
     PyObject *sources = PySequence_Tuple(existing);
     const char **source_names = NULL;
-    if (sources == NULL || !batch_init(&batch, names, &heads, &shapes, NULL)) {
+    size_t source_count = 0;
+    if (sources == NULL || !batch_init(&batch, names, &heads, &shapes, NULL))
         goto out;
-    }
-    source_names = calloc(batch.count + 1, sizeof *source_names);
-    if (source_names == NULL) {
-        PyErr_NoMemory();
+    source_names = core_texts_of(sources, &source_count);
+    if (source_names == NULL)
         goto out_batch;
-    }
-    if ((size_t)PyTuple_Size(sources) != batch.count) {
+    if (source_count != batch.count) {
         PyErr_SetString(PyExc_ValueError, "there must be one existing name for each name");
         goto out_batch;
     }
-    for (size_t i = 0; i < batch.count; i++) {
-        source_names[i] = name_of(PyTuple_GetItem(sources, (Py_ssize_t)i));
-        if (source_names[i] == NULL) {
-            goto out_batch;
-        }
-    }
-    if (!begin_call(self)) {
+    if (!begin_call(self))
         goto out_batch;
-    }
     struct lmcs_error error = {0};
     enum lmcs_status status = LMCS_OK;
-    Py_BEGIN_ALLOW_THREADS for (size_t i = 0; i < batch.count && status == LMCS_OK; i++)
-    {
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < batch.count && status == LMCS_OK; i++)
         status = lmcs_capture_put_same(self->handle, &batch.tensors[i], source_names[i], &error);
-    }
-    Py_END_ALLOW_THREADS end_call(self);
-    if (status != LMCS_OK) {
-        core_raise(core_state_of((PyObject *)self), &error);
-        goto out_batch;
-    }
-    result = Py_NewRef(Py_None);
+    Py_END_ALLOW_THREADS
+    end_call(self);
+    result = core_none(self, status, &error);
 out_batch:
     free(source_names);
     batch_free(&batch);
@@ -368,9 +349,8 @@ static PyObject *capture_put_attachment(struct capture_object *self, PyObject *a
 {
     const char *name;
     Py_buffer bytes;
-    if (!PyArg_ParseTuple(args, "sy*:put_attachment", &name, &bytes)) {
+    if (!PyArg_ParseTuple(args, "sy*:put_attachment", &name, &bytes))
         return NULL;
-    }
     uint64_t shape = (uint64_t)bytes.len;
     struct lmcs_tensor tensor = {.name = name, .kind = LMCS_ATTACHMENT, .dtype = LMC_U8, .ndim = 1, .shape = &shape};
     const void *data = bytes.buf;
@@ -380,13 +360,12 @@ static PyObject *capture_put_attachment(struct capture_object *self, PyObject *a
         PyBuffer_Release(&bytes);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_put(self->handle, &tensor, &data, 1, &error);
-    Py_END_ALLOW_THREADS end_call(self);
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_capture_put(self->handle, &tensor, &data, 1, &error);
+    Py_END_ALLOW_THREADS
+    end_call(self);
     PyBuffer_Release(&bytes);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 static PyObject *capture_relate(struct capture_object *self, PyObject *args)
@@ -396,9 +375,8 @@ static PyObject *capture_relate(struct capture_object *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O&O&(ddddddddd):relate", &PyTuple_Type, &names, core_to_uint32, &relation.optimizer,
                           core_to_uint32, &relation.flags, &relation.step, &relation.lr, &relation.weight_decay,
                           &relation.beta1, &relation.beta2, &relation.eps, &relation.momentum, &relation.dampening,
-                          &relation.scale)) {
+                          &relation.scale))
         return NULL;
-    }
     Py_ssize_t count = PyTuple_Size(names);
     if (count < 0 || (size_t)count > sizeof relation.names / sizeof relation.names[0]) {
         PyErr_SetString(PyExc_ValueError, "a relation has 2 to 4 names");
@@ -406,21 +384,16 @@ static PyObject *capture_relate(struct capture_object *self, PyObject *args)
     }
     relation.name_count = (uint32_t)count;
     for (Py_ssize_t i = 0; i < count; i++) {
-        relation.names[i] = name_of(PyTuple_GetItem(names, i));
-        if (relation.names[i] == NULL) {
+        relation.names[i] = core_text_of(PyTuple_GetItem(names, i));
+        if (relation.names[i] == NULL)
             return NULL;
-        }
     }
     struct lmcs_error error = {0};
-    if (!begin_call(self)) {
+    if (!begin_call(self))
         return NULL;
-    }
     enum lmcs_status status = lmcs_capture_relate(self->handle, &relation, 1, &error);
     end_call(self);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 static PyObject *capture_reserve(struct capture_object *self, PyObject *args)
@@ -428,9 +401,8 @@ static PyObject *capture_reserve(struct capture_object *self, PyObject *args)
     const char *name;
     uint32_t dtype;
     Py_buffer shape;
-    if (!PyArg_ParseTuple(args, "sO&y*:reserve", &name, core_to_uint32, &dtype, &shape)) {
+    if (!PyArg_ParseTuple(args, "sO&y*:reserve", &name, core_to_uint32, &dtype, &shape))
         return NULL;
-    }
     struct lmcs_tensor tensor = {.name = name,
                                  .kind = LMCS_TENSOR,
                                  .dtype = dtype,
@@ -451,12 +423,13 @@ static PyObject *capture_reserve(struct capture_object *self, PyObject *args)
         PyBuffer_Release(&shape);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_reserve(self->handle, &tensor, &data, &error);
-    Py_END_ALLOW_THREADS end_call(self);
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_capture_reserve(self->handle, &tensor, &data, &error);
+    Py_END_ALLOW_THREADS
+    end_call(self);
     PyBuffer_Release(&shape);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return core_buffer_new(core_state_of((PyObject *)self), (PyObject *)self, data, bytes, false);
 }
 
@@ -465,36 +438,16 @@ static PyObject *capture_put_live(struct capture_object *self, PyObject *unused)
     (void)unused;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!begin_call(self)) {
+    if (!begin_call(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_put_live(self->handle, &error);
-    Py_END_ALLOW_THREADS end_call(self);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_capture_put_live(self->handle, &error);
+    Py_END_ALLOW_THREADS
+    end_call(self);
+    return core_none(self, status, &error);
 }
 
 /* ---- Commit --------------------------------------------------------------------------------------------------- */
-
-/* The strings of a tuple as pointers into it; NULL with an exception. Free the array only. */
-static const char **string_array(PyObject *tuple)
-{
-    Py_ssize_t count = PyTuple_Size(tuple);
-    const char **strings = calloc((size_t)count + 1, sizeof *strings);
-    if (strings == NULL) {
-        return (const char **)PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        strings[i] = name_of(PyTuple_GetItem(tuple, i));
-        if (strings[i] == NULL) {
-            free(strings);
-            return NULL;
-        }
-    }
-    return strings;
-}
 
 /* Metrics from a tuple of names and a tuple of floats. */
 static struct lmcs_metric *metric_array(PyObject *names, PyObject *values)
@@ -505,14 +458,12 @@ static struct lmcs_metric *metric_array(PyObject *names, PyObject *values)
         return NULL;
     }
     struct lmcs_metric *metrics = calloc((size_t)count + 1, sizeof *metrics);
-    if (metrics == NULL) {
+    if (metrics == NULL)
         return (struct lmcs_metric *)PyErr_NoMemory();
-    }
     for (Py_ssize_t i = 0; i < count; i++) {
-        metrics[i].name = name_of(PyTuple_GetItem(names, i));
-        if (metrics[i].name != NULL) {
+        metrics[i].name = core_text_of(PyTuple_GetItem(names, i));
+        if (metrics[i].name != NULL)
             metrics[i].value = PyFloat_AsDouble(PyTuple_GetItem(values, i));
-        }
         if (PyErr_Occurred()) {
             free(metrics);
             return NULL;
@@ -521,29 +472,25 @@ static struct lmcs_metric *metric_array(PyObject *names, PyObject *values)
     return metrics;
 }
 
-/* Commits; ends the handle unless the commit is asynchronous and was taken. */
+/* Commits; ends the handle unless an asynchronous commit was accepted. */
 static PyObject *commit(struct capture_object *self, const struct lmcs_commit_options *options)
 {
     struct lmcs_error error = {0};
     enum lmcs_status status;
     uint64_t number = 0;
-    if (!begin_call(self)) {
+    if (!begin_call(self))
         return NULL;
-    }
     struct lmcs_capture *handle = self->handle;
-    Py_BEGIN_ALLOW_THREADS status = lmcs_capture_commit(handle, options, &number, &error);
-    Py_END_ALLOW_THREADS if (status == LMCS_OK && options->asynchronous)
-    {
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_capture_commit(handle, options, &number, &error);
+    Py_END_ALLOW_THREADS
+    if (status == LMCS_OK && options->asynchronous)
         self->phase = CAPTURE_COMMITTED;
-    }
     else
-    {
         (void)take_handle(self);
-    }
     end_call(self);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return PyLong_FromUnsignedLongLong(number);
 }
 
@@ -555,25 +502,22 @@ static PyObject *capture_commit(struct capture_object *self, PyObject *args)
     int asynchronous;
     if (!PyArg_ParseTuple(args, "OO&O&O!O!O!zp:commit", &step, core_to_uint64, &parent, core_to_uint64, &time_ns,
                           &PyTuple_Type, &tags, &PyTuple_Type, &metric_names, &PyTuple_Type, &metric_values, &meta_json,
-                          &asynchronous)) {
+                          &asynchronous))
         return NULL;
-    }
     struct lmcs_commit_options options;
     lmcs_commit_options_init(&options);
     options.step = LMCS_NO_STEP;
     if (step != Py_None) {
         options.step = PyLong_AsLongLong(step);
-        if (options.step == -1 && PyErr_Occurred()) {
+        if (options.step == -1 && PyErr_Occurred())
             return NULL;
-        }
     }
-    const char **tag_names = string_array(tags);
+    const char **tag_names = core_texts_of(tags, &options.tag_count);
     struct lmcs_metric *metrics = tag_names != NULL ? metric_array(metric_names, metric_values) : NULL;
     if (metrics != NULL) {
         options.parent = parent;
         options.time_ns = time_ns;
         options.tags = tag_names;
-        options.tag_count = (size_t)PyTuple_Size(tags);
         options.metrics = metrics;
         options.metric_count = (size_t)PyTuple_Size(metric_names);
         options.meta_json = meta_json;
@@ -585,27 +529,24 @@ static PyObject *capture_commit(struct capture_object *self, PyObject *args)
     return result;
 }
 
-/* The capture and the pool are in use only for the moments between waits: others may wait, too, or close the store. */
+/* Uses the capture and the pool only between waits, so that other threads can wait or close the store. */
 static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
 {
     (void)unused;
-    while (self->busy || (self->phase == CAPTURE_COMMITTED && !lmcs_capture_done(self->handle))) {
-        if (!wait_a_moment()) {
+    while (self->busy || (self->phase == CAPTURE_COMMITTED && !lmcs_capture_done(self->handle)))
+        if (!wait_a_moment())
             return NULL;
-        }
-    }
-    if (self->phase == CAPTURE_OPEN) {
-        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the capture is not committed");
-    }
-    if (self->phase == CAPTURE_COMMITTED) { /* so the pool is open, if perhaps closing: that waits for it */
+    if (self->phase == CAPTURE_OPEN)
+        return core_fail_with(self, LMCS_INVALID, "the capture is not committed");
+    if (self->phase == CAPTURE_COMMITTED) { /* the pool is open, or its close waits for this call */
         self->pool->users++;
         self->busy = true;
         wait_committed(self);
         end_call(self);
     }
     if (self->error.status != LMCS_OK) {
-        self->told = true;
-        return core_raise(core_state_of((PyObject *)self), &self->error);
+        self->reported = true;
+        return core_fail(self, &self->error);
     }
     Py_RETURN_NONE;
 }
@@ -613,13 +554,11 @@ static PyObject *capture_wait(struct capture_object *self, PyObject *unused)
 static PyObject *capture_abort(struct capture_object *self, PyObject *unused)
 {
     (void)unused;
-    if (self->phase != CAPTURE_OPEN) {
+    if (self->phase != CAPTURE_OPEN)
         Py_RETURN_NONE;
-    }
-    if (self->busy) {
-        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "another thread is using the capture");
-    }
-    self->pool->users++; /* also while it is closing: who closes it may wait for who waits for the shelf */
+    if (self->busy)
+        return core_fail_with(self, LMCS_INVALID, "another thread is using the capture");
+    self->pool->users++; /* also while closing: the closing thread may wait for one that waits for the shelf */
     self->busy = true;
     abort_open(self);
     end_call(self);
@@ -630,9 +569,8 @@ static PyObject *capture_done(struct capture_object *self, void *unused)
 {
     (void)unused;
     bool done = self->phase == CAPTURE_ENDED && !self->busy;
-    if (self->phase == CAPTURE_COMMITTED && !self->busy) {
+    if (self->phase == CAPTURE_COMMITTED && !self->busy)
         done = lmcs_capture_done(self->handle);
-    }
     return PyBool_FromLong(done);
 }
 
@@ -640,29 +578,22 @@ static PyObject *capture_stats(struct capture_object *self, PyObject *unused)
 {
     (void)unused;
     uint64_t written = 0, shared = 0;
-    if (self->phase == CAPTURE_ENDED) {
-        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the capture has ended");
-    }
-    if (self->busy) { /* its commit may free it */
-        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "another thread is using the capture");
-    }
+    if (self->phase == CAPTURE_ENDED)
+        return core_fail_with(self, LMCS_INVALID, "the capture has ended");
+    if (self->busy) /* the commit may free it */
+        return core_fail_with(self, LMCS_INVALID, "another thread is using the capture");
     lmcs_capture_stats(self->handle, &written, &shared);
     return Py_BuildValue("KK", (unsigned long long)written, (unsigned long long)shared);
 }
-
-#define METHOD(name, function, flags, doc)                        \
-    {                                                             \
-        name, (PyCFunction)(void (*)(void))(function), flags, doc \
-    }
 
 static PyMethodDef methods[] = {
     METHOD("put", capture_put, METH_VARARGS,
            "put(names, heads, shapes, strides, addresses): see the file's opening comment."),
     METHOD("put_same", capture_put_same, METH_VARARGS, "put_same(names, existing, heads, shapes)."),
     METHOD("put_attachment", capture_put_attachment, METH_VARARGS, "put_attachment(name, bytes)."),
-    METHOD("put_live", capture_put_live, METH_NOARGS, "All live variables of the shelf, as they are."),
+    METHOD("put_live", capture_put_live, METH_NOARGS, "Puts all live variables of the shelf."),
     METHOD("relate", capture_relate, METH_VARARGS,
-           "relate(names, optimizer, flags, constants): tensors that are one optimizer's state of one parameter."),
+           "relate(names, optimizer, flags, constants): one parameter and its moments."),
     METHOD("reserve", capture_reserve, METH_VARARGS,
            "reserve(name, dtype, shape): a writable Buffer, to be filled and dropped before the commit."),
     METHOD("commit", capture_commit, METH_VARARGS,

@@ -2,11 +2,11 @@
 /*
  * codec_functions.c - liblmc for Python: frames from bytes, and bytes from frames.
  *
- * A tensor's blocks are shared out between threads, without the GIL; the main one looks for signals now and then.
+ * Threads share a tensor's blocks, without the GIL; the main thread checks for signals now and then.
  *
- * Buffers are used where they are, and other threads may write to them all the while. Of tensors and bases the codec
- * believes nothing that it has read before, so the worst is a frame that is damaged. A frame is checked first and read
- * after: it is only used in place if it can't change (bytes), and copied piece by piece otherwise.
+ * Buffers are read in place, and other threads may write to them meanwhile. The codec trusts no earlier read of tensors
+ * and bases, so such a write can at worst damage the frame. A frame is checked before it is decoded: immutable bytes
+ * are used in place, anything else is copied block by block.
  */
 #include "core.h"
 
@@ -22,24 +22,24 @@
 
 #include "base/workers.h"
 
-/* Taking the GIL may mean to wait for it, so it is not done after each block. */
+/* Acquiring the GIL may wait, so it is not acquired after each block. */
 #define SIGNALS_EVERY_NS 100000000
 
 /* ---- Blocks in threads ---------------------------------------------------------------------------------------- */
 
-/* What the threads of one call share; the first member of all that is handed to `code`. */
+/* State that the threads of one call share; first member of each struct that `code` gets. */
 struct coding {
     enum lmc_status (*code)(struct coding *self, uint64_t index, const char **message);
     struct core_state *state;
     struct lmcs_workers *workers; /* NULL: the caller's thread is the only one */
     PyThreadState *thread;        /* the caller's */
-    pid_t main_thread;            /* signals are its business; 0: it is not the caller */
-    uint64_t looked_ns;           /* when it last looked for them */
-    bool interrupted;             /* by a signal: its exception is set */
+    pid_t main_thread;            /* checks for signals; 0: it is not the caller */
+    uint64_t checked_ns;          /* last check for signals */
+    bool interrupted;             /* by a signal, whose exception is set */
     atomic_bool stop;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the rest */
     enum lmc_status status;
-    uint64_t failed; /* the first of the blocks that failed */
+    uint64_t failed; /* the first failed block */
     const char *message;
 };
 
@@ -50,31 +50,29 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Other threads than the main one must not take the GIL before all is done: they end there when Python does. */
-static void look_for_signals(struct coding *self)
+/* Only the main thread may acquire the GIL here: other threads would end there when Python ends. */
+static void check_signals(struct coding *self)
 {
-    if (self->main_thread != gettid() || now_ns() - self->looked_ns < SIGNALS_EVERY_NS) {
+    if (self->main_thread != gettid() || now_ns() - self->checked_ns < SIGNALS_EVERY_NS)
         return;
-    }
     PyEval_RestoreThread(self->thread);
     if (PyErr_CheckSignals() != 0) {
         self->interrupted = true;
         atomic_store(&self->stop, true);
     }
     self->thread = PyEval_SaveThread();
-    self->looked_ns = now_ns();
+    self->checked_ns = now_ns();
 }
 
 static void work_on_block(void *context, uint64_t index)
 {
     struct coding *self = context;
     const char *message = NULL;
-    if (atomic_load_explicit(&self->stop, memory_order_relaxed)) {
+    if (atomic_load_explicit(&self->stop, memory_order_relaxed))
         return;
-    }
     enum lmc_status status = self->code(self, index, &message);
     if (status == LMC_OK) {
-        look_for_signals(self);
+        check_signals(self);
         return;
     }
     pthread_mutex_lock(&self->lock);
@@ -92,7 +90,7 @@ static bool coding_init(struct coding *self, struct core_state *state, uint32_t 
     struct lmcs_error error = {0};
     self->state = state;
     self->main_thread = gettid() == getpid() ? getpid() : 0;
-    self->looked_ns = now_ns();
+    self->checked_ns = now_ns();
     atomic_init(&self->stop, false);
     pthread_mutex_init(&self->lock, NULL);
     threads = threads < blocks ? threads : (uint32_t)blocks;
@@ -109,7 +107,7 @@ static void coding_end(struct coding *self)
     pthread_mutex_destroy(&self->lock);
 }
 
-/* Raises what went wrong with `what`, which has `blocks` of them. */
+/* Raises the failure of `what`; `blocks` 0: no block failed. */
 static void raise_failed(const struct coding *self, const char *what, uint64_t blocks)
 {
     static const enum lmcs_status statuses[] = {
@@ -133,16 +131,13 @@ static bool coding_run(struct coding *self, const char *what, uint64_t blocks,
 {
     self->code = code;
     self->thread = PyEval_SaveThread();
-    if (self->workers != NULL) {
+    if (self->workers != NULL)
         lmcs_workers_run(self->workers, work_on_block, NULL, self, blocks);
-    }
-    for (uint64_t i = 0; self->workers == NULL && i < blocks; i++) {
+    for (uint64_t i = 0; self->workers == NULL && i < blocks; i++)
         work_on_block(self, i);
-    }
     PyEval_RestoreThread(self->thread);
-    if (!self->interrupted && self->status != LMC_OK) {
+    if (!self->interrupted && self->status != LMC_OK)
         raise_failed(self, what, blocks);
-    }
     return !self->interrupted && self->status == LMC_OK;
 }
 
@@ -153,17 +148,16 @@ static size_t block_bytes(uint64_t raw_bytes, uint64_t index)
 }
 
 /*
- * Asks for huge pages, of 2 MiB, where they are but asked for: memory that is new is written at several times the speed
- * then. All of what is asked for must be about to be written.
+ * Asks for huge pages of 2 MiB, which make the first write several times faster. The caller must be about to write all
+ * of the memory.
  */
 static void ask_for_huge_pages(void *memory, size_t bytes)
 {
     const uintptr_t page = (uintptr_t)2 << 20;
     uintptr_t from = ((uintptr_t)memory + page - 1) & ~(page - 1);
     uintptr_t to = ((uintptr_t)memory + bytes) & ~(page - 1);
-    if (from < to) {
+    if (from < to)
         (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
-    }
 }
 
 /* ---- Digests -------------------------------------------------------------------------------------------------- */
@@ -183,7 +177,7 @@ static enum lmc_status hash_block(struct coding *coding, uint64_t index, const c
     return LMC_OK;
 }
 
-/* The digest of some bytes as an array of one dimension; false with an exception. */
+/* Computes the digest of bytes as an array of one dimension; false with an exception. */
 static bool find_digest(struct core_state *state, const Py_buffer *data, uint32_t dtype, uint32_t threads,
                         struct lmc_hash *digest)
 {
@@ -198,9 +192,8 @@ static bool find_digest(struct core_state *state, const Py_buffer *data, uint32_
     }
     bool ok = coding_init(&hashing.coding, state, threads, blocks) &&
               coding_run(&hashing.coding, "the data can't be hashed", blocks, hash_block);
-    if (ok) {
+    if (ok)
         *digest = lmc_digest(dtype, 1, &elements, hashing.hashes, blocks);
-    }
     coding_end(&hashing.coding);
     free(hashing.hashes);
     return ok;
@@ -230,9 +223,8 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args)
     struct lmc_hash digest;
     unsigned dtype, threads;
     Py_buffer data;
-    if (!PyArg_ParseTuple(args, "y*O&O&:digest", &data, core_to_uint32, &dtype, core_to_uint32, &threads)) {
+    if (!PyArg_ParseTuple(args, "y*O&O&:digest", &data, core_to_uint32, &dtype, core_to_uint32, &threads))
         return NULL;
-    }
     bool ok = check_dtype(state, &data, dtype) && find_digest(state, &data, dtype, threads, &digest);
     PyBuffer_Release(&data);
     return ok ? digest_text(digest) : NULL;
@@ -240,20 +232,20 @@ PyObject *core_codec_digest(PyObject *module, PyObject *args)
 
 /* ---- Encoding ------------------------------------------------------------------------------------------------- */
 
-/* Room for a coded block; whole pages, of whatever size these are. */
+/* Room for an encoded block; a multiple of every page size. */
 #define SLOT_BYTES (LMC_BLOCK_BYTES + ((size_t)64 << 10))
-/* Slots that are given back at once; whole huge pages. */
+/* Slots that are released together; whole huge pages. */
 #define GROUP ((uint64_t)32)
 
 /*
- * Where a coded block belongs is known when those before it are coded. So each is coded into a slot of its own, and
- * then copied into its place; slots are given back as the frame grows.
+ * The place of an encoded block is known once the blocks before it are encoded. So each is encoded into its own slot
+ * and then copied to its place; slots are released as the frame grows.
  */
 struct encoding {
     struct coding coding;
     struct lmc_encoder *encoder;
     unsigned char *slots;
-    size_t slots_bytes; /* 0: there is but one, which is malloc's */
+    size_t slots_bytes; /* 0: there is one slot, from malloc */
     uint64_t raw_bytes;
     uint64_t block_count;
     struct lmc_block *blocks;
@@ -280,9 +272,8 @@ static enum lmc_status place_blocks(struct coding *coding, uint64_t group, const
         uint64_t index = group * GROUP + i;
         memcpy(self->frame + self->places[index], slots + i * SLOT_BYTES, self->blocks[index].coded_bytes);
     }
-    if (self->slots_bytes > 0) {
+    if (self->slots_bytes > 0)
         (void)madvise(slots, (size_t)count * SLOT_BYTES, MADV_DONTNEED);
-    }
     return LMC_OK;
 }
 
@@ -291,9 +282,8 @@ static bool encoding_init(struct encoding *self, struct core_state *state, const
 {
     self->raw_bytes = params->raw_bytes;
     self->block_count = lmc_block_count(params->raw_bytes);
-    if (!coding_init(&self->coding, state, threads, self->block_count)) {
+    if (!coding_init(&self->coding, state, threads, self->block_count))
         return false;
-    }
     self->coding.thread = PyEval_SaveThread();
     self->coding.status = lmc_encoder_new(params, &self->encoder, &self->coding.message);
     PyEval_RestoreThread(self->coding.thread);
@@ -307,9 +297,8 @@ static bool encoding_init(struct encoding *self, struct core_state *state, const
         self->slots_bytes = (size_t)self->block_count * SLOT_BYTES;
         self->slots =
             mmap(NULL, self->slots_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (self->slots != MAP_FAILED) {
+        if (self->slots != MAP_FAILED)
             ask_for_huge_pages(self->slots, self->slots_bytes);
-        }
     } else {
         self->slots = malloc(lmc_block_bound((size_t)params->raw_bytes));
     }
@@ -322,11 +311,10 @@ static bool encoding_init(struct encoding *self, struct core_state *state, const
 
 static void encoding_end(struct encoding *self)
 {
-    if (self->slots_bytes == 0) {
+    if (self->slots_bytes == 0)
         free(self->slots);
-    } else if (self->slots != MAP_FAILED) {
+    else if (self->slots != MAP_FAILED)
         (void)munmap(self->slots, self->slots_bytes);
-    }
     free(self->places);
     free(self->blocks);
     lmc_encoder_free(self->encoder);
@@ -336,19 +324,17 @@ static void encoding_end(struct encoding *self)
 static PyObject *encode(struct encoding *self)
 {
     static const char what[] = "the data can't be compressed";
-    if (!coding_run(&self->coding, what, self->block_count, encode_block)) {
+    if (!coding_run(&self->coding, what, self->block_count, encode_block))
         return NULL;
-    }
     uint64_t used = lmc_encoder_header_bytes(self->encoder);
     for (uint64_t i = 0; i < self->block_count; i++) {
         self->places[i] = used;
         used += self->blocks[i].coded_bytes;
     }
     PyObject *frame = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)used);
-    if (frame == NULL) {
+    if (frame == NULL)
         return NULL;
-    }
-    self->frame = (unsigned char *)PyBytes_AsString(frame); /* ours alone until it is returned */
+    self->frame = (unsigned char *)PyBytes_AsString(frame); /* unshared until it is returned */
     ask_for_huge_pages(self->frame, (size_t)used);
     self->coding.status =
         lmc_encode_header(self->encoder, self->blocks, self->frame, lmc_encoder_header_bytes(self->encoder));
@@ -366,21 +352,19 @@ static PyObject *compress(struct core_state *state, const Py_buffer *data, const
 {
     struct lmc_params params = {.dtype = dtype, .level = level, .raw_bytes = (uint64_t)data->len, .data = data->buf};
     struct encoding encoding = {.block_count = 0};
-    if (!check_dtype(state, data, dtype)) {
+    if (!check_dtype(state, data, dtype))
         return NULL;
-    }
     if (base != NULL) {
         params.base = base->buf;
-        if (!find_digest(state, base, dtype, threads, &params.base_digest)) {
+        if (!find_digest(state, base, dtype, threads, &params.base_digest))
             return NULL;
-        }
     }
     PyObject *frame = encoding_init(&encoding, state, &params, threads) ? encode(&encoding) : NULL;
     encoding_end(&encoding);
     return frame;
 }
 
-/* A buffer that may not be there: None leaves `buf` NULL. */
+/* Gets an optional buffer; None leaves `buf` NULL. */
 static bool get_optional(PyObject *object, int flags, Py_buffer *view)
 {
     memset(view, 0, sizeof *view);
@@ -394,9 +378,8 @@ PyObject *core_codec_compress(PyObject *module, PyObject *args)
     unsigned dtype, dense, threads;
     Py_buffer data, base;
     if (!PyArg_ParseTuple(args, "y*OO&O&O&:compress", &data, &base_object, core_to_uint32, &dtype, core_to_uint32,
-                          &dense, core_to_uint32, &threads)) {
+                          &dense, core_to_uint32, &threads))
         return NULL;
-    }
     if (get_optional(base_object, PyBUF_SIMPLE, &base)) {
         if (base_object != Py_None && base.len != data.len) {
             core_raise_status(state, LMCS_INVALID, "the base has another size than the data");
@@ -416,7 +399,7 @@ struct decoding {
     struct coding coding;
     struct lmc_frame frame;
     const unsigned char *bytes; /* of the frame */
-    bool can_change;            /* they can, so they are copied */
+    bool can_change;            /* another thread may write to them, so they are copied */
     unsigned char *header;      /* a copy, or NULL */
     const unsigned char *base;  /* NULL: none */
     unsigned char *out;
@@ -426,17 +409,14 @@ static enum lmc_status parse_header(struct decoding *self, size_t size, const ch
 {
     unsigned char prefix[LMC_FRAME_PREFIX_BYTES];
     uint64_t header_bytes;
-    if (!self->can_change) {
+    if (!self->can_change)
         return lmc_frame_parse(self->bytes, size, &self->frame, message);
-    }
     size_t prefix_bytes = size < sizeof prefix ? size : sizeof prefix;
-    if (prefix_bytes > 0) {
+    if (prefix_bytes > 0)
         memcpy(prefix, self->bytes, prefix_bytes);
-    }
     enum lmc_status status = lmc_frame_header_bytes(prefix, prefix_bytes, &header_bytes, message);
-    if (status != LMC_OK) {
+    if (status != LMC_OK)
         return status;
-    }
     size_t copied = header_bytes < size ? (size_t)header_bytes : size;
     self->header = malloc(copied);
     if (self->header == NULL) {
@@ -472,9 +452,8 @@ static enum lmc_status decode_block(struct coding *coding, uint64_t index, const
     unsigned char *copy = NULL;
     if (self->can_change) {
         copy = malloc(block.coded_bytes);
-        if (copy == NULL) {
+        if (copy == NULL)
             return LMC_NO_MEMORY;
-        }
         coded = memcpy(copy, coded, block.coded_bytes);
     }
     enum lmc_status status = lmc_decode_block(&self->frame, index, coded, block.coded_bytes, bases, self->out + at,
@@ -490,7 +469,7 @@ static bool overlap(const Py_buffer *a, const Py_buffer *b)
     return a->len > 0 && b->len > 0 && first < second + (uintptr_t)b->len && second < first + (uintptr_t)a->len;
 }
 
-/* Raises a sentence with two numbers in it. */
+/* Raises a sentence with two numbers; false. */
 static bool refuse(struct core_state *state, enum lmcs_status status, const char *format, uint64_t first,
                    uint64_t second)
 {
@@ -510,7 +489,7 @@ static bool check_frame(struct core_state *state, const struct lmc_frame *frame,
                       size, frame->frame_bytes);
     }
     if (size > frame->frame_bytes) {
-        return refuse(state, LMCS_DAMAGED, "the frame has %" PRIu64 " bytes, and %" PRIu64 " follow that are not its",
+        return refuse(state, LMCS_DAMAGED, "the frame has %" PRIu64 " bytes, and %" PRIu64 " more follow it",
                       frame->frame_bytes, size - frame->frame_bytes);
     }
     if (frame->base_count > 0 && frame->raw_bytes > 0 && base->obj == NULL) {
@@ -549,21 +528,19 @@ static PyObject *new_bytes(struct core_state *state, uint64_t size)
         refuse(state, LMCS_NO_MEMORY, "the frame's content has %" PRIu64 " bytes, and there is no memory for them",
                size, 0);
     }
-    if (bytes != NULL) {
+    if (bytes != NULL)
         ask_for_huge_pages(PyBytes_AsString(bytes), (size_t)size);
-    }
     return bytes;
 }
 
-/* Decodes into `out`, or into new bytes if there is none; bytes, or None. */
+/* Decodes into `out` and returns None, or returns new bytes. */
 static PyObject *decompress(struct decoding *self, struct core_state *state, const Py_buffer *bytes,
                             const Py_buffer *base, const Py_buffer *out, uint32_t threads)
 {
     const struct lmc_frame *frame = &self->frame;
     PyObject *result;
-    if (!check_frame(state, frame, bytes, base)) {
+    if (!check_frame(state, frame, bytes, base))
         return NULL;
-    }
     if (out->obj != NULL) {
         result = check_out(state, frame, bytes, base, out) ? Py_NewRef(Py_None) : NULL;
         self->out = out->buf;
@@ -572,13 +549,11 @@ static PyObject *decompress(struct decoding *self, struct core_state *state, con
         self->out = result != NULL ? (unsigned char *)PyBytes_AsString(result) : NULL;
     }
     self->base = base->buf;
-    if (result == NULL) {
+    if (result == NULL)
         return NULL;
-    }
     if (!coding_init(&self->coding, state, threads, frame->block_count) ||
-        !coding_run(&self->coding, "the frame can't be decompressed", frame->block_count, decode_block)) {
+        !coding_run(&self->coding, "the frame can't be decompressed", frame->block_count, decode_block))
         Py_CLEAR(result);
-    }
     coding_end(&self->coding);
     return result;
 }
@@ -591,13 +566,11 @@ PyObject *core_codec_decompress(PyObject *module, PyObject *args)
     Py_buffer bytes, base, out = {.obj = NULL};
     unsigned threads;
     if (!PyArg_ParseTuple(args, "OOOO&:decompress", &owner, &base_object, &out_object, core_to_uint32, &threads) ||
-        PyObject_GetBuffer(owner, &bytes, PyBUF_SIMPLE) != 0) {
+        PyObject_GetBuffer(owner, &bytes, PyBUF_SIMPLE) != 0)
         return NULL;
-    }
     if (get_optional(base_object, PyBUF_SIMPLE, &base)) {
-        if (get_optional(out_object, PyBUF_WRITABLE, &out) && read_header(&decoding, state, owner, &bytes)) {
+        if (get_optional(out_object, PyBUF_WRITABLE, &out) && read_header(&decoding, state, owner, &bytes))
             result = decompress(&decoding, state, &bytes, &base, &out, threads);
-        }
         free(decoding.header);
         PyBuffer_Release(&out);
         PyBuffer_Release(&base);
@@ -613,9 +586,8 @@ PyObject *core_codec_info(PyObject *module, PyObject *owner)
     const struct lmc_frame *frame = &decoding.frame;
     PyObject *info = NULL;
     Py_buffer bytes;
-    if (PyObject_GetBuffer(owner, &bytes, PyBUF_SIMPLE) != 0) {
+    if (PyObject_GetBuffer(owner, &bytes, PyBUF_SIMPLE) != 0)
         return NULL;
-    }
     if (read_header(&decoding, state, owner, &bytes)) {
         PyObject *base = frame->base_count > 0 ? digest_text(frame->base_digest[0]) : Py_NewRef(Py_None);
         info = Py_BuildValue("IIKKKNi", frame->dtype, frame->version, (unsigned long long)frame->raw_bytes,
@@ -627,7 +599,7 @@ PyObject *core_codec_info(PyObject *module, PyObject *owner)
     return info;
 }
 
-/* ---- Memory of others ----------------------------------------------------------------------------------------- */
+/* ---- Memory ----------------------------------------------------------------------------------------- */
 
 PyObject *core_memory(PyObject *module, PyObject *args)
 {
@@ -636,9 +608,8 @@ PyObject *core_memory(PyObject *module, PyObject *args)
     uint64_t address;
     Py_ssize_t size_bytes;
     if (!PyArg_ParseTuple(args, "OO!n:memory", &owner, &PyLong_Type, &address_object, &size_bytes) ||
-        !core_uint64(address_object, "an address", &address)) {
+        !core_uint64(address_object, "an address", &address))
         return NULL;
-    }
     return core_buffer_new(state, owner, (void *)(uintptr_t)address, (uint64_t)size_bytes, false);
 }
 
@@ -647,10 +618,9 @@ PyObject *core_gradient_scale(PyObject *module, PyObject *args)
     (void)module;
     Py_buffer data;
     double scale;
-    if (!PyArg_ParseTuple(args, "y*:gradient_scale", &data)) {
+    if (!PyArg_ParseTuple(args, "y*:gradient_scale", &data))
         return NULL;
-    }
-    float *gradients = malloc((size_t)data.len + 1); /* as they may lie anywhere */
+    float *gradients = malloc((size_t)data.len + 1); /* aligned, unlike the buffer */
     enum lmc_status status = LMC_NO_MEMORY;
     if (gradients != NULL) {
         memcpy(gradients, data.buf, (size_t)data.len);

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * core.h - what the source files of lmcstore._core share.
+ * core.h - the face of lmcstore._core, a thin layer over store/lmcstore.h: one Python type for each handle, plain tuples
+ * and dicts out, packed arrays in. The friendly interface is lmcstore/ (Python).
  *
- * The module is a thin layer over store/lmcstore.h: one Python type a handle, plain tuples and dicts out, packed arrays
- * in. What is friendly lives in lmcstore/ (Python).
+ * Lifetimes. A Pool owns one open of a pool and lists its children (Captures and Snapshots), which must end before the
+ * pool's close and hold the Pool. A View, a Live and a Transaction need no Pool. The GIL guards all fields. It is
+ * released around every call into the store, so a handle in use is counted (`users`, `busy`) before that.
  *
- * Lifetimes. A Pool owns an open of a pool and knows its Captures and Snapshots (linked lists), because the store wants
- * them ended before the pool's close; they hold the Pool. Closing waits until no other thread is inside a call
- * (`users`). A View needs nothing but itself. All fields are guarded by the GIL, which is released around every call
- * into the store; so a handle that is in use is counted before the GIL goes.
- *
- * fork. In a child the handles of the parent are dead: its Pool is closed once, Views too, all else is left alone.
+ * fork. In a child the parent's handles are dead: the child closes its Pool and Views once and leaves all others alone.
  */
 #ifndef LMCSTORE_CORE_H
 #define LMCSTORE_CORE_H
@@ -38,25 +35,34 @@ struct core_state {
     PyTypeObject *transaction_type;
 };
 
-extern struct PyModuleDef core_module;
-
-struct capture_object;
-struct snapshot_object;
-
-/* A thread that runs Python code inside a call: its own, or what a collection of garbage runs. */
+/* A thread that runs Python code inside a call: a progress function, or a destructor run by the garbage collector. */
 struct core_callback {
     unsigned long thread;
     struct core_callback *next;
+};
+
+struct core_child;
+
+struct core_child_kind {
+    /* Ends and unlinks the child. True, with `error`, for a failure that no call has reported. */
+    bool (*end)(struct core_child *child, struct lmcs_error *error);
+    /* Ends the child if no thread is using it, and returns whether it did. NULL: never. */
+    bool (*end_idle)(struct core_child *child);
+};
+
+/* A handle that ends before its pool. */
+struct core_child {
+    const struct core_child_kind *kind;
+    struct core_child *next, **link; /* link NULL: on no list */
 };
 
 struct pool_object {
     PyObject_HEAD struct lmcs_pool *handle; /* NULL: closed */
     pid_t owner;
     bool closing;
-    unsigned users;                  /* calls into the store that are under way */
+    unsigned users;                  /* calls into the store under way */
     struct core_callback *callbacks; /* threads that run Python code inside a call */
-    struct capture_object *captures;
-    struct snapshot_object *snapshots;
+    struct core_child *children;
 };
 
 enum capture_phase { CAPTURE_OPEN, CAPTURE_COMMITTED, CAPTURE_ENDED };
@@ -66,15 +72,15 @@ struct capture_object {
     struct lmcs_capture *handle; /* NULL: ended */
     enum capture_phase phase;
     bool busy;               /* a thread is in a call with it */
-    bool told;               /* the failure in `error` was raised */
+    bool reported;           /* the failure in `error` was raised */
     struct lmcs_error error; /* of the asynchronous commit; status LMCS_OK: none */
-    struct capture_object *next, **link;
+    struct core_child child;
 };
 
 struct snapshot_object {
     PyObject_HEAD struct pool_object *pool;
     struct lmcs_snapshot *handle; /* NULL: the pool was closed */
-    struct snapshot_object *next, **link;
+    struct core_child child;
 };
 
 struct view_object {
@@ -83,7 +89,7 @@ struct view_object {
 };
 
 struct buffer_object {
-    PyObject_HEAD PyObject *owner; /* the View or Capture that keeps `data` where it is */
+    PyObject_HEAD PyObject *owner; /* the View, Capture or Live that keeps `data` in place */
     void *data;
     Py_ssize_t size_bytes;
     bool read_only;
@@ -93,7 +99,7 @@ struct buffer_object {
 struct live_object {
     PyObject_HEAD struct lmcs_live *handle;
     unsigned exports; /* Buffers, and threads that are making one */
-    bool is_resizing; /* a thread is: who wants to know its size waits */
+    bool is_resizing; /* a thread is resizing it; others wait to read the size */
     bool read_only;
 };
 
@@ -103,134 +109,170 @@ struct transaction_object {
     bool busy; /* a thread is in a call with it */
 };
 
-/* ---- module.c ---- */
+/* An entry of a method table. */
+#define METHOD(name, function, flags, doc)                        \
+    {                                                             \
+        name, (PyCFunction)(void (*)(void))(function), flags, doc \
+    }
+
+/* ---- object.c ---- */
 
 /* The module's state, from an instance of one of its types. */
 struct core_state *core_state_of(PyObject *self);
-/* An instance of one of the module's types, zeroed; NULL with an exception. Its dealloc ends with the other. */
+/* A zeroed instance of one of the module's types; NULL with an exception. */
 void *core_object_new(PyTypeObject *type);
+/* The last step of such a type's dealloc. */
 void core_object_free(PyObject *self);
-/* An exact int as uint64, or false with an exception that names `what`. */
+
+/* ---- arguments.c: each is false, 0 or NULL with an exception ---- */
+
+/* An int as uint64; `what` names it in the exception. */
 bool core_uint64(PyObject *value, const char *what, uint64_t *out);
-/* For "O&": an int as uint64_t or uint32_t. (The formats K and I take any int, and what does not fit they cut off.) */
+/* For "O&": an int as uint64_t or uint32_t. (The formats K and I cut off larger ints.) */
 int core_to_uint64(PyObject *value, void *out);
 int core_to_uint32(PyObject *value, void *out);
+/* A str as UTF-8 without NUL, borrowed from it. */
+const char *core_text_of(PyObject *value);
+/* The texts of a tuple, borrowed from it. The caller frees the array. */
+const char **core_texts_of(PyObject *tuple, size_t *count);
+/* The numbers of a tuple, LMCS_MAX_DIMS at most. */
+bool core_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim);
 
-/* ---- error.c ---- */
+/* ---- error.c: all return NULL ---- */
 
 bool core_load_exceptions(struct core_state *state);
-/* Raises the exception of an error; keeps one that is set already (by a progress function). Returns NULL. */
+/* Raises the exception of an error; keeps one that is set already (by a progress function). */
 PyObject *core_raise(struct core_state *state, const struct lmcs_error *error);
-/* The same with an attribute that says what had been done by then. */
+/* The same, with the attribute `report`. */
 PyObject *core_raise_with(struct core_state *state, const struct lmcs_error *error, PyObject *report);
-/* The same for a status and a sentence of our own. */
+/* The same for a status and a sentence. */
 PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message);
+/* The same from a method of `self`, an instance of one of the module's types. */
+PyObject *core_fail(void *self, const struct lmcs_error *error);
+PyObject *core_fail_with(void *self, enum lmcs_status status, const char *message);
+/* None, or core_fail unless the status is LMCS_OK. */
+PyObject *core_none(void *self, enum lmcs_status status, const struct lmcs_error *error);
 
-/* A progress function for the store: checks for signals and calls a Python function, which may be None. */
+/* ---- results.c ---- */
+
+PyObject *core_shape_tuple(uint32_t ndim, const uint64_t *shape);
+PyObject *core_number_list(const uint64_t *numbers, size_t count);
+PyObject *core_shelf_dict(const struct lmcs_shelf_info *info);
+PyObject *core_removal_tuple(const struct lmcs_removal *removal);
+/* Appends `item` and releases it; false with an exception, also if it is NULL. */
+bool core_append(PyObject *list, PyObject *item);
+
+/* ---- gate.c ---- */
+
+/* Before and after a call into the store; enter fails with an exception when the pool is closed. */
+bool core_pool_enter(struct pool_object *pool);
+void core_pool_leave(struct pool_object *pool);
+/* The same with a snapshot's handle, which ends with its pool; core_pool_leave(self->pool) follows. */
+bool core_snapshot_enter(struct snapshot_object *self);
+/* Around Python code between them. A close in there is refused, because it would wait for its own thread. */
+void core_callback_begin(struct pool_object *pool, struct core_callback *callback);
+void core_callback_end(struct pool_object *pool, struct core_callback *callback);
+/* True in a forked child of the process that opened the pool. */
+bool core_pool_is_foreign(const struct pool_object *pool);
+void core_child_link(struct pool_object *pool, struct core_child *child, const struct core_child_kind *kind);
+/* Does nothing for a child that is on no list. */
+void core_child_unlink(struct core_child *child);
+/* Waits until no thread is inside the store; false with an exception (a signal, or a wait for the own thread). */
+bool core_pool_wait(struct pool_object *self);
+/* Ends the children and the pool. Returns the status of a capture's unreported failure, else that of the close. */
+enum lmcs_status core_pool_close_now(struct pool_object *self, struct lmcs_error *error);
+
+/* Runs a call into the store without the GIL. */
+#define WITHOUT_GIL(status, call) \
+    do {                          \
+        Py_BEGIN_ALLOW_THREADS    \
+        status = (call);          \
+        Py_END_ALLOW_THREADS      \
+    } while (0)
+
+/* The same after core_pool_enter, which it ends. */
+#define POOL_CALL(pool, status, call) \
+    do {                              \
+        WITHOUT_GIL(status, call);    \
+        core_pool_leave(pool);        \
+    } while (0)
+
+/* ---- progress.c ---- */
+
+/* A progress function for the store: checks for signals and calls a Python function. */
 struct core_progress {
-    struct lmcs_progress progress; /* hand this to the store */
+    struct lmcs_progress progress; /* for the store */
     struct pool_object *pool;
     PyObject *function; /* borrowed; NULL: none */
     PyThreadState *thread;
     struct core_callback callback;
     bool raised;
 };
+/* `function` may be None. */
 void core_progress_init(struct core_progress *self, struct pool_object *pool, PyObject *function);
 
 /* Around a call into the store with a core_progress, in place of Py_BEGIN_ALLOW_THREADS and Py_END_ALLOW_THREADS. */
 #define CORE_BEGIN_PROGRESS(self) (self)->thread = PyEval_SaveThread()
 #define CORE_END_PROGRESS(self)   PyEval_RestoreThread((self)->thread)
 
-/* Around Python's part of a visit by the store, which comes between those two, in the calling thread. */
+/* Around Python code in a visit by the store, between those two, in the calling thread. */
 void core_visit_begin(struct core_progress *self);
 void core_visit_end(struct core_progress *self);
 
-/* ---- pool_type.c ---- */
+/* ---- wait.c ---- */
+
+/* Milliseconds of the monotonic clock. */
+uint64_t core_now_ms(void);
+/* The next slice of a wait of wait_ms (UINT32_MAX: for ever) since start_ms; false when the wait is over, or with an
+ * exception by a signal. */
+bool core_next_slice(uint32_t wait_ms, uint64_t start_ms, uint32_t *slice_ms);
+
+/* ---- Types and their constructors; a constructor that fails ends the handle ---- */
 
 extern PyType_Spec pool_spec;
-PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs);
-/* Before and after a call into the store; enter fails with an exception when the pool is closed. */
-bool core_pool_enter(struct pool_object *pool);
-void core_pool_leave(struct pool_object *pool);
-/* Around what may run Python code between them: a close there is refused, as it would wait for its own thread. */
-void core_callback_begin(struct pool_object *pool, struct core_callback *callback);
-void core_callback_end(struct pool_object *pool, struct core_callback *callback);
-/* True in a forked child of the process that opened the pool. */
-bool core_pool_is_foreign(const struct pool_object *pool);
-
-/* ---- pool_names.c ---- */
-
-PyObject *core_shelf_dict(const struct lmcs_shelf_info *info);
-PyObject *core_removal_tuple(const struct lmcs_removal *removal);
-PyObject *core_pool_rename(struct pool_object *self, PyObject *args);
-PyObject *core_pool_drop(struct pool_object *self, PyObject *args);
-PyObject *core_pool_range(struct pool_object *self, PyObject *args);
-PyObject *core_pool_newest(struct pool_object *self, PyObject *args);
-PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
-
-/* ---- snapshot_reading.c ---- */
-
-PyObject *core_snapshot_entries(struct snapshot_object *self, PyObject *unused);
-PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args);
-PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args);
-
-/* ---- capture_type.c ---- */
-
 extern PyType_Spec capture_spec;
-PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, struct lmcs_capture *handle);
-/* Ends a capture because its pool is being closed: waits if it is committed, else aborts. */
-void core_capture_end(struct capture_object *capture);
-
-/* ---- snapshot_type.c ---- */
-
 extern PyType_Spec snapshot_spec;
+extern PyType_Spec view_spec;
+extern PyType_Spec buffer_spec;
+extern PyType_Spec live_spec;
+extern PyType_Spec transaction_spec;
+PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs);
+PyObject *core_capture_new(struct core_state *state, struct pool_object *pool, struct lmcs_capture *handle);
 PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, struct lmcs_snapshot *handle);
-/* Before a call with the handle, with core_pool_leave(self->pool) after it; fails with an exception. */
-bool core_snapshot_enter(struct snapshot_object *self);
-/* Ends a snapshot's handle because its pool is being closed. */
-void core_snapshot_end(struct snapshot_object *snapshot);
+PyObject *core_view_new(struct core_state *state, struct lmcs_view *handle, bool is_private);
+PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data, uint64_t size_bytes, bool read_only);
+/* Counts the Buffer in its owner's counter until its end. */
+void core_buffer_count(PyObject *buffer, unsigned *counter);
+PyObject *core_live_new(struct core_state *state, struct lmcs_live *handle, bool read_only);
+PyObject *core_live_info_dict(const struct lmcs_live_info *info);
 
-/* ---- codec_functions.c ---- */
+/* ---- Functions of the module ---- */
 
 PyObject *core_codec_compress(PyObject *module, PyObject *args);
 PyObject *core_codec_decompress(PyObject *module, PyObject *args);
 PyObject *core_codec_info(PyObject *module, PyObject *owner);
 PyObject *core_codec_digest(PyObject *module, PyObject *args);
 PyObject *core_gradient_scale(PyObject *module, PyObject *args);
-
-/* ---- pool_archive.c ---- */
-
-/* The texts of a tuple of str, which are borrowed from it; NULL with an exception. To be freed. */
-const char **core_texts_of(PyObject *tuple, size_t *count);
-PyObject *core_pool_dump(struct pool_object *self, PyObject *args);
-PyObject *core_pool_restore(struct pool_object *self, PyObject *args);
 PyObject *core_archive_ls(PyObject *module, PyObject *args);
 PyObject *core_archive_verify(PyObject *module, PyObject *args);
-/* A Buffer over memory that an object keeps in place; it is the caller's business that it does. */
+/* A Buffer over memory; the caller ensures that `owner` keeps the memory in place. */
 PyObject *core_memory(PyObject *module, PyObject *args);
+/* Sets the memory of NumPy's arrays: (NumPy's table of functions, ((folder, most bytes), ...), least bytes). Without
+ * folders it restores NumPy's own. */
+PyObject *core_numpy_memory(PyObject *module, PyObject *args);
 
-/* ---- view_type.c ---- */
+/* ---- Methods of Pool and Snapshot in files of their own ---- */
 
-extern PyType_Spec view_spec;
-extern PyType_Spec buffer_spec;
-PyObject *core_view_new(struct core_state *state, struct lmcs_view *handle, bool is_private);
-PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data, uint64_t size_bytes, bool read_only);
-
-/* Counts the Buffer in its owner's counter as long as it is there. */
-void core_buffer_count(PyObject *buffer, unsigned *counter);
-
-/* ---- live_type.c ---- */
-
-extern PyType_Spec live_spec;
-extern PyType_Spec transaction_spec;
-PyObject *core_live_new(struct core_state *state, struct lmcs_live *handle, bool read_only);
-PyObject *core_live_info_dict(const struct lmcs_live_info *info);
-/* The numbers of a tuple, LMCS_MAX_DIMS at most; false with an exception. */
-bool core_shape(PyObject *tuple, uint64_t *shape, uint32_t *ndim);
+PyObject *core_pool_rename(struct pool_object *self, PyObject *args);
+PyObject *core_pool_drop(struct pool_object *self, PyObject *args);
+PyObject *core_pool_range(struct pool_object *self, PyObject *args);
+PyObject *core_pool_change_tags(struct pool_object *self, PyObject *args);
+PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
+PyObject *core_pool_prune(struct pool_object *self, PyObject *args);
+PyObject *core_pool_scrub(struct pool_object *self, PyObject *args);
+PyObject *core_pool_dump(struct pool_object *self, PyObject *args);
+PyObject *core_pool_restore(struct pool_object *self, PyObject *args);
 PyObject *core_pool_transaction(struct pool_object *self, PyObject *args);
-
-/* ---- pool_live.c: methods of Pool ---- */
-
 PyObject *core_pool_live_create(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_open(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_list(struct pool_object *self, PyObject *args);
@@ -240,26 +282,8 @@ PyObject *core_pool_live_rename(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_swap(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_put(struct pool_object *self, PyObject *args);
 PyObject *core_pool_live_checkout(struct pool_object *self, PyObject *args);
-
-/* Runs a call into the store, without the GIL, with the pool counted as in use. */
-#define POOL_CALL(pool, status, call)               \
-    do {                                            \
-        Py_BEGIN_ALLOW_THREADS(status) = (call);    \
-        Py_END_ALLOW_THREADS core_pool_leave(pool); \
-    } while (0)
-
-/* ---- pool_policy.c: methods of Pool ---- */
-
-PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args);
-PyObject *core_pool_prune(struct pool_object *self, PyObject *args);
-
-/* ---- numpy_memory.c ---- */
-
-/* (NumPy's table of functions, ((folder, most bytes), ...), least bytes): sets where its arrays are; (): as it was. */
-PyObject *core_numpy_memory(PyObject *module, PyObject *args);
-
-/* ---- pool_scrub.c: a method of Pool --------------------------------------------------------------------------- */
-
-PyObject *core_pool_scrub(struct pool_object *self, PyObject *args);
+PyObject *core_snapshot_entries(struct snapshot_object *self, PyObject *unused);
+PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args);
+PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args);
 
 #endif

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * error.c - a status of the store as a Python exception, and progress functions.
- *
- * The classes are written in Python (lmcstore/errors.py) and looked up once, into the module's state.
- */
+/* error.c - a status of the store as a Python exception. The classes are those of lmcstore/errors.py. */
 #include "core.h"
 
 #include <string.h>
 
-/* By status; the names are attributes of lmcstore.errors. */
+/* By status: attributes of lmcstore.errors. */
 static const char *const class_names[STATUS_COUNT] = {
     [LMCS_OK] = "Error",
     [LMCS_INVALID] = "InvalidError",
@@ -27,9 +23,8 @@ static const char *const class_names[STATUS_COUNT] = {
 bool core_load_exceptions(struct core_state *state)
 {
     PyObject *errors = PyImport_ImportModule("lmcstore.errors");
-    if (errors == NULL) {
+    if (errors == NULL)
         return false;
-    }
     for (size_t i = 0; i < STATUS_COUNT; i++) {
         state->exceptions[i] = PyObject_GetAttrString(errors, class_names[i]);
         if (state->exceptions[i] == NULL) {
@@ -41,12 +36,11 @@ bool core_load_exceptions(struct core_state *state)
     return true;
 }
 
-/* Sets an attribute from a new reference, which it takes; false on failure. */
+/* Sets an attribute and releases `value`; false on failure. */
 static bool set_attribute(PyObject *object, const char *name, PyObject *value)
 {
-    if (value == NULL) {
+    if (value == NULL)
         return false;
-    }
     int failed = PyObject_SetAttrString(object, name, value);
     Py_DECREF(value);
     return failed == 0;
@@ -59,27 +53,23 @@ PyObject *core_raise(struct core_state *state, const struct lmcs_error *error)
 
 PyObject *core_raise_with(struct core_state *state, const struct lmcs_error *error, PyObject *report)
 {
-    if (PyErr_Occurred()) {
+    if (PyErr_Occurred())
         return NULL;
-    }
     unsigned status = (unsigned)error->status < STATUS_COUNT ? (unsigned)error->status : 0;
     size_t length = strnlen(error->message, sizeof error->message);
     PyObject *message = length > 0 ? PyUnicode_DecodeUTF8(error->message, (Py_ssize_t)length, "replace")
                                    : PyUnicode_FromString(lmcs_status_name(error->status));
-    if (message == NULL) {
+    if (message == NULL)
         return NULL;
-    }
     PyObject *exception = PyObject_CallFunctionObjArgs(state->exceptions[status], message, NULL);
     Py_DECREF(message);
-    if (exception == NULL) {
+    if (exception == NULL)
         return NULL;
-    }
     if (set_attribute(exception, "errno", PyLong_FromLong(error->system_errno)) &&
         set_attribute(exception, "bytes_needed", PyLong_FromUnsignedLongLong(error->bytes_needed)) &&
         set_attribute(exception, "bytes_free", PyLong_FromUnsignedLongLong(error->bytes_free)) &&
-        (report == NULL || PyObject_SetAttrString(exception, "report", report) == 0)) {
+        (report == NULL || PyObject_SetAttrString(exception, "report", report) == 0))
         PyErr_SetObject(state->exceptions[status], exception);
-    }
     Py_DECREF(exception);
     return NULL;
 }
@@ -91,48 +81,17 @@ PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, c
     return core_raise(state, &error);
 }
 
-void core_visit_begin(struct core_progress *self)
+PyObject *core_fail(void *self, const struct lmcs_error *error)
 {
-    PyEval_RestoreThread(self->thread);
-    if (self->pool != NULL) {
-        core_callback_begin(self->pool, &self->callback);
-    }
+    return core_raise(core_state_of(self), error);
 }
 
-void core_visit_end(struct core_progress *self)
+PyObject *core_fail_with(void *self, enum lmcs_status status, const char *message)
 {
-    if (self->pool != NULL) {
-        core_callback_end(self->pool, &self->callback);
-    }
-    self->thread = PyEval_SaveThread();
+    return core_raise_status(core_state_of(self), status, message);
 }
 
-/* Called by the store, in the calling thread, without the GIL. */
-static bool on_progress(void *context, const char *what, uint64_t done, uint64_t total)
+PyObject *core_none(void *self, enum lmcs_status status, const struct lmcs_error *error)
 {
-    struct core_progress *self = context;
-    if (self->raised) {
-        return false;
-    }
-    core_visit_begin(self);
-    if (PyErr_CheckSignals() != 0) {
-        self->raised = true;
-    } else if (self->function != NULL) {
-        PyObject *answer = PyObject_CallFunction(self->function, "sKK", what != NULL ? what : "",
-                                                 (unsigned long long)done, (unsigned long long)total);
-        self->raised = answer == NULL;
-        Py_XDECREF(answer);
-    }
-    core_visit_end(self);
-    return !self->raised;
-}
-
-void core_progress_init(struct core_progress *self, struct pool_object *pool, PyObject *function)
-{
-    self->progress.call = on_progress;
-    self->progress.context = self;
-    self->pool = pool;
-    self->function = function == Py_None ? NULL : function;
-    self->thread = NULL;
-    self->raised = false;
+    return status == LMCS_OK ? Py_NewRef(Py_None) : core_fail(self, error);
 }

@@ -2,73 +2,20 @@
 /*
  * module.c - lmcstore._core: the module, its state and its constants.
  *
- * Multi-phase initialisation, no static variables that change, the limited API of Python 3.11.
+ * Multi-phase initialisation, no mutable static variables, the limited API of Python 3.11.
  */
 #include "core.h"
-
-struct core_state *core_state_of(PyObject *self)
-{
-    return PyType_GetModuleState(Py_TYPE(self));
-}
-
-void *core_object_new(PyTypeObject *type)
-{
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    return alloc(type, 0);
-}
-
-void core_object_free(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
-    Py_DECREF((PyObject *)type);
-}
-
-bool core_uint64(PyObject *value, const char *what, uint64_t *out)
-{
-    unsigned long long number = PyLong_AsUnsignedLongLong(value);
-    if (number == (unsigned long long)-1 && PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-            PyErr_Format(PyExc_ValueError, "%s is out of range: %R", what, value);
-        }
-        return false;
-    }
-    *out = number;
-    return true;
-}
-
-int core_to_uint64(PyObject *value, void *out)
-{
-    return core_uint64(value, "a number", out);
-}
-
-int core_to_uint32(PyObject *value, void *out)
-{
-    uint64_t number;
-    if (!core_uint64(value, "a number", &number)) {
-        return 0;
-    }
-    if (number > UINT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "a number is out of range: %R", value);
-        return 0;
-    }
-    *(uint32_t *)out = (uint32_t)number;
-    return 1;
-}
 
 /* (name, size of an element) of a dtype by its number, or None. */
 static PyObject *dtype_info(PyObject *module, PyObject *arg)
 {
     (void)module;
     unsigned long dtype = PyLong_AsUnsignedLong(arg);
-    if (dtype == (unsigned long)-1 && PyErr_Occurred()) {
+    if (dtype == (unsigned long)-1 && PyErr_Occurred())
         return NULL;
-    }
     const char *name = dtype < LMC_DTYPE_END ? lmc_dtype_name((uint32_t)dtype) : NULL;
-    if (name == NULL) {
+    if (name == NULL)
         Py_RETURN_NONE;
-    }
     return Py_BuildValue("sn", name, (Py_ssize_t)lmc_dtype_size((uint32_t)dtype));
 }
 
@@ -77,13 +24,15 @@ static PyMethodDef methods[] = {
      "open(path, mode, limit_bytes=0, wait_ms=10000, threads=0, flags=0)\n--\n\nOpens a pool."},
     {"codec_compress", core_codec_compress, METH_VARARGS, "A frame: (data, base, dtype, dense, threads)."},
     {"codec_decompress", core_codec_decompress, METH_VARARGS, "A frame's content: (frame, base, out, threads)."},
-    {"codec_info", core_codec_info, METH_O, "What a frame's header says."},
-    {"archive_ls", core_archive_ls, METH_VARARGS, "archive_ls(fd): what is in an archive, as a dict."},
-    {"archive_verify", core_archive_verify, METH_VARARGS, "archive_verify(fd): the same, when it is whole."},
+    {"codec_info", core_codec_info, METH_O, "The fields of a frame's header."},
+    {"archive_ls", core_archive_ls, METH_VARARGS, "archive_ls(fd): the contents of an archive, as a dict."},
+    {"archive_verify", core_archive_verify, METH_VARARGS, "archive_verify(fd): the same, after checking all of it."},
     {"codec_digest", core_codec_digest, METH_VARARGS, "A digest as text: (data, dtype, threads)."},
-    {"gradient_scale", core_gradient_scale, METH_VARARGS, "What short gradients were multiplied by: (f32 as bytes)."},
+    {"gradient_scale", core_gradient_scale, METH_VARARGS,
+     "The factor that short gradients were multiplied by: (f32 as bytes)."},
     {"memory", core_memory, METH_VARARGS, "A Buffer over memory: (owner, address, size_bytes)."},
-    {"numpy_memory", core_numpy_memory, METH_VARARGS, "Sets where NumPy's arrays are: (table, folders, least bytes)."},
+    {"numpy_memory", core_numpy_memory, METH_VARARGS,
+     "Sets the memory of NumPy's arrays: (table, folders, least bytes)."},
     {"dtype_info", dtype_info, METH_O, "dtype_info(dtype)\n--\n\nName and size in bytes of a dtype, or None."},
     {NULL, NULL, 0, NULL},
 };
@@ -118,6 +67,13 @@ static const struct {
     {"LIVE_MAX_VALUE", LMCS_LIVE_MAX_VALUE},
     {"LIVE_MAX_NOTE", LMCS_LIVE_MAX_NOTE},
     {"TRANSACTION_DECLARED", LMCS_TRANSACTION_DECLARED},
+    {"DIFF_SAME", LMCS_DIFF_SAME},
+    {"DIFF_NAMES", LMCS_DIFF_NAMES},
+    {"ADAM", LMC_ADAM},
+    {"SGD", LMC_SGD},
+    {"LINK_L2", LMC_LINK_L2},
+    {"LINK_AMSGRAD", LMC_LINK_AMSGRAD},
+    {"LINK_NESTEROV", LMC_LINK_NESTEROV},
 };
 
 static int execute(PyObject *module)
@@ -127,18 +83,14 @@ static int execute(PyObject *module)
         !add_type(module, &capture_spec, &state->capture_type) ||
         !add_type(module, &snapshot_spec, &state->snapshot_type) || !add_type(module, &view_spec, &state->view_type) ||
         !add_type(module, &buffer_spec, &state->buffer_type) || !add_type(module, &live_spec, &state->live_type) ||
-        !add_type(module, &transaction_spec, &state->transaction_type)) {
+        !add_type(module, &transaction_spec, &state->transaction_type))
         return -1;
-    }
-    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
-        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) != 0) {
+    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) != 0)
             return -1;
-        }
-    }
     PyObject *dtypes = PyDict_New(); /* name -> number */
-    if (dtypes == NULL) {
+    if (dtypes == NULL)
         return -1;
-    }
     for (uint32_t dtype = 0; dtype < LMC_DTYPE_END; dtype++) {
         const char *name = lmc_dtype_name(dtype);
         PyObject *number = name != NULL ? PyLong_FromUnsignedLong(dtype) : NULL;
@@ -157,9 +109,8 @@ static int execute(PyObject *module)
 static int traverse(PyObject *module, visitproc visit, void *arg)
 {
     struct core_state *state = PyModule_GetState(module);
-    for (size_t i = 0; i < STATUS_COUNT; i++) {
+    for (size_t i = 0; i < STATUS_COUNT; i++)
         Py_VISIT(state->exceptions[i]);
-    }
     Py_VISIT(state->pool_type);
     Py_VISIT(state->capture_type);
     Py_VISIT(state->snapshot_type);
@@ -173,9 +124,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
 static int clear(PyObject *module)
 {
     struct core_state *state = PyModule_GetState(module);
-    for (size_t i = 0; i < STATUS_COUNT; i++) {
+    for (size_t i = 0; i < STATUS_COUNT; i++)
         Py_CLEAR(state->exceptions[i]);
-    }
     Py_CLEAR(state->pool_type);
     Py_CLEAR(state->capture_type);
     Py_CLEAR(state->snapshot_type);
@@ -196,7 +146,7 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 
-struct PyModuleDef core_module = {
+static struct PyModuleDef core_module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "lmcstore._core",
     .m_doc = "Private: liblmcstore as Python types. Use lmcstore.",

@@ -2,13 +2,12 @@
 /*
  * numpy_memory.c - memory for NumPy's arrays that the kernel may write out: see pymm.enable_transient_memory.
  *
- * NumPy asks a handler for the memory of arrays (NEP 49): a struct of functions in a capsule, which every array keeps
- * that it was used for. Ours gives large blocks as shared mappings of files that have no name any more; small ones are
- * malloc's. A header before each block says which it is. File space is allocated at once, so that a full disk is a
- * MemoryError and not a SIGBUS later.
+ * NumPy gets the memory of arrays from a handler (NEP 49): a struct of functions in a capsule that its arrays keep. This
+ * handler maps unlinked files for large blocks and calls malloc for small ones; a header before each block records
+ * which. File space is allocated at once, so that a full disk raises MemoryError instead of SIGBUS later.
  *
- * NumPy's headers are not needed to compile this: the struct, and the places in its table of functions, are part of its
- * binary interface. The functions may be called by any thread, with the GIL or without it.
+ * NumPy's headers are not needed: the struct, and the indices of its table of functions, are part of its binary
+ * interface. Any thread may call the functions, with the GIL or without it.
  */
 #include "core.h"
 
@@ -46,44 +45,42 @@ struct place {
 
 struct memory {
     struct handler handler;
-    size_t least_bytes; /* of a block that is a file's */
+    size_t least_bytes; /* from this size on a block is in a file */
     struct place places[PLACES];
     _Atomic uint64_t names;
 };
 
 struct block {
-    size_t bytes;        /* that were asked for */
-    size_t mapped_bytes; /* 0: malloc's */
+    size_t bytes;        /* requested */
+    size_t mapped_bytes; /* 0: from malloc */
     struct place *place;
-    char padding[64 - 2 * sizeof(size_t) - sizeof(void *)]; /* data is aligned as its vectors want it */
+    char padding[64 - 2 * sizeof(size_t) - sizeof(void *)]; /* aligns the data for NumPy's vectors */
 };
 _Static_assert(sizeof(struct block) == 64, "the data behind a header is aligned to 64");
 
 /* ---- Blocks --------------------------------------------------------------------------------------------------- */
 
 /*
- * 0, or why not. What can't fit is refused before anything is allocated: file systems take all that there is before
- * they say so, and meanwhile everybody else's writes fail.
+ * Returns 0 or an errno. Refuses blocks that can't fit before it allocates: file systems allocate all free space before
+ * they report that it is too little, and other writers fail meanwhile.
  */
 static int take_space(int fd, size_t bytes)
 {
     struct statvfs disk;
-    if (fstatvfs(fd, &disk) == 0 && disk.f_blocks != 0 && bytes / disk.f_frsize > disk.f_bavail) {
+    if (fstatvfs(fd, &disk) == 0 && disk.f_blocks != 0 && bytes / disk.f_frsize > disk.f_bavail)
         return ENOSPC;
-    }
     return posix_fallocate(fd, 0, (off_t)bytes);
 }
 
-/* A new file without a name, of that size; -1: errno says why. */
+/* Opens a new unlinked file of that size; -1 with errno. */
 static int unnamed_file(struct memory *memory, int folder, size_t bytes)
 {
     char name[64];
     snprintf(name, sizeof name, ".pymm-%ld-%llu", (long)getpid(),
              (unsigned long long)atomic_fetch_add(&memory->names, 1));
     int fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) {
+    if (fd < 0)
         return -1;
-    }
     int error = unlinkat(folder, name, 0) != 0 ? errno : take_space(fd, bytes);
     if (error != 0) {
         close(fd);
@@ -95,9 +92,8 @@ static int unnamed_file(struct memory *memory, int folder, size_t bytes)
 
 static void *map_at(struct memory *memory, struct place *place, size_t bytes)
 {
-    if (place->folder < 0) {
+    if (place->folder < 0)
         return NULL;
-    }
     if (atomic_fetch_add(&place->used_bytes, bytes) + bytes <= place->most_bytes) {
         int fd = unnamed_file(memory, place->folder, bytes);
         if (fd >= 0) {
@@ -118,29 +114,25 @@ static struct block *map_block(struct memory *memory, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), all = (bytes + page - 1) / page * page;
     struct block *block = NULL;
-    for (size_t i = 0; i < PLACES && block == NULL; i++) {
+    for (size_t i = 0; i < PLACES && block == NULL; i++)
         block = map_at(memory, &memory->places[i], all);
-    }
     return block;
 }
 
 static void *new_block(struct memory *memory, size_t bytes, bool zeroed)
 {
-    if (bytes > PTRDIFF_MAX - sizeof(struct block) - 65536) {
+    if (bytes > PTRDIFF_MAX - sizeof(struct block) - 65536)
         return NULL;
-    }
     size_t all = bytes + sizeof(struct block);
     struct block *block;
-    if (bytes >= memory->least_bytes) {
-        block = map_block(memory, all); /* of zeros, as new files are */
-    } else if (posix_memalign((void **)&block, sizeof *block, all) == 0) {
+    if (bytes >= memory->least_bytes)
+        block = map_block(memory, all); /* zeros, as in every new file */
+    else if (posix_memalign((void **)&block, sizeof *block, all) == 0)
         memset(block, 0, zeroed ? all : sizeof *block);
-    } else {
+    else
         block = NULL;
-    }
-    if (block == NULL) {
+    if (block == NULL)
         return NULL;
-    }
     block->bytes = bytes;
     return block + 1;
 }
@@ -156,14 +148,13 @@ static void *allocate_zeroed(void *context, size_t count, size_t item_bytes)
     return __builtin_mul_overflow(count, item_bytes, &bytes) ? NULL : new_block(context, bytes, true);
 }
 
-/* NumPy says how many bytes it takes an array to have, which the header knows better. */
+/* Ignores NumPy's size of the array; the header has the block's. */
 static void release(void *context, void *data, size_t bytes)
 {
     (void)context;
     (void)bytes;
-    if (data == NULL) {
+    if (data == NULL)
         return;
-    }
     struct block *block = (struct block *)data - 1;
     if (block->mapped_bytes == 0) {
         free(block);
@@ -190,23 +181,20 @@ static void *reallocate(void *context, void *data, size_t bytes)
 
 static void free_memory(struct memory *memory)
 {
-    for (size_t i = 0; i < PLACES; i++) {
-        if (memory->places[i].folder >= 0) {
+    for (size_t i = 0; i < PLACES; i++)
+        if (memory->places[i].folder >= 0)
             close(memory->places[i].folder);
-        }
-    }
     free(memory);
 }
 
 static void capsule_gone(PyObject *capsule)
 {
     struct memory *memory = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
-    if (memory != NULL) {
+    if (memory != NULL)
         free_memory(memory);
-    }
 }
 
-/* Opens a folder and tries it; false with an OSError. */
+/* Opens a folder and makes a file in it as a test; false with an OSError. */
 static bool open_place(struct memory *memory, struct place *place, PyObject *path)
 {
     place->folder = open(PyBytes_AsString(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -225,9 +213,8 @@ static bool open_places(struct memory *memory, PyObject *folders)
         struct place *place = &memory->places[i];
         PyObject *path;
         if (!PyArg_ParseTuple(PyTuple_GetItem(folders, i), "SO&", &path, core_to_uint64, &place->most_bytes) ||
-            !open_place(memory, place, path)) {
+            !open_place(memory, place, path))
             return false;
-        }
     }
     return true;
 }
@@ -235,9 +222,8 @@ static bool open_places(struct memory *memory, PyObject *folders)
 static PyObject *new_capsule(PyObject *folders, uint64_t least_bytes)
 {
     struct memory *memory = calloc(1, sizeof *memory);
-    if (memory == NULL) {
+    if (memory == NULL)
         return PyErr_NoMemory();
-    }
     memory->handler = (struct handler){.name = "lmcstore_files",
                                        .version = 1,
                                        .context = memory,
@@ -246,13 +232,11 @@ static PyObject *new_capsule(PyObject *folders, uint64_t least_bytes)
                                        .reallocate = reallocate,
                                        .release = release};
     memory->least_bytes = least_bytes;
-    for (size_t i = 0; i < PLACES; i++) {
+    for (size_t i = 0; i < PLACES; i++)
         memory->places[i].folder = -1;
-    }
     PyObject *capsule = open_places(memory, folders) ? PyCapsule_New(memory, CAPSULE_NAME, capsule_gone) : NULL;
-    if (capsule == NULL) {
+    if (capsule == NULL)
         free_memory(memory);
-    }
     return capsule;
 }
 
@@ -261,26 +245,22 @@ PyObject *core_numpy_memory(PyObject *module, PyObject *args)
     (void)module;
     PyObject *table, *folders, *capsule = NULL;
     uint64_t least_bytes;
-    if (!PyArg_ParseTuple(args, "OO!O&:numpy_memory", &table, &PyTuple_Type, &folders, core_to_uint64, &least_bytes)) {
+    if (!PyArg_ParseTuple(args, "OO!O&:numpy_memory", &table, &PyTuple_Type, &folders, core_to_uint64, &least_bytes))
         return NULL;
-    }
     void **functions = PyCapsule_GetPointer(table, NULL);
-    if (functions == NULL) {
+    if (functions == NULL)
         return NULL;
-    }
     if (PyTuple_Size(folders) > 0) {
         capsule = new_capsule(folders, least_bytes);
-        if (capsule == NULL) {
+        if (capsule == NULL)
             return NULL;
-        }
     }
     PyObject *(*set_handler)(PyObject *);
     memcpy(&set_handler, &functions[SET_HANDLER], sizeof set_handler);
     PyObject *before = set_handler(capsule); /* NULL: NumPy's own */
     Py_XDECREF(capsule);
-    if (before == NULL) {
+    if (before == NULL)
         return NULL;
-    }
     Py_DECREF(before);
     Py_RETURN_NONE;
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * pool_archive.c - archives: Pool's methods that write and read them, and those that need no pool.
- */
+/* pool_archive.c - archives: methods of Pool that write and read them, and functions that need no pool. */
 #include "core.h"
 
 #include <inttypes.h>
@@ -11,39 +9,11 @@
 
 /* ---- Sequences ------------------------------------------------------------------------------------------------- */
 
-const char **core_texts_of(PyObject *tuple, size_t *count)
-{
-    Py_ssize_t size = PyTuple_Size(tuple);
-    if (size < 0) {
-        return NULL;
-    }
-    const char **texts = calloc((size_t)size + 1, sizeof *texts);
-    if (texts == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < size; i++) {
-        Py_ssize_t bytes = 0;
-        texts[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, i), &bytes);
-        if (texts[i] != NULL && strlen(texts[i]) != (size_t)bytes) {
-            PyErr_SetString(PyExc_ValueError, "embedded null character");
-            texts[i] = NULL;
-        }
-        if (texts[i] == NULL) {
-            free(texts);
-            return NULL;
-        }
-    }
-    *count = (size_t)size;
-    return texts;
-}
-
 static int *descriptors_of(PyObject *tuple, size_t *count)
 {
     Py_ssize_t size = PyTuple_Size(tuple);
-    if (size < 0) {
+    if (size < 0)
         return NULL;
-    }
     int *fds = calloc((size_t)size + 1, sizeof *fds);
     if (fds == NULL) {
         PyErr_NoMemory();
@@ -80,9 +50,8 @@ PyObject *core_pool_dump(struct pool_object *self, PyObject *args)
     struct lmcs_error error = {0};
     struct lmcs_dump_options options;
     if (!PyArg_ParseTuple(args, "iO!O!pppO:dump", &fd, &PyTuple_Type, &addresses, &PyTuple_Type, &since, &canonical,
-                          &resume, &skip_lost, &function)) {
+                          &resume, &skip_lost, &function))
         return NULL;
-    }
     lmcs_dump_options_init(&options);
     const char **texts = core_texts_of(addresses, &options.address_count);
     int *fds = texts == NULL ? NULL : descriptors_of(since, &options.since_count);
@@ -97,8 +66,7 @@ PyObject *core_pool_dump(struct pool_object *self, PyObject *args)
         enum lmcs_status status = lmcs_dump_with(self->handle, &options, fd, &progress.progress, &report, &error);
         CORE_END_PROGRESS(&progress);
         core_pool_leave(self);
-        result = status != LMCS_OK || progress.raised ? core_raise(core_state_of((PyObject *)self), &error)
-                                                      : transfer_dict(&report);
+        result = status != LMCS_OK || progress.raised ? core_fail(self, &error) : transfer_dict(&report);
     }
     free(fds);
     free(texts);
@@ -116,9 +84,8 @@ PyObject *core_pool_restore(struct pool_object *self, PyObject *args)
     struct lmcs_restore_options options;
     lmcs_restore_options_init(&options);
     if (!PyArg_ParseTuple(args, "O!O!O!zppO:restore", &PyTuple_Type, &files, &PyTuple_Type, &addresses, &PyTuple_Type,
-                          &only, &options.as, &move_tags, &resume, &function)) {
+                          &only, &options.as, &move_tags, &resume, &function))
         return NULL;
-    }
     int *fds = descriptors_of(files, &count);
     const char **texts = fds == NULL ? NULL : core_texts_of(addresses, &options.address_count);
     const char **names = texts == NULL ? NULL : core_texts_of(only, &options.only_count);
@@ -133,8 +100,7 @@ PyObject *core_pool_restore(struct pool_object *self, PyObject *args)
             lmcs_restore_with(self->handle, fds, count, &options, &progress.progress, &report, &error);
         CORE_END_PROGRESS(&progress);
         core_pool_leave(self);
-        result = status != LMCS_OK || progress.raised ? core_raise(core_state_of((PyObject *)self), &error)
-                                                      : transfer_dict(&report);
+        result = status != LMCS_OK || progress.raised ? core_fail(self, &error) : transfer_dict(&report);
     }
     free(names);
     free(texts);
@@ -154,11 +120,8 @@ static PyObject *row_of(const struct lmcs_archived *snapshot)
 {
     PyObject *tags = PyList_New(0), *metrics = PyDict_New();
     bool good = tags != NULL && metrics != NULL;
-    for (size_t i = 0; good && i < snapshot->tag_count; i++) {
-        PyObject *tag = PyUnicode_FromString(snapshot->tags[i]);
-        good = tag != NULL && PyList_Append(tags, tag) == 0;
-        Py_XDECREF(tag);
-    }
+    for (size_t i = 0; good && i < snapshot->tag_count; i++)
+        good = core_append(tags, PyUnicode_FromString(snapshot->tags[i]));
     for (size_t i = 0; good && i < snapshot->metric_count; i++) {
         PyObject *value = PyFloat_FromDouble(snapshot->metrics[i].value);
         good = value != NULL && PyDict_SetItemString(metrics, snapshot->metrics[i].name, value) == 0;
@@ -180,14 +143,13 @@ static PyObject *row_of(const struct lmcs_archived *snapshot)
         "new_bytes", (unsigned long long)snapshot->new_bytes, "tags", tags, "metrics", metrics);
 }
 
-/* Without the GIL. */
+/* Runs without the GIL. */
 static bool add_row(void *context, const struct lmcs_archived *snapshot)
 {
     struct listing *listing = context;
     PyEval_RestoreThread(listing->thread);
     PyObject *row = row_of(snapshot);
-    listing->raised = row == NULL || PyList_Append(listing->rows, row) != 0 || PyErr_CheckSignals() != 0;
-    Py_XDECREF(row);
+    listing->raised = !core_append(listing->rows, row) || PyErr_CheckSignals() != 0;
     listing->thread = PyEval_SaveThread();
     return !listing->raised;
 }
@@ -200,11 +162,8 @@ static PyObject *info_dict(const struct lmcs_archive_info *info, PyObject *rows)
     for (size_t i = 0; since != NULL && i < info->since_count && i < LMCS_MAX_SINCE; i++) {
         char text[33];
         snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, info->since[i].high, info->since[i].low);
-        PyObject *one = PyUnicode_FromString(text);
-        if (one == NULL || PyList_Append(since, one) != 0) {
+        if (!core_append(since, PyUnicode_FromString(text)))
             Py_CLEAR(since);
-        }
-        Py_XDECREF(one);
     }
     if (since == NULL) {
         Py_DECREF(rows);
@@ -222,9 +181,8 @@ PyObject *core_archive_ls(PyObject *module, PyObject *args)
     struct lmcs_archive_info info;
     struct lmcs_error error = {0};
     struct listing listing = {0};
-    if (!PyArg_ParseTuple(args, "i:archive_ls", &fd) || (listing.rows = PyList_New(0)) == NULL) {
+    if (!PyArg_ParseTuple(args, "i:archive_ls", &fd) || (listing.rows = PyList_New(0)) == NULL)
         return NULL;
-    }
     listing.thread = PyEval_SaveThread();
     enum lmcs_status status = lmcs_archive_list(fd, add_row, &listing, NULL, &info, &error);
     PyEval_RestoreThread(listing.thread);
@@ -241,13 +199,12 @@ PyObject *core_archive_verify(PyObject *module, PyObject *args)
     struct lmcs_archive_info info;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "i:archive_verify", &fd)) {
+    if (!PyArg_ParseTuple(args, "i:archive_verify", &fd))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_archive_verify(fd, NULL, &info, &error);
-    Py_END_ALLOW_THREADS if (status != LMCS_OK)
-    {
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_archive_verify(fd, NULL, &info, &error);
+    Py_END_ALLOW_THREADS
+    if (status != LMCS_OK)
         return core_raise(PyModule_GetState(module), &error);
-    }
     return info_dict(&info, PyLong_FromUnsignedLongLong(info.snapshots));
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * pool_policy.c - Pool's methods that set policies and prune by them.
- */
+/* pool_policy.c - methods of Pool that set policies and prune by them. */
 #include "core.h"
 
 #include <stdlib.h>
@@ -11,49 +9,44 @@ PyObject *core_pool_set_policy(struct pool_object *self, PyObject *args)
     const char *shelf, *words;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "ss:set_policy", &shelf, &words) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "ss:set_policy", &shelf, &words) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_shelf_set_policy(self->handle, shelf, words, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
-struct going {
+struct candidate {
     uint64_t number;
-    bool stays; /* after all */
+    bool stays; /* the store decided to keep it after all */
 };
 
 struct removed {
-    struct going *list; /* ascending */
+    struct candidate *list; /* ascending */
     size_t count, capacity;
     bool no_memory;
 };
 
 static int by_number(const void *a, const void *b)
 {
-    uint64_t x = ((const struct going *)a)->number, y = ((const struct going *)b)->number;
+    uint64_t x = ((const struct candidate *)a)->number, y = ((const struct candidate *)b)->number;
     return (x > y) - (x < y);
 }
 
-/* Without the GIL. What is kept after all comes once more. */
+/* Runs without the GIL. A snapshot that the store keeps after all is visited twice. */
 static bool collect_removed(void *context, const struct lmcs_pruned *snapshot)
 {
     struct removed *removed = context;
     if (snapshot->why != NULL) {
-        struct going key = {snapshot->number, true};
-        struct going *found =
+        struct candidate key = {snapshot->number, true};
+        struct candidate *found =
             removed->count == 0 ? NULL : bsearch(&key, removed->list, removed->count, sizeof key, by_number);
-        if (found != NULL) {
+        if (found != NULL)
             found->stays = true;
-        }
         return true;
     }
     if (removed->count == removed->capacity) {
         size_t capacity = removed->capacity == 0 ? 64 : 2 * removed->capacity;
-        struct going *list = realloc(removed->list, capacity * sizeof *list);
+        struct candidate *list = realloc(removed->list, capacity * sizeof *list);
         if (list == NULL) {
             removed->no_memory = true;
             return false;
@@ -61,7 +54,7 @@ static bool collect_removed(void *context, const struct lmcs_pruned *snapshot)
         removed->list = list;
         removed->capacity = capacity;
     }
-    removed->list[removed->count++] = (struct going){snapshot->number, false};
+    removed->list[removed->count++] = (struct candidate){snapshot->number, false};
     return true;
 }
 
@@ -74,13 +67,12 @@ PyObject *core_pool_prune(struct pool_object *self, PyObject *args)
     struct lmcs_error error = {0};
     enum lmcs_status status;
     PyObject *list = NULL, *result = NULL;
-    if (!PyArg_ParseTuple(args, "szp:prune", &shelf, &words, &dry_run) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "szp:prune", &shelf, &words, &dry_run) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status,
               lmcs_prune(self->handle, shelf, words, dry_run, collect_removed, &removed, NULL, &report, &error));
     if (status != LMCS_OK) {
-        core_raise(core_state_of((PyObject *)self), &error);
+        core_fail(self, &error);
         goto out;
     }
     if (removed.no_memory) {
@@ -90,9 +82,8 @@ PyObject *core_pool_prune(struct pool_object *self, PyObject *args)
     list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < removed.count; i++) {
         PyObject *number = removed.list[i].stays ? NULL : PyLong_FromUnsignedLongLong(removed.list[i].number);
-        if (!removed.list[i].stays && (number == NULL || PyList_Append(list, number) != 0)) {
+        if (!removed.list[i].stays && (number == NULL || PyList_Append(list, number) != 0))
             Py_CLEAR(list);
-        }
         Py_XDECREF(number);
     }
     if (list != NULL) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pool_scrub.c - Pool's method that scrubs. */
+/* pool_scrub.c - the method of Pool that scrubs. */
 #include "core.h"
 
 #include <stdlib.h>
 
-#define MAX_DAMAGES 1000 /* that it lists; the report counts all */
+#define MAX_DAMAGES 1000 /* in the list; the report counts all */
 
 struct damage_list {
-    struct core_progress *progress; /* whose thread state is used to build Python objects */
+    struct core_progress *progress; /* has the thread state for building Python objects */
     PyObject *list;
 };
 
@@ -19,10 +19,8 @@ static PyObject *holders_of(const struct lmcs_scrub_damage *damage)
         PyObject *item = Py_BuildValue("{s:s,s:s,s:K,s:K,s:K}", "shelf", holder->shelf, "tensor", holder->tensor,
                                        "first", (unsigned long long)holder->first, "last",
                                        (unsigned long long)holder->last, "count", (unsigned long long)holder->count);
-        if (item == NULL || PyList_Append(list, item) != 0) {
+        if (!core_append(list, item))
             Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
     }
     return list;
 }
@@ -46,16 +44,13 @@ static PyObject *damage_dict(const struct lmcs_scrub_damage *damage)
 static void collect_damage(void *context, const struct lmcs_scrub_damage *damage)
 {
     struct damage_list *damages = context;
-    if (damages->progress->raised) {
+    if (damages->progress->raised)
         return;
-    }
     core_visit_begin(damages->progress);
     if (PyList_Size(damages->list) < MAX_DAMAGES) {
         PyObject *item = damage_dict(damage);
-        if (item == NULL || PyList_Append(damages->list, item) != 0) {
+        if (!core_append(damages->list, item))
             damages->progress->raised = true;
-        }
-        Py_XDECREF(item);
     }
     core_visit_end(damages->progress);
 }
@@ -81,9 +76,8 @@ PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)
     struct lmcs_scrub_options options;
     lmcs_scrub_options_init(&options);
     if (!PyArg_ParseTuple(args, "O!dKKpO!O:scrub", &PyTuple_Type, &addresses, &options.sample_share, &sample_bytes,
-                          &rate_bytes, &repair, &PyTuple_Type, &from, &function)) {
+                          &rate_bytes, &repair, &PyTuple_Type, &from, &function))
         return NULL;
-    }
     struct damage_list damages = {.progress = &progress, .list = PyList_New(0)};
     const char **texts = damages.list == NULL ? NULL : core_texts_of(addresses, &options.address_count);
     const char **paths = texts == NULL ? NULL : core_texts_of(from, &options.from_count);
@@ -101,7 +95,7 @@ PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)
         core_pool_leave(self);
         bool failed = status != LMCS_OK && (status != LMCS_DAMAGED || report.damages == 0 || report.sources_unread > 0);
         result = progress.raised ? NULL : report_dict(&report, damages.list);
-        if (result != NULL && failed) { /* what was found goes with what ended it */
+        if (result != NULL && failed) { /* the exception carries the report */
             core_raise_with(core_state_of((PyObject *)self), &error, result);
             Py_CLEAR(result);
         }

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * pool_type.c - Pool: one open of a pool.
- *
- * close() ends what still uses the pool (captures, snapshot handles), after waiting for other threads to leave the
- * store; a Pool that is collected unclosed closes itself.
- */
+/* pool_type.c - Pool: one open of a pool. */
 #include "core.h"
 
 #include <stdlib.h>
@@ -12,85 +7,31 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OPEN_SLICE_MS   250 /* a wait for the lock is cut in pieces, so that SIGINT is heard */
-#define CLOSE_POLL_US   1000
-#define MAX_DAMAGES     1000   /* that verify() lists; the report counts all */
-#define NUMBERS_AT_ONCE 100000 /* the most that numbers() and steps() give in one call */
-
-bool core_pool_is_foreign(const struct pool_object *pool)
-{
-    return getpid() != pool->owner;
-}
-
-bool core_pool_enter(struct pool_object *pool)
-{
-    if (pool->handle == NULL || pool->closing) {
-        core_raise_status(core_state_of((PyObject *)pool), LMCS_INVALID, "the store is closed: open it again");
-        return false;
-    }
-    pool->users++;
-    return true;
-}
-
-void core_pool_leave(struct pool_object *pool)
-{
-    pool->users--;
-}
-
-void core_callback_begin(struct pool_object *pool, struct core_callback *callback)
-{
-    callback->thread = PyThread_get_thread_ident();
-    callback->next = pool->callbacks;
-    pool->callbacks = callback;
-}
-
-void core_callback_end(struct pool_object *pool, struct core_callback *callback)
-{
-    struct core_callback **link = &pool->callbacks;
-    while (*link != callback) { /* other threads' came and went meanwhile */
-        link = &(*link)->next;
-    }
-    *link = callback->next;
-}
-
-static bool is_in_callback(const struct pool_object *pool)
-{
-    const struct core_callback *callback = pool->callbacks;
-    while (callback != NULL && callback->thread != PyThread_get_thread_ident()) {
-        callback = callback->next;
-    }
-    return callback != NULL;
-}
+#define OPEN_SLICE_MS   250    /* slice of a wait for the lock; SIGINT is checked between slices */
+#define MAX_DAMAGES     1000   /* in verify()'s list; the report counts all */
+#define NUMBERS_AT_ONCE 100000 /* at most, in one call */
 
 /* ---- Open and close ------------------------------------------------------------------------------------------- */
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-/* lmcs_pool_open, in slices of the wait; false with an exception. */
+/* lmcs_pool_open in slices of the wait; false with an exception. */
 static bool open_in_slices(struct core_state *state, const char *path, int mode, struct lmcs_open_options *options,
                            uint32_t wait_ms, struct lmcs_pool **handle)
 {
     struct lmcs_error error = {0};
-    uint64_t deadline = now_ms() + wait_ms;
+    uint64_t deadline = core_now_ms() + wait_ms;
     for (;;) {
-        uint64_t now = now_ms();
+        uint64_t now = core_now_ms();
         uint64_t left = now < deadline ? deadline - now : 0;
         options->wait_ms = left < OPEN_SLICE_MS ? (uint32_t)left : OPEN_SLICE_MS;
         enum lmcs_status status;
-        Py_BEGIN_ALLOW_THREADS status = lmcs_pool_open(path, (enum lmcs_open_mode)mode, options, handle, &error);
-        Py_END_ALLOW_THREADS if (status == LMCS_OK)
-        {
+        Py_BEGIN_ALLOW_THREADS
+        status = lmcs_pool_open(path, (enum lmcs_open_mode)mode, options, handle, &error);
+        Py_END_ALLOW_THREADS
+        if (status == LMCS_OK)
             return true;
-        }
-        if (PyErr_CheckSignals() != 0) {
+        if (PyErr_CheckSignals() != 0)
             return false;
-        }
-        if (status != LMCS_IN_USE || now_ms() >= deadline) {
+        if (status != LMCS_IN_USE || core_now_ms() >= deadline) {
             core_raise(state, &error);
             return false;
         }
@@ -109,9 +50,8 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     uint32_t flags = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&i|O&O&O&O&:open", names, PyUnicode_FSConverter, &path, &mode,
                                      core_to_uint64, &limit_bytes, core_to_uint32, &wait_ms, core_to_uint32, &threads,
-                                     core_to_uint32, &flags)) {
+                                     core_to_uint32, &flags))
         return NULL;
-    }
     struct lmcs_open_options options;
     lmcs_open_options_init(&options);
     options.limit_bytes = limit_bytes;
@@ -120,9 +60,8 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     struct lmcs_pool *handle = NULL;
     bool opened = open_in_slices(state, PyBytes_AsString(path), mode, &options, wait_ms, &handle);
     Py_DECREF(path);
-    if (!opened) {
+    if (!opened)
         return NULL;
-    }
     struct pool_object *self = core_object_new(state->pool_type);
     if (self == NULL) {
         (void)lmcs_pool_close(handle, NULL);
@@ -133,112 +72,27 @@ PyObject *core_open(PyObject *module, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-/*
- * Ends captures that no thread is inside of: others may wait for their shelves, and who would go on with one may be
- * below this call on the stack (a signal's handler), or is refused.
- */
-static void abort_idle_captures(struct pool_object *self)
-{
-    struct capture_object *capture = self->captures;
-    while (capture != NULL) {
-        if (capture->phase != CAPTURE_OPEN || capture->busy) {
-            capture = capture->next;
-            continue;
-        }
-        Py_INCREF((PyObject *)capture);
-        core_capture_end(capture); /* meanwhile the list may become another */
-        Py_DECREF((PyObject *)capture);
-        capture = self->captures;
-    }
-}
-
-/* Waits until no thread is inside the store; false with an exception (a signal, or a wait for oneself). */
-static bool wait_for_users(struct pool_object *self)
-{
-    while (self->users > 0) {
-        if (is_in_callback(self)) {
-            core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID,
-                              "a store can't be closed from inside one of its own calls");
-            return false;
-        }
-        abort_idle_captures(self);
-        Py_BEGIN_ALLOW_THREADS usleep(CLOSE_POLL_US);
-        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() != 0)
-        {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Ends captures and snapshots; true when an asynchronous capture failed and nobody was told: then `error` says how. */
-static bool end_children(struct pool_object *self, struct lmcs_error *error)
-{
-    bool failed = false;
-    while (self->captures != NULL) {
-        struct capture_object *capture = self->captures;
-        Py_INCREF((PyObject *)capture);
-        core_capture_end(capture); /* takes it off the list */
-        if (capture->error.status != LMCS_OK && !capture->told) {
-            capture->told = true;
-            failed = true;
-            *error = capture->error;
-        }
-        Py_DECREF(capture);
-    }
-    while (self->snapshots != NULL) {
-        core_snapshot_end(self->snapshots);
-    }
-    return failed;
-}
-
-/* Closes without looking at threads. The status is that of a capture that failed unseen, else of the store's close. */
-static enum lmcs_status close_now(struct pool_object *self, struct lmcs_error *error)
-{
-    struct lmcs_pool *handle = self->handle;
-    bool is_foreign = core_pool_is_foreign(self);
-    bool failed = is_foreign ? false : end_children(self, error);
-    while (!is_foreign && self->users > 0) { /* other threads let go of captures, which are on no list by then */
-        Py_BEGIN_ALLOW_THREADS usleep(CLOSE_POLL_US);
-        Py_END_ALLOW_THREADS
-    }
-    self->handle = NULL;
-    struct lmcs_error close_error = {0};
-    enum lmcs_status status;
-    Py_BEGIN_ALLOW_THREADS status = lmcs_pool_close(handle, &close_error);
-    Py_END_ALLOW_THREADS if (failed)
-    {
-        return error->status;
-    }
-    *error = close_error;
-    return status;
-}
-
 static PyObject *pool_close(struct pool_object *self, PyObject *unused)
 {
     (void)unused;
-    if (self->handle == NULL || self->closing) {
+    if (self->handle == NULL || self->closing)
         Py_RETURN_NONE;
-    }
     self->closing = true;
-    if (!core_pool_is_foreign(self) && !wait_for_users(self)) {
+    if (!core_pool_is_foreign(self) && !core_pool_wait(self)) {
         self->closing = false;
         return NULL;
     }
     struct lmcs_error error = {0};
-    enum lmcs_status status = close_now(self, &error);
+    enum lmcs_status status = core_pool_close_now(self, &error);
     self->closing = false;
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 static void pool_dealloc(struct pool_object *self)
 {
-    if (self->handle != NULL) { /* nothing can use it: captures, snapshots and calls hold a reference */
+    if (self->handle != NULL) { /* unused: captures, snapshots and calls hold references */
         struct lmcs_error error = {0};
-        (void)close_now(self, &error);
+        (void)core_pool_close_now(self, &error);
     }
     core_object_free((PyObject *)self);
 }
@@ -264,13 +118,11 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
     struct lmcs_pool_info info;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!core_pool_enter(self)) {
+    if (!core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_pool_info(self->handle, &info, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
 #define U64(field) #field, (unsigned long long)info.field
     return Py_BuildValue(
         "{s:N,s:y#,s:N,s:s,s:N,s:N,s:s,s:s,s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,"
@@ -296,14 +148,10 @@ static PyObject *pool_set_limit(struct pool_object *self, PyObject *arg)
     uint64_t limit_bytes;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!core_uint64(arg, "limit_bytes", &limit_bytes) || !core_pool_enter(self)) {
+    if (!core_uint64(arg, "limit_bytes", &limit_bytes) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_pool_set_limit(self->handle, limit_bytes, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
@@ -338,12 +186,11 @@ static PyObject *pool_shelves(struct pool_object *self, PyObject *unused)
     struct lmcs_error error = {0};
     enum lmcs_status status;
     PyObject *result = NULL;
-    if (!core_pool_enter(self)) {
+    if (!core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_shelf_list(self->handle, collect_shelf, &list, &error));
     if (status != LMCS_OK) {
-        core_raise(core_state_of((PyObject *)self), &error);
+        core_fail(self, &error);
         goto out;
     }
     if (list.no_memory) {
@@ -353,9 +200,8 @@ static PyObject *pool_shelves(struct pool_object *self, PyObject *unused)
     result = PyList_New((Py_ssize_t)list.count);
     for (size_t i = 0; result != NULL && i < list.count; i++) {
         PyObject *item = core_shelf_dict(&list.items[i]);
-        if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0) {
+        if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0)
             Py_CLEAR(result);
-        }
     }
 out:
     free(list.items);
@@ -368,13 +214,11 @@ static PyObject *pool_shelf_info(struct pool_object *self, PyObject *args)
     struct lmcs_shelf_info info;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "s:shelf_info", &shelf) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "s:shelf_info", &shelf) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_shelf_info(self->handle, shelf, &info, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return core_shelf_dict(&info);
 }
 
@@ -384,14 +228,10 @@ static PyObject *pool_set_keep_raw(struct pool_object *self, PyObject *args)
     uint32_t keep_raw;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "sO&:set_keep_raw", &shelf, core_to_uint32, &keep_raw) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "sO&:set_keep_raw", &shelf, core_to_uint32, &keep_raw) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_shelf_set_keep_raw(self->handle, shelf, keep_raw, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 /* ---- Snapshots ------------------------------------------------------------------------------------------------ */
@@ -402,13 +242,11 @@ static PyObject *pool_begin(struct pool_object *self, PyObject *args)
     struct lmcs_capture *capture = NULL;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "s:begin", &shelf) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "s:begin", &shelf) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_capture_begin(self->handle, shelf, &capture, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return core_capture_new(core_state_of((PyObject *)self), self, capture);
 }
 
@@ -418,46 +256,47 @@ static PyObject *pool_find(struct pool_object *self, PyObject *args)
     struct lmcs_snapshot *snapshot = NULL;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "ss:find", &shelf, &which) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "ss:find", &shelf, &which) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_snapshot_find(self->handle, shelf, which, &snapshot, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return core_snapshot_new(core_state_of((PyObject *)self), self, snapshot);
 }
 
-/* A list of numbers from lmcs_snapshot_numbers (step NULL) or lmcs_snapshot_steps. */
-static PyObject *number_list(struct pool_object *self, const char *shelf, const int64_t *step, uint64_t first,
-                             size_t capacity)
+struct query {
+    enum { ALL, OF_STEP, NEWEST } kind;
+    const char *shelf;
+    long long step;
+    uint64_t bound; /* the first number; of NEWEST, the number that all are below */
+    Py_ssize_t capacity;
+};
+
+static PyObject *number_list(struct pool_object *self, const struct query *query)
 {
+    struct lmcs_pool *pool = self->handle;
     struct lmcs_error error = {0};
     enum lmcs_status status;
     size_t count = 0;
     PyObject *result = NULL;
-    capacity = capacity < NUMBERS_AT_ONCE ? capacity : NUMBERS_AT_ONCE;
-    uint64_t *numbers = malloc((capacity > 0 ? capacity : 1) * sizeof *numbers);
-    if (numbers == NULL) {
+    size_t room = query->capacity < 0                 ? 0
+                  : query->capacity > NUMBERS_AT_ONCE ? NUMBERS_AT_ONCE
+                                                      : (size_t)query->capacity;
+    uint64_t *numbers = malloc((room + 1) * sizeof *numbers);
+    if (numbers == NULL)
         return PyErr_NoMemory();
-    }
-    if (!core_pool_enter(self)) {
+    if (!core_pool_enter(self))
         goto out;
-    }
-    POOL_CALL(self, status,
-              step != NULL ? lmcs_snapshot_steps(self->handle, shelf, *step, first, numbers, capacity, &count, &error)
-                           : lmcs_snapshot_numbers(self->handle, shelf, first, numbers, capacity, &count, &error));
-    if (status != LMCS_OK) {
-        core_raise(core_state_of((PyObject *)self), &error);
-        goto out;
-    }
-    result = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; result != NULL && i < count; i++) {
-        PyObject *item = PyLong_FromUnsignedLongLong(numbers[i]);
-        if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0) {
-            Py_CLEAR(result);
-        }
-    }
+    Py_BEGIN_ALLOW_THREADS
+    if (query->kind == ALL)
+        status = lmcs_snapshot_numbers(pool, query->shelf, query->bound, numbers, room, &count, &error);
+    else if (query->kind == OF_STEP)
+        status = lmcs_snapshot_steps(pool, query->shelf, query->step, query->bound, numbers, room, &count, &error);
+    else
+        status = lmcs_snapshot_newest(pool, query->shelf, query->bound, numbers, room, &count, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self);
+    result = status == LMCS_OK ? core_number_list(numbers, count) : core_fail(self, &error);
 out:
     free(numbers);
     return result;
@@ -465,26 +304,27 @@ out:
 
 static PyObject *pool_numbers(struct pool_object *self, PyObject *args)
 {
-    const char *shelf;
-    uint64_t first;
-    Py_ssize_t capacity;
-    if (!PyArg_ParseTuple(args, "sO&n:numbers", &shelf, core_to_uint64, &first, &capacity)) {
+    struct query query = {.kind = ALL};
+    if (!PyArg_ParseTuple(args, "sO&n:numbers", &query.shelf, core_to_uint64, &query.bound, &query.capacity))
         return NULL;
-    }
-    return number_list(self, shelf, NULL, first, capacity > 0 ? (size_t)capacity : 0);
+    return number_list(self, &query);
 }
 
 static PyObject *pool_steps(struct pool_object *self, PyObject *args)
 {
-    const char *shelf;
-    long long step;
-    uint64_t first;
-    Py_ssize_t capacity;
-    if (!PyArg_ParseTuple(args, "sLO&n:steps", &shelf, &step, core_to_uint64, &first, &capacity)) {
+    struct query query = {.kind = OF_STEP};
+    if (!PyArg_ParseTuple(args, "sLO&n:steps", &query.shelf, &query.step, core_to_uint64, &query.bound,
+                          &query.capacity))
         return NULL;
-    }
-    int64_t wanted = step;
-    return number_list(self, shelf, &wanted, first, capacity > 0 ? (size_t)capacity : 0);
+    return number_list(self, &query);
+}
+
+static PyObject *pool_newest(struct pool_object *self, PyObject *args)
+{
+    struct query query = {.kind = NEWEST};
+    if (!PyArg_ParseTuple(args, "sO&n:newest", &query.shelf, core_to_uint64, &query.bound, &query.capacity))
+        return NULL;
+    return number_list(self, &query);
 }
 
 static PyObject *pool_remove(struct pool_object *self, PyObject *args)
@@ -495,13 +335,11 @@ static PyObject *pool_remove(struct pool_object *self, PyObject *args)
     struct lmcs_removal removal;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "sO&|p:remove", &shelf, core_to_uint64, &number, &dry_run) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "sO&|p:remove", &shelf, core_to_uint64, &number, &dry_run) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_snapshot_remove(self->handle, shelf, number, dry_run != 0, &removal, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return core_removal_tuple(&removal);
 }
 
@@ -511,14 +349,10 @@ static PyObject *pool_tag_set(struct pool_object *self, PyObject *args)
     uint64_t number;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "ssO&:tag_set", &shelf, &tag, core_to_uint64, &number) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "ssO&:tag_set", &shelf, &tag, core_to_uint64, &number) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_tag_set(self->handle, shelf, tag, number, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 static PyObject *pool_tag_remove(struct pool_object *self, PyObject *args)
@@ -526,14 +360,10 @@ static PyObject *pool_tag_remove(struct pool_object *self, PyObject *args)
     const char *shelf, *tag;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "ss:tag_remove", &shelf, &tag) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "ss:tag_remove", &shelf, &tag) || !core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_tag_remove(self->handle, shelf, tag, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 /* ---- Compaction ----------------------------------------------------------------------------------------------- */
@@ -543,39 +373,39 @@ static PyObject *pool_compact(struct pool_object *self, PyObject *args)
     PyObject *function = Py_None;
     struct core_progress progress;
     struct lmcs_error error = {0};
-    if (!PyArg_ParseTuple(args, "|O:compact", &function) || !core_pool_enter(self)) {
+    if (!PyArg_ParseTuple(args, "|O:compact", &function) || !core_pool_enter(self))
         return NULL;
-    }
     core_progress_init(&progress, self, function);
     CORE_BEGIN_PROGRESS(&progress);
     enum lmcs_status status = lmcs_compact(self->handle, &progress.progress, &error);
     CORE_END_PROGRESS(&progress);
     core_pool_leave(self);
-    if (status != LMCS_OK || progress.raised) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK || progress.raised)
+        return core_fail(self, &error);
     Py_RETURN_NONE;
 }
 
 static PyObject *pool_pause(struct pool_object *self, PyObject *unused)
 {
     (void)unused;
-    if (!core_pool_enter(self)) {
+    if (!core_pool_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS lmcs_compactor_pause(self->handle);
-    Py_END_ALLOW_THREADS core_pool_leave(self);
+    Py_BEGIN_ALLOW_THREADS
+    lmcs_compactor_pause(self->handle);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self);
     Py_RETURN_NONE;
 }
 
 static PyObject *pool_resume(struct pool_object *self, PyObject *unused)
 {
     (void)unused;
-    if (!core_pool_enter(self)) {
+    if (!core_pool_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS lmcs_compactor_resume(self->handle);
-    Py_END_ALLOW_THREADS core_pool_leave(self);
+    Py_BEGIN_ALLOW_THREADS
+    lmcs_compactor_resume(self->handle);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self);
     Py_RETURN_NONE;
 }
 
@@ -584,50 +414,44 @@ static PyObject *pool_start(struct pool_object *self, PyObject *unused)
     (void)unused;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!core_pool_enter(self)) {
+    if (!core_pool_enter(self))
         return NULL;
-    }
     POOL_CALL(self, status, lmcs_compactor_start(self->handle, &error));
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    return core_none(self, status, &error);
 }
 
 static PyObject *pool_stop(struct pool_object *self, PyObject *unused)
 {
     (void)unused;
-    if (!core_pool_enter(self)) {
+    if (!core_pool_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS lmcs_compactor_stop(self->handle);
-    Py_END_ALLOW_THREADS core_pool_leave(self);
+    Py_BEGIN_ALLOW_THREADS
+    lmcs_compactor_stop(self->handle);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self);
     Py_RETURN_NONE;
 }
 
 /* ---- Checking and moving -------------------------------------------------------------------------------------- */
 
 struct damage_list {
-    struct core_progress *progress; /* whose thread state is used to build Python objects */
+    struct core_progress *progress; /* has the thread state for building Python objects */
     PyObject *list;
 };
 
 static void collect_damage(void *context, const struct lmcs_damage *damage)
 {
     struct damage_list *damages = context;
-    if (damages->progress->raised) {
+    if (damages->progress->raised)
         return;
-    }
     core_visit_begin(damages->progress);
     if (PyList_Size(damages->list) < MAX_DAMAGES) {
         PyObject *item =
             Py_BuildValue("{s:s,s:s,s:K,s:s,s:K,s:K}", "what", damage->what, "shelf", damage->shelf, "number",
                           (unsigned long long)damage->number, "tensor", damage->tensor, "first_byte",
                           (unsigned long long)damage->first_byte, "byte_count", (unsigned long long)damage->byte_count);
-        if (item == NULL || PyList_Append(damages->list, item) != 0) {
+        if (!core_append(damages->list, item))
             damages->progress->raised = true;
-        }
-        Py_XDECREF(item);
     }
     core_visit_end(damages->progress);
 }
@@ -639,9 +463,8 @@ static PyObject *pool_verify(struct pool_object *self, PyObject *args)
     struct core_progress progress;
     struct lmcs_verify_report report = {0};
     struct lmcs_error error = {0};
-    if (!PyArg_ParseTuple(args, "|zO:verify", &address, &function)) {
+    if (!PyArg_ParseTuple(args, "|zO:verify", &address, &function))
         return NULL;
-    }
     struct damage_list damages = {.progress = &progress, .list = PyList_New(0)};
     if (damages.list == NULL || !core_pool_enter(self)) {
         Py_XDECREF(damages.list);
@@ -655,7 +478,7 @@ static PyObject *pool_verify(struct pool_object *self, PyObject *args)
     core_pool_leave(self);
     if (progress.raised || (status != LMCS_OK && (status != LMCS_DAMAGED || PyList_Size(damages.list) == 0))) {
         Py_DECREF(damages.list);
-        return core_raise(core_state_of((PyObject *)self), &error);
+        return core_fail(self, &error);
     }
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report.snapshots, "contents",
                          (unsigned long long)report.contents, "bytes_read", (unsigned long long)report.bytes_read,
@@ -664,14 +487,9 @@ static PyObject *pool_verify(struct pool_object *self, PyObject *args)
 
 /* ---- The type ------------------------------------------------------------------------------------------------- */
 
-#define METHOD(name, function, flags, doc)                        \
-    {                                                             \
-        name, (PyCFunction)(void (*)(void))(function), flags, doc \
-    }
-
 static PyMethodDef methods[] = {
-    METHOD("close", pool_close, METH_NOARGS, "Ends this open; waits for captures that are under way."),
-    METHOD("info", pool_info, METH_NOARGS, "What the pool is and holds, as a dict."),
+    METHOD("close", pool_close, METH_NOARGS, "Ends this open; waits for captures under way."),
+    METHOD("info", pool_info, METH_NOARGS, "Properties and contents of the pool, as a dict."),
     METHOD("set_limit", pool_set_limit, METH_O, "Sets the pool's own limit in bytes; 0: none."),
     METHOD("shelves", pool_shelves, METH_NOARGS, "A dict for each shelf."),
     METHOD("shelf_info", pool_shelf_info, METH_VARARGS, "shelf_info(shelf): a dict."),
@@ -690,10 +508,10 @@ static PyMethodDef methods[] = {
     METHOD("rename", core_pool_rename, METH_VARARGS, "rename(shelf, name)."),
     METHOD("drop", core_pool_drop, METH_VARARGS, "drop(shelf, dry_run=False): (freed, later, tags)."),
     METHOD("range", core_pool_range, METH_VARARGS, "range(shelf, range): its first and last number."),
-    METHOD("newest", core_pool_newest, METH_VARARGS, "newest(shelf, before, capacity): numbers, descending."),
-    METHOD("compact", pool_compact, METH_VARARGS, "compact(progress=None): until nothing is left to do."),
-    METHOD("pause", pool_pause, METH_NOARGS, "Holds the background compactor."),
-    METHOD("resume", pool_resume, METH_NOARGS, "Lets the background compactor go on."),
+    METHOD("newest", pool_newest, METH_VARARGS, "newest(shelf, before, capacity): numbers, descending."),
+    METHOD("compact", pool_compact, METH_VARARGS, "compact(progress=None): compacts until nothing is left to do."),
+    METHOD("pause", pool_pause, METH_NOARGS, "Pauses the background compactor."),
+    METHOD("resume", pool_resume, METH_NOARGS, "Resumes the background compactor."),
     METHOD("start", pool_start, METH_NOARGS, "Starts the background compactor."),
     METHOD("stop", pool_stop, METH_NOARGS, "Stops the background compactor."),
     METHOD("verify", pool_verify, METH_VARARGS, "verify(address=None, progress=None): a report with its damages."),

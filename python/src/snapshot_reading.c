@@ -1,38 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * snapshot_reading.c - what Snapshot tells of its tensors, reads in part, and finds different in another snapshot.
- */
+/* snapshot_reading.c - methods of Snapshot that list its tensors, read ranges and compare snapshots. */
 #include "core.h"
 
 #include <string.h>
 
-static PyObject *shape_tuple(const struct lmcs_tensor *tensor)
-{
-    PyObject *shape = PyTuple_New(tensor->ndim);
-    for (uint32_t i = 0; shape != NULL && i < tensor->ndim; i++) {
-        PyObject *size = PyLong_FromUnsignedLongLong(tensor->shape[i]);
-        if (size == NULL || PyTuple_SetItem(shape, i, size) != 0) {
-            Py_CLEAR(shape);
-        }
-    }
-    return shape;
-}
-
 /* ---- Collecting ----------------------------------------------------------------------------------------------- */
 
-/* A list that a visit fills. Visits come without the GIL, in the calling thread. */
+/* A list that a visit fills, in the calling thread, without the GIL. */
 struct collecting {
     PyObject *list;
-    struct core_progress *progress; /* holds the thread's state; its `raised` tells of a failure */
+    struct core_progress *progress; /* has the thread state; `raised`: a visit failed */
 };
 
-/* Steals `item`; NULL is a failure. */
 static void append(struct collecting *collecting, PyObject *item)
 {
-    if (item == NULL || PyList_Append(collecting->list, item) != 0) {
+    if (!core_append(collecting->list, item))
         collecting->progress->raised = true;
-    }
-    Py_XDECREF(item);
 }
 
 static bool collect_entry(void *context, const struct lmcs_entry *entry)
@@ -41,9 +24,9 @@ static bool collect_entry(void *context, const struct lmcs_entry *entry)
     core_visit_begin(collecting->progress);
     append(collecting,
            Py_BuildValue("(sIINKKIIK)", entry->tensor.name, (unsigned)entry->tensor.kind, (unsigned)entry->tensor.dtype,
-                         shape_tuple(&entry->tensor), (unsigned long long)entry->raw_bytes,
-                         (unsigned long long)entry->stored_bytes, (unsigned)entry->stored_as, (unsigned)entry->chain,
-                         (unsigned long long)entry->content));
+                         core_shape_tuple(entry->tensor.ndim, entry->tensor.shape),
+                         (unsigned long long)entry->raw_bytes, (unsigned long long)entry->stored_bytes,
+                         (unsigned)entry->stored_as, (unsigned)entry->chain, (unsigned long long)entry->content));
     core_visit_end(collecting->progress);
     return !collecting->progress->raised;
 }
@@ -63,11 +46,10 @@ PyObject *core_snapshot_entries(struct snapshot_object *self, PyObject *unused)
     enum lmcs_status status = lmcs_snapshot_entries(self->handle, collect_entry, &collecting, &error);
     CORE_END_PROGRESS(&progress);
     core_pool_leave(self->pool);
-    if (status == LMCS_OK && !progress.raised) {
+    if (status == LMCS_OK && !progress.raised)
         return collecting.list;
-    }
     Py_DECREF(collecting.list);
-    return progress.raised ? NULL : core_raise(core_state_of((PyObject *)self), &error);
+    return progress.raised ? NULL : core_fail(self, &error);
 }
 
 /* ---- Parts ---------------------------------------------------------------------------------------------------- */
@@ -80,25 +62,24 @@ PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args)
     Py_ssize_t bytes;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "IsKn:read_range", &kind, &name, &first_byte, &bytes)) {
+    if (!PyArg_ParseTuple(args, "IsKn:read_range", &kind, &name, &first_byte, &bytes))
         return NULL;
-    }
     if (bytes < 0) {
-        return core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID,
-                                 "a range can't have less than no bytes");
+        return core_fail_with(self, LMCS_INVALID, "a range can't have less than no bytes");
     }
     PyObject *result = PyByteArray_FromStringAndSize(NULL, bytes);
     if (result == NULL || !core_snapshot_enter(self)) {
         Py_XDECREF(result);
         return NULL;
     }
-    char *buffer = PyByteArray_AsString(result); /* ours alone until it is returned */
-    Py_BEGIN_ALLOW_THREADS status =
-        lmcs_snapshot_read_range(self->handle, kind, name, first_byte, buffer, (uint64_t)bytes, &error);
-    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    char *buffer = PyByteArray_AsString(result); /* unshared until it is returned */
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_snapshot_read_range(self->handle, kind, name, first_byte, buffer, (uint64_t)bytes, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
     if (status != LMCS_OK) {
         Py_DECREF(result);
-        return core_raise(core_state_of((PyObject *)self), &error);
+        return core_fail(self, &error);
     }
     return result;
 }
@@ -107,10 +88,10 @@ PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args)
 
 static PyObject *form_tuple(const struct lmcs_tensor *tensor, uint64_t bytes)
 {
-    if (tensor == NULL) {
+    if (tensor == NULL)
         return Py_NewRef(Py_None);
-    }
-    return Py_BuildValue("(INK)", (unsigned)tensor->dtype, shape_tuple(tensor), (unsigned long long)bytes);
+    return Py_BuildValue("(INK)", (unsigned)tensor->dtype, core_shape_tuple(tensor->ndim, tensor->shape),
+                         (unsigned long long)bytes);
 }
 
 static bool collect_difference(void *context, const struct lmcs_difference *d)
@@ -136,24 +117,21 @@ PyObject *core_snapshot_diff(struct snapshot_object *self, PyObject *args)
     struct lmcs_diff_report report = {0};
     struct lmcs_error error = {0};
     struct core_state *state = core_state_of((PyObject *)self);
-    if (!PyArg_ParseTuple(args, "O!I|O:diff", state->snapshot_type, &other_object, &flags, &function)) {
+    if (!PyArg_ParseTuple(args, "O!I|O:diff", state->snapshot_type, &other_object, &flags, &function))
         return NULL;
-    }
     struct snapshot_object *other = (struct snapshot_object *)other_object;
     struct collecting collecting = {PyList_New(0), &progress};
-    if (collecting.list == NULL) {
+    if (collecting.list == NULL)
         return NULL;
-    }
     bool entered = core_snapshot_enter(self);
     if (!entered || !core_snapshot_enter(other)) {
-        if (entered) {
+        if (entered)
             core_pool_leave(self->pool);
-        }
         Py_DECREF(collecting.list);
         return NULL;
     }
     struct core_callback callback;
-    core_callback_begin(other->pool, &callback); /* another open of the same pool, maybe */
+    core_callback_begin(other->pool, &callback); /* perhaps another open of the same pool */
     core_progress_init(&progress, self->pool, function);
     CORE_BEGIN_PROGRESS(&progress);
     enum lmcs_status status = lmcs_snapshot_diff(self->handle, other->handle, flags, collect_difference, &collecting,

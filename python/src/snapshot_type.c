@@ -1,26 +1,35 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * snapshot_type.c - Snapshot: the handle of a committed snapshot.
+ * snapshot_type.c - Snapshot: the handle of a committed snapshot. Ends with its pool; every call fails then.
  *
- * A handle keeps nothing from being removed or compacted; a View does. When its pool is closed, the handle ends, and
- * every call fails.
+ * A handle does not stop removal or compaction of its snapshot; a View does.
  */
 #include "core.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void unlink_snapshot(struct snapshot_object *self)
+static void end_now(struct snapshot_object *self)
 {
-    if (self->link != NULL) {
-        *self->link = self->next;
-        if (self->next != NULL) {
-            self->next->link = self->link;
-        }
-        self->link = NULL;
-        self->next = NULL;
+    struct lmcs_snapshot *handle = self->handle;
+    self->handle = NULL;
+    core_child_unlink(&self->child);
+    if (handle != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        lmcs_snapshot_close(handle);
+        Py_END_ALLOW_THREADS
     }
 }
+
+static bool end_child(struct core_child *child, struct lmcs_error *error)
+{
+    (void)error;
+    end_now((struct snapshot_object *)((char *)child - offsetof(struct snapshot_object, child)));
+    return false;
+}
+
+static const struct core_child_kind child_kind = {.end = end_child};
 
 PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, struct lmcs_snapshot *handle)
 {
@@ -31,59 +40,28 @@ PyObject *core_snapshot_new(struct core_state *state, struct pool_object *pool, 
     }
     self->pool = (struct pool_object *)Py_NewRef((PyObject *)pool);
     self->handle = handle;
-    self->next = pool->snapshots;
-    self->link = &pool->snapshots;
-    if (self->next != NULL) {
-        self->next->link = &self->next;
-    }
-    pool->snapshots = self;
+    core_child_link(pool, &self->child, &child_kind);
     return (PyObject *)self;
-}
-
-void core_snapshot_end(struct snapshot_object *self)
-{
-    struct lmcs_snapshot *handle = self->handle;
-    self->handle = NULL;
-    unlink_snapshot(self);
-    if (handle != NULL) {
-        Py_BEGIN_ALLOW_THREADS lmcs_snapshot_close(handle);
-        Py_END_ALLOW_THREADS
-    }
 }
 
 static void snapshot_dealloc(struct snapshot_object *self)
 {
-    if (core_pool_is_foreign(self->pool)) {
-        self->handle = NULL; /* a forked child lets go of it without a call */
-    }
-    core_snapshot_end(self);
+    if (core_pool_is_foreign(self->pool))
+        self->handle = NULL; /* a forked child makes no call */
+    end_now(self);
     Py_CLEAR(self->pool);
     core_object_free((PyObject *)self);
 }
 
-bool core_snapshot_enter(struct snapshot_object *self)
-{
-    if (!core_pool_enter(self->pool)) {
-        return false;
-    }
-    if (self->handle == NULL) {
-        core_pool_leave(self->pool);
-        core_raise_status(core_state_of((PyObject *)self), LMCS_INVALID, "the store is closed: open it again");
-        return false;
-    }
-    return true;
-}
-
-/* ---- What it is ----------------------------------------------------------------------------------------------- */
+/* ---- Properties ----------------------------------------------------------------------------------------------- */
 
 static PyObject *metrics_dict(const struct lmcs_snapshot_info *info)
 {
     PyObject *metrics = PyDict_New();
     for (size_t i = 0; metrics != NULL && i < info->metric_count; i++) {
         PyObject *value = PyFloat_FromDouble(info->metrics[i].value);
-        if (value == NULL || PyDict_SetItemString(metrics, info->metrics[i].name, value) != 0) {
+        if (value == NULL || PyDict_SetItemString(metrics, info->metrics[i].name, value) != 0)
             Py_CLEAR(metrics);
-        }
         Py_XDECREF(value);
     }
     return metrics;
@@ -92,10 +70,9 @@ static PyObject *metrics_dict(const struct lmcs_snapshot_info *info)
 static PyObject *snapshot_info(struct snapshot_object *self, PyObject *unused)
 {
     (void)unused;
-    if (!core_snapshot_enter(self)) {
+    if (!core_snapshot_enter(self))
         return NULL;
-    }
-    struct core_callback callback; /* making a dict may collect garbage, which may run any code */
+    struct core_callback callback; /* making a dict may collect garbage and run any code */
     core_callback_begin(self->pool, &callback);
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(self->handle);
     PyObject *step = info->step == LMCS_NO_STEP ? Py_NewRef(Py_None) : PyLong_FromLongLong(info->step);
@@ -121,14 +98,14 @@ static PyObject *snapshot_storage(struct snapshot_object *self, PyObject *unused
     struct lmcs_snapshot_storage storage = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!core_snapshot_enter(self)) {
+    if (!core_snapshot_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_storage(self->handle, &storage, &error);
-    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_snapshot_storage(self->handle, &storage, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:z}", "stored_bytes", (unsigned long long)storage.stored_bytes,
                          "raw_contents", (unsigned long long)storage.raw_contents, "delta_contents",
                          (unsigned long long)storage.delta_contents, "keyframe_contents",
@@ -143,14 +120,14 @@ static PyObject *snapshot_digest(struct snapshot_object *self, PyObject *unused)
     struct lmc_hash digest = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!core_snapshot_enter(self)) {
+    if (!core_snapshot_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_digest(self->handle, &digest, &error);
-    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_snapshot_digest(self->handle, &digest, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return Py_BuildValue("y#", (const char *)&digest, (Py_ssize_t)sizeof digest); /* low, high: little-endian */
 }
 
@@ -183,17 +160,15 @@ static bool collect_string(void *context, const char *string)
 
 static PyObject *string_list_object(const struct string_list *list)
 {
-    if (list->no_memory) {
+    if (list->no_memory)
         return PyErr_NoMemory();
-    }
     PyObject *result = PyList_New((Py_ssize_t)list->count);
     const char *next = list->bytes;
     for (size_t i = 0; result != NULL && i < list->count; i++) {
         PyObject *item = PyUnicode_FromString(next);
         next += strlen(next) + 1;
-        if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0) {
+        if (item == NULL || PyList_SetItem(result, (Py_ssize_t)i, item) != 0)
             Py_CLEAR(result);
-        }
     }
     return result;
 }
@@ -204,13 +179,13 @@ static PyObject *snapshot_tags(struct snapshot_object *self, PyObject *unused)
     struct string_list list = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!core_snapshot_enter(self)) {
+    if (!core_snapshot_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_tags(self->handle, collect_string, &list, &error);
-    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
-    PyObject *result =
-        status == LMCS_OK ? string_list_object(&list) : core_raise(core_state_of((PyObject *)self), &error);
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_snapshot_tags(self->handle, collect_string, &list, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
+    PyObject *result = status == LMCS_OK ? string_list_object(&list) : core_fail(self, &error);
     free(list.bytes);
     return result;
 }
@@ -226,13 +201,13 @@ static PyObject *snapshot_names(struct snapshot_object *self, PyObject *unused)
     struct string_list list = {0};
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!core_snapshot_enter(self)) {
+    if (!core_snapshot_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_snapshot_entries(self->handle, collect_tensor_name, &list, &error);
-    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
-    PyObject *result =
-        status == LMCS_OK ? string_list_object(&list) : core_raise(core_state_of((PyObject *)self), &error);
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_snapshot_entries(self->handle, collect_tensor_name, &list, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
+    PyObject *result = status == LMCS_OK ? string_list_object(&list) : core_fail(self, &error);
     free(list.bytes);
     return result;
 }
@@ -242,52 +217,28 @@ static PyObject *snapshot_fork(struct snapshot_object *self, PyObject *args)
     const char *name;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!PyArg_ParseTuple(args, "s:fork", &name) || !core_snapshot_enter(self)) {
+    if (!PyArg_ParseTuple(args, "s:fork", &name) || !core_snapshot_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_shelf_fork(self->handle, name, &error);
-    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_shelf_fork(self->handle, name, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
+    return core_none(self, status, &error);
 }
 
 static PyObject *snapshot_mark_loaded(struct snapshot_object *self, PyObject *unused)
 {
     (void)unused;
-    if (!core_snapshot_enter(self)) {
+    if (!core_snapshot_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS lmcs_snapshot_mark_loaded(self->handle);
-    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
+    Py_BEGIN_ALLOW_THREADS
+    lmcs_snapshot_mark_loaded(self->handle);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
     Py_RETURN_NONE;
 }
 
 /* ---- Views ---------------------------------------------------------------------------------------------------- */
-
-/* The strings of a tuple as pointers into it; NULL with an exception. */
-static const char **name_array(PyObject *tuple)
-{
-    Py_ssize_t count = PyTuple_Size(tuple);
-    const char **names = calloc((size_t)count + 1, sizeof *names);
-    if (names == NULL) {
-        return (const char **)PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_ssize_t length;
-        names[i] = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, i), &length);
-        if (names[i] != NULL && strlen(names[i]) != (size_t)length) {
-            PyErr_SetString(PyExc_ValueError, "a name contains a NUL character");
-            names[i] = NULL;
-        }
-        if (names[i] == NULL) {
-            free(names);
-            return NULL;
-        }
-    }
-    return names;
-}
 
 static PyObject *open_view(struct snapshot_object *self, const char *const *names, const uint32_t *kinds, size_t count,
                            uint32_t flags)
@@ -295,14 +246,14 @@ static PyObject *open_view(struct snapshot_object *self, const char *const *name
     struct lmcs_view *view = NULL;
     struct lmcs_error error = {0};
     enum lmcs_status status;
-    if (!core_snapshot_enter(self)) {
+    if (!core_snapshot_enter(self))
         return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS status = lmcs_view_open(self->handle, names, kinds, count, flags, &view, &error);
-    Py_END_ALLOW_THREADS core_pool_leave(self->pool);
-    if (status != LMCS_OK) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    Py_BEGIN_ALLOW_THREADS
+    status = lmcs_view_open(self->handle, names, kinds, count, flags, &view, &error);
+    Py_END_ALLOW_THREADS
+    core_pool_leave(self->pool);
+    if (status != LMCS_OK)
+        return core_fail(self, &error);
     return core_view_new(core_state_of((PyObject *)self), view, (flags & LMCS_VIEW_PRIVATE) != 0);
 }
 
@@ -312,26 +263,22 @@ static PyObject *snapshot_view(struct snapshot_object *self, PyObject *args)
     uint32_t kind, flags;
     const char **array = NULL;
     uint32_t *kinds = NULL;
-    if (!PyArg_ParseTuple(args, "OO&O&:view", &names, core_to_uint32, &kind, core_to_uint32, &flags)) {
+    if (!PyArg_ParseTuple(args, "OO&O&:view", &names, core_to_uint32, &kind, core_to_uint32, &flags))
         return NULL;
-    }
-    if (names == Py_None) {
+    if (names == Py_None)
         return open_view(self, NULL, NULL, 0, flags);
-    }
     tuple = PySequence_Tuple(names);
-    array = tuple != NULL ? name_array(tuple) : NULL;
-    if (array == NULL) {
+    size_t count = 0;
+    array = tuple != NULL ? core_texts_of(tuple, &count) : NULL;
+    if (array == NULL)
         goto out;
-    }
-    size_t count = (size_t)PyTuple_Size(tuple);
     kinds = calloc(count + 1, sizeof *kinds);
     if (kinds == NULL) {
         PyErr_NoMemory();
         goto out;
     }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         kinds[i] = kind;
-    }
     result = open_view(self, array, kinds, count, flags);
 out:
     free(kinds);
@@ -347,9 +294,8 @@ static PyObject *snapshot_export(struct snapshot_object *self, PyObject *args)
     struct core_progress progress;
     struct lmcs_transfer_report report = {0};
     struct lmcs_error error = {0};
-    if (!PyArg_ParseTuple(args, "zO&|O:export", &part, PyUnicode_FSConverter, &path, &function)) {
+    if (!PyArg_ParseTuple(args, "zO&|O:export", &part, PyUnicode_FSConverter, &path, &function))
         return NULL;
-    }
     if (!core_snapshot_enter(self)) {
         Py_DECREF(path);
         return NULL;
@@ -362,18 +308,12 @@ static PyObject *snapshot_export(struct snapshot_object *self, PyObject *args)
     CORE_END_PROGRESS(&progress);
     core_pool_leave(self->pool);
     Py_DECREF(path);
-    if (status != LMCS_OK || progress.raised) {
-        return core_raise(core_state_of((PyObject *)self), &error);
-    }
+    if (status != LMCS_OK || progress.raised)
+        return core_fail(self, &error);
     return Py_BuildValue("{s:K,s:K,s:K,s:s}", "contents", (unsigned long long)report.contents, "bytes",
                          (unsigned long long)report.bytes, "left_out", (unsigned long long)report.left_out,
                          "left_out_names", report.left_out_names);
 }
-
-#define METHOD(name, function, flags, doc)                        \
-    {                                                             \
-        name, (PyCFunction)(void (*)(void))(function), flags, doc \
-    }
 
 static PyMethodDef methods[] = {
     METHOD("info", snapshot_info, METH_NOARGS, "What never changes about it, as a dict."),

@@ -2,8 +2,8 @@
 /*
  * view_type.c - View: addresses for tensors of a snapshot; Buffer: one of them, by the buffer protocol.
  *
- * A Buffer holds its View, and whoever took a memoryview, a NumPy array or a torch tensor from the Buffer holds the
- * Buffer: so the bytes stay where they are as long as anyone can see them, also after the store's close.
+ * A memoryview, NumPy array or torch tensor holds its Buffer, and a Buffer its View. So the bytes stay in place as long
+ * as they are visible, also after the store's close.
  */
 #include "core.h"
 
@@ -24,8 +24,10 @@ PyObject *core_view_new(struct core_state *state, struct lmcs_view *handle, bool
 static void view_dealloc(struct view_object *self)
 {
     struct lmcs_view *handle = self->handle;
-    Py_BEGIN_ALLOW_THREADS lmcs_view_close(handle);
-    Py_END_ALLOW_THREADS core_object_free((PyObject *)self);
+    Py_BEGIN_ALLOW_THREADS
+    lmcs_view_close(handle);
+    Py_END_ALLOW_THREADS
+    core_object_free((PyObject *)self);
 }
 
 static Py_ssize_t view_length(struct view_object *self)
@@ -33,25 +35,13 @@ static Py_ssize_t view_length(struct view_object *self)
     return (Py_ssize_t)lmcs_view_count(self->handle);
 }
 
-static PyObject *shape_tuple(const struct lmcs_tensor *tensor)
-{
-    PyObject *shape = PyTuple_New((Py_ssize_t)tensor->ndim);
-    for (uint32_t axis = 0; shape != NULL && axis < tensor->ndim; axis++) {
-        PyObject *size = PyLong_FromUnsignedLongLong(tensor->shape[axis]);
-        if (size == NULL || PyTuple_SetItem(shape, (Py_ssize_t)axis, size) != 0) {
-            Py_CLEAR(shape);
-        }
-    }
-    return shape;
-}
-
-/* Takes the reference; false when it is NULL or doesn't fit. */
+/* Releases `item`; false if it is NULL. */
 static bool set_item(PyObject *list, size_t i, PyObject *item)
 {
     return item != NULL && PyList_SetItem(list, (Py_ssize_t)i, item) == 0;
 }
 
-/* All entries at once: lists of names, shapes and Buffers, and the kinds and dtypes as one byte each. */
+/* Returns all entries at once; kinds and dtypes as bytes. */
 static PyObject *view_unpack(struct view_object *self, PyObject *unused)
 {
     (void)unused;
@@ -63,14 +53,14 @@ static PyObject *view_unpack(struct view_object *self, PyObject *unused)
     PyObject *kinds = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count);
     PyObject *dtypes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count);
     bool ok = names != NULL && shapes != NULL && buffers != NULL && kinds != NULL && dtypes != NULL;
-    char *kind_bytes = ok ? PyBytes_AsString(kinds) : NULL; /* ours alone until it is returned */
+    char *kind_bytes = ok ? PyBytes_AsString(kinds) : NULL; /* unshared until it is returned */
     char *dtype_bytes = ok ? PyBytes_AsString(dtypes) : NULL;
     for (size_t i = 0; ok && i < count; i++) {
         const struct lmcs_entry *entry = lmcs_view_entry(self->handle, i);
         kind_bytes[i] = (char)entry->tensor.kind;
         dtype_bytes[i] = (char)entry->tensor.dtype;
         ok = set_item(names, i, PyUnicode_FromString(entry->tensor.name)) &&
-             set_item(shapes, i, shape_tuple(&entry->tensor)) &&
+             set_item(shapes, i, core_shape_tuple(entry->tensor.ndim, entry->tensor.shape)) &&
              set_item(buffers, i,
                       core_buffer_new(state, (PyObject *)self, lmcs_view_data(self->handle, i), entry->raw_bytes,
                                       !self->is_private));
@@ -110,9 +100,8 @@ PyType_Spec view_spec = {
 PyObject *core_buffer_new(struct core_state *state, PyObject *owner, void *data, uint64_t size_bytes, bool read_only)
 {
     struct buffer_object *self = core_object_new(state->buffer_type);
-    if (self == NULL) {
+    if (self == NULL)
         return NULL;
-    }
     self->owner = Py_NewRef(owner);
     self->data = data;
     self->size_bytes = (Py_ssize_t)size_bytes;
@@ -128,9 +117,8 @@ void core_buffer_count(PyObject *buffer, unsigned *counter)
 
 static void buffer_dealloc(struct buffer_object *self)
 {
-    if (self->counter != NULL) {
+    if (self->counter != NULL)
         --*self->counter;
-    }
     Py_CLEAR(self->owner);
     core_object_free((PyObject *)self);
 }

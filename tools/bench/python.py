@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +167,11 @@ def trainer(setting: Setting) -> Section:
         with lmcstore.open(setting.folder / "trainer.pool", background=False) as store:
             for number in range(rounds):
                 shelf = store[f"run{number}"]
-                times["first"].append(seconds(lambda shelf=shelf: shelf.snapshot(state)))
+                times["first"].append(seconds(partial(shelf.snapshot, state)))
                 for value in tensors:
                     value += 1
-                times["changed"].append(seconds(lambda shelf=shelf: shelf.snapshot(state)))
-                times["same"].append(seconds(lambda shelf=shelf: shelf.snapshot(state)))
+                times["changed"].append(seconds(partial(shelf.snapshot, state)))
+                times["same"].append(seconds(partial(shelf.snapshot, state)))
                 shelf.drop()
         (setting.folder / "trainer.pool").unlink()
         ms = {what: statistics.median(values) * 1e3 for what, values in times.items()}

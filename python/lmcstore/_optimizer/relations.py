@@ -17,12 +17,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .. import _core
 from .outline import Outline, Way
 
-ADAM, SGD = 1, 2
-"""Optimizers, as lmc.h numbers them (enum lmc_optimizer)."""
-L2, AMSGRAD, NESTEROV = 1, 2, 4
-"""Flags, as lmc.h has them (LMC_LINK_*)."""
+ADAM, SGD = _core.ADAM, _core.SGD
+L2, AMSGRAD, NESTEROV = _core.LINK_L2, _core.LINK_AMSGRAD, _core.LINK_NESTEROV
 
 _ADAM_GROUP = {"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"}
 _ADAM_STATE = {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
