@@ -56,11 +56,21 @@ static inline void lmci_store64(void *to, uint64_t value)
     memcpy(to, &value, sizeof value);
 }
 
-/* What a decoder that found damage returns; `sentence` is constant. */
-static inline enum lmc_status lmci_damaged(const char **message, const char *sentence)
+/* Stores a constant sentence and returns `status`. */
+static inline enum lmc_status lmci_fail(enum lmc_status status, const char **message, const char *sentence)
 {
     *message = sentence;
-    return LMC_DAMAGED;
+    return status;
+}
+
+static inline enum lmc_status lmci_damaged(const char **message, const char *sentence)
+{
+    return lmci_fail(LMC_DAMAGED, message, sentence);
+}
+
+static inline enum lmc_status lmci_unsupported(const char **message, const char *sentence)
+{
+    return lmci_fail(LMC_UNSUPPORTED, message, sentence);
 }
 
 /* Unread input: `at` never passes `end`. */

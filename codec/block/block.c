@@ -299,16 +299,12 @@ static enum lmc_status decode_transformed(const struct lmci_block_shape *shape, 
     const unsigned char *transform = lmci_take(in, 1);
     if (transform == NULL)
         return lmci_damaged(message, "a block has no transform");
-    if (*transform >= LMCI_TRANSFORM_END) {
-        *message = "a block has a transform that this version does not know";
-        return LMC_UNSUPPORTED;
-    }
+    if (*transform >= LMCI_TRANSFORM_END)
+        return lmci_unsupported(message, "a block has a transform that this version does not know");
     if (lmci_transform_needs_base(*transform) != 0 && base == NULL)
         return lmci_damaged(message, "a block needs a base, and the frame has none");
-    if (!workspace_init(&work, shape)) {
-        *message = "no memory to decode a block";
-        return LMC_NO_MEMORY;
-    }
+    if (!workspace_init(&work, shape))
+        return lmci_fail(LMC_NO_MEMORY, message, "no memory to decode a block");
     enum lmc_status status = decode_planes(shape, *transform, in, base, &work, dst, hasher, message);
     lmci_release(work.memory);
     return status;
@@ -360,8 +356,7 @@ static enum lmc_status decode_method(unsigned method, const struct lmci_block_sh
             return lmci_damaged(message, "a block needs a base, and the frame has none");
         return decode_keyed(shape, in, base, dst, hasher, message);
     default:
-        *message = "a block has a method that this version does not know";
-        return LMC_UNSUPPORTED;
+        return lmci_unsupported(message, "a block has a method that this version does not know");
     }
 }
 

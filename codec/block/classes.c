@@ -212,10 +212,8 @@ static enum lmc_status get_center(unsigned word, struct lmci_reader *in, struct 
     const unsigned char *center = lmci_take(in, word);
     if (rotate == NULL || center == NULL)
         return lmci_damaged(message, "a block ends inside its classes");
-    if (*rotate > 1) {
-        *message = "a block has a transform that this version does not know";
-        return LMC_UNSUPPORTED;
-    }
+    if (*rotate > 1)
+        return lmci_unsupported(message, "a block has a transform that this version does not know");
     classes->rotate = *rotate != 0;
     classes->center = word == 2 ? lmci_load16(center) : lmci_load32(center);
     return LMC_OK;
@@ -404,10 +402,8 @@ enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct
         status = get_amounts(in, &classes, n, &amounts, message);
     if (status != LMC_OK)
         return status;
-    if (!room_init(&room, shape->word, n, 2)) {
-        *message = "no memory to decode a block";
-        return LMC_NO_MEMORY;
-    }
+    if (!room_init(&room, shape->word, n, 2))
+        return lmci_fail(LMC_NO_MEMORY, message, "no memory to decode a block");
     status = get_lists(in, &classes, &amounts, n, &room, message);
     if (status == LMC_OK)
         status = get_outliers(shape->word, in, amounts.outliers, &room, message);

@@ -170,10 +170,8 @@ enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *bas
     }
     copies->rest_bytes = bytes - copied * LMCI_LINE;
     copies->memory = lmci_allocate(copies->count * sizeof *copies->runs + (base != NULL ? 2 : 1) * copies->rest_bytes);
-    if (copies->memory == NULL) {
-        *message = "no memory to decode a block";
-        return LMC_NO_MEMORY;
-    }
+    if (copies->memory == NULL)
+        return lmci_fail(LMC_NO_MEMORY, message, "no memory to decode a block");
     copies->runs = (void *)copies->memory;
     for (size_t i = 0; i < copies->count; i++)
         copies->runs[i] =

@@ -104,10 +104,8 @@ enum lmc_status lmci_keyed_decode(const struct lmci_block_shape *shape, struct l
     const unsigned char *low = lmci_take(in, 1);
     if (low == NULL || *low > (shape->word == 8 ? LMCI_KEYED_LOW_MOST : 0))
         return lmci_damaged(message, "a block has an impossible number of planes below its differences");
-    if (!room_init(&room, shape)) {
-        *message = "no memory to decode a block";
-        return LMC_NO_MEMORY;
-    }
+    if (!room_init(&room, shape))
+        return lmci_fail(LMC_NO_MEMORY, message, "no memory to decode a block");
     lmci_kernels()->keyed_base(shape->word, base, room.count, room.against);
     enum lmc_status status = get_planes(in, &room, planes, message);
     if (status == LMC_OK)

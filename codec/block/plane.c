@@ -672,8 +672,7 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
     case LMCI_PLANE_BITS:
         return get_bits(in, bytes, own, message);
     default:
-        *message = "a block has a kind of plane that this version does not know";
-        return LMC_UNSUPPORTED;
+        return lmci_unsupported(message, "a block has a kind of plane that this version does not know");
     }
 }
 

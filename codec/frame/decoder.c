@@ -11,20 +11,14 @@
 #include "frame/frame.h"
 #include "kernels/checksum.h"
 
-static enum lmc_status failed(enum lmc_status status, const char **message, const char *sentence)
-{
-    *message = sentence;
-    return status;
-}
-
 static enum lmc_status check_decoded(const struct lmc_frame *frame, const struct lmc_block *block,
                                      const struct lmc_hash *content, const char **message)
 {
     if (content->low == block->raw_hash.low && content->high == block->raw_hash.high)
         return LMC_OK;
     if (frame->base_count != 0)
-        return failed(LMC_DAMAGED, message, "a decoded block is not what was encoded: the base may be the wrong one");
-    return failed(LMC_DAMAGED, message, "a decoded block is not what was encoded");
+        return lmci_damaged(message, "a decoded block is not what was encoded: the base may be the wrong one");
+    return lmci_damaged(message, "a decoded block is not what was encoded");
 }
 
 /* `is_base`: for another block, whose own checks will tell what is wrong, and which comes next: it stays in cache. */
@@ -34,20 +28,20 @@ static enum lmc_status decode(const struct lmc_frame *frame, uint64_t index, con
     const char *unused;
     message = message != NULL ? message : &unused;
     if (frame->header == NULL || index >= frame->block_count)
-        return failed(LMC_INVALID, message, "the frame has no such block");
+        return lmci_fail(LMC_INVALID, message, "the frame has no such block");
     if (frame->predictor != 0)
-        return failed(LMC_UNSUPPORTED, message, "the frame is a link: it holds several tensors, and decodes as a link");
+        return lmci_unsupported(message, "the frame is a link: it holds several tensors, and decodes as a link");
     if (frame->base_count != 0 && (bases == NULL || bases[0] == NULL))
-        return failed(LMC_INVALID, message, "the frame needs a base and none was given");
+        return lmci_fail(LMC_INVALID, message, "the frame needs a base and none was given");
     struct lmc_block block = lmc_frame_block(frame, index, NULL);
     struct lmci_block_shape shape = {lmci_dtype_word(frame->dtype), lmci_block_bytes(frame->raw_bytes, index),
                                      .stream = !is_base && frame->raw_bytes >= LMCI_STREAM_LEAST};
     if (coded_bytes != block.coded_bytes)
-        return failed(LMC_INVALID, message, "the coded bytes are not as many as the header says");
+        return lmci_fail(LMC_INVALID, message, "the coded bytes are not as many as the header says");
     if (dst_bytes < shape.bytes)
-        return failed(LMC_NO_SPACE, message, "the destination is too small for the block");
+        return lmci_fail(LMC_NO_SPACE, message, "the destination is too small for the block");
     if (!is_base && lmc_hash64(coded, coded_bytes, index) != block.coded_hash)
-        return failed(LMC_DAMAGED, message, "the checksum of a coded block does not match");
+        return lmci_damaged(message, "the checksum of a coded block does not match");
     const unsigned char *base = frame->base_count != 0 ? bases[0] : NULL;
     struct lmc_hash content;
     enum lmc_status status =
@@ -67,20 +61,28 @@ enum lmc_status lmc_decode_base(const struct lmc_frame *frame, uint64_t index, c
     return decode(frame, index, coded, coded_bytes, bases, true, dst, dst_bytes, message);
 }
 
-/* Hashes lie in the table between other fields, so they are fed one by one, in the order that lmc_digest takes them. */
-enum lmc_status lmc_frame_digest(const struct lmc_frame *frame, uint32_t dtype, uint32_t ndim, const uint64_t *shape,
-                                 struct lmc_hash *digest)
+/* The table holds the hashes between other fields, so they are hashed one by one, as lmc_digest does. */
+enum lmc_status lmci_frame_digest(const struct lmc_frame *frame, uint32_t output, uint32_t dtype, uint32_t ndim,
+                                  const uint64_t *shape, struct lmc_hash *digest)
 {
     struct lmc_hasher hasher;
-    if (frame->header == NULL || frame->predictor != 0 || ndim > LMC_MAX_DIMS || (ndim != 0 && shape == NULL))
+    if (ndim > LMC_MAX_DIMS || (ndim != 0 && shape == NULL))
         return LMC_INVALID;
     lmci_digest_begin(&hasher, dtype, ndim, shape);
     for (uint64_t i = 0; i < frame->block_count; i++) {
-        struct lmc_block block = lmc_frame_block(frame, i, NULL);
-        lmc_hasher_update(&hasher, &block.raw_hash, sizeof block.raw_hash);
+        const struct lmc_hash hash = lmci_frame_raw_hash(frame, i, output);
+        lmc_hasher_update(&hasher, &hash, sizeof hash);
     }
     *digest = lmc_hasher_final(&hasher);
     return LMC_OK;
+}
+
+enum lmc_status lmc_frame_digest(const struct lmc_frame *frame, uint32_t dtype, uint32_t ndim, const uint64_t *shape,
+                                 struct lmc_hash *digest)
+{
+    if (frame->header == NULL || frame->predictor != 0)
+        return LMC_INVALID;
+    return lmci_frame_digest(frame, 0, dtype, ndim, shape, digest);
 }
 
 static enum lmc_status decompress_block(const struct lmc_frame *frame, uint64_t index, const unsigned char *bytes,
@@ -106,14 +108,14 @@ enum lmc_status lmc_decompress(const void *frame, size_t frame_bytes, const void
     if (status != LMC_OK)
         return status;
     if (frame_bytes != parsed.frame_bytes)
-        return failed(LMC_DAMAGED, message, "the frame is not as long as its header says");
+        return lmci_damaged(message, "the frame is not as long as its header says");
     if (parsed.predictor != 0)
-        return failed(LMC_UNSUPPORTED, message, "the frame is a link: it holds several tensors, and decodes as a link");
+        return lmci_unsupported(message, "the frame is a link: it holds several tensors, and decodes as a link");
     if (dst_bytes < parsed.raw_bytes)
-        return failed(LMC_NO_SPACE, message, "the destination is too small for the tensor");
+        return lmci_fail(LMC_NO_SPACE, message, "the destination is too small for the tensor");
     for (uint32_t i = 0; i < parsed.base_count; i++)
         if (parsed.raw_bytes != 0 && (bases == NULL || bases[i] == NULL))
-            return failed(LMC_INVALID, message, "the frame needs a base and none was given");
+            return lmci_fail(LMC_INVALID, message, "the frame needs a base and none was given");
     for (uint64_t i = 0; i < parsed.block_count && status == LMC_OK; i++)
         status = decompress_block(&parsed, i, frame, bases, dst, message);
     return status;

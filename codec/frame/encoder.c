@@ -18,30 +18,24 @@ struct lmc_encoder {
     struct lmci_scheme scheme;
     uint32_t base_count;
     uint64_t block_count;
-    uint64_t header_bytes;
+    size_t header_bytes;
 };
-
-static enum lmc_status invalid(const char **message, const char *sentence)
-{
-    *message = sentence;
-    return LMC_INVALID;
-}
 
 static enum lmc_status check_params(const struct lmc_params *params, const char **message)
 {
     size_t size = lmc_dtype_size(params->dtype);
     if (size == 0)
-        return invalid(message, "the dtype is none that is known");
+        return lmci_fail(LMC_INVALID, message, "the dtype is none that is known");
     if (params->raw_bytes % size != 0)
-        return invalid(message, "the size is not a multiple of the dtype's");
+        return lmci_fail(LMC_INVALID, message, "the size is not a multiple of the dtype's");
     if (params->raw_bytes > LMCI_MAX_RAW_BYTES || params->raw_bytes > PTRDIFF_MAX)
-        return invalid(message, "the tensor is too large for a frame");
+        return lmci_fail(LMC_INVALID, message, "the tensor is too large for a frame");
     if (params->raw_bytes != 0 && params->data == NULL)
-        return invalid(message, "there is no data");
+        return lmci_fail(LMC_INVALID, message, "there is no data");
     if (params->level != LMC_LEVEL_DEFAULT && params->level != LMC_LEVEL_DENSE)
-        return invalid(message, "the level is none that is known");
+        return lmci_fail(LMC_INVALID, message, "the level is none that is known");
     if ((params->flags & ~LMC_FRAME_CONTINUES) != 0)
-        return invalid(message, "a flag is none that is known");
+        return lmci_fail(LMC_INVALID, message, "a flag is none that is known");
     return LMC_OK;
 }
 
@@ -63,7 +57,8 @@ enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_enco
     }
     uint32_t base_count = lmci_scheme_needs_base(&scheme) ? 1 : 0;
     uint64_t block_count = lmc_block_count(params->raw_bytes);
-    *made = (struct lmc_encoder){*params, scheme, base_count, block_count, lmci_header_bytes(base_count, block_count)};
+    *made = (struct lmc_encoder){*params, scheme, base_count, block_count,
+                                 (size_t)lmci_header_bytes(base_count, block_count)};
     *encoder = made;
     return LMC_OK;
 }
@@ -118,7 +113,7 @@ enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t ind
 
 size_t lmc_encoder_header_bytes(const struct lmc_encoder *encoder)
 {
-    return (size_t)encoder->header_bytes;
+    return encoder->header_bytes;
 }
 
 enum lmc_status lmc_encode_header(const struct lmc_encoder *encoder, const struct lmc_block *blocks, void *dst,
@@ -152,21 +147,49 @@ uint64_t lmc_frame_bound(uint64_t raw_bytes)
     return lmci_header_bytes(LMC_MAX_BASES, blocks) + raw_bytes + blocks;
 }
 
-/* All blocks behind the room for the header; frame_bytes is where the last one ends. */
-static enum lmc_status compress_blocks(const struct lmc_encoder *encoder, struct lmc_block *blocks, unsigned char *dst,
-                                       size_t dst_bytes, size_t *frame_bytes)
+/* ---- Whole frames ---------------------------------------------------------------------------------------------- */
+
+static_assert(offsetof(struct lmc_block, coded_bytes) == 0, "entries begin with coded_bytes");
+static_assert(offsetof(struct lmc_link_block, coded_bytes) == 0, "entries begin with coded_bytes");
+
+static enum lmc_status compress(const struct lmci_frame_encoder *frame, unsigned char *entries, unsigned char *dst,
+                                size_t dst_bytes, size_t *frame_bytes)
 {
-    size_t used = lmc_encoder_header_bytes(encoder);
+    size_t used = frame->header_bytes;
     if (dst_bytes < used)
         return LMC_NO_SPACE;
-    for (uint64_t i = 0; i < encoder->block_count; i++) {
-        enum lmc_status status = lmc_encode_block(encoder, i, dst + used, dst_bytes - used, &blocks[i]);
+    for (uint64_t i = 0; i < frame->block_count; i++) {
+        void *entry = entries + i * frame->entry_bytes;
+        enum lmc_status status = frame->encode_block(frame->encoder, i, dst + used, dst_bytes - used, entry);
         if (status != LMC_OK)
             return status;
-        used += blocks[i].coded_bytes;
+        used += *(const uint32_t *)entry;
     }
     *frame_bytes = used;
-    return lmc_encode_header(encoder, blocks, dst, dst_bytes);
+    return frame->encode_header(frame->encoder, entries, dst, dst_bytes);
+}
+
+enum lmc_status lmci_compress(const struct lmci_frame_encoder *frame, unsigned char *dst, size_t dst_bytes,
+                              size_t *frame_bytes, const char **message)
+{
+    unsigned char *entries = lmci_allocate((size_t)frame->block_count * frame->entry_bytes + 1);
+    enum lmc_status status = entries == NULL ? LMC_NO_MEMORY : compress(frame, entries, dst, dst_bytes, frame_bytes);
+    if (status == LMC_NO_MEMORY)
+        *message = "no memory to encode a frame";
+    if (status == LMC_NO_SPACE)
+        *message = "the destination is too small for the frame";
+    lmci_release(entries);
+    return status;
+}
+
+static enum lmc_status encode_block(const void *encoder, uint64_t index, void *dst, size_t dst_bytes, void *entry)
+{
+    return lmc_encode_block(encoder, index, dst, dst_bytes, entry);
+}
+
+static enum lmc_status encode_header(const void *encoder, const void *entries, void *dst, size_t dst_bytes)
+{
+    return lmc_encode_header(encoder, entries, dst, dst_bytes);
 }
 
 enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t dst_bytes, size_t *frame_bytes,
@@ -178,13 +201,9 @@ enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t 
     enum lmc_status status = lmc_encoder_new(params, &encoder, message);
     if (status != LMC_OK)
         return status;
-    struct lmc_block *blocks = lmci_allocate((size_t)encoder->block_count * sizeof *blocks + 1);
-    status = blocks != NULL ? compress_blocks(encoder, blocks, dst, dst_bytes, frame_bytes) : LMC_NO_MEMORY;
-    if (status == LMC_NO_MEMORY)
-        *message = "no memory to encode a tensor";
-    if (status == LMC_NO_SPACE)
-        *message = "the destination is too small for the frame";
-    lmci_release(blocks);
+    const struct lmci_frame_encoder frame = {
+        encoder, encoder->block_count, encoder->header_bytes, sizeof(struct lmc_block), encode_block, encode_header};
+    status = lmci_compress(&frame, dst, dst_bytes, frame_bytes, message);
     lmc_encoder_free(encoder);
     return status;
 }

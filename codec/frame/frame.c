@@ -15,12 +15,6 @@
 
 static const unsigned char magic[4] = {'L', 'M', 'C', 'F'};
 
-static enum lmc_status unsupported(const char **message, const char *sentence)
-{
-    *message = sentence;
-    return LMC_UNSUPPORTED;
-}
-
 /* Bytes of a block's entry: each output has a hash of its own. */
 static uint64_t entry_bytes(uint32_t output_count)
 {
@@ -116,9 +110,9 @@ static enum lmc_status check_identity(const unsigned char *prefix, size_t prefix
     if (lmci_load32(prefix + LMCI_AT_VERSION) == 0)
         return lmci_damaged(message, "the frame has version 0");
     if (lmci_load32(prefix + LMCI_AT_VERSION) > LMCI_VERSION)
-        return unsupported(message, "the frame is of a newer version");
+        return lmci_unsupported(message, "the frame is of a newer version");
     if (lmci_load32(prefix + LMCI_AT_INCOMPATIBLE) != 0)
-        return unsupported(message, "the frame needs a feature that this version does not have");
+        return lmci_unsupported(message, "the frame needs a feature that this version does not have");
     return LMC_OK;
 }
 
@@ -126,9 +120,9 @@ static enum lmc_status check_identity(const unsigned char *prefix, size_t prefix
 static enum lmc_status check_link(const unsigned char *prefix, const struct lmc_frame *frame, const char **message)
 {
     if (frame->predictor > LMC_SGD)
-        return unsupported(message, "the frame has a predictor that this version does not know");
+        return lmci_unsupported(message, "the frame has a predictor that this version does not know");
     if (frame->dtype != LMC_F32)
-        return unsupported(message, "the frame is a link of a dtype that this version does not link");
+        return lmci_unsupported(message, "the frame is a link of a dtype that this version does not link");
     if (frame->output_count != frame->base_count || frame->output_count > LMC_MAX_BASES)
         return lmci_damaged(message, "the frame is a link whose outputs are not as many as its bases");
     if (lmci_load32(prefix + LMCI_AT_CONSTANTS) != LMCI_RULE_BYTES)
@@ -140,19 +134,19 @@ static enum lmc_status check_link(const unsigned char *prefix, const struct lmc_
 static enum lmc_status check_features(const unsigned char *prefix, const struct lmc_frame *frame, const char **message)
 {
     if (prefix[LMCI_AT_BLOCK_LOG2] != LMCI_BLOCK_LOG2)
-        return unsupported(message, "the frame has blocks of another size");
+        return lmci_unsupported(message, "the frame has blocks of another size");
     if (lmci_load32(prefix + LMCI_AT_TABLES) != 0)
-        return unsupported(message, "the frame has shared tables");
+        return lmci_unsupported(message, "the frame has shared tables");
     if (lmc_dtype_size(frame->dtype) == 0)
-        return unsupported(message, "the frame has a dtype that this version does not know");
+        return lmci_unsupported(message, "the frame has a dtype that this version does not know");
     if (frame->predictor != 0)
         return check_link(prefix, frame, message);
     if (frame->output_count > 1)
-        return unsupported(message, "the frame decodes to several tensors");
+        return lmci_unsupported(message, "the frame decodes to several tensors");
     if (frame->base_count > 1)
-        return unsupported(message, "the frame has several bases");
+        return lmci_unsupported(message, "the frame has several bases");
     if (lmci_load32(prefix + LMCI_AT_CONSTANTS) != 0)
-        return unsupported(message, "the frame has constants of a predictor");
+        return lmci_unsupported(message, "the frame has constants of a predictor");
     return LMC_OK;
 }
 
@@ -246,7 +240,7 @@ static enum lmc_status check_blocks(const struct lmc_frame *frame, const char **
         uint64_t begin = place_of(frame, i);
         uint64_t end = place_of(frame, i + 1);
         if (lmci_load64(entry_at(frame, i) + LMCI_AT_PLACE) >> 56 != 0)
-            return unsupported(message, "a block has a mode that this version does not know");
+            return lmci_unsupported(message, "a block has a mode that this version does not know");
         if (end <= begin || end - begin > block_bound(frame, i))
             return lmci_damaged(message, "a block is shorter or longer than it can be");
     }

@@ -63,7 +63,26 @@ uint64_t lmci_header_bytes(uint32_t base_count, uint64_t block_count);
 uint64_t lmci_link_header_bytes(uint32_t array_count, uint64_t block_count);
 /* The hash of an output's block, which exists. */
 struct lmc_hash lmci_frame_raw_hash(const struct lmc_frame *frame, uint64_t index, uint32_t output);
+/* Digest of an output, which exists. LMC_INVALID: too many dimensions, or no shape. */
+enum lmc_status lmci_frame_digest(const struct lmc_frame *frame, uint32_t output, uint32_t dtype, uint32_t ndim,
+                                  const uint64_t *shape, struct lmc_hash *digest);
 /* Writes so many bytes. */
 void lmci_header_write(const struct lmci_header *header, unsigned char *dst);
+
+/* ---- Whole frames ---------------------------------------------------------------------------------------------- */
+
+/* An encoder of a tensor or of a link, and how to encode its blocks and its header. */
+struct lmci_frame_encoder {
+    const void *encoder;
+    uint64_t block_count;
+    size_t header_bytes;
+    size_t entry_bytes; /* size of a struct lmc_block or lmc_link_block, both of which begin with coded_bytes */
+    enum lmc_status (*encode_block)(const void *encoder, uint64_t index, void *dst, size_t dst_bytes, void *entry);
+    enum lmc_status (*encode_header)(const void *encoder, const void *entries, void *dst, size_t dst_bytes);
+};
+
+/* Encodes all blocks after the room for the header, then the header. */
+enum lmc_status lmci_compress(const struct lmci_frame_encoder *frame, unsigned char *dst, size_t dst_bytes,
+                              size_t *frame_bytes, const char **message);
 
 #endif

@@ -66,10 +66,8 @@ enum lmc_status lmci_rule_read(const struct lmc_frame *frame, struct lmc_link_ru
         memcpy(list[i], from + 8 + 4 * i, 4);
     if (lmci_load32(from + 4) != 0 || lmci_load64(from + 8 + 4 * constants) != 0)
         return lmci_damaged(message, "a reserved field of the link's constants is not zero");
-    if (lmc_link_arrays(rule->optimizer, rule->flags) == 0) {
-        *message = "the link is of an optimizer's variant that this version does not know";
-        return LMC_UNSUPPORTED;
-    }
+    if (lmc_link_arrays(rule->optimizer, rule->flags) == 0)
+        return lmci_unsupported(message, "the link is of an optimizer's variant that this version does not know");
     if (lmc_link_arrays(rule->optimizer, rule->flags) != frame->output_count)
         return lmci_damaged(message, "the link has more or fewer arrays than its optimizer");
     if (!lmci_rule_is_valid(rule))

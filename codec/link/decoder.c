@@ -11,15 +11,8 @@
 #include "block/block.h"
 #include "frame/frame.h"
 #include "frame/rule.h"
-#include "kernels/checksum.h"
 #include "kernels/kernels.h"
 #include "link/link.h"
-
-static enum lmc_status failed(enum lmc_status status, const char **message, const char *sentence)
-{
-    *message = sentence;
-    return status;
-}
 
 struct chain {
     const struct lmc_link_step *steps;
@@ -38,18 +31,18 @@ static enum lmc_status check_step(const struct chain *chain, const struct lmc_li
 {
     const struct lmc_frame *frame = step->frame, *first = chain->steps[0].frame;
     if (frame->header == NULL || frame->predictor == 0)
-        return failed(LMC_INVALID, message, "a frame of the chain is not a link");
+        return lmci_fail(LMC_INVALID, message, "a frame of the chain is not a link");
     if (chain->index >= frame->block_count)
-        return failed(LMC_INVALID, message, "the link has no such block");
+        return lmci_fail(LMC_INVALID, message, "the link has no such block");
     if (frame->raw_bytes != first->raw_bytes || frame->output_count != first->output_count)
-        return failed(LMC_INVALID, message, "the links of the chain differ in their arrays");
+        return lmci_fail(LMC_INVALID, message, "the links of the chain differ in their arrays");
     const struct lmc_block block = lmc_frame_block(frame, chain->index, NULL);
     if (step->coded_bytes != block.coded_bytes)
-        return failed(LMC_INVALID, message, "the coded bytes are not as many as the header says");
+        return lmci_fail(LMC_INVALID, message, "the coded bytes are not as many as the header says");
     if (lmc_hash64(step->coded, step->coded_bytes, chain->index) != block.coded_hash)
-        return failed(LMC_DAMAGED, message, "the checksum of a coded block does not match");
+        return lmci_damaged(message, "the checksum of a coded block does not match");
     if (*(const unsigned char *)step->coded > LMCI_LINK_PIECES)
-        return failed(LMC_UNSUPPORTED, message, "a block has a method that this version does not know");
+        return lmci_unsupported(message, "a block has a method that this version does not know");
     return LMC_OK;
 }
 
@@ -95,7 +88,7 @@ static enum lmc_status decode_deltas(const struct chain *chain, const struct lmc
     unsigned char *room = lmci_allocate(chain->bytes);
     enum lmc_status status = LMC_OK;
     if (room == NULL)
-        return failed(LMC_NO_MEMORY, message, "no memory to decode a link");
+        return lmci_fail(LMC_NO_MEMORY, message, "no memory to decode a link");
     for (unsigned k = 0; status == LMC_OK && k < chain->arrays; k++)
         status = decode_delta(chain, &in, k, room, message);
     lmci_release(room);
@@ -189,7 +182,7 @@ static enum lmc_status decode_chain(struct chain *chain, size_t step_count, cons
 {
     chain->scratch = lmci_allocate(lmci_link_decoder_bytes());
     if (chain->scratch == NULL)
-        return failed(LMC_NO_MEMORY, message, "no memory to decode a link");
+        return lmci_fail(LMC_NO_MEMORY, message, "no memory to decode a link");
     lmci_state_hasher_init(&chain->hasher);
     const struct lmci_float_environment saved = lmci_float_enter();
     enum lmc_status status = decode_steps(chain, step_count, message);
@@ -207,7 +200,7 @@ enum lmc_status lmc_link_decode_block(const struct lmc_link_step *steps, size_t 
     if (failed_step != NULL)
         *failed_step = 0;
     if (step_count == 0)
-        return failed(LMC_INVALID, message, "the chain has no links");
+        return lmci_fail(LMC_INVALID, message, "the chain has no links");
     enum lmc_status status = check_steps(&chain, step_count, message);
     if (status == LMC_OK) {
         chain.arrays = steps[0].frame->output_count;
@@ -215,7 +208,7 @@ enum lmc_status lmc_link_decode_block(const struct lmc_link_step *steps, size_t 
         for (unsigned k = 0; k < chain.arrays; k++)
             chain.state[k] = state[k];
         if (state_bytes < chain.bytes)
-            status = failed(LMC_NO_SPACE, message, "the state is smaller than the block");
+            status = lmci_fail(LMC_NO_SPACE, message, "the state is smaller than the block");
         else
             status = decode_chain(&chain, step_count, message);
     }
@@ -246,11 +239,11 @@ enum lmc_status lmc_link_decompress(const void *frame, size_t frame_bytes, void 
     if (status != LMC_OK)
         return status;
     if (parsed.predictor == 0)
-        return failed(LMC_INVALID, message, "the frame is not a link");
+        return lmci_fail(LMC_INVALID, message, "the frame is not a link");
     if (frame_bytes != parsed.frame_bytes)
         return lmci_damaged(message, "the frame is not as long as its header says");
     if (state_bytes < parsed.raw_bytes)
-        return failed(LMC_NO_SPACE, message, "the state is smaller than the link's arrays");
+        return lmci_fail(LMC_NO_SPACE, message, "the state is smaller than the link's arrays");
     for (uint64_t i = 0; i < parsed.block_count && status == LMC_OK; i++)
         status = decompress_block(&parsed, i, frame, state, message);
     return status;
@@ -261,15 +254,7 @@ enum lmc_status lmc_link_decompress(const void *frame, size_t frame_bytes, void 
 enum lmc_status lmc_link_digest(const struct lmc_frame *frame, uint32_t output, uint32_t ndim, const uint64_t *shape,
                                 struct lmc_hash *digest)
 {
-    struct lmc_hasher hasher;
-    if (frame->header == NULL || frame->predictor == 0 || output >= frame->output_count || ndim > LMC_MAX_DIMS ||
-        (ndim != 0 && shape == NULL))
+    if (frame->header == NULL || frame->predictor == 0 || output >= frame->output_count)
         return LMC_INVALID;
-    lmci_digest_begin(&hasher, LMC_F32, ndim, shape);
-    for (uint64_t i = 0; i < frame->block_count; i++) {
-        const struct lmc_hash hash = lmci_frame_raw_hash(frame, i, output);
-        lmc_hasher_update(&hasher, &hash, sizeof hash);
-    }
-    *digest = lmc_hasher_final(&hasher);
-    return LMC_OK;
+    return lmci_frame_digest(frame, output, LMC_F32, ndim, shape, digest);
 }

@@ -19,14 +19,8 @@ struct lmc_link_encoder {
     unsigned arrays;
     struct lmci_link_plan plan;
     uint64_t block_count;
-    uint64_t header_bytes;
+    size_t header_bytes;
 };
-
-static enum lmc_status failed(enum lmc_status status, const char **message, const char *sentence)
-{
-    *message = sentence;
-    return status;
-}
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
@@ -62,14 +56,15 @@ static enum lmc_status check_params(const struct lmc_link_params *params, const 
 {
     const unsigned arrays = lmc_link_arrays(params->rule.optimizer, params->rule.flags);
     if (arrays == 0 || !lmci_rule_is_valid(&params->rule))
-        return failed(LMC_INVALID, message, "the rule is none: it has impossible constants, or an unknown optimizer");
+        return lmci_fail(LMC_INVALID, message,
+                         "the rule is none: it has impossible constants, or an unknown optimizer");
     if (params->raw_bytes % 4 != 0)
-        return failed(LMC_INVALID, message, "the size is not a multiple of an f32's");
+        return lmci_fail(LMC_INVALID, message, "the size is not a multiple of an f32's");
     if (params->raw_bytes > LMCI_MAX_RAW_BYTES / LMC_MAX_BASES || params->raw_bytes > PTRDIFF_MAX)
-        return failed(LMC_INVALID, message, "the arrays are too large for a frame");
+        return lmci_fail(LMC_INVALID, message, "the arrays are too large for a frame");
     for (unsigned k = 0; k < arrays; k++)
         if (params->raw_bytes != 0 && (params->before[k] == NULL || params->after[k] == NULL))
-            return failed(LMC_INVALID, message, "an array of the state is missing");
+            return lmci_fail(LMC_INVALID, message, "an array of the state is missing");
     return LMC_OK;
 }
 
@@ -84,16 +79,16 @@ enum lmc_status lmc_link_encoder_new(const struct lmc_link_params *params, struc
         return status;
     struct lmc_link_encoder *made = lmci_allocate(sizeof *made);
     if (made == NULL)
-        return failed(LMC_NO_MEMORY, message, "no memory to plan a link");
+        return lmci_fail(LMC_NO_MEMORY, message, "no memory to plan a link");
     memset(made, 0, sizeof *made);
     made->params = *params;
     made->arrays = lmc_link_arrays(params->rule.optimizer, params->rule.flags);
     made->block_count = lmc_block_count(params->raw_bytes);
-    made->header_bytes = lmci_link_header_bytes(made->arrays, made->block_count);
+    made->header_bytes = (size_t)lmci_link_header_bytes(made->arrays, made->block_count);
     status = make_plan(made);
     if (status != LMC_OK) {
         lmci_release(made);
-        return failed(status, message, "no memory to plan a link");
+        return lmci_fail(status, message, "no memory to plan a link");
     }
     *encoder = made;
     return LMC_OK;
@@ -111,7 +106,7 @@ uint64_t lmc_link_encoder_block_count(const struct lmc_link_encoder *encoder)
 
 size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *encoder)
 {
-    return (size_t)encoder->header_bytes;
+    return encoder->header_bytes;
 }
 
 /* ---- Blocks ---------------------------------------------------------------------------------------------------- */
@@ -287,21 +282,14 @@ enum lmc_status lmc_link_encode_header(const struct lmc_link_encoder *encoder, c
     return LMC_OK;
 }
 
-/* All blocks behind the room for the header; frame_bytes is where the last one ends. */
-static enum lmc_status compress_blocks(const struct lmc_link_encoder *encoder, struct lmc_link_block *blocks,
-                                       unsigned char *dst, size_t dst_bytes, size_t *frame_bytes)
+static enum lmc_status encode_block(const void *encoder, uint64_t index, void *dst, size_t dst_bytes, void *entry)
 {
-    size_t used = lmc_link_encoder_header_bytes(encoder);
-    if (dst_bytes < used)
-        return LMC_NO_SPACE;
-    for (uint64_t i = 0; i < encoder->block_count; i++) {
-        enum lmc_status status = lmc_link_encode_block(encoder, i, dst + used, dst_bytes - used, &blocks[i]);
-        if (status != LMC_OK)
-            return status;
-        used += blocks[i].coded_bytes;
-    }
-    *frame_bytes = used;
-    return lmc_link_encode_header(encoder, blocks, dst, dst_bytes);
+    return lmc_link_encode_block(encoder, index, dst, dst_bytes, entry);
+}
+
+static enum lmc_status encode_header(const void *encoder, const void *entries, void *dst, size_t dst_bytes)
+{
+    return lmc_link_encode_header(encoder, entries, dst, dst_bytes);
 }
 
 enum lmc_status lmc_link_compress(const struct lmc_link_params *params, void *dst, size_t dst_bytes,
@@ -313,13 +301,10 @@ enum lmc_status lmc_link_compress(const struct lmc_link_params *params, void *ds
     enum lmc_status status = lmc_link_encoder_new(params, &encoder, message);
     if (status != LMC_OK)
         return status;
-    struct lmc_link_block *blocks = lmci_allocate((size_t)encoder->block_count * sizeof *blocks + 1);
-    status = blocks != NULL ? compress_blocks(encoder, blocks, dst, dst_bytes, frame_bytes) : LMC_NO_MEMORY;
-    if (status == LMC_NO_MEMORY)
-        *message = "no memory to encode a link";
-    if (status == LMC_NO_SPACE)
-        *message = "the destination is too small for the link";
-    lmci_release(blocks);
+    const struct lmci_frame_encoder frame = {
+        encoder,      encoder->block_count, encoder->header_bytes, sizeof(struct lmc_link_block),
+        encode_block, encode_header};
+    status = lmci_compress(&frame, dst, dst_bytes, frame_bytes, message);
     lmc_link_encoder_free(encoder);
     return status;
 }

@@ -8,6 +8,7 @@
  * betas follow from the moments without the gradients, as (v' - beta2 v) is proportional to (m' - beta1 m)^2. The scale
  * of gradients is found as the number by which they become short.
  */
+#include "base/bytes.h"
 #include "base/memory.h"
 #include "kernels/link_kernels.h"
 #include "link/sample.h"
@@ -294,14 +295,6 @@ static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, boo
     return found;
 }
 
-static double to_power(double x, double whole)
-{
-    double power = 1;
-    for (uint64_t n = whole > 0 ? (uint64_t)whole : 0; n != 0; n >>= 1, x *= x)
-        power = (n & 1) != 0 ? power * x : power;
-    return power;
-}
-
 /*
  * Where eps is nothing against second moments, least squares say little of the root. Roundings tell which is nearer: a
  * search for the step with the most weights that come out exactly, by strides that are halved.
@@ -311,13 +304,13 @@ static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rul
     const double beta2 = before_rounding(rule->beta2);
     const double kept = 1 - (double)rule->root * (double)rule->root;
     double steps = 1;
-    while (steps < 0x1p30 && to_power(beta2, 2 * steps) > (kept > 0x1p-26 ? kept : 0x1p-26))
+    while (steps < 0x1p30 && lmci_power(beta2, 2 * steps) > (kept > 0x1p-26 ? kept : 0x1p-26))
         steps *= 2;
     for (double stride = (double)(int64_t)(steps / 2 + 1); stride >= 1; stride = (double)(int64_t)(stride / 2)) {
         for (int way = -1; way <= 1; way += 2) {
             struct lmc_link_rule other = *rule;
             const double tried = steps + way * stride;
-            other.root = (float)__builtin_sqrt(1 - to_power(beta2, tried));
+            other.root = (float)__builtin_sqrt(1 - lmci_power(beta2, tried));
             const double now = tried < 1 ? 0 : fit_rate(room, &other, decays);
             if (now <= found)
                 continue;
@@ -729,12 +722,6 @@ static enum lmc_status fit_sample(struct room *room, bool hinted, struct lmc_lin
     return status;
 }
 
-static enum lmc_status failed(enum lmc_status status, const char **message, const char *sentence)
-{
-    *message = sentence;
-    return status;
-}
-
 /* More than this part of the bits: ordinary deltas are about as small, and faster. */
 #define WORTH 0.6f
 
@@ -747,9 +734,9 @@ static enum lmc_status fit_room(struct room *room, bool hinted, unsigned arrays,
     enum lmc_status status = fit_sample(room, hinted, rule, fit);
     lmci_float_leave(&saved);
     if (status != LMC_OK)
-        return failed(status, message, "no memory to fit a link");
+        return lmci_fail(status, message, "no memory to fit a link");
     if (fit->bits > WORTH * 32 * (float)arrays)
-        return failed(LMC_UNSUPPORTED, message, "no arithmetic that is known leads from one state to the other");
+        return lmci_unsupported(message, "no arithmetic that is known leads from one state to the other");
     return LMC_OK;
 }
 
@@ -765,14 +752,14 @@ enum lmc_status lmc_link_fit(const struct lmc_link_hints *hints, uint32_t array_
     memset(rule, 0, sizeof *rule);
     if (array_count < 2 || array_count > LMC_MAX_BASES || raw_bytes % 4 != 0 || raw_bytes == 0 ||
         raw_bytes > PTRDIFF_MAX)
-        return failed(LMC_INVALID, message, "a state has 2 to 4 arrays of f32, which are not empty");
+        return lmci_fail(LMC_INVALID, message, "a state has 2 to 4 arrays of f32, which are not empty");
     if (hints != NULL ? lmc_link_rule(hints, rule) != LMC_OK : !unhinted(array_count, rule))
-        return failed(LMC_INVALID, message, "the hints are none of an optimizer: a hyperparameter is out of range");
+        return lmci_fail(LMC_INVALID, message, "the hints are none of an optimizer: a hyperparameter is out of range");
     if (lmc_link_arrays(rule->optimizer, rule->flags) != array_count)
-        return failed(LMC_INVALID, message, "the hints' optimizer has more or fewer arrays than the state");
+        return lmci_fail(LMC_INVALID, message, "the hints' optimizer has more or fewer arrays than the state");
     struct room *room = lmci_allocate(sizeof *room);
     if (room == NULL)
-        return failed(LMC_NO_MEMORY, message, "no memory to fit a link");
+        return lmci_fail(LMC_NO_MEMORY, message, "no memory to fit a link");
     memset(room, 0, sizeof *room);
     lmci_link_sample(array_count, before, after, raw_bytes, LMCI_SAMPLE_ELEMENTS, &room->sample);
     enum lmc_status status = fit_room(room, hints != NULL, array_count, rule, fit, message);

@@ -15,13 +15,13 @@
 
 /* ---- Hints ----------------------------------------------------------------------------------------------------- */
 
-/* Whole powers by squaring: their last bits are lost when they become f32. */
-static double power(double base, double exponent)
+/* By squaring. The last bits are lost when the result becomes an f32. */
+double lmci_power(double base, double exponent)
 {
-    double result = 1;
-    for (uint64_t n = (uint64_t)exponent; n != 0; n >>= 1, base *= base)
-        result *= (n & 1) != 0 ? base : 1;
-    return result;
+    double power = 1;
+    for (uint64_t n = exponent > 0 ? (uint64_t)exponent : 0; n != 0; n >>= 1, base *= base)
+        power = (n & 1) != 0 ? power * base : power;
+    return power;
 }
 
 /* A square root by Newton's steps, from above: no math library. */
@@ -51,8 +51,8 @@ static bool are_valid(const struct lmc_link_hints *hints)
 
 static void adam_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *rule)
 {
-    const double correction1 = 1 - power(hints->beta1, hints->step);
-    const double correction2 = 1 - power(hints->beta2, hints->step);
+    const double correction1 = 1 - lmci_power(hints->beta1, hints->step);
+    const double correction2 = 1 - lmci_power(hints->beta2, hints->step);
     const bool l2 = (hints->flags & LMC_LINK_L2) != 0;
     rule->gain = (float)(1 - hints->beta1);
     rule->beta2 = (float)hints->beta2;

@@ -82,6 +82,11 @@ enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const s
 enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
                                struct lmci_link_plan *plan, size_t *bytes);
 
+/* ---- Rules ----------------------------------------------------------------------------------------------------- */
+
+/* `base` to the power of a whole number. */
+double lmci_power(double base, double exponent);
+
 /* ---- Floating point -------------------------------------------------------------------------------------------- */
 
 /* The caller's environment, while ours (to nearest, denormals kept, nothing trapped) is in force. */

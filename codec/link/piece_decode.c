@@ -341,10 +341,8 @@ static enum lmc_status get_head(struct piece *piece, const char **message)
     const unsigned char *head = lmci_take(&piece->in, 2);
     if (head == NULL)
         return lmci_damaged(message, "a piece of a link ends inside its head");
-    if (head[0] < LMCI_GRADIENT_SHORT || head[0] > LMCI_GRADIENT_FULL) {
-        *message = "a link codes its gradients in a way that this version does not know";
-        return LMC_UNSUPPORTED;
-    }
+    if (head[0] < LMCI_GRADIENT_SHORT || head[0] > LMCI_GRADIENT_FULL)
+        return lmci_unsupported(message, "a link codes its gradients in a way that this version does not know");
     if (head[1] >> 2 * piece->arrays != 0 && piece->arrays < 4)
         return lmci_damaged(message, "a piece of a link has something for an array that is none");
     piece->mode = (enum lmci_gradient_mode)head[0];
