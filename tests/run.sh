@@ -397,7 +397,7 @@ export -f arm_library
 arm_codec() {
     local here=$top/build/arm cc=aarch64-linux-gnu-gcc kernels what
     arm_library
-    $cc -static -Icodec tests/data/codec/make_corpus.c "$here/lib/liblmc.a" -o "$here/make_corpus"
+    $cc -static -Icodec tests/data/codec/*.c "$here/lib/liblmc.a" -o "$here/make_corpus"
     for what in frame kernels each link; do
         $cc -static -Icodec "tests/fuzz/fuzz_$what.c" tests/fuzz/replay.c "$here/lib/liblmc.a" -o "$here/$what"
     done

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* corpus_made.c - assembles frames byte by byte, and the parts that several frames share. */
+#include "corpus.h"
+
+#include <stdarg.h>
+
+struct made made;
+
+/* Starts a frame of `raw_bytes` (below 2^20) with room for everything that a header can hold. */
+void begin(uint16_t dtype, uint64_t raw_bytes, unsigned bases, unsigned extensions)
+{
+    memset(&made, 0, sizeof made);
+    memcpy(made.bytes, "LMCF", 4);
+    seal_put(made.bytes + 4, 1, 4);
+    seal_put(made.bytes + 16, raw_bytes, 8);
+    seal_put(made.bytes + 32, dtype, 2);
+    made.bytes[36] = (unsigned char)bases;
+    made.bytes[37] = 1;
+    made.bytes[38] = 20;
+    seal_put(made.bytes + 48, extensions, 4);
+    made.raw_bytes = raw_bytes;
+    made.header_bytes = 64 + 16 * bases + extensions + (raw_bytes != 0 ? 32 : 0) + 8;
+    made.count = made.header_bytes;
+}
+
+/* Appends `count` bytes to the block. */
+void put(int count, ...)
+{
+    va_list list;
+    va_start(list, count);
+    while (count-- != 0)
+        made.bytes[made.count++] = (unsigned char)va_arg(list, int);
+    va_end(list);
+}
+
+/* Fills in sizes and the block's entry; `content` is what it decodes to, NULL where that does not matter. */
+void finish(const void *content)
+{
+    seal_put(made.bytes + 24, made.count, 8);
+    if (made.raw_bytes != 0) {
+        unsigned char *entry = made.bytes + made.header_bytes - 40;
+        struct lmc_hash hash = lmc_hash128(content, content != NULL ? (size_t)made.raw_bytes : 0);
+        seal_put(entry, made.header_bytes, 8);
+        seal_put(entry + 16, hash.low, 8);
+        seal_put(entry + 24, hash.high, 8);
+    }
+    seal_frame(made.bytes, made.count);
+}
+
+void save(const char *name, const char *content, const char *base)
+{
+    finish(content);
+    write_file(name, "lmc", made.bytes, made.count);
+    if (content != NULL)
+        write_file(name, "raw", content, (size_t)made.raw_bytes);
+    if (base != NULL)
+        write_file(name, "base", base, (size_t)made.raw_bytes);
+}
+
+/* A one-byte field of the prefix is changed and the frame sealed again. */
+void save_changed(const char *name, size_t at, uint64_t value, size_t bytes)
+{
+    finish("abcd");
+    seal_put(made.bytes + at, value, bytes);
+    seal_frame(made.bytes, made.count);
+    write_file(name, "lmc", made.bytes, made.count);
+}
+
+/* "abcd" as a raw block. */
+void plain(void)
+{
+    begin(LMC_U8, 4, 0, 0);
+    put(5, 0, 'a', 'b', 'c', 'd');
+}
+
+/* Lengths with 1 bit for symbols 0 and 1: half bytes 1, 1, then 255 = 19 + 12 + 16 * 14 zeros, 14 12 14; a 0. */
+void put_two_symbols(void)
+{
+    put(3, 0x11, 0xce, 0x0e);
+}
+
+/* A block of `n` u8 as one tree plane with the two symbols, in segments of 1024, up to their nodes. */
+void two_symbols(uint64_t n)
+{
+    begin(LMC_U8, n, 0, 0);
+    put(3, 1, 0, 2);
+    put_two_symbols();
+    put(1, 10);
+}
+
+/*
+ * 20 words of f32 in two classes: keys below 120, with a shift of 20, and from 120 on, with none. Words 3 and 4 are of
+ * the first class. Their differences are 0x5612345 and -0x1000000, of which the symbols are 0x56 and 0xf0; word 7 is an
+ * outlier, and word 0 moved by -1.
+ */
+uint32_t class_base[20], class_content[20];
+
+void fill_classes(void)
+{
+    for (int i = 0; i < 20; i++)
+        class_base[i] = class_content[i] = (uint32_t)(i == 3 || i == 4 ? 0x3b000000 : 0x3d000000) + (uint32_t)i;
+    class_content[0] -= 1;
+    class_content[3] += 0x5612345;
+    class_content[4] -= 0x1000000;
+    class_content[7] = 0xdeadbeef;
+}
+
+/* Up to the lists: the number of classes, the first key of the second, shifts, and how many words each has. */
+void begin_classes(int bases)
+{
+    fill_classes();
+    begin(LMC_F32, sizeof class_base, (unsigned)bases, 0);
+    put(11, 2, 2, 120, 20, 0, 2, 0, 0, 18, 0, 0);
+    put(15, 2, 0, 0, 2, 0, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0);
+}
+
+/* Low bytes: 0x12 and 0, 0x34 and 0, none; half bytes: 5 and 0. Symbols of both classes. */
+void put_class_lists(void)
+{
+    put(3, 0, 0x12, 0x00);
+    put(3, 0, 0x34, 0x00);
+    put(2, 0, 0x05);
+    put(3, 0, 0x56, 0xf0);
+    put(19, 0, 0xff, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
+/* One outlier, 0xdeadbeef, in four planes of the word rotated. */
+void put_outlier(void)
+{
+    put(8, 1, 0xdf, 1, 0x7d, 1, 0x5b, 1, 0xbd);
+}
+
+/*
+ * 20 words of f64 with a byte below those that are dealt to classes: differences of i * 256 + i, but word 5 moved by
+ * 2^50, of which only a plane above knows, and word 9 by 1000 * 256, an outlier.
+ */
+uint64_t keyed_base[20], keyed_content[20];
+
+void begin_keyed(int low, int bases)
+{
+    for (unsigned i = 0; i < 20; i++) {
+        const uint64_t moved = i == 5 ? (uint64_t)1 << 50 : i == 9 ? 1000 * 256 : i * 257;
+        keyed_base[i] = 0x3f80000000000000u + i * 0x0001000000000000u;
+        keyed_content[i] = keyed_base[i] + moved;
+    }
+    begin(LMC_F64, sizeof keyed_base, (unsigned)bases, 0);
+    put(2, 4, low);
+}
+
+void put_keyed_planes(void)
+{
+    put(1, 0);
+    for (int i = 0; i < 20; i++)
+        put(1, i == 5 || i == 9 ? 0 : i);
+    put(3, 1, 0, 0);
+    for (int i = 0; i < 20; i++)
+        put(1, i == 5 ? 4 : 0);
+    put(2, 1, 0);
+}
+
+/* One class without a shift. Key of word 9: 0x3f8 + 9 / 16 - 831, in a word of four bytes moved by 1000, rotated. */
+void put_keyed_classes(void)
+{
+    const uint32_t outlier = (0x3f8u - 831) * 0x800000 + 1000;
+    put(17, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    put(4, 1, 0, 0, 0);
+    for (int i = 0; i < 20; i++)
+        put(1, i == 9 ? 128 : i == 5 ? 0 : i);
+    for (int k = 0; k < 4; k++)
+        put(2, 1, (int)((outlier << 1 | outlier >> 31) >> 8 * k & 255));
+}
+
+void save_keyed(const char *name)
+{
+    save(name, NULL, NULL);
+    write_file(name, "base", keyed_base, sizeof keyed_base);
+}
+
+/* Six lines and ten bytes: lines 2 and 3 are as 1, the second by way of the first, and 4 as 0. */
+char copied[6 * 64 + 10];
+
+void begin_copies(void)
+{
+    for (size_t i = 0; i < sizeof copied; i++)
+        copied[i] = (char)(i * 7 + i / 64 * 3);
+    memcpy(copied + 128, copied + 64, 64);
+    memcpy(copied + 192, copied + 64, 64);
+    memcpy(copied + 256, copied, 64);
+    begin(LMC_U8, sizeof copied, 0, 0);
+    put(15, 5, 2, 0, 2, 0, 2, 0, 1, 0, 4, 0, 1, 0, 0, 0);
+}
+
+void put_rest(int method)
+{
+    put(1, method);
+    for (size_t i = 0; i < sizeof copied; i++)
+        if (i < 128 || i >= 320)
+            put(1, copied[i]);
+}
+
+/* 70 bytes, 0 but for 3 at place 2, so that '!' at place 66 is of class 1, which begins with 1, and 7 at the end. */
+void begin_contexts(int distance, int classes, int first)
+{
+    begin(LMC_U8, 70, 0, 0);
+    put(7, 1, 0, 6, distance, 0, classes, first);
+}
+
+void put_contexts(int of_class_0, int of_class_1)
+{
+    put(6, of_class_0, 0, 0, of_class_1, 0, 0);
+    put(14, 3, 0, 0x04, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 3, 7);
+    put(2, 0, '!');
+}
+
+/* 40 bf16 around 1.0, which is 0x7f00 when rotated, by 8 + 4 bits: 1.05, -1.0, one that is marked, 0.5, and ones. */
+void begin_values(void)
+{
+    begin(LMC_BF16, 80, 0, 0);
+    put(6, 3, 1, 0x00, 0x7f, 1, 4);
+    put(18, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 39, 0, 0, 1, 0, 0);
+    put(7, 3, 0, 0x01, 0, 0, 0, 0x1e);
+    put(9, 3, 0, 0x0c, 0, 0, 0, 0, 0, 0x80);
+    put(5, 0xf0, 1, 0xbe, 1, 0xfb);
+}
