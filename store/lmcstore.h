@@ -100,6 +100,7 @@ enum lmcs_open_flags {
     LMCS_FORCE_NETWORK = 2  /* accept NFS, Lustre, FUSE and the like, where locks and mappings may lie */
 };
 
+/* The options of an open. This is their one list: a pool keeps a copy of it, pool->options. */
 struct lmcs_open_options {
     uint64_t limit_bytes; /* on creation: use at most this of the disk; 0: as the disk allows. Ignored by an open */
     uint32_t wait_ms;     /* how long to wait for another writer; UINT32_MAX: the default, 10 s */

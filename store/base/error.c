@@ -2,8 +2,8 @@
 /*
  * base/error.c - filling in the caller's struct lmcs_error.
  *
- * Messages are one line of text for a person; names that come from media are printed as they are, and whoever shows
- * a message on a terminal escapes control characters (names can't contain any when the library wrote them).
+ * A message is one line of text for a person. Names from media are printed as stored: a program that shows messages on
+ * a terminal escapes control characters, which only forged names contain.
  */
 #include "base/error.h"
 

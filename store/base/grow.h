@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * base/grow.h - arrays that grow at their end.
- */
+/* base/grow.h - arrays that grow at their end. */
 #ifndef LMCS_BASE_GROW_H
 #define LMCS_BASE_GROW_H
 
@@ -12,8 +10,8 @@
 #include <string.h>
 
 /*
- * Makes room for one more in an array of `count` items of `item` bytes; `array` is the address of the pointer to them.
- * False: without memory, and the array is as it was.
+ * Makes room for one more item of `item` bytes in an array of `count`. `array` is the address of the pointer to its
+ * items, which are to be freed. False: out of memory, and the array is unchanged.
  */
 static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t item)
 {
@@ -23,7 +21,7 @@ static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t
     if (*capacity > SIZE_MAX / 2 / item)
         return false;
     size_t wanted = *capacity == 0 ? 64 : *capacity * 2;
-    memcpy(&items, array, sizeof items); /* a pointer of whatever type */
+    memcpy(&items, array, sizeof items); /* the pointer may have any type */
     items = realloc(items, wanted * item);
     if (items == NULL)
         return false;
@@ -32,7 +30,7 @@ static inline bool lmcs_grow(void *array, size_t *capacity, size_t count, size_t
     return true;
 }
 
-/* Adds a copy of a text to an array of a few. False: without memory, and the array is as it was. */
+/* Adds a copy of a text to a short array. False: out of memory, and the array is unchanged. */
 static inline bool lmcs_add_text(char ***texts, size_t *count, const char *text)
 {
     char **grown = realloc(*texts, (*count + 1) * sizeof *grown);

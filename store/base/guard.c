@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * base/guard.c - work on mapped bytes that the medium may fail to give.
+ * base/guard.c - access to mapped bytes that the medium may fail to deliver.
  *
- * The first guard of a process installs a handler of SIGBUS, for ever: taking it away again could take away somebody
- * else's, installed meanwhile. It leaves for the guard of its thread when the address is one that this guard expects
- * trouble at; anything else it passes on. Opening a pool puts it on top again. Two limits follow: an application that
- * installs a handler of its own after that has to pass on likewise, and a thread that blocks SIGBUS is ended by the
- * kernel. Both are as it was without guards.
+ * The first guard of a process installs a handler of SIGBUS and never removes it: that could remove a handler that the
+ * application installed meanwhile. The handler jumps back to the guard of its thread if the address is in the guard's
+ * ranges, and forwards every other signal to the previous handler. Opening a pool makes it the first handler again.
+ *
+ * Two limits: a handler that the application installs later must forward signals likewise, and the kernel ends a thread
+ * that blocks SIGBUS. Both also hold without guards.
  */
 #include "base/guard.h"
 
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SMALLEST_PAGE 4096u /* of a processor: a piece of mapped bytes that fails as one */
+#define SMALLEST_PAGE 4096u /* the least of a processor; mapped bytes fail by pages or more */
 
 struct guard {
     sigjmp_buf back;
@@ -24,14 +25,14 @@ struct guard {
     size_t count;
 };
 
-/* No call into the dynamic linker from within a handler, even when the library was loaded late. */
+/* Avoids a call into the dynamic linker in a handler, even when the library was loaded late. */
 static _Thread_local struct guard *volatile innermost __attribute__((tls_model("initial-exec")));
 static _Thread_local volatile sig_atomic_t passing __attribute__((tls_model("initial-exec")));
 static pthread_once_t installed = PTHREAD_ONCE_INIT;
 static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction previous;
 
-/* The kernel tells of the page, and for failed memory how large the piece is that failed. */
+/* The kernel reports the page, and for failed memory the size of the piece that failed. */
 static bool expects(const struct guard *guard, const siginfo_t *info)
 {
     uintptr_t piece = SMALLEST_PAGE, at = (uintptr_t)info->si_addr;
@@ -51,9 +52,9 @@ static void pass_on(int number, siginfo_t *info, void *context)
 {
     bool none =
         (previous.sa_flags & SA_SIGINFO) == 0 && (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN);
-    /* The other may have been installed on top of us before, and pass on to us. */
+    /* The previous handler may have been installed over ours earlier, and forward to us. */
     if (none || passing) {
-        /* The access is repeated on return, and ends the process; what was only sent is sent again. */
+        /* A repeated access ends the process; a signal that was sent is sent again. */
         signal(number, SIG_DFL);
         if (info->si_code <= 0)
             raise(number);
@@ -70,7 +71,7 @@ static void pass_on(int number, siginfo_t *info, void *context)
 static void handle(int number, siginfo_t *info, void *context)
 {
     struct guard *guard = innermost;
-    /* si_code > 0: from the kernel, so that there is an address. */
+    /* si_code > 0: sent by the kernel, so there is an address */
     if (guard != NULL && info->si_code > 0 && expects(guard, info))
         siglongjmp(guard->back, 1);
     pass_on(number, info, context);
@@ -83,7 +84,7 @@ static bool is_on_top(struct sigaction *now)
 
 void lmcs_guard_install(void)
 {
-    /* SA_NODEFER: it is left by a jump, after which the next one must come through. */
+    /* SA_NODEFER: the handler is left by a jump, and the next signal must be delivered */
     struct sigaction now, action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
     pthread_mutex_lock(&install_lock);

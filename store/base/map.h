@@ -22,7 +22,7 @@ struct lmcs_map {
     struct lmcs_map_slot *slots;
     size_t capacity; /* a power of two, or 0 */
     size_t count;
-    uint64_t seed; /* set before the first key where a stranger chooses keys */
+    uint64_t seed; /* set before the first key, where keys come from a file of a stranger */
 };
 
 /* Returns the value of a key, or 0. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* base/names.c - which names and shapes a tensor may have. */
+/* base/names.c - valid names and shapes of tensors. */
 #include "base/names.h"
 
 #include <string.h>
 
 #include "lmc.h"
 
-/* Length of the valid UTF-8 sequence at s that is no control character; 0: there is none. */
+/* Length of the valid UTF-8 sequence at s that is not a control character; 0: there is none. */
 static size_t sound_character(const unsigned char *s)
 {
     if (s[0] < 0x80)
@@ -77,8 +77,8 @@ enum lmcs_status lmcs_tensor_check(const struct lmcs_tensor *tensor, uint64_t *r
 }
 
 /*
- * A tensor with a dimension of 0 has no bytes, whatever the others are; but whoever makes one multiplies them. Where it
- * is put this is refused; where it is there already, it is read as what it is.
+ * A tensor with a dimension of 0 has no bytes, but strides are products of the others. A new tensor with an overflow is
+ * refused; a stored one is still read.
  */
 static bool has_possible_strides(const struct lmcs_tensor *tensor)
 {

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* base/names.h - which names and shapes a tensor may have. */
+/* base/names.h - valid names and shapes of tensors. */
 #ifndef LMCS_BASE_NAMES_H
 #define LMCS_BASE_NAMES_H
 
 #include "base/error.h"
 
-/* Checks a caller's description: name, dtype, shape, part. *raw_bytes gets its size. */
+/* Checks a caller's tensor: name, kind, dtype, shape, part. *raw_bytes: its size. LMCS_INVALID with the reason. */
 enum lmcs_status lmcs_tensor_check(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error);
-/* The same, for a tensor that is new: an older one may be empty and have other dimensions whose product overflows. */
+/*
+ * Checks a new tensor likewise. A stored one may be empty with other dimensions whose product overflows; a new one must
+ * not.
+ */
 enum lmcs_status lmcs_tensor_check_put(const struct lmcs_tensor *tensor, uint64_t *raw_bytes, struct lmcs_error *error);
-/* 1 to LMCS_MAX_NAME bytes of UTF-8 without control characters. */
+/* Whether a name is 1 to LMCS_MAX_NAME bytes of UTF-8 without control characters. */
 bool lmcs_name_is_sound(const char *name);
-/* The size of a tensor; false when it is out of range. */
+/* *bytes: the size of a tensor. False: it has no valid dtype, or is too large. */
 bool lmcs_shape_bytes(uint32_t dtype, uint32_t ndim, const uint64_t *shape, uint64_t *bytes);
 
 #endif

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * base/topology.c - what a pool's file lies on, and where its threads should run.
+ * base/topology.c - the medium of a pool's file, and the processors near it.
  *
- * The only file that knows libnuma, libndctl and libdaxctl. The way from a path to its DIMMs:
+ * This file alone uses libnuma, libndctl and libdaxctl. From a path to its DIMMs:
  *
  *   path -> mount (/proc/self/fdinfo, /proc/self/mountinfo) -> block device (/sys/dev/block) -> "pmem0"
  *        -> libndctl: namespace -> region: persistence domain, NUMA node, bad blocks -> DIMMs: health, shutdowns
  *   path -> character device (/sys/dev/char) -> "dax0.0" -> libndctl as above, or libdaxctl alone (CXL, soft-reserved)
  *
- * Most machines have none of this, and containers hide parts of it. So each stage is entered only when the one before
- * it found something, and any of them may end the search; that is no error. libndctl is not even asked unless the
- * device is called pmem or dax: an open on an ordinary disk costs three small reads of /proc and /sys.
+ * Most machines have none of this, and containers hide parts of it. So each stage runs only if the one before it found
+ * something, and any of them may end the search without an error. libndctl is used only for devices named pmem or dax:
+ * an open on an ordinary disk costs three small reads of /proc and /sys.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -54,7 +54,7 @@ bool lmcs_topology_type_is_network(const char *file_system)
     return strncmp(file_system, "fuse.", 5) == 0;
 }
 
-/* The type by statfs, for where /proc can't be read: those that matter here. */
+/* The type by statfs, where /proc is not readable: the types that matter here. */
 static const char *type_by_magic(uint32_t magic)
 {
     static const struct {
@@ -94,8 +94,8 @@ static int mount_id(int fd)
 }
 
 /*
- * Type and source ("/dev/pmem0") of a mount. By mount id: the device number that stat gives isn't the mount's on btrfs
- * and overlay. A line: "36 35 98:0 /root /point options optional... - type source options".
+ * Finds type and source ("/dev/pmem0") of a mount by its id: on btrfs and overlay, the device number of stat is not
+ * that of the mount. A line: "36 35 98:0 /root /point options optional... - type source options".
  */
 static bool find_mount(int id, char *type, size_t type_bytes, char *source, size_t source_bytes)
 {
@@ -127,8 +127,8 @@ static bool find_mount(int id, char *type, size_t type_bytes, char *source, size
 /* ---- Devices -------------------------------------------------------------------------------------------------- */
 
 /*
- * Name of the device that a number stands for: the part of its path in /sys that starts with `prefix` and goes on with
- * a digit, so that a partition (.../block/pmem0/pmem0p1) gives its disk. "" when there is none.
+ * The name of a device from its number: the part of its path in /sys that starts with `prefix` and a digit, so that a
+ * partition (.../block/pmem0/pmem0p1) gives its disk. "": there is none.
  */
 static void device_name(const char *kind, dev_t number, const char *prefix, char *name, size_t name_bytes)
 {
@@ -143,7 +143,7 @@ static void device_name(const char *kind, dev_t number, const char *prefix, char
     for (char *part = strtok_r(path, "/", &rest); part != NULL; part = strtok_r(NULL, "/", &rest)) {
         size_t length = strlen(prefix);
         if (strncmp(part, prefix, length) == 0 && part[length] >= '0' && part[length] <= '9') {
-            /* A dax region is called like its device without the dot: the device comes later and wins. */
+            /* a dax region has the name of its device without the dot; the device comes later and wins */
             copy_text(name, name_bytes, part);
             if (strcmp(kind, "block") == 0) {
                 return;
@@ -217,7 +217,7 @@ static void describe_region(struct ndctl_region *region, struct lmcs_topology *t
     }
 }
 
-/* True when a namespace shows itself as this block device ("pmem0") or devdax device ("dax0.0"). */
+/* Whether a namespace is this block device ("pmem0") or devdax device ("dax0.0"). */
 static bool namespace_is(struct ndctl_namespace *ndns, const char *name)
 {
     struct ndctl_btt *btt = ndctl_namespace_get_btt(ndns);
@@ -242,7 +242,7 @@ static bool namespace_is(struct ndctl_namespace *ndns, const char *name)
     return block != NULL && strcmp(block, name) == 0;
 }
 
-/* Fills in what libndctl knows of a device; false when it knows none of that name. */
+/* Fills in facts of libndctl about a device. False: libndctl has no device of that name. */
 static bool ask_ndctl(const char *name, struct lmcs_topology *topology)
 {
     struct ndctl_ctx *ctx = NULL;
@@ -273,7 +273,7 @@ static bool ask_ndctl(const char *name, struct lmcs_topology *topology)
     return found;
 }
 
-/* The NUMA node of a devdax device that is no NVDIMM. */
+/* The NUMA node of a devdax device that is not an NVDIMM. */
 static int ask_daxctl(const char *name)
 {
     struct daxctl_ctx *ctx = NULL;
@@ -304,7 +304,7 @@ static bool has_nodes(void)
     return numa_available() >= 0 && numa_max_node() > 0;
 }
 
-/* Whether the calling thread could run on a node; then its processors there are left in `cpus`. */
+/* Whether the calling thread could run on a node. `cpus` gets its processors there. */
 static bool usable_cpus(int node, const struct bitmask *allowed, struct bitmask *cpus)
 {
     if (numa_node_to_cpus(node, cpus) != 0) {
@@ -328,7 +328,7 @@ static bool node_has_cpus(int node, struct bitmask *cpus)
     return numa_node_to_cpus(node, cpus) == 0 && numa_bitmask_weight(cpus) > 0;
 }
 
-/* The node itself if it has processors, else the nearest that has. */
+/* The node itself if it has processors, else the nearest node that has. */
 static int node_to_run_on(int node, struct bitmask *cpus)
 {
     if (node_has_cpus(node, cpus)) {
@@ -370,7 +370,7 @@ bool lmcs_topology_bind_thread(int node)
 
 /* ---- All of it ------------------------------------------------------------------------------------------------ */
 
-/* A descriptor for stat alone (O_PATH: nothing is opened for real, so no lock or device can notice); -1 for none. */
+/* A descriptor for stat alone (O_PATH does not affect locks or devices); -1: none. */
 static int open_nearest(const char *path)
 {
     char directory[PATH_MAX];
@@ -421,7 +421,7 @@ static void detect_file(int fd, dev_t device, struct lmcs_topology *topology)
         return;
     }
     if (major(device) == 0 && source[0] == '/' && stat(source, &status) == 0 && S_ISBLK(status.st_mode)) {
-        device = status.st_rdev; /* btrfs and its like have no device number of their own */
+        device = status.st_rdev; /* btrfs has no device number of its own */
     }
     device_name("block", device, "pmem", name, sizeof name);
     if (name[0] != '\0') {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* topology.h - what a pool's file lies on, and where its threads should run (internal). */
+/* base/topology.h - the medium of a pool's file, and the processors near it. */
 #ifndef LMCS_BASE_TOPOLOGY_H
 #define LMCS_BASE_TOPOLOGY_H
 
@@ -14,14 +14,14 @@ enum lmcs_device_health {
     LMCS_HEALTH_FATAL = 3
 };
 
-/* Where nothing is known, a field keeps the value that is named first. */
+/* A fact that is not known keeps the value named first. */
 struct lmcs_topology {
     char file_system[32]; /* "": unknown; "ext4", "xfs", "tmpfs", "fuse.sshfs", ...; "devdax" */
-    bool is_network;      /* NFS, Lustre, FUSE and the like: locks and shared mappings may lie there */
-    bool is_memory;       /* tmpfs, ramfs, hugetlbfs: gone with the machine's power */
+    bool is_network;      /* NFS, Lustre, FUSE and the like: file locks and shared mappings are unreliable */
+    bool is_memory;       /* tmpfs, ramfs, hugetlbfs: lost with power */
     bool is_devdax;
-    bool is_dax;                 /* a file whose bytes the processor addresses directly */
-    bool is_nvdimm;              /* on an NVDIMM namespace or a devdax device, of whatever make */
+    bool is_dax;                 /* a file that the processor addresses directly */
+    bool is_nvdimm;              /* on an NVDIMM namespace or any devdax device */
     char persistence_domain[32]; /* "none"; on NVDIMMs "memory_controller", "cpu_cache" or "unknown" */
     char nvdimm_namespace[64];   /* ""; "namespace0.0" */
     int numa_node;               /* -1: unknown, or the machine has one node only */
@@ -31,18 +31,17 @@ struct lmcs_topology {
 };
 
 /*
- * Finds out what `path` lies on: a file, a directory or a devdax device; where there is none yet, the directory that
- * it would be made in. Never fails and never prints: what can't be found out stays unknown.
+ * Detects the medium of `path`: a file, a directory, a devdax device, or the directory of a file that does not exist
+ * yet. Never fails and never prints: unknown facts stay unknown.
  */
 void lmcs_topology_detect(const char *path, struct lmcs_topology *topology);
 
-/* True for the types of file system (as /proc/self/mountinfo names them) that are remote, or made by a program. */
+/* Whether a type of file system (as in /proc/self/mountinfo) is remote or served by a program. */
 bool lmcs_topology_type_is_network(const char *file_system);
 
 /*
- * Keeps the calling thread on the processors of a NUMA node (of the nearest node that has some, for memory without
- * processors), as far as its affinity allows that now. Without NUMA, and for node -1, nothing is changed. True when
- * the thread was bound.
+ * Binds the calling thread to the processors of a NUMA node, or of the nearest node that has some, within its present
+ * affinity. Does nothing without NUMA or for node -1. True: it was bound.
  */
 bool lmcs_topology_bind_thread(int node);
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * media/files.c - files that are, or are to become, pools.
- */
+/* media/files.c - files that are, or are to become, pools. */
 #include "media/files.h"
 
 #include <dirent.h>
@@ -44,7 +42,6 @@ bool lmcs_path_is_poolset(const char *path)
     return yes;
 }
 
-/* A file lies on DAX when the kernel grants a synchronous mapping of it. */
 bool lmcs_file_is_dax(int fd)
 {
     void *at = mmap(NULL, LMCS_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
@@ -63,9 +60,9 @@ bool lmcs_file_is_in_memory(int fd)
 /* ---- File space ---- */
 
 /*
- * On DAX, file space that was allocated and never written to costs a transaction of the file system with each page, or
- * huge page, that is first stored to, for the mapping is a synchronous one. So zeros are written to it, by as few
- * transactions as it takes, where the file has holes; and a bad block in it is an error here, and no SIGBUS later.
+ * Writes zeros to the holes of a range. On DAX, allocated file space that was never written costs a transaction of the
+ * file system for each page that is first stored to, because the mapping is synchronous; zeros take few transactions. A
+ * bad block is then an error here, and not a SIGBUS later.
  */
 static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
@@ -86,8 +83,8 @@ static enum lmcs_status fill_holes(int fd, const char *path, uint64_t offset, ui
 }
 
 /*
- * Whether a range that has nothing yet is larger than what is free. Asked before, for file systems take all that there
- * is before they say so, and meanwhile everybody else's writes fail. (One without any blocks has no limit.)
+ * Whether a range without file space exceeds the free space. Checked first, because file systems use up all space
+ * before they refuse, and every other write fails meanwhile. (A file system without blocks has no limit.)
  */
 static bool can_not_fit(int fd, uint64_t offset, uint64_t bytes)
 {
@@ -127,8 +124,8 @@ enum lmcs_status lmcs_sync_folder_of(const char *path, struct lmcs_error *error)
         slash[slash == folder] = '\0';
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return LMCS_OK; /* one may be allowed to make files in it and not to read it */
-    /* Some file systems can't do it with folders. */
+        return LMCS_OK; /* a folder may be writable but not readable */
+    /* some file systems can't sync folders */
     int failure = fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
     close(fd);
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "%s: can't make it durable", folder);
@@ -136,7 +133,7 @@ enum lmcs_status lmcs_sync_folder_of(const char *path, struct lmcs_error *error)
 
 /* ---- Forgotten files ---- */
 
-/* Nothing yet, zeros, or the first bytes of a pool: what a file has that was to become one. */
+/* Whether a file is empty, zeros, or begins as a pool: as an unfinished pool does. */
 static bool begins_as_pool(int fd)
 {
     unsigned char begin[8];
@@ -146,8 +143,8 @@ static bool begins_as_pool(int fd)
 }
 
 /*
- * Removes a file of that folder that was to become a pool, that nobody has open, and that has not been touched for a
- * while. Or it is the pool at `path`: whoever gave it that name did not live to take the other one away.
+ * Removes a file of that folder if it is an unfinished pool that no process has open and that has not changed for a
+ * while, or if it is a second name of the pool at `path`: its creator was killed before it could remove the first name.
  */
 static void remove_if_forgotten(int folder, const char *name, const char *path)
 {
@@ -157,7 +154,7 @@ static void remove_if_forgotten(int folder, const char *name, const char *path)
         bool is_shown =
             st.st_nlink == 2 && stat(path, &shown) == 0 && shown.st_dev == st.st_dev && shown.st_ino == st.st_ino;
         bool is_left = st.st_nlink == 1 && time(NULL) - st.st_mtime > FORGOTTEN_S && begins_as_pool(fd) &&
-                       flock(fd, LOCK_EX | LOCK_NB) == 0; /* until it has gone */
+                       flock(fd, LOCK_EX | LOCK_NB) == 0; /* held until it is removed */
         if ((is_shown || is_left) && fstatat(folder, name, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == st.st_dev &&
             now.st_ino == st.st_ino)
             unlinkat(folder, name, 0);
@@ -166,7 +163,6 @@ static void remove_if_forgotten(int folder, const char *name, const char *path)
         close(fd);
 }
 
-/* Removes what processes that were killed while they made a pool at this path have left beside it. */
 void lmcs_remove_forgotten(const char *path)
 {
     char folder[PATH_MAX];
@@ -185,9 +181,9 @@ void lmcs_remove_forgotten(const char *path)
         closedir(dir);
 }
 
-/* ---- Who has it ---- */
+/* ---- The process that uses a file ---- */
 
-/* The process that holds the flock of the file, as the kernel's list of locks says; 0: it does not. */
+/* The process that holds the flock of a file by the kernel's list of locks; 0: not listed. */
 static int listed_holder(const struct stat *st)
 {
     FILE *file = fopen("/proc/locks", "re");
@@ -207,10 +203,10 @@ static int listed_holder(const struct stat *st)
     return holder;
 }
 
-/* The process that holds the flock of the file at `path`; 0: not known. */
+/* The process that holds the flock of the file at `path`; 0: unknown. */
 static int lock_holder(const char *path)
 {
-    enum { TIMES = 5 }; /* the list is given page by page, and what moves between two of them is left out */
+    enum { TIMES = 5 }; /* the list is read page by page, and omits locks that move between pages */
     struct stat st;
     int holder = 0;
     for (int i = 0; i < TIMES && holder == 0 && stat(path, &st) == 0; i++)

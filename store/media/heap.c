@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/heap.c - the pool as libpmemobj has it: the one file that knows that library.
+ * media/heap.c - objects and bytes of a pool open for writing.
  *
- * Three things are done around libpmemobj rather than by it. Files are sparse, so space is allocated before anything,
- * libpmemobj's own heap metadata included, is stored through a mapping: a full disk is then an error and never a
- * SIGBUS. On page-cached files payloads are written with pwrite, which is as fast as a plain file and reports errors.
- * And the mapping is kept out of forked children (MADV_DONTFORK): libpmemobj's lock is a flock that lives as long as
- * any mapping of the file does, and a child that outlives its parent must not keep the pool locked.
+ * heap.c and heap_open.c are the only files that use libpmemobj. They do three things around it. Files are sparse, so
+ * space is allocated before anything, libpmemobj's own metadata included, is stored through a mapping: a full disk is
+ * an error, never a SIGBUS. On page-cached files payloads are written by pwrite, which is as fast as with a plain file
+ * and reports errors. And the mapping is kept out of forked children (MADV_DONTFORK), because libpmemobj's lock is a
+ * flock that lasts as long as any mapping of the file: a child must not keep the pool locked.
  */
 #include "media/heap.h"
 
@@ -23,18 +23,18 @@
 #include "media/layout.h"
 #include "media/pmemobj_layout.h"
 
-#define HEADROOM_BYTES ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated first */
+#define HEADROOM_BYTES ((uint64_t)64 << 10) /* of the disk, for pages that can't be allocated in advance */
 #define SHORT_STORE    256u                 /* bytes */
 
 static_assert(sizeof(struct lmcs_action) >= sizeof(struct pobj_action), "room for libpmemobj's action");
 
-/* ---- Syncs that fail ---- */
+/* ---- Failed syncs ---- */
 
 /*
- * Linux tells of pages that could not be written once for each opening of the file, at its next sync, and then calls
- * them clean: another sync would succeed without them. So whoever syncs after one that failed is told, too, whatever
- * he has written himself; one lock for each opening sees to it that he does not get between the error and its note.
- * (What PostgreSQL learned in 2018, https://wiki.postgresql.org/wiki/Fsync_Errors.)
+ * Linux reports pages that it could not write once for each open file description, at its next sync, and then considers
+ * them clean: another sync would succeed without them. So after a failed sync every later sync and publish fails, too.
+ * A lock for each description covers the sync and the record of its failure, so that no other sync comes between.
+ * (PostgreSQL, https://wiki.postgresql.org/wiki/Fsync_Errors.)
  */
 int lmcs_heap_failure(const struct lmcs_heap *heap)
 {
@@ -52,13 +52,13 @@ enum lmcs_status lmcs_heap_check_syncs(const struct lmcs_heap *heap, struct lmcs
                            heap->path, strerror(failure));
 }
 
-/* libpmemobj's mapping is an opening of its own, and libpmemobj ends the process at an error: it is taken first. */
+/* Collects the error of libpmemobj's mapping, which has its own description; libpmemobj would end the process at it. */
 static int take_error(struct lmcs_heap *heap)
 {
     return heap->method == LMCS_WRITE_FILE && msync(heap->pool, LMCS_PAGE_BYTES, MS_SYNC) != 0 ? errno : 0;
 }
 
-/* Lets go of the lock; `failure`: errno of the sync that was made under it, or 0. */
+/* Releases the lock. `failure`: errno of the sync under it, or 0. */
 static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, int failure, struct lmcs_error *error)
 {
     int none = 0;
@@ -66,14 +66,13 @@ static enum lmcs_status end_sync(struct lmcs_heap *heap, pthread_mutex_t *lock, 
     if (failure != 0 && atomic_compare_exchange_strong(&heap->failure, &none, failure)) {
         (void)take_error(heap);
         status = lmcs_fail_errno(error, failure, "%s: can't make it durable", heap->path);
-    } else { /* asked after the exchange: who has the other lock may have noted his failure in between */
+    } else { /* after the exchange: the holder of the other lock may have recorded a failure meanwhile */
         status = lmcs_heap_check_syncs(heap, error);
     }
     pthread_mutex_unlock(lock);
     return status;
 }
 
-/* Before libpmemobj syncs something while others write: what they could not write is no reason to end the process. */
 enum lmcs_status lmcs_heap_take_errors(struct lmcs_heap *heap, struct lmcs_error *error)
 {
     pthread_mutex_lock(&heap->syncing);
@@ -132,8 +131,8 @@ void lmcs_heap_note(struct lmcs_heap *heap, uint64_t offset)
 }
 
 /*
- * Allocates file space for the zone metadata that libpmemobj may write to when it allocates `bytes`: of the zones in
- * use, and of the next one when the object is large or the last zone half full.
+ * Allocates file space for the zone metadata that libpmemobj may write when it allocates `bytes`: of the zones in use,
+ * and of the next one if the object is large or the last zone half full.
  */
 static enum lmcs_status back_zones(struct lmcs_heap *heap, uint64_t bytes, struct lmcs_error *error)
 {
@@ -165,11 +164,11 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
         status = lmcs_heap_take_errors(heap, error);
     if (status != LMCS_OK)
         return status;
-    /* libpmemobj writes the object's header through its mapping, to a page that nobody could allocate before. */
+    /* libpmemobj writes the object's header through its mapping, to a page that could not be allocated in advance. */
     uint64_t left = lmcs_heap_disk_free(heap);
     if (left < HEADROOM_BYTES)
         return lmcs_fail_full(error, bytes, left, ENOSPC, "%s: the disk is full", heap->path);
-    /* On DAX that page would be a huge one, 2 MiB of the disk that nobody counts. */
+    /* On DAX that page would be a huge one: 2 MiB of disk that are not counted. */
     if (heap->dax)
         madvise(heap->pool, heap->bytes, MADV_NOHUGEPAGE);
     PMEMoid object = pmemobj_reserve(heap->pool, (struct pobj_action *)action,
@@ -190,8 +189,8 @@ enum lmcs_status lmcs_heap_reserve(struct lmcs_heap *heap, uint64_t bytes, struc
 }
 
 /*
- * libpmemobj takes from an object's own header how much it frees, and nothing vouches for that header. But what it says
- * is known, and the chunk's header was checked: so a damaged one is repaired.
+ * Repairs an object's header, from which libpmemobj reads how much it frees and which no checksum covers. Its right
+ * value is known, and the chunk's header was checked.
  */
 static void repair_header(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 {
@@ -279,12 +278,12 @@ struct storing {
 static void store_bytes(void *context)
 {
     const struct storing *s = context;
-    /* What fits some lines is soonest out of the cache; what is longer goes past it. */
+    /* Short data leave the cache fastest by a flush; longer data bypass it. */
     unsigned way = s->bytes < SHORT_STORE ? 0 : PMEM_F_MEM_NONTEMPORAL;
     pmem_memcpy(s->to, s->from, s->bytes, way | PMEM_F_MEM_NODRAIN);
 }
 
-/* Persistent memory that has failed can't be stored to either, until the kernel has repaired it. */
+/* Failed persistent memory can't be stored to, until the kernel has repaired it. */
 static enum lmcs_status store(struct lmcs_heap *heap, uint64_t offset, const void *data, uint64_t bytes,
                               struct lmcs_error *error)
 {
@@ -335,7 +334,7 @@ void lmcs_heap_flush(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes)
 enum lmcs_status lmcs_heap_map(struct lmcs_heap *heap, uint64_t offset, uint64_t bytes, void *where, bool private_pages,
                                struct lmcs_error *error)
 {
-    /* Not libpmemobj's descriptor: a mapping by that one would keep its lock. */
+    /* Not libpmemobj's descriptor: a mapping through it would keep the lock. */
     int flags = private_pages ? MAP_PRIVATE | MAP_NORESERVE : heap->dax ? MAP_SHARED_VALIDATE | MAP_SYNC : MAP_SHARED;
     void *at = mmap(where, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, heap->map_fd, (off_t)offset);
     return at != MAP_FAILED

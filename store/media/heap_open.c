@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * media/heap_open.c - pools created, opened and closed by libpmemobj.
- */
+/* media/heap_open.c - pools created, opened and closed by libpmemobj. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,7 +19,7 @@
 #include "media/pmemobj_layout.h"
 
 #define HEAP_OFFSET_EXPECTED ((uint64_t)3153920) /* of libpmemobj 1.x with its 1024 lanes */
-#define LIBRARY_BYTES        ((size_t)16 << 20)  /* of memory that libpmemobj takes for a pool, and some more */
+#define LIBRARY_BYTES        ((size_t)16 << 20)  /* memory that libpmemobj needs for a pool, and some more */
 #define RETRY_NS             20000000L
 
 static struct lmcs_heap *new_heap(void)
@@ -40,7 +38,7 @@ static void sleep_a_little(void)
     nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
 }
 
-/* libpmemobj's settings are global and read when a pool is made or opened. */
+/* Settings of libpmemobj are global, and read when a pool is created or opened. */
 static void configure_library(void)
 {
     int no = 0;
@@ -64,7 +62,7 @@ static void choose_method(struct lmcs_heap *heap)
     heap->method = heap->persistent || lmcs_file_is_in_memory(heap->fd) ? LMCS_WRITE_STORE : LMCS_WRITE_FILE;
 }
 
-/* Learns what can be learned once libpmemobj has the pool mapped; a file is at `door`. */
+/* Detects the kind of the pool that libpmemobj has mapped. `door`: the path of its file. */
 static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct lmcs_error *error)
 {
     const unsigned char *base = (const unsigned char *)heap->pool;
@@ -81,11 +79,11 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct l
         heap->bytes = (uint64_t)st.st_size;
         atomic_store(&heap->can_punch, true);
         if (st.st_nlink > 1 && heap->shown_path == NULL)
-            lmcs_remove_forgotten(heap->path); /* or a pool that is deleted would not be noticed */
+            lmcs_remove_forgotten(heap->path); /* else the deletion of the pool would not be noticed */
     } else {
         heap->bytes = lmcs_media_device_bytes(heap->path);
     }
-    /* Kept out of children, so that they can't hold the lock: it lives as long as any mapping does. */
+    /* A child must not hold the lock, which lasts as long as any mapping. */
     if (heap->bytes > 0)
         madvise(heap->pool, heap->bytes, MADV_DONTFORK);
     choose_method(heap);
@@ -94,7 +92,7 @@ static enum lmcs_status adopt(struct lmcs_heap *heap, const char *door, struct l
 
 void lmcs_heap_keep_place(const struct lmcs_heap *heap)
 {
-    if (heap->bytes > 0) /* it fails where something is there already */
+    if (heap->bytes > 0) /* fails if the addresses are used */
         mmap(heap->pool, heap->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
              0);
 }
@@ -111,13 +109,13 @@ enum lmcs_status lmcs_heap_check_name(const struct lmcs_heap *heap, struct lmcs_
 }
 
 /*
- * libpmemobj takes some 12 MB for a pool, in 10,000 pieces, and not every piece may be refused: when its lanes' locks
- * are (lane_boot of 1.12), it goes on without them and crashes, and without room for an error's text it ends the
- * process. So that there is room is seen first.
+ * Checks that there is memory for libpmemobj, which takes some 12 MB for a pool in 10,000 pieces and does not survive
+ * every refusal: without its lanes' locks (lane_boot of 1.12) it crashes, and without room for the text of an error it
+ * ends the process.
  */
 static enum lmcs_status check_memory(struct lmcs_error *error)
 {
-    void *volatile room = malloc(LIBRARY_BYTES); /* volatile: a compiler may leave out what is freed unused */
+    void *volatile room = malloc(LIBRARY_BYTES); /* volatile: a compiler may remove an allocation that is not used */
     if (room == NULL)
         return lmcs_fail_memory(error);
     free(room);
@@ -126,7 +124,7 @@ static enum lmcs_status check_memory(struct lmcs_error *error)
 
 /* ---- Creation ---- */
 
-/* What libpmemobj touches while it makes a pool: its header, its lanes, the start of each zone. */
+/* Allocates the parts that libpmemobj stores to as it creates a pool: its header, its lanes, the start of each zone. */
 static enum lmcs_status back_new_file(int fd, const char *path, uint64_t bytes, struct lmcs_error *error)
 {
     uint64_t first_zone = HEAP_OFFSET_EXPECTED + LMCS_HEAP_HEADER_BYTES;
@@ -150,7 +148,7 @@ static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint
     if (fd < 0) {
         int failure = errno;
         free(heap->shown_path);
-        heap->shown_path = NULL; /* nothing to remove */
+        heap->shown_path = NULL; /* no file to remove */
         return failure == ENOENT ? lmcs_fail(error, LMCS_NOT_FOUND, 0, "%s: its folder does not exist", path)
                                  : lmcs_fail_errno(error, failure, "%s: can't create", path);
     }
@@ -161,7 +159,7 @@ static enum lmcs_status make_file(struct lmcs_heap *heap, const char *path, uint
                                      (unsigned long long)bytes);
             break;
         }
-        bytes /= 2; /* the file system's largest file */
+        bytes /= 2; /* the file system's limit of a file */
     }
     if (status == LMCS_OK)
         status = back_new_file(fd, path, bytes, error);
@@ -177,7 +175,7 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
     configure_library();
     heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
     if (heap->pool == NULL && errno == ENOTSUP) {
-        /* A DAX device without a counter of unsafe shutdowns: they can't be told apart there. `info` says so. */
+        /* A DAX device without a counter of unsafe shutdowns: `info` reports that they are unknown. */
         int no = 0;
         pmemobj_ctl_set(NULL, "sds.at_create", &no);
         heap->pool = pmemobj_create(heap->path, LMCS_LAYOUT_NAME, 0, 0600);
@@ -185,7 +183,7 @@ static enum lmcs_status call_create(struct lmcs_heap *heap, struct lmcs_error *e
         pmemobj_ctl_set(NULL, "sds.at_create", &yes);
     }
     if (heap->pool == NULL && errno == EAGAIN)
-        return lmcs_fail_in_use(heap->path, error); /* a device, or the parts of a poolset */
+        return lmcs_fail_in_use(heap->path, error); /* a device, or parts of a poolset */
     if (heap->pool == NULL)
         return lmcs_fail_errno(error, errno, "%s: libpmemobj can't create the pool (%s)", heap->path,
                                pmemobj_errormsg());
@@ -223,7 +221,7 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
     if (fsync(heap->fd) != 0)
         return lmcs_fail_errno(error, errno, "%s: can't make it durable", heap->shown_path);
     if (link(heap->path, heap->shown_path) != 0) {
-        /* Some file systems have no links; there, a rename that replaces nothing. */
+        /* Some file systems have no links. Use a rename that replaces nothing there. */
         if (errno == EEXIST)
             return lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", heap->shown_path);
         if (renameat2(AT_FDCWD, heap->path, AT_FDCWD, heap->shown_path, RENAME_NOREPLACE) != 0)
@@ -235,7 +233,7 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
     free(heap->path);
     enum lmcs_status status = lmcs_sync_folder_of(heap->shown_path, error);
     if (status != LMCS_OK)
-        unlink(heap->shown_path); /* who tries again begins again */
+        unlink(heap->shown_path); /* so that another attempt starts anew */
     heap->path = heap->shown_path;
     heap->shown_path = NULL;
     return status;
@@ -248,7 +246,7 @@ static enum lmcs_status fail_open(const char *path, int failure, struct lmcs_err
     const char *said = pmemobj_errormsg();
     if (failure == EAGAIN)
         return lmcs_fail_in_use(path, error);
-    /* "An ADR failure was detected": the counter of unsafe shutdowns has moved while the pool was open. */
+    /* "An ADR failure was detected": the counter of unsafe shutdowns changed while the pool was open. */
     if (failure == EINVAL && strstr(said, "ADR failure") != NULL)
         return lmcs_fail(error, LMCS_DAMAGED, 0,
                          "%s: the power failed while it was open and the device may have lost writes (%s); check it "
@@ -278,13 +276,13 @@ enum lmcs_status lmcs_heap_look_first(int lock_fd, lmcs_heap_look *look, void *c
     return status;
 }
 
-/* Devices and poolsets are opened by their names: a device is no file of a stranger's, and a poolset names others. */
+/* Devices and poolsets are opened by path: other users can't replace a device, and a poolset names other files. */
 static void find_door(const struct lmcs_media *media, char *door, size_t bytes)
 {
     if (lmcs_media_is_device(media) || lmcs_media_is_poolset(media))
         snprintf(door, bytes, "%s", lmcs_media_path(media));
     else
-        lmcs_media_door(lmcs_media_fd(media), lmcs_media_path(media), door, bytes);
+        lmcs_media_reopen_path(lmcs_media_fd(media), lmcs_media_path(media), door, bytes);
 }
 
 static void repair_footers_of_zone(struct lmcs_heap *heap, uint64_t at, uint32_t count)
@@ -293,7 +291,7 @@ static void repair_footers_of_zone(struct lmcs_heap *heap, uint64_t at, uint32_t
     for (uint32_t i = 0, n; i < count; i += n) {
         n = chunks[i].chunks;
         if (n == 0 || n > count - i)
-            return; /* not after lmcs_check_heap */
+            return; /* can not happen after lmcs_check_heap */
         const struct lmcs_chunk_df right = {LMCS_CHUNK_FOOTER, 0, n};
         if (n > 1 && chunks[i].type == LMCS_CHUNK_FREE && memcmp(&chunks[i + n - 1], &right, sizeof right) != 0)
             pmemobj_memcpy_persist(heap->pool, &chunks[i + n - 1], &right, sizeof right);
@@ -301,11 +299,11 @@ static void repair_footers_of_zone(struct lmcs_heap *heap, uint64_t at, uint32_t
 }
 
 /*
- * The last chunk of a free range has a footer, by which libpmemobj finds the range when what is behind it becomes free.
- * It is written after the range's header, and not flushed; the next open makes those of used ranges anew, but not of
- * free ones. So when a process or the power fails between the two, an old footer may lead to a free range further down,
- * and all between the two would be taken for free. The footers are made right before libpmemobj looks, which it does
- * when it is first asked for an object.
+ * Writes the footers of free ranges again. The last chunk of a free range has a footer, by which libpmemobj finds the
+ * range when the chunk after it becomes free. libpmemobj writes it after the range's header without a flush, and an
+ * open rewrites footers of used ranges only. So after a crash an old footer may lead to a free range further down, and
+ * everything between would count as free. libpmemobj reads footers when it is first asked for an object, so they are
+ * repaired before that.
  */
 static enum lmcs_status repair_footers(struct lmcs_heap *heap, const struct lmcs_media *media, struct lmcs_error *error)
 {
@@ -332,9 +330,9 @@ struct first_look {
 };
 
 /*
- * libpmemobj ends the process when its first sync fails, be it of pages that another process wrote, which died before
- * the disk failed. So the disk is asked before, with the lock: by writing what the first page has. What could not be
- * written is let go of, for the next look to see what is there.
+ * Checks that the disk accepts writes, by writing the first page to itself. libpmemobj ends the process if its first
+ * sync fails, even because of pages of another process that died before. Pages that could not be written are dropped,
+ * so that the next look reads the disk.
  */
 static enum lmcs_status ask_disk(const char *door, const char *path, struct lmcs_error *error)
 {
@@ -343,7 +341,7 @@ static enum lmcs_status ask_disk(const char *door, const char *path, struct lmcs
     if (fd < 0 || lmcs_file_is_in_memory(fd) || lmcs_file_is_dax(fd)) {
         if (fd >= 0)
             close(fd);
-        return LMCS_OK; /* who may not write is told by libpmemobj */
+        return LMCS_OK; /* libpmemobj reports missing permission */
     }
     ssize_t n = pread(fd, page, sizeof page, 0);
     bool written = n <= 0 || pwrite(fd, page, (size_t)n, 0) == n;
@@ -430,7 +428,7 @@ void lmcs_heap_close(struct lmcs_heap *heap)
         (void)lmcs_heap_take_errors(heap, NULL);
         pmemobj_close(heap->pool);
     }
-    /* What could not be written is still in the page cache, as if it had been. Who opens it next shall not see it. */
+    /* Drops unwritten pages from the page cache: the next open must not read them. */
     if (heap->fd >= 0 && lmcs_heap_failure(heap) != 0)
         posix_fadvise(heap->fd, 0, 0, POSIX_FADV_DONTNEED);
     if (heap->map_fd >= 0)

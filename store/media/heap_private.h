@@ -13,12 +13,12 @@
 struct lmcs_heap {
     PMEMobjpool *pool;
     char *path;
-    char *shown_path; /* NULL once it stands there */
+    char *shown_path; /* NULL once the file has that name */
     int fd;           /* for pwrite, fallocate; -1 for poolsets and devices */
-    int map_fd;       /* the same file opened once more, for mappings of ours: the kernel tells it of errors apart */
-    uint64_t bytes;   /* mapped by libpmemobj; 0 when not known */
+    int map_fd;       /* another description of the file, for our mappings: the kernel reports errors for each one */
+    uint64_t bytes;   /* mapped by libpmemobj; 0: unknown */
     uint64_t zones_start;
-    uint64_t zones_backed; /* the metadata of so many zones has file space */
+    uint64_t zones_backed; /* zones whose metadata has file space */
     uint64_t highest;      /* offset of our highest object */
     enum lmcs_write_method method;
     struct lmcs_writeback *writeback; /* with LMCS_WRITE_FILE */
@@ -26,9 +26,9 @@ struct lmcs_heap {
     bool forced;
     bool dax; /* a file */
     atomic_bool can_punch;
-    atomic_int failure;         /* errno of the first sync that failed; 0: none has */
-    pthread_mutex_t syncing;    /* held from a sync of `fd` until its failure is noted ... */
-    pthread_mutex_t persisting; /* ... and from one of `map_fd` */
+    atomic_int failure;         /* errno of the first sync that failed; 0: none */
+    pthread_mutex_t syncing;    /* held during a sync of `fd` until its failure is recorded ... */
+    pthread_mutex_t persisting; /* ... and during one of `map_fd` */
 };
 
 /* Collects the errors of earlier writes, so that libpmemobj, which ends the process at one, meets none. */

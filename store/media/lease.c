@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/lease.c - what readers hold in place, seen by a writer in any process.
+ * media/lease.c - bytes that readers keep unchanged, visible to a writer in any process.
  *
- * All leases of a process on one pool share one open file description, so they are counted here: the kernel's lock
- * of a range is taken with its first pin and dropped with its last. The writer asks through another description
- * (the media's), to which even the leases of its own process are somebody else's.
+ * All leases of a process on one pool share one open file description, so pins are counted here: the kernel's lock of a
+ * range is taken with its first pin and dropped with its last. The writer queries through another description (the
+ * media's), for which even leases of its own process are foreign.
  *
  * The kernel keeps a file's locks in a list, so a snapshot of 100,000 small tensors must not take as many. Small
- * payloads are locked by the block of 1 MiB that they lie in, in a space of their own; larger ones exactly, up to the
- * page where their neighbour begins, whose lock the kernel then joins to theirs.
+ * payloads are locked by the MiB that contains them, in a lock space of their own. Larger ones are locked exactly, up
+ * to the page where their neighbour begins, whose lock the kernel then joins to theirs.
  *
- * A payload stays as large as it was, so what asks for it knows how it is locked. A live tensor grows and is cut where
- * it lies, and what is free of its pages is joined to others: of those, both spaces are asked (lmcs_lease_find_pin),
- * and two of its pins may begin at one place and end at different ones.
+ * The size of a payload never changes, so it determines the kind of lock. A live tensor grows and shrinks in place, and
+ * its free pages are joined to others: for those, both spaces are queried (lmcs_lease_find_pin), and two pins may begin
+ * at one offset and end at different ones.
  *
- * A child made by fork sees what its parent has mapped, for as long as it likes, and through the shared description it
- * would lose its leases whenever the parent unpins. So each fork opens one more description, which locks all that is
- * pinned at that moment and what is mapped of live variables, and which only the child keeps open: and, with it, its
- * own children. The kernel drops the locks when the last of them has ended, or become another program. Nobody has to
- * be asked, and what is pinned after the fork is no concern of the child's.
+ * A forked child sees its parent's mappings for as long as it likes, and would lose its leases through the shared
+ * description whenever the parent unpins. So each fork opens another description, which locks everything that is pinned
+ * or mapped of live variables at that moment, and which only the child and its own children keep open. The kernel drops
+ * the locks when the last of them has ended or called exec. Pins made after the fork don't concern the child.
  */
 #include "media/lease.h"
 
@@ -36,18 +35,18 @@
 
 struct pin {
     struct pin *next;
-    uint64_t key; /* epoch, or offset with RANGE_KEY, or number of a block with BLOCK_KEY */
+    uint64_t key; /* epoch, or offset with RANGE_KEY, or block number with BLOCK_KEY */
     uint64_t bytes;
     uint64_t count;
 };
 
-struct span { /* that is to be locked */
+struct span { /* a range to lock */
     uint64_t start;
     uint64_t bytes;
 };
 
 struct lmcs_lease {
-    struct lmcs_lease *next; /* of the process; under all_lock */
+    struct lmcs_lease *next; /* of this process; under all_lock */
     struct lmcs_lease **at;
     atomic_int references;
     struct lmcs_media *media;
@@ -60,15 +59,15 @@ struct lmcs_lease {
     struct span *spans; /* for the child */
     size_t span_count;
     size_t span_capacity;
-    int child_fd;      /* which locks them; -1: there are none */
-    bool is_lost;      /* they could not be locked */
-    bool is_inherited; /* the parent's: this process has what it may still read by another description */
+    int child_fd;      /* the description that locks them; -1: none */
+    bool is_lost;      /* the spans could not be locked */
+    bool is_inherited; /* inherited by a fork: this process reads by another description */
 };
 
 #define RANGE_KEY ((uint64_t)1 << 63)
 #define BLOCK_KEY ((uint64_t)3 << 62)
 
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* comes before a lease's own */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER; /* acquired before a lease's own */
 static struct lmcs_lease *all;
 
 static void enter(struct lmcs_lease *lease)
@@ -91,7 +90,7 @@ static void leave(struct lmcs_lease *lease)
     pthread_mutex_unlock(&all_lock);
 }
 
-/* Another description of the same file, even if its name has gone to another one meanwhile. */
+/* Opens another description of the same file, even if another file has its name by now. */
 static int open_again(struct lmcs_media *media)
 {
     char path[64];
@@ -174,7 +173,7 @@ static void widen(struct lmcs_lease *lease)
     size_t count = lease->bucket_count * 4;
     struct pin **buckets = calloc(count, sizeof *buckets);
     if (buckets == NULL)
-        return; /* slower, not wrong */
+        return; /* without it, queries are slower */
     struct pin **old = lease->buckets;
     size_t old_count = lease->bucket_count;
     lease->buckets = buckets;
@@ -195,7 +194,7 @@ static int set_lock(int fd, short type, uint64_t start, uint64_t bytes)
     return fcntl(fd, F_OFD_SETLK, &lock) == 0 ? 0 : errno;
 }
 
-/* Readers' locks stand beside one another; only who locks for writing, as no part of us does, is in the way. */
+/* Read locks are compatible. Only a foreign write lock conflicts; no part of the store takes one. */
 static enum lmcs_status fail_lock(struct lmcs_lease *lease, int failure, uint64_t start, uint64_t bytes,
                                   struct lmcs_error *error)
 {
@@ -246,7 +245,7 @@ static void drop(struct lmcs_lease *lease, uint64_t key, uint64_t start, uint64_
     pthread_mutex_lock(&lease->lock);
     struct pin **at = find(lease, key, bytes), *pin = *at;
     if (pin != NULL && --pin->count == 0) {
-        uint64_t kept = 0; /* by the other pins that begin there */
+        uint64_t kept = 0; /* by other pins that begin there */
         for (const struct pin *other = *bucket_of(lease, key); other != NULL; other = other->next)
             if (other != pin && other->key == key && other->bytes > kept)
                 kept = other->bytes;
@@ -314,17 +313,17 @@ void lmcs_lease_unpin(struct lmcs_lease *lease, uint64_t offset, uint64_t bytes)
         drop_block(lease, last);
 }
 
-/* Whether another description locks a byte of the range; *start and *end get where one such lock lies. */
+/* Whether another description locks a byte of the range. *start and *end: one such lock. */
 static bool find_lock(struct lmcs_lease *lease, uint64_t from, uint64_t bytes, uint64_t *start, uint64_t *end)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)from, .l_len = (off_t)bytes};
     if (fcntl(lmcs_media_fd(lease->media), F_OFD_GETLK, &lock) != 0) {
         *start = from;
         *end = from + bytes;
-        return true; /* not known: nothing is reused */
+        return true; /* unknown: nothing is reused */
     }
     *start = (uint64_t)lock.l_start;
-    *end = lock.l_len != 0 ? *start + (uint64_t)lock.l_len : UINT64_MAX; /* 0: all of the file from there on */
+    *end = lock.l_len != 0 ? *start + (uint64_t)lock.l_len : UINT64_MAX; /* 0: to the end of the file */
     return lock.l_type != F_UNLCK;
 }
 
@@ -385,7 +384,7 @@ static void add_span(struct lmcs_lease *lease, uint64_t start, uint64_t bytes)
         lease->spans[lease->span_count++] = (struct span){start, bytes};
 }
 
-/* Epochs are for walks, and a child has none. */
+/* Epochs are leased for walks, and a child has none. */
 static void add_pins(struct lmcs_lease *lease)
 {
     for (size_t i = 0; i < lease->bucket_count; i++)
@@ -419,7 +418,7 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Neighbours by one lock: each costs a walk over those that there are. */
+/* Joins neighbours to one lock: the cost of each lock grows with their number. */
 static bool lock_spans(const struct lmcs_lease *lease)
 {
     qsort(lease->spans, lease->span_count, sizeof *lease->spans, by_start);
@@ -434,7 +433,7 @@ static bool lock_spans(const struct lmcs_lease *lease)
     return true;
 }
 
-/* Without a description for the child what is pinned now stays so until the lease ends: nobody ends this pin of it. */
+/* Without a description for the child, the present pins last until the lease ends: this pin is never ended. */
 static void keep_pins(struct lmcs_lease *lease)
 {
     for (size_t i = 0; i < lease->bucket_count; i++)
@@ -466,7 +465,7 @@ void lmcs_lease_after_fork(void)
     pthread_mutex_unlock(&all_lock);
 }
 
-/* What else the parent has locked, for its walks, is not to outlive it. */
+/* The child drops the parent's locks of epochs. */
 void lmcs_lease_in_child(void)
 {
     for (struct lmcs_lease *lease = all; lease != NULL; lease = lease->next) {

@@ -2,10 +2,9 @@
 /*
  * media/media.c - the bytes of a pool, read without libpmemobj.
  *
- * libpmemobj maps a poolset's parts one after the other: the first whole, the others without their header page, each
- * rounded down to its mapping alignment. The same arithmetic here gives a pool's offsets a place in a file. Reads go
- * through pread, so that a file which someone cuts short is an error and not a signal; only views and devices use
- * mappings, after a look at the file's size.
+ * libpmemobj maps the parts of a poolset one after the other: the first whole, the others without their header page,
+ * each rounded down to the alignment of mappings. The same arithmetic here maps offsets of the pool to places in files.
+ * Reads use pread, so that a truncated file is an error and not a signal. Only views and devices use mappings.
  */
 #include "media/media.h"
 
@@ -50,10 +49,10 @@ struct lmcs_media {
     uint64_t superblock;
     uint64_t heap;
     void *map;          /* of the whole pool, read-only */
-    void *_Atomic back; /* the same once more, for lmcs_media_read_back; NULL: not yet */
+    void *_Atomic back; /* another mapping, for lmcs_media_read_back; NULL: not made yet */
     lmcs_media_overlay_fn *overlay;
     const void *overlay_context;               /* NULL: no overlay */
-    struct lmcs_media *replicas[MAX_REPLICAS]; /* of a poolset, the others; bytes only, read with lmcs_media_read */
+    struct lmcs_media *replicas[MAX_REPLICAS]; /* the other replicas of a poolset; read with lmcs_media_read only */
     size_t replica_count;
 };
 
@@ -93,7 +92,7 @@ bool lmcs_media_is_blank_device(const char *path)
     return blank;
 }
 
-void lmcs_media_door(int fd, const char *path, char *door, size_t door_bytes)
+void lmcs_media_reopen_path(int fd, const char *path, char *door, size_t door_bytes)
 {
     snprintf(door, door_bytes, "/proc/self/fd/%d", fd);
     struct stat behind, at;
@@ -101,11 +100,11 @@ void lmcs_media_door(int fd, const char *path, char *door, size_t door_bytes)
         snprintf(door, door_bytes, "%s", path);
 }
 
-/* `path` is for messages, `door` is what is opened. */
+/* `path` is for messages; `door` is opened. */
 static enum lmcs_status open_file(const char *path, const char *door, int *fd, struct stat *st,
                                   struct lmcs_error *error)
 {
-    /* O_NONBLOCK: a FIFO in the pool's place must not hang us. */
+    /* O_NONBLOCK: a FIFO at this path must not block us */
     *fd = open(door, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0)
         return errno == ENOENT || errno == ENOTDIR
@@ -168,8 +167,8 @@ static struct lmcs_media *new_replica(const struct lmcs_media *of)
 }
 
 /*
- * The other replicas: those on this machine of which all parts can be opened. They have the same bytes at the same
- * places, and are only asked for what the first one has lost; one that can't be read is as none.
+ * Finds the other replicas on this machine whose parts can all be opened. They have the same bytes at the same offsets,
+ * and are read only for bytes that the first one lost.
  */
 static void parse_replicas(struct lmcs_media *media, FILE *file)
 {
@@ -197,7 +196,7 @@ static void parse_replicas(struct lmcs_media *media, FILE *file)
     lmcs_media_release(replica);
 }
 
-/* Reads "SIZE PATH" lines of the first replica, and then those of the others. */
+/* Reads the "SIZE PATH" lines of the first replica, and then those of the others. */
 static enum lmcs_status parse_poolset(struct lmcs_media *media, struct lmcs_error *error)
 {
     int fd = fcntl(media->fd, F_DUPFD_CLOEXEC, 0);
@@ -241,7 +240,7 @@ static enum lmcs_status parse_poolset(struct lmcs_media *media, struct lmcs_erro
 static enum lmcs_status map_all(const struct lmcs_media *media, void **made, struct lmcs_error *error)
 {
     void *map = mmap(NULL, media->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (media->is_device && map != MAP_FAILED) { /* a device wants its own alignment: let the kernel choose */
+    if (media->is_device && map != MAP_FAILED) { /* a device needs its own alignment: the kernel chooses */
         munmap(map, media->bytes);
         map = mmap(NULL, media->bytes, PROT_READ, MAP_SHARED, media->segments[0].fd, 0);
     } else if (map != MAP_FAILED) {
@@ -254,7 +253,7 @@ static enum lmcs_status map_all(const struct lmcs_media *media, void **made, str
     return LMCS_OK;
 }
 
-/* The few words of libpmemobj's own header that we follow; its checksums are libpmemobj's business. */
+/* Reads the words of libpmemobj's header that we use. libpmemobj checks its checksums itself. */
 static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error *error)
 {
     unsigned char page[LMCS_POBJ_END];
@@ -340,7 +339,7 @@ enum lmcs_status lmcs_media_open_again(const struct lmcs_media *media, struct lm
                                        struct lmcs_error *error)
 {
     char door[PATH_MAX];
-    lmcs_media_door(media->fd, media->path, door, sizeof door);
+    lmcs_media_reopen_path(media->fd, media->path, door, sizeof door);
     return open_door(media->path, door, again, error);
 }
 
@@ -487,7 +486,7 @@ enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset
     return status;
 }
 
-/* The second mapping, made when it is first wanted; NULL: there can't be one. */
+/* The second mapping, made at the first use; NULL: impossible. */
 static const char *map_to_read_back(const struct lmcs_media *cached)
 {
     struct lmcs_media *media = (struct lmcs_media *)cached;
@@ -495,7 +494,7 @@ static const char *map_to_read_back(const struct lmcs_media *cached)
     if (made != NULL)
         return made;
     if (map_all(media, &made, NULL) != LMCS_OK) {
-        if (made != NULL) /* a place without the file in it */
+        if (made != NULL) /* reserved addresses without the file */
             munmap(made, media->bytes);
         return NULL;
     }
@@ -511,7 +510,7 @@ enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t o
     const char *map = !media->is_device && inside(media, offset, bytes) ? map_to_read_back(media) : NULL;
     if (map == NULL || !lmcs_guard_holds() || !lmcs_guard_copy(buffer, map + offset, bytes))
         return lmcs_media_read(media, offset, buffer, bytes, error);
-    /* It is not looked at again: its pages count as resident only once. */
+    /* Its pages are not read again, and should not count as resident twice. */
     const uint64_t first = offset & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
     madvise((void *)(uintptr_t)(map + first), (size_t)(offset - first + bytes), MADV_DONTNEED);
     return LMCS_OK;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/media.h - the bytes of a pool, read without libpmemobj.
+ * media/media.h - the bytes of a pool, read without libpmemobj. The face of media/.
  *
- * A pool's address space is made of segments: one for a file or a devdax device, one a part for a poolset (its first
- * replica). Everything is bounds-checked against what the files really have.
+ * media/ is the bytes of a pool on any medium, with and without libpmemobj: media.h reads, heap.h writes, lease.h keeps
+ * bytes for readers, layout.h is the format. It uses base/.
+ *
+ * A pool's address space consists of segments: one for a file or a devdax device, one for each part of a poolset's
+ * first replica. Every access is checked against the real size of the files.
  */
 #ifndef LMCS_MEDIA_MEDIA_H
 #define LMCS_MEDIA_MEDIA_H
@@ -12,67 +15,69 @@
 
 struct lmcs_media;
 
-/* Opens for reading and refuses what is no pool of ours. Shared by reference count. */
+/*
+ * Opens for reading. LMCS_NOT_FOUND, LMCS_DAMAGED (not a pool of ours), LMCS_INVALID, LMCS_UNSUPPORTED, LMCS_IO. Shared
+ * by reference count; lmcs_media_release drops one.
+ */
 enum lmcs_status lmcs_media_open(const char *path, struct lmcs_media **media, struct lmcs_error *error);
-/* Opens the same file anew, whatever stands at its path by now. (Parts of poolsets are found by their paths.) */
+/* Opens the same file again, even if its path leads to another by now. (Parts of poolsets are found by path.) */
 enum lmcs_status lmcs_media_open_again(const struct lmcs_media *media, struct lmcs_media **again,
                                        struct lmcs_error *error);
-/* A path that leads to the file of a descriptor itself and not to what has its name now; its own where /proc is not. */
-void lmcs_media_door(int fd, const char *path, char *door, size_t door_bytes);
+/* Writes a path that reopens the file of fd: /proc/self/fd/N for fd, or `path` if /proc is not mounted. */
+void lmcs_media_reopen_path(int fd, const char *path, char *door, size_t door_bytes);
 struct lmcs_media *lmcs_media_share(struct lmcs_media *media);
 void lmcs_media_release(struct lmcs_media *media);
 
-/* Size of a devdax device; 0: it is none. */
+/* Size of a devdax device; 0: not one. */
 uint64_t lmcs_media_device_bytes(const char *path);
-/* A devdax device on which nobody has made anything yet. */
+/* Whether it is a devdax device without a pool. */
 bool lmcs_media_is_blank_device(const char *path);
 
 const char *lmcs_media_path(const struct lmcs_media *media);
-/* A descriptor of the file at the path (for locks and questions to the file system). */
+/* A descriptor of the file at the path, for locks and queries of the file system. */
 int lmcs_media_fd(const struct lmcs_media *media);
-/* A descriptor of the file whose flock is libpmemobj's: of a poolset, its first part. */
+/* A descriptor of the file whose flock libpmemobj uses: of a poolset, its first part. */
 int lmcs_media_lock_fd(const struct lmcs_media *media);
 bool lmcs_media_is_device(const struct lmcs_media *media);
 bool lmcs_media_is_poolset(const struct lmcs_media *media);
-/* The other replicas of a poolset, for lmcs_media_read: what the first one has lost may be there. */
+/* The other replicas of a poolset, for lmcs_media_read: they may have bytes that the first one lost. */
 size_t lmcs_media_replicas(const struct lmcs_media *media);
 const struct lmcs_media *lmcs_media_replica(const struct lmcs_media *media, size_t i);
-/* Whether its path still leads to the file that was opened. */
+/* Whether the path still leads to the file that was opened. */
 bool lmcs_media_is_in_place(const struct lmcs_media *media);
 uint64_t lmcs_media_bytes(const struct lmcs_media *media);
-/* Where the superblock and the heap lie, as libpmemobj's header says, checked to be inside; 0: not there. */
+/* Offsets of the superblock and the heap from libpmemobj's header, checked to be inside. */
 uint64_t lmcs_media_superblock(const struct lmcs_media *media);
 uint64_t lmcs_media_heap(const struct lmcs_media *media);
 
-/* Copies bytes out; LMCS_DAMAGED when they are not inside the pool. Never raises SIGBUS on a file. */
+/* Copies bytes. LMCS_DAMAGED: they are outside of the pool or unreadable. Never raises SIGBUS on a file. */
 enum lmcs_status lmcs_media_read(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
                                  struct lmcs_error *error);
 /*
- * The same of bytes that were written through the page cache just now. It never makes the kernel read ahead, which
- * would fill the space behind them, as it is not used yet, with pages of zeros: as many as are written.
+ * Copies bytes that were just written through the page cache. Never causes readahead, which would fill the unused space
+ * after them with as many pages of zeros.
  */
 enum lmcs_status lmcs_media_read_back(const struct lmcs_media *media, uint64_t offset, void *buffer, uint64_t bytes,
                                       struct lmcs_error *error);
 /*
- * Has lmcs_media_read pass the bytes that it has read to `overlay`, which changes them to what they are about to become.
- * `context` NULL: no longer.
+ * Makes lmcs_media_read pass bytes to `overlay`, which changes them to their future values. `context` NULL: no longer.
  */
 typedef void lmcs_media_overlay_fn(const void *context, uint64_t offset, void *buffer, uint64_t bytes);
 void lmcs_media_overlay(struct lmcs_media *media, lmcs_media_overlay_fn *overlay, const void *context);
-/* Address of bytes in a read-only shared mapping of the whole pool; NULL when they are not inside. */
+/* Address of bytes in a shared read-only mapping of the pool; NULL: outside of the pool. */
 const void *lmcs_media_at(const struct lmcs_media *media, uint64_t offset, uint64_t bytes);
 /*
- * Mapped bytes, some blocks of the codec at most, will be looked at: what is not in memory is read at once, instead of
- * a little at each fault.
+ * Announces access to mapped bytes (some blocks of the codec at most): bytes that are not in memory are read at once
+ * instead of page by page.
  */
 void lmcs_media_bring(const void *at, uint64_t bytes);
 /*
- * Maps a page-aligned piece of the pool privately (writable, copy on write) at `where` (MAP_FIXED, in address space
- * that the caller has reserved). Not on devices.
+ * Maps a page-aligned range privately (writable, copy on write) at `where`, in address space that the caller reserved
+ * (MAP_FIXED). Not for devices.
  */
 enum lmcs_status lmcs_media_map_private(const struct lmcs_media *media, uint64_t offset, uint64_t bytes, void *where,
                                         struct lmcs_error *error);
-/* The same, shared and read-only. */
+/* Maps it likewise, shared and read-only. */
 enum lmcs_status lmcs_media_map_shared(const struct lmcs_media *media, uint64_t offset, uint64_t bytes, void *where,
                                        struct lmcs_error *error);
 

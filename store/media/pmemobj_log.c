@@ -2,17 +2,14 @@
 /*
  * media/pmemobj_log.c - libpmemobj's logs, read without it.
  *
- * Opening a pool, libpmemobj applies what it finds in the redo logs of its 1024 lanes, and rolls back what it finds in
- * their undo logs. It believes their headers and the kinds of their entries before it has looked at any checksum, so a
- * flipped bit there can hang it, crash it, or have it store anywhere. So they are read here first, and nothing passes
- * but what a commit of ours can have left behind:
+ * When it opens a pool, libpmemobj applies the redo logs of its 1024 lanes and rolls back their undo logs. It trusts
+ * their headers and the kinds of entries before it checks any checksum, so a flipped bit can hang it, crash it, or make
+ * it store anywhere. So the logs are checked here first. Only remains of our own commits pass:
  *
- *   undo logs    empty: we have no transactions of libpmemobj's
- *   redo logs    one log without successors. Entries set, and, or or a word; when the checksum is right, each word is
- *                our root word or a chunk's header. When it is not right the log was cut short, or is done with, and
- *                libpmemobj passes it over.
+ *   undo logs    empty: we use no transactions of libpmemobj
+ *   redo logs    one log without successors. Entries set, and, or or a word; with a right checksum, each word is our root word or a chunk's header. With a wrong checksum the log is incomplete or finished, and libpmemobj skips it.
  *
- * What is pending is kept, so that the pool can be checked as it will be once the logs are applied.
+ * Pending entries are kept, so that the pool can be checked as it will be after they are applied.
  */
 #include "media/pmemobj_log.h"
 
@@ -28,7 +25,7 @@
 #define CACHE_LINE    64u
 
 static const struct {
-    uint32_t at; /* in the lane */
+    uint32_t at; /* offset in the lane */
     uint32_t room;
 } logs[LMCS_LANE_LOGS] = {{0, 192}, {256, 640}, {960, 2048}};
 #define UNDO_LOG 2u
@@ -37,7 +34,7 @@ static_assert(960 + sizeof(struct lmcs_log_df) + 2048 == LMCS_LANE_BYTES, "lane 
 struct lmcs_pmemobj_log {
     size_t count;
     size_t capacity;
-    struct lmcs_log_entry_df entries[]; /* in the order in which they are applied */
+    struct lmcs_log_entry_df entries[]; /* in the order of application */
 };
 
 static enum lmcs_status fail_log(const struct lmcs_media *media, const char *what, struct lmcs_error *error)
@@ -48,7 +45,7 @@ static enum lmcs_status fail_log(const struct lmcs_media *media, const char *wha
                      lmcs_media_path(media), what);
 }
 
-/* Fletcher's checksum over words of 32 bits, the log's own checksum taken as zero. */
+/* Fletcher's checksum over words of 32 bits, with the log's own checksum counted as 0. */
 static uint64_t checksum_of(const unsigned char *log, uint64_t bytes)
 {
     uint32_t low = 0, high = 0;
@@ -78,25 +75,25 @@ static bool place_is_ours(const struct lmcs_media *media, uint64_t place)
             is_chunk_header(media, place));
 }
 
-static enum lmcs_status add_entries(struct lmcs_pmemobj_log **redo, const struct lmcs_log_entry_df *entries,
+static enum lmcs_status add_entries(struct lmcs_pmemobj_log **pending, const struct lmcs_log_entry_df *entries,
                                     size_t count, struct lmcs_error *error)
 {
-    size_t had = *redo == NULL ? 0 : (*redo)->count, wanted = had + count;
-    if (*redo == NULL || wanted > (*redo)->capacity) {
-        struct lmcs_pmemobj_log *grown = realloc(*redo, sizeof *grown + 2 * wanted * sizeof grown->entries[0]);
+    size_t had = *pending == NULL ? 0 : (*pending)->count, wanted = had + count;
+    if (*pending == NULL || wanted > (*pending)->capacity) {
+        struct lmcs_pmemobj_log *grown = realloc(*pending, sizeof *grown + 2 * wanted * sizeof grown->entries[0]);
         if (grown == NULL)
             return lmcs_fail_memory(error);
         grown->capacity = 2 * wanted;
-        *redo = grown;
+        *pending = grown;
     }
-    memcpy((*redo)->entries + had, entries, count * sizeof *entries);
-    (*redo)->count = wanted;
+    memcpy((*pending)->entries + had, entries, count * sizeof *entries);
+    (*pending)->count = wanted;
     return LMCS_OK;
 }
 
-/* The entries of a redo log up to the first that is none. */
+/* Reads the entries of a redo log up to the first empty one. */
 static enum lmcs_status load_entries(const struct lmcs_media *media, const unsigned char *log, uint64_t capacity,
-                                     struct lmcs_pmemobj_log **redo, struct lmcs_error *error)
+                                     struct lmcs_pmemobj_log **pending, struct lmcs_error *error)
 {
     const unsigned char *data = log + sizeof(struct lmcs_log_df);
     struct lmcs_log_entry_df entries[640 / sizeof(struct lmcs_log_entry_df)];
@@ -115,11 +112,11 @@ static enum lmcs_status load_entries(const struct lmcs_media *media, const unsig
     for (size_t i = 0; i < count; i++)
         if (!place_is_ours(media, entries[i].place & ~LMCS_LOG_OPERATION))
             return fail_log(media, "it would change what no commit changes", error);
-    return add_entries(redo, entries, count, error);
+    return add_entries(pending, entries, count, error);
 }
 
 static enum lmcs_status load_log(const struct lmcs_media *media, const unsigned char *lane, size_t i,
-                                 struct lmcs_pmemobj_log **redo, struct lmcs_error *error)
+                                 struct lmcs_pmemobj_log **pending, struct lmcs_error *error)
 {
     const unsigned char *log = lane + logs[i].at;
     struct lmcs_log_df header;
@@ -132,7 +129,7 @@ static enum lmcs_status load_log(const struct lmcs_media *media, const unsigned 
         return fail_log(media, "its size", error);
     if (i == UNDO_LOG)
         return first == 0 ? LMCS_OK : fail_log(media, "an undo log that is not empty", error);
-    return load_entries(media, log, header.capacity, redo, error);
+    return load_entries(media, log, header.capacity, pending, error);
 }
 
 static enum lmcs_status find_lanes(const struct lmcs_media *media, uint64_t *at, uint64_t *count,
@@ -150,11 +147,11 @@ static enum lmcs_status find_lanes(const struct lmcs_media *media, uint64_t *at,
     return LMCS_OK;
 }
 
-enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **redo,
+enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **pending,
                                        struct lmcs_error *error)
 {
     uint64_t at = 0, count = 0;
-    *redo = NULL;
+    *pending = NULL;
     enum lmcs_status status = find_lanes(media, &at, &count, error);
     unsigned char *lanes = status == LMCS_OK ? malloc(LANES_AT_ONCE * LMCS_LANE_BYTES) : NULL;
     if (status == LMCS_OK && lanes == NULL)
@@ -163,29 +160,29 @@ enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lm
         n = count - i < LANES_AT_ONCE ? count - i : LANES_AT_ONCE;
         status = lmcs_media_read(media, at + i * LMCS_LANE_BYTES, lanes, n * LMCS_LANE_BYTES, error);
         for (size_t k = 0; status == LMCS_OK && k < n * LMCS_LANE_LOGS; k++)
-            status = load_log(media, lanes + k / LMCS_LANE_LOGS * LMCS_LANE_BYTES, k % LMCS_LANE_LOGS, redo, error);
+            status = load_log(media, lanes + k / LMCS_LANE_LOGS * LMCS_LANE_BYTES, k % LMCS_LANE_LOGS, pending, error);
     }
     free(lanes);
     if (status != LMCS_OK) {
-        lmcs_pmemobj_log_free(*redo);
-        *redo = NULL;
+        lmcs_pmemobj_log_free(*pending);
+        *pending = NULL;
     }
     return status;
 }
 
-void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *redo)
+void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *pending)
 {
-    free(redo);
+    free(pending);
 }
 
 void lmcs_pmemobj_log_apply(const void *context, uint64_t offset, void *buffer, uint64_t bytes)
 {
-    const struct lmcs_pmemobj_log *redo = context;
+    const struct lmcs_pmemobj_log *pending = context;
     unsigned char *copy = buffer;
-    for (size_t i = 0; i < redo->count; i++) {
-        uint64_t place = redo->entries[i].place & ~LMCS_LOG_OPERATION, value = redo->entries[i].value;
-        uint64_t operation = redo->entries[i].place & LMCS_LOG_OPERATION;
-        /* Nobody reads half a word of these. */
+    for (size_t i = 0; i < pending->count; i++) {
+        uint64_t place = pending->entries[i].place & ~LMCS_LOG_OPERATION, value = pending->entries[i].value;
+        uint64_t operation = pending->entries[i].place & LMCS_LOG_OPERATION;
+        /* no reader reads half of these words */
         if (place < offset || place - offset >= bytes || bytes - (place - offset) < sizeof value)
             continue;
         uint64_t word;

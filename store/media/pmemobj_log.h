@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/pmemobj_log.h - what libpmemobj's logs will do to a pool when it is next opened for writing.
+ * media/pmemobj_log.h - pending entries in libpmemobj's logs, which it applies when a pool is next opened for writing.
  */
 #ifndef LMCS_MEDIA_PMEMOBJ_LOG_H
 #define LMCS_MEDIA_PMEMOBJ_LOG_H
@@ -11,14 +11,17 @@ struct lmcs_media;
 struct lmcs_pmemobj_log;
 
 /*
- * Reads the logs, while nobody writes. LMCS_DAMAGED when they are not what libpmemobj leaves, or would change what no
- * commit of ours changes. *redo: to be freed; NULL when nothing is pending.
+ * Reads the logs while no process writes. LMCS_DAMAGED: they are not as libpmemobj leaves them, or would change bytes
+ * that no commit changes. *pending: to be freed; NULL: nothing is.
  */
-enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **redo,
+enum lmcs_status lmcs_pmemobj_log_load(const struct lmcs_media *media, struct lmcs_pmemobj_log **pending,
                                        struct lmcs_error *error);
-void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *redo);
+void lmcs_pmemobj_log_free(struct lmcs_pmemobj_log *pending);
 
-/* Does to a copy of the pool's bytes from `offset` on what the logs will do to them. */
+/*
+ * Applies the entries to a copy of the pool's bytes from `offset` on. `context`: a struct lmcs_pmemobj_log (an overlay
+ * of media.h).
+ */
 void lmcs_pmemobj_log_apply(const void *context, uint64_t offset, void *buffer, uint64_t bytes);
 
 #endif

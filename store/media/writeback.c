@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * media/writeback.c - a thread that has the kernel begin to write what was stored in a file, while more is being
- * stored.
+ * media/writeback.c - a thread that starts writeback of stored ranges while more is being stored.
  *
- * sync_file_range waits while the disk's queue is full, and a trainer that asked for an asynchronous snapshot should
- * not: its bytes are safe from it as soon as they are in the page cache. So a thread of its own does the waiting.
+ * sync_file_range waits while the disk's queue is full. An asynchronous capture must not wait: its bytes are safe from
+ * the trainer as soon as they are in the page cache. So a thread waits instead.
  */
 #include "media/writeback.h"
 
@@ -31,7 +30,7 @@ struct lmcs_writeback {
     bool stop;
     size_t first;
     size_t count;
-    struct range ranges[RANGES]; /* a ring */
+    struct range ranges[RANGES]; /* a ring buffer */
 };
 
 enum lmcs_status lmcs_writeback_new(int fd, struct lmcs_writeback **behind, struct lmcs_error *error)

@@ -1,14 +1,66 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/pool.h - an open pool: what the modules of the store share.
+ * pages/pool.h - an open pool: the state that the rooms of the store share. The face of pages/.
  *
- * Locks, in the order in which they are taken (a thread that holds a later one takes no earlier one):
- *   shelf->busy    a capture has its shelf from begin until it is durable
- *   live           live variables: their records and their space (live.h)
- *   meta           the root and the volatile tables of space: read, compute and publish are one step under it
- *   pins           what views hold in place (lease.c)
- *   page cache     a few instructions
- * Copying, hashing, encoding and decoding happen outside of all of them but `busy`.
+ * pages/ is transactions: copy-on-write pages, B+ trees, free pages and extents under one root. It uses base/ and
+ * media/. From below: cache, page, tree (node, cursor), freelist, root, txn, space, trim, region.
+ *
+ * LOCKS, in the order in which a thread acquires them. A thread that holds one acquires only later ones.
+ *
+ *   lock                     file                  protects; how long it is held
+ *   registry_lock            pool/open.c           the list of open pools; pools being opened, closed, or forked
+ *   a shelf (not a mutex)    records/busy.c        one operation on the shelf: a capture from begin until durable, a
+ *                                                  fork, a removal, pruning, a restore. Kept in pool->busy
+ *   compactor->round         compact/round.h       one round of the compactor or of lmcs_compact
+ *   the encode gate          records/busy.c        captures that write deltas exclude rounds that replace bases.
+ *     (not a mutex)                                A round only tries it; a capture may wait for it
+ *   live->lock               live/body.h           live variables, their handles, records and space
+ *   pool->captures           records/busy.h        busy, waiters, live_holders, loaded, encoding, rebasing, pace
+ *   body->lock               live/body.h           value and version of one live variable
+ *   batch->region_lock       capture/delta.c       the region that several threads of one capture take room from
+ *   pool->meta (rwlock)      pages/txn.c           root, slabs, avail. A write transaction holds it from begin to end, a
+ *                                                  read transaction of the writing process shares it
+ *   space->lock              pages/extents.h       the table of extents
+ *   known_lock               live/fork.c           the list of mappings of live tensors; held during a fork
+ *   all_lock                 media/lease.c         the leases of this process; held during a fork
+ *   lease->lock              media/lease.c         the pins of one pool; held during a fork
+ *   cache->locks             pages/cache.c         some slots of the page cache, while a page is copied
+ *   heap->syncing            media/heap.c          a sync of the file until its failure is recorded
+ *   heap->persisting         media/heap.c          the same for our own mappings
+ *   writeback->lock          media/writeback.c     ranges to write
+ *   background->lock         pool/background.c     state of the background thread
+ *   workers->lock            base/workers.c        jobs
+ *   install_lock             base/guard.c          the handler of SIGBUS
+ *
+ * A run of jobs may have a lock of its own for its first error or its results (payload/read.c, base/workers.c); no other
+ * lock is acquired under it. Copying, hashing, encoding, decoding and the sync of payloads are outside of all locks but
+ * the shelf's (lmcs_restore and the compactor: and the round's).
+ * Between processes: libpmemobj's flock admits one writer, and leases (media/lease.h) keep bytes for readers.
+ *
+ * THREADS. All block signals but SIGBUS (lmcs_guard_signals), and end with the pool.
+ *
+ *   thread       created by             function         runs
+ *   a caller's   the application        -                every public function; its part of each run of jobs; also a
+ *                                                        round of the compactor, when a capture finds no space
+ *   workers,     lmcs_workers_run,      serve            jobs of lmcs_workers_run and lmcs_workers_try: copy, compare,
+ *    threads-1   when first useful      (workers.c)      encode, decode, hash. On the pool's NUMA node
+ *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction. Detached;
+ *    a capture   asynchronous           (commit.c)       lmcs_pool_close waits for it by the shelf that it holds
+ *   background,  lmcs_compactor_start   background_main  compaction, pruning, parity, scrub turns with repair; these use
+ *    0 or 1                             (background.c)   the workers, too. Lowest priority
+ *   writeback,   lmcs_writeback_add     serve            sync_file_range, for files alone
+ *    0 or 1                             (writeback.c)
+ *
+ * HOOKS: functions that an earlier room calls and a later room sets.
+ *
+ *   hook                     set by                called by; thread, locks held
+ *   pool->space_hook         lmcs_space_load       lmcs_txn_commit (flush), lmcs_txn_end (settle); any thread, meta
+ *   txn->refill              lmcs_txn_write        lmcs_page_take; the transaction's thread, meta
+ *   lmcs_media_overlay       pool/open.c           lmcs_media_read, while a pool is opened; registry_lock
+ *   pool->last_close         pool/open.c           lmcs_pool_close, for the last open; a caller's thread, none
+ *   pool->wake               pool/background.c     lmcs_pool_wake, after commits and removals; any thread, none or a
+ *                                                  shelf
+ *   pool->make_room          pool/background.c     lmcs_pool_make_room, when space is short; any thread, a shelf
  */
 #ifndef LMCS_PAGES_POOL_H
 #define LMCS_PAGES_POOL_H
@@ -36,7 +88,7 @@ struct lmcs_shelf_waiter;
 struct lmcs_live_holder;
 struct lmcs_live_store;
 
-/* How fast captures were: bytes a second until durable, of what had changed; 0: not measured yet. */
+/* Speed of captures: changed bytes per second until durable; 0: not measured yet. */
 struct lmcs_pace {
     double raw;
     double coded;
@@ -51,29 +103,28 @@ struct lmcs_space_hook {
 
 struct lmcs_pool {
     struct lmcs_pool *next; /* in the registry of this process */
-    atomic_uint opens; /* it becomes 0, and a pool that is found in the registry is kept, under the registry's lock */
+    atomic_uint opens;      /* under registry_lock where it becomes 0, or is raised for a pool found in the registry */
     pid_t pid;
     dev_t device;
     ino_t inode;
     char *path;
     bool writable;
-    uint32_t flags;
-    uint32_t thread_count;
-    int32_t numa_node; /* -1: not known */
+    struct lmcs_open_options options; /* as lmcs_pool_open was called; `threads` is the number chosen */
+    int32_t numa_node;                /* -1: not known */
     struct lmcs_media *media;
-    struct lmcs_heap *heap; /* NULL: reading only */
+    struct lmcs_heap *heap; /* NULL: open for reading only */
     struct lmcs_lease *lease;
     struct lmcs_page_cache *cache;
     struct lmcs_workers *workers;
 
     pthread_rwlock_t meta;
-    struct lmcs_root_df root; /* the newest committed, of a writer */
-    _Atomic uint64_t epoch;   /* the root's, to be read without the lock of metadata: at worst one that has passed */
+    struct lmcs_root_df root; /* of a writer: the newest committed */
+    _Atomic uint64_t epoch;   /* the root's, to be read without the lock; it may be outdated by then */
     struct lmcs_superblock_df superblock;
-    struct lmcs_page_range_df *slabs; /* of a writer: where pages may lie, ascending; under the lock of metadata */
+    struct lmcs_page_range_df *slabs; /* of a writer: ranges that may contain pages, ascending */
     size_t slab_count;
     size_t slab_capacity;
-    struct lmcs_free_page *avail; /* the first ones of the tree of free pages, one by one */
+    struct lmcs_free_page *avail; /* the first pages of the tree of free pages, one by one */
     size_t avail_count;
     size_t avail_capacity;
     struct lmcs_space *space; /* of a writer */
@@ -81,7 +132,7 @@ struct lmcs_pool {
     uint64_t lineage; /* for the next restore */
     struct lmcs_live_store *live;
 
-    pthread_mutex_t captures; /* guards the list and what hangs on it */
+    pthread_mutex_t captures; /* guards the fields from `busy` to `pace` */
     pthread_cond_t captures_changed;
     struct lmcs_busy_shelf *busy;      /* shelves that this process has used */
     struct lmcs_shelf_waiter *waiters; /* threads that wait for one of them */
@@ -92,18 +143,18 @@ struct lmcs_pool {
     struct lmcs_pace pace;
     struct lmcs_compactor *compactor;
     struct lmcs_background *background;
-    atomic_uint copying; /* captures that copy at this moment: the compactor holds still */
+    atomic_uint copying; /* captures that copy now; the compactor waits */
     uint64_t part_bytes; /* the largest part of a payload; less than libpmemobj's 16 GiB */
 
-    /* Set by later rooms. */
+    /* Hooks: see above. */
     enum lmcs_status (*last_close)(struct lmcs_pool *pool, struct lmcs_error *error);
-    void (*wake)(struct lmcs_pool *pool);                        /* these two: NULL without a compactor */
-    bool (*make_room)(struct lmcs_pool *pool, const char *held); /* see lmcs_pool_make_room */
+    void (*wake)(struct lmcs_pool *pool);                        /* NULL without a compactor, as the next */
+    bool (*make_room)(struct lmcs_pool *pool, const char *held); /* as lmcs_pool_make_room */
 };
 
-/* Fails in a forked child, whose pool is its parent's. */
+/* LMCS_INVALID in a forked child: the pool is its parent's. LMCS_READ_ONLY: `to_write`, and it is open for reading. */
 enum lmcs_status lmcs_pool_check(const struct lmcs_pool *pool, bool to_write, struct lmcs_error *error);
-/* Whether a writer that opened the file now would be let in; LMCS_OK also while somebody else writes. */
+/* Whether a writer could open the file now, apart from another writer that has it open. */
 enum lmcs_status lmcs_pool_look(const struct lmcs_pool *pool, struct lmcs_error *error);
 
 /* Adds an open to a pool that is open. lmcs_pool_close ends it. */
@@ -112,8 +163,8 @@ void lmcs_pool_keep(struct lmcs_pool *pool);
 /* Wakes the background thread, if there is one: there may be work, since a snapshot was committed or removed. */
 void lmcs_pool_wake(struct lmcs_pool *pool);
 /*
- * Compacts harder, prunes by the policies and gives all unused space back, for a caller that found none and has the
- * shelf `held` (NULL: none). True when it may now find some.
+ * Compacts harder, prunes by policies and gives unused space back, for a caller that found no space and holds the shelf
+ * `held` (NULL: none). True: there is more space than before.
  */
 bool lmcs_pool_make_room(struct lmcs_pool *pool, const char *held);
 

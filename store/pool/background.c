@@ -209,7 +209,7 @@ enum lmcs_status lmcs_background_new(struct lmcs_pool *pool, struct lmcs_error *
     pool->background = background;
     pool->wake = wake;
     pool->make_room = lmcs_compact_for_space;
-    return (pool->flags & LMCS_NO_BACKGROUND) != 0 ? LMCS_OK : lmcs_compactor_start(pool, error);
+    return (pool->options.flags & LMCS_NO_BACKGROUND) != 0 ? LMCS_OK : lmcs_compactor_start(pool, error);
 }
 
 void lmcs_background_free(struct lmcs_pool *pool)

@@ -111,8 +111,8 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
     atomic_init(&pool->opens, 1);
     pool->last_close = last_close;
     pool->pid = getpid();
-    pool->flags = options->flags;
-    pool->thread_count = choose_threads(options->threads);
+    pool->options = *options;
+    pool->options.threads = choose_threads(options->threads);
     pool->part_bytes = choose_part_bytes();
     init_meta_lock(&pool->meta);
     pthread_mutex_init(&pool->captures, NULL);
@@ -222,7 +222,7 @@ static enum lmcs_status open_for_reading(struct lmcs_pool *pool, int node, struc
     struct lmcs_txn txn;
     enum lmcs_status status = attach(pool, lmcs_media_open(pool->path, &pool->media, error), error);
     if (status == LMCS_OK)
-        status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
+        status = lmcs_workers_new(pool->options.threads, node, &pool->workers, error);
     if (status == LMCS_OK)
         status = lmcs_txn_read(pool, &txn, error);
     if (status != LMCS_OK)
@@ -278,7 +278,7 @@ static enum lmcs_status open_for_writing(struct lmcs_pool *pool, int node, uint3
         status = lmcs_fail(error, LMCS_IN_USE, 0, "%s: was replaced or removed while it was opened; open it again",
                            pool->path);
     if (status == LMCS_OK)
-        status = lmcs_workers_new(pool->thread_count, node, &pool->workers, error);
+        status = lmcs_workers_new(pool->options.threads, node, &pool->workers, error);
     if (status == LMCS_OK)
         status = lmcs_root_read(pool, &pool->root, error);
     if (status == LMCS_OK)
