@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_concurrency.c - one pool in many threads: captures, readers, tags, removal, compaction, checks and questions at
- * the same time, and the same pool opened and closed from everywhere. The bytes of a snapshot follow from its shelf and
- * number, so whoever reads one knows what must be there.
+ * test_concurrency.c - one pool in many threads: captures, reads, tags, removals, compaction, checks and queries at the
+ * same time, and the same pool opened and closed by all.
  *
- * What the threads do is counted, not timed. Races are for the thread sanitizer to see; what can be seen without it is
- * that all is right at every look and at the end.
+ * The bytes of a snapshot follow from its shelf and number, so every read can be checked. The work is counted, not
+ * timed. The thread sanitizer finds races; without it, the test checks the results of every read and at the end.
  */
 /* ctest: timeout=600 */
 #include "support.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_failures.c - what the system refuses: memory, file space, writes, syncs, libpmemobj's reservations and commits.
+ * test_failures.c - system failures: memory, file space, writes, syncs, libpmemobj's reservations and commits.
  *
- * This program's own malloc, fallocate, pwrite, pmemobj_reserve and others stand in front of those of the libraries.
+ * This program's malloc, fallocate, pwrite, pmemobj_reserve and others replace those of the libraries.
  * Every call of the API is made with the first, the second, ... call of one of them failing, once or from then on,
  * until it meets no failure. Each time it must succeed anyway, or fail with a fitting status and message; the pool must
  * be whole and usable at once; and no memory may leak.
@@ -622,7 +622,7 @@ static void a_trim_that_fails_counts_nothing(void **state)
                 continue;
             uint64_t counted = lmcs_space_used(pool);
             EXPECT(n > 0 || counted == used);
-            take_snapshot(pool, "run", small, 3); /* which records what is counted */
+            take_snapshot(pool, "run", small, 3); /* a commit records the counts */
             counted = lmcs_space_used(pool);
             close_pool(pool);
             pool = open_quiet(place->pool);
@@ -654,7 +654,7 @@ static void extents_that_a_poolset_keeps(void **state)
         refuse_no_more();
         EXPECT(status == LMCS_OK || (any && fits(PUBLISHING, status)));
         failed += status != LMCS_OK;
-        take_snapshot(pool, "run", small, 2); /* which records what is counted */
+        take_snapshot(pool, "run", small, 2); /* a commit records the counts */
         pool = reopen_counted(pool, path);
     } while (status != LMCS_OK && failed < 3);
     EXPECT(failed > 0);

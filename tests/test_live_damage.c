@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_live_damage.c - damage to live variables: bits of what a value and what describes its place is made of, of a
- * journal that is still to be applied, and two of either swapped.
+ * test_live_damage.c - damage to live variables: flipped bits of values, of their cells and of pending journals, and
+ * swapped ones.
  *
- * A value is right, or reading it says that it is damaged, and verify says so by its name. A pending journal is applied
- * as a whole, or nothing of it, or nobody is let in to write: also when all its checksums are right, and it leads to
- * what is no live variable. (Bytes of tensors have no checksum: lmcstore_live.h.)
+ * A value is right, or reading it reports damage and verify names it. A pending journal is applied completely or not at
+ * all, or writing is refused, also if all its checksums are right and it leads outside of live variables. (Tensors have
+ * no checksum: lmcstore_live.h.)
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"

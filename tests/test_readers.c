@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_readers.c - other processes that die, stop, lock, or write where they should not, beside one that works.
+ * test_readers.c - other processes that die, stop, lock, or write foreign bytes, beside a working one.
  *
- * A reader may be killed or stopped at any moment; what it held comes back when it is dead, and stays while it is not.
- * Whoever may open the file may also lock it, write to it, cut it or delete it: then calls fail with a reason, nothing
- * is taken for right that is not, and what can still be had can be had.
+ * A reader may be killed or stopped at any moment; its space is held until it is dead. Any process that can open the
+ * file can also lock, overwrite, cut or delete it: then calls fail with a reason, wrong bytes are never accepted, and
+ * the rest stays readable.
  */
 /* ctest: timeout=600 labels=no-tsan */
 #include "support.h"
