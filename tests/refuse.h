@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * refuse.h - a test program's own malloc, fallocate, pwrite, pmemobj_reserve and others, which stand in front of those
- * of the libraries and fail when they are told to. To be included once, by a program that is one source file.
+ * refuse.h - a test program's own malloc, fallocate, pwrite, pmemobj_reserve and others, which replace those of the
+ * libraries and fail on request. Include it once, in a program of one source file.
  */
 #ifndef LMCS_TEST_REFUSE_H
 #define LMCS_TEST_REFUSE_H
@@ -35,7 +35,7 @@ enum refusal {
     MAPPING,      /* mmap: none */
     MSYNCING,     /* msync, called by the store: an error of the device */
     REFUSALS,
-    MEMORY_BEYOND = REFUSALS /* so many bytes in use, whoever calls: a limit of memory */
+    MEMORY_BEYOND = REFUSALS /* bytes in use, for all callers: a limit of memory */
 };
 static const char *const refusal_names[REFUSALS] = {
     "nothing", "memory", "a library\'s memory", "fallocate", "posix_fallocate", "holes", "space to write",
@@ -75,7 +75,7 @@ static void refuse(enum refusal refusal, long n, bool all)
     atomic_store(&refused, (int)refusal);
 }
 
-/* What follows is not to fail; whether anything has failed is still to be asked. */
+/* Stops the failures; the count of failures stays available. */
 static void refuse_no_more(void)
 {
     atomic_store(&refused, NOTHING);
@@ -125,7 +125,7 @@ static void enter_block(void *block)
     atomic_fetch_add(&blocks, 1);
 }
 
-/* What follows moves up, so that there are no gaps before it. */
+/* Moves the following entries up, so that no gap remains. */
 static void leave_block(const void *block)
 {
     size_t i = place_of_block(block);
@@ -278,7 +278,7 @@ void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offs
     return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
 }
 
-/* libpmemobj's own are left alone: it ends the process when one fails. */
+/* libpmemobj's own calls never fail here, because it ends the process then. */
 int msync(void *at, size_t bytes, int flags)
 {
     if (is_ours(__builtin_return_address(0)) && fails_with(MSYNCING, EIO))
@@ -307,7 +307,7 @@ int pmemobj_publish(PMEMobjpool *pool, struct pobj_action *actions, size_t count
 
 #pragma GCC visibility pop
 
-/* Whether a refusal may be told in this way. */
+/* Checks that the status is allowed for a failure. */
 static bool fits(enum refusal refusal, enum lmcs_status status)
 {
     switch (refusal) {

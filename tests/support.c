@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* support.c - what the tests of the store share. */
+/* support.c - shared helpers of the store's tests. */
 #include "support.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ _Thread_local struct lmcs_error err;
 static pid_t test_pid;
 static pthread_t test_thread;
 
-/* cmocka's failures jump, which is right only where the test itself runs. */
+/* cmocka's failures use longjmp, which works only in the test's own thread and process. */
 static bool in_test(void)
 {
     return test_pid == getpid() && pthread_equal(test_thread, pthread_self());
@@ -56,7 +56,7 @@ void expect_true(const char *file, int line, const char *what, bool is_true)
         give_up(file, line, what);
 }
 
-/* Slow machines run a part of the tests: those whose names hold a text. */
+/* LMCS_TEST_ONLY runs only the tests whose names contain a text. */
 __attribute__((constructor)) static void choose_tests(void)
 {
     static char pattern[128];

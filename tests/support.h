@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * support.h - what the tests of the store share: pools in temporary files, states (sets of tensors) whose bytes are
- * known, and a check of the structure after whatever was done.
+ * support.h - shared helpers of the store's tests: pools in temporary files, states (sets of tensors) with known bytes,
+ * and a check of the structure at the end.
  *
- * Functions that are expected to succeed are wrapped in OK(...), others in FAILS(status, ...); both show the store's
- * own message when it is otherwise. The error to pass is `&err`. They also work in threads and in forked children,
- * which they end.
+ * OK(...) wraps calls that must succeed, FAILS(status, ...) calls that must fail; both show the store's own message
+ * otherwise. The error to pass is `&err`. They also work in threads and in forked children, which they end.
  */
 #ifndef LMCS_TEST_SUPPORT_H
 #define LMCS_TEST_SUPPORT_H
@@ -54,7 +53,7 @@ void expect_true(const char *file, int line, const char *what, bool is_true);
 
 /* ---- Places ---- */
 
-/* A temporary folder and the path of a pool in it; what a test gets as its state. */
+/* The state of a test: a temporary folder and the path of a pool in it. */
 struct place {
     char folder[256];
     char pool[300];
@@ -73,8 +72,8 @@ int tear_down(void **state);
     }
 
 /*
- * Sanitizers take ten times as long, and each goes to one of the places: the thread sanitizer where the address
- * sanitizer does not, which changes from test to test.
+ * Sanitizers take ten times as long, so each runs in one place only: the thread sanitizer where the address sanitizer
+ * does not. The places alternate from test to test.
  */
 #if UNDER_SANITIZER
 #define IS_NEXT_ON_DISK ((__COUNTER__ + UNDER_THREAD_SANITIZER) % 2 == 0)
@@ -98,7 +97,7 @@ struct lmcs_pool *open_pool(const char *path, enum lmcs_open_mode mode, uint32_t
 struct lmcs_pool *open_quiet(const char *path); /* made if need be, without the background thread */
 struct lmcs_pool *open_limited(const char *path, uint64_t limit_bytes);
 void close_pool(struct lmcs_pool *pool);
-/* Whose counted space must be what is there when it is opened again. */
+/* Closes the pool; its counted space must be equal after the next opening. */
 struct lmcs_pool *reopen_counted(struct lmcs_pool *pool, const char *path);
 void check_pool(struct lmcs_pool *pool);  /* the structure */
 void verify_pool(struct lmcs_pool *pool); /* and every byte */
@@ -153,13 +152,13 @@ void expect_snapshot(struct lmcs_pool *pool, const char *shelf, uint64_t number,
 /* The content of a tensor: equal numbers mean that it is shared. */
 uint64_t content_of(struct lmcs_pool *pool, const char *shelf, uint64_t number, const char *tensor);
 struct lmcs_snapshot_storage storage_of(struct lmcs_pool *pool, const char *shelf, uint64_t number);
-/* A poolset that is full of extents in which nothing lives; only snapshot FREE_EXTENTS + 1 of "run" is there. */
+/* Makes a poolset full of dead extents; only snapshot FREE_EXTENTS + 1 of "run" exists. */
 enum { FREE_EXTENTS = 18, LARGE_FOR_A_POOLSET = 24000000 /* bytes: none of them has so many */ };
 struct lmcs_pool *poolset_of_free_extents(struct place *place, char path[static 512], const struct state *last);
 
 /* ---- Children ---- */
 
-/* Runs `work` in a forked child, which ends with what it gives (0: well) or by a failed OK, FAILS or EXPECT. */
+/* Runs `work` in a forked child, which ends with the result (0: success) or by a failed OK, FAILS or EXPECT. */
 pid_t start_child(int (*work)(void *argument), void *argument);
 /* Waits; the child must have ended well. */
 void expect_child(pid_t child);

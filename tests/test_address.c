@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_address.c - what stands behind the @: every form of the grammar, what it means, and what it refuses. */
+/* test_address.c - every form of the address grammar: meanings and refusals. */
 #include <time.h> /* strptime: _GNU_SOURCE */
 
 #include "support.h"
@@ -93,7 +93,7 @@ static void test_times(void **state)
 {
     struct place *place = *state;
     struct lmcs_pool *pool = make_pool(place->pool);
-    /* A day, a minute or a second is meant as a whole. */
+    /* A day, a minute or a second includes all of its time. */
     expect_numbers(pool,
                    (const char *const[]){"{2026-11-19}", "{2026-11-19 23:59}", "{2026-11-19T23:59:59Z}",
                                          "{2026-11-20 12:59:59}", "{2026-11-20 14:59:59 +02:00}",

@@ -8,7 +8,7 @@
 #include "snapshots/elements.h"
 #include "support.h"
 
-/* ---- What is told ---- */
+/* ---- Reports ---- */
 
 struct told {
     struct lmcs_difference items[40];
@@ -57,7 +57,7 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-12 * (fabs(a) + fabs(b)) || (isnan(a) && isnan(b));
 }
 
-/* What state_add has made of a state that is not malloced itself. */
+/* Frees the tensors of a state that is not malloced itself. */
 static void drop(struct state *state)
 {
     for (size_t i = 0; i < state->count; i++)
@@ -86,7 +86,7 @@ static void test_kinds(void **state)
     state_add(&b, "shape", LMC_F32, 2, pair);
     state_add(&b, "dtype", LMC_I32, 1, &four);
     take_snapshot(pool, "run", &a, 1);
-    take_snapshot(pool, "eval", &b, 1); /* another shelf: what is the same has another content, but its digest */
+    take_snapshot(pool, "eval", &b, 1); /* another shelf: equal tensors have other contents with the same digest */
     OK(try_diff(pool, "run", "eval", 0, &told, &report));
     EXPECT(told.count == 5);
     EXPECT(told_of(&told, "other")->kind == LMCS_CHANGED && told_of(&told, "other")->changed == 1);
@@ -154,7 +154,7 @@ static double value_of(uint32_t dtype, const unsigned char *at)
     }
 }
 
-/* What the numbers must be, from the definition. */
+/* Computes the expected numbers from the definition. */
 static void expect_numbers(uint32_t dtype, const unsigned char *a, const unsigned char *b, uint64_t bytes,
                            const struct lmcs_difference *told)
 {
@@ -326,7 +326,7 @@ static bool stop_then(void *context, const char *what, uint64_t done, uint64_t t
     return ++stopping->calls != stopping->stop_at;
 }
 
-/* It is shown how far it is, and stops when it is told to. */
+/* The diff reports progress and stops on request. */
 static void test_long_diffs_can_be_stopped(void **state)
 {
     struct place *place = *state;

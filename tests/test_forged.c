@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_forged.c - pools that someone made: all checksums are right, and what they vouch for is not. Whoever reads such
- * a pool, opens it for writing or works with it gets LMCS_DAMAGED or what is there, soon, and nothing outside is
- * touched.
- *
- * They are made by the store's own transactions, from a pool that was sound.
+ * test_forged.c - forged pools: all checksums are right, and the records are wrong. Reading such a pool, opening it for
+ * writing and working with it ends soon, with LMCS_DAMAGED or the stored bytes, and without access out of bounds. The
+ * store's own transactions forge them, from a sound pool.
  */
 #include "test_scrub_support.h"
 
@@ -54,7 +52,7 @@ static void expect_soon(int (*work)(void *argument), void *argument)
 
 /* ---- Payloads that overlap ---- */
 
-/* Moves a tensor's payload to where another's is, and some bytes on. */
+/* Moves a tensor's payload onto another's, plus some bytes. */
 static void lay_upon(struct lmcs_pool *pool, const char *name, const char *upon, uint64_t bytes_on)
 {
     struct lmcs_content content, below;
@@ -68,7 +66,7 @@ static void lay_upon(struct lmcs_pool *pool, const char *name, const char *upon,
     OK(lmcs_txn_commit(&txn, &err));
 }
 
-/* Each is all there, in memory of its own. */
+/* Each is complete, in memory of its own. */
 static int view_them(void *path)
 {
     struct lmcs_pool *pool = open_pool(path, LMCS_OPEN_READ, 0);
@@ -142,7 +140,7 @@ static void counts_of_names(void **state)
     close_pool(pool);
 }
 
-/* ---- Pages that many refer to ---- */
+/* ---- Pages with many references ---- */
 
 /* A page, not yet sealed, whose keys, with high words from `first` on, all lead to the same one. */
 static struct lmcs_ref_df many(struct lmcs_txn *txn, uint8_t kind, uint8_t level, struct lmcs_ref_df below,
@@ -174,7 +172,7 @@ static struct lmcs_ref_df raise_upon(struct lmcs_txn *txn, uint8_t kind, struct 
     return ref;
 }
 
-/* In a transaction of its own, for a page that is new can't be met again while a tree is sealed. */
+/* Uses a transaction of its own, because a new page cannot be met again while a tree is sealed. */
 static struct lmcs_ref_df raise_and_commit(struct lmcs_pool *pool, uint8_t kind, struct lmcs_ref_df ref, uint64_t first)
 {
     struct lmcs_txn txn;
@@ -254,7 +252,7 @@ static int open_to_write(void *path)
     return 0;
 }
 
-/* What a restore has left is removed when the pool is opened. */
+/* Opening the pool removes the staging shelf of a restore. */
 static void a_staging_shelf_of_shared_pages(void **state)
 {
     struct place *place = *state;
@@ -377,7 +375,7 @@ static void fill_shelves(struct lmcs_pool *pool, const char *policy, int count)
         OK(lmcs_shelf_set_policy(pool, shelves[i], policy, &err));
 }
 
-/* An index of the first shelf becomes another; or its record's lengths are none. */
+/* Replaces an index of the first shelf, or makes its record's lengths wrong. */
 static void break_first_shelf(struct lmcs_pool *pool, bool record)
 {
     struct lmcs_txn txn;
@@ -436,7 +434,7 @@ static void a_damaged_shelf_keeps_none_from_parity(void **state)
     close_pool(pool);
 }
 
-/* A snapshot that can't be read is told of once, and what is before and after it gets parity. */
+/* An unreadable snapshot is reported once, and its neighbours get parity. */
 static void a_damaged_snapshot_keeps_none_from_parity(void **state)
 {
     struct place *place = *state;
@@ -469,7 +467,7 @@ static void a_damaged_snapshot_keeps_none_from_parity(void **state)
     close_pool(pool);
 }
 
-/* What parity fails with hides nothing of what was found before. */
+/* A failure of parity hides no earlier finding. */
 static void a_damaged_shelf_hides_no_findings(void **state)
 {
     struct place *place = *state;
@@ -531,7 +529,7 @@ static void a_damaged_shelf_is_scrubbed_past(void **state)
 
 /* ---- Leaves out of order ---- */
 
-/* Whoever asks for the next number, and then for the next one again, comes to an end. */
+/* A walk by next numbers ends. */
 static void numbers_that_come_back(void **state)
 {
     enum { STEPS = 200 };

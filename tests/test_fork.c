@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_fork.c - shelves as a whole: forked from a snapshot, renamed, removed; and what becomes of what they share. */
+/* test_fork.c - whole shelves: forks, renames, removals, and shared contents. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -107,7 +107,7 @@ static void test_a_fork_is_the_snapshot(void **state)
     close_pool(pool);
 }
 
-/* What keeps its contents safe goes along, and nothing that prunes. */
+/* A fork inherits the policies for safety and none for pruning. */
 static void test_care_goes_along(void **state)
 {
     struct place *place = *state;
@@ -151,7 +151,7 @@ static void test_long_metadata_goes_along(void **state)
     close_pool(pool);
 }
 
-/* Whichever side goes first, the other keeps what they share; at last nothing is left. */
+/* Either side may be removed first; the other keeps the shared contents. Finally nothing is left. */
 static void test_what_is_shared_lives_as_long_as_one_has_it(void **state)
 {
     struct place *place = *state;
@@ -162,7 +162,7 @@ static void test_what_is_shared_lives_as_long_as_one_has_it(void **state)
         take_line(pool, "run", states, 5, &rng);
         OK(lmcs_shelf_set_keep_raw(pool, "run", 1, &err));
         OK(lmcs_compact(pool, NULL,
-                        &err)); /* 1 to 4 are deltas: the fork rests on what came later on the other shelf */
+                        &err)); /* 1 to 4 are deltas: the fork depends on later contents of the other shelf */
         OK(try_fork(pool, "run@2", "branch"));
         check_pool(pool);
         OK(lmcs_shelf_drop(pool, fork_first ? "branch" : "run", false, NULL, &err));
@@ -330,7 +330,7 @@ static void test_drop(void **state)
     EXPECT(pool_info(pool).shelf_count == 1 && pool_info(pool).snapshot_count == 1);
     struct lmcs_shelf_info info = shelf_info(pool, "branch");
     EXPECT(!info.origin_is_there && strcmp(info.origin_shelf, "run") == 0 && info.origin_number == 40);
-    /* A shelf of that name is another one, whatever numbers it has; its first snapshot has no parent. */
+    /* A new shelf of that name is unrelated; its first snapshot has no parent. */
     OK(try_fork(pool, "branch", "run"));
     EXPECT(!shelf_info(pool, "branch").origin_is_there && shelf_info(pool, "run").origin_is_there);
     expect_snapshot(pool, "run", 1, states[39]);
@@ -344,7 +344,7 @@ static void test_drop(void **state)
     close_pool(pool);
 }
 
-/* What a crash leaves of a shelf that was being removed. */
+/* A crash during the removal of a shelf. */
 static void leave_staging(struct lmcs_pool *pool, const char *name)
 {
     struct lmcs_txn txn;
@@ -368,7 +368,8 @@ static size_t count_shelves(struct lmcs_pool *pool) /* hidden ones, too */
     return count;
 }
 
-/* A full pool opens, whatever is left to be removed: only then can room be made in it. That goes once there is some. */
+/* A full pool opens even if an interrupted removal is pending, since only then can room be made. The removal finishes
+ * once there is room. */
 static void test_what_is_left_in_a_full_pool(void **state)
 {
     struct place *place = *state;
@@ -465,7 +466,7 @@ static void test_archives_of_forks(void **state)
     OK(try_fork(pool, "run@2", "branch"));
     uint64_t contents = pool_info(pool).content_count;
 
-    /* Both: what they share travels once, and the origin is found again. */
+    /* Both shelves: shared contents travel once, and the origin is found again. */
     int fd = dump_to_file(place, pool, NULL);
     copy = open_quiet(path);
     OK(lmcs_restore(copy, fd, NULL, &report, &err));
@@ -482,7 +483,7 @@ static void test_archives_of_forks(void **state)
     close(fd);
     unlink(path);
 
-    /* The fork alone: where it came from is known by name. */
+    /* The fork alone: its origin is known by name. */
     fd = dump_to_file(place, pool, "branch");
     copy = open_quiet(path);
     OK(lmcs_restore(copy, fd, NULL, &report, &err));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_guard.c - bytes that the medium does not give are an error, and no SIGBUS, wherever the store itself reads them.
+ * test_guard.c - unreadable bytes of the medium are errors, not SIGBUS, wherever the store itself reads them.
  *
- * A page of a mapping is made to fail by mapping an empty file in its place: what is touched there is a true SIGBUS.
- * (Pages that really failed, and devdax, are for the guest: guest/guest_poison.c.)
+ * Mapping an empty file in place of a page makes it fail: access raises a true SIGBUS. (guest/guest_medium.c tests
+ * failed memory and devdax.)
  */
 /* ctest: labels=no-tsan */
 #include "test_links_support.h"
@@ -117,7 +117,7 @@ static void touch(void *byte)
     *(volatile char *)byte;
 }
 
-/* A SIGBUS that is nobody's ends the process as ever, guard or not. */
+/* A foreign SIGBUS ends the process, with or without a guard. */
 static int touch_other_bytes(void *inside)
 {
     char *pages = two_pages(), byte;
@@ -149,7 +149,7 @@ static void say_so(int number)
     _exit(42);
 }
 
-/* In a process of its own: the handler is installed once, on top of what is there. */
+/* Runs in a process of its own, because the handler is installed once, on top of the present one. */
 static int handler_from_before(void *argument)
 {
     char *pages = two_pages(), byte;
@@ -170,7 +170,7 @@ static void handler_of_the_application_is_asked(void **state)
 
 /* ---- In a pool ---- */
 
-/* Breaks a page of what a tensor has stored, for those who read it through the mapping. */
+/* Breaks a page of a tensor's payload in the mapping. */
 static void break_stored(struct lmcs_pool *pool, uint64_t number, const char *tensor, uint32_t payload, uint64_t at)
 {
     struct lmcs_txn txn;
@@ -178,7 +178,7 @@ static void break_stored(struct lmcs_pool *pool, uint64_t number, const char *te
     uint64_t id = content_of(pool, "run", number, tensor);
     OK(lmcs_txn_read(pool, &txn, &err));
     OK(lmcs_content_get(&txn, id, &content, &err));
-    if (payload == LMCS_PAYLOAD_LINK) /* that it is stored by */
+    if (payload == LMCS_PAYLOAD_LINK) /* that stores it */
         OK(lmcs_content_get(&txn, content.link, &content, &err));
     lmcs_txn_end(&txn);
     EXPECT(content.df.payload == payload);
@@ -231,7 +231,7 @@ static int compactor_leaves_what_it_cannot_read_here(void *argument)
 }
 IN_CHILD(compactor_leaves_what_it_cannot_read)
 
-/* A capture that writes deltas writes those tensors raw whose base it can't read. */
+/* A capture that writes deltas writes a tensor raw if its base is unreadable. */
 static int capture_codes_nothing_on_what_it_cannot_read_here(void *argument)
 {
     const struct place *place = argument;
@@ -254,7 +254,7 @@ static int capture_codes_nothing_on_what_it_cannot_read_here(void *argument)
 }
 IN_CHILD(capture_codes_nothing_on_what_it_cannot_read)
 
-/* Of a parameter of which an array can't be read no link is made; the others get theirs, if who they are was told. */
+/* A parameter with an unreadable array gets no link; the others get theirs, if relations name them. */
 static int links_leave_what_they_cannot_read_here(void *argument)
 {
     const struct place *place = argument;
@@ -276,7 +276,7 @@ static int links_leave_what_they_cannot_read_here(void *argument)
                             broken = record_of(pool, "run", 2, "p0.weight");
         EXPECT((whole.link != 0) == (told == 1) && broken.link == 0);
         check_pool(pool);
-        EXPECT(storage_of(pool, "run", 1).raw_contents == (told ? 4 : 2)); /* what is too small, or never changes */
+        EXPECT(storage_of(pool, "run", 1).raw_contents == (told ? 4 : 2)); /* tensors that are too small or never change */
         expect_run(&run, pool, "run");
         close_pool(pool);
         run_end(&run);
@@ -285,7 +285,7 @@ static int links_leave_what_they_cannot_read_here(void *argument)
 }
 IN_CHILD(links_leave_what_they_cannot_read)
 
-/* What the mapping does not give is asked of the file, which has it: a delta, and the raw payload that it rests on. */
+/* Bytes unreadable in the mapping are read from the file: a delta and its raw base. */
 static int delta_is_read_from_the_file_then_here(void *argument)
 {
     const struct place *place = argument;
@@ -302,7 +302,7 @@ static int delta_is_read_from_the_file_then_here(void *argument)
     break_stored(pool, 2, "t1", LMCS_PAYLOAD_RAW, 65536);
     expect_snapshot(pool, "run", 1, first);
     verify_pool(pool);
-    /* With somebody else's handler on top, nothing is touched that may not be there. */
+    /* With a foreign handler on top, the store touches no page that may fail. */
     signal(SIGBUS, SIG_DFL);
     EXPECT(!lmcs_guard_holds());
     expect_snapshot(pool, "run", 1, first);
@@ -313,7 +313,7 @@ static int delta_is_read_from_the_file_then_here(void *argument)
 }
 IN_CHILD(delta_is_read_from_the_file_then)
 
-/* The same of a line of links: two of them are broken, and reading leaves the caller his arithmetic. */
+/* The same for a line with two broken links; reading keeps the caller's floating-point environment. */
 static int line_is_read_from_the_file_then_here(void *argument)
 {
     const struct place *place = argument;
@@ -344,7 +344,7 @@ IN_CHILD(line_is_read_from_the_file_then)
 
 /* ---- Live tensors ---- */
 
-/* Its second page can't be read, at its address or where the pool has it. */
+/* Makes its second page unreadable, at its address or in the pool. */
 static struct lmcs_live *broken_live(struct lmcs_pool *pool, const char *name, bool in_pool)
 {
     const uint64_t floats = 4000; /* not all of the last page */
@@ -419,7 +419,7 @@ static int checkout_writes_anew_what_fails_here(void *argument)
 }
 IN_CHILD(checkout_writes_anew_what_fails)
 
-/* ---- What a capture is given ---- */
+/* ---- The input of a capture ---- */
 
 static int snapshot_tells_of_a_live_tensor_that_fails_here(void *argument)
 {
@@ -443,7 +443,7 @@ static int snapshot_tells_of_a_live_tensor_that_fails_here(void *argument)
 }
 IN_CHILD(snapshot_tells_of_a_live_tensor_that_fails)
 
-/* A tensor whose last page can't be read. */
+/* A tensor with an unreadable last page. */
 struct failing {
     uint64_t shape[2];
     int64_t strides[2];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_history.c - the check of histories (tests/stress/) itself: it takes what can be, and refuses what can't.
+ * test_history.c - the check of histories (tests/stress/): it accepts possible histories and refuses impossible ones.
  *
- * Histories are written as they would be logged: each call with the time before it and after it. Calls that overlap may
- * have happened in either order; those that do not, in one.
+ * A history lists calls with the times before and after them. Overlapping calls may have happened in either order,
+ * others in one only.
  */
 #include "stress/history.h"
 
@@ -160,8 +160,9 @@ static void wrong_bytes_of_a_ticket(void **state)
 }
 
 /*
- * Long histories, made by a sequential run whose calls are then stretched so that they overlap, are taken; with one
- * answer changed to what was never true while the call lasted, they are refused. And both in reasonable time.
+ * Long histories, made by a sequential run whose calls are then stretched until they overlap, are accepted. With one
+ * answer changed to one that was never true during the call, they are refused. Both searches visit a bounded number of
+ * states.
  */
 static size_t make_history(struct rng *rng, struct event *events, size_t most)
 {
@@ -212,7 +213,7 @@ static void long_histories(void **state)
     free(events);
 }
 
-/* The state at the end is that from which the next round is judged. */
+/* The state at the end begins the next round. */
 static void the_state_goes_on(void **state)
 {
     (void)state;

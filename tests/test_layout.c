@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_layout.c - what is on the media does not change by accident: every place and size that store/FORMAT.md gives.
- * A test that fails here says that the format has changed: then its version must, too.
+ * test_layout.c - the places and sizes of store/FORMAT.md. A failure means that the format has changed, which needs a
+ * new version.
  */
 #include "support.h"
 

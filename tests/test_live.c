@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_live.c - live variables: what is created, named, resized, swapped, erased and replaced is there after the pool
- * was closed, at addresses that keep what was promised of them; and what is refused has changed nothing.
+ * test_live.c - live variables: created, named, resized, swapped, erased and replaced ones persist, at the promised
+ * addresses; a refused call changes nothing.
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -246,7 +246,7 @@ static void replacing(void **state)
     close_pool(pool);
 }
 
-/* Whatever is done to one that was replaced, or put over, the name is the new one's. */
+/* Changes to a replaced variable do not affect the name, which belongs to the new one. */
 static void what_was_replaced_stays_without_its_name(void **state)
 {
     struct place *place = *state;
@@ -323,7 +323,7 @@ static void sizes_change(void **state)
         if (wanted * 4 <= info.reserved_bytes && count > 0)
             EXPECT(w == before);
         for (uint64_t k = 0; k < wanted; k++)
-            EXPECT(w[k] == (k < count ? 7.0f + (float)k : 0)); /* what is new is zero */
+            EXPECT(w[k] == (k < count ? 7.0f + (float)k : 0)); /* new bytes are zero */
         fill(live, 7);
         count = wanted;
         if (i % 10 == 9) {
@@ -585,7 +585,7 @@ static void readers_look_on(void **state)
     put_text(pool, "t", "hello");
     EXPECT(run_child(read_beside, place->pool, 20) == 0);
     lmcs_live_close(live);
-    /* A reader in this process: what it holds stays although it is erased. */
+    /* A reader in this process: its tensors stay although they are erased. */
     struct lmcs_pool *reader;
     struct lmcs_live *seen;
     close_pool(pool);
@@ -604,7 +604,7 @@ static void readers_look_on(void **state)
     close_pool(pool);
 }
 
-/* A pool with a tensor "a" in much that is free, and whoever reads it here, as another process would. */
+/* A pool with a tensor "a" amid free space, and a reader in this process that acts as another process. */
 static struct lmcs_pool *with_reader(const struct place *place, uint64_t floats, struct lmcs_pool **reader,
                                      struct lmcs_live **seen)
 {
@@ -620,7 +620,7 @@ static struct lmcs_pool *with_reader(const struct place *place, uint64_t floats,
     return open_quiet(place->pool);
 }
 
-/* Takes what is free. */
+/* Takes the free space. */
 static void make_many(struct lmcs_pool *pool, const char *prefix, int count, uint64_t floats)
 {
     for (int i = 0; i < count; i++) {
@@ -701,7 +701,7 @@ static void what_grew_while_it_was_read_stays(void **state)
     }
 }
 
-/* The process that writes gives names, and takes them away, while another has what they stood for open. */
+/* The writer names and unnames variables while another process has them open. */
 static void names_change_beside_a_reader(void **state)
 {
     struct place *place = *state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_live_shelf.c - shelves with live variables that get another name, or are removed: nobody loses what he holds,
- * a name never leads to another shelf's variables, and a removal is complete, also when it is cut short.
+ * test_live_shelf.c - renamed and removed shelves with live variables: open variables stay usable, a name never leads
+ * to another shelf's variables, and an interrupted removal is completed.
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -52,13 +52,13 @@ static void a_name_changes(void **state)
     OK(lmcs_live_open(pool, "other", "w", &live, &err));
     expect_filled(live, 3);
     FAILS(LMCS_EXISTS, lmcs_shelf_rename(pool, "run", "other", &err));
-    OK(lmcs_shelf_rename(pool, "run", "third", &err)); /* what is held of others is in nobody's way */
+    OK(lmcs_shelf_rename(pool, "run", "third", &err)); /* open variables of other shelves do not interfere */
     lmcs_live_close(live);
     check_pool(pool);
     close_pool(pool);
 }
 
-/* A shelf that has been looked up for its variables is not known by that name once it is gone. */
+/* A cached shelf is not found by its name after its removal. */
 static void a_name_is_used_again(void **state)
 {
     struct place *place = *state;
@@ -102,7 +102,7 @@ static void a_reader_follows(void **state)
     struct lmcs_live *next = new_tensor(pool, "next", 1000);
     fill(next, 7);
     lmcs_live_close(next);
-    const float *data = lmcs_live_data(seen); /* zeros, as it was: nobody has got its bytes */
+    const float *data = lmcs_live_data(seen); /* zeros, as before: its bytes were not reused */
     for (size_t i = 0; i < 1000; i++)
         EXPECT(data[i] == 0);
     FAILS(LMCS_NOT_FOUND, lmcs_live_open(reader, "other", "t", &none, &err));

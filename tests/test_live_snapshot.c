@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_live_snapshot.c - live variables into snapshots and back: what has not changed is shared, what comes back is
- * what there was, at the addresses that are held, and what can't be is refused before anything is done.
+ * test_live_snapshot.c - live variables into snapshots and back: unchanged ones are shared, a checkout restores the
+ * bytes at the open addresses, and an impossible call is refused before any change.
  */
 /* ctest: timeout=600 */
 #include "test_live_support.h"
@@ -35,7 +35,7 @@ static void back_and_forth(void **state)
     float *address = lmcs_live_data(w);
     for (int i = 0; i < 3; i++) {
         OK(lmcs_live_checkout(pool, "run", i % 2 == 0 ? "1" : "2", &err));
-        EXPECT(lmcs_live_data(w) == address); /* who holds it sees it change */
+        EXPECT(lmcs_live_data(w) == address); /* its holders see the change */
         expect_filled(w, i % 2 == 0 ? 1 : 10);
         expect_filled(v, 2);
         expect_text(pool, "t",
@@ -226,7 +226,7 @@ struct waiting {
     struct lmcs_pool *pool;
     struct lmcs_capture *capture;
     atomic_int has_shelf; /* the capture has begun */
-    useconds_t before;    /* it puts what is live */
+    useconds_t before;    /* it puts live tensors */
 };
 
 static void *capture_live(void *argument)
@@ -241,7 +241,7 @@ static void *capture_live(void *argument)
     return NULL;
 }
 
-/* A capture waits for a transaction, within which its thread wants the shelf: one of them has to give way. */
+/* A capture waits for a transaction whose thread wants the shelf: one of them must fail. */
 static void transactions_and_captures_wait_for_each_other(void **state)
 {
     struct place *place = *state;

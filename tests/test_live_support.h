@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* test_live_support.h - what the tests of live variables share: f32 tensors of known numbers, and texts as values. */
+/* test_live_support.h - shared by the tests of live variables: f32 tensors of known numbers, and texts as values. */
 #ifndef LMCS_TEST_LIVE_SUPPORT_H
 #define LMCS_TEST_LIVE_SUPPORT_H
 

@@ -266,7 +266,7 @@ static void expect_part(struct lmcs_live *live, uint64_t offset, const char *par
     EXPECT(memcmp(got, part, strlen(part)) == 0);
 }
 
-/* The process that writes gives values other cells, and the old ones to others, while another has them open. */
+/* The writer moves values and reuses their old cells while another process has them open. */
 static void values_move_under_a_reader(void **state)
 {
     struct place *place = *state;
@@ -310,7 +310,7 @@ static void values_move_under_a_reader(void **state)
     EXPECT(strcmp(info.name, "s") == 0 && info.bytes == 15);
     OK(lmcs_live_open(reader, "run", "s", &again, &err));
     expect_handle_text(again, "by another name");
-    /* What is gone is not damaged; nor is what has become another variable. */
+    /* An erased variable is not damaged, nor is one that was replaced. */
     OK(lmcs_live_erase(pool, "run", "s", &err));
     OK(lmcs_live_erase(pool, "run", "n", &err));
     put_text(pool, "s", "a new one");
@@ -346,7 +346,7 @@ static void *use_all(void *argument)
     return NULL;
 }
 
-/* A tensor that outgrows its addresses is used all the while by those who know nothing of it. */
+/* A tensor that outgrows its addresses is used meanwhile by threads that have not seen the growth. */
 static void growth_while_in_use(void **state)
 {
     struct place *place = *state;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_races.c - names that come to mean something else: a pool that is replaced, removed, linked or moved meanwhile.
+ * test_races.c - pools that are replaced, removed, linked or moved during an opening.
  *
- * This program's own pmemobj_open stands in front of libpmemobj's, so that something can happen in the moment between
- * the look at a pool and its opening.
+ * This program's pmemobj_open replaces libpmemobj's, so that a test can act between the check of a pool and its
+ * opening.
  */
 /* ctest: labels=no-tsan */
 #include "support.h"
@@ -17,7 +17,7 @@
 
 static void (*meanwhile)(void); /* once, before the next pmemobj_open */
 static const char *target, *other;
-static struct stat opened; /* what libpmemobj was given at last */
+static struct stat opened; /* the last path given to libpmemobj */
 
 /* Seen by the shared libraries, too. */
 #pragma GCC visibility push(default)
@@ -74,7 +74,7 @@ static enum lmcs_status try_open(const char *path, enum lmcs_open_mode mode, uin
     return lmcs_pool_open(path, mode, &options, pool, &err);
 }
 
-/* libpmemobj believes much of what it reads: it must get the file that was looked at, and no other. */
+/* libpmemobj trusts its data, so it must get the checked file and no other. */
 static void replaced_before_libpmemobj_opens(void **state)
 {
     struct place *place = *state;
@@ -97,7 +97,7 @@ static void replaced_before_libpmemobj_opens(void **state)
     close_pool(pool);
 }
 
-/* Who may wait gets what is there now. */
+/* A caller that waits gets the present file. */
 static void replaced_while_one_waits(void **state)
 {
     struct place *place = *state;
@@ -114,7 +114,7 @@ static void replaced_while_one_waits(void **state)
     close_pool(pool);
 }
 
-/* No snapshot may be acknowledged in a file that has no name any more. */
+/* No snapshot is acknowledged in a file without a name. */
 static void removed_before_libpmemobj_opens(void **state)
 {
     struct place *place = *state;
@@ -163,7 +163,7 @@ static void hard_and_symbolic_links(void **state)
     FAILS(LMCS_EXISTS, lmcs_pool_open(symbolic, LMCS_OPEN_CREATE, NULL, &same, &err));
 }
 
-/* A relative path means what it meant when the pool was opened. */
+/* A relative path keeps its meaning from the opening. */
 static int work_elsewhere(void *argument)
 {
     const struct place *place = argument;
@@ -198,7 +198,7 @@ static void another_directory(void **state)
     close_pool(pool);
 }
 
-/* A reader goes on with the file that it has opened, and what it verifies is that file. */
+/* A reader keeps the opened file and verifies that one. */
 static void removed_under_a_reader(void **state)
 {
     struct place *place = *state;

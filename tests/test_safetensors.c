@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_safetensors.c - import and export: round trips, hostile files, parts, what is left out, cancelling.
+ * test_safetensors.c - import and export: round trips, hostile files, parts, omissions, cancelling.
  *
  * Needs the public functions only. Every test has a directory and a pool of its own in it.
  */
@@ -80,7 +80,8 @@ static int teardown(void **state)
 
 #define SAME UINT64_MAX
 
-/* A file with this header and `data_bytes` of a pattern. `header_size`: what its first 8 bytes say; SAME: the truth. */
+/* A file with this header and `data_bytes` of a pattern. `header_size`: the size in its first 8 bytes; SAME: the true
+ * one. */
 static void write_input(const struct fixture *f, const char *header, size_t header_bytes, uint64_t header_size,
                         size_t data_bytes)
 {
@@ -191,7 +192,7 @@ static const char every_dtype[] =
     ",\"f4\":{\"dtype\":\"F4\",\"shape\":[2,4],\"data_offsets\":[67,71]}"
     ",\"bool\":{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[71,72]}}";
 
-/* The header without what an export adds or drops. */
+/* The header without the members that an export adds or drops. */
 static void drop_metadata(struct blob *blob)
 {
     assert_int_equal(json_object_del(blob->header, "__metadata__"), 0);
@@ -375,7 +376,7 @@ static void test_hostile_files_are_refused(void **state)
     assert_int_equal(snapshot_count(f, "run"), 0);
 }
 
-/* Names that a file system or an address would act on are only names here. */
+/* Names with special meaning for file systems or addresses are plain names here. */
 static void test_odd_names_are_names(void **state)
 {
     struct fixture *f = *state;
@@ -587,7 +588,7 @@ static void test_export_targets(void **state)
     lmcs_snapshot_close(snapshot);
 }
 
-/* ---- Parts, and what the format can't hold -------------------------------------------------------------------- */
+/* ---- Parts, and limits of the format ------------------------------------------------------------------------ */
 
 static void capture_mixture(struct fixture *f)
 {

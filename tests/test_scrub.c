@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_scrub.c - a scrub finds damage where it is, names all that it hits, and what can't be repaired is lost and nothing
- * else: everything around it stays in use.
+ * test_scrub.c - a scrub finds damage at its place and names everything affected. Only irreparable blocks are lost;
+ * everything else stays in use.
  */
 /* ctest: timeout=600 */
 #include "test_scrub_support.h"
@@ -65,7 +65,7 @@ static void all_that_share_it_are_named(void **state)
     EXPECT(told->first_row == BLOCK_ROWS && told->row_count == BLOCK_ROWS);
     EXPECT(strcmp(told->holders, "run@1..9 still; fork@1..1 still; ") == 0);
     EXPECT(pool_info(pool).scrub_found == 1);
-    /* By address: it is in all of these, and not in others. */
+    /* By address: the damage is in all of these and in no other. */
     const char *inside[] = {"fork", "run@5", "run@7..9"};
     for (size_t i = 0; i < 3; i++) {
         struct lmcs_scrub_options options;
@@ -90,7 +90,7 @@ static void deltas_that_rest_on_it_are_named(void **state)
     OK(lmcs_compact(pool, NULL, &err));
     uint64_t number = 0;
     struct lmcs_content base, delta;
-    for (uint64_t i = 1; number == 0 && i < COUNT; i++) { /* a delta, and what it rests on */
+    for (uint64_t i = 1; number == 0 && i < COUNT; i++) { /* a delta and its base */
         delta = record_of(pool, "run", i, "moving");
         number = delta.df.base_count > 0 ? i : 0;
     }
@@ -99,7 +99,7 @@ static void deltas_that_rest_on_it_are_named(void **state)
     damage_content(place->pool, &base, base.df.payload == LMCS_PAYLOAD_RAW ? 10 : base.df.stored_bytes - 1, 1);
     FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].content == base.id);
-    /* Just those that can't be read any more. */
+    /* Exactly the unreadable snapshots. */
     size_t unreadable = 0;
     char named[512] = "";
     for (uint64_t i = 1; i <= COUNT; i++) {
@@ -119,7 +119,7 @@ static void deltas_that_rest_on_it_are_named(void **state)
         unreadable -= last - first + 1;
     }
     EXPECT(unreadable == 0);
-    /* A scrub of what rests on it looks at it, too. */
+    /* A scrub of dependents reads the base, too. */
     char address[32];
     const char *which = address;
     struct lmcs_scrub_options options;
@@ -177,7 +177,7 @@ static void samples_cover_everything(void **state)
         runs++;
         if (!telling.report.is_whole)
             EXPECT(pool_info(pool).scrub_share > 0 && pool_info(pool).scrubbed_ns == 0);
-        if (runs % 2 == 0) { /* it is remembered */
+        if (runs % 2 == 0) { /* the position is stored */
             close_pool(pool);
             pool = open_quiet(place->pool);
         }
@@ -230,7 +230,7 @@ static void it_can_be_held_back_and_stopped(void **state)
     free_rows(states, 3);
 }
 
-/* ---- What is lost ---- */
+/* ---- Lost blocks ---- */
 
 static bool says(const char *words)
 {
@@ -248,7 +248,7 @@ static void what_is_lost_is_said_and_the_rest_is_read(void **state)
     struct lmcs_content still = record_of(pool, "run", 9, "still");
     const struct held *held = &states[8]->tensors[1];
     damage_content(place->pool, &still, (2 << 20) + 77, 3); /* its last block */
-    OK(view_tensor(pool, "run@9", "still"));                /* nobody has looked yet */
+    OK(view_tensor(pool, "run@9", "still"));                /* not scrubbed yet */
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_LOST && telling.report.lost == 1);
     EXPECT(pool_info(pool).lost_contents == 1);
@@ -266,17 +266,17 @@ static void what_is_lost_is_said_and_the_rest_is_read(void **state)
         close_pool(pool);
         pool = open_pool(place->pool, again == 0 ? LMCS_OPEN_READ : LMCS_OPEN_WRITE, LMCS_NO_BACKGROUND);
     }
-    /* It is known now, and found again; no second entry comes of it. */
+    /* A second scrub finds it again and adds no record. */
     FAILS(LMCS_DAMAGED, scrub_with(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_LOST);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.report.lost == 1);
-    /* What is saved next does not rest on it. */
+    /* The next snapshot does not depend on it. */
     EXPECT(take_snapshot(pool, "run", states[8], 9) == 10);
     EXPECT(content_of(pool, "run", 10, "still") != still.id);
     EXPECT(content_of(pool, "run", 10, "moving") == content_of(pool, "run", 9, "moving"));
     expect_snapshot(pool, "run", 10, states[8]);
-    /* Which is a copy of it. */
+    /* That snapshot is a copy of it. */
     OK(repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_REPAIRED && telling.report.lost == 0);
     expect_clean(pool);
@@ -286,7 +286,7 @@ static void what_is_lost_is_said_and_the_rest_is_read(void **state)
     free_rows(states, COUNT);
 }
 
-/* An archive of it has all but those snapshots; or there is none. */
+/* An archive has all other snapshots, or dump fails. */
 static void dump_without_what_is_lost(struct place *place, struct lmcs_pool *pool, struct state **states)
 {
     char path[512], restored[512];
@@ -312,7 +312,7 @@ static void dump_without_what_is_lost(struct place *place, struct lmcs_pool *poo
     close(fd);
 }
 
-/* Everything that goes on with a pool goes on around what is lost. */
+/* All operations continue around lost blocks. */
 static void life_goes_on_around_it(void **state)
 {
     struct place *place = *state;
@@ -346,7 +346,7 @@ static void life_goes_on_around_it(void **state)
     lmcs_snapshot_close(snapshot);
     check_pool(pool);
     FAILS(LMCS_DAMAGED, view_tensor(pool, "fork@1", "moving"));
-    /* It goes with the last one that has it. */
+    /* The record ends with the last snapshot that has the content. */
     OK(lmcs_snapshot_remove(pool, "run", 8, false, NULL, &err));
     EXPECT(pool_info(pool).lost_contents == 1);
     OK(lmcs_snapshot_remove(pool, "run", 4, false, NULL, &err));
@@ -359,7 +359,7 @@ static void life_goes_on_around_it(void **state)
     free_rows(states, COUNT);
 }
 
-/* Nobody has found it when the compactor comes. No delta may come to rest on it, and no raw copy go for its sake. */
+/* The compactor meets undetected damage. It must not use it as a base or give up raw bytes for it. */
 static void the_compactor_rests_nothing_on_damage(void **state)
 {
     struct place *place = *state;
@@ -370,7 +370,7 @@ static void the_compactor_rests_nothing_on_damage(void **state)
     uint64_t ids[COUNT];
     for (uint64_t i = 1; i <= COUNT; i++)
         ids[i - 1] = content_of(pool, "run", i, "moving");
-    for (uint64_t i = 6; i <= 9; i++) { /* all that can be bases of run@1 to run@5, but for one block each */
+    for (uint64_t i = 6; i <= 9; i++) { /* all possible bases of run@1 to run@5, with one sound block each */
         struct lmcs_content content = content_record(pool, ids[i - 1]);
         damage_content(place->pool, &content, 300, 1);
     }
@@ -380,7 +380,7 @@ static void the_compactor_rests_nothing_on_damage(void **state)
         EXPECT(content_record(pool, ids[i - 1]).df.base_uses == 0);
     for (uint64_t i = 1; i <= 5; i++)
         expect_snapshot(pool, "run", i, states[i - 1]);
-    EXPECT(pool_info(pool).lost_contents > 0); /* what was met is noted, and left alone */
+    EXPECT(pool_info(pool).lost_contents > 0); /* the damage is recorded and left alone */
     EXPECT(storage_of(pool, "run", 1).raw_contents == 0 || content_record(pool, ids[0]).df.payload != 0);
     close_pool(pool);
     free_rows(states, COUNT);
@@ -431,7 +431,7 @@ static void the_background_scrubs_when_asked(void **state)
     free_rows(states, 3);
 }
 
-/* A pass is due once in the time that the policy says, also when there is nothing to read. */
+/* A pass is due once per period of the policy, also if there is nothing to read. */
 static void an_empty_pool_is_scrubbed_seldom(void **state)
 {
     struct place *place = *state;

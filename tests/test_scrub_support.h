@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_scrub_support.h - what the tests of scrubbing and repair share: a history of tensors with rows and several
- * blocks, bits that are turned in chosen places of it, and what a scrub says of them.
+ * test_scrub_support.h - shared by the tests of scrubs and repair: a history of tensors with rows and several blocks,
+ * flipped bits in chosen places, and the reports of a scrub.
  */
 #ifndef LMCS_TEST_SCRUB_SUPPORT_H
 #define LMCS_TEST_SCRUB_SUPPORT_H
@@ -94,7 +94,7 @@ static inline void damage_content(const char *path, const struct lmcs_content *c
     turn_bytes(path, content->parts[0].offset + at, bytes);
 }
 
-/* ---- What a scrub says ---- */
+/* ---- Reports of a scrub ---- */
 
 enum { MOST_TOLD = 64 };
 

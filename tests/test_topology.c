@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_topology.c - what is found out about files on the media that any machine has, and that nothing is claimed where
- * nothing can be known. (fsdax and devdax need a machine, or a guest, with NVDIMMs.)
+ * test_topology.c - information about files on common media; unknown facts are reported as unknown. (fsdax and devdax
+ * need NVDIMMs: tests/guest.)
  */
 #include "base/topology.h"
 
@@ -53,7 +53,7 @@ static void memory_file_system_is_named(void **state)
     assert_true(topology.is_memory);
     assert_false(topology.is_network);
     assert_no_nvdimm(&topology);
-    /* A pool that is not there yet is judged by its directory. */
+    /* A missing pool is classified by its directory. */
     lmcs_topology_detect("/dev/shm/no-such-pool", &topology);
     assert_string_equal(topology.file_system, "tmpfs");
 }
@@ -140,7 +140,7 @@ static void network_file_systems_are_told_apart(void **state)
         assert_false(lmcs_topology_type_is_network(local[i]));
 }
 
-/* Runs in a child: what is detected where /proc and /sys are empty, as in a very bare container. */
+/* Runs in a child: detection with empty /proc and /sys, as in a bare container. */
 static int detect_without_proc_and_sys(const char *root)
 {
     struct lmcs_topology topology;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_tree.c - the B+ trees and their transactions against a plain table: what was put is there, in order, after
- * every commit and every opening; what was aborted is not; and pages are neither lost nor used twice.
+ * test_tree.c - the B+ trees and their transactions against a plain table: committed entries are present, in order,
+ * after every commit and opening; aborted ones are absent; no page is lost or used twice.
  *
- * The trees are made where the root page has places to spare, beside the store's own.
+ * The trees use spare places of the root page.
  */
 /* ctest: timeout=600 labels=no-tsan */
 #include "support.h"
@@ -14,7 +14,7 @@
 
 enum { SPARE = LMCS_ROOT_TREES - 1, SPARE_TREES = 1, KEYS = 3000 };
 
-/* Which keys there are, and which version of its value each has; 0: none. */
+/* The version of each key's value; 0: the key is absent. */
 struct model {
     uint32_t version[SPARE_TREES][KEYS];
     uint64_t count[SPARE_TREES];
@@ -80,7 +80,7 @@ static size_t next_key(const struct model *model, size_t tree, size_t i)
     return i;
 }
 
-/* From a key that may not be there, some steps on; and one back. */
+/* Seeks a key that may be absent, then some steps forward and one back. */
 static void expect_seek(struct lmcs_txn *txn, const struct model *model, size_t tree, size_t i, size_t steps,
                         size_t most)
 {
@@ -332,8 +332,8 @@ static void expect_keys_and_clear(struct lmcs_pool *pool, struct lmcs_txn *txn, 
 }
 
 /*
- * All of a page below the first keys of its parent goes, and one of these keys comes back: to the next page, whose own
- * first key is greater. Then that page's entries join those of another parent's, to its left.
+ * Removes a whole page below the first keys of its parent and adds one of these keys again: it goes to the next page,
+ * whose own first key is greater. Then that page's entries join those of another parent on its left.
  */
 static void keys_where_a_page_was(void **state)
 {
@@ -357,7 +357,7 @@ static void keys_where_a_page_was(void **state)
     expect_keys_and_clear(pool, &txn, back, 1);
 }
 
-/* The next page is the last one, and what follows that key begins a tail before the page's own first key. */
+/* The next page is the last one, and later keys begin a tail before the page's own first key. */
 static void a_tail_where_a_page_was(void **state)
 {
     enum { MORE = 20 };
@@ -390,7 +390,7 @@ static int die_in_the_middle(void *path)
     _exit(0);
 }
 
-/* What a transaction takes and does not commit is given back: at its end, or when the pool is opened next. */
+/* Uncommitted space of a transaction is returned at its end, or at the next opening. */
 static void room_of_what_is_not_committed(void **state)
 {
     const uint64_t much = (uint64_t)8 << 20, little = (uint64_t)1 << 20;
@@ -425,7 +425,7 @@ static void one_commit_may_be_large(void **state)
     expect_keys_and_clear(pool, &txn, 0, LEAF * PAGES);
 }
 
-/* What a history appends leaves the pages of a large tree alone, but for one time in a hundred. */
+/* Appends rewrite pages of a large tree only one time in a hundred. */
 static void appending_spares_the_tree(void **state)
 {
     enum { OLD = 30000, NEW = 1000 };
@@ -543,7 +543,7 @@ static void pages_are_used_again(void **state)
     close_pool(pool);
 }
 
-/* A reader in another process (here: another opening) walks what it began with, whatever is committed meanwhile. */
+/* A reader in another process (here: another opening) walks its root during later commits. */
 static void readers_see_one_moment(void **state)
 {
     struct place *place = *state;

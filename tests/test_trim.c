@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_trim.c - giving file space back while others take some: what they do in the moments between a trim's steps.
+ * test_trim.c - trims while other callers take space between their steps.
  *
- * This program's own pthread_rwlock_unlock stands in front of libc's: when a trim has let go of the lock of metadata,
- * something can happen in the same thread, which then holds no lock.
+ * This program's pthread_rwlock_unlock replaces libc's: when a trim has released the metadata lock, a test can act in
+ * the same thread, which then holds no lock.
  */
 /* ctest: labels=no-tsan */
 #include "support.h"
@@ -78,8 +78,8 @@ int pthread_rwlock_unlock(pthread_rwlock_t *lock)
 #pragma GCC visibility pop
 
 /*
- * A trim gives an extent of an unusual size back to libpmemobj, and before it lets go of those that it had claimed, a
- * capture gets another extent at the same place. That one is the capture's: the next trim must leave it alone.
+ * A trim returns an extent of an unusual size to libpmemobj. Before it releases its claims, a capture gets another
+ * extent at the same place. The next trim must leave that one alone.
  */
 static void an_extent_that_follows_another_is_not_trimmed(void **state)
 {
@@ -109,7 +109,7 @@ static void an_extent_that_follows_another_is_not_trimmed(void **state)
     state_free(large);
 }
 
-/* Says of the first extents in which nothing lives that something does; gives how many. */
+/* Records live bytes in the first dead extents; returns their number. */
 static size_t forge_payloads(struct lmcs_pool *pool, size_t most)
 {
     const struct lmcs_space_df payload = {.bytes = LMCS_PAGE_BYTES, .content = 1};
@@ -135,7 +135,7 @@ static size_t forge_payloads(struct lmcs_pool *pool, size_t most)
     return count;
 }
 
-/* More extents than one transaction trims are not what their records say: those behind them are trimmed as well. */
+/* If more extents than one transaction trims have wrong records, the later ones are still trimmed. */
 static void unsound_extents_keep_no_other(void **state)
 {
     enum { COUNT = 24, UNSOUND = 18 };
@@ -162,7 +162,7 @@ static void unsound_extents_keep_no_other(void **state)
     EXPECT(released >= COUNT && forge_payloads(pool, UNSOUND) == UNSOUND);
     uint64_t used = lmcs_space_used(pool), left = limit - used - slabs;
     EXPECT(left < limit && lmcs_space_waste(pool, 0) >= COUNT * bytes);
-    /* What the sound ones give back is there for who needs it. */
+    /* The space of the sound ones can be used. */
     OK(lmcs_space_charge(pool, left, &err));
     EXPECT(lmcs_space_used(pool) <= used + left - 2 * bytes);
     lmcs_space_count(pool, -(int64_t)left);
@@ -176,7 +176,7 @@ static void unsound_extents_keep_no_other(void **state)
     state_free(small);
 }
 
-/* Where nothing can be punched, extents are given back to libpmemobj for what is larger: but for unsound ones. */
+/* Where punching is impossible, sound extents are returned to libpmemobj for larger requests. */
 static void unsound_extents_of_a_poolset(void **state)
 {
     char path[512];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_triples.c - finding what an optimizer's step changed together, in states without names, made by optimizers in
- * plain C.
+ * test_triples.c - finds the tensors that an optimizer's step changed together, in states without relations made by
+ * optimizers in plain C.
  */
 #include "compact/optimizer_search.h"
 #include "test_codec_link_support.h"
@@ -37,7 +37,7 @@ static void put_state(struct heap *heap, struct lmc_link_hints hints, size_t ele
         put(heap, before->array[state.arrays - 1 - k], state.array[state.arrays - 1 - k], elements);
 }
 
-/* Deals the arrays anew. */
+/* Shuffles the arrays. */
 static void shuffle(struct heap *heap, uint64_t seed)
 {
     for (size_t i = heap->count; i > 1; i--) {
@@ -122,7 +122,7 @@ static void momenta_are_found(void **state)
     drop(&heap);
 }
 
-/* What no optimizer made: noise, what did not change, what is not finite, what is too small. */
+/* Arrays that no optimizer made: noise, unchanged, not finite, too small. */
 static void nothing_is_made_up(void **state)
 {
     enum { COUNT = 8192, ARRAYS = 12 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_verify.c - damage is found, and named; where there is none, none is found, also while a writer writes.
+ * test_verify.c - the scope of verify, its reports, and verify beside a writer.
  *
- * What verify is asked for, and what it says beside a writer. That it finds every damage, damage/damage.c shows.
+ * damage/damage.c shows that it finds every damage.
  */
 /* ctest: timeout=600 labels=no-tsan */
 #include "subject.h"
@@ -49,7 +49,7 @@ static enum lmcs_status verify_file(const char *path, const char *address, struc
     return status;
 }
 
-/* A root page with a right checksum that speaks of pages which can't be: a writer would hand them out. */
+/* A root page with a right checksum that lists impossible pages, which a writer would hand out. */
 static void impossible_ranges_of_pages(void **state)
 {
     struct subject *subject = make_subject(((struct place *)*state)->pool);
@@ -72,7 +72,7 @@ static void impossible_ranges_of_pages(void **state)
     file_write(subject->path, subject->root, &root, sizeof root);
     struct found found = {.tensor = NULL};
     assert_int_equal(verify_file(subject->path, NULL, &found), LMCS_OK);
-    /* What verify alone can tell: as many free pages as are recorded. */
+    /* Only verify compares the number of free pages with the record. */
     forged = root;
     forged.free_pages++;
     forged.check = lmc_hash64(&forged, offsetof(struct lmcs_root_df, check), subject->root);
@@ -94,7 +94,7 @@ static void forge_free_pages(const char *path, uint64_t offset, uint64_t count)
     close_pool(pool);
 }
 
-/* A writer takes no page that lies outside of all slabs: it would write over tensors, or past the pool's mapping. */
+/* A writer takes no page outside of all slabs; it would overwrite tensors or leave the pool's mapping. */
 static void free_pages_that_are_none(void **state)
 {
     const struct place *place = *state;
@@ -145,7 +145,7 @@ static void free_pages_that_are_none(void **state)
     state_free(weights);
 }
 
-/* ---- What is asked for ---- */
+/* ---- Scope ---- */
 
 static bool stop(void *context, const char *what, uint64_t done, uint64_t total)
 {
@@ -154,7 +154,7 @@ static bool stop(void *context, const char *what, uint64_t done, uint64_t total)
     return ++*(int *)context < 1;
 }
 
-/* ---- What was forged with right checksums, and would have what is there written over ---- */
+/* ---- Forged records that would overwrite data ---- */
 
 /* A snapshot of two tensors, and two live variables. */
 static struct lmcs_pool *begin_forging(const struct place *place, struct state **weights)
@@ -168,7 +168,7 @@ static struct lmcs_pool *begin_forging(const struct place *place, struct state *
     return pool;
 }
 
-/* Nobody is let in to write, and who reads finds all as it was. */
+/* Writing is refused, and a reader finds everything unchanged. */
 static void expect_refused(const char *path, const struct state *weights, const char *why)
 {
     struct found found = {.tensor = NULL};
@@ -184,7 +184,7 @@ static void expect_refused(const char *path, const struct state *weights, const 
     close_pool(pool);
 }
 
-/* The next one that is made would be put in the place of one that is there. */
+/* The next number would replace an existing record. */
 static void a_root_that_counts_too_low(void **state)
 {
     const struct place *place = *state;
@@ -296,7 +296,7 @@ static void call_unbacked(struct lmcs_object_df *df)
     df->backed = df->first;
 }
 
-/* What is free for live variables is punched when a pool is opened. */
+/* Opening a pool punches the free space of live variables. */
 static void objects_that_are_not_of_live_variables(void **state)
 {
     const struct place *place = *state;
@@ -317,7 +317,7 @@ static void objects_that_are_not_of_live_variables(void **state)
     }
 }
 
-/* Extents that are said to be free, or to be so from some place on, where payloads lie. */
+/* Extents recorded as free, or free from some place on, although they hold payloads. */
 static void extents_that_are_not_empty(void **state)
 {
     const struct place *place = *state;
@@ -366,7 +366,7 @@ static void parts_of_a_pool(void **state)
     struct lmcs_progress progress = {stop, &calls};
     FAILS(LMCS_CANCELLED, lmcs_verify(pool, NULL, NULL, NULL, &progress, &one, &err));
     close_pool(pool);
-    /* Damage in a payload of the newest snapshot alone is none of the others'. */
+    /* Damage in a payload of the newest snapshot is not reported for the others. */
     size_t i = 0;
     uint64_t content;
     pool = open_pool(subject->path, LMCS_OPEN_READ, 0);
