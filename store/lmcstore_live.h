@@ -253,8 +253,8 @@ LMCS_API void lmcs_transaction_options_init(struct lmcs_transaction_options *opt
 
 /*
  * Begins a transaction. `lives` NULL: of all variables of the shelf, also those opened later. `options` NULL: waits for
- * ever. LMCS_INVALID: this thread has one on this shelf already (they don't nest), or the pool is open for reading;
- * LMCS_IN_USE: another one has not ended in time.
+ * ever. LMCS_INVALID: this thread has one on this shelf already (they don't nest); LMCS_READ_ONLY: the pool is open for
+ * reading; LMCS_IN_USE: another one has not ended in time.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_transaction_begin(struct lmcs_pool *pool, const char *shelf,
                                                                 struct lmcs_live *const *lives, size_t count,
