@@ -176,8 +176,8 @@ static void tensors_above_the_part_limit(void **state)
     struct place *place = *state;
     struct rng rng = {5};
     struct state *states[6];
-    setenv("LMCS_TEST_PART_BYTES", "2097152", 1);
     struct lmcs_pool *pool = open_quiet(place->pool);
+    pool->part_bytes = 2u << 20;
     struct state *now = state_weights(&rng, 2, (9u << 20) / 4 + 12345); /* five parts */
     for (int i = 0; i < 6; i++) {
         take_snapshot(pool, "run", now, i);
@@ -217,7 +217,6 @@ static void tensors_above_the_part_limit(void **state)
     FAILS(LMCS_UNSUPPORTED, try_snapshot(pool, "large", large, 0, &number, &err));
     check_pool(pool);
     close_pool(pool);
-    unsetenv("LMCS_TEST_PART_BYTES");
     for (int i = 0; i < 6; i++)
         state_free(states[i]);
     state_free(now);

@@ -151,8 +151,8 @@ static void several_parts(void **state)
                               4 * mib + 1,      100,
                               31 * mib + 524288};
     enum { COUNT = sizeof sizes / sizeof sizes[0], SNAPSHOTS = UNDER_THREAD_SANITIZER ? 2 : 5 };
-    setenv("LMCS_TEST_PART_BYTES", "2097152", 1);
     struct lmcs_pool *pool = open_quiet(place->pool);
+    pool->part_bytes = 2u << 20;
     struct state *now = state_of_sizes(&rng, sizes, COUNT), *states[SNAPSHOTS];
     for (int i = 0; i < SNAPSHOTS; i++) {
         for (size_t t = 0; t + 1 < now->count; t++) /* the largest stays */
@@ -182,7 +182,6 @@ static void several_parts(void **state)
     }
     verify_pool(pool);
     close_pool(pool);
-    unsetenv("LMCS_TEST_PART_BYTES");
     state_free(now);
 }
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * archives.c - archives where a pool could stand: opening them, listing and verifying them without one.
- */
+/* archives.c - archives in place of a pool: opened, listed and verified without one. */
 #include "cli.h"
 
 #include <errno.h>
@@ -16,8 +14,8 @@ enum lmcs_status cli_archive_open(struct cli *cli, const char *path, int *fd)
     struct stat info;
     if (strcmp(path, "-") == 0) {
         *fd = STDIN_FILENO;
-        if (isatty(STDIN_FILENO))
-            return cli_wrong_use(cli, "%s: not reading an archive from a terminal; give a file or a pipe",
+        if (isatty(STDIN_FILENO) != 0)
+            return cli_wrong_use(cli, "%s: refuses to read an archive from a terminal; use a file or a pipe",
                                  cli->command->name);
         return LMCS_OK;
     }
@@ -108,16 +106,16 @@ static void print_row(struct listing *listing, const struct lmcs_archived *snaps
            cli_time(snapshot->time_ns).text, cli_bytes(snapshot->raw_bytes).text, cli_bytes(snapshot->new_bytes).text,
            snapshot->new_contents);
     for (size_t i = 0; i < snapshot->tag_count; i++) {
-        fputs(i ? "," : "", stdout);
+        fputs(i != 0 ? "," : "", stdout);
         cli_print(stdout, snapshot->tags[i]);
     }
-    fputs(snapshot->tag_count ? "  " : "-  ", stdout);
+    fputs(snapshot->tag_count != 0 ? "  " : "-  ", stdout);
     for (size_t i = 0; i < snapshot->metric_count; i++) {
-        fputs(i ? "," : "", stdout);
+        fputs(i != 0 ? "," : "", stdout);
         cli_print(stdout, snapshot->metrics[i].name);
         printf("=%.6g", snapshot->metrics[i].value);
     }
-    puts(snapshot->metric_count ? "" : "-");
+    puts(snapshot->metric_count != 0 ? "" : "-");
 }
 
 static json_t *row_json(const struct lmcs_archived *snapshot)
@@ -131,7 +129,7 @@ static json_t *row_json(const struct lmcs_archived *snapshot)
     cli_json_set(row, "number", cli_json_u64(snapshot->number));
     cli_json_set(row, "step", snapshot->step == LMCS_NO_STEP ? NULL : json_integer(snapshot->step));
     cli_json_set(row, "time_ns", cli_json_u64(snapshot->time_ns));
-    cli_json_set(row, "parent", snapshot->parent ? cli_json_u64(snapshot->parent) : NULL);
+    cli_json_set(row, "parent", snapshot->parent != 0 ? cli_json_u64(snapshot->parent) : NULL);
     cli_json_set(row, "tensor_count", cli_json_u64(snapshot->tensor_count));
     cli_json_set(row, "raw_bytes", cli_json_u64(snapshot->raw_bytes));
     cli_json_set(row, "new_contents", cli_json_u64(snapshot->new_contents));
@@ -144,14 +142,14 @@ static json_t *row_json(const struct lmcs_archived *snapshot)
 static bool add_row(void *context, const struct lmcs_archived *snapshot)
 {
     struct listing *listing = context;
-    if (listing->shelf && strcmp(listing->shelf, snapshot->shelf) != 0)
+    if (listing->shelf != NULL && strcmp(listing->shelf, snapshot->shelf) != 0)
         return true;
     if (listing->options->json)
         json_array_append_new(listing->rows, row_json(snapshot));
     else
         print_row(listing, snapshot);
     listing->shown++;
-    return !ferror(stdout);
+    return ferror(stdout) == 0;
 }
 
 enum lmcs_status cli_archive_ls(struct cli *cli)
@@ -160,9 +158,9 @@ enum lmcs_status cli_archive_ls(struct cli *cli)
     struct lmcs_archive_info info;
     const char *path = cli->options.arguments[0];
     int fd = -1;
-    if (listing.shelf && strchr(listing.shelf, '@')) {
+    if (listing.shelf != NULL && strchr(listing.shelf, '@') != NULL) {
         json_decref(listing.rows);
-        return cli_wrong_use(cli, "ls: of an archive, the snapshots of a shelf can be listed, not the tensors of '%s'",
+        return cli_wrong_use(cli, "ls: an archive can list the snapshots of a shelf, not the tensors of '%s'",
                              listing.shelf);
     }
     enum lmcs_status status = cli_archive_open(cli, path, &fd);
@@ -173,7 +171,7 @@ enum lmcs_status cli_archive_ls(struct cli *cli)
         if (status != LMCS_OK)
             cli_archive_name(cli, path);
     }
-    if (status == LMCS_OK && listing.shelf && listing.shown == 0)
+    if (status == LMCS_OK && listing.shelf != NULL && listing.shown == 0)
         status =
             cli_fail(cli, LMCS_NOT_FOUND, 0, "%s: the archive has no snapshot of a shelf \"%s\"", path, listing.shelf);
     if (status == LMCS_OK && cli->options.json) {
@@ -196,7 +194,7 @@ enum lmcs_status cli_archive_verify(struct cli *cli)
     struct lmcs_archive_info info;
     const char *path = cli->options.arguments[0];
     int fd = -1;
-    if (cli->options.arguments[1])
+    if (cli->options.arguments[1] != NULL)
         return cli_wrong_use(cli, "verify: an archive is verified as a whole");
     enum lmcs_status status = cli_archive_open(cli, path, &fd);
     struct lmcs_progress progress = cli_progress_start(cli);
@@ -217,8 +215,8 @@ enum lmcs_status cli_archive_verify(struct cli *cli)
         printf("no damage: %" PRIu64 " of %" PRIu64 " contents decoded%s\n", info.decoded_contents,
                info.contents - info.known_contents,
                info.decoded_contents == info.contents - info.known_contents ? ""
-               : info.since_count > 0 ? "; the others rest on older archives, or came through a pipe"
-                                      : "; through a pipe, the records are checked");
+               : info.since_count > 0 ? "; the others depend on older archives, or came through a pipe"
+                                      : "; through a pipe only the records are checked");
     }
     cli_archive_close(fd);
     return status;

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cli.h - what the commands of lmc-store share, one section a source file.
+ * cli.h - shared parts of the commands of lmc-store, one section per source file.
  *
- * A command gets a struct cli with the parsed command line, does its work through lmcstore.h, prints what a person
- * wants to know (or leaves a JSON object in cli->json) and returns a status; on failure cli->error says why. main
- * prints errors and JSON, closes the pool and makes the exit code.
+ * A command gets a struct cli with the parsed command line and works through lmcstore.h. It prints its result for
+ * people, or leaves a JSON object in cli->json, and returns a status; on failure cli->error has the reason. main prints
+ * errors and JSON, closes the pool and returns the exit code. To add a command: its file, its name in this header and
+ * in lmc-store.c, and tests in tests/python.
  */
 #ifndef CLI_H
 #define CLI_H
 
 #include "lmc.h"
 #include "lmcstore.h"
+
+#include "base/outfile.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -20,20 +23,24 @@ enum cli_exit { CLI_DONE = 0, CLI_FAILED = 1, CLI_WRONG_USE = 2, CLI_SIGNAL = 12
 
 #define CLI_MAX_ARGUMENTS 64
 #define CLI_MAX_LIST      64
-#define CLI_MAX_TAGS      16
 #define CLI_MAX_THREADS   256
 
 struct cli;
 
 struct cli_command {
     const char *name;
-    const char *synopsis; /* what follows the name */
+    const char *synopsis; /* the arguments */
     const char *summary;  /* a line for the list of commands */
     const char *help;     /* paragraphs for --help */
-    const char *options;  /* ids of the options it has: options.c */
+    const char *options;  /* names of its options (options.c), separated by spaces */
     int min_arguments;
     int max_arguments;
     enum lmcs_status (*run)(struct cli *cli);
+};
+
+struct cli_list {
+    const char *items[CLI_MAX_LIST];
+    size_t count;
 };
 
 struct cli_options {
@@ -51,14 +58,10 @@ struct cli_options {
     uint64_t count;      /* 0: not given */
     int64_t step;
     uint32_t wait_ms;
-    const char *tags[CLI_MAX_TAGS];
-    size_t tag_count;
-    const char *since[CLI_MAX_LIST];
-    size_t since_count;
-    const char *only[CLI_MAX_LIST];
-    size_t only_count;
-    const char *from[CLI_MAX_LIST];
-    size_t from_count;
+    struct cli_list tags;
+    struct cli_list since;
+    struct cli_list only;
+    struct cli_list from;
     double sample_share;   /* 0: not given */
     uint64_t sample_bytes; /* 0: not given */
     uint64_t rate_bytes;   /* 0: not given */
@@ -72,7 +75,6 @@ struct cli_options {
     const char *part;
     const char *base;
     const char *expect;
-    const char *png;
     uint32_t dtype; /* 0: not given */
     enum lmc_level level;
     uint32_t threads; /* 0: not given */
@@ -80,8 +82,8 @@ struct cli_options {
 
 struct cli_progress {
     bool is_shown; /* standard error is a terminal */
-    bool is_drawn; /* there is something to wipe */
-    bool is_bytes; /* what is done is bytes: the rate is shown */
+    bool is_drawn; /* a bar is on the terminal */
+    bool is_bytes; /* the unit is bytes: show the rate */
     int64_t started_ns;
     int64_t drawn_ns;
 };
@@ -91,37 +93,37 @@ struct cli {
     struct cli_options options;
     struct lmcs_pool *pool;
     json_t *json;
-    bool shows_hint; /* the error is about the command line: point to --help */
+    bool shows_hint; /* the command line is wrong: mention --help */
     struct cli_progress progress;
     struct lmcs_error error;
 };
 
 extern const struct cli_command cmd_create, cmd_info, cmd_ls, cmd_import, cmd_export, cmd_verify, cmd_compact, cmd_tag,
-    cmd_rm, cmd_dump, cmd_restore, cmd_compress, cmd_decompress, cmd_log, cmd_diff, cmd_fork, cmd_mv, cmd_report,
-    cmd_policy, cmd_scrub;
+    cmd_rm, cmd_dump, cmd_restore, cmd_compress, cmd_decompress, cmd_log, cmd_diff, cmd_fork, cmd_mv, cmd_policy,
+    cmd_scrub;
 
 /* ---- options.c: the command line ------------------------------------------------------------------------------ */
 
-/* Parses what follows the command's name. */
+/* Parses the options and arguments of the command. */
 enum lmcs_status cli_parse(struct cli *cli, int argc, char **argv);
 void cli_print_help(const struct cli_command *command);
-/* "8GiB" -> bytes. False: not a size. */
+/* Parses a size like "8GiB" to bytes. Returns false if it is none. */
 bool cli_parse_size(const char *text, uint64_t *bytes);
-/* The likeliest of some words for a mistyped one; NULL: none is near. */
+/* Returns the word that is nearest to a mistyped one; NULL: none is near. */
 const char *cli_nearest(const char *typed, const char *const *words, size_t count);
 
 /* ---- support.c: errors, pools, snapshots ---------------------------------------------------------------------- */
 
 __attribute__((format(printf, 4, 5))) enum lmcs_status cli_fail(struct cli *cli, enum lmcs_status status,
                                                                 int system_errno, const char *format, ...);
-/* LMCS_INVALID with a pointer to --help. */
+/* Returns LMCS_INVALID; the message mentions --help. */
 __attribute__((format(printf, 2, 3))) enum lmcs_status cli_wrong_use(struct cli *cli, const char *format, ...);
-/* Opens arguments[0] into cli->pool, without background work. */
+/* Opens arguments[0] as cli->pool, without background work. */
 enum lmcs_status cli_open(struct cli *cli, enum lmcs_open_mode mode);
 enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open_mode mode);
-/* Closes cli->pool; an error of it is kept unless there was one before. */
+/* Closes cli->pool. Returns `status`, or the error of the close if `status` is LMCS_OK. */
 enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status);
-/* All shelves of the pool, by name; `infos` to be freed, also after a failure. */
+/* All shelves of the pool, by name. The caller frees `infos`, also after a failure. */
 struct cli_shelves {
     struct lmcs_shelf_info *infos;
     size_t count;
@@ -129,17 +131,17 @@ struct cli_shelves {
     bool is_out_of_memory;
 };
 enum lmcs_status cli_shelves(struct cli *cli, struct cli_shelves *shelves);
-/* Opens an address that must name one snapshot ("run" alone is refused when `is_explicit`). */
+/* Opens a snapshot by its address. `is_explicit` refuses a shelf alone ("run"). */
 enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot);
 
 /* ---- archives.c: archives instead of pools ----------------------------------------------------------------------- */
 
-/* Opens an archive for reading; "-": standard input, which may not be a terminal. */
+/* Opens an archive for reading; "-": standard input, unless it is a terminal. */
 enum lmcs_status cli_archive_open(struct cli *cli, const char *path, int *fd);
 void cli_archive_close(int fd);
-/* Whether what the first argument names is an archive, as far as its first bytes tell; "-" is one. */
+/* Returns whether a path is an archive, by its first bytes; "-" is one. */
 bool cli_is_archive(const char *path);
-/* A message that does not name the archive gets its name. */
+/* Adds the path of the archive to an error that does not contain it. */
 void cli_archive_name(struct cli *cli, const char *path);
 enum lmcs_status cli_archive_ls(struct cli *cli);
 enum lmcs_status cli_archive_verify(struct cli *cli);
@@ -153,11 +155,11 @@ struct cli_text cli_bytes(uint64_t bytes);                /* "1.25 GiB" */
 struct cli_text cli_time(uint64_t ns);                    /* "2026-11-21T12:00:00Z" */
 struct cli_text cli_step(int64_t step);                   /* "120", "-" */
 struct cli_text cli_ratio(uint64_t raw, uint64_t stored); /* "1.82x", "-" */
-/* Prints text of others: control characters, invalid UTF-8 and direction marks are escaped. */
+/* Prints untrusted text. Escapes control characters, invalid UTF-8 and direction marks. */
 void cli_print(FILE *out, const char *text);
 /*
- * Text that is made while the store is walked, and shown afterwards. A pager that nobody scrolls must not stop a walk:
- * until its end nothing that dies in the pool can be used again.
+ * Text that is collected during a walk of the store and shown afterwards. A pager that is not scrolled must not block a
+ * walk, because space freed in the pool is not reused before its end.
  */
 struct cli_held {
     FILE *stream;
@@ -165,60 +167,50 @@ struct cli_held {
     size_t bytes;
 };
 enum lmcs_status cli_hold(struct cli *cli, struct cli_held *held);
-/* Ends it: shows what was held if `status` is LMCS_OK, and passes the status on. */
+/* Shows the text if `status` is LMCS_OK, and frees it. Returns the status. */
 enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_status status);
-/* The singular or the plural: cli_s(1) is "", cli_s(2) is "s". */
+/* Returns the plural ending: "" for 1, else "s". */
 const char *cli_s(uint64_t count);
 
 /* ---- json.c: for scripts -------------------------------------------------------------------------------------- */
 
-/* A string; bytes that are not UTF-8 become U+FFFD. */
+/* Makes a string. Bytes that are not UTF-8 become U+FFFD. */
 json_t *cli_json_text(const char *text);
-/* NaN and infinities, which JSON lacks, become strings. */
+/* Makes a number. NaN and infinities, which JSON lacks, become strings. */
 json_t *cli_json_real(double value);
-/* null for a value that an int64 can't hold. */
+/* Makes a number; null above INT64_MAX. */
 json_t *cli_json_u64(uint64_t value);
-/* Stores `value` (NULL: out of memory) under the key and takes it over. */
+/* Stores `value` under the key and takes it over. NULL means out of memory. */
 void cli_json_set(json_t *object, const char *key, json_t *value);
-/* What a snapshot is: without how it is stored, which takes a walk of its manifest. */
+/* Describes a snapshot without its storage, which takes a walk of its manifest. */
 enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
-/* All about a snapshot but its tensors. */
+/* Describes a snapshot without its tensors. */
 enum lmcs_status cli_json_snapshot(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json);
 json_t *cli_json_error(const struct lmcs_error *error);
 
 /* ---- progress.c: a bar, and signals --------------------------------------------------------------------------- */
 
-/* From here on SIGINT, SIGTERM and SIGHUP are noted, so that nothing half made is left behind; a second one kills. */
+/* Catches SIGINT, SIGTERM and SIGHUP from now on, so that no work is left half done. A second signal kills. */
 void cli_catch_signals(void);
-/* The same, and the first of them stops the work in an orderly way. */
+/* Catches signals, and returns a progress function that cancels the work after the first one. */
 struct lmcs_progress cli_progress_start(struct cli *cli);
 void cli_progress_wipe(struct cli_progress *progress);
-/* The signal that came; 0: none. */
+/* Returns the caught signal; 0: none. */
 int cli_signal(void);
 
-/* ---- output.c: a file that appears whole or not at all -------------------------------------------------------- */
+/* ---- output.c: the output of -o, checked and opened -------------------------------------------------------- */
 
-struct cli_output {
-    int fd;
-    char *target;    /* NULL: a pipe, a device */
-    char *temporary; /* NULL: written in place; "" once it has its name */
-    bool owns_fd;
-};
-/* Whether -o, or its absence, means standard output. */
+/* Returns whether -o, or its absence, means standard output. */
 bool cli_output_is_stdout(const struct cli *cli);
-/* Refuses to write over an input (by its inode: whatever its name), over any pool, and over a poolset file. */
+/* Refuses an output that is the input (by inode), a pool or a poolset file. `option`: "-o". */
 enum lmcs_status cli_output_check_path(struct cli *cli, const char *option, const char *path, const char *input,
                                        const char *input_is);
 /*
- * That, for -o; and a terminal, and --json beside output on standard output. `what`: "an archive"; `input_is`: "the
- * pool".
+ * Checks -o that way. Also refuses a terminal, and --json with output on standard output. `output_is`: "an archive";
+ * `input_is`: "the pool".
  */
-enum lmcs_status cli_output_check(struct cli *cli, const char *what, const char *input, const char *input_is);
-/* NULL or "-": standard output. A new file has mode 0600. */
-enum lmcs_status cli_output_open(struct cli *cli, const char *path, struct cli_output *output);
-/* A file that is written in place, so that what is cut short stays. The commit makes it and its name durable. */
-enum lmcs_status cli_output_open_begun(struct cli *cli, const char *path, struct cli_output *output);
-enum lmcs_status cli_output_commit(struct cli *cli, struct cli_output *output);
-void cli_output_close(struct cli_output *output);
+enum lmcs_status cli_output_check(struct cli *cli, const char *output_is, const char *input, const char *input_is);
+/* Opens the output of -o, or standard output. */
+enum lmcs_status cli_output_open(struct cli *cli, struct lmcs_outfile *output);
 
 #endif

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_compact.c - lmc-store compact: turns older snapshots into deltas until nothing is left to do.
- */
+/* cmd_compact.c - lmc-store compact: encodes older snapshots as deltas until no work is left. */
 #include "cli.h"
 
 static enum lmcs_status compact(struct cli *cli, struct lmcs_pool_info *before, struct lmcs_pool_info *after)
@@ -46,10 +44,11 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_compact = {
     .name = "compact",
     .synopsis = "POOL [--json]",
-    .summary = "Turns older snapshots into deltas and gives space back",
-    .help = "The newest snapshots of each shelf stay raw; nothing is deleted. A process that has the pool open for\n"
-            "writing does this in the background. Stopping it (Ctrl-C) loses no work that is done.",
-    .options = "wfj",
+    .summary = "Encodes older snapshots as deltas and frees space",
+    .help =
+        "The newest snapshots of each shelf stay raw; no snapshot is removed. A process that has the pool open for\n"
+        "writing does this in the background. Ctrl-C keeps the work that is done.",
+    .options = "wait force-network json",
     .min_arguments = 1,
     .max_arguments = 1,
     .run = run,

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_compress.c - lmc-store compress: codes a file of tensors as a file of frames (codec/FORMAT.md, 9).
- */
+/* cmd_compress.c - lmc-store compress: encodes a file of tensors as a file of frames (codec/FORMAT.md, 9). */
 #include "frames.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A frame of its own takes 104 bytes; what is smaller than this goes along with its neighbours, as bytes. */
+/* A frame takes 104 bytes, so a smaller tensor joins its neighbours in a frame of bytes. */
 #define LEAST_FRAME_BYTES 512
 
 struct compression {
@@ -21,7 +19,7 @@ struct compression {
     struct frames_report report;
 };
 
-/* Adds to the message of an error. */
+/* Appends advice to the message of an error. */
 static enum lmcs_status with_advice(struct cli *cli, enum lmcs_status status, const char *advice)
 {
     size_t length = strlen(cli->error.message);
@@ -30,23 +28,23 @@ static enum lmcs_status with_advice(struct cli *cli, enum lmcs_status status, co
     return status;
 }
 
-/* ---- What becomes a frame ------------------------------------------------------------------------------------- */
+/* ---- Pieces for frames ----------------------------------------------------------------------------------------- */
 
 static enum lmcs_status add_piece(struct compression *c, const struct frames_tensor *tensor)
 {
     struct frames_plan *plan = &c->plan;
     if (plan->count == plan->capacity) {
-        size_t capacity = plan->capacity ? 2 * plan->capacity : 64;
+        size_t capacity = plan->capacity != 0 ? 2 * plan->capacity : 64;
         struct frames_piece *pieces = realloc(plan->pieces, capacity * sizeof *pieces);
-        if (!pieces)
+        if (pieces == NULL)
             return cli_fail(c->cli, LMCS_NO_MEMORY, 0, "out of memory");
         plan->pieces = pieces;
         plan->capacity = capacity;
     }
     plan->pieces[plan->count++] = (struct frames_piece){.data = tensor->data,
                                                         .bytes = tensor->bytes,
-                                                        .dtype = tensor->dtype ? tensor->dtype : LMC_U8,
-                                                        .base = tensor->bytes ? tensor->base : NULL};
+                                                        .dtype = tensor->dtype != 0 ? tensor->dtype : LMC_U8,
+                                                        .base = tensor->bytes != 0 ? tensor->base : NULL};
     return LMCS_OK;
 }
 
@@ -56,7 +54,7 @@ static enum lmcs_status add_bytes(struct compression *c, uint64_t from, uint64_t
     return from == to ? LMCS_OK : add_piece(c, &bytes);
 }
 
-/* The tensors cover the file without gaps, so that small ones have their neighbours beside them. */
+/* Cuts the file into pieces of tensors. Tensors cover it without gaps, so neighbours are adjacent. */
 static enum lmcs_status cut_tensors(struct compression *c)
 {
     const struct frames_source *file = &c->file;
@@ -76,11 +74,11 @@ static enum lmcs_status cut_tensors(struct compression *c)
     return status == LMCS_OK ? add_bytes(c, small_from, at) : status;
 }
 
-/* What is left over behind the last element makes a frame of bytes. */
+/* Cuts an array. Bytes behind the last whole element become a frame of bytes. */
 static enum lmcs_status cut_array(struct compression *c)
 {
     const struct frames_tensor *array = &c->file.tensors[0];
-    enum lmcs_status status = array->bytes || !c->file.memory.bytes ? add_piece(c, array) : LMCS_OK;
+    enum lmcs_status status = array->bytes != 0 || c->file.memory.bytes == 0 ? add_piece(c, array) : LMCS_OK;
     return status == LMCS_OK ? add_bytes(c, array->bytes, c->file.memory.bytes) : status;
 }
 
@@ -88,7 +86,7 @@ static enum lmcs_status cut_array(struct compression *c)
 
 static frames_begins beginning(const struct compression *c)
 {
-    return c->cli->options.dtype ? NULL : frames_source_begins;
+    return c->cli->options.dtype != 0 ? NULL : frames_source_begins;
 }
 
 static enum lmcs_status parse_file(struct compression *c)
@@ -96,8 +94,8 @@ static enum lmcs_status parse_file(struct compression *c)
     uint32_t dtype = c->cli->options.dtype;
     double start = frames_now();
     enum lmcs_status status =
-        dtype ? frames_source_add_array(c->cli, &c->file, dtype)
-              : with_advice(c->cli, frames_source_parse(c->cli, &c->file), "for a raw array give its --dtype");
+        dtype != 0 ? frames_source_add_array(c->cli, &c->file, dtype)
+                   : with_advice(c->cli, frames_source_parse(c->cli, &c->file), "use --dtype for a raw array");
     c->report.seconds += frames_now() - start;
     c->report.tensor_count = c->file.count;
     return status;
@@ -108,7 +106,7 @@ static enum lmcs_status check_base_size(struct compression *c, uint64_t bytes)
     if (bytes == c->file.memory.bytes)
         return LMCS_OK;
     return cli_fail(c->cli, LMCS_INVALID, 0,
-                    "%s has %" PRIu64 " bytes, and %s has %zu; the base of a raw array is one of the same size",
+                    "%s has %" PRIu64 " bytes and %s has %zu; the base of a raw array must have the same size",
                     frames_shown(c->base.path), bytes, frames_shown(c->file.path), c->file.memory.bytes);
 }
 
@@ -128,22 +126,22 @@ static enum lmcs_status match_array(struct compression *c)
 static enum lmcs_status match_tensors(struct compression *c)
 {
     enum lmcs_status status =
-        with_advice(c->cli, frames_source_parse(c->cli, &c->base), "the base of a safetensors file is another one");
+        with_advice(c->cli, frames_source_parse(c->cli, &c->base), "the base of a safetensors file must be one, too");
     return status == LMCS_OK ? frames_source_match(c->cli, &c->file, &c->base, LEAST_FRAME_BYTES) : status;
 }
 
 static enum lmcs_status prepare_base(struct compression *c)
 {
-    if (!c->base.path)
+    if (c->base.path == NULL)
         return LMCS_OK;
     uint64_t bytes = frames_file_bytes(c->base.path);
-    enum lmcs_status status = c->cli->options.dtype && bytes ? check_base_size(c, bytes) : LMCS_OK;
+    enum lmcs_status status = c->cli->options.dtype != 0 && bytes != 0 ? check_base_size(c, bytes) : LMCS_OK;
     if (status == LMCS_OK)
         status = frames_read(c->cli, c->base.path, beginning(c), &c->base.memory);
     if (status != LMCS_OK)
         return status;
     double start = frames_now();
-    status = c->cli->options.dtype ? match_array(c) : match_tensors(c);
+    status = c->cli->options.dtype != 0 ? match_array(c) : match_tensors(c);
     if (status == LMCS_OK)
         status = frames_digests(&c->work, &c->base);
     c->report.base_seconds = frames_now() - start;
@@ -155,7 +153,7 @@ static enum lmcs_status prepare_base(struct compression *c)
 static enum lmcs_status encode(struct compression *c)
 {
     double start = frames_now();
-    enum lmcs_status status = c->cli->options.dtype ? cut_array(c) : cut_tensors(c);
+    enum lmcs_status status = c->cli->options.dtype != 0 ? cut_array(c) : cut_tensors(c);
     c->report.seconds += frames_now() - start;
     if (status == LMCS_OK)
         status = frames_memory_new(c->cli, "the result", frames_image_bound(&c->plan), &c->image);
@@ -166,7 +164,7 @@ static enum lmcs_status encode(struct compression *c)
     c->report.raw_bytes = c->file.memory.bytes;
     c->report.stored_bytes = c->image.bytes;
     c->report.frame_count = c->plan.count;
-    c->report.threads = c->work.workers ? lmcs_workers_count(c->work.workers) : 0;
+    c->report.threads = c->work.workers != NULL ? lmcs_workers_count(c->work.workers) : 0;
     return status;
 }
 
@@ -187,7 +185,7 @@ static void report_done(struct compression *c)
     }
 }
 
-static enum lmcs_status compress(struct compression *c, struct cli_output *output)
+static enum lmcs_status compress(struct compression *c, struct lmcs_outfile *output)
 {
     enum lmcs_status status = frames_check_memory(c->cli);
     if (status == LMCS_OK)
@@ -203,25 +201,25 @@ static enum lmcs_status compress(struct compression *c, struct cli_output *outpu
     if (status == LMCS_OK)
         status = frames_write(c->cli, &c->work.progress, output, c->image.data, c->image.bytes);
     if (status == LMCS_OK)
-        status = cli_output_commit(c->cli, output);
+        status = lmcs_outfile_commit(output, &c->cli->error);
     cli_progress_wipe(&c->cli->progress);
     return status;
 }
 
 static enum lmcs_status run(struct cli *cli)
 {
-    struct cli_output output = {.fd = -1};
+    struct lmcs_outfile output = {.fd = -1};
     struct compression c = {.cli = cli, .plan.level = cli->options.level};
     c.file.path = cli->options.arguments[0];
     c.base.path = cli->options.base;
     enum lmcs_status status = frames_check(cli, "a file of frames");
     if (status == LMCS_OK)
-        status = cli_output_open(cli, cli->options.output, &output);
+        status = cli_output_open(cli, &output);
     if (status == LMCS_OK)
         status = compress(&c, &output);
     if (status == LMCS_OK)
         report_done(&c);
-    cli_output_close(&output);
+    lmcs_outfile_close(&output);
     frames_work_free(&c.work);
     frames_source_free(&c.file);
     frames_source_free(&c.base);
@@ -235,15 +233,14 @@ const struct cli_command cmd_compress = {
     .synopsis = "FILE -o OUT [--base B] [--dtype D] [--level L] [--json]",
     .summary = "Compresses a safetensors file, or a raw array",
     .help =
-        "Without loss: 'lmc-store decompress' gives back the identical file. FILE is a safetensors file; with --dtype\n"
-        "it is a raw array of that dtype, little-endian, whatever it looks like. -: standard input.\n"
-        "\n"
-        "With --base the differences to another file are stored where that takes less: a safetensors file, whose\n"
-        "tensors are matched by name, dtype and shape, or a raw array of the same size. To decompress it is needed\n"
-        "again. OUT has mode 0600 and appears whole, or not at all; -: standard output. It is the same whatever the\n"
-        "number of threads. Both files, and the result, are held in memory. GB/s are 10^9 bytes of FILE per second,\n"
-        "from memory to memory, checksums included, and without the digests that name the base.",
-    .options = "obylTj",
+        "Lossless: 'lmc-store decompress' restores the identical file. FILE is a safetensors file, or with --dtype a\n"
+        "raw little-endian array of that dtype. -: standard input.\n\n"
+        "With --base, differences to another file are stored where they are smaller: to a safetensors file, by\n"
+        "tensors of the same name, dtype and shape, or to a raw array of the same size. Decompressing needs the base\n"
+        "again. OUT has mode 0600 and appears whole or not at all; -: standard output. It does not depend on the\n"
+        "number of threads. Both files and the result are held in memory. GB/s are 10^9 bytes of FILE per second,\n"
+        "from memory to memory, including checksums, excluding the digests of the base.",
+    .options = "output base dtype level threads json",
     .min_arguments = 1,
     .max_arguments = 1,
     .run = run,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_create.c - lmc-store create: makes an empty pool.
- */
+/* cmd_create.c - lmc-store create: creates an empty pool. */
 #include "cli.h"
 
 static void report_json(struct cli *cli, const struct lmcs_pool_info *info)
@@ -9,14 +7,14 @@ static void report_json(struct cli *cli, const struct lmcs_pool_info *info)
     cli->json = json_object();
     cli_json_set(cli->json, "pool", cli_json_text(info->path));
     cli_json_set(cli->json, "file_system", cli_json_text(info->file_system));
-    cli_json_set(cli->json, "limit_bytes", info->limit_bytes ? cli_json_u64(info->limit_bytes) : NULL);
+    cli_json_set(cli->json, "limit_bytes", info->limit_bytes != 0 ? cli_json_u64(info->limit_bytes) : NULL);
     cli_json_set(cli->json, "free_bytes", cli_json_u64(info->free_bytes));
 }
 
 static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_pool_info info;
-    cli_catch_signals(); /* a pool is made under a temporary name */
+    cli_catch_signals(); /* a pool is created under a temporary name */
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_CREATE);
     if (status == LMCS_OK)
         status = lmcs_pool_info(cli->pool, &info, &cli->error);
@@ -29,7 +27,7 @@ static enum lmcs_status run(struct cli *cli)
     fputs("created ", stdout);
     cli_print(stdout, cli->options.arguments[0]);
     printf(" on %s; %s can be stored", info.file_system, cli_bytes(info.free_bytes).text);
-    if (info.limit_bytes)
+    if (info.limit_bytes != 0)
         printf(" (limit %s)", cli_bytes(info.limit_bytes).text);
     putchar('\n');
     return LMCS_OK;
@@ -38,9 +36,9 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_create = {
     .name = "create",
     .synopsis = "POOL [--size 8GiB] [--json]",
-    .summary = "Makes an empty pool",
-    .help = "The file is sparse and has mode 0600; it takes disk space as snapshots arrive. POOL must not exist yet.",
-    .options = "sfj",
+    .summary = "Creates an empty pool",
+    .help = "The file is sparse and has mode 0600; it takes disk space as snapshots arrive. POOL must not exist.",
+    .options = "size force-network json",
     .min_arguments = 1,
     .max_arguments = 1,
     .run = run,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_decompress.c - lmc-store decompress: gives back the file that a file of frames was made of.
- */
+/* cmd_decompress.c - lmc-store decompress: restores the file from a file of frames. */
 #include "frames.h"
 
 #include <inttypes.h>
@@ -23,13 +21,14 @@ static enum lmcs_status parse(struct decompression *d)
     return status;
 }
 
-/* Tensors of a safetensors file, or any file as one array. */
+/* Finds bases among the tensors of a safetensors file, or in another file as one array. */
 static enum lmcs_status find_bases(struct decompression *d)
 {
-    if (!d->image.base_count)
+    if (d->image.base_count == 0)
         return LMCS_OK;
-    if (!d->base.path)
-        return cli_wrong_use(d->cli, "%s: %zu of its %zu frames need the file that it was compressed against: --base",
+    if (d->base.path == NULL)
+        return cli_wrong_use(d->cli,
+                             "%s: %zu of its %zu frames need the file that it was compressed against; use --base",
                              frames_shown(d->image.path), d->image.base_count, d->image.count);
     enum lmcs_status status = frames_read(d->cli, d->base.path, NULL, &d->base.memory);
     if (status != LMCS_OK)
@@ -57,7 +56,7 @@ static enum lmcs_status decode(struct decompression *d)
     return status;
 }
 
-static enum lmcs_status decompress(struct decompression *d, struct cli_output *output)
+static enum lmcs_status decompress(struct decompression *d, struct lmcs_outfile *output)
 {
     enum lmcs_status status = frames_work_init(d->cli, &d->work);
     if (status == LMCS_OK)
@@ -71,25 +70,25 @@ static enum lmcs_status decompress(struct decompression *d, struct cli_output *o
     if (status == LMCS_OK)
         status = frames_write(d->cli, &d->work.progress, output, d->content.data, d->content.bytes);
     if (status == LMCS_OK)
-        status = cli_output_commit(d->cli, output);
+        status = lmcs_outfile_commit(output, &d->cli->error);
     cli_progress_wipe(&d->cli->progress);
     return status;
 }
 
 static enum lmcs_status run(struct cli *cli)
 {
-    struct cli_output output = {.fd = -1};
+    struct lmcs_outfile output = {.fd = -1};
     struct decompression d = {.cli = cli, .image.path = cli->options.arguments[0], .base.path = cli->options.base};
     enum lmcs_status status = frames_check(cli, "a file");
     if (status == LMCS_OK)
-        status = cli_output_open(cli, cli->options.output, &output);
+        status = cli_output_open(cli, &output);
     if (status == LMCS_OK)
         status = decompress(&d, &output);
     if (status == LMCS_OK && cli->options.json)
         cli->json = frames_report_json(cli, &d.report);
     else if (status == LMCS_OK && !cli_output_is_stdout(cli))
         frames_report_print(cli, &d.report, "frame", d.report.frame_count, d.report.stored_bytes, d.report.raw_bytes);
-    cli_output_close(&output);
+    lmcs_outfile_close(&output);
     frames_work_free(&d.work);
     frames_image_free(&d.image);
     frames_source_free(&d.base);
@@ -100,12 +99,12 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_decompress = {
     .name = "decompress",
     .synopsis = "FILE -o OUT [--base B] [--json]",
-    .summary = "Gives back the file that compress was given",
+    .summary = "Restores a compressed file",
     .help =
-        "FILE is what 'lmc-store compress' wrote; -: standard input. Every checksum is verified. If it was compressed\n"
-        "with --base, that file is needed again, under whatever name. OUT has mode 0600 and appears whole, or not at\n"
-        "all; -: standard output.",
-    .options = "obTj",
+        "FILE is an output of 'lmc-store compress'; -: standard input. Every checksum is verified. If it was\n"
+        "compressed with --base, the same base is needed again, under any name. OUT has mode 0600 and appears whole\n"
+        "or not at all; -: standard output.",
+    .options = "output base threads json",
     .min_arguments = 1,
     .max_arguments = 1,
     .run = run,

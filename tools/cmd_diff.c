@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_diff.c - lmc-store diff: what is different between two snapshots.
- */
+/* cmd_diff.c - lmc-store diff: shows the differences between two snapshots. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -28,15 +26,15 @@ struct form {
     char text[1024];
 };
 
-/* "f32 768x3072" */
+/* Returns text like "f32 768x3072". */
 static struct form form_of(const struct lmcs_tensor *tensor)
 {
     struct form form = {""};
     const char *dtype = lmc_dtype_name(tensor->dtype);
-    size_t used = (size_t)snprintf(form.text, sizeof form.text, "%s ", dtype ? dtype : "?");
+    size_t used = (size_t)snprintf(form.text, sizeof form.text, "%s ", dtype != NULL ? dtype : "?");
     for (uint32_t i = 0; i < tensor->ndim && used < sizeof form.text; i++)
-        used +=
-            (size_t)snprintf(form.text + used, sizeof form.text - used, "%s%" PRIu64, i ? "x" : "", tensor->shape[i]);
+        used += (size_t)snprintf(form.text + used, sizeof form.text - used, "%s%" PRIu64, i != 0 ? "x" : "",
+                                 tensor->shape[i]);
     if (tensor->ndim == 0)
         snprintf(form.text + used, sizeof form.text - used, "scalar");
     return form;
@@ -44,7 +42,7 @@ static struct form form_of(const struct lmcs_tensor *tensor)
 
 static void print_numbers(const struct lmcs_difference *d)
 {
-    double share = d->elements ? 100.0 * (double)d->changed / (double)d->elements : 0;
+    double share = d->elements != 0 ? 100.0 * (double)d->changed / (double)d->elements : 0;
     printf("%7.2f%% %10.3g %10.3g ", share, d->max_change, d->rms_change);
     if (d->rms_before > 0)
         printf("%10.3g ", d->rms_change / d->rms_before);
@@ -66,12 +64,12 @@ static void print_row(struct table *table, const struct lmcs_difference *d)
     else
         printf("%-53s  ", kind_name(d->kind));
     cli_print(stdout, d->name);
-    printf("  %s", form_of(d->after ? d->after : d->before).text);
+    printf("  %s", form_of(d->after != NULL ? d->after : d->before).text);
     if (d->kind == LMCS_RESHAPED)
         printf(" (was %s)", form_of(d->before).text);
-    if ((d->after ? d->after : d->before)->kind == LMCS_ATTACHMENT)
+    if ((d->after != NULL ? d->after : d->before)->kind == LMCS_ATTACHMENT)
         fputs(" (attachment)", stdout);
-    if (d->not_finite_before || d->not_finite_after)
+    if (d->not_finite_before != 0 || d->not_finite_after != 0)
         printf("  not finite: %" PRIu64 " before, %" PRIu64 " after", d->not_finite_before, d->not_finite_after);
     putchar('\n');
 }
@@ -80,14 +78,14 @@ static void print_row(struct table *table, const struct lmcs_difference *d)
 
 static json_t *tensor_json(const struct lmcs_tensor *tensor, uint64_t bytes)
 {
-    if (!tensor)
+    if (tensor == NULL)
         return json_null();
     json_t *json = json_object();
     json_t *shape = json_array();
     const char *dtype = lmc_dtype_name(tensor->dtype);
     for (uint32_t i = 0; i < tensor->ndim; i++)
         json_array_append_new(shape, cli_json_u64(tensor->shape[i]));
-    cli_json_set(json, "dtype", dtype ? cli_json_text(dtype) : NULL);
+    cli_json_set(json, "dtype", dtype != NULL ? cli_json_text(dtype) : NULL);
     cli_json_set(json, "shape", shape);
     cli_json_set(json, "raw_bytes", cli_json_u64(bytes));
     return json;
@@ -95,7 +93,7 @@ static json_t *tensor_json(const struct lmcs_tensor *tensor, uint64_t bytes)
 
 static json_t *difference_json(const struct lmcs_difference *d)
 {
-    const struct lmcs_tensor *tensor = d->after ? d->after : d->before;
+    const struct lmcs_tensor *tensor = d->after != NULL ? d->after : d->before;
     json_t *json = json_object();
     cli_json_set(json, "name", cli_json_text(d->name));
     cli_json_set(json, "kind", cli_json_text(kind_name(d->kind)));
@@ -122,7 +120,7 @@ static bool visit(void *context, const struct lmcs_difference *difference)
 {
     struct table *table = context;
     const struct cli_options *options = &table->cli->options;
-    if (options->count && table->shown == options->count)
+    if (options->count != 0 && table->shown == options->count)
         return true;
     table->shown++;
     cli_progress_wipe(&table->cli->progress);
@@ -130,7 +128,7 @@ static bool visit(void *context, const struct lmcs_difference *difference)
         json_array_append_new(table->rows, difference_json(difference));
     else
         print_row(table, difference);
-    return !ferror(stdout);
+    return ferror(stdout) == 0;
 }
 
 static void report_json(struct cli *cli, struct table *table, struct lmcs_snapshot *const pair[2],
@@ -160,7 +158,7 @@ static void report_text(struct lmcs_snapshot *const pair[2], const struct lmcs_d
 {
     for (size_t i = 0; i < 2; i++) {
         const struct lmcs_snapshot_info *info = lmcs_snapshot_info(pair[i]);
-        fputs(i ? " to " : "", stdout);
+        fputs(i != 0 ? " to " : "", stdout);
         cli_print(stdout, info->shelf);
         printf("@%" PRIu64, info->number);
         if (info->step != LMCS_NO_STEP)
@@ -194,7 +192,7 @@ static enum lmcs_status open_number(struct cli *cli, const char *shelf, uint64_t
     return lmcs_snapshot_find(cli->pool, shelf, which, snapshot, &cli->error);
 }
 
-/* "run@5..9": its two ends. */
+/* Opens both ends of a range like "run@5..9". */
 static enum lmcs_status open_range(struct cli *cli, const char *address, struct lmcs_snapshot *pair[2])
 {
     char shelf[LMCS_MAX_NAME + 1];
@@ -211,7 +209,7 @@ static enum lmcs_status open_range(struct cli *cli, const char *address, struct 
     return status;
 }
 
-/* One alone is compared with its parent. */
+/* Opens one snapshot and its parent. */
 static enum lmcs_status open_parent(struct cli *cli, const char *address, struct lmcs_snapshot *pair[2])
 {
     enum lmcs_status status = cli_snapshot(cli, address, false, &pair[1]);
@@ -219,12 +217,12 @@ static enum lmcs_status open_parent(struct cli *cli, const char *address, struct
         return status;
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(pair[1]);
     if (info->parent == 0)
-        return cli_fail(cli, LMCS_NOT_FOUND, 0, "%s@%" PRIu64 " has no parent: name two snapshots", info->shelf,
+        return cli_fail(cli, LMCS_NOT_FOUND, 0, "%s@%" PRIu64 " has no parent; name two snapshots", info->shelf,
                         info->number);
     return open_number(cli, info->shelf, info->parent, &pair[0]);
 }
 
-/* "@9" is of the shelf of the first. */
+/* Opens two snapshots. "@9" is of the shelf of the first. */
 static enum lmcs_status open_two(struct cli *cli, const char *before, const char *after, struct lmcs_snapshot *pair[2])
 {
     enum lmcs_status status = cli_snapshot(cli, before, false, &pair[0]);
@@ -243,9 +241,9 @@ static enum lmcs_status run(struct cli *cli)
     struct lmcs_snapshot *pair[2] = {NULL, NULL};
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)
-        status = after                        ? open_two(cli, before, after, pair)
-                 : at && strstr(at + 1, "..") ? open_range(cli, before, pair)
-                                              : open_parent(cli, before, pair);
+        status = after != NULL                                ? open_two(cli, before, after, pair)
+                 : at != NULL && strstr(at + 1, "..") != NULL ? open_range(cli, before, pair)
+                                                              : open_parent(cli, before, pair);
     if (status == LMCS_OK)
         status = compare(cli, pair);
     lmcs_snapshot_close(pair[0]);
@@ -256,13 +254,14 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_diff = {
     .name = "diff",
     .synopsis = "POOL ADDRESS [ADDRESS|@WHICH] [-n N] [--json]",
-    .summary = "Shows what is different between two snapshots",
-    .help = "From the first to the second: tensors added, removed, of another dtype or shape, and changed, with the\n"
-            "share of elements whose bytes differ, the largest and the root-mean-square change, that beside the\n"
-            "root-mean-square of what was before, and the cosine between the two. @9 is of the first one's shelf;\n"
-            "run@5..9 is from 5 to 9, and one snapshot alone is compared with its parent. NaN and infinities are\n"
-            "counted, and left out of the numbers. What has the same content is not read.",
-    .options = "nfj",
+    .summary = "Shows the differences between two snapshots",
+    .help =
+        "Lists tensors that were added, removed, given another dtype or shape, and changed, with the share of\n"
+        "elements whose bytes differ, the largest and the root-mean-square change, the latter relative to the\n"
+        "root-mean-square before, and the cosine between the two. @9 is of the first one's shelf; run@5..9 compares 5\n"
+        "with 9; one snapshot alone is compared with its parent. NaN and infinities are counted, but not part of the\n"
+        "figures. Tensors with equal contents are not read.",
+    .options = "n force-network json",
     .min_arguments = 2,
     .max_arguments = 3,
     .run = run,

@@ -24,25 +24,26 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
     printf(": %" PRIu64 " snapshot%s, %" PRIu64 " contents, %s\n", report->snapshots, cli_s(report->snapshots),
            report->contents, cli_bytes(report->bytes).text);
     if (report->snapshots_lost > 0)
-        printf("left out: %" PRIu64 " snapshot%s of which something is lost\n", report->snapshots_lost,
+        printf("left out: %" PRIu64 " snapshot%s with lost contents\n", report->snapshots_lost,
                cli_s(report->snapshots_lost));
 }
 
 /*
- * An older archive that is written over is lost, and the new one, which is made since it, can't be restored. They are
- * opened before signals are caught, so that the first one ends the waiting for a FIFO.
+ * Opens the archives of --since. Refuses one as the output: the new archive could not be restored without it. Signals
+ * are not caught yet, so the first one ends the wait for a FIFO.
  */
 static enum lmcs_status open_older(struct cli *cli, int *fds)
 {
     enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; !cli_output_is_stdout(cli) && status == LMCS_OK && i < cli->options.since_count; i++)
-        status = cli_output_check_path(cli, "-o", cli->options.output, cli->options.since[i], "the archive of --since");
-    for (size_t i = 0; status == LMCS_OK && i < cli->options.since_count; i++)
-        status = cli_archive_open(cli, cli->options.since[i], &fds[i]);
+    for (size_t i = 0; !cli_output_is_stdout(cli) && status == LMCS_OK && i < cli->options.since.count; i++)
+        status = cli_output_check_path(cli, "-o", cli->options.output, cli->options.since.items[i],
+                                       "the archive of --since");
+    for (size_t i = 0; status == LMCS_OK && i < cli->options.since.count; i++)
+        status = cli_archive_open(cli, cli->options.since.items[i], &fds[i]);
     return status;
 }
 
-static enum lmcs_status dump(struct cli *cli, const int *since, struct cli_output *output)
+static enum lmcs_status dump(struct cli *cli, const int *since, struct lmcs_outfile *output)
 {
     struct lmcs_transfer_report report;
     struct lmcs_dump_options options;
@@ -52,13 +53,13 @@ static enum lmcs_status dump(struct cli *cli, const int *since, struct cli_outpu
     options.addresses = cli->options.arguments + 1;
     options.address_count = cli->options.argument_count - 1;
     options.since = since;
-    options.since_count = cli->options.since_count;
+    options.since_count = cli->options.since.count;
     options.canonical = cli->options.canonical;
     options.resume = cli->options.resume;
     options.skip_lost = cli->options.skip_lost;
     enum lmcs_status status = lmcs_dump_with(cli->pool, &options, output->fd, &progress, &report, &cli->error);
     if (status == LMCS_OK)
-        status = cli_output_commit(cli, output);
+        status = lmcs_outfile_commit(output, &cli->error);
     if (status != LMCS_OK && status != LMCS_CANCELLED && options.resume &&
         strstr(cli->error.message, cli->options.arguments[0]) == NULL &&
         strstr(cli->error.message, cli->options.output) == NULL)
@@ -72,9 +73,9 @@ static enum lmcs_status dump(struct cli *cli, const int *since, struct cli_outpu
 static enum lmcs_status run(struct cli *cli)
 {
     int since[CLI_MAX_LIST];
-    struct cli_output output = {.fd = -1};
+    struct lmcs_outfile output = {.fd = -1};
     enum lmcs_status status = cli_output_check(cli, "an archive", cli->options.arguments[0], "the pool");
-    for (size_t i = 0; i < cli->options.since_count; i++)
+    for (size_t i = 0; i < cli->options.since.count; i++)
         since[i] = -1;
     if (status == LMCS_OK)
         status = open_older(cli, since);
@@ -83,13 +84,13 @@ static enum lmcs_status run(struct cli *cli)
     if (status == LMCS_OK && cli->options.resume && cli_output_is_stdout(cli))
         status = cli_wrong_use(cli, "dump: --resume needs -o FILE");
     if (status == LMCS_OK)
-        status = cli->options.resume ? cli_output_open_begun(cli, cli->options.output, &output)
-                                     : cli_output_open(cli, cli->options.output, &output);
+        status = cli->options.resume ? lmcs_outfile_resume(cli->options.output, &output, &cli->error)
+                                     : cli_output_open(cli, &output);
     if (status == LMCS_OK)
         status = dump(cli, since, &output);
-    for (size_t i = 0; i < cli->options.since_count; i++)
+    for (size_t i = 0; i < cli->options.since.count; i++)
         cli_archive_close(since[i]);
-    cli_output_close(&output);
+    lmcs_outfile_close(&output);
     return status;
 }
 
@@ -99,12 +100,12 @@ const struct cli_command cmd_dump = {
     .summary = "Writes shelves, or parts of them, as an archive",
     .help =
         "Without -o, or with -o -, the archive goes to standard output, for a pipe. FILE has mode 0600 and appears\n"
-        "whole, or not at all. Deltas travel as they are stored. Works while another process writes to the pool.\n"
-        "ADDRESS: a shelf (run), a snapshot (run@7, run@best), or a range (run@5..9, run@best..); without one, all.\n"
-        "With --since, what older archives have is left out; to restore, they are needed too. With --resume, FILE is\n"
-        "written in place and stays when the dump is cut short: the same command checks it and goes on. With\n"
-        "--skip-lost, snapshots of which a scrub found something lost are left out; else they end it.",
-    .options = "ofjICRK",
+        "whole or not at all. Deltas are written as they are stored. Works while another process writes to the pool.\n"
+        "ADDRESS is a shelf (run), a snapshot (run@7, run@best), or a range (run@5..9, run@best..); default: all.\n"
+        "--since leaves out the contents of older archives, which a restore then needs, too. --resume writes FILE in\n"
+        "place and keeps it if the dump is cut short; the same command checks it and continues. --skip-lost leaves\n"
+        "out snapshots with contents that a scrub found lost; otherwise they fail the dump.",
+    .options = "output force-network json since canonical resume skip-lost",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,
     .run = run,

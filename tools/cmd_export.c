@@ -13,7 +13,7 @@ static void print_left_out(const struct lmcs_transfer_report *report)
 {
     if (report->left_out == 0)
         return;
-    fprintf(stderr, "lmc-store: left out, for safetensors can't hold %s: ", report->left_out == 1 ? "it" : "them");
+    fprintf(stderr, "lmc-store: left out, because safetensors can't hold %s: ", report->left_out == 1 ? "it" : "them");
     cli_print(stderr, report->left_out_names);
     fputc('\n', stderr);
 }
@@ -26,7 +26,7 @@ static json_t *report_json(struct cli *cli, const struct lmcs_snapshot_info *inf
     cli_json_set(json, "shelf", cli_json_text(info->shelf));
     cli_json_set(json, "number", cli_json_u64(info->number));
     cli_json_set(json, "file", cli_json_text(cli->options.output));
-    cli_json_set(json, "part", cli->options.part ? cli_json_text(cli->options.part) : NULL);
+    cli_json_set(json, "part", cli->options.part != NULL ? cli_json_text(cli->options.part) : NULL);
     cli_json_set(json, "tensors", cli_json_u64(report->contents));
     cli_json_set(json, "bytes", cli_json_u64(report->bytes));
     cli_json_set(json, "left_out", cli_json_u64(report->left_out));
@@ -45,7 +45,10 @@ static void print_report(struct cli *cli, const struct lmcs_snapshot_info *info,
            info->tensor_count, cli_bytes(report->bytes).text);
 }
 
-/* Waits for the reader of a FIFO, until the first signal, which is not caught yet; -1: it is none. */
+/*
+ * Waits for the reader of a FIFO; the first signal, which is not caught yet, ends the process. Returns -1 if the path
+ * is no FIFO.
+ */
 static int open_fifo(const char *path)
 {
     struct stat info;
@@ -57,7 +60,7 @@ static enum lmcs_status run(struct cli *cli)
 {
     struct lmcs_snapshot *snapshot = NULL;
     struct lmcs_transfer_report report;
-    if (!cli->options.output)
+    if (cli->options.output == NULL)
         return cli_wrong_use(cli, "export: -o FILE is missing");
     enum lmcs_status status = cli_output_check(cli, "a safetensors file", cli->options.arguments[0], "the pool");
     if (status == LMCS_OK)
@@ -66,7 +69,7 @@ static enum lmcs_status run(struct cli *cli)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
     if (status != LMCS_OK)
         return status;
-    /* Held until the end: the library's own opening of a FIFO then waits for nobody, with signals caught. */
+    /* Kept open until the end, so that the library's own open of the FIFO does not wait while signals are caught. */
     int fifo = cli_output_is_stdout(cli) ? -1 : open_fifo(cli->options.output);
     struct lmcs_progress progress = cli_progress_start(cli);
     status = lmcs_export_safetensors(snapshot, cli->options.part, cli->options.output, &progress, &report, &cli->error);
@@ -89,11 +92,11 @@ const struct cli_command cmd_export = {
     .synopsis = "POOL ADDRESS -o FILE [--part P] [--json]",
     .summary = "Writes a snapshot as a safetensors file",
     .help =
-        "Every checksum is verified on the way. FILE has mode 0600 and appears whole, or not at all; - is standard\n"
-        "output. --part model writes what stands under \"model.\", without that prefix, as load_state_dict and\n"
-        "transformers want it. What safetensors can't hold (c32, c128, attachments such as Python's scalars, parts\n"
-        "of larger tensors) is left out and named. Works while another process writes to the pool.",
-    .options = "opfj",
+        "Every checksum is verified. FILE has mode 0600 and appears whole or not at all; -: standard output. --part\n"
+        "model writes the tensors under \"model.\", without that prefix, as load_state_dict and transformers expect.\n"
+        "Entries that safetensors can't hold (c32, c128, attachments such as Python's scalars, parts of larger\n"
+        "tensors) are left out and named. Works while another process writes to the pool.",
+    .options = "output part force-network json",
     .min_arguments = 2,
     .max_arguments = 2,
     .run = run,

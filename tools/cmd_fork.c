@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_fork.c - lmc-store fork and mv: a shelf from a snapshot, and another name for a shelf.
- */
+/* cmd_fork.c - lmc-store fork and mv: make a shelf from a snapshot, and rename a shelf. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -47,10 +45,11 @@ static enum lmcs_status run_fork(struct cli *cli)
 const struct cli_command cmd_fork = {
     .name = "fork",
     .synopsis = "POOL ADDRESS NEWSHELF [--json]",
-    .summary = "Makes a shelf that goes on from a snapshot",
-    .help = "NEWSHELF@1 is the snapshot: its tensors, step, time, tags, metrics and metadata. Nothing is copied; what\n"
-            "both have stays until neither has it. NEWSHELF remembers where it comes from.",
-    .options = "wfj",
+    .summary = "Makes a shelf that continues from a snapshot",
+    .help =
+        "NEWSHELF@1 is the snapshot: its tensors, step, time, tags, metrics and metadata. Nothing is copied; shared\n"
+        "contents stay until both shelves have removed them. NEWSHELF records its origin.",
+    .options = "wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,
     .run = run_fork,
@@ -79,10 +78,11 @@ static enum lmcs_status run_mv(struct cli *cli)
 const struct cli_command cmd_mv = {
     .name = "mv",
     .synopsis = "POOL SHELF NEWNAME [--json]",
-    .summary = "Gives a shelf another name",
-    .help = "Its snapshots, tags and numbers stay as they are, and what was forked from it follows. A name that\n"
-            "another shelf has is refused.",
-    .options = "wfj",
+    .summary = "Renames a shelf",
+    .help =
+        "Its snapshots, tags and numbers stay as they are, and its forks refer to the new name. A name that another\n"
+        "shelf has is refused.",
+    .options = "wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,
     .run = run_mv,

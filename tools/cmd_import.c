@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_import.c - lmc-store import: makes a snapshot of a safetensors file.
- */
+/* cmd_import.c - lmc-store import: makes a snapshot of a safetensors file. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -38,8 +36,8 @@ static enum lmcs_status run(struct cli *cli)
     struct lmcs_commit_options options;
     lmcs_commit_options_init(&options);
     options.step = cli->options.step;
-    options.tags = cli->options.tags;
-    options.tag_count = cli->options.tag_count;
+    options.tags = cli->options.tags.items;
+    options.tag_count = cli->options.tags.count;
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
     if (status != LMCS_OK)
         return status;
@@ -55,9 +53,9 @@ const struct cli_command cmd_import = {
     .synopsis = "POOL SHELF FILE [--step N] [--tag T] [--json]",
     .summary = "Makes a snapshot of a safetensors file",
     .help =
-        "FILE is checked whole before anything is stored. The shelf is made if need be. The file's own metadata is\n"
-        "kept in the snapshot's, under \"safetensors\".",
-    .options = "Stwfj",
+        "FILE is checked completely before anything is stored. A missing shelf is created. The file's own metadata is\n"
+        "stored in the snapshot's, under \"safetensors\".",
+    .options = "step tag wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,
     .run = run,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_info.c - lmc-store info: what a pool lies on, what it holds, how much more fits.
- */
+/* cmd_info.c - lmc-store info: shows the medium, contents and free space of a pool. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -33,10 +31,10 @@ static const char *health_name(int32_t health)
 
 static const char *background(const struct lmcs_pool_info *info)
 {
-    return info->compaction_error[0]  ? "stopped by an error"
-           : info->compaction_paused  ? "paused"
-           : info->compaction_running ? "running"
-                                      : "not running";
+    return info->compaction_error[0] != '\0' ? "stopped by an error"
+           : info->compaction_paused         ? "paused"
+           : info->compaction_running        ? "running"
+                                             : "not running";
 }
 
 /* ---- For people ----------------------------------------------------------------------------------------------- */
@@ -56,9 +54,9 @@ static void print_medium(const struct lmcs_pool_info *info)
         printf("not persistent memory\n");
     if (info->forced) {
         label("");
-        printf("PMEM_IS_PMEM_FORCE is set: what is stored survives a kill, not a power cut\n");
+        printf("PMEM_IS_PMEM_FORCE is set: data survives a kill, but not a power failure\n");
     }
-    if (info->nvdimm_namespace[0]) {
+    if (info->nvdimm_namespace[0] != '\0') {
         label("device");
         printf("namespace %s, health %s, %" PRIu64 " bad blocks, %" PRIu64 " unsafe shutdowns\n",
                info->nvdimm_namespace, health_name(info->device_health), info->bad_blocks, info->unsafe_shutdowns);
@@ -74,10 +72,10 @@ static void print_space(const struct lmcs_pool_info *info)
     label("used");
     printf("%s (%s live", cli_bytes(info->used_bytes).text, cli_bytes(info->live_bytes).text);
     printf(", %s of it metadata", cli_bytes(info->metadata_bytes).text);
-    printf(" with %s to be used again)\n", cli_bytes(info->metadata_free_bytes).text);
+    printf(" with %s reusable)\n", cli_bytes(info->metadata_free_bytes).text);
     label("free");
     printf("%s", cli_bytes(info->free_bytes).text);
-    if (info->limit_bytes)
+    if (info->limit_bytes != 0)
         printf(" (limit %s)\n", cli_bytes(info->limit_bytes).text);
     else
         printf(" (as the disk allows)\n");
@@ -88,17 +86,17 @@ static void print_contents(const struct lmcs_pool_info *info, const struct lmcs_
     label("holds");
     printf("%" PRIu64 " snapshot%s on %" PRIu64 " shel%s, %" PRIu64 " tensor contents\n", info->snapshot_count,
            cli_s(info->snapshot_count), info->shelf_count, info->shelf_count == 1 ? "f" : "ves", info->content_count);
-    if (info->damaged_shelves) {
+    if (info->damaged_shelves != 0) {
         label("");
         printf("%" PRIu64 " more shel%s, damaged\n", info->damaged_shelves, info->damaged_shelves == 1 ? "f" : "ves");
     }
-    if (live->variables) {
+    if (live->variables != 0) {
         label("");
         printf("%" PRIu64 " live variable%s of %s\n", live->variables, cli_s(live->variables),
                cli_bytes(live->bytes).text);
     }
     label("a snapshot");
-    if (info->last_snapshot_bytes)
+    if (info->last_snapshot_bytes != 0)
         printf("the newest took %s", cli_bytes(info->last_snapshot_bytes).text);
     else
         printf("size not known yet");
@@ -115,7 +113,7 @@ static void print_compaction(const struct lmcs_pool_info *info)
     if (info->writable)
         printf("; %s", background(info));
     putchar('\n');
-    if (info->compaction_error[0]) {
+    if (info->compaction_error[0] != '\0') {
         label("");
         cli_print(stdout, info->compaction_error);
         putchar('\n');
@@ -125,24 +123,24 @@ static void print_compaction(const struct lmcs_pool_info *info)
 static void print_scrub(const struct lmcs_pool_info *info)
 {
     label("scrub");
-    if (info->scrubbed_ns)
-        printf("all of it was last read at %s", cli_time(info->scrubbed_ns).text);
+    if (info->scrubbed_ns != 0)
+        printf("last whole pass ended at %s", cli_time(info->scrubbed_ns).text);
     else
-        printf("never read as a whole");
+        printf("no whole pass yet");
     if (info->scrub_share > 0)
-        printf("; %.0f %% of it since", 100 * info->scrub_share);
+        printf("; %.0f %% of the next one done", 100 * info->scrub_share);
     if (info->scrub_found > 0)
         printf("; %" PRIu64 " damage%s, %" PRIu64 " repaired", info->scrub_found, cli_s(info->scrub_found),
                info->scrub_repaired);
     putchar('\n');
     if (info->lost_contents > 0) {
         label("");
-        printf("of %" PRIu64 " tensor content%s something is lost: see 'lmc-store scrub --help'\n", info->lost_contents,
+        printf("%" PRIu64 " tensor content%s lost in part; see 'lmc-store scrub --help'\n", info->lost_contents,
                cli_s(info->lost_contents));
     }
     if (info->parity_bytes > 0) {
         label("parity");
-        printf("%s of what is used\n", cli_bytes(info->parity_bytes).text);
+        printf("%s of the used space\n", cli_bytes(info->parity_bytes).text);
     }
 }
 
@@ -179,7 +177,7 @@ static json_t *medium_json(const struct lmcs_pool_info *info)
     cli_json_set(json, "persistence_domain", cli_json_text(info->persistence_domain));
     cli_json_set(json, "is_persistent_memory", json_boolean(info->is_persistent_memory));
     cli_json_set(json, "forced", json_boolean(info->forced));
-    cli_json_set(json, "namespace", info->nvdimm_namespace[0] ? cli_json_text(info->nvdimm_namespace) : NULL);
+    cli_json_set(json, "namespace", info->nvdimm_namespace[0] != '\0' ? cli_json_text(info->nvdimm_namespace) : NULL);
     cli_json_set(json, "numa_node", info->numa_node >= 0 ? json_integer(info->numa_node) : NULL);
     cli_json_set(json, "health", cli_json_text(health_name(info->device_health)));
     cli_json_set(json, "bad_blocks", cli_json_u64(info->bad_blocks));
@@ -193,14 +191,14 @@ static json_t *compaction_json(const struct lmcs_pool_info *info)
     cli_json_set(json, "backlog", cli_json_u64(info->compaction_backlog));
     cli_json_set(json, "running", json_boolean(info->compaction_running));
     cli_json_set(json, "paused", json_boolean(info->compaction_paused));
-    cli_json_set(json, "error", info->compaction_error[0] ? cli_json_text(info->compaction_error) : NULL);
+    cli_json_set(json, "error", info->compaction_error[0] != '\0' ? cli_json_text(info->compaction_error) : NULL);
     return json;
 }
 
 static json_t *scrub_json(const struct lmcs_pool_info *info)
 {
     json_t *json = json_object();
-    cli_json_set(json, "last", info->scrubbed_ns ? json_real((double)info->scrubbed_ns / 1e9) : NULL);
+    cli_json_set(json, "last", info->scrubbed_ns != 0 ? json_real((double)info->scrubbed_ns / 1e9) : NULL);
     cli_json_set(json, "share", json_real(info->scrub_share));
     cli_json_set(json, "found", cli_json_u64(info->scrub_found));
     cli_json_set(json, "repaired", cli_json_u64(info->scrub_repaired));
@@ -219,7 +217,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     cli_json_set(json, "created", json_real((double)info->created_ns / 1e9));
     cli_json_set(json, "writable", json_boolean(info->writable));
     cli_json_set(json, "medium", medium_json(info));
-    cli_json_set(json, "limit_bytes", info->limit_bytes ? cli_json_u64(info->limit_bytes) : NULL);
+    cli_json_set(json, "limit_bytes", info->limit_bytes != 0 ? cli_json_u64(info->limit_bytes) : NULL);
     cli_json_set(json, "used_bytes", cli_json_u64(info->used_bytes));
     cli_json_set(json, "live_bytes", cli_json_u64(info->live_bytes));
     cli_json_set(json, "metadata_bytes", cli_json_u64(info->metadata_bytes));
@@ -239,7 +237,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     return json;
 }
 
-/* Counts the live variables of all shelves as far as they can be read: poolsets have none, damage is for others. */
+/* Counts the live variables of all readable shelves. Poolsets have none; other commands report damage. */
 static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live)
 {
     struct cli_shelves shelves;
@@ -272,16 +270,15 @@ static enum lmcs_status run(struct cli *cli)
         cli->json = info_json(&info, &live);
     else
         print_info(&info, &live);
-    return info.damage[0] ? cli_fail(cli, LMCS_DAMAGED, 0, "%s", info.damage) : LMCS_OK;
+    return info.damage[0] != '\0' ? cli_fail(cli, LMCS_DAMAGED, 0, "%s", info.damage) : LMCS_OK;
 }
 
 const struct cli_command cmd_info = {
     .name = "info",
     .synopsis = "POOL [--json]",
-    .summary = "Shows medium, space, and how many more snapshots fit",
-    .help =
-        "Works while another process writes to the pool. Fails when a shelf is damaged, after it has told the rest.",
-    .options = "fj",
+    .summary = "Shows the medium, space, and how many more snapshots fit",
+    .help = "Works while another process writes to the pool. If a shelf is damaged, fails after printing the rest.",
+    .options = "force-network json",
     .min_arguments = 1,
     .max_arguments = 1,
     .run = run,

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cmd_log.c - lmc-store log: the history, newest first, with a graph of rewinds and forks.
+ * cmd_log.c - lmc-store log: shows the history, newest first, with a graph of rewinds and forks.
  *
- * Each shelf is read from its newest snapshot on, a page of numbers at a time, so that the newest lines of a long
- * history come at once. Several shelves are merged by time; a snapshot waits until all that were forked from it have
- * been shown.
+ * Each shelf is read from its newest snapshot, a page of numbers at a time, so the newest lines of a long history
+ * appear at once. Several shelves are merged by time; a snapshot waits until all its forks have been shown.
  */
 #include "cli.h"
 #include "log.h"
@@ -18,13 +17,13 @@ enum { PAGE = 256 };
 
 struct line {
     struct lmcs_shelf_info info;
-    uint64_t first; /* the oldest that is shown */
+    uint64_t first; /* the oldest to show */
     uint64_t numbers[PAGE];
     size_t count;
     size_t at;
     uint64_t before;                /* the next page is of numbers below this one */
-    struct lmcs_snapshot *snapshot; /* the next to be shown; NULL: all were */
-    size_t origin;                  /* index of the shelf it was forked from; its own: not among those shown */
+    struct lmcs_snapshot *snapshot; /* the next to show; NULL: none is left */
+    size_t origin;                  /* index of the shelf that it was forked from; its own index: not shown */
 };
 
 struct log {
@@ -34,7 +33,7 @@ struct log {
     size_t capacity;
     bool is_out_of_memory;
     bool has_color;
-    bool has_names; /* of shelves: several are shown */
+    bool has_names; /* several shelves are shown */
     struct log_graph graph;
     json_t *rows;
 };
@@ -45,16 +44,16 @@ static bool add_line(void *context, const struct lmcs_shelf_info *info)
 {
     struct log *log = context;
     if (log->count == log->capacity) {
-        size_t capacity = log->capacity ? log->capacity * 2 : 8;
+        size_t capacity = log->capacity != 0 ? log->capacity * 2 : 8;
         struct line **lines = realloc(log->lines, capacity * sizeof *lines);
-        if (lines) {
+        if (lines != NULL) {
             log->lines = lines;
             log->capacity = capacity;
         }
     }
     struct line *line = log->count < log->capacity ? calloc(1, sizeof *line) : NULL;
-    log->is_out_of_memory = !line;
-    if (!line)
+    log->is_out_of_memory = line == NULL;
+    if (line == NULL)
         return false;
     line->info = *info;
     line->first = 1;
@@ -63,7 +62,7 @@ static bool add_line(void *context, const struct lmcs_shelf_info *info)
     return true;
 }
 
-/* Opens the next snapshot of a line. One that a writer removes while we list is not there: no error. */
+/* Opens the next snapshot of a line. Skips snapshots that a writer removes meanwhile. */
 static enum lmcs_status step(struct log *log, struct line *line)
 {
     struct cli *cli = log->cli;
@@ -71,7 +70,7 @@ static enum lmcs_status step(struct log *log, struct line *line)
     line->snapshot = NULL;
     for (;;) {
         if (line->at == line->count) {
-            size_t wanted = cli->options.count && cli->options.count < PAGE ? (size_t)cli->options.count : PAGE;
+            size_t wanted = cli->options.count != 0 && cli->options.count < PAGE ? (size_t)cli->options.count : PAGE;
             enum lmcs_status status = lmcs_snapshot_newest(cli->pool, line->info.name, line->before, line->numbers,
                                                            wanted, &line->count, &cli->error);
             if (status != LMCS_OK || line->count == 0)
@@ -95,28 +94,27 @@ static void find_origins(struct log *log)
     for (size_t i = 0; i < log->count; i++) {
         struct line *line = log->lines[i];
         line->origin = i;
-        for (size_t k = 0; k < log->count; k++) {
+        for (size_t k = 0; k < log->count; k++)
             if (line->info.origin_is_there && strcmp(line->info.origin_shelf, log->lines[k]->info.name) == 0)
                 line->origin = k;
-        }
     }
 }
 
-/* Whether something that was forked from the line's next snapshot is still to come. */
+/* Returns whether a fork of the line's next snapshot is still to be shown. */
 static bool must_wait(const struct log *log, size_t index)
 {
     uint64_t number = lmcs_snapshot_info(log->lines[index]->snapshot)->number;
     for (size_t i = 0; i < log->count; i++) {
         const struct line *line = log->lines[i];
-        if (i != index && line->snapshot && line->origin == index && line->info.origin_number == number)
+        if (i != index && line->snapshot != NULL && line->origin == index && line->info.origin_number == number)
             return true;
     }
     return false;
 }
 
 /*
- * The line whose next snapshot is the newest of those that need not wait; log->count: all have been shown. Shelves that
- * say of each other that they were forked there (archives may) would all wait: then it is the newest of all.
+ * Returns the line with the newest next snapshot among those that need not wait, or log->count at the end. If all wait,
+ * because shelves claim to be forks of each other (archives may), returns the newest of all.
  */
 static size_t newest_line(const struct log *log)
 {
@@ -124,7 +122,7 @@ static size_t newest_line(const struct log *log)
     uint64_t best_ns = 0;
     bool best_waits = true;
     for (size_t i = 0; i < log->count; i++) {
-        if (!log->lines[i]->snapshot)
+        if (log->lines[i]->snapshot == NULL)
             continue;
         bool waits = must_wait(log, i);
         uint64_t time_ns = lmcs_snapshot_info(log->lines[i]->snapshot)->time_ns;
@@ -190,11 +188,11 @@ static enum lmcs_status print_text(struct log *log, const struct line *line, boo
            cli_bytes(info->raw_bytes).text);
     enum lmcs_status status = print_tags(log, line);
     for (size_t i = 0; i < info->metric_count; i++) {
-        fputs(i ? " " : "  ", stdout);
+        fputs(i != 0 ? " " : "  ", stdout);
         cli_print(stdout, info->metrics[i].name);
         printf("=%.6g", info->metrics[i].value);
     }
-    if (info->parent && info->parent + 1 != info->number)
+    if (info->parent != 0 && info->parent + 1 != info->number)
         printf("  from %" PRIu64, info->parent);
     if (tells_origin) {
         fputs("  forked from ", stdout);
@@ -229,7 +227,7 @@ static enum lmcs_status add_json(struct log *log, const struct line *line, bool 
     return LMCS_OK;
 }
 
-/* What a snapshot comes from, as far as it is there: its parent, the nearest before that, or what was forked. */
+/* Finds the existing source of a snapshot: its parent, the nearest snapshot before that, or the origin of the fork. */
 static enum lmcs_status find_source(struct log *log, size_t index, struct log_point *from, bool *found)
 {
     struct line *line = log->lines[index];
@@ -256,7 +254,7 @@ static enum lmcs_status show(struct log *log, size_t index)
     struct log_point point = {index, info->number, false};
     struct log_point from = point;
     bool has_source = false;
-    bool is_first = info->number == 1 && line->info.origin_number;
+    bool is_first = info->number == 1 && line->info.origin_number != 0;
     enum lmcs_status status = LMCS_OK;
     if (log->cli->options.json) {
         status = add_json(log, line, is_first);
@@ -272,7 +270,7 @@ static enum lmcs_status show(struct log *log, size_t index)
 
 /* ---- The command ---------------------------------------------------------------------------------------------- */
 
-/* One shelf, or a range of it. */
+/* Chooses one shelf, or a range of it. */
 static enum lmcs_status choose_one(struct log *log, const char *address)
 {
     struct cli *cli = log->cli;
@@ -298,10 +296,10 @@ static enum lmcs_status choose_one(struct log *log, const char *address)
 static enum lmcs_status choose(struct log *log, const char *address)
 {
     struct cli *cli = log->cli;
-    if (address && cli->options.all)
+    if (address != NULL && cli->options.all)
         return cli_wrong_use(cli, "log: give a shelf or --all, not both");
     enum lmcs_status status =
-        address ? choose_one(log, address) : lmcs_shelf_list(cli->pool, add_line, log, &cli->error);
+        address != NULL ? choose_one(log, address) : lmcs_shelf_list(cli->pool, add_line, log, &cli->error);
     if (status == LMCS_OK && log->is_out_of_memory)
         status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     log->has_names = log->count > 1;
@@ -325,12 +323,13 @@ static void end_log(struct log *log)
 static enum lmcs_status run(struct cli *cli)
 {
     struct log log = {.cli = cli, .rows = json_array()};
-    log.has_color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    log.has_color = isatty(STDOUT_FILENO) != 0 && getenv("NO_COLOR") == NULL;
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status == LMCS_OK)
         status = choose(&log, cli->options.arguments[1]);
-    uint64_t most = cli->options.count ? cli->options.count : UINT64_MAX;
-    for (size_t i = 0; status == LMCS_OK && most && !ferror(stdout) && (i = newest_line(&log)) < log.count; most--)
+    uint64_t most = cli->options.count != 0 ? cli->options.count : UINT64_MAX;
+    for (size_t i = 0; status == LMCS_OK && most != 0 && ferror(stdout) == 0 && (i = newest_line(&log)) < log.count;
+         most--)
         status = show(&log, i);
     if (status == LMCS_OK && cli->options.json) {
         cli->json = json_object();
@@ -345,12 +344,13 @@ const struct cli_command cmd_log = {
     .name = "log",
     .synopsis = "POOL [SHELF[@RANGE]] [-n N] [--all] [--json]",
     .summary = "Shows the history, newest first, as a graph",
-    .help = "Without SHELF, or with --all: all shelves in one graph, newest first. With a range, such as run@5..9,\n"
-            "run@step:100.. or 'run@{2 hours ago}..': what lies in it, both ends included. A rewind is a line that\n"
-            "parts from another, a fork one that goes on to the shelf it came from; \":\" stands where the parent was\n"
-            "removed and the line goes on to the nearest before it. \"from N\" names a parent that is not the number\n"
-            "before; \"~\" stands for branches beyond twenty. Works while another process writes to the pool.",
-    .options = "nafj",
+    .help =
+        "Without SHELF, or with --all: all shelves in one graph, newest first. A range, such as run@5..9,\n"
+        "run@step:100.. or 'run@{2 hours ago}..', includes both ends. A rewind is a line that branches off another\n"
+        "one; a fork is a line that leads to the shelf of its origin. \":\" marks a removed parent: the line leads to\n"
+        "the nearest snapshot before it. \"from N\" names a parent that is not the previous number. \"~\" replaces\n"
+        "branches beyond twenty. Works while another process writes to the pool.",
+    .options = "n all force-network json",
     .min_arguments = 1,
     .max_arguments = 2,
     .run = run,

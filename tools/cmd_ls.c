@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * cmd_ls.c - lmc-store ls: shelves with their snapshots and live variables, or the tensors of one snapshot.
+ * cmd_ls.c - lmc-store ls: lists shelves with their snapshots and live variables, or the tensors of one snapshot.
  *
- * Columns have fixed places, and what can be of any length stands last, so that output streams and scripts can cut it.
+ * Columns have fixed positions and texts of any length come last, so output streams and scripts can cut it.
  */
 #include "cli.h"
 
@@ -23,7 +23,7 @@ static struct shape_text shape_text(const uint64_t *shape, uint32_t ndim)
     struct shape_text made = {"scalar"};
     size_t used = 0;
     for (uint32_t i = 0; i < ndim && used < sizeof made.text; i++)
-        used += (size_t)snprintf(made.text + used, sizeof made.text - used, "%s%" PRIu64, i ? "x" : "", shape[i]);
+        used += (size_t)snprintf(made.text + used, sizeof made.text - used, "%s%" PRIu64, i != 0 ? "x" : "", shape[i]);
     return made;
 }
 
@@ -38,19 +38,19 @@ static json_t *integers_json(const uint64_t *values, uint32_t count)
 /* ---- Live variables ------------------------------------------------------------------------------------------- */
 
 struct variables {
-    json_t *rows; /* NULL: to be printed */
+    json_t *rows; /* NULL: print them */
     uint64_t count;
 };
 
 static void print_variable(const struct lmcs_live_info *info)
 {
     const char *dtype = lmc_dtype_name(info->dtype);
-    printf("  %-12s %-18s %10s ", dtype ? dtype : "?", shape_text(info->shape, info->ndim).text,
+    printf("  %-12s %-18s %10s ", dtype != NULL ? dtype : "?", shape_text(info->shape, info->ndim).text,
            info->is_damaged && info->form == LMCS_LIVE_VALUE ? "?" : cli_bytes(info->bytes).text);
     if (info->is_damaged)
         printf("%8s  %-19s  ", "?", "DAMAGED");
     else
-        printf("%8" PRIu64 "  %-19s  ", info->version, info->written_ns ? cli_time(info->written_ns).text : "-");
+        printf("%8" PRIu64 "  %-19s  ", info->version, info->written_ns != 0 ? cli_time(info->written_ns).text : "-");
     cli_print(stdout, info->name);
     putchar('\n');
 }
@@ -61,12 +61,12 @@ static json_t *variable_json(const struct lmcs_live_info *info)
     json_t *json = json_object();
     cli_json_set(json, "name", cli_json_text(info->name));
     cli_json_set(json, "form", cli_json_text(info->form == LMCS_LIVE_TENSOR ? "tensor" : "value"));
-    cli_json_set(json, "dtype", dtype ? cli_json_text(dtype) : NULL);
+    cli_json_set(json, "dtype", dtype != NULL ? cli_json_text(dtype) : NULL);
     cli_json_set(json, "shape", integers_json(info->shape, info->ndim));
     cli_json_set(json, "bytes", cli_json_u64(info->bytes));
     cli_json_set(json, "reserved_bytes", cli_json_u64(info->reserved_bytes));
     cli_json_set(json, "version", info->is_damaged ? NULL : cli_json_u64(info->version));
-    cli_json_set(json, "written", info->written_ns ? json_real((double)info->written_ns / 1e9) : NULL);
+    cli_json_set(json, "written", info->written_ns != 0 ? json_real((double)info->written_ns / 1e9) : NULL);
     cli_json_set(json, "is_damaged", json_boolean(info->is_damaged));
     return json;
 }
@@ -74,17 +74,17 @@ static json_t *variable_json(const struct lmcs_live_info *info)
 static bool visit_variable(void *context, const struct lmcs_live_info *info)
 {
     struct variables *variables = context;
-    if (variables->rows)
+    if (variables->rows != NULL)
         json_array_append_new(variables->rows, variable_json(info));
     else if (variables->count == 0)
         printf("  DTYPE        SHAPE                   BYTES  VERSION  WRITTEN              LIVE VARIABLE\n");
-    if (!variables->rows)
+    if (variables->rows == NULL)
         print_variable(info);
     variables->count++;
-    return !ferror(stdout);
+    return ferror(stdout) == 0;
 }
 
-/* `rows` NULL: prints them. */
+/* Lists variables into `rows`; NULL: prints them. */
 static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_t *rows)
 {
     struct variables variables = {.rows = rows};
@@ -93,7 +93,7 @@ static enum lmcs_status list_variables(struct cli *cli, const char *shelf, json_
 
 /* ---- Shelves -------------------------------------------------------------------------------------------------- */
 
-/* The numbers of a shelf's newest snapshots (all of them without -n), ascending; to be freed. */
+/* Lists the numbers of a shelf's newest snapshots (without -n: of all), ascending. The caller frees them. */
 static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint64_t **numbers, size_t *first,
                                        size_t *count)
 {
@@ -104,7 +104,7 @@ static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint6
     *count = 0;
     while (got == CHUNK) {
         uint64_t *grown = realloc(*numbers, (*count + CHUNK) * sizeof **numbers);
-        if (!grown)
+        if (grown == NULL)
             return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
         *numbers = grown;
         enum lmcs_status status =
@@ -112,13 +112,13 @@ static enum lmcs_status newest_numbers(struct cli *cli, const char *shelf, uint6
         if (status != LMCS_OK)
             return status;
         *count += got;
-        from = got ? grown[*count - 1] + 1 : 0;
+        from = got != 0 ? grown[*count - 1] + 1 : 0;
     }
-    *first = cli->options.count && cli->options.count < *count ? *count - (size_t)cli->options.count : 0;
+    *first = cli->options.count != 0 && cli->options.count < *count ? *count - (size_t)cli->options.count : 0;
     return LMCS_OK;
 }
 
-/* Comma-separated, so that the list is one word for awk. */
+/* A comma-separated list, which is one word for awk. */
 struct list {
     FILE *out;
     bool has_one;
@@ -162,24 +162,24 @@ static enum lmcs_status print_tags(struct cli *cli, struct lmcs_snapshot *snapsh
     return cli_show(cli, &held, status);
 }
 
-/* How a snapshot is stored, by what most has to be undone for, and how much that is: "links 7". */
+/* Prints how a snapshot is stored, by the content with the longest chain, like "links 7". */
 static void print_how(const struct lmcs_snapshot_storage *storage)
 {
-    const char *how = storage->link_contents && storage->delta_contents ? "links+deltas"
-                      : storage->link_contents                          ? "links"
-                      : storage->delta_contents                         ? "deltas"
-                      : storage->keyframe_contents                      ? "keyframe"
-                                                                        : "raw";
+    const char *how = storage->link_contents != 0 && storage->delta_contents != 0 ? "links+deltas"
+                      : storage->link_contents != 0                               ? "links"
+                      : storage->delta_contents != 0                              ? "deltas"
+                      : storage->keyframe_contents != 0                           ? "keyframe"
+                                                                                  : "raw";
     uint32_t most = storage->longest_line > storage->longest_chain ? storage->longest_line : storage->longest_chain;
     char text[32];
-    snprintf(text, sizeof text, most ? "%s %" PRIu32 : "%s", how, most);
+    snprintf(text, sizeof text, most != 0 ? "%s %" PRIu32 : "%s", how, most);
     printf("%-14s  ", text);
 }
 
-/* Why snapshots of a shelf don't follow from those before them by links, each reason once. */
+/* Reasons why a shelf's snapshots have no links to those before them, each once. */
 struct reasons {
     struct reason {
-        const char *why; /* the library's, and so one pointer each */
+        const char *why; /* constants of the library: each reason has one pointer */
         uint64_t count, first, last;
     } all[8];
     size_t count;
@@ -190,7 +190,7 @@ static void add_reason(struct reasons *reasons, const char *why, uint64_t number
     size_t i = 0;
     while (i < reasons->count && reasons->all[i].why != why)
         i++;
-    if (!why || i == sizeof reasons->all / sizeof *reasons->all)
+    if (why == NULL || i == sizeof reasons->all / sizeof *reasons->all)
         return;
     if (i == reasons->count)
         reasons->all[reasons->count++] = (struct reason){why, 0, number, number};
@@ -239,7 +239,7 @@ static enum lmcs_status add_row(struct cli *cli, struct lmcs_snapshot *snapshot,
     return status;
 }
 
-/* One that a writer removes while we list is not there: no error. */
+/* Lists a snapshot. Skips one that a writer removes meanwhile. */
 static enum lmcs_status list_snapshot(struct cli *cli, const char *shelf, uint64_t number, json_t *rows,
                                       struct reasons *reasons)
 {
@@ -258,7 +258,7 @@ static void print_shelf(const struct lmcs_shelf_info *info, size_t shown)
     cli_print(stdout, info->name);
     printf(": %" PRIu64 " snapshot%s; the newest %" PRIu32 " stay raw\n", info->snapshot_count,
            cli_s(info->snapshot_count), info->keep_raw);
-    if (shown)
+    if (shown != 0)
         printf("  NUMBER       STEP  TIME                         RAW     STORED    RATIO  HOW             TAGS  "
                "METRICS\n");
 }
@@ -268,7 +268,7 @@ static json_t *shelf_json(const struct lmcs_shelf_info *info, json_t *rows, json
     json_t *json = json_object();
     cli_json_set(json, "name", cli_json_text(info->name));
     cli_json_set(json, "snapshot_count", cli_json_u64(info->snapshot_count));
-    cli_json_set(json, "latest", info->latest ? cli_json_u64(info->latest) : NULL);
+    cli_json_set(json, "latest", info->latest != 0 ? cli_json_u64(info->latest) : NULL);
     cli_json_set(json, "next_number", cli_json_u64(info->next_number));
     cli_json_set(json, "keep_raw", cli_json_u64(info->keep_raw));
     cli_json_set(json, "snapshots", rows);
@@ -286,11 +286,11 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
     enum lmcs_status status = newest_numbers(cli, info->name, &numbers, &first, &count);
     if (status == LMCS_OK && !cli->options.json)
         print_shelf(info, count - first);
-    for (size_t i = first; i < count && status == LMCS_OK && !ferror(stdout); i++)
+    for (size_t i = first; i < count && status == LMCS_OK && ferror(stdout) == 0; i++)
         status = list_snapshot(cli, info->name, numbers[i], rows, &reasons);
     if (!cli->options.json)
         print_reasons(&reasons);
-    if (status == LMCS_OK && !ferror(stdout))
+    if (status == LMCS_OK && ferror(stdout) == 0)
         status = list_variables(cli, info->name, cli->options.json ? variables : NULL);
     if (status == LMCS_OK && cli->options.json)
         json_array_append_new(shelves, shelf_json(info, json_incref(rows), json_incref(variables)));
@@ -307,8 +307,9 @@ static enum lmcs_status list_all(struct cli *cli, json_t *json)
     struct lmcs_error why = cli->error;
     if (first == LMCS_OK && shelves.count == 0 && !cli->options.json)
         printf("the pool is empty: no shelves yet\n");
-    for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) { /* damage of one is told when all were listed */
-        if (i && !cli->options.json)
+    for (size_t i = 0; i < shelves.count && status == LMCS_OK;
+         i++) { /* damage is reported after all shelves are listed */
+        if (i != 0 && !cli->options.json)
             putchar('\n');
         status = list_shelf(cli, &shelves.infos[i], json);
         if (status == LMCS_DAMAGED && first == LMCS_OK) {
@@ -327,9 +328,9 @@ static enum lmcs_status list_shelves(struct cli *cli, const char *shelf)
 {
     json_t *json = json_array();
     struct lmcs_shelf_info info;
-    enum lmcs_status status = shelf ? lmcs_shelf_info(cli->pool, shelf, &info, &cli->error) : LMCS_OK;
+    enum lmcs_status status = shelf != NULL ? lmcs_shelf_info(cli->pool, shelf, &info, &cli->error) : LMCS_OK;
     if (status == LMCS_OK)
-        status = shelf ? list_shelf(cli, &info, json) : list_all(cli, json);
+        status = shelf != NULL ? list_shelf(cli, &info, json) : list_all(cli, json);
     if ((status == LMCS_OK || status == LMCS_DAMAGED) && cli->options.json) {
         cli->json = json_object();
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
@@ -360,7 +361,7 @@ static const char *stored_name(enum lmcs_stored_as stored_as)
 static void print_tensor(FILE *out, const struct lmcs_entry *entry)
 {
     const char *dtype = lmc_dtype_name(entry->tensor.dtype);
-    fprintf(out, "%-12s %-18s %10s %10s %8s  %-8s  ", dtype ? dtype : "?",
+    fprintf(out, "%-12s %-18s %10s %10s %8s  %-8s  ", dtype != NULL ? dtype : "?",
             shape_text(entry->tensor.shape, entry->tensor.ndim).text, cli_bytes(entry->raw_bytes).text,
             cli_bytes(entry->stored_bytes).text, cli_ratio(entry->raw_bytes, entry->stored_bytes).text,
             stored_name(entry->stored_as));
@@ -381,9 +382,9 @@ static json_t *tensor_json(const struct lmcs_entry *entry)
     const char *dtype = lmc_dtype_name(tensor->dtype);
     json_t *json = json_object();
     cli_json_set(json, "name", cli_json_text(tensor->name));
-    cli_json_set(json, "dtype", dtype ? cli_json_text(dtype) : NULL);
+    cli_json_set(json, "dtype", dtype != NULL ? cli_json_text(dtype) : NULL);
     cli_json_set(json, "shape", integers_json(tensor->shape, tensor->ndim));
-    if (tensor->global_shape && tensor->offsets) {
+    if (tensor->global_shape != NULL && tensor->offsets != NULL) {
         cli_json_set(json, "global_shape", integers_json(tensor->global_shape, tensor->ndim));
         cli_json_set(json, "offsets", integers_json(tensor->offsets, tensor->ndim));
     }
@@ -403,7 +404,7 @@ static bool visit_entry(void *context, const struct lmcs_entry *entry)
     if (is_attachment) {
         tensors->attachment_count++;
         tensors->attachment_bytes += entry->raw_bytes;
-    } else if (tensors->options->count && tensors->shown == tensors->options->count) {
+    } else if (tensors->options->count != 0 && tensors->shown == tensors->options->count) {
         return true;
     }
     tensors->shown += !is_attachment;
@@ -423,7 +424,7 @@ static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapsh
         return status;
     cli_print(stdout, info->shelf);
     printf("@%" PRIu64 "  step %s  %s  ", info->number, cli_step(info->step).text, cli_time(info->time_ns).text);
-    if (info->parent)
+    if (info->parent != 0)
         printf("parent %" PRIu64 "\n", info->parent);
     else
         printf("no parent\n");
@@ -431,9 +432,9 @@ static enum lmcs_status print_head(struct cli *cli, struct lmcs_snapshot *snapsh
            cli_bytes(storage.stored_bytes).text);
     printf(" (%s), longest chain %" PRIu32, cli_ratio(info->raw_bytes, storage.stored_bytes).text,
            storage.longest_chain);
-    if (storage.link_contents)
+    if (storage.link_contents != 0)
         printf(", %" PRIu64 " by links, at most %" PRIu32 " to undo", storage.link_contents, storage.longest_line);
-    if (storage.links_note)
+    if (storage.links_note != NULL)
         printf("\nlinks: %s", storage.links_note);
     fputs("\ntags ", stdout);
     status = print_tags(cli, snapshot);
@@ -456,7 +457,7 @@ static enum lmcs_status print_tensors(struct cli *cli, struct lmcs_snapshot *sna
     struct tensors tensors = {.options = &cli->options, .out = held.stream};
     status = lmcs_snapshot_entries(snapshot, visit_entry, &tensors, &cli->error);
     status = cli_show(cli, &held, status);
-    if (status == LMCS_OK && tensors.attachment_count)
+    if (status == LMCS_OK && tensors.attachment_count != 0)
         printf("and %" PRIu64 " attachment%s of %s\n", tensors.attachment_count, cli_s(tensors.attachment_count),
                cli_bytes(tensors.attachment_bytes).text);
     return status;
@@ -500,21 +501,20 @@ static enum lmcs_status run(struct cli *cli)
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_READ);
     if (status != LMCS_OK)
         return status;
-    return address && strchr(address, '@') ? list_tensors(cli, address) : list_shelves(cli, address);
+    return address != NULL && strchr(address, '@') != NULL ? list_tensors(cli, address) : list_shelves(cli, address);
 }
 
 const struct cli_command cmd_ls = {
     .name = "ls",
     .synopsis = "POOL|ARCHIVE|- [ADDRESS] [-n N] [--json]",
     .summary = "Lists shelves, snapshots and live variables, or a snapshot's tensors",
-    .help =
-        "Without ADDRESS: every shelf with its snapshots, oldest first, and its live variables (VERSION: how often\n"
-        "it was written to). With a shelf's name: that one. With a snapshot's address such as run@7 or run@latest:\n"
-        "its tensors. STORED counts what is shared with other snapshots in full. HOW: raw, keyframe (alone), deltas\n"
-        "or links (from the optimizer's step before), and how many of them are undone to read it, at most; below it\n"
-        "stands why there are no links where somebody asked for them. Works while another process writes to the\n"
-        "pool. Of an archive (-: standard input), which needs no pool: its snapshots, and what came with each.",
-    .options = "nfj",
+    .help = "Without ADDRESS: every shelf with its snapshots, oldest first, and its live variables (VERSION counts\n"
+            "writes). With a shelf's name: that shelf. With a snapshot's address, such as run@7 or run@latest: its\n"
+            "tensors. STORED counts contents that other snapshots share in full. HOW: raw, keyframe (encoded alone),\n"
+            "deltas or links (from the optimizer's previous step), and the most of them that a read undoes; the line\n"
+            "below gives reasons for missing links. Works while another process writes to the pool. Of an archive (-:\n"
+            "standard input): its snapshots, and the contents that came with each.",
+    .options = "n force-network json",
     .min_arguments = 1,
     .max_arguments = 2,
     .run = run,

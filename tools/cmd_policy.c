@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_policy.c - lmc-store policy: shows or changes what a shelf keeps, or prunes by it.
- */
+/* cmd_policy.c - lmc-store policy: shows or changes the policy of a shelf, or prunes by it. */
 #include "cli.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The words of the command line, with spaces between them; NULL: none, or too many. */
+/* Joins the words of the command line by spaces. Returns NULL if there is no memory. */
 static char *join_words(const struct cli *cli)
 {
     size_t bytes = 1;
@@ -101,25 +99,25 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_policy = {
     .name = "policy",
     .synopsis = "POOL SHELF [WORD...] [--prune] [--dry-run] [--json]",
-    .summary = "Shows or changes what a shelf keeps",
-    .help = "Without words it shows the policy, and how many snapshots it would remove. Words change it:\n\n"
+    .summary = "Shows or changes the policy of a shelf",
+    .help = "Without words, shows the policy and how many snapshots it would remove. Words change it:\n\n"
             "  keep_raw=N     the newest N stay raw (4)\n"
             "  chain=N        at most N deltas are undone to read a tensor (3)\n"
             "  links=N        at most N links of an optimizer's steps (24), or off\n"
-            "  keep=RULE,...  what is kept; \"all\" (the default): nothing is ever removed\n"
+            "  keep=RULE,...  snapshots to keep; \"all\" (the default): never remove any\n"
             "                 last:100        the newest 100\n"
             "                 every:1000      one of every 1,000 steps\n"
             "                 every:10/500    one of every 10 steps, among the newest 500\n"
-            "                 each:1h/7d      one an hour, not older than 7 days\n"
-            "                 best:loss:3     the 3 with the least loss (best:acc:3:max: the greatest)\n"
-            "  budget=SIZE    compact harder, and then prune, when the pool gets larger (200G, or 50%)\n"
-            "  rate=SIZE      the background codes no more than this a second (100M)\n"
+            "                 each:1h/7d      one per hour, not older than 7 days\n"
+            "                 best:loss:3     the 3 with the lowest loss (best:acc:3:max: the highest)\n"
+            "  budget=SIZE    compact harder, then prune, above this size of the pool (200G, or 50%)\n"
+            "  rate=SIZE      the background encodes at most this much per second (100M)\n"
             "  encode=WHEN    captures write deltas: never, auto, always\n"
-            "  scrub=TIME     the background reads and repairs all of the pool once in this time (30d), or none\n"
-            "  parity=K+M     parity is kept, by which damage is repaired: M bytes for each K (16+2), or none\n\n"
-            "The latest and what is tagged is always kept. The background prunes when it is worth it; --prune does it\n"
-            "now; --dry-run lists what would go, and changes nothing.",
-    .options = "uDwfj",
+            "  scrub=TIME     the background reads and repairs the whole pool once per this time (30d), or none\n"
+            "  parity=K+M     keep parity to repair damage: M bytes for each K (16+2), or none\n\n"
+            "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough; --prune\n"
+            "prunes now; --dry-run lists the snapshots that it would remove, and changes nothing.",
+    .options = "prune dry-run wait force-network json",
     .min_arguments = 2,
     .max_arguments = CLI_MAX_ARGUMENTS,
     .run = run,

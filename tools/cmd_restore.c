@@ -2,9 +2,9 @@
 /*
  * cmd_restore.c - lmc-store restore: reads an archive, from a file or a pipe, into a pool.
  *
- * A pool that was not there is created, and removed again when the archive turns out to be no good: while it is still
- * open, so that nobody else can have written to it, and if nobody has before. Who has waited for it is told that it was
- * removed.
+ * A missing pool is created, and removed again if the archive is unusable. It is removed while it is open here, so that
+ * no other process can write to it, and only if none has written to it before. A process that waits for the pool gets
+ * an error.
  */
 #include "cli.h"
 
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The last argument; archives stand before it. */
+/* Returns the last argument; archives precede it. */
 static const char *pool_path(const struct cli *cli)
 {
     return cli->options.arguments[cli->options.argument_count - 1];
@@ -35,27 +35,27 @@ static void report_done(struct cli *cli, const struct lmcs_transfer_report *repo
     cli_print(stdout, pool_path(cli));
     printf(": %" PRIu64 " snapshot%s, %" PRIu64 " contents", report->snapshots, cli_s(report->snapshots),
            report->contents);
-    if (report->snapshots_skipped)
+    if (report->snapshots_skipped != 0)
         printf("; %" PRIu64 " snapshot%s there already", report->snapshots_skipped,
                report->snapshots_skipped == 1 ? " was" : "s were");
-    if (report->contents_found)
+    if (report->contents_found != 0)
         printf("; %" PRIu64 " of the contents %s in the pool already", report->contents_found,
                report->contents_found == 1 ? "was" : "were");
     putchar('\n');
 }
 
-/* What --only names: a part when there is an @ in it, else tensors. */
+/* Sorts the values of --only: parts have an @ in them, others are tensors. */
 static void set_options(const struct cli *cli, struct lmcs_restore_options *options, const char **addresses,
                         const char **only)
 {
     lmcs_restore_options_init(options);
     options->addresses = addresses;
     options->only = only;
-    for (size_t i = 0; i < cli->options.only_count; i++)
-        if (strchr(cli->options.only[i], '@') != NULL)
-            addresses[options->address_count++] = cli->options.only[i];
+    for (size_t i = 0; i < cli->options.only.count; i++)
+        if (strchr(cli->options.only.items[i], '@') != NULL)
+            addresses[options->address_count++] = cli->options.only.items[i];
         else
-            only[options->only_count++] = cli->options.only[i];
+            only[options->only_count++] = cli->options.only.items[i];
     options->as = cli->options.as;
     options->move_tags = cli->options.move_tags;
     options->resume = cli->options.resume;
@@ -69,8 +69,9 @@ static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
 }
 
 /*
- * While the pool is open nobody else can write to it, and who waits for that is told that it has gone. Between its
- * creation and its opening somebody may have: then it stays, and so does what has arrived, for who wants to resume.
+ * Removes a pool that this restore has created, unless it has contents: another process may have written to it between
+ * its creation and our open, and --resume needs the contents that arrived. While the pool is open here no other process
+ * can write to it; one that waits for that gets an error.
  */
 static void remove_made(struct cli *cli, const char *path)
 {
@@ -91,8 +92,8 @@ static enum lmcs_status restore(struct cli *cli, const int *fds, size_t count)
     struct lmcs_transfer_report report;
     struct stat info;
     bool is_new = lstat(path, &info) != 0;
-    if (!is_new && cli->options.size_bytes)
-        fprintf(stderr, "lmc-store: the pool is there already: --size is ignored\n");
+    if (!is_new && cli->options.size_bytes != 0)
+        fprintf(stderr, "lmc-store: the pool exists; --size is ignored\n");
     struct lmcs_progress progress = cli_progress_start(cli);
     enum lmcs_status status = cli_open_path(cli, path, is_new ? LMCS_OPEN_CREATE : LMCS_OPEN_OR_CREATE);
     if (status != LMCS_OK)
@@ -127,17 +128,16 @@ static enum lmcs_status run(struct cli *cli)
 
 const struct cli_command cmd_restore = {
     .name = "restore",
-    .synopsis = "ARCHIVE...|- POOL [--only WHAT] [--as SHELF] [--json]",
+    .synopsis = "ARCHIVE...|- POOL [--only PART] [--as SHELF] [--json]",
     .summary = "Reads archives, or parts of one, into a pool",
     .help =
-        "Every checksum is verified before anything is committed; on failure the pool is as it was. POOL is created\n"
-        "if it is not there (--size: its limit). Snapshots that a shelf of the pool has already are skipped; a\n"
-        "number that stands for something else there is refused. Archives that were made since others come behind\n"
-        "them; all are shown by one commit. --only with an @ in it names a part (run@7, run@5..9, run@..), else\n"
-        "tensors; the archive must be a file then, of which nothing else is read. With --resume, what has arrived\n"
-        "stays in the pool, unseen, when the restore is cut short; the same command finds it there, and any restore\n"
-        "without --resume gives its room back.",
-    .options = "swfjOWMR",
+        "Every checksum is verified before the commit; on failure the pool is as it was. A missing POOL is created\n"
+        "(--size: its limit). Snapshots that a shelf of the pool already has are skipped; a number with other content\n"
+        "is refused. An archive made with --since comes after those it needs; one commit shows all of them. --only\n"
+        "with an @ names a part (run@7, run@5..9, run@..), else tensors; the archive must then be a file, and nothing\n"
+        "else of it is read. With --resume, contents that have arrived stay in the pool, hidden, if the restore is\n"
+        "cut short; the same command finds them, and a restore without --resume frees their space.",
+    .options = "size wait force-network json only as move-tags resume",
     .min_arguments = 2,
     .max_arguments = CLI_MAX_ARGUMENTS,
     .run = run,

@@ -20,7 +20,7 @@ static void report_json(struct cli *cli, const struct removed *removed)
     cli->json = json_object();
     cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
     cli_json_set(cli->json, "shelf", cli_json_text(removed->shelf));
-    cli_json_set(cli->json, "number", removed->count == 1 && removed->first ? cli_json_u64(removed->first) : NULL);
+    cli_json_set(cli->json, "number", removed->count == 1 && removed->first != 0 ? cli_json_u64(removed->first) : NULL);
     cli_json_set(cli->json, "snapshots", cli_json_u64(removed->count));
     cli_json_set(cli->json, "removed", json_boolean(!cli->options.dry_run));
     cli_json_set(cli->json, "freed_bytes", cli_json_u64(removed->sum.freed_bytes));
@@ -36,28 +36,28 @@ static void report(struct cli *cli, const struct removed *removed)
         return;
     }
     fputs(cli->options.dry_run ? "would remove " : "removed ", stdout);
-    if (!removed->first)
+    if (removed->first == 0)
         fputs("shelf ", stdout);
     cli_print(stdout, removed->shelf);
-    if (removed->first)
+    if (removed->first != 0)
         printf("@%" PRIu64, removed->first);
     if (removed->last != removed->first)
         printf("..%" PRIu64, removed->last);
-    if (removed->count != 1 || !removed->first)
+    if (removed->count != 1 || removed->first == 0)
         printf(", %" PRIu64 " snapshot%s", removed->count, cli_s(removed->count));
-    printf(": %s%s freed", cli->options.dry_run && removed->first && removed->count > 1 ? "at least " : "",
+    printf(": %s%s freed", cli->options.dry_run && removed->first != 0 && removed->count > 1 ? "at least " : "",
            cli_bytes(removed->sum.freed_bytes).text);
-    if (removed->sum.later_bytes)
+    if (removed->sum.later_bytes != 0)
         printf(", %s more after compaction", cli_bytes(removed->sum.later_bytes).text);
-    if (removed->sum.kept_bytes)
-        printf(", %s stay%s as links that later steps rest on", cli_bytes(removed->sum.kept_bytes).text,
+    if (removed->sum.kept_bytes != 0)
+        printf(", %s stay%s as links that later steps need", cli_bytes(removed->sum.kept_bytes).text,
                cli->options.dry_run ? "" : "ed");
-    if (removed->sum.removed_tags)
+    if (removed->sum.removed_tags != 0)
         printf(", %" PRIu64 " tag%s gone", removed->sum.removed_tags, cli_s(removed->sum.removed_tags));
     putchar('\n');
 }
 
-/* Each is a commit of its own, oldest first: what has been removed when something fails stays removed. */
+/* Removes each snapshot by a commit of its own, oldest first. After a failure those before it stay removed. */
 static enum lmcs_status remove_range(struct cli *cli, const char *shelf, struct removed *removed)
 {
     enum { SOME = 256 };
@@ -98,27 +98,28 @@ static enum lmcs_status run(struct cli *cli)
     const char *at = strchr(address, '@');
     char shelf[LMCS_MAX_NAME + 1];
     struct removed removed = {.shelf = shelf};
-    size_t length = at ? (size_t)(at - address) : strlen(address);
+    size_t length = at != NULL ? (size_t)(at - address) : strlen(address);
     if (cli->options.whole_shelf == (at != NULL))
         return cli_wrong_use(cli,
-                             at ? "rm: --shelf removes a shelf; '%s' names snapshots"
-                                : "rm: '%s' is a shelf: say which snapshot, as in run@latest or run@5..9, or --shelf "
-                                  "to remove it with all of them",
+                             at != NULL
+                                 ? "rm: --shelf removes a shelf; '%s' names snapshots"
+                                 : "rm: '%s' is a shelf; name a snapshot, as in run@latest or run@5..9, or use --shelf "
+                                   "to remove all of it",
                              address);
-    /* What an empty variable of a shell leaves: run@$TAG, run@$FIRST..$LAST. */
-    if (at && (at[1] == '\0' || strcmp(at + 1, "..") == 0))
-        return cli_wrong_use(cli, "rm: '%s' names no snapshot; for the newest of \"%.*s\" write %.*s@latest", address,
+    /* run@ and run@..: left by an empty shell variable in run@$TAG or run@$FIRST..$LAST */
+    if (at != NULL && (at[1] == '\0' || strcmp(at + 1, "..") == 0))
+        return cli_wrong_use(cli, "rm: '%s' names no snapshot; for the newest of \"%.*s\" use %.*s@latest", address,
                              (int)length, address, (int)length, address);
     if (length > LMCS_MAX_NAME)
         return cli_wrong_use(cli, "rm: the shelf's name is too long");
     memcpy(shelf, address, length);
     shelf[length] = '\0';
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
-    if (status == LMCS_OK && !at)
+    if (status == LMCS_OK && at == NULL)
         status = remove_shelf(cli, shelf, &removed);
-    if (status == LMCS_OK && at)
+    if (status == LMCS_OK && at != NULL)
         status = lmcs_snapshot_range(cli->pool, shelf, at + 1, &removed.first, &removed.last, &cli->error);
-    if (status == LMCS_OK && at)
+    if (status == LMCS_OK && at != NULL)
         status = remove_range(cli, shelf, &removed);
     if (status == LMCS_OK)
         report(cli, &removed);
@@ -129,10 +130,11 @@ const struct cli_command cmd_rm = {
     .name = "rm",
     .synopsis = "POOL ADDRESS|SHELF@RANGE [--dry-run] [--json] | POOL SHELF --shelf ...",
     .summary = "Removes snapshots, or a shelf, for ever",
-    .help = "ADDRESS must name a snapshot (run@7) or a range (run@5..9, both ends included). A shelf's name alone is\n"
-            "refused, but with --shelf it goes as a whole. What other snapshots share or are coded against stays; it\n"
-            "says what is freed now and what after compaction. Of a range it removes one after the other.",
-    .options = "HDwfj",
+    .help =
+        "ADDRESS must name a snapshot (run@7) or a range (run@5..9, both ends included). A shelf's name alone needs\n"
+        "--shelf, which removes the whole shelf. Contents that other snapshots share or are encoded against stay.\n"
+        "Reports the bytes freed now and after compaction. A range is removed one snapshot after the other.",
+    .options = "shelf dry-run wait force-network json",
     .min_arguments = 2,
     .max_arguments = 2,
     .run = run,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_scrub.c - lmc-store scrub: reads what is stored, names what is damaged and all that it hits, and repairs it.
- */
+/* cmd_scrub.c - lmc-store scrub: reads stored bytes, reports damage and everything that it affects, and repairs it. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -18,7 +16,7 @@ static json_t *holder_json(const struct lmcs_holder *holder)
 {
     json_t *json = json_object();
     cli_json_set(json, "shelf", cli_json_text(holder->shelf));
-    cli_json_set(json, "tensor", holder->tensor[0] ? cli_json_text(holder->tensor) : NULL);
+    cli_json_set(json, "tensor", holder->tensor[0] != '\0' ? cli_json_text(holder->tensor) : NULL);
     cli_json_set(json, "first", cli_json_u64(holder->first));
     cli_json_set(json, "last", cli_json_u64(holder->last));
     cli_json_set(json, "count", cli_json_u64(holder->count));
@@ -30,8 +28,8 @@ static json_t *damage_json(const struct lmcs_scrub_damage *damage)
     json_t *json = json_object(), *in = json_array();
     cli_json_set(json, "state", cli_json_text(state_name(damage->state)));
     cli_json_set(json, "what", cli_json_text(damage->what));
-    cli_json_set(json, "source", damage->source[0] ? cli_json_text(damage->source) : NULL);
-    cli_json_set(json, "tensor", damage->tensor ? cli_json_text(damage->tensor->name) : NULL);
+    cli_json_set(json, "source", damage->source[0] != '\0' ? cli_json_text(damage->source) : NULL);
+    cli_json_set(json, "tensor", damage->tensor != NULL ? cli_json_text(damage->tensor->name) : NULL);
     cli_json_set(json, "first_byte", cli_json_u64(damage->first_byte));
     cli_json_set(json, "byte_count", cli_json_u64(damage->byte_count));
     cli_json_set(json, "first_element", cli_json_u64(damage->first_element));
@@ -67,7 +65,7 @@ static void print_holder(const struct lmcs_holder *holder)
         printf("..%" PRIu64, holder->last);
 }
 
-/* "rows 256 to 511 (elements 262144 to 524287)" */
+/* Prints a range like "rows 256 to 511 (elements 262144 to 524287)". */
 static void print_range(const struct lmcs_scrub_damage *damage)
 {
     uint64_t last = damage->first_element + damage->element_count - (damage->element_count > 0);
@@ -81,20 +79,20 @@ static void print_range(const struct lmcs_scrub_damage *damage)
 static void print_damage(const struct lmcs_scrub_damage *damage)
 {
     printf("%s: ", state_name(damage->state));
-    if (damage->tensor) {
+    if (damage->tensor != NULL) {
         cli_print(stdout, damage->tensor->name);
         print_range(damage);
         fputs(": ", stdout);
     }
     cli_print(stdout, damage->what);
-    if (damage->source[0]) {
+    if (damage->source[0] != '\0') {
         fputs("; repaired from ", stdout);
         cli_print(stdout, damage->source);
     }
     putchar('\n');
     for (size_t i = 0; i < damage->holder_count; i++) {
         const struct lmcs_holder *holder = &damage->holders[i];
-        bool other_name = damage->tensor && strcmp(holder->tensor, damage->tensor->name) != 0;
+        bool other_name = damage->tensor != NULL && strcmp(holder->tensor, damage->tensor->name) != 0;
         fputs(i == 0 ? "  in " : ", ", stdout);
         print_holder(holder);
         if (other_name) {
@@ -114,9 +112,9 @@ static void print_report(const struct lmcs_scrub_report *report)
         printf("%" PRIu64 " damage%s, %" PRIu64 " repaired: ", report->damages, cli_s(report->damages),
                report->repaired);
     printf("%" PRIu64 " contents, %s read", report->contents, cli_bytes(report->bytes_read).text);
-    puts(report->is_whole ? "; everything has been looked at" : "");
+    puts(report->is_whole ? "; everything was checked" : "");
     if (report->lost > 0)
-        printf("of %" PRIu64 " content%s something is lost; give --repair --from an archive or a pool that has it\n",
+        printf("%" PRIu64 " content%s lost in part; use --repair --from an archive or a pool that has them\n",
                report->lost, cli_s(report->lost));
 }
 
@@ -132,7 +130,7 @@ static void visit(void *context, const struct lmcs_scrub_damage *damage)
         print_damage(damage);
 }
 
-/* For writing, so that it is remembered; while somebody else writes, for reading. */
+/* Opens for writing, to record the results; for reading if another process writes. */
 static enum lmcs_status open_pool(struct cli *cli)
 {
     if (cli->options.repair)
@@ -155,12 +153,12 @@ static enum lmcs_status run(struct cli *cli)
     options.sample_bytes = cli->options.sample_bytes;
     options.rate_bytes = cli->options.rate_bytes;
     options.repair = cli->options.repair;
-    options.from = cli->options.from;
-    options.from_count = cli->options.from_count;
+    options.from = cli->options.from.items;
+    options.from_count = cli->options.from.count;
     if (options.from_count > 0 && !options.repair)
-        return cli_wrong_use(cli, "scrub: --from is for --repair");
+        return cli_wrong_use(cli, "scrub: --from needs --repair");
     if (options.address_count > 0 && (options.sample_share > 0 || options.sample_bytes > 0))
-        return cli_wrong_use(cli, "scrub: a sample is taken of the whole pool, not of an address");
+        return cli_wrong_use(cli, "scrub: --sample is of the whole pool and takes no address");
     enum lmcs_status status = open_pool(cli);
     if (status != LMCS_OK)
         return status;
@@ -183,20 +181,20 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_scrub = {
     .name = "scrub",
     .synopsis = "POOL [ADDRESS...] [--sample N%] [--rate SIZE] [--repair] [--from FILE]... [--json]",
-    .summary = "Reads what is stored, names what is damaged, and repairs it",
+    .summary = "Reads stored bytes, reports damage, and repairs it",
     .help =
-        "Compares what is stored with its checksums, without decoding. Each damage is printed with its rows and\n"
-        "elements, and with every snapshot that needs it; the exit code is 1 when one is left. With ADDRESS only\n"
-        "what these need: run, run@7, run@5..9. A sample begins where the last one ended: samples add up to all.\n\n"
-        "--repair repairs what there is another copy of: in parity (see 'lmc-store policy --help'), in the other\n"
-        "replica of a poolset, a second time in the pool, or in an archive or pool that is given by --from. Nothing\n"
-        "is written that has not the checksum which was recorded when it was saved. What can't be repaired is entered\n"
-        "as lost: it is left alone, everything else stays in use, and reading it says which rows are missing. A\n"
-        "later --repair that finds a copy takes the entry away. A FILE of --from that can't be read is passed over\n"
-        "while there are others; the exit code is then 1, whatever was repaired.\n\n"
-        "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d has\n"
-        "the process that writes do both, a little at a time.",
-    .options = "AxEFwfj",
+        "Compares stored bytes with their checksums, without decoding. Prints each damage with its rows and elements\n"
+        "and with every snapshot that needs it; the exit code is 1 if damage is left. With ADDRESS (run, run@7,\n"
+        "run@5..9), reads only the contents that these need. A sample begins where the last one ended, so samples add\n"
+        "up to the whole pool.\n\n"
+        "--repair uses other copies: parity (see 'lmc-store policy --help'), the other replica of a poolset, a second\n"
+        "copy in the pool, or an archive or pool of --from. It writes only bytes with the checksum that was recorded\n"
+        "when they were saved. Contents that it can't repair are recorded as lost: they stay as they are, everything\n"
+        "else stays usable, and reads of them report the missing rows. A later --repair that finds a copy removes the\n"
+        "record. An unreadable FILE of --from is skipped if there are others; the exit code is then 1 in any case.\n\n"
+        "A pool to which another process writes can be scrubbed, but not repaired; a shelf's policy scrub=30d makes\n"
+        "the writing process do both, a little at a time.",
+    .options = "sample rate repair from wait force-network json",
     .min_arguments = 1,
     .max_arguments = CLI_MAX_ARGUMENTS,
     .run = run,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_tag.c - lmc-store tag: puts a tag on a snapshot, or takes it off.
- */
+/* cmd_tag.c - lmc-store tag: puts a tag on a snapshot, or removes it. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -19,7 +17,7 @@ static bool compare_tag(void *context, const char *tag)
     return !search->is_found;
 }
 
-/* Only from the snapshot that was named: a tag that has moved on stays. */
+/* Removes a tag from the named snapshot only. A tag that has moved stays. */
 static enum lmcs_status take_off(struct cli *cli, struct lmcs_snapshot *snapshot, const char *tag)
 {
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
@@ -39,12 +37,12 @@ static enum lmcs_status put_on(struct cli *cli, struct lmcs_snapshot *snapshot, 
     struct lmcs_tag_change change = {tag, info->number, LMCS_TAG_ANYWHERE};
     uint64_t last = 0;
     enum lmcs_status status = LMCS_OK;
-    if (expect && strcmp(expect, "none") == 0)
+    if (expect != NULL && strcmp(expect, "none") == 0)
         change.expected = 0;
-    else if (expect)
+    else if (expect != NULL)
         status = lmcs_snapshot_range(cli->pool, info->shelf, expect, &change.expected, &last, &cli->error);
-    if (status == LMCS_OK && expect && last > change.expected)
-        return cli_wrong_use(cli, "tag: --expect wants one snapshot, not the range %s", expect);
+    if (status == LMCS_OK && expect != NULL && last > change.expected)
+        return cli_wrong_use(cli, "tag: --expect needs one snapshot, not the range %s", expect);
     return status == LMCS_OK ? lmcs_tags_change(cli->pool, info->shelf, &change, 1, &cli->error) : status;
 }
 
@@ -73,9 +71,9 @@ static enum lmcs_status run(struct cli *cli)
     enum lmcs_status status = cli_open(cli, LMCS_OPEN_WRITE);
     if (status == LMCS_OK)
         status = cli_snapshot(cli, cli->options.arguments[1], false, &snapshot);
-    if (status == LMCS_OK) {
+    if (status == LMCS_OK)
         status = cli->options.delete_tag ? take_off(cli, snapshot, tag) : put_on(cli, snapshot, tag);
-    }
+
     if (status == LMCS_OK)
         status = report(cli, snapshot, tag);
     lmcs_snapshot_close(snapshot);
@@ -85,12 +83,12 @@ static enum lmcs_status run(struct cli *cli)
 const struct cli_command cmd_tag = {
     .name = "tag",
     .synopsis = "POOL ADDRESS NAME [--expect WHICH] [--delete] [--json]",
-    .summary = "Puts a tag on a snapshot, or takes it off",
+    .summary = "Puts a tag on a snapshot, or removes it",
     .help =
-        "A tag is on one snapshot of its shelf at most: a tag that is elsewhere moves. It can't be a number or\n"
-        "\"latest\", and holds none of @ ~ : { } nor .. . With --expect it is moved only from where it was thought\n"
-        "to be, so that two who move it don't undo one another's work.",
-    .options = "edwfj",
+        "A tag is on at most one snapshot of its shelf; a tag on another snapshot moves. It can't be a number or\n"
+        "\"latest\", and contains none of @ ~ : { } nor .. . With --expect it moves only from the given snapshot, so\n"
+        "that two writers don't undo each other's moves.",
+    .options = "expect delete wait force-network json",
     .min_arguments = 3,
     .max_arguments = 3,
     .run = run,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * cmd_verify.c - lmc-store verify: reads everything and checks every checksum.
- */
+/* cmd_verify.c - lmc-store verify: reads everything and checks every checksum. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -10,27 +8,27 @@ static json_t *damage_json(const struct lmcs_damage *damage)
 {
     json_t *json = json_object();
     cli_json_set(json, "what", cli_json_text(damage->what));
-    cli_json_set(json, "shelf", damage->shelf[0] ? cli_json_text(damage->shelf) : NULL);
-    cli_json_set(json, "number", damage->number ? cli_json_u64(damage->number) : NULL);
-    cli_json_set(json, "tensor", damage->tensor[0] ? cli_json_text(damage->tensor) : NULL);
+    cli_json_set(json, "shelf", damage->shelf[0] != '\0' ? cli_json_text(damage->shelf) : NULL);
+    cli_json_set(json, "number", damage->number != 0 ? cli_json_u64(damage->number) : NULL);
+    cli_json_set(json, "tensor", damage->tensor[0] != '\0' ? cli_json_text(damage->tensor) : NULL);
     cli_json_set(json, "first_byte", cli_json_u64(damage->first_byte));
     cli_json_set(json, "byte_count", cli_json_u64(damage->byte_count));
     return json;
 }
 
-/* "run@7 model.weight, 4096 bytes from 1048576: ...", as far as it is known. */
+/* Prints the known parts of "run@7 model.weight, 4096 bytes from 1048576: ...". */
 static void print_damage(const struct lmcs_damage *damage)
 {
     fputs("damaged: ", stdout);
     cli_print(stdout, damage->shelf);
-    if (damage->number)
+    if (damage->number != 0)
         printf("@%" PRIu64, damage->number);
-    if (damage->tensor[0]) {
+    if (damage->tensor[0] != '\0') {
         putchar(' ');
         cli_print(stdout, damage->tensor);
         printf(", %" PRIu64 " bytes from %" PRIu64, damage->byte_count, damage->first_byte);
     }
-    if (damage->shelf[0] || damage->tensor[0])
+    if (damage->shelf[0] != '\0' || damage->tensor[0] != '\0')
         fputs(": ", stdout);
     cli_print(stdout, damage->what);
     putchar('\n');
@@ -83,11 +81,11 @@ const struct cli_command cmd_verify = {
     .synopsis = "POOL|ARCHIVE|- [ADDRESS] [--json]",
     .summary = "Reads everything and checks every checksum",
     .help =
-        "With ADDRESS only a shelf (run) or one snapshot (run@7). Each damage is printed with the snapshot and the\n"
-        "tensor that it is in; the exit code is 1 then. Changes nothing, and works while another process writes.\n"
-        "Of an archive, which needs no pool, every content is decoded; of one that comes through a pipe (-) the\n"
-        "records are checked. The first damage ends it.",
-    .options = "fj",
+        "With ADDRESS only a shelf (run) or one snapshot (run@7). Prints each damage with its snapshot and tensor;\n"
+        "the exit code is then 1. Changes nothing, and works while another process writes. Of an archive, every\n"
+        "content is decoded; of one from a pipe (-), only the records are checked. The first damage in an archive\n"
+        "ends the check.",
+    .options = "force-network json",
     .min_arguments = 1,
     .max_arguments = 2,
     .run = run,

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * frames_decode.c - from an image of the file back to its content.
+ * frames_decode.c - decodes an image of a file of frames to its content.
  *
- * The image is no one's to trust: a frame is looked at only as far as there are bytes of it, and what its header
- * claims bounds nothing but the memory that is asked for, which the machine may refuse. Blocks are decoded straight
- * to where they belong, each by any thread.
+ * The image is untrusted. A frame is read only as far as the image has bytes. Sizes in its header bound only the memory
+ * that is requested, which the machine may refuse. Any thread decodes a block straight to its place.
  */
 #include "frames.h"
 
@@ -24,8 +23,8 @@ static enum lmcs_status bad_frame(struct cli *cli, const struct frames_image *im
 static enum lmcs_status cut_short(struct cli *cli, const struct frames_image *image, uint64_t at, uint64_t bytes)
 {
     return cli_fail(cli, LMCS_DAMAGED, 0,
-                    "%s is cut short: frame %zu, at byte %" PRIu64 ", needs %" PRIu64 " bytes of the %" PRIu64
-                    " that are left",
+                    "%s is cut short: frame %zu, at byte %" PRIu64 ", needs %" PRIu64 " bytes, and %" PRIu64
+                    " are left",
                     frames_shown(image->path), image->count + 1, at, bytes, image->memory.bytes - at);
 }
 
@@ -50,18 +49,18 @@ static enum lmcs_status parse_frame(struct cli *cli, const struct frames_image *
     return LMCS_OK;
 }
 
-/* Nothing is decoded, and no base needed, where there is nothing. */
+/* Returns whether a frame needs its base. Empty frames need none. */
 static bool needs_base(const struct lmc_frame *frame)
 {
-    return frame->base_count && frame->raw_bytes;
+    return frame->base_count != 0 && frame->raw_bytes != 0;
 }
 
 static bool append(struct frames_image *image, const struct lmc_frame *frame, uint64_t at)
 {
     if (image->count == image->capacity) {
-        size_t capacity = image->capacity ? 2 * image->capacity : 64;
+        size_t capacity = image->capacity != 0 ? 2 * image->capacity : 64;
         struct frames_frame *frames = realloc(image->frames, capacity * sizeof *frames);
-        if (!frames)
+        if (frames == NULL)
             return false;
         image->frames = frames;
         image->capacity = capacity;
@@ -99,7 +98,7 @@ enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image)
     bool continues = true;
     uint64_t at = 0;
     if (!frames_image_begins(image->memory.data, image->memory.bytes))
-        return cli_fail(cli, LMCS_DAMAGED, 0, "%s is not a file that 'lmc-store compress' makes", shown);
+        return cli_fail(cli, LMCS_DAMAGED, 0, "%s is not a file of 'lmc-store compress'", shown);
     while (continues && at < image->memory.bytes) {
         enum lmcs_status status = add_frame(cli, image, at);
         if (status != LMCS_OK)
@@ -109,7 +108,7 @@ enum lmcs_status frames_image_parse(struct cli *cli, struct frames_image *image)
         at += frame->frame_bytes;
     }
     if (continues)
-        return cli_fail(cli, LMCS_DAMAGED, 0, "%s is cut short: another frame should follow its %zu", shown,
+        return cli_fail(cli, LMCS_DAMAGED, 0, "%s is cut short: more frames should follow its %zu", shown,
                         image->count);
     if (at < image->memory.bytes)
         return cli_fail(cli, LMCS_DAMAGED, 0, "%s has %" PRIu64 " bytes behind its last frame, which ends at %" PRIu64,
@@ -125,7 +124,7 @@ void frames_image_free(struct frames_image *image)
 
 /* ---- Bases ---------------------------------------------------------------------------------------------------- */
 
-/* What to look for: a frame needs a tensor of its dtype and size. */
+/* Orders frames by dtype and size, which those of their base must equal. */
 static int by_size(const void *left, const void *right)
 {
     const struct frames_frame *l = *(const struct frames_frame *const *)left;
@@ -144,20 +143,20 @@ static int by_digest(const void *left, const void *right)
     return (l->digest.low > r->digest.low) - (l->digest.low < r->digest.low);
 }
 
-/* The frames that need a base, by dtype and size. NULL without memory. */
+/* Returns the frames that need a base, by dtype and size; NULL: no memory. */
 static struct frames_frame **needy_frames(struct frames_image *image)
 {
     struct frames_frame **needy = malloc((image->base_count + 1) * sizeof(void *));
     size_t count = 0;
-    for (size_t i = 0; needy && i < image->count; i++)
+    for (size_t i = 0; needy != NULL && i < image->count; i++)
         if (needs_base(&image->frames[i].frame))
             needy[count++] = &image->frames[i];
-    if (needy)
+    if (needy != NULL)
         qsort(needy, count, sizeof(void *), by_size);
     return needy;
 }
 
-/* The base as one array, for each dtype that a frame of that size has. */
+/* Adds the base as one array, for each dtype of a frame of that size. */
 static enum lmcs_status add_arrays(struct cli *cli, struct frames_source *base, struct frames_frame *const *needy,
                                    size_t count)
 {
@@ -181,19 +180,19 @@ static void want_some(struct frames_source *base, struct frames_frame *const *ne
         struct frames_tensor *tensor = &base->tensors[i];
         struct frames_frame like = {.frame = {.dtype = tensor->dtype, .raw_bytes = tensor->bytes}};
         const struct frames_frame *key = &like;
-        tensor->is_wanted = tensor->dtype && bsearch(&key, needy, count, sizeof(void *), by_size);
+        tensor->is_wanted = tensor->dtype != 0 && bsearch(&key, needy, count, sizeof(void *), by_size) != NULL;
     }
 }
 
-/* The tensors that have a digest, by digest. */
+/* Returns the tensors with a digest, by digest; NULL: no memory. */
 static struct frames_tensor **digested_tensors(struct frames_source *base, size_t *count)
 {
     struct frames_tensor **digested = malloc((base->count + 1) * sizeof(void *));
     *count = 0;
-    for (size_t i = 0; digested && i < base->count; i++)
+    for (size_t i = 0; digested != NULL && i < base->count; i++)
         if (base->tensors[i].is_wanted)
             digested[(*count)++] = &base->tensors[i];
-    if (digested)
+    if (digested != NULL)
         qsort(digested, *count, sizeof(void *), by_digest);
     return digested;
 }
@@ -203,7 +202,7 @@ static enum lmcs_status no_base(struct cli *cli, const struct frames_image *imag
 {
     return cli_fail(cli, LMCS_NOT_FOUND, 0,
                     "%s is not the base that %s was compressed against: frame %zu needs a tensor (%s, %s) with the"
-                    " digest %016" PRIx64 "%016" PRIx64 ", which is not there",
+                    " digest %016" PRIx64 "%016" PRIx64 ", which it does not have",
                     base->path, frames_shown(image->path), (size_t)(frame - image->frames) + 1,
                     lmc_dtype_name(frame->frame.dtype), cli_bytes(frame->frame.raw_bytes).text,
                     frame->frame.base_digest[0].high, frame->frame.base_digest[0].low);
@@ -219,7 +218,7 @@ static enum lmcs_status assign(struct cli *cli, struct frames_image *image, cons
         const struct frames_tensor like = {.digest = frame->frame.base_digest[0]};
         const struct frames_tensor *key = &like;
         struct frames_tensor *const *found = bsearch(&key, digested, count, sizeof(void *), by_digest);
-        if (!found || (*found)->bytes != frame->frame.raw_bytes)
+        if (found == NULL || (*found)->bytes != frame->frame.raw_bytes)
             return no_base(cli, image, base, frame);
         frame->base = (*found)->data;
     }
@@ -233,14 +232,14 @@ enum lmcs_status frames_image_match(struct frames_work *work, struct frames_imag
     struct frames_tensor **digested = NULL;
     struct frames_frame **needy = needy_frames(image);
     enum lmcs_status status = LMCS_OK;
-    if (!needy)
+    if (needy == NULL)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     status = add_arrays(cli, base, needy, image->base_count);
     want_some(base, needy, image->base_count);
     free(needy);
     if (status == LMCS_OK)
         status = frames_digests(work, base);
-    if (status == LMCS_OK && !(digested = digested_tensors(base, &count)))
+    if (status == LMCS_OK && (digested = digested_tensors(base, &count)) == NULL)
         status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     if (status == LMCS_OK)
         status = assign(cli, image, base, digested, count);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * frames_encode.c - from tensors to an image of the file.
+ * frames_encode.c - encodes tensors to an image of a file of frames.
  *
- * Coded blocks follow each other without gaps, so a block's place is known when all before it are coded. The block
- * whose place is known when it is begun is coded right there; with one thread that is every block. Others are coded
- * into a ring of their thread's, small enough for its caches, and copied when their place is known. A thread goes on
- * with the next block meanwhile, and waits only when its ring is full.
+ * Encoded blocks follow each other without gaps, so the place of a block is known when all blocks before it are
+ * encoded. A block whose place is known when it begins is encoded there; with one thread that is every block. Other
+ * blocks are encoded into the ring of their thread, which fits its caches, and copied once their place is known.
+ * Meanwhile the thread goes on with the next block. It waits only when its ring is full.
  */
 #include "frames.h"
 
@@ -16,20 +16,20 @@
 #define RING_BLOCKS 256
 #define BLOCK_ROOM  (LMC_BLOCK_BYTES + 1)
 
-/* A coded block in a ring. */
+/* An encoded block in a ring. */
 struct waiting {
     uint64_t block;
     size_t at;
     size_t bytes;
 };
 
-/* What a thread has for itself. */
+/* State of one thread. */
 struct lane {
     unsigned char *ring;
     struct waiting *waiting; /* RING_BLOCKS, used in turn */
     size_t first;
     size_t count;
-    size_t head; /* where the newest ends */
+    size_t head; /* end of the newest */
 };
 
 struct encoding {
@@ -41,15 +41,15 @@ struct encoding {
     uint32_t lane_count;
     uint64_t block_count;
     uint64_t raw_bytes;
-    struct lmc_block *blocks; /* coded_bytes 0: not coded yet */
+    struct lmc_block *blocks; /* coded_bytes 0: not encoded yet */
     uint64_t *places;         /* in the image; of blocks below `placed` */
     unsigned char *image;
-    pthread_mutex_t lock; /* guards what follows, and the two arrays */
+    pthread_mutex_t lock; /* guards the fields below and both arrays */
     pthread_cond_t moved;
-    uint64_t taken;  /* blocks below are coded, or are being coded */
-    uint64_t placed; /* blocks below have their place, and so has this one */
+    uint64_t taken;  /* blocks below are encoded, or are being encoded */
+    uint64_t placed; /* this block and all below have their place */
     size_t opened;   /* pieces below have their place */
-    uint64_t end;    /* where block `placed` goes */
+    uint64_t end;    /* place of block `placed` */
 };
 
 uint64_t frames_image_bound(const struct frames_plan *plan)
@@ -62,7 +62,7 @@ uint64_t frames_image_bound(const struct frames_plan *plan)
 
 /* ---- Places --------------------------------------------------------------------------------------------------- */
 
-/* Leaves room for the headers that come before block `placed`. */
+/* Leaves room for the headers before block `placed`. */
 static void open_pieces(struct encoding *e)
 {
     while (e->opened < e->piece_count && e->pieces[e->opened].first_block == e->placed) {
@@ -74,7 +74,7 @@ static void open_pieces(struct encoding *e)
 
 static void place_blocks(struct encoding *e)
 {
-    while (e->placed < e->block_count && e->blocks[e->placed].coded_bytes) {
+    while (e->placed < e->block_count && e->blocks[e->placed].coded_bytes != 0) {
         e->places[e->placed] = e->end;
         e->end += e->blocks[e->placed].coded_bytes;
         e->placed++;
@@ -84,10 +84,10 @@ static void place_blocks(struct encoding *e)
 
 /* ---- Rings ---------------------------------------------------------------------------------------------------- */
 
-/* Where the ring has room for a block; RING_BYTES: nowhere. */
+/* Returns the position of free room for a block in the ring; RING_BYTES: none. */
 static size_t ring_room(const struct lane *lane)
 {
-    if (!lane->count)
+    if (lane->count == 0)
         return 0;
     size_t tail = lane->waiting[lane->first].at;
     if (lane->count == RING_BLOCKS)
@@ -108,7 +108,7 @@ static void ring_add(struct lane *lane, uint64_t block, size_t at, size_t bytes)
 /* Copies the blocks below `placed` to their places. */
 static void ring_flush(const struct encoding *e, struct lane *lane, uint64_t placed)
 {
-    while (lane->count && lane->waiting[lane->first].block < placed) {
+    while (lane->count != 0 && lane->waiting[lane->first].block < placed) {
         const struct waiting *waiting = &lane->waiting[lane->first];
         memcpy(e->image + e->places[waiting->block], lane->ring + waiting->at, waiting->bytes);
         lane->first = (lane->first + 1) % RING_BLOCKS;
@@ -116,7 +116,7 @@ static void ring_flush(const struct encoding *e, struct lane *lane, uint64_t pla
     }
 }
 
-/* Copies the oldest block, when it has a place. The lock is held, but not while it copies. */
+/* Waits until the oldest block has a place and copies it. Needs the lock, and releases it during the copy. */
 static void ring_wait(struct encoding *e, struct lane *lane)
 {
     uint64_t oldest = lane->waiting[lane->first].block;
@@ -144,7 +144,7 @@ static const struct frames_piece *piece_of(const struct encoding *e, uint64_t bl
     return &e->pieces[low];
 }
 
-/* Codes a block to its place, or into the ring. */
+/* Encodes a block to its place, or into the ring. */
 static bool encode_block(struct encoding *e, struct lane *lane, uint64_t i, bool is_in_place, uint64_t end)
 {
     const struct frames_piece *piece = piece_of(e, i);
@@ -187,7 +187,7 @@ static void encode_blocks(struct encoding *e, struct lane *lane)
     }
     pthread_mutex_lock(&e->lock);
     pthread_cond_broadcast(&e->moved);
-    while (lane->count && !atomic_load(&e->work->is_over))
+    while (lane->count != 0 && !atomic_load(&e->work->is_over))
         ring_wait(e, lane);
     pthread_mutex_unlock(&e->lock);
 }
@@ -212,10 +212,10 @@ static enum lmc_status plan_piece(void *context, uint64_t i, uint64_t *bytes, co
         .level = e->level,
         .raw_bytes = piece->bytes,
         .data = piece->data,
-        .base = piece->base ? piece->base->data : NULL,
+        .base = piece->base != NULL ? piece->base->data : NULL,
         .flags = i + 1 < e->piece_count ? LMC_FRAME_CONTINUES : 0,
     };
-    if (piece->base)
+    if (piece->base != NULL)
         params.base_digest = piece->base->digest;
     *bytes = 0;
     return lmc_encoder_new(&params, &piece->encoder, message);
@@ -243,21 +243,21 @@ static bool encode_all(struct encoding *e)
 
 /* ---- All of it ------------------------------------------------------------------------------------------------ */
 
-/* A ring that is never used takes no memory, and one thread never uses its own. */
+/* Makes the lanes. A ring takes memory only when it is used, and a single thread never uses one. */
 static bool lanes_init(struct encoding *e)
 {
     e->lane_count = lmcs_workers_count(e->work->workers);
     e->lanes = calloc(e->lane_count, sizeof *e->lanes);
-    for (uint32_t i = 0; e->lanes && i < e->lane_count; i++) {
+    for (uint32_t i = 0; e->lanes != NULL && i < e->lane_count; i++) {
         struct lane *lane = &e->lanes[i];
         lane->ring = malloc(RING_BYTES);
         lane->waiting = malloc(RING_BLOCKS * sizeof *lane->waiting);
-        if (!lane->ring || !lane->waiting)
+        if (lane->ring == NULL || lane->waiting == NULL)
             return false;
         if (e->lane_count > 1)
             memset(lane->ring, 0, RING_BYTES);
     }
-    return e->lanes;
+    return e->lanes != NULL;
 }
 
 static bool encoding_init(struct encoding *e)
@@ -271,7 +271,7 @@ static bool encoding_init(struct encoding *e)
     pthread_cond_init(&e->moved, NULL);
     e->blocks = calloc(e->block_count + 1, sizeof *e->blocks);
     e->places = malloc((e->block_count + 1) * sizeof *e->places);
-    return lanes_init(e) && e->blocks && e->places;
+    return lanes_init(e) && e->blocks != NULL && e->places != NULL;
 }
 
 static void encoding_free(struct encoding *e)
@@ -280,7 +280,7 @@ static void encoding_free(struct encoding *e)
         lmc_encoder_free(e->pieces[i].encoder);
         e->pieces[i].encoder = NULL;
     }
-    for (uint32_t i = 0; e->lanes && i < e->lane_count; i++) {
+    for (uint32_t i = 0; e->lanes != NULL && i < e->lane_count; i++) {
         free(e->lanes[i].ring);
         free(e->lanes[i].waiting);
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * frames_memory.c - large pieces of memory, and files as a whole.
+ * frames_memory.c - large allocations, and whole files in memory.
  *
- * Memory is asked for only as far as the machine says that it has some: the kernel would promise more, and kill the
- * process, or another one, when that is used.
+ * An allocation is refused if the machine does not have that much memory available. The kernel would grant it, and kill
+ * this or another process when it is used.
  */
 #include "frames.h"
 
@@ -17,27 +17,27 @@
 #include <unistd.h>
 
 #define HUGE_PAGE       ((size_t)2 << 20)
-#define PIECE_BYTES     ((size_t)4 << 20)  /* read or written between two looks at signals */
-#define WAIT_MS         100                /* for a pipe, between two looks at signals */
-#define STREAM_BYTES    ((size_t)64 << 20) /* what a pipe is given at first */
+#define PIECE_BYTES     ((size_t)4 << 20)  /* read or written between two checks for signals */
+#define WAIT_MS         100                /* for a pipe, between two checks for signals */
+#define STREAM_BYTES    ((size_t)64 << 20) /* initial memory for a pipe */
 #define BEGINNING_BYTES ((size_t)8)
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
-/* The first number behind `key` in a small file; false: there is none. */
+/* Reads the first number behind `key` in a small file. Returns false if there is none. */
 static bool read_number(const char *path, const char *key, uint64_t *value)
 {
     char text[4096];
     FILE *file = fopen(path, "re");
-    size_t bytes = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file)
+    size_t bytes = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file != NULL)
         fclose(file);
     text[bytes] = '\0';
     const char *at = strstr(text, key);
-    return at && sscanf(at + strlen(key), "%" SCNu64, value) == 1;
+    return at != NULL && sscanf(at + strlen(key), "%" SCNu64, value) == 1;
 }
 
-/* What can be had without pushing anything out to disk. */
+/* Returns the memory that is available without swapping. */
 static uint64_t available_bytes(void)
 {
     static const char *const cgroups[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
@@ -52,37 +52,37 @@ static uint64_t available_bytes(void)
     return bytes;
 }
 
-static enum lmcs_status no_memory(struct cli *cli, const char *what, uint64_t bytes, uint64_t available)
+static enum lmcs_status no_memory(struct cli *cli, const char *use, uint64_t bytes, uint64_t available)
 {
-    return cli_fail(cli, LMCS_NO_MEMORY, 0, "%s takes %s of memory, and there are %s; use a machine with more", what,
+    return cli_fail(cli, LMCS_NO_MEMORY, 0, "%s takes %s of memory, and %s are available; use a machine with more", use,
                     cli_bytes(bytes).text, cli_bytes(available).text);
 }
 
-/* Maps whole huge pages, and cuts off what comes before the first boundary of one and after the last. */
+/* Maps whole huge pages. Unmaps the bytes before the first boundary and behind the last. */
 static unsigned char *map_aligned(size_t bytes)
 {
     unsigned char *at = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
         return NULL;
     size_t before = (HUGE_PAGE - (uintptr_t)at % HUGE_PAGE) % HUGE_PAGE;
-    if (before)
+    if (before != 0)
         munmap(at, before);
     munmap(at + before + bytes, HUGE_PAGE - before);
     madvise(at + before, bytes, MADV_HUGEPAGE);
     return at + before;
 }
 
-enum lmcs_status frames_memory_new(struct cli *cli, const char *what, uint64_t bytes, struct frames_memory *memory)
+enum lmcs_status frames_memory_new(struct cli *cli, const char *use, uint64_t bytes, struct frames_memory *memory)
 {
     uint64_t available = available_bytes();
     *memory = (struct frames_memory){0};
     if (bytes > available || bytes > PTRDIFF_MAX - 2 * HUGE_PAGE)
-        return no_memory(cli, what, bytes, available);
+        return no_memory(cli, use, bytes, available);
     size_t mapped_bytes = (bytes / HUGE_PAGE + 1) * HUGE_PAGE;
     unsigned char *data = map_aligned(mapped_bytes);
-    if (!data)
-        return cli_fail(cli, LMCS_NO_MEMORY, errno, "the %s of memory that %s takes are refused; see ulimit -v",
-                        cli_bytes(bytes).text, what);
+    if (data == NULL)
+        return cli_fail(cli, LMCS_NO_MEMORY, errno, "the system refused %s of memory for %s; see ulimit -v",
+                        cli_bytes(bytes).text, use);
     *memory = (struct frames_memory){data, (size_t)bytes, mapped_bytes};
     return LMCS_OK;
 }
@@ -90,7 +90,7 @@ enum lmcs_status frames_memory_new(struct cli *cli, const char *what, uint64_t b
 uint64_t frames_file_bytes(const char *path)
 {
     struct stat info;
-    bool known = path && stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
+    bool known = path != NULL && stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
     return known ? (uint64_t)info.st_size : 0;
 }
 
@@ -101,15 +101,15 @@ enum lmcs_status frames_check_memory(struct cli *cli)
     return bytes <= available ? LMCS_OK : no_memory(cli, "holding the file, its base and the result", bytes, available);
 }
 
-/* Twice as much, with what is there. */
-static enum lmcs_status grow(struct cli *cli, const char *what, struct frames_memory *memory)
+/* Doubles the memory and keeps its contents. */
+static enum lmcs_status grow(struct cli *cli, const char *use, struct frames_memory *memory)
 {
     size_t wanted = 2 * memory->mapped_bytes;
     uint64_t available = available_bytes();
     void *data = memory->mapped_bytes <= available ? mremap(memory->data, memory->mapped_bytes, wanted, MREMAP_MAYMOVE)
                                                    : MAP_FAILED;
     if (data == MAP_FAILED)
-        return no_memory(cli, what, wanted, memory->mapped_bytes + available);
+        return no_memory(cli, use, wanted, memory->mapped_bytes + available);
     madvise(data, wanted, MADV_HUGEPAGE);
     memory->data = data;
     memory->mapped_bytes = wanted;
@@ -118,7 +118,7 @@ static enum lmcs_status grow(struct cli *cli, const char *what, struct frames_me
 
 void frames_memory_free(struct frames_memory *memory)
 {
-    if (memory->mapped_bytes)
+    if (memory->mapped_bytes != 0)
         munmap(memory->data, memory->mapped_bytes);
     *memory = (struct frames_memory){0};
 }
@@ -130,16 +130,16 @@ const char *frames_shown(const char *path)
     return strcmp(path, "-") == 0 ? "standard input" : path;
 }
 
-enum lmcs_status frames_check(struct cli *cli, const char *what)
+enum lmcs_status frames_check(struct cli *cli, const char *output_is)
 {
     const char *command = cli->command->name;
     const char *base = cli->options.base;
-    if (!cli->options.output)
+    if (cli->options.output == NULL)
         return cli_wrong_use(cli, "%s: -o FILE is missing", command);
-    if (base && strcmp(base, "-") == 0 && strcmp(cli->options.arguments[0], "-") == 0)
+    if (base != NULL && strcmp(base, "-") == 0 && strcmp(cli->options.arguments[0], "-") == 0)
         return cli_wrong_use(cli, "%s: file and base can't both come from standard input", command);
-    enum lmcs_status status = cli_output_check(cli, what, cli->options.arguments[0], "the file to read");
-    return status == LMCS_OK && base ? cli_output_check(cli, what, base, "the base") : status;
+    enum lmcs_status status = cli_output_check(cli, output_is, cli->options.arguments[0], "the file to read");
+    return status == LMCS_OK && base != NULL ? cli_output_check(cli, output_is, base, "the base") : status;
 }
 
 static enum lmcs_status interrupted(struct cli *cli)
@@ -147,16 +147,16 @@ static enum lmcs_status interrupted(struct cli *cli)
     return cli_fail(cli, LMCS_CANCELLED, 0, "%s was cancelled; nothing was changed", cli->command->name);
 }
 
-/* Some bytes, fewer only at the end. */
+/* Reads some bytes; fewer only at the end of the file. */
 static enum lmcs_status read_some(struct cli *cli, int fd, const char *shown, void *buffer, size_t bytes, size_t *got)
 {
     *got = 0;
     while (*got < bytes) {
         size_t piece = bytes - *got < PIECE_BYTES ? bytes - *got : PIECE_BYTES;
-        if (cli_signal())
+        if (cli_signal() != 0)
             return interrupted(cli);
         if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, WAIT_MS) <= 0)
-            continue; /* a pipe has nothing yet, and perhaps nobody who writes: look at signals meanwhile */
+            continue; /* an empty pipe, perhaps without a writer: check for signals meanwhile */
         ssize_t n = read(fd, (char *)buffer + *got, piece);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
@@ -186,7 +186,7 @@ static enum lmcs_status read_file(struct cli *cli, int fd, const char *shown, fr
     if (is_wanted && got == first_bytes)
         status = read_some(cli, fd, shown, memory->data + got, memory->bytes - got, &rest);
     if (status == LMCS_OK && got + rest < memory->bytes)
-        status = cli_fail(cli, LMCS_IO, 0, "%s was shortened while it was read; try again", shown);
+        status = cli_fail(cli, LMCS_IO, 0, "%s became shorter while it was read; try again", shown);
     return status;
 }
 
@@ -214,11 +214,11 @@ static enum lmcs_status open_file(struct cli *cli, const char *path, int *fd)
 {
     if (strcmp(path, "-") == 0) {
         *fd = STDIN_FILENO;
-        if (isatty(STDIN_FILENO))
-            return cli_wrong_use(cli, "%s: not reading from a terminal; give a file or a pipe", cli->command->name);
+        if (isatty(STDIN_FILENO) != 0)
+            return cli_wrong_use(cli, "%s: refuses to read from a terminal; use a file or a pipe", cli->command->name);
         return LMCS_OK;
     }
-    /* The opening of a FIFO must not wait: its first writer is waited for where signals are looked at. */
+    /* Does not wait for the first writer of a FIFO. read_some does, and checks for signals. */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (*fd < 0)
         return cli_fail(cli, errno == ENOENT ? LMCS_NOT_FOUND : LMCS_IO, errno, "%s can't be opened", path);
@@ -234,7 +234,7 @@ enum lmcs_status frames_read(struct cli *cli, const char *path, frames_begins be
     *memory = (struct frames_memory){0};
     if (status != LMCS_OK)
         return status;
-    if (fstat(fd, &info))
+    if (fstat(fd, &info) != 0)
         status = cli_fail(cli, LMCS_IO, errno, "%s can't be read", shown);
     else if (S_ISDIR(info.st_mode))
         status = cli_fail(cli, LMCS_INVALID, 0, "%s is a directory", shown);
@@ -247,7 +247,7 @@ enum lmcs_status frames_read(struct cli *cli, const char *path, frames_begins be
     return status;
 }
 
-enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progress, const struct cli_output *output,
+enum lmcs_status frames_write(struct cli *cli, const struct lmcs_progress *progress, const struct lmcs_outfile *output,
                               const unsigned char *data, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * frames_tensors.c - files as tensors, and the digests that name these as bases.
- */
+/* frames_tensors.c - tensors of files, and the digests that identify them as bases. */
 #include "frames.h"
 
 #include <stdlib.h>
@@ -9,13 +7,13 @@
 
 /* ---- Files ---------------------------------------------------------------------------------------------------- */
 
-/* Room for one more, set to nothing. */
+/* Adds a zeroed tensor. */
 static struct frames_tensor *add(struct frames_source *source)
 {
     if (source->count == source->capacity) {
-        size_t capacity = source->capacity ? 2 * source->capacity : 16;
+        size_t capacity = source->capacity != 0 ? 2 * source->capacity : 16;
         struct frames_tensor *tensors = realloc(source->tensors, capacity * sizeof *tensors);
-        if (!tensors)
+        if (tensors == NULL)
             return NULL;
         source->tensors = tensors;
         source->capacity = capacity;
@@ -40,7 +38,7 @@ enum lmcs_status frames_source_parse(struct cli *cli, struct frames_source *sour
     for (size_t i = 0; status == LMCS_OK && i < header->count; i++) {
         const struct lmcs_st_tensor *from = header->tensors[i];
         struct frames_tensor *to = add(source);
-        if (!to)
+        if (to == NULL)
             return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
         to->name = from->name;
         to->data = source->memory.data + header->data_at + from->begin;
@@ -56,7 +54,7 @@ enum lmcs_status frames_source_add_array(struct cli *cli, struct frames_source *
 {
     size_t element = lmc_dtype_size(dtype);
     struct frames_tensor *tensor = add(source);
-    if (!tensor)
+    if (tensor == NULL)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     tensor->data = source->memory.data;
     tensor->bytes = source->memory.bytes / element * element;
@@ -84,7 +82,7 @@ static int by_name(const void *left, const void *right)
 
 static bool is_alike(const struct frames_tensor *left, const struct frames_tensor *right)
 {
-    if (!left->dtype || left->dtype != right->dtype || left->ndim != right->ndim)
+    if (left->dtype == 0 || left->dtype != right->dtype || left->ndim != right->ndim)
         return false;
     for (uint32_t d = 0; d < left->ndim; d++)
         if (left->shape[d] != right->shape[d])
@@ -96,7 +94,7 @@ enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *sour
                                      uint64_t least_bytes)
 {
     struct frames_tensor **sorted = malloc((base->count + 1) * sizeof(void *));
-    if (!sorted)
+    if (sorted == NULL)
         return cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     for (size_t i = 0; i < base->count; i++)
         sorted[i] = &base->tensors[i];
@@ -104,7 +102,7 @@ enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *sour
     for (size_t i = 0; i < source->count; i++) {
         struct frames_tensor *tensor = &source->tensors[i];
         struct frames_tensor **found = bsearch(&tensor, sorted, base->count, sizeof(void *), by_name);
-        if (!found || !is_alike(*found, tensor) || tensor->bytes < least_bytes)
+        if (found == NULL || !is_alike(*found, tensor) || tensor->bytes < least_bytes)
             continue;
         tensor->base = *found;
         (*found)->is_wanted = true;
@@ -115,7 +113,7 @@ enum lmcs_status frames_source_match(struct cli *cli, struct frames_source *sour
 
 /* ---- Digests -------------------------------------------------------------------------------------------------- */
 
-/* A tensor whose digest is wanted, and which of all the hashes are those of its blocks. */
+/* A tensor whose digest is wanted, and the position of its blocks among all hashes. */
 struct wanted {
     struct frames_tensor *tensor;
     uint64_t first_block;
@@ -155,20 +153,22 @@ static enum lmc_status hash_block(void *context, uint64_t i, uint64_t *bytes, co
     return LMC_OK;
 }
 
-/* Empty tensors are left out: no frame needs one, and each of the others has a first block of its own. */
+/*
+ * Collects the wanted tensors. Skips empty ones, which no frame needs; each of the others has a first block of its own.
+ */
 static bool collect(struct digesting *digesting, struct frames_source *source)
 {
     digesting->wanted = malloc((source->count + 1) * sizeof *digesting->wanted);
-    for (size_t i = 0; digesting->wanted && i < source->count; i++) {
+    for (size_t i = 0; digesting->wanted != NULL && i < source->count; i++) {
         struct frames_tensor *tensor = &source->tensors[i];
-        if (!tensor->is_wanted || !tensor->bytes)
+        if (!tensor->is_wanted || tensor->bytes == 0)
             continue;
         digesting->wanted[digesting->count++] = (struct wanted){tensor, digesting->block_count};
         digesting->block_count += lmc_block_count(tensor->bytes);
         digesting->bytes += tensor->bytes;
     }
     digesting->hashes = malloc((digesting->block_count + 1) * sizeof *digesting->hashes);
-    return digesting->wanted && digesting->hashes;
+    return digesting->wanted != NULL && digesting->hashes != NULL;
 }
 
 enum lmcs_status frames_digests(struct frames_work *work, struct frames_source *source)
@@ -182,7 +182,7 @@ enum lmcs_status frames_digests(struct frames_work *work, struct frames_source *
     for (size_t i = 0; status == LMCS_OK && i < digesting.count; i++) {
         const struct wanted *wanted = &digesting.wanted[i];
         struct frames_tensor *tensor = wanted->tensor;
-        const uint64_t *shape = tensor->shape ? tensor->shape : &tensor->length;
+        const uint64_t *shape = tensor->shape != NULL ? tensor->shape : &tensor->length;
         tensor->digest = lmc_digest(tensor->dtype, tensor->ndim, shape, digesting.hashes + wanted->first_block,
                                     lmc_block_count(tensor->bytes));
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * frames_work.c - threads that share work, and what became of it.
+ * frames_work.c - threads that share work, and its result.
  *
- * Jobs are taken in order, so that whatever the number of threads it is the same job that counts as the first that
- * failed: all before it have been taken too, and are finished.
+ * Jobs are taken in order. So with any number of threads the same job is reported as the first that failed: all jobs
+ * before it have been taken and are finished.
  */
 #include "frames.h"
 
@@ -21,7 +21,7 @@ double frames_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* The processors that this process may use. */
+/* Returns the number of processors that this process may use. */
 static uint32_t processors(void)
 {
     cpu_set_t set;
@@ -33,7 +33,7 @@ static uint32_t processors(void)
 
 enum lmcs_status frames_work_init(struct cli *cli, struct frames_work *work)
 {
-    uint32_t threads = cli->options.threads ? cli->options.threads : processors();
+    uint32_t threads = cli->options.threads != 0 ? cli->options.threads : processors();
     *work = (struct frames_work){.cli = cli, .caller = pthread_self(), .failed_at = UINT64_MAX};
     work->progress = cli_progress_start(cli);
     pthread_mutex_init(&work->lock, NULL);
@@ -42,7 +42,7 @@ enum lmcs_status frames_work_init(struct cli *cli, struct frames_work *work)
 
 void frames_work_free(struct frames_work *work)
 {
-    if (!work->cli)
+    if (work->cli == NULL)
         return;
     lmcs_workers_free(work->workers);
     pthread_mutex_destroy(&work->lock);
@@ -51,8 +51,8 @@ void frames_work_free(struct frames_work *work)
 bool frames_work_step(struct frames_work *work, uint64_t bytes)
 {
     uint64_t done = atomic_fetch_add(&work->done_bytes, bytes) + bytes;
-    if (pthread_equal(pthread_self(), work->caller) &&
-        !work->progress.call(work->progress.context, work->what, done, work->total_bytes))
+    if (pthread_equal(pthread_self(), work->caller) != 0 &&
+        !work->progress.call(work->progress.context, work->label, done, work->total_bytes))
         atomic_store(&work->is_over, true);
     return !atomic_load(&work->is_over);
 }
@@ -89,11 +89,11 @@ static void run_job(void *context, uint64_t i)
         frames_work_fail(run->work, i, status, message);
 }
 
-bool frames_work_run(struct frames_work *work, const char *what, uint64_t total_bytes, frames_job job, void *context,
+bool frames_work_run(struct frames_work *work, const char *label, uint64_t total_bytes, frames_job job, void *context,
                      uint64_t count)
 {
     struct run run = {work, job, context};
-    work->what = what;
+    work->label = label;
     work->total_bytes = total_bytes;
     atomic_store(&work->done_bytes, 0);
     lmcs_workers_run(work->workers, run_job, NULL, &run, count);
@@ -109,7 +109,8 @@ enum lmcs_status frames_work_error(const struct frames_work *work, const char *a
     struct cli *cli = work->cli;
     if (work->failed_at == UINT64_MAX)
         return cli_fail(cli, LMCS_CANCELLED, 0, "%s was cancelled; nothing was changed", cli->command->name);
-    return cli_fail(cli, statuses[work->failure], 0, "%s: %s", about, work->message ? work->message : "out of memory");
+    return cli_fail(cli, statuses[work->failure], 0, "%s: %s", about,
+                    work->message != NULL ? work->message : "out of memory");
 }
 
 /* ---- Pages ---------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * json.c - the JSON that scripts read: snapshots, errors, and values that JSON has trouble with.
- */
+/* json.c - JSON for scripts: snapshots, errors, and values that JSON can't represent. */
 #include "cli.h"
 
 #include <math.h>
@@ -11,19 +9,19 @@
 json_t *cli_json_text(const char *text)
 {
     json_t *json = json_string(text);
-    if (json)
+    if (json != NULL)
         return json;
     char *copy = malloc(3 * strlen(text) + 1);
     char *to = copy;
-    for (const char *at = text; copy && *at; at++) {
+    for (const char *at = text; copy != NULL && *at != '\0'; at++)
         if ((unsigned char)*at < 0x80) {
             *to++ = *at;
         } else {
             memcpy(to, "\xEF\xBF\xBD", 3);
             to += 3;
         }
-    }
-    json = copy ? json_stringn(copy, (size_t)(to - copy)) : NULL;
+
+    json = copy != NULL ? json_stringn(copy, (size_t)(to - copy)) : NULL;
     free(copy);
     return json;
 }
@@ -44,7 +42,7 @@ json_t *cli_json_u64(uint64_t value)
 
 void cli_json_set(json_t *object, const char *key, json_t *value)
 {
-    if (json_object_set_new(object, key, value ? value : json_null())) {
+    if (json_object_set_new(object, key, value != NULL ? value : json_null()) != 0) {
         fputs("lmc-store: out of memory\n", stderr);
         exit(CLI_FAILED);
     }
@@ -77,27 +75,27 @@ static json_t *metrics_json(const struct lmcs_snapshot_info *info)
     return json;
 }
 
-/* More levels than a snapshot can be taken with: Python's json, for one, can't read very many. */
+/* Returns whether JSON has more levels than a snapshot accepts; parsers such as Python's limit them. */
 static bool is_deep(const char *text)
 {
     unsigned levels = 0;
     bool is_string = false;
-    for (; *text && levels <= LMCS_MAX_META_LEVELS; text++) {
-        if (*text == '\\' && is_string && text[1])
+    for (; *text != '\0' && levels <= LMCS_MAX_META_LEVELS; text++)
+        if (*text == '\\' && is_string && text[1] != '\0')
             text++;
         else if (*text == '"')
             is_string = !is_string;
         else if (!is_string)
             levels += (*text == '{' || *text == '[') - (unsigned)(*text == '}' || *text == ']');
-    }
+
     return levels > LMCS_MAX_META_LEVELS;
 }
 
-/* The user's metadata; as text where it is too deep, or holds what jansson can't, such as integers above 64 bits. */
+/* Returns the user's metadata; as text if it is too deep, or if jansson can't read it (integers above 64 bits). */
 static json_t *meta_json(const char *text)
 {
     json_t *json = is_deep(text) ? NULL : json_loads(text, JSON_DECODE_ANY, NULL);
-    return json ? json : cli_json_text(text);
+    return json != NULL ? json : cli_json_text(text);
 }
 
 static void set_storage(json_t *json, const struct lmcs_snapshot_info *info,
@@ -105,14 +103,15 @@ static void set_storage(json_t *json, const struct lmcs_snapshot_info *info,
 {
     cli_json_set(json, "stored_bytes", cli_json_u64(storage->stored_bytes));
     cli_json_set(json, "ratio",
-                 storage->stored_bytes ? json_real((double)info->raw_bytes / (double)storage->stored_bytes) : NULL);
+                 storage->stored_bytes != 0 ? json_real((double)info->raw_bytes / (double)storage->stored_bytes)
+                                            : NULL);
     cli_json_set(json, "raw_contents", cli_json_u64(storage->raw_contents));
     cli_json_set(json, "delta_contents", cli_json_u64(storage->delta_contents));
     cli_json_set(json, "keyframe_contents", cli_json_u64(storage->keyframe_contents));
     cli_json_set(json, "link_contents", cli_json_u64(storage->link_contents));
     cli_json_set(json, "longest_chain", cli_json_u64(storage->longest_chain));
     cli_json_set(json, "longest_line", cli_json_u64(storage->longest_line));
-    cli_json_set(json, "links_note", storage->links_note ? cli_json_text(storage->links_note) : NULL);
+    cli_json_set(json, "links_note", storage->links_note != NULL ? cli_json_text(storage->links_note) : NULL);
 }
 
 enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *snapshot, json_t **json)
@@ -130,7 +129,7 @@ enum lmcs_status cli_json_snapshot_head(struct cli *cli, struct lmcs_snapshot *s
     cli_json_set(*json, "step", info->step == LMCS_NO_STEP ? NULL : json_integer(info->step));
     cli_json_set(*json, "time", json_real((double)info->time_ns / 1e9));
     cli_json_set(*json, "time_utc", cli_json_text(cli_time(info->time_ns).text));
-    cli_json_set(*json, "parent", info->parent ? cli_json_u64(info->parent) : NULL);
+    cli_json_set(*json, "parent", info->parent != 0 ? cli_json_u64(info->parent) : NULL);
     cli_json_set(*json, "tags", tags);
     cli_json_set(*json, "metrics", metrics_json(info));
     cli_json_set(*json, "meta", meta_json(info->meta_json));

@@ -1,32 +1,48 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * lmc-store.c - the command: finds the subcommand, runs it, reports errors, makes the exit code.
+ * lmc-store.c - the command: finds the subcommand, runs it, reports errors and returns the exit code.
  *
- * Exit codes: 0 done; 1 failed, or something is damaged; 2 wrong use; 128 plus the signal's number when SIGINT,
- * SIGTERM or SIGHUP stopped it. Whatever the code, nothing is left half done. With --json exactly one object goes to
- * standard output, {"error": {...}} on failure.
+ * Exit codes: 0 done; 1 failed, or damage was found; 2 wrong use; 128 plus the number of SIGINT, SIGTERM or SIGHUP,
+ * which stopped it. With any code, no work is left half done. With --json exactly one object goes to standard output,
+ * {"error": {...}} on failure.
+ *
+ * As in git, `lmc-store NAME` runs the executable lmc-store-NAME, found beside this one or on PATH, if NAME is not a
+ * command here.
  */
 #include "cli.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { COMMAND_COUNT = 20 };
+enum { COMMAND_COUNT = 19 };
 
 static const struct cli_command *const commands[COMMAND_COUNT] = {
     &cmd_create, &cmd_info, &cmd_ls,   &cmd_import,  &cmd_export,   &cmd_verify,     &cmd_compact,
     &cmd_tag,    &cmd_rm,   &cmd_dump, &cmd_restore, &cmd_compress, &cmd_decompress, &cmd_log,
-    &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_report,  &cmd_policy,   &cmd_scrub,
+    &cmd_diff,   &cmd_fork, &cmd_mv,   &cmd_policy,  &cmd_scrub,
 };
 
-/* What people type who know other tools. */
+/* Names of commands in other tools. */
 static const char *const synonyms[][2] = {
     {"list", "ls"},   {"history", "log"},  {"remove", "rm"},   {"delete", "rm"},    {"branch", "fork"},
     {"rename", "mv"}, {"check", "verify"}, {"init", "create"}, {"repair", "scrub"}, {"show", "info"},
 };
+
+/* Commands of other packages, for the list of commands and for the error if one is not installed. */
+static const struct {
+    const char *name;
+    const char *synopsis;
+    const char *summary;
+    const char *install;
+} externals[] = {
+    {"report", "POOL [SHELF...] [-o FILE] [--png FILE]", "Writes a page about the history: sizes, drift, metrics",
+     "install the Python package lmcstore (pip install ./python)"},
+};
+enum { EXTERNAL_COUNT = sizeof externals / sizeof *externals };
 
 static void print_usage(FILE *out)
 {
@@ -34,85 +50,117 @@ static void print_usage(FILE *out)
                  "A versioned tensor store in persistent memory.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %-55s %s\n", commands[i]->name, commands[i]->synopsis, commands[i]->summary);
+    for (size_t i = 0; i < EXTERNAL_COUNT; i++)
+        fprintf(out, "  %-10s %-55s %s\n", externals[i].name, externals[i].synopsis, externals[i].summary);
     fprintf(
         out,
         "\n"
         "POOL is a file, a poolset or a devdax device. ADDRESS names a snapshot: run@7 (its number), run@best\n"
         "(a tag), run@latest, run@latest~1 (one before), run@step:120, 'run@{2 hours ago}', 'run@{2026-11-20 13:00}'\n"
-        "(UTC), or run alone: its latest. RANGE is of both its ends: 5..9, step:100.., ..best.\n"
-        "lmc-store COMMAND --help says more. Exit codes: 0 done, 1 failed or damaged, 2 wrong use,\n"
-        "128 + N stopped by signal N.\n");
+        "(UTC), or run alone: its latest. RANGE includes both ends: 5..9, step:100.., ..best.\n"
+        "lmc-store COMMAND --help describes a command. Other names NAME run the executable lmc-store-NAME.\n"
+        "Exit codes: 0 done, 1 failed or damaged, 2 wrong use, 128 + N stopped by signal N.\n");
 }
 
 static const struct cli_command *find_command(const char *name)
 {
-    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(commands[i]->name, name) == 0)
             return commands[i];
-    }
+
     return NULL;
 }
 
 static const char *suggest(const char *typed)
 {
-    const char *names[COMMAND_COUNT];
-    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++) {
+    const char *names[COMMAND_COUNT + EXTERNAL_COUNT];
+    for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++)
         if (strcmp(synonyms[i][0], typed) == 0)
             return synonyms[i][1];
-    }
+
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         names[i] = commands[i]->name;
-    return cli_nearest(typed, names, COMMAND_COUNT);
+    for (size_t i = 0; i < EXTERNAL_COUNT; i++)
+        names[COMMAND_COUNT + i] = externals[i].name;
+    return cli_nearest(typed, names, COMMAND_COUNT + EXTERNAL_COUNT);
 }
 
 static enum lmcs_status unknown_command(struct cli *cli, const char *typed)
 {
+    for (size_t i = 0; i < EXTERNAL_COUNT; i++)
+        if (strcmp(externals[i].name, typed) == 0)
+            return cli_fail(cli, LMCS_NOT_FOUND, 0, "lmc-store-%s is neither beside lmc-store nor on PATH; %s", typed,
+                            externals[i].install);
     const char *near = suggest(typed);
-    return cli_wrong_use(cli, "there is no command '%s'%s%s%s", typed, near ? "; did you mean '" : "", near ? near : "",
-                         near ? "'?" : "");
+    return cli_wrong_use(cli, "there is no command '%s'%s%s%s", typed, near != NULL ? "; did you mean '" : "",
+                         near != NULL ? near : "", near != NULL ? "'?" : "");
+}
+
+/*
+ * Replaces this process by lmc-store-NAME, if it exists; NAME is arguments[0], and the arguments end with NULL. Returns
+ * if it can't be run.
+ */
+static void run_external(char **arguments)
+{
+    char path[PATH_MAX];
+    char *name = arguments[0];
+    if (*name == '-' || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(name))
+        return;
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    char *file = slash != NULL ? slash + 1 : path;
+    size_t room = sizeof path - (size_t)(file - path);
+    if (snprintf(file, room, "lmc-store-%s", name) >= (int)room)
+        return;
+    arguments[0] = path;
+    execv(path, arguments);
+    arguments[0] = file;
+    execvp(file, arguments);
+    arguments[0] = name;
 }
 
 /* ---- The end -------------------------------------------------------------------------------------------------- */
 
 static void print_error(const struct cli *cli)
 {
-    bool is_interrupted = cli->error.status == LMCS_CANCELLED && cli_signal();
+    bool is_interrupted = cli->error.status == LMCS_CANCELLED && cli_signal() != 0;
     fputs(is_interrupted ? "lmc-store: interrupted: " : "lmc-store: ", stderr);
     cli_print(stderr, cli->error.message);
     if (cli->shows_hint)
-        fprintf(stderr, " (try lmc-store %s%s--help)", cli->command ? cli->command->name : "", cli->command ? " " : "");
+        fprintf(stderr, " (try lmc-store %s%s--help)", cli->command != NULL ? cli->command->name : "",
+                cli->command != NULL ? " " : "");
     fputc('\n', stderr);
 }
 
-/* A terminal obeys DEL as well, which Jansson leaves as it is; it can only be within a text. */
+/* Escapes DEL, which terminals obey and Jansson does not escape. It occurs only within strings. */
 static int write_json(const char *text, size_t bytes, void *context)
 {
     FILE *out = context;
-    for (const char *del; (del = memchr(text, 0x7F, bytes)) != NULL;
-         bytes -= (size_t)(del + 1 - text), text = del + 1) {
+    for (const char *del; (del = memchr(text, 0x7F, bytes)) != NULL; bytes -= (size_t)(del + 1 - text), text = del + 1)
         if (fwrite(text, 1, (size_t)(del - text), out) != (size_t)(del - text) || fputs("\\u007f", out) < 0)
             return -1;
-    }
+
     return fwrite(text, 1, bytes, out) == bytes ? 0 : -1;
 }
 
 static void print_json(struct cli *cli, enum lmcs_status status)
 {
-    if (status != LMCS_OK && !cli->json)
+    if (status != LMCS_OK && cli->json == NULL)
         cli->json = json_object();
     if (status != LMCS_OK)
         cli_json_set(cli->json, "error", cli_json_error(&cli->error));
-    /* ASCII: what a terminal would obey, such as marks of direction, can be in any name. */
+    /* ASCII only: names may contain characters that a terminal obeys, such as direction marks. */
     if (json_dump_callback(cli->json, write_json, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_ENSURE_ASCII) ==
         0)
         fputc('\n', stdout);
 }
 
-/* Output that could not be written is a failure, said aloud unless the reader of a pipe just had enough. */
+/* Flushes standard output. A failed write fails the command; a closed pipe does so without a message. */
 static enum lmcs_status flush_output(struct cli *cli, enum lmcs_status status)
 {
     errno = 0;
-    bool is_bad = fflush(stdout) != 0 || ferror(stdout);
+    bool is_bad = fflush(stdout) != 0 || ferror(stdout) != 0;
     if (!is_bad || status != LMCS_OK)
         return status;
     int reason = errno;
@@ -126,7 +174,7 @@ static int exit_code(enum lmcs_status status)
 {
     if (status == LMCS_OK)
         return CLI_DONE;
-    if (status == LMCS_CANCELLED && cli_signal())
+    if (status == LMCS_CANCELLED && cli_signal() != 0)
         return CLI_SIGNAL + cli_signal();
     return status == LMCS_INVALID ? CLI_WRONG_USE : CLI_FAILED;
 }
@@ -144,20 +192,20 @@ static int finish(struct cli *cli, enum lmcs_status status)
     return exit_code(status);
 }
 
-/* A wrong command line is answered in JSON too, if JSON was asked for. */
+/* Returns whether --json is on the command line, even if parsing fails: errors are then in JSON too. */
 static bool asks_for_json(int argc, char **argv)
 {
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--json") == 0)
             return true;
-    }
+
     return false;
 }
 
 static enum lmcs_status run(struct cli *cli, int argc, char **argv)
 {
     cli->command = find_command(argv[1]);
-    if (!cli->command)
+    if (cli->command == NULL)
         return unknown_command(cli, argv[1]);
     enum lmcs_status status = cli_parse(cli, argc - 1, argv + 1);
     if (status != LMCS_OK)
@@ -175,23 +223,24 @@ static bool is_one_of(const char *text, const char *a, const char *b, const char
 }
 
 /*
- * What was closed would be the number of the next file that is opened: a pool, say, into which messages then go. So
- * these are held, by something that can't be used: who writes to closed output, or reads closed input, is told.
+ * Fills closed standard descriptors with unusable ones. Otherwise the next open, of a pool say, would get their number,
+ * and messages would go into the pool. Reads and writes of them fail.
  */
 static void hold_standard_streams(void)
 {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0)
             (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-    }
 }
 
 int main(int argc, char **argv)
 {
     struct cli cli = {.options.json = asks_for_json(argc, argv)};
     hold_standard_streams();
+    if (argc > 1 && find_command(argv[1]) == NULL)
+        run_external(argv + 1);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a limit of the shell's is an error that is told, and no half file */
+    signal(SIGXFSZ, SIG_IGN); /* exceeding the shell's limit of file sizes becomes an error of write */
     if (argc < 2) {
         print_usage(stderr);
         return CLI_WRONG_USE;
@@ -201,8 +250,11 @@ int main(int argc, char **argv)
         return flush_output(&cli, LMCS_OK) == LMCS_OK ? CLI_DONE : CLI_FAILED;
     }
     if (is_one_of(argv[1], "--help", "-h", "help")) {
+        char help[] = "--help";
         const struct cli_command *command = argc > 2 ? find_command(argv[2]) : NULL;
-        command ? cli_print_help(command) : print_usage(stdout);
+        if (argc > 2 && command == NULL)
+            run_external((char *[]){argv[2], help, NULL});
+        command != NULL ? cli_print_help(command) : print_usage(stdout);
         return flush_output(&cli, LMCS_OK) == LMCS_OK ? CLI_DONE : CLI_FAILED;
     }
     return finish(&cli, run(&cli, argc, argv));

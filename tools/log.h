@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* log.h - the graph beside the log: which snapshot comes from which, in characters. */
+/* log.h - the graph beside the log: the source of each snapshot, in characters. */
 #ifndef LOG_H
 #define LOG_H
 
@@ -8,14 +8,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A snapshot of one of the shelves that are shown. */
+/* A snapshot of a shelf in the log. */
 struct log_point {
     size_t shelf; /* its index */
     uint64_t number;
-    bool is_near; /* its parent is not there any more, and this is the nearest before that */
+    bool is_near; /* its parent was removed; this is the nearest snapshot before it */
 };
 
-/* A column of the graph goes down from a snapshot to what it comes from. */
+/* A column of the graph leads from a snapshot down to its source. */
 struct log_lane {
     bool is_used;
     struct log_point next;
@@ -27,8 +27,10 @@ struct log_graph {
     size_t capacity;
 };
 
-/* Prints what is before the text of a snapshot's line, and remembers `from` (NULL: it comes from nothing that is
- * shown). False without memory. */
+/*
+ * Prints the graph before the text of a snapshot's line, and records its source `from` (NULL: none is shown). Returns
+ * false if there is no memory.
+ */
 bool log_graph_row(struct log_graph *graph, FILE *out, const struct log_point *point, const struct log_point *from);
 void log_graph_free(struct log_graph *graph);
 

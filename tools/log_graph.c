@@ -2,13 +2,12 @@
 /*
  * log_graph.c - the graph beside the log.
  *
- * Newest first. Each lane waits for the snapshot that the one above in it came from. A snapshot for which several lanes
- * wait is where they part: they are joined on a line of their own. One that no lane waits for is the end of a branch,
- * and begins a lane. A lane that has ended leaves its column to the next one, so that no other lane moves.
+ * Newest first. Each lane waits for the source of the snapshot above it. A snapshot for which several lanes wait is a
+ * branching point: they are joined on a line of their own. A snapshot for which no lane waits is the end of a branch,
+ * and begins a lane. A lane that has ended leaves its column to the next new one, so no other lane moves.
  *
- * Lanes beyond the first MOST_LANES are followed, but not drawn: where there are any, a ~ stands in their place, and
- * a * behind it for a snapshot that is in one of them: else 10,000 branches would make each line 20,000 characters
- * long.
+ * Lanes beyond the first MOST_LANES are followed but not drawn: a ~ replaces them, followed by a * for a snapshot in
+ * one of them. Otherwise 10,000 branches would make each line 20,000 characters long.
  */
 #include "log.h"
 
@@ -27,7 +26,7 @@ static char lane_character(const struct log_lane *lane)
     return !lane->is_used ? ' ' : lane->next.is_near ? ':' : '|';
 }
 
-/* The lane of a point: the first that waits for it, or a new one. */
+/* Finds the lane of a point: the first that waits for it, or a new one. */
 static bool find_lane(struct log_graph *graph, const struct log_point *point, size_t *found)
 {
     for (*found = 0; *found < graph->count; ++*found)
@@ -38,9 +37,9 @@ static bool find_lane(struct log_graph *graph, const struct log_point *point, si
     if (*found < graph->count)
         return true;
     if (graph->count == graph->capacity) {
-        size_t capacity = graph->capacity ? graph->capacity * 2 : 16;
+        size_t capacity = graph->capacity != 0 ? graph->capacity * 2 : 16;
         struct log_lane *lanes = realloc(graph->lanes, capacity * sizeof *lanes);
-        if (!lanes)
+        if (lanes == NULL)
             return false;
         graph->lanes = lanes;
         graph->capacity = capacity;
@@ -51,23 +50,23 @@ static bool find_lane(struct log_graph *graph, const struct log_point *point, si
 
 static void trim(struct log_graph *graph)
 {
-    while (graph->count && !graph->lanes[graph->count - 1].is_used)
+    while (graph->count != 0 && !graph->lanes[graph->count - 1].is_used)
         graph->count--;
 }
 
-/* "| |/" and "|_|/": the lanes from `first` on that wait for the point end in that one. */
+/* Prints "| |/" or "|_|/": the lanes from `first` on that wait for the point end in its lane. */
 static bool join(struct log_graph *graph, FILE *out, const struct log_point *point, size_t first)
 {
     size_t width = 2 * graph->count;
     size_t last = 0;
-    for (size_t i = first + 1; i < graph->count; i++) {
+    for (size_t i = first + 1; i < graph->count; i++)
         if (waits_for(&graph->lanes[i], point))
             last = i;
-    }
-    if (!last)
+
+    if (last == 0)
         return true;
     char *line = malloc(width + 1);
-    if (!line)
+    if (line == NULL)
         return false;
     memset(line, ' ', width);
     line[width] = '\0';
@@ -79,16 +78,16 @@ static bool join(struct log_graph *graph, FILE *out, const struct log_point *poi
             graph->lanes[i].is_used = false;
         }
     }
-    for (size_t at = 2 * first + 1; at < 2 * last - 1; at++) {
+    for (size_t at = 2 * first + 1; at < 2 * last - 1; at++)
         if (line[at] == ' ')
             line[at] = '_';
-    }
+
     bool is_cut = graph->count > MOST_LANES;
     if (is_cut)
         memcpy(line + (size_t)2 * MOST_LANES, "~", 2);
-    for (size_t end = strlen(line); end && line[end - 1] == ' '; end--)
+    for (size_t end = strlen(line); end != 0 && line[end - 1] == ' '; end--)
         line[end - 1] = '\0';
-    if (first < MOST_LANES) /* else nothing of it would be seen */
+    if (first < MOST_LANES) /* lanes beyond are not drawn */
         fprintf(out, "%s\n", line);
     free(line);
     trim(graph);
@@ -105,7 +104,7 @@ bool log_graph_row(struct log_graph *graph, FILE *out, const struct log_point *p
     if (graph->count > MOST_LANES)
         fputs(own < MOST_LANES ? "~ " : "~* ", out);
     graph->lanes[own].is_used = from != NULL;
-    if (from)
+    if (from != NULL)
         graph->lanes[own].next = *from;
     trim(graph);
     return true;

@@ -1,89 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * options.c - the command line: one table of options, of which each command names those it has.
+ * options.c - the command line.
+ *
+ * One table has all options: their names, help, and the function that stores the value. A command names the options
+ * that it accepts (struct cli_command). Parsing, help and suggestions follow from both. To add an option: a field in
+ * struct cli_options, a row here, and its name in the commands.
  */
 #include "cli.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct option_spec {
-    char id;
-    bool is_short; /* -i works too */
-    const char *name;
+struct option_row {
+    char letter;          /* '\0': no short form */
+    const char *name;     /* NULL: no long form */
     const char *argument; /* NULL: takes none */
     const char *help;
+    /* Stores the value, at `offset` of struct cli_options if the function is generic. */
+    enum lmcs_status (*set)(struct cli *cli, const struct option_row *row, const char *text);
+    size_t offset;
 };
-
-static const struct option_spec specs[] = {
-    {'s', false, "size", "SIZE",
-     "use at most this much of the disk, like 8GiB; without it the pool grows with the disk"},
-    {'n', true, NULL, "N", "at most N of them: the newest snapshots, or the first tensors"},
-    {'S', false, "step", "N", "the training step that the snapshot is of"},
-    {'t', false, "tag", "NAME", "put a tag on the snapshot; may be given again"},
-    {'o', true, "output", "FILE", "write to FILE, which appears whole or not at all; -: standard output"},
-    {'p', false, "part", "PREFIX", "only tensors under this dotted prefix, which is stripped from their names"},
-    {'b', false, "base", "FILE", "the file that FILE is compressed, or was compressed, against"},
-    {'y', false, "dtype", "NAME", "take FILE for a raw array of bf16, f32, ... and not for a safetensors file"},
-    {'l', false, "level", "LEVEL", "default, or dense: slower and smaller"},
-    {'T', false, "threads", "N", "use this many threads; without it as many as there are processors"},
-    {'a', false, "all", NULL, "all shelves"},
-    {'H', false, "shelf", NULL, "remove the whole shelf"},
-    {'e', false, "expect", "WHICH", "only if the tag is there now, like best~1 or 7; none: on no snapshot"},
-    {'G', false, "png", "FILE", "draw a picture, too, or alone without -o; needs matplotlib"},
-    {'d', false, "delete", NULL, "take the tag off instead"},
-    {'I', false, "since", "ARCHIVE", "leave out what this older archive has; may be given again"},
-    {'C', false, "canonical", NULL, "the same archive for the same content, however it is stored"},
-    {'R', false, "resume", NULL, "go on with what is there of it"},
-    {'K', false, "skip-lost", NULL, "leave out snapshots of which a scrub found something lost"},
-    {'O', false, "only", "WHAT", "only this: a part like run@5..9, or tensors like model.*; may be given again"},
-    {'W', false, "as", "SHELF", "restore the shelf under this name"},
-    {'M', false, "move-tags", NULL, "tags that are elsewhere move to where the archive has them"},
-    {'u', false, "prune", NULL, "remove now what the policy does not keep"},
-    {'A', false, "sample", "SHARE", "read only so much of it, like 1% or 10GiB, from where the last sample ended"},
-    {'x', false, "rate", "SIZE", "read no more than this a second, like 100MiB"},
-    {'E', false, "repair", NULL, "repair what there is another copy of; note what is lost"},
-    {'F', false, "from", "FILE", "an archive or pool that may have what is damaged; may be given again"},
-    {'D', false, "dry-run", NULL, "change nothing, say what would be freed"},
-    {'w', false, "wait", "SECONDS", "wait this long for another writer of the pool (10)"},
-    {'f', false, "force-network", NULL, "accept NFS, Lustre, FUSE and the like, where locks and mappings may lie"},
-    {'j', false, "json", NULL, "one JSON object on standard output"},
-    {'h', true, "help", NULL, "this text"},
-};
-
-#define SPEC_COUNT (sizeof specs / sizeof *specs)
-
-/* Every command has --help. */
-static bool has_option(const struct cli_command *command, char id)
-{
-    return id == 'h' || strchr(command->options, id);
-}
-
-void cli_print_help(const struct cli_command *command)
-{
-    printf("usage: lmc-store %s %s\n\n%s.\n\n%s\n\n", command->name, command->synopsis, command->summary,
-           command->help);
-    for (size_t i = 0; i < SPEC_COUNT; i++) {
-        const struct option_spec *spec = &specs[i];
-        char shown[48];
-        if (!has_option(command, spec->id))
-            continue;
-        snprintf(shown, sizeof shown, "%c%c%s%s%s%s%s", spec->is_short ? '-' : ' ', spec->is_short ? spec->id : ' ',
-                 spec->is_short && spec->name ? ", "
-                 : spec->name                 ? "  "
-                                              : "",
-                 spec->name ? "--" : "", spec->name ? spec->name : "", spec->argument ? " " : "",
-                 spec->argument ? spec->argument : "");
-        printf("  %-22s %s\n", shown, spec->help);
-    }
-}
 
 /* ---- Values --------------------------------------------------------------------------------------------------- */
 
-/* Bytes of a unit: powers of 1024, but of 1000 where it is written with a B alone ("MB"); 0: no unit. */
+/* Returns the bytes of a unit: powers of 1024 ("M", "MiB") or of 1000 ("MB"); 0: no unit. */
 static uint64_t unit_bytes(const char *text)
 {
     static const char letters[] = "kmgtp";
@@ -91,7 +35,7 @@ static uint64_t unit_bytes(const char *text)
         return 1;
     const char *letter = strchr(letters, tolower((unsigned char)*text));
     bool is_decimal = strcasecmp(text + 1, "b") == 0;
-    if (!letter || (!is_decimal && text[1] && strcasecmp(text + 1, "ib") != 0))
+    if (letter == NULL || (!is_decimal && text[1] != '\0' && strcasecmp(text + 1, "ib") != 0))
         return 0;
     uint64_t bytes = 1;
     for (const char *l = letters; l <= letter; l++)
@@ -99,7 +43,7 @@ static uint64_t unit_bytes(const char *text)
     return bytes;
 }
 
-/* Up to three digits behind a point, in thousandths. False: something else is there. */
+/* Parses up to three digits behind a point, in thousandths. Returns false for anything else. */
 static bool parse_fraction(const char **text, uint64_t *thousandths)
 {
     *thousandths = 0;
@@ -120,7 +64,7 @@ bool cli_parse_size(const char *text, uint64_t *bytes)
     errno = 0;
     uint64_t whole = strtoull(text, &end, 10);
     const char *at = end;
-    if (errno || !parse_fraction(&at, &thousandths))
+    if (errno != 0 || !parse_fraction(&at, &thousandths))
         return false;
     at += *at == ' ';
     uint64_t unit = unit_bytes(at);
@@ -130,20 +74,21 @@ bool cli_parse_size(const char *text, uint64_t *bytes)
     return *bytes <= INT64_MAX;
 }
 
-/* A whole number from `least` to `most`. */
+/* Parses a whole number from `least` to `most`. */
 static bool parse_integer(const char *text, int64_t least, int64_t most, int64_t *value)
 {
     char *end = NULL;
     errno = 0;
     long long number = strtoll(text, &end, 10);
-    if (errno || end == text || *end || isspace((unsigned char)*text) || number < least || number > most)
+    if (errno != 0 || end == text || *end != '\0' || isspace((unsigned char)*text) || number < least || number > most)
         return false;
     *value = number;
     return true;
 }
 
-static enum lmcs_status set_size(struct cli *cli, const char *text)
+static enum lmcs_status set_size(struct cli *cli, const struct option_row *row, const char *text)
 {
+    (void)row;
     if (!cli_parse_size(text, &cli->options.size_bytes))
         return cli_wrong_use(cli, "--size: '%s' is not a size such as 8GiB, 500MB or 1073741824", text);
     if (cli->options.size_bytes < LMCS_MIN_POOL_BYTES)
@@ -151,8 +96,9 @@ static enum lmcs_status set_size(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
-static enum lmcs_status set_sample(struct cli *cli, const char *text)
+static enum lmcs_status set_sample(struct cli *cli, const struct option_row *row, const char *text)
 {
+    (void)row;
     char *end = NULL;
     double percent = strtod(text, &end);
     if (isdigit((unsigned char)*text) && strcmp(end, "%") == 0 && percent > 0 && percent <= 100) {
@@ -164,9 +110,10 @@ static enum lmcs_status set_sample(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
-/* "100MiB", "100MiB/s" */
-static enum lmcs_status set_rate(struct cli *cli, const char *text)
+/* Accepts "100MiB" and "100MiB/s". */
+static enum lmcs_status set_rate(struct cli *cli, const struct option_row *row, const char *text)
 {
+    (void)row;
     char size[64];
     snprintf(size, sizeof size, "%s", text);
     size_t length = strlen(size);
@@ -177,16 +124,9 @@ static enum lmcs_status set_rate(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
-static enum lmcs_status add_from(struct cli *cli, const char *path)
+static enum lmcs_status set_count(struct cli *cli, const struct option_row *row, const char *text)
 {
-    if (cli->options.from_count == CLI_MAX_LIST)
-        return cli_wrong_use(cli, "--from: more than %d files", CLI_MAX_LIST);
-    cli->options.from[cli->options.from_count++] = path;
-    return LMCS_OK;
-}
-
-static enum lmcs_status set_count(struct cli *cli, const char *text)
-{
+    (void)row;
     int64_t count = 0;
     if (!parse_integer(text, 1, INT64_MAX, &count))
         return cli_wrong_use(cli, "-n: '%s' is not a number from 1 on", text);
@@ -194,8 +134,9 @@ static enum lmcs_status set_count(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
-static enum lmcs_status set_wait(struct cli *cli, const char *text)
+static enum lmcs_status set_wait(struct cli *cli, const struct option_row *row, const char *text)
 {
+    (void)row;
     int64_t seconds = 0;
     if (!parse_integer(text, 0, 1000000, &seconds))
         return cli_wrong_use(cli, "--wait: '%s' is not a number of seconds", text);
@@ -203,54 +144,32 @@ static enum lmcs_status set_wait(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
-static enum lmcs_status set_step(struct cli *cli, const char *text)
+static enum lmcs_status set_step(struct cli *cli, const struct option_row *row, const char *text)
 {
+    (void)row;
     if (!parse_integer(text, LMCS_NO_STEP + 1, INT64_MAX, &cli->options.step))
         return cli_wrong_use(cli, "--step: '%s' is not a whole number", text);
     return LMCS_OK;
 }
 
-static enum lmcs_status add_tag(struct cli *cli, const char *text)
+/* Lists all names if it is none of them. */
+static enum lmcs_status set_dtype(struct cli *cli, const struct option_row *row, const char *text)
 {
-    if (cli->options.tag_count == CLI_MAX_TAGS)
-        return cli_wrong_use(cli, "--tag: more than %d tags", CLI_MAX_TAGS);
-    cli->options.tags[cli->options.tag_count++] = text;
-    return LMCS_OK;
-}
-
-static enum lmcs_status add_since(struct cli *cli, const char *text)
-{
-    if (cli->options.since_count == CLI_MAX_LIST)
-        return cli_wrong_use(cli, "--since: more than %d archives", CLI_MAX_LIST);
-    cli->options.since[cli->options.since_count++] = text;
-    return LMCS_OK;
-}
-
-static enum lmcs_status add_only(struct cli *cli, const char *text)
-{
-    if (cli->options.only_count == CLI_MAX_LIST)
-        return cli_wrong_use(cli, "--only: more than %d of them", CLI_MAX_LIST);
-    if (*text == '\0')
-        return cli_wrong_use(cli, "--only: it is empty");
-    cli->options.only[cli->options.only_count++] = text;
-    return LMCS_OK;
-}
-
-/* Lists the names when it is none of them. */
-static enum lmcs_status set_dtype(struct cli *cli, const char *text)
-{
+    (void)row;
     char names[512] = "";
     size_t used = 0;
     cli->options.dtype = lmc_dtype_from_name(text);
-    if (cli->options.dtype)
+    if (cli->options.dtype != 0)
         return LMCS_OK;
     for (uint32_t dtype = 1; dtype < LMC_DTYPE_END && used < sizeof names; dtype++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", lmc_dtype_name(dtype));
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, "%s%s", used != 0 ? ", " : "", lmc_dtype_name(dtype));
     return cli_wrong_use(cli, "--dtype: '%.100s' is none of %s", text, names);
 }
 
-static enum lmcs_status set_level(struct cli *cli, const char *text)
+static enum lmcs_status set_level(struct cli *cli, const struct option_row *row, const char *text)
 {
+    (void)row;
     bool is_dense = strcmp(text, "dense") == 0;
     if (!is_dense && strcmp(text, "default") != 0)
         return cli_wrong_use(cli, "--level: '%s' is neither default nor dense", text);
@@ -258,8 +177,9 @@ static enum lmcs_status set_level(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
-static enum lmcs_status set_threads(struct cli *cli, const char *text)
+static enum lmcs_status set_threads(struct cli *cli, const struct option_row *row, const char *text)
 {
+    (void)row;
     int64_t threads = 0;
     if (!parse_integer(text, 1, CLI_MAX_THREADS, &threads))
         return cli_wrong_use(cli, "--threads: '%s' is not a number from 1 to %d", text, CLI_MAX_THREADS);
@@ -267,135 +187,150 @@ static enum lmcs_status set_threads(struct cli *cli, const char *text)
     return LMCS_OK;
 }
 
-static enum lmcs_status set_base(struct cli *cli, const char *text)
+static enum lmcs_status set_flag(struct cli *cli, const struct option_row *row, const char *text)
 {
-    cli->options.base = text;
-    return *text ? LMCS_OK : cli_wrong_use(cli, "--base: the name of the file is empty");
+    (void)text;
+    *(bool *)((char *)&cli->options + row->offset) = true;
+    return LMCS_OK;
+}
+
+static enum lmcs_status set_text(struct cli *cli, const struct option_row *row, const char *text)
+{
+    if (*text == '\0')
+        return cli_wrong_use(cli, "--%s: the value is empty", row->name);
+    *(const char **)((char *)&cli->options + row->offset) = text;
+    return LMCS_OK;
+}
+
+static enum lmcs_status add_text(struct cli *cli, const struct option_row *row, const char *text)
+{
+    struct cli_list *list = (struct cli_list *)((char *)&cli->options + row->offset);
+    if (*text == '\0')
+        return cli_wrong_use(cli, "--%s: the value is empty", row->name);
+    if (list->count == CLI_MAX_LIST)
+        return cli_wrong_use(cli, "--%s: may be given at most %d times", row->name, CLI_MAX_LIST);
+    list->items[list->count++] = text;
+    return LMCS_OK;
+}
+
+/* ---- The table ------------------------------------------------------------------------------------------------ */
+
+#define FLAG(field) set_flag, offsetof(struct cli_options, field)
+#define TEXT(field) set_text, offsetof(struct cli_options, field)
+#define LIST(field) add_text, offsetof(struct cli_options, field)
+
+static const struct option_row rows[] = {
+    {0, "size", "SIZE", "use at most this much of the disk, like 8GiB (default: grow with the disk)", set_size, 0},
+    {'n', NULL, "N", "at most N: the newest snapshots, or the first tensors", set_count, 0},
+    {0, "step", "N", "training step of the snapshot", set_step, 0},
+    {0, "tag", "NAME", "put a tag on the snapshot; repeatable", LIST(tags)},
+    {'o', "output", "FILE", "write to FILE, which appears whole or not at all; -: standard output", TEXT(output)},
+    {0, "part", "PREFIX", "only tensors under this dotted prefix, which is stripped from their names", TEXT(part)},
+    {0, "base", "FILE", "the file that FILE is compressed against", TEXT(base)},
+    {0, "dtype", "NAME", "read FILE as a raw array of bf16, f32, ..., not as a safetensors file", set_dtype, 0},
+    {0, "level", "LEVEL", "default, or dense: slower and smaller", set_level, 0},
+    {0, "threads", "N", "use N threads (default: one per processor)", set_threads, 0},
+    {0, "all", NULL, "all shelves", FLAG(all)},
+    {0, "shelf", NULL, "remove the whole shelf", FLAG(whole_shelf)},
+    {0, "expect", "WHICH", "only if the tag is on WHICH now, like best~1 or 7; none: on no snapshot", TEXT(expect)},
+    {0, "delete", NULL, "remove the tag", FLAG(delete_tag)},
+    {0, "since", "ARCHIVE", "leave out contents of this older archive; repeatable", LIST(since)},
+    {0, "canonical", NULL, "the same archive for the same content, however it is stored", FLAG(canonical)},
+    {0, "resume", NULL, "continue where an earlier run stopped", FLAG(resume)},
+    {0, "skip-lost", NULL, "leave out snapshots with contents that a scrub found lost", FLAG(skip_lost)},
+    {0, "only", "PART", "only a part like run@5..9, or tensors like model.*; repeatable", LIST(only)},
+    {0, "as", "SHELF", "restore the shelf under this name", TEXT(as)},
+    {0, "move-tags", NULL, "move existing tags to where the archive has them", FLAG(move_tags)},
+    {0, "prune", NULL, "remove the snapshots that the policy does not keep, now", FLAG(prune)},
+    {0, "sample", "SHARE", "read only a share, like 1% or 10GiB, from where the last sample ended", set_sample, 0},
+    {0, "rate", "SIZE", "read at most this much per second, like 100MiB", set_rate, 0},
+    {0, "repair", NULL, "repair damage from other copies; record losses", FLAG(repair)},
+    {0, "from", "FILE", "an archive or pool to repair from; repeatable", LIST(from)},
+    {0, "dry-run", NULL, "change nothing; report the bytes that would be freed", FLAG(dry_run)},
+    {0, "wait", "SECONDS", "wait this long for another writer of the pool (default: 10)", set_wait, 0},
+    {0, "force-network", NULL, "accept network file systems, where locks and mmap are unreliable", FLAG(force_network)},
+    {0, "json", NULL, "print one JSON object on standard output", FLAG(json)},
+    {'h', "help", NULL, "print this text", FLAG(help)},
+};
+
+#define ROW_COUNT (sizeof rows / sizeof *rows)
+
+/* Returns whether the command's list of options, words separated by spaces, has this one. All commands have --help. */
+static bool has_option(const struct cli_command *command, const struct option_row *row)
+{
+    const char letter[] = {row->letter, '\0'};
+    const char *word = row->name != NULL ? row->name : letter;
+    size_t length = strlen(word);
+    if (row->letter == 'h')
+        return true;
+    for (const char *at = command->options; (at = strstr(at, word)) != NULL; at += length)
+        if ((at == command->options || at[-1] == ' ') && (at[length] == '\0' || at[length] == ' '))
+            return true;
+    return false;
+}
+
+void cli_print_help(const struct cli_command *command)
+{
+    printf("usage: lmc-store %s %s\n\n%s.\n\n%s\n\n", command->name, command->synopsis, command->summary,
+           command->help);
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        const struct option_row *row = &rows[i];
+        char letter[] = {'-', row->letter, '\0'};
+        char shown[48];
+        if (!has_option(command, row))
+            continue;
+        snprintf(shown, sizeof shown, "%s%s%s%s%s%s", row->letter != '\0' ? letter : "  ",
+                 row->name == NULL     ? ""
+                 : row->letter != '\0' ? ", "
+                                       : "  ",
+                 row->name != NULL ? "--" : "", row->name != NULL ? row->name : "", row->argument != NULL ? " " : "",
+                 row->argument != NULL ? row->argument : "");
+        printf("  %-22s %s\n", shown, row->help);
+    }
 }
 
 /* ---- Parsing -------------------------------------------------------------------------------------------------- */
 
-static enum lmcs_status apply(struct cli *cli, int id, const char *value)
-{
-    struct cli_options *options = &cli->options;
-    switch (id) {
-    case 's':
-        return set_size(cli, value);
-    case 'n':
-        return set_count(cli, value);
-    case 'S':
-        return set_step(cli, value);
-    case 't':
-        return add_tag(cli, value);
-    case 'w':
-        return set_wait(cli, value);
-    case 'b':
-        return set_base(cli, value);
-    case 'y':
-        return set_dtype(cli, value);
-    case 'l':
-        return set_level(cli, value);
-    case 'T':
-        return set_threads(cli, value);
-    case 'I':
-        return add_since(cli, value);
-    case 'O':
-        return add_only(cli, value);
-    case 'A':
-        return set_sample(cli, value);
-    case 'x':
-        return set_rate(cli, value);
-    case 'F':
-        return add_from(cli, value);
-    case 'E':
-        options->repair = true;
-        break;
-    case 'K':
-        options->skip_lost = true;
-        break;
-    case 'W':
-        options->as = value;
-        break;
-    case 'C':
-        options->canonical = true;
-        break;
-    case 'R':
-        options->resume = true;
-        break;
-    case 'M':
-        options->move_tags = true;
-        break;
-    case 'o':
-        options->output = value;
-        break;
-    case 'p':
-        options->part = value;
-        break;
-    case 'G':
-        options->png = value;
-        break;
-    case 'a':
-        options->all = true;
-        break;
-    case 'H':
-        options->whole_shelf = true;
-        break;
-    case 'e':
-        options->expect = value;
-        break;
-    case 'd':
-        options->delete_tag = true;
-        break;
-    case 'u':
-        options->prune = true;
-        break;
-    case 'D':
-        options->dry_run = true;
-        break;
-    case 'f':
-        options->force_network = true;
-        break;
-    case 'j':
-        options->json = true;
-        break;
-    default:
-        options->help = true;
-        break;
-    }
-    return LMCS_OK;
-}
+enum { FIRST_ROW = 256 }; /* getopt's value of a long option is FIRST_ROW plus its row, of a short one its letter */
 
-/* getopt's tables of what the command has. */
+/* Makes getopt's tables of the command's options. */
 static void make_tables(const struct cli_command *command, char *short_options, struct option *long_options)
 {
     *short_options++ = ':';
-    for (size_t i = 0; i < SPEC_COUNT; i++) {
-        const struct option_spec *spec = &specs[i];
-        if (!has_option(command, spec->id))
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        const struct option_row *row = &rows[i];
+        if (!has_option(command, row))
             continue;
-        if (spec->is_short)
-            *short_options++ = spec->id;
-        if (spec->is_short && spec->argument)
+        if (row->letter != '\0')
+            *short_options++ = row->letter;
+        if (row->letter != '\0' && row->argument != NULL)
             *short_options++ = ':';
-        if (spec->name)
-            *long_options++ = (struct option){spec->name, spec->argument ? required_argument : no_argument, NULL,
-                                              (unsigned char)spec->id};
+        if (row->name != NULL)
+            *long_options++ = (struct option){row->name, row->argument != NULL ? required_argument : no_argument, NULL,
+                                              FIRST_ROW + (int)i};
     }
     *short_options = '\0';
     *long_options = (struct option){0};
 }
 
+static const struct option_row *find_row(int value)
+{
+    size_t i = value >= FIRST_ROW ? (size_t)(value - FIRST_ROW) : 0;
+    while (value < FIRST_ROW && rows[i].letter != (char)value)
+        i++;
+    return &rows[i];
+}
+
 static enum lmcs_status unknown_option(struct cli *cli, const char *typed)
 {
-    const char *names[SPEC_COUNT];
+    const char *names[ROW_COUNT];
     size_t count = 0;
-    for (size_t i = 0; i < SPEC_COUNT; i++) {
-        if (specs[i].name && has_option(cli->command, specs[i].id))
-            names[count++] = specs[i].name;
-    }
+    for (size_t i = 0; i < ROW_COUNT; i++)
+        if (rows[i].name != NULL && has_option(cli->command, &rows[i]))
+            names[count++] = rows[i].name;
     const char *near = strncmp(typed, "--", 2) == 0 ? cli_nearest(typed + 2, names, count) : NULL;
     return cli_wrong_use(cli, "%s has no option '%s'%s%s%s", cli->command->name, typed,
-                         near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
+                         near != NULL ? "; did you mean '--" : "", near != NULL ? near : "", near != NULL ? "'?" : "");
 }
 
 static enum lmcs_status take_arguments(struct cli *cli, int argc, char **argv)
@@ -408,7 +343,7 @@ static enum lmcs_status take_arguments(struct cli *cli, int argc, char **argv)
     if (argc < command->min_arguments)
         return cli_wrong_use(cli, "%s: arguments are missing: %s %s", command->name, command->name, command->synopsis);
     for (int i = 0; i < argc; i++) {
-        if (!*argv[i])
+        if (*argv[i] == '\0')
             return cli_wrong_use(cli, "%s: an argument is empty", command->name);
         cli->options.arguments[i] = argv[i];
     }
@@ -418,23 +353,23 @@ static enum lmcs_status take_arguments(struct cli *cli, int argc, char **argv)
 
 enum lmcs_status cli_parse(struct cli *cli, int argc, char **argv)
 {
-    char short_options[2 * SPEC_COUNT + 2];
-    struct option long_options[SPEC_COUNT + 1];
+    char short_options[2 * ROW_COUNT + 2];
+    struct option long_options[ROW_COUNT + 1];
     make_tables(cli->command, short_options, long_options);
     cli->options.step = LMCS_NO_STEP;
     cli->options.wait_ms = UINT32_MAX;
     enum lmcs_status status = LMCS_OK;
-    int id = 0;
+    int value = 0;
     opterr = 0;
-    while (status == LMCS_OK && (id = getopt_long(argc, argv, short_options, long_options, NULL)) != -1) {
+    while (status == LMCS_OK && (value = getopt_long(argc, argv, short_options, long_options, NULL)) != -1) {
         const char *typed = argv[optind - 1];
         char letter[] = {'-', (char)optopt, '\0'};
-        if (id == ':')
+        if (value == ':')
             status = cli_wrong_use(cli, "%s needs a value", typed);
-        else if (id == '?')
-            status = unknown_option(cli, optopt && strncmp(typed, "--", 2) != 0 ? letter : typed);
+        else if (value == '?')
+            status = unknown_option(cli, optopt != 0 && strncmp(typed, "--", 2) != 0 ? letter : typed);
         else
-            status = apply(cli, id, optarg);
+            status = find_row(value)->set(cli, find_row(value), optarg);
     }
     return status == LMCS_OK ? take_arguments(cli, argc - optind, argv + optind) : status;
 }
@@ -446,7 +381,7 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Letters to insert, delete, replace or swap with their neighbour (optimal string alignment). */
+/* Returns the number of letters to insert, delete, replace or swap with a neighbour (optimal string alignment). */
 static unsigned distance(const char *a, const char *b)
 {
     enum { MAX = 24 };
@@ -455,7 +390,7 @@ static unsigned distance(const char *a, const char *b)
     size_t n = strlen(b);
     if (m > MAX || n > MAX)
         return UINT32_MAX;
-    for (size_t i = 0; i <= m; i++) {
+    for (size_t i = 0; i <= m; i++)
         for (size_t j = 0; j <= n; j++) {
             if (i == 0 || j == 0) {
                 table[i][j] = (unsigned)(i + j);
@@ -466,7 +401,7 @@ static unsigned distance(const char *a, const char *b)
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
                 table[i][j] = least(table[i][j], table[i - 2][j - 2] + 1);
         }
-    }
+
     return table[m][n];
 }
 

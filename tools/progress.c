@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * progress.c - a bar on standard error when that is a terminal, and signals that stop long work in an orderly way.
+ * progress.c - a progress bar, if standard error is a terminal, and signals that stop long work cleanly.
  *
- * The handlers only note the signal; the next call of the progress function then says stop, the library undoes what
- * it began, and main exits with 128 plus the signal's number.
+ * The handlers only record the signal. The next call of the progress function then cancels, the library undoes the work
+ * that it began, and main exits with 128 plus the signal's number.
  */
 #include "cli.h"
 
@@ -16,7 +16,7 @@
 
 #define NS 1000000000LL
 
-/* The one global of the command: a handler has nowhere else to write. */
+/* The only global of the command; a signal handler needs it. */
 static volatile sig_atomic_t signal_number;
 
 static void note_signal(int number)
@@ -39,12 +39,12 @@ static int64_t now_ns(void)
 static int bar_width(void)
 {
     struct winsize size;
-    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col != 0 ? size.ws_col : 80;
     int width = columns - 54;
     return width < 0 ? 0 : width > 50 ? 50 : width;
 }
 
-/* "  1:05 left", once that can be told. */
+/* Prints "  1:05 left" once it can be estimated. */
 static void print_time_left(int64_t elapsed_ns, double fraction)
 {
     double left = fraction > 0.01 ? (double)elapsed_ns / NS * (1 - fraction) / fraction : -1;
@@ -54,10 +54,10 @@ static void print_time_left(int64_t elapsed_ns, double fraction)
 
 static void draw(struct cli_progress *progress, const char *what, uint64_t done, uint64_t total)
 {
-    double fraction = total ? (double)done / (double)total : 0;
+    double fraction = total != 0 ? (double)done / (double)total : 0;
     fraction = fraction > 1 ? 1 : fraction;
     fprintf(stderr, "\r\033[K%-12.20s", what);
-    if (total) {
+    if (total != 0) {
         int width = bar_width();
         int full = (int)(fraction * width);
         fputc('[', stderr);
@@ -75,11 +75,11 @@ static void draw(struct cli_progress *progress, const char *what, uint64_t done,
     progress->is_drawn = true;
 }
 
-/* At most ten times a second, and not in the first half of one: short work shows nothing. */
+/* Draws at most ten times a second, and not in the first half second, so short work shows nothing. */
 static bool on_progress(void *context, const char *what, uint64_t done, uint64_t total)
 {
     struct cli_progress *progress = context;
-    if (signal_number)
+    if (signal_number != 0)
         return false;
     if (!progress->is_shown)
         return true;
@@ -97,17 +97,16 @@ void cli_catch_signals(void)
     struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
     struct sigaction before;
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; !signal_number && i < sizeof signals / sizeof *signals; i++) {
+    for (size_t i = 0; signal_number == 0 && i < sizeof signals / sizeof *signals; i++)
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
             sigaction(signals[i], &action, NULL);
-    }
 }
 
 struct lmcs_progress cli_progress_start(struct cli *cli)
 {
     cli_catch_signals();
     const char *terminal = getenv("TERM");
-    cli->progress.is_shown = isatty(STDERR_FILENO) && !(terminal && strcmp(terminal, "dumb") == 0);
+    cli->progress.is_shown = isatty(STDERR_FILENO) != 0 && !(terminal != NULL && strcmp(terminal, "dumb") == 0);
     cli->progress.started_ns = now_ns();
     return (struct lmcs_progress){on_progress, &cli->progress};
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * support.c - errors, and the opening of pools, shelves and snapshots, the same way for every command.
- */
+/* support.c - errors, and opening of pools, shelves and snapshots, for all commands. */
 #include "cli.h"
 
 #include <stdarg.h>
@@ -17,7 +15,7 @@ __attribute__((format(printf, 4, 0))) static void fill(struct cli *cli, enum lmc
     error->status = status;
     error->system_errno = system_errno;
     int n = vsnprintf(error->message, sizeof error->message, format, arguments);
-    if (system_errno && n >= 0 && (size_t)n < sizeof error->message)
+    if (system_errno != 0 && n >= 0 && (size_t)n < sizeof error->message)
         snprintf(error->message + n, sizeof error->message - (size_t)n, ": %s", strerror(system_errno));
 }
 
@@ -49,7 +47,7 @@ enum lmcs_status cli_open_path(struct cli *cli, const char *path, enum lmcs_open
     options.flags = LMCS_NO_BACKGROUND | (cli->options.force_network ? LMCS_FORCE_NETWORK : 0u);
     enum lmcs_status status = lmcs_pool_open(path, mode, &options, &cli->pool, &cli->error);
     if (status == LMCS_NOT_FOUND)
-        return cli_fail(cli, status, 0, "%s: there is no such pool; 'lmc-store create' makes one", path);
+        return cli_fail(cli, status, 0, "%s: no such pool; 'lmc-store create' creates one", path);
     return status;
 }
 
@@ -63,7 +61,7 @@ enum lmcs_status cli_close(struct cli *cli, enum lmcs_status status)
     struct lmcs_error error;
     struct lmcs_pool *pool = cli->pool;
     cli->pool = NULL;
-    if (!pool)
+    if (pool == NULL)
         return status;
     enum lmcs_status closed = lmcs_pool_close(pool, &error);
     if (closed == LMCS_OK || status != LMCS_OK)
@@ -76,10 +74,10 @@ static bool add_shelf(void *context, const struct lmcs_shelf_info *info)
 {
     struct cli_shelves *shelves = context;
     if (shelves->count == shelves->capacity) {
-        size_t capacity = shelves->capacity ? shelves->capacity * 2 : 8;
+        size_t capacity = shelves->capacity != 0 ? shelves->capacity * 2 : 8;
         struct lmcs_shelf_info *infos = realloc(shelves->infos, capacity * sizeof *infos);
-        shelves->is_out_of_memory = !infos;
-        if (!infos)
+        shelves->is_out_of_memory = infos == NULL;
+        if (infos == NULL)
             return false;
         shelves->infos = infos;
         shelves->capacity = capacity;
@@ -98,8 +96,8 @@ enum lmcs_status cli_shelves(struct cli *cli, struct cli_shelves *shelves)
 enum lmcs_status cli_snapshot(struct cli *cli, const char *address, bool is_explicit, struct lmcs_snapshot **snapshot)
 {
     const char *at = strchr(address, '@');
-    if (is_explicit && (!at || at[1] == '\0'))
-        return cli_wrong_use(cli, "'%s' names a shelf, not a snapshot; for its newest write %.*s@latest", address,
-                             (int)(at ? at - address : (ptrdiff_t)strlen(address)), address);
+    if (is_explicit && (at == NULL || at[1] == '\0'))
+        return cli_wrong_use(cli, "'%s' names a shelf, not a snapshot; for its newest use %.*s@latest", address,
+                             (int)(at != NULL ? at - address : (ptrdiff_t)strlen(address)), address);
     return lmcs_snapshot_open(cli->pool, address, snapshot, &cli->error);
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * text.c - sizes, times and names for people. Names come from others: nothing in them reaches a terminal unescaped.
- */
+/* text.c - sizes, times and names for people. Names are untrusted: all of their control characters are escaped. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -28,7 +26,7 @@ struct cli_text cli_time(uint64_t ns)
     struct cli_text result = {"-"};
     time_t seconds = (time_t)(ns / 1000000000);
     struct tm when;
-    if (gmtime_r(&seconds, &when))
+    if (gmtime_r(&seconds, &when) != NULL)
         strftime(result.text, sizeof result.text, "%Y-%m-%dT%H:%M:%SZ", &when);
     return result;
 }
@@ -44,7 +42,7 @@ struct cli_text cli_step(int64_t step)
 struct cli_text cli_ratio(uint64_t raw, uint64_t stored)
 {
     struct cli_text result = {"-"};
-    if (stored)
+    if (stored != 0)
         snprintf(result.text, sizeof result.text, "%.2fx", (double)raw / (double)stored);
     return result;
 }
@@ -54,7 +52,7 @@ const char *cli_s(uint64_t count)
     return count == 1 ? "" : "s";
 }
 
-/* Bytes of the UTF-8 character at `text`, and the character; 0: these bytes are none. */
+/* Decodes the UTF-8 character at `text`. Returns its bytes; 0: invalid. */
 static size_t decode(const unsigned char *text, uint32_t *character)
 {
     static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -79,9 +77,9 @@ static size_t decode(const unsigned char *text, uint32_t *character)
 }
 
 /*
- * What a terminal would obey rather than show, or show as nothing, so that two names look like one: control and format
- * characters, separators of lines, surrogates, private ones (Unicode's Cc, Cf, Zl, Zp, Cs, Co), and of what is not
- * assigned what is said to show nothing, what never will be a character, and the planes that are empty.
+ * Returns whether a terminal obeys a character or shows nothing for it, so that two names could look alike: control and
+ * format characters, line separators, surrogates, private characters (Unicode's Cc, Cf, Zl, Zp, Cs, Co), unassigned
+ * ones that are invisible by default, noncharacters, and empty planes.
  */
 static bool is_unsafe(uint32_t c)
 {
@@ -101,7 +99,7 @@ static bool is_unsafe(uint32_t c)
 void cli_print(FILE *out, const char *text)
 {
     const unsigned char *at = (const unsigned char *)text;
-    while (*at) {
+    while (*at != 0) {
         uint32_t character = 0;
         size_t bytes = decode(at, &character);
         if (bytes == 0)
@@ -114,7 +112,7 @@ void cli_print(FILE *out, const char *text)
                     (unsigned)character);
         else
             fwrite(at, 1, bytes, out);
-        at += bytes ? bytes : 1;
+        at += bytes != 0 ? bytes : 1;
     }
 }
 
@@ -122,16 +120,16 @@ enum lmcs_status cli_hold(struct cli *cli, struct cli_held *held)
 {
     *held = (struct cli_held){NULL, NULL, 0};
     held->stream = open_memstream(&held->text, &held->bytes);
-    return held->stream ? LMCS_OK : cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
+    return held->stream != NULL ? LMCS_OK : cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
 }
 
 enum lmcs_status cli_show(struct cli *cli, struct cli_held *held, enum lmcs_status status)
 {
-    bool has_all = !ferror(held->stream);
+    bool has_all = ferror(held->stream) == 0;
     if ((fclose(held->stream) != 0 || !has_all) && status == LMCS_OK)
         status = cli_fail(cli, LMCS_NO_MEMORY, 0, "out of memory");
     if (status == LMCS_OK)
-        fwrite(held->text, 1, held->bytes, stdout); /* what fails is seen at the end, by ferror */
+        fwrite(held->text, 1, held->bytes, stdout); /* flush_output checks ferror at the end */
     free(held->text);
     return status;
 }

@@ -90,16 +90,6 @@ static uint32_t choose_threads(uint32_t wanted)
     return wanted == 0 && threads > MAX_THREADS ? MAX_THREADS : threads > 256 ? 256 : threads;
 }
 
-/* Tests lower the size at which a payload is cut into parts. */
-static uint64_t choose_part_bytes(void)
-{
-    const char *text = getenv("LMCS_TEST_PART_BYTES");
-    uint64_t bytes = text != NULL ? strtoull(text, NULL, 10) : 0;
-    return bytes >= 2 * LMC_BLOCK_BYTES && bytes % LMC_BLOCK_BYTES == 0 && bytes < DEFAULT_PART_BYTES
-               ? bytes
-               : DEFAULT_PART_BYTES;
-}
-
 static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_options *options, struct lmcs_error *error)
 {
     struct lmcs_pool *pool = calloc(1, sizeof *pool);
@@ -113,7 +103,7 @@ static struct lmcs_pool *new_pool(const char *path, const struct lmcs_open_optio
     pool->pid = getpid();
     pool->options = *options;
     pool->options.threads = choose_threads(options->threads);
-    pool->part_bytes = choose_part_bytes();
+    pool->part_bytes = DEFAULT_PART_BYTES;
     init_meta_lock(&pool->meta);
     pthread_mutex_init(&pool->captures, NULL);
     pthread_cond_init(&pool->captures_changed, NULL);

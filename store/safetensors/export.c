@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/outfile.h"
 
 #define SMALL_BYTES ((uint64_t)1 << 20)
 
@@ -42,7 +43,7 @@ struct exporter {
     size_t capacity;
     uint64_t data_bytes;
     uint64_t done_bytes;
-    struct lmcs_st_file file;
+    struct lmcs_outfile file;
     char *buffer; /* LMCS_ST_PIECE_BYTES for small tensors */
     size_t buffered;
     struct lmcs_transfer_report report;
@@ -284,7 +285,7 @@ out:
 
 static enum lmcs_status write_piece(struct exporter *exporter, const void *data, size_t bytes)
 {
-    enum lmcs_status status = lmcs_st_file_write(&exporter->file, data, bytes, exporter->error);
+    enum lmcs_status status = lmcs_outfile_write(&exporter->file, data, bytes, exporter->error);
     if (status != LMCS_OK)
         return status;
     exporter->done_bytes += bytes;
@@ -354,13 +355,13 @@ static enum lmcs_status write_file(struct exporter *exporter, const char *path)
     size_t header_bytes = 0;
     enum lmcs_status status = make_header(exporter, &header, &header_bytes);
     if (status == LMCS_OK)
-        status = lmcs_st_file_open(path, header_bytes + exporter->data_bytes, &exporter->file, exporter->error);
+        status = lmcs_outfile_open(path, header_bytes + exporter->data_bytes, &exporter->file, exporter->error);
     if (status == LMCS_OK)
-        status = lmcs_st_file_write(&exporter->file, header, header_bytes, exporter->error);
+        status = lmcs_outfile_write(&exporter->file, header, header_bytes, exporter->error);
     if (status == LMCS_OK)
         status = write_data(exporter);
     if (status == LMCS_OK)
-        status = lmcs_st_file_commit(&exporter->file, exporter->error);
+        status = lmcs_outfile_commit(&exporter->file, exporter->error);
     free(header);
     exporter->report.snapshots = 1;
     exporter->report.contents = exporter->count;
@@ -384,7 +385,7 @@ enum lmcs_status lmcs_export_safetensors(struct lmcs_snapshot *snapshot, const c
         status = write_file(&exporter, path);
     if (status == LMCS_OK && report)
         *report = exporter.report;
-    lmcs_st_file_close(&exporter.file);
+    lmcs_outfile_close(&exporter.file);
     for (size_t i = 0; i < exporter.count; i++)
         free(exporter.items[i]);
     free(exporter.items);

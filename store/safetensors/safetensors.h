@@ -69,24 +69,4 @@ enum lmcs_status lmcs_st_header_parse(const void *file, uint64_t file_bytes, con
                                       struct lmcs_st_header *header, struct lmcs_error *error);
 void lmcs_st_header_free(struct lmcs_st_header *header);
 
-/* ---- safetensors_file.c: a file that appears whole or not at all ------------------------------------------------ */
-
-struct lmcs_st_file {
-    const char *shown; /* the path that the caller gave */
-    char *target;      /* what the file will be called; NULL: it is written in place (a pipe, a device) */
-    char *temporary;
-    int fd;
-    bool owns_fd;
-};
-
-/* Opens "-" (standard output), a pipe or device in place, or a new file of mode 0600 beside `path`. */
-enum lmcs_status lmcs_st_file_open(const char *path, uint64_t expected_bytes, struct lmcs_st_file *file,
-                                   struct lmcs_error *error);
-enum lmcs_status lmcs_st_file_write(struct lmcs_st_file *file, const void *data, size_t data_bytes,
-                                    struct lmcs_error *error);
-/* Makes it durable and gives it its name. */
-enum lmcs_status lmcs_st_file_commit(struct lmcs_st_file *file, struct lmcs_error *error);
-/* Frees what is held; a file that was not committed goes. */
-void lmcs_st_file_close(struct lmcs_st_file *file);
-
 #endif

@@ -3,9 +3,9 @@
  * fuzz_cli.c - fuzz target for the command line: lmc-store's own main, in this process.
  *
  * An input is the arguments, each ended by a byte below 3. A byte above 0xEF stands for a word of the table below, so
- * that most of them are commands and options that exist, addresses, and files that are there. For every input the exit
- * code is a documented one, a failure has one message, and no output contains terminal controls. It runs in a folder of
- * its own and removes all new files; a '/' is never passed on.
+ * that most of them are commands and options that exist, addresses, and files that are there. Whatever they say, the
+ * exit code is one that is documented, a failure has one message, and nothing that a terminal would obey is printed.
+ * It runs in a folder of its own, where all is removed that was not there before; a '/' is never passed on.
  */
 /* cli: links the command */
 #include "support.h"
@@ -103,7 +103,7 @@ static void tidy(bool all)
         bool keep = entry->d_name[0] == '.' && (entry->d_name[1] == '\0' || strcmp(entry->d_name, "..") == 0);
         for (size_t i = 0; !all && i < sizeof kept / sizeof *kept; i++)
             keep = keep || strcmp(entry->d_name, kept[i]) == 0;
-        /* Checks that no temporary file is left. */
+        /* Temporary files are gone whatever happened. */
         REQUIRE(all || keep || is_asked_for || strncmp(entry->d_name, TEMPORARY, strlen(TEMPORARY)) != 0, NULL);
         if (!keep)
             unlink(entry->d_name);
@@ -151,14 +151,14 @@ static void run_well(int argc, const char *const *arguments)
 #define RUN(...) \
     run_well((int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *)), (const char *[]){__VA_ARGS__})
 
-/* Makes a pool with three snapshots and a file of each kind. */
+/* A pool with three snapshots, and a file of each kind that is made from it. */
 static void make(void)
 {
     static const unsigned char zeros[4096];
     fuzz_place_init();
     atexit(end); /* before the folder goes */
     REQUIRE(chdir(fuzz_place.folder) == 0, NULL);
-    REQUIRE(setenv("LMC_STORE_PYTHON", "/dev/null", 1) == 0, NULL); /* or an external command becomes another program */
+    REQUIRE(setenv("PATH", "/dev/null", 1) == 0, NULL); /* else `report` may replace this process */
     int fd = open("raw", O_WRONLY | O_CREAT | O_CLOEXEC, 0600), null = open("/dev/null", O_RDWR | O_CLOEXEC);
     REQUIRE(fd >= 0 && write(fd, zeros, sizeof zeros) == (ssize_t)sizeof zeros && close(fd) == 0, NULL);
     REQUIRE(dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0 && close(null) == 0, NULL);
@@ -176,14 +176,14 @@ static void make(void)
     RUN("lmc-store", "compress", "a.safetensors", "-o", "a.lmc");
 }
 
-/* ---- Output ---- */
+/* ---- What is printed ---- */
 
 /* No control character but newlines, no C1 controls, no marks of direction; UTF-8. */
 static void check_text(const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char c = (unsigned char)text[i], next = i + 1 < bytes ? (unsigned char)text[i + 1] : 0;
-        REQUIRE(c == '\n' || (c >= 0x20 && (c != 0x7f || text[0] == '{')), NULL); /* valid in JSON, and not a control */
+        REQUIRE(c == '\n' || (c >= 0x20 && (c != 0x7f || text[0] == '{')), NULL); /* JSON has it; nobody obeys it */
         REQUIRE(c < 0xf8 && c != 0xc0 && c != 0xc1, NULL);
         REQUIRE(c != 0xc2 || next >= 0xa0, NULL);
         REQUIRE(c != 0xe2 || next != 0x80 || i + 2 >= bytes || (unsigned char)text[i + 2] < 0xa8 ||

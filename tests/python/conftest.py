@@ -44,6 +44,15 @@ def shelf(store: lmcstore.Store) -> lmcstore.Shelf:
 
 
 @pytest.fixture
+def report_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Puts lmc-store-report of this Python first on PATH, as an installation does."""
+    script = tmp_path_factory.mktemp("bin") / "lmc-store-report"
+    script.write_text(f"#!{sys.executable} -P\nfrom lmcstore.report.__main__ import run\n\nrun()\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python code in a process of its own; the code sees its arguments in sys.argv."""
 

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from test_cli import BIN, as_json, cli, error, text
 
-pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
+pytestmark = [
+    pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built"),
+    pytest.mark.usefixtures("report_on_path"),
+]
 
 
 @pytest.fixture
@@ -176,8 +179,16 @@ def test_report(pool, tmp_path):
         assert word in source
     assert not re.search(r"(src|href)=|@import|url\(|https?://", source)  # nothing is fetched
     assert "forked" in text("report", pool, "tune", "-o", page) + page.read_text()
-    error_text = cli("report", pool, "-o", page, code=1, env={**os.environ, "LMC_STORE_PYTHON": "/bin/false"}).stderr
-    assert "lmcstore" in error_text
+    missing = cli("report", pool, "-o", page, code=1, env={**os.environ, "PATH": "/usr/bin"}).stderr
+    assert "lmc-store-report" in missing and "pip install" in missing
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "lmc-store-hello").write_text("#!/bin/sh\necho hello $*\n")
+    (folder / "lmc-store-hello").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:/usr/bin:/bin"}
+    assert text("hello", "a", "b", env=environment) == "hello a b\n"
+    assert text("help", "hello", env=environment) == "hello --help\n"
+    assert "no command" in error("hello", code=2)
     assert "no such pool" in cli("report", tmp_path / "nothing", code=1).stderr
     assert "no shelf" in cli("report", pool, "nothing", "-o", page, code=1).stderr
 

@@ -19,12 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from test_cli import BIN, cli, digests, error, pool  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built")
-
-
-@pytest.fixture(autouse=True)
-def _this_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMC_STORE_PYTHON", sys.executable)
+pytestmark = [
+    pytest.mark.skipif(not os.access(BIN, os.X_OK), reason=f"{BIN} is not built"),
+    pytest.mark.usefixtures("report_on_path"),
+]
 
 
 # ---- report runs the package, and nothing else

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``python -m lmcstore.report``: what ``lmc-store report`` runs."""
+"""The report, as ``lmc-store-report`` (which ``lmc-store report`` runs) and ``python -m lmcstore.report``."""
 
 from __future__ import annotations
 
@@ -93,6 +93,8 @@ def main() -> int:
 
         png.check()
     output = arguments.output or (None if arguments.png else "report.html")
+    if output == "-":
+        raise lmcstore.InvalidError("report: -o needs the name of a file; a page does not go to standard output")
     for path in (output, arguments.png):
         if path:
             _refuse_pool(path, arguments.pool)
@@ -109,7 +111,8 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Write the report and exit: 0 done, 1 failed, 2 wrong use, 130 interrupted."""
     try:
         code = main()
     except KeyboardInterrupt:
@@ -118,3 +121,7 @@ if __name__ == "__main__":
         print(f"lmc-store: {lines(str(error))}", file=sys.stderr)
         code = 2 if isinstance(error, lmcstore.InvalidError) else 1
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()
