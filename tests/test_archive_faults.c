@@ -129,7 +129,7 @@ static void test_overtaken(void **state)
             struct sending sending = {from, ends[1]};
             EXPECT(pthread_create(&thread, NULL, send_thread, &sending) == 0);
             FAILS(LMCS_NOT_FOUND, lmcs_restore(to, ends[0], &progress, &report, &err));
-            assert_non_null(strstr(err.message, "restore once more"));
+            assert_non_null(strstr(err.message, "restore again"));
             pthread_join(thread, NULL);
             close(ends[0]);
         } else {

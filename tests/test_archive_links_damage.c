@@ -228,7 +228,7 @@ static void forged_lines(void **state)
         switch (way) {
         case 0: /* of itself, or what comes later */
             put64(link + BASES, own + 20);
-            why = "has not come";
+            why = "has not arrived";
             break;
         case 1: /* one array twice */
             put64(link + BASES + 8, first);
@@ -245,7 +245,7 @@ static void forged_lines(void **state)
             break;
         case 4: /* the array of a link that it does not have */
             linked[OUTPUT] = 3;
-            why = "that no link has";
+            why = "that its link does not have";
             break;
         case 5: /* another array */
             linked[OUTPUT] = (unsigned char)((linked[OUTPUT] + 1) % 3);
@@ -265,7 +265,7 @@ static void forged_lines(void **state)
             break;
         case 9: /* a tensor that is a link */
             put64(find_entry(copy, bytes, number), own);
-            why = "said to be a link";
+            why = "has a link as its content";
             break;
         case 10: /* arrays of two steps */
             find_numbered(copy, bytes, LMCS_PAYLOAD_LINKED, 3 + 1, &number);

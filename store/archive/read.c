@@ -70,7 +70,7 @@ static enum lmcs_status read_shelf(struct lmcs_archive_reader *reader, struct lm
     if (name == NULL || !lmcs_name_is_sound(name) || strchr(name, '@') != NULL)
         return FAIL(reader, error, "the name of a shelf is not valid");
     if (reader->shelf != NULL && strcmp(reader->shelf, name) >= 0)
-        return FAIL(reader, error, "shelf \"%.64s\" is out of order, or there twice", name);
+        return FAIL(reader, error, "shelf \"%.64s\" is out of order, or repeated", name);
     if (df.next_number == 0 || df.next_number > LMCS_LARGEST_NUMBER || df.keep_raw == 0)
         return FAIL(reader, error, "shelf \"%.64s\" has impossible settings", name);
     char *copy = strdup(name);
@@ -98,7 +98,7 @@ static enum lmcs_status read_origin(struct lmcs_archive_reader *reader, struct l
         name = take_text(reader, sizeof df, df.name_bytes);
     if (name == NULL || !lmcs_name_is_sound(name) || strchr(name, '@') != NULL || df.number == 0 ||
         df.number > LMCS_LARGEST_NUMBER)
-        return FAIL(reader, error, "where a shelf was forked from is not valid");
+        return FAIL(reader, error, "the source of a fork is not valid");
     reader->has_origin = true;
     return CALL(reader, error, origin, &df, name, );
 }
@@ -122,7 +122,7 @@ static enum lmcs_status read_tag(struct lmcs_archive_reader *reader, struct lmcs
     if (status != LMCS_OK)
         return as_damage(reader, status, &why, error);
     if (reader->tag != NULL && strcmp(reader->tag, text) >= 0)
-        return FAIL(reader, error, "tag \"%.64s\" is out of order, or there twice", text);
+        return FAIL(reader, error, "tag \"%.64s\" is out of order, or repeated", text);
     bool is_here = reader->number_count > 0 &&
                    bsearch(&df.number, reader->numbers, reader->number_count, sizeof df.number, by_number) != NULL;
     bool may_be_older = reader->since_count > 0 && df.number > 0 && df.number < reader->shelf_df.next_number;
@@ -272,7 +272,7 @@ static enum lmcs_status check_stored(struct lmcs_archive_reader *reader, const s
     if (df->payload > LMCS_PAYLOAD_LINKED || df->base_count > LMC_MAX_BASES ||
         memcmp(df->reserved, none, sizeof none) != 0 || (df->flags & ~LMCS_CONTENT_SETTLED) != 0 ||
         (df->output != 0 && df->payload != LMCS_PAYLOAD_LINKED))
-        return UNSUPPORTED(reader, error, "a content is stored in a way that this lmc-store does not know");
+        return UNSUPPORTED(reader, error, "this lmc-store does not know the form in which a content is stored");
     if (!size_is_possible(df))
         return FAIL(reader, error, "a content has an impossible size");
     if (df->base_count > 1 && df->payload != LMCS_PAYLOAD_LINK)
@@ -297,7 +297,7 @@ static enum lmcs_status check_delta(struct lmcs_archive_reader *reader, struct l
 {
     const struct lmcs_archive_content *base = &reader->contents[content->bases[0] - 1];
     if (base->payload >= LMCS_PAYLOAD_LINK)
-        return FAIL(reader, error, "a delta rests on what a link leads to");
+        return FAIL(reader, error, "a delta has a linked content as its base");
     if (base->depth >= LMCS_CHAIN_BOUND)
         return FAIL(reader, error, "a chain of deltas is longer than %u", LMCS_CHAIN_BOUND);
     content->depth = (uint8_t)(base->depth + 1);
@@ -317,16 +317,16 @@ static enum lmcs_status check_link(struct lmcs_archive_reader *reader, struct lm
                        &reader->contents[base->bases[0] - 1] == before;
         for (uint32_t k = 0; k < i; k++)
             if (content->bases[k] == content->bases[i])
-                return FAIL(reader, error, "a link leads from one array twice");
+                return FAIL(reader, error, "a link has a base twice");
         if (before != NULL ? !follows : base->payload >= LMCS_PAYLOAD_LINK || base->depth > 0)
-            return FAIL(reader, error, "a link leads from arrays that don't belong together");
+            return FAIL(reader, error, "the bases of a link don't belong together");
     }
     if (before == NULL) {
         content->line = 1;
         return LMCS_OK;
     }
     if (before->base_count != content->base_count)
-        return FAIL(reader, error, "a link leads from a state of other arrays");
+        return FAIL(reader, error, "the bases of a link are not all outputs of another one");
     if (before->line >= LMCS_LINK_BOUND)
         return FAIL(reader, error, "a line of links is longer than %u", LMCS_LINK_BOUND);
     content->line = (uint8_t)(before->line + 1);
@@ -339,7 +339,7 @@ static enum lmcs_status check_linked(struct lmcs_archive_reader *reader, struct 
 {
     const struct lmcs_archive_content *link = &reader->contents[content->bases[0] - 1];
     if (link->payload != LMCS_PAYLOAD_LINK || content->output >= link->base_count)
-        return FAIL(reader, error, "a content is said to be an array that no link has");
+        return FAIL(reader, error, "a content is an output that its link does not have");
     content->line = link->line;
     return LMCS_OK;
 }
@@ -355,10 +355,10 @@ static enum lmcs_status check_bases(struct lmcs_archive_reader *reader, const st
         uint64_t id;
         memcpy(&id, reader->source.payload + sizeof *df + i * sizeof id, sizeof id);
         if (id == 0 || id > reader->content_count)
-            return FAIL(reader, error, "a content rests on one that has not come");
+            return FAIL(reader, error, "a content has a base that has not arrived");
         struct lmcs_archive_content *base = &reader->contents[id - 1];
         if (!lmcs_archive_same_form(&reader->identities[base->identity]->tensor, tensor))
-            return FAIL(reader, error, "a content rests on one of another dtype or shape");
+            return FAIL(reader, error, "a content has a base of another dtype or shape");
         base->is_used = true;
         content->bases[i] = (uint32_t)id;
     }
@@ -394,7 +394,7 @@ static enum lmcs_status read_content(struct lmcs_archive_reader *reader, struct 
         return FAIL(reader, error, "the record of a content is too short");
     struct lmcs_archive_identity *identity = identity_of(reader, df.identity);
     if (identity == NULL || identity->raw_bytes != df.raw_bytes)
-        return FAIL(reader, error, "a content does not fit the tensor that it is of");
+        return FAIL(reader, error, "a content does not fit its tensor");
     struct lmcs_archive_content content = {.digest = {df.digest_low, df.digest_high},
                                            .stored_bytes = df.stored_bytes,
                                            .at = reader->source.offset,
@@ -423,9 +423,9 @@ static enum lmcs_status read_known(struct lmcs_archive_reader *reader, struct lm
         return FAIL(reader, error, "the record of a known content has the wrong size");
     struct lmcs_archive_identity *identity = identity_of(reader, df.identity);
     if (identity == NULL || identity->raw_bytes != df.raw_bytes)
-        return FAIL(reader, error, "a content does not fit the tensor that it is of");
+        return FAIL(reader, error, "a content does not fit its tensor");
     if (reader->since_count == 0)
-        return FAIL(reader, error, "a content is said to be in an older archive, but there is none");
+        return FAIL(reader, error, "a content is said to be in an older archive, but the archive names none");
     const struct lmcs_archive_content content = {
         .digest = {df.digest_low, df.digest_high}, .identity = (uint32_t)(df.identity - 1), .is_known = true};
     return add_content(reader, &content, error);
@@ -477,7 +477,7 @@ static enum lmcs_status check_snapshot(struct lmcs_archive_reader *reader, const
     if (df->number <= last || df->number >= reader->shelf_df.next_number)
         return FAIL(reader, error, "snapshot number %llu is out of order", (unsigned long long)df->number);
     if ((df->flags & LMCS_ARCHIVE_CHANGES) && last == 0)
-        return FAIL(reader, error, "the first snapshot of a shelf has nothing to change");
+        return FAIL(reader, error, "the first snapshot of a shelf is stored as changes");
     if (df->parent >= LMCS_LARGEST_NUMBER)
         return FAIL(reader, error, "the parent of a snapshot has an impossible number");
     return LMCS_OK;
@@ -545,17 +545,18 @@ static enum lmcs_status take_entry(struct lmcs_archive_reader *reader, const str
 {
     struct lmcs_archive_identity *identity = identity_of(reader, entry->identity);
     if (identity == NULL || entry->content > reader->content_count)
-        return FAIL(reader, error, "an entry of a snapshot is of something that has not come");
+        return FAIL(reader, error, "an entry of a snapshot refers to a record that has not arrived");
     if (identity->touched == reader->serial)
         return FAIL(reader, error, "tensor \"%.64s\" is in a snapshot twice", identity->tensor.name);
     identity->touched = reader->serial;
     bool present = identity->present == reader->list;
     if (entry->content == 0 && !((reader->snapshot.flags & LMCS_ARCHIVE_CHANGES) && present))
-        return FAIL(reader, error, "tensor \"%.64s\" is taken off a list that does not have it", identity->tensor.name);
+        return FAIL(reader, error, "tensor \"%.64s\" is removed from a list that does not have it",
+                    identity->tensor.name);
     if (entry->content != 0) {
         struct lmcs_archive_content *content = &reader->contents[entry->content - 1];
         if (content->payload == LMCS_PAYLOAD_LINK)
-            return FAIL(reader, error, "tensor \"%.64s\" is said to be a link", identity->tensor.name);
+            return FAIL(reader, error, "tensor \"%.64s\" has a link as its content", identity->tensor.name);
         if (!lmcs_archive_same_form(&reader->identities[content->identity]->tensor, &identity->tensor))
             return FAIL(reader, error, "tensor \"%.64s\" has a content of another dtype or shape",
                         identity->tensor.name);
@@ -595,7 +596,7 @@ static enum lmcs_status check_complete(struct lmcs_archive_reader *reader, struc
     }
     for (size_t i = reader->first_content; i < reader->content_count; i++)
         if (!reader->contents[i].is_used)
-            return FAIL(reader, error, "a content that came with a snapshot is used by nothing");
+            return FAIL(reader, error, "a content that arrived with a snapshot is unused");
     return LMCS_OK;
 }
 
@@ -603,7 +604,7 @@ static enum lmcs_status read_snapshot_end(struct lmcs_archive_reader *reader, st
 {
     struct lmcs_archive_snapshot_end_df df;
     if (reader->source.bytes != sizeof df || !take_fixed(reader, &df, sizeof df) || df.entry_count != reader->present)
-        return FAIL(reader, error, "a snapshot does not have as many entries as it should");
+        return FAIL(reader, error, "a snapshot has the wrong number of entries");
     enum lmcs_status status = check_complete(reader, error);
     if (status != LMCS_OK)
         return status;
@@ -623,9 +624,9 @@ static enum lmcs_status read_end(struct lmcs_archive_reader *reader, struct lmcs
     if (df.shelves != reader->shelf_count || df.snapshots != reader->snapshot_count ||
         df.identities != reader->identity_count || df.contents != reader->content_count ||
         df.tags != reader->tag_count || df.records != source->number - 1)
-        return FAIL(reader, error, "the end record does not agree with what came before it");
+        return FAIL(reader, error, "the end record disagrees with the records before it");
     if (df.hash_low != source->hash.low || df.hash_high != source->hash.high)
-        return FAIL(reader, error, "the checksum of the whole is wrong");
+        return FAIL(reader, error, "the checksum of the whole archive is wrong");
     reader->hash = source->hash;
     reader->place = LMCS_ARCHIVE_AT_END;
     return lmcs_archive_source_finish(&reader->source, error);
@@ -684,7 +685,7 @@ static enum lmcs_status read_record(struct lmcs_archive_reader *reader, struct l
         if (place == LMCS_ARCHIVE_AT_START || between)
             return read_end(reader, error);
     }
-    return FAIL(reader, error, "it is of a type (%u) that can't stand here", reader->source.type);
+    return FAIL(reader, error, "it is of a type (%u) that is not allowed here", reader->source.type);
 }
 
 static enum lmcs_status report_progress(struct lmcs_archive_reader *reader, struct lmcs_error *error)

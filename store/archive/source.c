@@ -86,7 +86,8 @@ static enum lmcs_status check_head(const struct lmcs_archive_head_df *head, size
 {
     size_t magic = got < sizeof head->magic ? got : sizeof head->magic;
     if (got == 0)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "the archive is empty: what should have written it has failed");
+        return lmcs_fail(error, LMCS_DAMAGED, 0,
+                         "the archive is empty: the program that should have written it failed");
     if (memcmp(head->magic, LMCS_ARCHIVE_MAGIC, magic) != 0)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "this is not an archive of lmc-store: its magic is missing");
     if (got < sizeof *head)

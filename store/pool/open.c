@@ -201,9 +201,10 @@ static enum lmcs_status check_place(const char *path, uint32_t flags, int *node,
     lmcs_topology_detect(path, &topology);
     *node = topology.numa_node;
     if (topology.is_network && (flags & LMCS_FORCE_NETWORK) == 0)
-        return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
-                         "%s: lies on %s, where locks and mappings may lie: use a local file system, or force it", path,
-                         topology.file_system);
+        return lmcs_fail(
+            error, LMCS_UNSUPPORTED, 0,
+            "%s: is on %s, where file locks and mmap are unreliable; use a local file system or --force-network", path,
+            topology.file_system);
     return LMCS_OK;
 }
 
@@ -376,7 +377,7 @@ static enum lmcs_status open_once(const char *path, enum lmcs_open_mode mode, co
     struct lmcs_pool *found = find_open(path);
     enum lmcs_status status = LMCS_OK;
     if (found != NULL && mode == LMCS_OPEN_CREATE)
-        status = lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", path);
+        status = lmcs_fail(error, LMCS_EXISTS, 0, "%s: exists already", path);
     else if (found != NULL)
         lmcs_pool_keep(found);
     if (found != NULL && status == LMCS_OK)
@@ -444,7 +445,7 @@ enum lmcs_status lmcs_pool_open(const char *path, enum lmcs_open_mode mode, cons
         exists = stat(path, &st) == 0;
     bool absent = !exists || ((mode == LMCS_OPEN_OR_CREATE || mode == LMCS_OPEN_CREATE) && is_absent(path));
     if (mode == LMCS_OPEN_CREATE && !absent)
-        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", path);
+        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: exists already", path);
     if (absent && (mode == LMCS_OPEN_CREATE || mode == LMCS_OPEN_OR_CREATE)) {
         pthread_mutex_lock(&registry_lock);
         status = create(path, options, error);

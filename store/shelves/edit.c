@@ -43,7 +43,7 @@ static enum lmcs_status set_policy(struct lmcs_txn *txn, struct lmcs_shelf *shel
     enum lmcs_status status = lmcs_policy_parse(shelf->policy, &policy, error);
     if (status != LMCS_OK)
         return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
-                         "the policy of shelf \"%.100s\" is a newer version's: change it with a newer lmc-store",
+                         "a newer version set the policy of shelf \"%.100s\": change it with that version",
                          shelf->name);
     policy.keep_raw = shelf->df.keep_raw;
     const struct lmcs_policy before = policy;
@@ -97,7 +97,7 @@ static enum lmcs_status check_tag_place(struct lmcs_txn *txn, struct lmcs_shelf 
     if (*at == 0)
         return fail_no_tag(txn, shelf, change->tag, error);
     return lmcs_fail(error, LMCS_EXISTS, 0,
-                     "%s: the tag \"%.100s\" is on %s@%llu, where it was not expected: look again", txn->pool->path,
+                     "%s: the tag \"%.100s\" is on %s@%llu, where it was not expected: read it again", txn->pool->path,
                      change->tag, shelf->name, (unsigned long long)*at);
 }
 

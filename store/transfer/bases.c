@@ -211,8 +211,8 @@ enum lmcs_status lmcs_stage_fail_overtaken(struct lmcs_stage *stage, const struc
 {
     stage->is_overtaken = true;
     return lmcs_fail(error, LMCS_NOT_FOUND, 0,
-                     "%s: a version of tensor \"%.64s\" that the archive rests on was removed from the pool, or coded "
-                     "anew, while the archive was read: restore once more",
+                     "%s: a content of tensor \"%.64s\" that the archive needs was removed from the pool or replaced "
+                     "while the archive was read: restore again",
                      stage->pool->path, stage->reader->identities[content->identity]->tensor.name);
 }
 

@@ -238,11 +238,11 @@ static enum lmcs_status check_output(const struct lmcs_pool *pool, const struct 
                                      struct lmcs_error *error)
 {
     if (is_same_file(fd, lmcs_media_fd(pool->media)))
-        return lmcs_fail(error, LMCS_INVALID, 0, "the archive would be written over the pool itself");
+        return lmcs_fail(error, LMCS_INVALID, 0, "the archive would overwrite the pool");
     for (size_t i = 0; options != NULL && i < options->since_count; i++)
         if (is_same_file(fd, options->since[i]))
             return lmcs_fail(error, LMCS_INVALID, 0,
-                             "the archive would be written over one that it is made since, and is needed with it");
+                             "the archive would overwrite an archive that it is made since and needs");
     return LMCS_OK;
 }
 
@@ -256,7 +256,7 @@ enum lmcs_status lmcs_dump_with(struct lmcs_pool *pool, const struct lmcs_dump_o
         return status;
     if (options != NULL && options->canonical && (options->since_count > 0 || options->resume))
         return lmcs_fail(error, LMCS_INVALID, 0,
-                         "a canonical archive is whole: it is neither made since others nor taken up again");
+                         "a canonical archive is complete: it can't be made since others, or be continued");
     status = check_output(pool, options, fd, error);
     if (status != LMCS_OK)
         return status;

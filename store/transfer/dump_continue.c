@@ -43,7 +43,7 @@ enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmc
     struct stat info;
     off_t start = lseek(fd, 0, SEEK_CUR);
     if (start < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-        return lmcs_fail(error, LMCS_INVALID, 0, "an older archive must be a file, for its payloads are passed over");
+        return lmcs_fail(error, LMCS_INVALID, 0, "an older archive must be a file, because its payloads are skipped");
     enum lmcs_status status = lmcs_archive_reader_init(&reader, fd, error);
     if (status == LMCS_OK) {
         reader.source.passes_data = true;
@@ -122,13 +122,13 @@ static enum lmcs_status go_on_at(struct lmcs_dump *dump, const struct lmcs_archi
         status = map_identities(dump, reader, point->identities, error);
     if (status == LMCS_OK &&
         (ftruncate(dump->fd, (off_t)point->offset) != 0 || lseek(dump->fd, 0, SEEK_END) != (off_t)point->offset))
-        status = lmcs_fail_errno(error, errno, "the archive that was begun can't be gone on with");
+        status = lmcs_fail_errno(error, errno, "the incomplete archive can't be continued");
     return status;
 }
 
 static enum lmcs_status fail_other(const char *why, struct lmcs_error *error)
 {
-    return lmcs_fail(error, LMCS_INVALID, 0, "the archive that was begun can't be gone on with: %s", why);
+    return lmcs_fail(error, LMCS_INVALID, 0, "the incomplete archive can't be continued: %s", why);
 }
 
 /* Whether a file shorter than an archive's head begins like one. */
@@ -144,7 +144,7 @@ enum lmcs_status lmcs_dump_cut_rest(const struct lmcs_dump *dump, struct lmcs_er
     struct stat info;
     if (fstat(dump->fd, &info) != 0 ||
         (info.st_size > (off_t)dump->bytes && ftruncate(dump->fd, (off_t)dump->bytes) != 0))
-        return lmcs_fail_errno(error, errno, "what follows the end of the archive can't be cut off");
+        return lmcs_fail_errno(error, errno, "the bytes after the end of the archive can't be cut off");
     return LMCS_OK;
 }
 

@@ -82,7 +82,7 @@ static void note_begun(const struct lmcs_dump_plans *plans, struct lmcs_dump_she
 static enum lmcs_status fail_begun(const char *name, uint64_t number, const char *what, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_INVALID, 0,
-                     "the archive that was begun can't be gone on with: it %s %.200s@%llu: begin it anew", what, name,
+                     "the incomplete archive can't be continued: it %s %.200s@%llu; write a new one", what, name,
                      (unsigned long long)number);
 }
 
@@ -95,7 +95,7 @@ static enum lmcs_status check_begun(const struct lmcs_dump_plans *plans, const s
         return LMCS_OK;
     const struct lmcs_index_snapshot *found = lmcs_index_number(shelf, df->number);
     if (found == NULL)
-        return fail_begun(plan->name, df->number, "has what comes after, and was begun without", error);
+        return fail_begun(plan->name, df->number, "has later snapshots, but not", error);
     return is_same(found, df) ? LMCS_OK : fail_begun(plan->name, df->number, "has another", error);
 }
 
@@ -105,8 +105,8 @@ static enum lmcs_status check_left_out(const struct lmcs_dump_plans *plans, stru
     for (size_t i = 0; i < plans->count; i++)
         if (plans->items[i].is_sent && !plans->items[i].is_begun && plans->items[i].count > 0)
             return lmcs_fail(error, LMCS_INVALID, 0,
-                             "the archive that was begun can't be gone on with: it was begun without shelf \"%.200s\": "
-                             "name those that it is to have, or begin it anew",
+                             "the incomplete archive can't be continued: it has no shelf \"%.200s\"; "
+                             "name its shelves, or write a new one",
                              plans->items[i].name);
     return LMCS_OK;
 }

@@ -122,8 +122,8 @@ static enum lmcs_status select_parts(struct restore *restore, const int *fds, si
         return lmcs_fail(error, LMCS_INVALID, 0, "a part can be restored from one archive at a time");
     if (start < 0 || fstat(fds[0], &info) != 0 || !S_ISREG(info.st_mode))
         return lmcs_fail(error, LMCS_INVALID, 0,
-                         "to restore a part, the archive must be a file, for it is read more than once: write what "
-                         "comes from the pipe to one first");
+                         "to restore a part, the archive must be a file, because it is read more than once: write the "
+                         "pipe to a file first");
     restore->piece = malloc(LMCS_ARCHIVE_PIECE_BYTES);
     enum lmcs_status status =
         restore->piece == NULL ? lmcs_fail_memory(error) : find_parts(restore, fds[0], start, error);
@@ -196,11 +196,11 @@ static enum lmcs_status fail_missing(struct restore *restore, const struct lmcs_
                                      struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_NOT_FOUND, 0,
-                     "%s: the archive rests on an older one (%016llx%016llx): what %s@%llu has of tensor \"%.64s\" is "
-                     "neither in this archive nor in the pool; restore the older one first, or both together",
+                     "%s: the archive needs an older one (%016llx%016llx): tensor \"%.64s\" of %s@%llu is neither in "
+                     "this archive nor in the pool; restore the older one first, or both together",
                      restore->pool->path, (unsigned long long)restore->since.high,
-                     (unsigned long long)restore->since.low, restore->reader->shelf,
-                     (unsigned long long)restore->reader->snapshot.number, tensor->name);
+                     (unsigned long long)restore->since.low, tensor->name, restore->reader->shelf,
+                     (unsigned long long)restore->reader->snapshot.number);
 }
 
 static enum lmcs_status add_pending(struct restore *restore, size_t index, struct lmcs_error *error)

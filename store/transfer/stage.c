@@ -414,8 +414,8 @@ static enum lmcs_status compare_with(struct lmcs_stage *stage, struct lmcs_txn *
     *same = there.df.state == LMCS_SNAPSHOT_COMMITTED && digest.low == other.low && digest.high == other.high;
     return *same ? LMCS_OK
                  : lmcs_fail(error, LMCS_EXISTS, 0,
-                             "%s: %s@%llu is there and is not what the archive has under this number: nothing was "
-                             "restored; restore into another pool",
+                             "%s: %s@%llu exists and differs from the archive's: nothing was restored; restore into "
+                             "another pool",
                              txn->pool->path, current(stage)->name, (unsigned long long)number);
 }
 
@@ -577,7 +577,7 @@ static enum lmcs_status move_record(struct lmcs_txn *txn, struct lmcs_shelf *fro
     bool found;
     enum lmcs_status status = lmcs_record_get(txn, to, number, &there, &found, error);
     if (status == LMCS_OK && found)
-        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: %s@%llu has come while the archive was read", txn->pool->path,
+        return lmcs_fail(error, LMCS_EXISTS, 0, "%s: %s@%llu was added while the archive was read", txn->pool->path,
                          to->name, (unsigned long long)number);
     if (status == LMCS_OK)
         status = lmcs_record_get(txn, from, number, &record, &found, error);
