@@ -13,7 +13,7 @@
 #include "records/holders.h"
 #include "records/shelf.h"
 #include "repair/scrub.h"
-#include "shelves/prune.h"
+#include "shelves/shelves.h"
 
 enum { SECONDS = UNDER_SANITIZER ? 60 : 20 };
 

@@ -9,7 +9,7 @@
 #include "records/busy.h"
 #include "records/policy.h"
 #include "records/shelf.h"
-#include "shelves/prune.h"
+#include "shelves/shelves.h"
 #include "support.h"
 #include <math.h>
 #include <pthread.h>

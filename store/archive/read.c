@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/grow.h"
+#include "base/order.h"
 #include "payload/layout.h"
 #include "records/content.h"
 #include "records/meta.h"
@@ -103,12 +105,6 @@ static enum lmcs_status read_origin(struct lmcs_archive_reader *reader, struct l
     return CALL(reader, error, origin, &df, name, );
 }
 
-static int by_number(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static enum lmcs_status read_tag(struct lmcs_archive_reader *reader, struct lmcs_error *error)
 {
     struct lmcs_archive_tag_df df;
@@ -124,7 +120,7 @@ static enum lmcs_status read_tag(struct lmcs_archive_reader *reader, struct lmcs
     if (reader->tag != NULL && strcmp(reader->tag, text) >= 0)
         return FAIL(reader, error, "tag \"%.64s\" is out of order, or repeated", text);
     bool is_here = reader->number_count > 0 &&
-                   bsearch(&df.number, reader->numbers, reader->number_count, sizeof df.number, by_number) != NULL;
+                   bsearch(&df.number, reader->numbers, reader->number_count, sizeof df.number, lmcs_by_u64) != NULL;
     bool may_be_older = reader->since_count > 0 && df.number > 0 && df.number < reader->shelf_df.next_number;
     if (!is_here && !may_be_older)
         return FAIL(reader, error, "tag \"%.64s\" is of a snapshot that the archive does not have", text);
@@ -141,35 +137,16 @@ static enum lmcs_status read_tag(struct lmcs_archive_reader *reader, struct lmcs
 
 /* ---- Identities ---- */
 
-static size_t name_slot(const struct lmcs_archive_reader *reader, uint32_t kind, const char *name)
+/* The key of a name in reader->names: its hash, or the next key that no other name has. */
+static uint64_t name_key(const struct lmcs_archive_reader *reader, uint32_t kind, const char *name)
 {
-    size_t i = (size_t)lmc_hash64(name, strlen(name), kind) & (reader->name_capacity - 1);
-    while (reader->names[i] != 0) {
-        const struct lmcs_tensor *tensor = &reader->identities[reader->names[i] - 1]->tensor;
+    uint64_t key = lmc_hash64(name, strlen(name), kind), leader;
+    for (; (leader = lmcs_map_get(&reader->names, key)) != 0; key++) {
+        const struct lmcs_tensor *tensor = &reader->identities[leader - 1]->tensor;
         if (tensor->kind == kind && strcmp(tensor->name, name) == 0)
             break;
-        i = (i + 1) & (reader->name_capacity - 1);
     }
-    return i;
-}
-
-static bool make_name_room(struct lmcs_archive_reader *reader)
-{
-    if ((reader->identity_count + 1) * 2 <= reader->name_capacity)
-        return true;
-    size_t wanted = reader->name_capacity == 0 ? 256 : reader->name_capacity * 2;
-    size_t *names = calloc(wanted, sizeof *names);
-    if (names == NULL)
-        return false;
-    free(reader->names);
-    reader->names = names;
-    reader->name_capacity = wanted;
-    for (size_t i = 0; i < reader->identity_count; i++) {
-        const struct lmcs_archive_identity *identity = reader->identities[i];
-        if (identity->leader == i)
-            names[name_slot(reader, identity->tensor.kind, identity->tensor.name)] = i + 1;
-    }
-    return true;
+    return key;
 }
 
 /* Parses an identity into one allocation with its lists and its name; *identity NULL: the record is not valid. */
@@ -221,8 +198,8 @@ static enum lmcs_status read_identity(struct lmcs_archive_reader *reader, struct
     struct lmcs_archive_identity *identity;
     if (reader->identity_count >= MOST_IDENTITIES)
         return UNSUPPORTED(reader, error, "it has too many names of tensors");
-    if (!make_name_room(reader) || !lmcs_grow(&reader->identities, &reader->identity_capacity, reader->identity_count,
-                                              sizeof(struct lmcs_archive_identity *)))
+    if (!lmcs_grow(&reader->identities, &reader->identity_capacity, reader->identity_count,
+                   sizeof(struct lmcs_archive_identity *)))
         return lmcs_fail_memory(error);
     enum lmcs_status status = parse_identity(reader, &identity, error);
     if (status == LMCS_OK)
@@ -231,10 +208,13 @@ static enum lmcs_status read_identity(struct lmcs_archive_reader *reader, struct
         free(identity);
         return status;
     }
-    size_t slot = name_slot(reader, identity->tensor.kind, identity->tensor.name);
-    if (reader->names[slot] == 0)
-        reader->names[slot] = reader->identity_count + 1;
-    identity->leader = reader->names[slot] - 1;
+    uint64_t key = name_key(reader, identity->tensor.kind, identity->tensor.name);
+    uint64_t leader = lmcs_map_get(&reader->names, key);
+    if (leader == 0 && !lmcs_map_put(&reader->names, key, reader->identity_count + 1)) {
+        free(identity);
+        return lmcs_fail_memory(error);
+    }
+    identity->leader = leader == 0 ? reader->identity_count : leader - 1;
     reader->identities[reader->identity_count++] = identity;
     return LMCS_OK;
 }
@@ -722,6 +702,7 @@ enum lmcs_status lmcs_archive_reader_init(struct lmcs_archive_reader *reader, in
     memset(reader, 0, sizeof *reader);
     reader->visitor = &none;
     reader->doing = "reading";
+    reader->names.seed = lmcs_now_ns() ^ (uintptr_t)reader; /* a hostile archive must not choose collisions */
     return lmcs_archive_source_init(&reader->source, fd, error);
 }
 
@@ -732,7 +713,7 @@ void lmcs_archive_reader_fini(struct lmcs_archive_reader *reader)
         free(reader->identities[i]);
     free(reader->identities);
     free(reader->contents);
-    free(reader->names);
+    lmcs_map_free(&reader->names);
     free(reader->shelf);
     free(reader->tag);
     free(reader->numbers);

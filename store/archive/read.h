@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * archive/read.h - reads an archive and checks it record by record, without a pool.
+ * archive/read.h - face of archive/, the room of the archive format: reads and checks an archive record by record.
+ *
+ * Uses base, records, payload; no pool. source.h reads records, index.h lists snapshots and resolves addresses, decode.h
+ * decodes contents, pieces.h reads payloads by offset, format.h has the bytes.
  *
  * A reader calls its visitor after each check. Restoring, listing and verifying are visitors. Ids of identities and
  * contents are indices + 1 into its arrays.
@@ -9,6 +12,7 @@
 #define LMCS_ARCHIVE_READ_H
 
 #include "archive/source.h"
+#include "base/map.h"
 #include "records/meta.h"
 
 struct lmcs_archive_identity {
@@ -92,8 +96,7 @@ struct lmcs_archive_reader {
     struct lmcs_archive_content *contents;
     size_t content_count;
     size_t content_capacity;
-    size_t *names; /* of leaders, open addressing: index + 1 */
-    size_t name_capacity;
+    struct lmcs_map names; /* of leaders: index + 1 */
     /* the current shelf: */
     char *shelf;
     struct lmcs_archive_shelf_df shelf_df;

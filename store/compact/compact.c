@@ -19,7 +19,7 @@
 
 #include "compact/round.h"
 #include "pages/space.h"
-#include "shelves/prune.h"
+#include "shelves/shelves.h"
 
 /* ---- Parity ---- */
 

@@ -11,7 +11,7 @@
 #include "compact/round.h"
 #include "pages/tree.h"
 #include "records/manifest.h"
-#include "shelves/prune.h"
+#include "shelves/shelves.h"
 
 /* The contents that came after one under the same name, in snapshots that may still be raw; nearest first. */
 struct successors {
@@ -280,19 +280,12 @@ static enum lmcs_status encode_shelf(struct lmcs_round *round, uint64_t shelf_id
 
 enum lmcs_status lmcs_round_encode_shelves(struct lmcs_round *round, struct lmcs_error *error)
 {
-    uint64_t ids[64], first = 0;
-    size_t got = 0;
-    enum lmcs_status status;
-    do {
-        struct lmcs_txn txn;
-        status = lmcs_txn_read(round->pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
-        lmcs_txn_end(&txn);
-        for (size_t i = 0; status == LMCS_OK && i < got; i++)
-            status = lmcs_round_pass_over_shelf(round, ids[i], encode_shelf(round, ids[i], error), error);
-        first = got > 0 ? ids[got - 1] + 1 : 0;
-    } while (status == LMCS_OK && got == 64);
+    uint64_t id = 0;
+    enum lmcs_status status = lmcs_shelf_next(round->pool, &id, error);
+    while (status == LMCS_OK && id != 0) {
+        status = lmcs_round_pass_over_shelf(round, id, encode_shelf(round, id, error), error);
+        if (status == LMCS_OK)
+            status = lmcs_shelf_next(round->pool, &id, error);
+    }
     return status;
 }

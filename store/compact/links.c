@@ -362,8 +362,8 @@ static enum lmcs_status do_job(struct linking *l, const struct lmcs_link_job *jo
     if (status == LMCS_OK && possible)
         status = make(l, m, rule, &worthwhile, error);
     if (status == LMCS_OK && possible && !l->turn->go_on(l->turn->context, job->raw_bytes * job->arrays))
-        status = lmcs_fail(error, LMCS_CANCELLED, 0, "%s: compaction was stopped; finished work stays",
-                           l->turn->pool->path);
+        status =
+            lmcs_fail(error, LMCS_CANCELLED, 0, "%s: compaction was stopped; finished work stays", l->turn->pool->path);
     if (status == LMCS_OK && worthwhile) {
         l->batch[l->batch_count++] = m;
         l->batch_bytes += job->raw_bytes * job->arrays;

@@ -130,25 +130,17 @@ static enum lmcs_status note_shelf(struct lmcs_pool *pool, uint64_t id, bool all
 static enum lmcs_status note_all(struct lmcs_pool *pool, bool all, struct lmcs_passed *passed, bool *worked,
                                  struct lmcs_error *error)
 {
-    uint64_t ids[64], first = 0;
-    size_t got = 64;
-    enum lmcs_status status = LMCS_OK;
-    while (status == LMCS_OK && got == 64) {
-        struct lmcs_txn txn;
-        status = lmcs_txn_read(pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, first, ids, 64, &got, error);
-        lmcs_txn_end(&txn);
-        for (size_t i = 0; status == LMCS_OK && i < got; i++) {
-            for (bool more = true; status == LMCS_OK && more;) {
-                more = false;
-                status = note_shelf(pool, ids[i], all, passed, &more, error);
-                *worked |= more;
-            }
-            status = lmcs_shelf_pass_over(pool, ids[i], passed, status, error);
+    uint64_t id = 0;
+    enum lmcs_status status = lmcs_shelf_next(pool, &id, error);
+    while (status == LMCS_OK && id != 0) {
+        for (bool more = true; status == LMCS_OK && more;) {
+            more = false;
+            status = note_shelf(pool, id, all, passed, &more, error);
+            *worked |= more;
         }
-        first = got > 0 ? ids[got - 1] + 1 : 0;
+        status = lmcs_shelf_pass_over(pool, id, passed, status, error);
+        if (status == LMCS_OK)
+            status = lmcs_shelf_next(pool, &id, error);
     }
     return status;
 }

@@ -27,7 +27,7 @@
 #include "pages/space.h"
 #include "pool/background.h"
 #include "records/busy.h"
-#include "shelves/drop.h"
+#include "shelves/shelves.h"
 
 #define DEFAULT_WAIT_MS    10000u
 #define WAIT_SLICE_MS      100u

@@ -224,6 +224,21 @@ enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *
     return status;
 }
 
+enum lmcs_status lmcs_shelf_next(struct lmcs_pool *pool, uint64_t *id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    size_t count;
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_ids(&txn, *id + 1, id, 1, &count, error);
+    lmcs_txn_end(&txn);
+    if (count == 1)
+        return LMCS_OK; /* the next call reports damage after this shelf */
+    *id = 0;
+    return status;
+}
+
 void lmcs_shelf_policy(const struct lmcs_shelf *shelf, struct lmcs_policy *policy)
 {
     lmcs_policy_init(policy);

@@ -39,6 +39,8 @@ enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shel
 /* Ids of shelves from `first` on. */
 enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *ids, size_t capacity, size_t *count,
                                 struct lmcs_error *error);
+/* Replaces *id (at first 0) by the next id of a shelf; 0: no more follow. Called without a transaction. */
+enum lmcs_status lmcs_shelf_next(struct lmcs_pool *pool, uint64_t *id, struct lmcs_error *error);
 struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind);
 
 /* A snapshot's record with its inline metadata (NUL-terminated). */

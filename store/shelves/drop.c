@@ -6,7 +6,7 @@
  * commit, and at last the shelf. After a crash or a full pool the next open for writing removes the rest. A restore
  * fills staging shelves (transfer/stage.c); those that it marks as kept stay until a restore continues or drops them.
  */
-#include "shelves/drop.h"
+#include "shelves/shelves.h"
 
 #include <string.h>
 
@@ -52,35 +52,31 @@ static enum lmcs_status drop_shelf(struct lmcs_pool *pool, uint64_t id, struct l
     return lmcs_staging_drop(pool, id, &removal, error);
 }
 
+static enum lmcs_status drop_if_left(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
+{
+    struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
+    if (status != LMCS_OK)
+        return status;
+    status = lmcs_shelf_load(&txn, id, &shelf, error);
+    lmcs_txn_end(&txn);
+    if (status == LMCS_OK && (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING)
+        status = drop_shelf(pool, id, error);
+    /* The pool must open so that room can be made. The next open tries again. */
+    return status == LMCS_FULL ? LMCS_OK : status;
+}
+
 enum lmcs_status lmcs_staging_drop_left(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     uint64_t id = 0;
-    for (bool any = false;;) {
-        struct lmcs_txn txn;
-        struct lmcs_shelf shelf = {0};
-        size_t count = 0;
-        enum lmcs_status status = lmcs_txn_read(pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
-        if (status == LMCS_OK && count > 0)
-            status = lmcs_shelf_load(&txn, id, &shelf, error);
-        lmcs_txn_end(&txn);
-        bool left_over = (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING;
-        if (status == LMCS_OK && count > 0 && left_over) {
-            status = drop_shelf(pool, id, error);
-            if (status == LMCS_FULL) /* the pool must open so that room can be made; the next open tries again */
-                status = LMCS_OK;
-            any = true;
-        }
-        if (status != LMCS_OK)
-            return status;
-        if (count == 0 || id == UINT64_MAX) {
-            if (any)
-                lmcs_pool_wake(pool);
-            return LMCS_OK;
-        }
+    enum lmcs_status status = lmcs_shelf_next(pool, &id, error);
+    while (status == LMCS_OK && id != 0) {
+        status = drop_if_left(pool, id, error);
+        if (status == LMCS_OK)
+            status = lmcs_shelf_next(pool, &id, error);
     }
+    return status;
 }
 
 /* Drops the shelf if an earlier restore kept it and no restore has its name. */
@@ -109,17 +105,12 @@ static enum lmcs_status drop_if_kept(struct lmcs_pool *pool, uint64_t id, struct
 
 enum lmcs_status lmcs_staging_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error)
 {
-    enum lmcs_status status = LMCS_OK;
     uint64_t id = 0;
-    for (size_t count = 1; status == LMCS_OK && count > 0 && id < UINT64_MAX;) {
-        struct lmcs_txn txn;
-        status = lmcs_txn_read(pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
-        lmcs_txn_end(&txn);
-        if (status == LMCS_OK && count > 0)
-            status = drop_if_kept(pool, id, error);
+    enum lmcs_status status = lmcs_shelf_next(pool, &id, error);
+    while (status == LMCS_OK && id != 0) {
+        status = drop_if_kept(pool, id, error);
+        if (status == LMCS_OK)
+            status = lmcs_shelf_next(pool, &id, error);
     }
     return status;
 }

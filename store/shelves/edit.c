@@ -7,7 +7,7 @@
 
 #include "records/busy.h"
 #include "records/shelf.h"
-#include "shelves/prune.h"
+#include "shelves/shelves.h"
 
 /* Runs `change` on a shelf in a write transaction. */
 static enum lmcs_status change_shelf(struct lmcs_pool *pool, const char *name, bool make,

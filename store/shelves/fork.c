@@ -17,7 +17,7 @@
 #include "records/content.h"
 #include "records/manifest.h"
 #include "records/origin.h"
-#include "shelves/prune.h"
+#include "shelves/shelves.h"
 #include "snapshots/snapshot.h"
 
 /* ---- Forks ---- */

@@ -11,7 +11,7 @@
  * Pruning in the background waits until an eighth too many have gathered: deltas that rest on several removed bases are
  * then encoded anew once, not once for each.
  */
-#include "shelves/prune.h"
+#include "shelves/shelves.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +26,6 @@
 #include "snapshots/snapshot.h"
 
 #define BATCH_SNAPSHOTS 32u
-#define SHELVES_AT_ONCE 64u
 
 /* ---- Facts ---- */
 
@@ -491,23 +490,15 @@ static enum lmcs_status prune_shelf(struct lmcs_pool *pool, uint64_t id, enum lm
 enum lmcs_status lmcs_prune_pool(struct lmcs_pool *pool, enum lmcs_prune_when when, const char *held, uint64_t *removed,
                                  struct lmcs_error *error)
 {
-    uint64_t ids[SHELVES_AT_ONCE], first = 0;
     struct lmcs_passed passed = {.any = false};
-    size_t got = 0;
-    enum lmcs_status status;
+    uint64_t id = 0;
+    enum lmcs_status status = lmcs_shelf_next(pool, &id, error);
     *removed = 0;
-    do {
-        struct lmcs_txn txn;
-        status = lmcs_txn_read(pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, first, ids, SHELVES_AT_ONCE, &got, error);
-        lmcs_txn_end(&txn);
-        for (size_t i = 0; status == LMCS_OK && i < got; i++) {
-            status = prune_shelf(pool, ids[i], when, held, removed, error);
-            status = lmcs_shelf_pass_over(pool, ids[i], &passed, status, error);
-        }
-        first = got > 0 ? ids[got - 1] + 1 : 0;
-    } while (status == LMCS_OK && got == SHELVES_AT_ONCE && first > 0);
+    while (status == LMCS_OK && id != 0) {
+        status = prune_shelf(pool, id, when, held, removed, error);
+        status = lmcs_shelf_pass_over(pool, id, &passed, status, error);
+        if (status == LMCS_OK)
+            status = lmcs_shelf_next(pool, &id, error);
+    }
     return lmcs_passed_over(&passed, status, error);
 }

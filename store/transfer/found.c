@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/order.h"
 #include "pages/tree.h"
 #include "payload/read.h"
 #include "records/manifest.h"
@@ -59,12 +60,6 @@ static int by_digest(const void *a, const void *b)
     if (x->digest.high != y->digest.high)
         return x->digest.high < y->digest.high ? -1 : 1;
     return (x->id > y->id) - (x->id < y->id);
-}
-
-static int by_id(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
 }
 
 static enum lmcs_status add_verified(struct lmcs_stage *stage, uint64_t id, struct lmcs_error *error)
@@ -136,29 +131,29 @@ static enum lmcs_status note_kept_snapshot(struct lmcs_stage *stage, uint64_t id
 /* Records the contents that earlier attempts have left verified. */
 static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *error)
 {
-    enum lmcs_status status = LMCS_OK;
     uint64_t id = 0, number = 0;
-    for (size_t count = 1; status == LMCS_OK && count > 0 && id < UINT64_MAX;) {
-        struct lmcs_txn txn;
-        status = lmcs_txn_read(stage->pool, &txn, error);
-        if (status != LMCS_OK)
-            return status;
-        status = lmcs_shelf_ids(&txn, id + 1, &id, 1, &count, error);
-        lmcs_txn_end(&txn);
-        for (bool more = count > 0; status == LMCS_OK && more; more = number != 0)
+    enum lmcs_status status = lmcs_shelf_next(stage->pool, &id, error);
+    while (status == LMCS_OK && id != 0) {
+        do
             status = note_kept_snapshot(stage, id, &number, error);
+        while (status == LMCS_OK && number != 0);
         number = 0;
         if (status == LMCS_DAMAGED) /* contents not recorded are read */
             status = LMCS_OK;
+        if (status == LMCS_OK)
+            status = lmcs_shelf_next(stage->pool, &id, error);
     }
+    if (status == LMCS_DAMAGED)
+        status = LMCS_OK;
     if (stage->verified_count > 1)
-        qsort(stage->verified, stage->verified_count, sizeof *stage->verified, by_id);
+        qsort(stage->verified, stage->verified_count, sizeof *stage->verified, lmcs_by_u64);
     return status;
 }
 
 static bool was_verified(const struct lmcs_stage *stage, uint64_t id)
 {
-    return stage->verified_count > 0 && bsearch(&id, stage->verified, stage->verified_count, sizeof id, by_id) != NULL;
+    return stage->verified_count > 0 &&
+           bsearch(&id, stage->verified, stage->verified_count, sizeof id, lmcs_by_u64) != NULL;
 }
 
 /* Records the contents from id *next on, as many as one transaction should examine; *next 0: no more follow. */

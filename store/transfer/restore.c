@@ -24,7 +24,7 @@
 #include "payload/layout.h"
 #include "records/meta.h"
 #include "records/relations.h"
-#include "shelves/drop.h"
+#include "shelves/shelves.h"
 #include "transfer/bases.h"
 #include "transfer/stage.h"
 

@@ -24,7 +24,7 @@
 #include "records/manifest.h"
 #include "records/meta.h"
 #include "records/origin.h"
-#include "shelves/drop.h"
+#include "shelves/shelves.h"
 #include "snapshots/snapshot.h"
 #include "transfer/bases.h"
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * transfer/stage.h - stages the snapshots of a restore; stage.c describes it.
+ * transfer/stage.h - face of transfer/, the room of dump and restore: stages the snapshots of a restore.
+ *
+ * The room uses base, media, pages, records, payload, snapshots, shelves, archive. Its functions are public (lmcstore.h):
+ * dump.c, restore.c. stage.c describes staging.
  *
  * Each shelf of the archive gets a staging shelf. restore.c fills in what it has read and checked.
  */

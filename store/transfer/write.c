@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/grow.h"
+#include "base/order.h"
 #include "payload/layout.h"
 #include "payload/scan.h"
 
@@ -32,57 +33,38 @@ struct lmcs_id_page {
     uint64_t values[MAP_PAGE];
 };
 
-/* The slot of the page, or the free slot for it. */
-static size_t probe(const struct lmcs_id_map *map, uint64_t number)
-{
-    size_t i = (size_t)lmc_hash64(&number, sizeof number, map->seed) & (map->capacity - 1);
-    while (map->pages[i] != NULL && map->pages[i]->number != number)
-        i = (i + 1) & (map->capacity - 1);
-    return i;
-}
-
 uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id)
 {
-    const struct lmcs_id_page *page = map->count > 0 ? map->pages[probe(map, id / MAP_PAGE)] : NULL;
-    return page != NULL ? page->values[id % MAP_PAGE] : 0;
+    uint64_t page = lmcs_map_get(&map->numbers, id / MAP_PAGE);
+    return page != 0 ? map->pages[page - 1]->values[id % MAP_PAGE] : 0;
 }
 
-static bool rehash(struct lmcs_id_map *map)
+static enum lmcs_status add_page(struct lmcs_id_map *map, uint64_t number, struct lmcs_error *error)
 {
-    struct lmcs_id_map grown = {.count = map->count, .capacity = map->capacity == 0 ? 64 : map->capacity * 2};
-    grown.seed =
-        map->seed != 0 ? map->seed : lmcs_now_ns() ^ (uintptr_t)map; /* unpredictable for the author of hostile ids */
-    grown.pages = calloc(grown.capacity, sizeof(struct lmcs_id_page *));
-    if (grown.pages == NULL)
-        return false;
-    for (size_t i = 0; i < map->capacity; i++)
-        if (map->pages[i] != NULL)
-            grown.pages[probe(&grown, map->pages[i]->number)] = map->pages[i];
-    free(map->pages);
-    *map = grown;
-    return true;
+    if (map->count == 0)
+        map->numbers.seed = lmcs_now_ns() ^ (uintptr_t)map; /* a hostile pool must not choose collisions */
+    struct lmcs_id_page *page = calloc(1, sizeof *page);
+    if (page == NULL || !lmcs_grow(&map->pages, &map->capacity, map->count, sizeof(struct lmcs_id_page *)) ||
+        !lmcs_map_put(&map->numbers, number, map->count + 1)) {
+        free(page);
+        return lmcs_fail_memory(error);
+    }
+    page->number = number;
+    map->pages[map->count++] = page;
+    return LMCS_OK;
 }
 
 enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error)
 {
-    if ((map->count + 1) * 2 > map->capacity && !rehash(map))
-        return lmcs_fail_memory(error);
-    struct lmcs_id_page **page = &map->pages[probe(map, id / MAP_PAGE)];
-    if (*page == NULL) {
-        *page = calloc(1, sizeof **page);
-        if (*page == NULL)
-            return lmcs_fail_memory(error);
-        (*page)->number = id / MAP_PAGE;
-        map->count++;
+    enum lmcs_status status = LMCS_OK;
+    uint64_t page = lmcs_map_get(&map->numbers, id / MAP_PAGE);
+    if (page == 0) {
+        status = add_page(map, id / MAP_PAGE, error);
+        page = map->count;
     }
-    (*page)->values[id % MAP_PAGE] = value;
-    return LMCS_OK;
-}
-
-static int by_number(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
+    if (status == LMCS_OK)
+        map->pages[page - 1]->values[id % MAP_PAGE] = value;
+    return status;
 }
 
 enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, size_t *count, struct lmcs_error *error)
@@ -90,8 +72,8 @@ enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, siz
     size_t capacity = 0;
     *ids = NULL;
     *count = 0;
-    for (size_t i = 0; i < map->capacity; i++)
-        for (size_t k = 0; map->pages[i] != NULL && k < MAP_PAGE; k++) {
+    for (size_t i = 0; i < map->count; i++)
+        for (size_t k = 0; k < MAP_PAGE; k++) {
             if (map->pages[i]->values[k] == 0)
                 continue;
             if (!lmcs_grow(ids, &capacity, *count, sizeof **ids))
@@ -99,15 +81,16 @@ enum lmcs_status lmcs_id_list(const struct lmcs_id_map *map, uint64_t **ids, siz
             (*ids)[(*count)++] = map->pages[i]->number * MAP_PAGE + k;
         }
     if (*count > 0)
-        qsort(*ids, *count, sizeof **ids, by_number);
+        qsort(*ids, *count, sizeof **ids, lmcs_by_u64);
     return LMCS_OK;
 }
 
 void lmcs_id_free(struct lmcs_id_map *map)
 {
-    for (size_t i = 0; i < map->capacity; i++)
+    for (size_t i = 0; i < map->count; i++)
         free(map->pages[i]);
     free(map->pages);
+    lmcs_map_free(&map->numbers);
 }
 
 /* ---- Writing records ---- */

@@ -4,6 +4,7 @@
 #define LMCS_TRANSFER_WRITE_H
 
 #include "archive/index.h"
+#include "base/map.h"
 #include "pages/pool.h"
 #include "payload/read.h"
 #include "records/holders.h"
@@ -17,10 +18,10 @@
  */
 struct lmcs_id_page;
 struct lmcs_id_map {
-    struct lmcs_id_page **pages; /* open addressing; power of two */
+    struct lmcs_id_page **pages;
     size_t count;
     size_t capacity;
-    uint64_t seed;
+    struct lmcs_map numbers; /* of pages: index + 1 */
 };
 uint64_t lmcs_id_get(const struct lmcs_id_map *map, uint64_t id); /* 0: none */
 enum lmcs_status lmcs_id_put(struct lmcs_id_map *map, uint64_t id, uint64_t value, struct lmcs_error *error);

@@ -8,7 +8,7 @@
 #include "live/record.h"
 #include "pages/tree.h"
 #include "records/shelf.h"
-#include "shelves/drop.h"
+#include "shelves/shelves.h"
 
 /* ---- What is expected ---- */
 
