@@ -223,9 +223,9 @@ enum lmcs_status lmcs_heap_show(struct lmcs_heap *heap, struct lmcs_error *error
     if (link(heap->path, heap->shown_path) != 0) {
         /* Some file systems have no links. Use a rename that replaces nothing there. */
         if (errno == EEXIST)
-            return lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", heap->shown_path);
+            return lmcs_fail(error, LMCS_EXISTS, 0, "%s: exists already", heap->shown_path);
         if (renameat2(AT_FDCWD, heap->path, AT_FDCWD, heap->shown_path, RENAME_NOREPLACE) != 0)
-            return errno == EEXIST ? lmcs_fail(error, LMCS_EXISTS, 0, "%s: is there already", heap->shown_path)
+            return errno == EEXIST ? lmcs_fail(error, LMCS_EXISTS, 0, "%s: exists already", heap->shown_path)
                                    : lmcs_fail_errno(error, errno, "%s: can't create", heap->shown_path);
     } else {
         unlink(heap->path);
