@@ -11,14 +11,14 @@
 #   tools/bench.sh history               long histories: bytes a step beside others', topologies, restores by age, the
 #                                        compactor beside a trainer, slow media, finding snapshots, forks, differences
 #   tools/bench.sh links                 an optimizer's state from the one before, trained in several ways
-#   tools/bench.sh parity                what parity takes, in bytes and time; and a scrub
+#   tools/bench.sh parity                the cost of parity, in bytes and time; and a scrub
 #   tools/bench.sh python                the Python packages: captures, views, variables that live in the pool
 #   tools/bench.sh workloads             the examples whose data may be larger than memory, with and without enough
 #   tools/bench.sh codec                 the codec, beside memcpy, entropies and other codecs (which it installs)
 #   tools/bench.sh codec FILE...         the same on the tensors of safetensors files; --pair NEW BASE for deltas
 #   tools/bench.sh codec --quick, --only NAME, --json, --dir DIR    as above; --no-peers, --row TEXT: see --help
 #
-# Wants what tools/setup.sh makes. Progress goes to standard error.
+# Needs tools/setup.sh to have run. Progress goes to standard error.
 set -euo pipefail
 
 export BENCH_FROM=$PWD # files on the command line are named from there

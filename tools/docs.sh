@@ -5,7 +5,7 @@
 #
 #   tools/docs.sh [FOLDER]    default: build/docs; open index.html there
 #
-# Wants what tools/setup.sh makes; installs pdoc into .venv/ if need be.
+# Needs tools/setup.sh to have run; installs pdoc into .venv/ if need be.
 set -euo pipefail
 
 where=$(realpath -m "${1:-$(dirname "$0")/../build/docs}")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# Sets the checkout up, then shows on a real, small training run what lmc-store does: snapshot after every step, crash,
-# resume, compaction, rewind, archive, export, and what it costs beside others. After the set-up, under five minutes.
+# Sets the checkout up, then shows on a real, small training run the main features: snapshot after every step, crash,
+# resume, compaction, rewind, archive, export, and costs beside other tools. After the set-up, under five minutes.
 #
 #   tools/quickstart.sh                  leaves the pool in quickstart/ to look at
 #   tools/quickstart.sh --remove         leaves nothing

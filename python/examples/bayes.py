@@ -164,7 +164,7 @@ def predict(network: Network, samples: Array, images: Array) -> Array:
     return total / len(samples)
 
 
-# ---- What came out ----------------------------------------------------------------------------------------------
+# ---- Results ---------------------------------------------------------------------------------------------------
 
 
 def scores(probabilities: Array, labels: Array) -> dict[str, float]:
@@ -189,7 +189,7 @@ def scores(probabilities: Array, labels: Array) -> dict[str, float]:
 
 
 def run(place: Place, count: int, width: int, per_cycle: int = 50, learn_from: int = 400) -> dict[str, Any]:
-    """Train the single network and sample the posterior; tell what came out, and what it took."""
+    """Train the single network and sample the posterior; print the results and the resources."""
     images, labels, test_images, test_labels = digits(learn_from)
     network = Network(images.shape[1], width)
     begin = time.perf_counter()

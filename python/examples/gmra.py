@@ -46,7 +46,7 @@ class Place(Protocol):
         """Make an array of this name; one that has the name already goes."""
 
     def drop(self, name: str) -> None:
-        """Let go of the array of this name. Nobody may refer to it any more."""
+        """Release the array of this name, which must have no references."""
 
 
 class Memory:
@@ -57,7 +57,7 @@ class Memory:
         return np.empty(shape, dtype)
 
     def drop(self, name: str) -> None:
-        """Do nothing: who refers to an array keeps it."""
+        """Do nothing: references keep an array."""
 
 
 class Shelf:
@@ -127,7 +127,7 @@ class Level:
 
 @dataclass
 class Tree:
-    """A cover tree, and the points in its order: row i was row index[i] of what it was made of."""
+    """A cover tree, and the points in its order: row i was row index[i] of the input."""
 
     levels: list[Level]
     points: Array  # (count, dimension), at a place
@@ -259,7 +259,7 @@ class Analysis:
     tree: Tree
     planes: int  # dimensions of a plane
     first: Array
-    mean: Array  # (cells, dimension), at a place, as what follows
+    mean: Array  # (cells, dimension), at a place, as the following
     basis: Array  # (cells, planes, dimension): orthonormal rows; zeros where a cell has too few points
     shift: Array  # (cells, dimension): from the plane above to the mean, where it leaves that plane
     wavelet: Array  # (cells, planes, dimension): orthonormal rows of the directions that the plane above lacks
@@ -381,7 +381,7 @@ def reconstruct(analysis: Analysis, leaf: int, numbers: Array) -> Array:
 
 
 def digest(*arrays: Array) -> str:
-    """Name what arrays hold."""
+    """Return a digest of arrays."""
     state = hashlib.sha256()
     for array in arrays:
         for rows in blocks(len(array), array.strides[0]):
@@ -390,7 +390,7 @@ def digest(*arrays: Array) -> str:
 
 
 def run(place: Place, count: int, dimension: int, planes: int = 2, cell_points: int = 64) -> dict[str, Any]:
-    """Draw points and analyse them; tell what came out, and what it took."""
+    """Draw points and analyse them; print the results and the resources."""
     begin = time.perf_counter()
     points = draw_points(place, count, dimension, planes)
     drawn = time.perf_counter()

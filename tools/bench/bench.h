@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bench.h - what the parts of bench_store share, one section a source file.
+ * bench.h - shared by the parts of bench_store, one section per source file.
  *
  * bench_store is the C half of tools/bench.sh: each of its sections measures one claim through the public header and
  * prints one JSON object. A benchmark that can't go on says why and exits: there is nothing to clean up but its pool,
@@ -56,7 +56,7 @@ struct bench_state bench_state_new(size_t count, const uint64_t *sizes);
 /* Tensors like a transformer's, of about `bytes` in all: most of it in large ones. */
 struct bench_state bench_state_model(uint64_t bytes);
 void bench_state_free(struct bench_state *state);
-/* Makes every tensor differ from what it was, by its first 8 bytes (where the comparison stops). */
+/* Changes every tensor by its first 8 bytes (where the comparison stops). */
 void bench_state_touch(struct bench_state *state, uint64_t round);
 /* Moves every number a little, as a training step does. */
 void bench_state_step(struct bench_state *state, uint64_t round);

@@ -53,7 +53,7 @@ static void print_capture_times(const char *name, struct capture_times *times, s
         bench_median(times->file_all, rounds), bench_median(times->pool, rounds), after);
 }
 
-/* New file, new pool, new memory: what each costs the first time. */
+/* The first time: new file, new pool, new memory. */
 static void capture_cold(const struct bench_options *options, struct bench_state *state, struct capture_times *times,
                          size_t rounds)
 {
@@ -179,7 +179,7 @@ void bench_commit(const struct bench_options *options)
 
 /* ---- Memory --------------------------------------------------------------------------------------------------- */
 
-/* Anonymous memory that a capture of so many bytes takes beyond what the process has. */
+/* Anonymous memory of a capture of so many bytes, above that of the process. */
 void bench_memory(const struct bench_options *options)
 {
     struct bench_state state = bench_state_model(options->bytes);
@@ -224,7 +224,7 @@ static uint64_t read_number(const char *path)
 }
 
 /*
- * One capture under a memory limit of what the process has plus 512 MiB: the page cache that it fills counts too. The
+ * One capture under a memory limit of 512 MiB above the process: the page cache that it fills counts too. The
  * process was started in the cgroup, and sets the limit itself once its state is in memory.
  */
 void bench_big(const struct bench_options *options)

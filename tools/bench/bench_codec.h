@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bench_codec.h - what the parts of bench_codec share.
+ * bench_codec.h - shared by the parts of bench_codec.
  *
  * bench_codec is the C half of tools/bench.sh codec: it holds one tensor (and its base) in memory and measures liblmc
  * on it through its public header. It answers in lines of JSON: one with sizes when it has started, then one with the
@@ -22,7 +22,7 @@ struct input {
     size_t bytes;        /* the same, repeated until there is enough to measure speed on */
     unsigned char *data; /* `bytes` each */
     unsigned char *base; /* NULL: none */
-    unsigned char *out;  /* what memcpy and decoding write */
+    unsigned char *out;  /* the output of memcpy and decoding */
     unsigned char *frame;
     size_t frame_room;
     bool huge; /* ask for huge pages, for all buffers; otherwise none has any */
@@ -36,7 +36,7 @@ double cpu_s(void); /* that this process has had */
 /* Memory of its own, touched. */
 unsigned char *pages_new(size_t bytes, bool huge);
 struct lmc_params params_of(const struct input *input, size_t bytes, enum lmc_level level);
-/* Ends the program if what was decoded is not the tensor, then overwrites it. */
+/* Ends the program if the decoded bytes differ from the tensor, then overwrites them. */
 void check_and_clear(const struct input *input, size_t bytes);
 
 /* ---- The modes: `start` prints the first line, `round` one line of seconds --------------------------------------- */

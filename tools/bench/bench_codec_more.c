@@ -92,7 +92,7 @@ static void together(work *what, struct share *shares, unsigned threads)
         pthread_join(others[i], NULL);
 }
 
-/* Shares the blocks out; each share's coded blocks go where they have room whatever their sizes. */
+/* Shares the blocks out; each share has room for its coded blocks at any size. */
 static void shares_make(struct share *shares, unsigned threads, const struct input *input)
 {
     uint64_t count = lmc_block_count(input->bytes);

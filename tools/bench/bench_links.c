@@ -26,14 +26,14 @@ struct training {
     size_t bytes; /* of an array */
     char *const *files;
     void *state[MOST_STEPS + 1][LMC_MAX_BASES]; /* the first two, the last, and those at hand */
-    void *now[LMC_MAX_BASES];                   /* what is decoded */
-    unsigned char *room;                        /* what is encoded */
+    void *now[LMC_MAX_BASES];                   /* decoded arrays */
+    unsigned char *room;                        /* the frame */
     size_t room_bytes;
     unsigned char *frame[MOST_STEPS];
     size_t frame_bytes[MOST_STEPS];
 };
 
-/* What links took that were made with hints, or without. */
+/* The cost of links made with hints, or without. */
 struct made {
     double bits;  /* an element, mean over all links */
     double fit_s; /* the longest search for constants */

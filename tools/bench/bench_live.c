@@ -73,7 +73,7 @@ static void store_and_persist(struct lmcs_live *live, uint64_t round)
     check(lmcs_live_persist(live, at, sizeof round, &failure), "persist");
 }
 
-/* What the stores alone cost, in memory that is seldom in a cache. */
+/* The stores alone, in memory that is rarely cached. */
 static void store_only(struct lmcs_live *live, uint64_t round)
 {
     uint64_t at = some_place(live, round);

@@ -29,7 +29,7 @@ WIDTHS = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2}
 
 @dataclass
 class Setting:
-    """What to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
+    """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
 
     size: str
     peers: Peers | None
@@ -282,7 +282,7 @@ SECTIONS: tuple[Callable[[Setting], list[Section]], ...] = (rows, threads, small
 
 
 def sources_of(options: argparse.Namespace, size: str, folder: Path, scratch: Path) -> tuple[list[Source], list[str]]:
-    """Choose the tensors to measure, and say what is left out and why."""
+    """Choose the tensors to measure; report the omitted ones with reasons."""
     if options.files or options.pair:
         pairs = [*((path, None) for path in options.files), *options.pair]
         return [row for number, (new, old) in enumerate(pairs) for row in file_rows(scratch, number, new, old)], []
@@ -356,7 +356,7 @@ def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
 
 
 def main() -> None:
-    """Measure what was asked for; exit 1 when a section could not run."""
+    """Measure the chosen sections; exit 1 when a section could not run."""
     options = arguments()
     torch.set_num_threads(1)  # sums are the same then on every machine, and nothing waits for a busy processor
     folder = options.dir.resolve() / "codec-data"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the codec is measured on: files of raw elements, made once and kept."""
+"""The codec's test data: files of raw elements, made once and kept."""
 
 import shutil
 import subprocess

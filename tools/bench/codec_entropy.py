@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""H: what order-0 coders could make of a tensor at best, alone and in several ways against its base."""
+"""H: the smallest order-0 size of a tensor, alone and in several ways against its base."""
 
 from typing import Any
 

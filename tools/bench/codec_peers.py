@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The codecs that liblmc is measured beside, in a process of their own: one thread.
 
-Usage: codec_peers.py PACKAGES, run by the Python that has them. PACKAGES is a folder to find in it what that Python
+Usage: codec_peers.py PACKAGES, run by the Python that has them. PACKAGES is a folder with packages that this Python
 lacks (torch, which ZipNN imports). It reads lines of JSON and answers each in kind: {"load": [DTYPE, DATA, BASE or
 null, BYTES]}, then {"size": PEER} for one pass over the tensor as it is, checked, {"round": PEER} for one over the
-tensor repeated to BYTES. What a peer can't do itself (XOR with the base, differences, grouping by bytes) is done
+tensor repeated to BYTES. Work that a peer cannot do (XOR with the base, differences, grouping by bytes) is done
 before, and not timed.
 """
 
@@ -27,12 +27,12 @@ WIDTHS = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2}
 
 @dataclass
 class Way:
-    """One way to use a peer: what it is handed, and its two calls."""
+    """One way to use a peer: its input and its two calls."""
 
     name: str
     prepare: Callable[[Words, Words | None], Any]
     encode: Callable[[Any], Any]
-    decode: Callable[[Any, Any], Any]  # of a blob; and what was prepared, for a base
+    decode: Callable[[Any, Any], Any]  # of a blob, and of the prepared base
     spoils: bool = False  # its input, which is therefore copied for it
 
 
@@ -47,7 +47,7 @@ def planes(words: Words) -> bytes:
 
 
 def handed(delta: bool, form: Callable[[Words], Any]) -> list[tuple[str, Callable[[Words, Words | None], Any]]]:
-    """Say what to hand to a codec without deltas: a tensor, or its difference and its XOR with the base."""
+    """List the inputs for a codec without deltas: a tensor, or its difference and its XOR with the base."""
     if not delta:
         return [("alone", lambda x, b: form(x))]
     return [("difference", lambda x, b: form(zigzag(x - b))), ("XOR", lambda x, b: form(x ^ b))]
@@ -239,7 +239,7 @@ PEERS: dict[str, tuple[str | None, Callable[[str, bool], list[Way]]]] = {  # the
 
 
 def check(way: Way, prepared: Any, decoded: Any) -> None:
-    """See that what was decoded is what was encoded."""
+    """Check that decoding returns the encoded bytes."""
     wanted = prepared[0] if isinstance(prepared, tuple) else prepared
     if not np.array_equal(octets(wanted), octets(decoded)):
         raise ValueError("what it decoded differs from what it encoded")
@@ -261,7 +261,7 @@ def measure(way: Way, prepared: Any, checked: bool) -> dict[str, Any]:
 
 
 class Tensor:
-    """The tensor, its base, and what is being measured on them."""
+    """The tensor, its base, and the running measurement."""
 
     def __init__(self, dtype: str, data: str, base: str | None, wanted: int):
         self.dtype, self.wanted = dtype, wanted

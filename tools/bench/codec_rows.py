@@ -12,7 +12,7 @@ LEVELS = ("default", "dense")
 
 @dataclass
 class Row:
-    """What was measured on one tensor."""
+    """The measurements of one tensor."""
 
     source: Source
     head: dict[str, Any]  # sizes
@@ -98,7 +98,7 @@ def bounds_of(source: Source) -> Bounds:
 
 
 def judge(section: Section, what: str, measured: float, relation: str, bound: float | None, text: str) -> str:
-    """Note a goal if there is a bound; what the table has to say."""
+    """Record a goal if there is a bound; return the table's cell."""
     if bound is None:
         return text
     section.goal(what, measured, relation, bound)
@@ -161,7 +161,7 @@ def goals_table(rows: list[Row]) -> Section:
 
 
 def own_table(rows: list[Row]) -> Section:
-    """Show what liblmc does."""
+    """Show liblmc's results."""
     section = Section("liblmc, one thread: bits an element, GB/s and shares of memcpy")
     section.head = ["row", "H (which)", "level", "bits", "over H, %", "in", "of memcpy", "out", "of memcpy"]
     for row in rows:

@@ -38,7 +38,7 @@ PEER_ENVIRONMENT = {
 
 
 class Program:
-    """A running program: what it said first, and its answers."""
+    """A running program: its first line and its answers."""
 
     def __init__(self, words: list[Any], environment: dict[str, str]):
         self.name = Path(words[0]).name
@@ -138,7 +138,7 @@ class Peers:
         return self.program
 
     def size(self, peer: str, source: Source) -> dict[str, Any]:
-        """Let a peer code a tensor once, checked: its answer, or RuntimeError with what went wrong."""
+        """Let a peer code a tensor once, checked: its answer, or RuntimeError with the reason."""
         program = self.load(source, 1)
         if peer not in program.first:
             raise RuntimeError("it is not installed")

@@ -32,5 +32,5 @@ def debian_tool(name: str, folder: Path) -> Path:
 
 
 def zstd(words: list[str], data: bytes | None, tool: Path) -> bytes:
-    """Run the command; give what it writes."""
+    """Run the command; return its output."""
     return subprocess.run([tool, "-q", "-c", *words], input=data, check=True, capture_output=True).stdout

@@ -91,7 +91,7 @@ SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add what only this suite takes."""
+    """Add the options of this suite."""
     parser.add_argument("--no-peers", action="store_true", help="without other codecs and restic, which it fetches")
     parser.add_argument("--plot", type=Path, default=TOP / "build/bench/topology.svg", help="where topology draws")
 

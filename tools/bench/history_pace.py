@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The compactor beside a trainer: how fast it is, what it costs the trainer, and captures that write deltas."""
+"""The compactor beside a trainer: its speed, its cost to the trainer, and captures that write deltas."""
 
 import contextlib
 import copy
@@ -100,7 +100,7 @@ def by_codec(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> floa
 
 
 def timed_compact(store: lmcstore.Store) -> tuple[float, float]:
-    """Compact what there is on one core; seconds by the clock and of the process."""
+    """Compact everything on one core; seconds by the clock and of the process."""
     with on_cores(CORES[-1:]):
         begin, cpu = time.perf_counter(), time.process_time()
         store.compact()
@@ -161,7 +161,7 @@ def compactor(setting: Setting) -> Section:
     return section
 
 
-# ---- What it costs the trainer --------------------------------------------------------------------------------------
+# ---- The cost to the trainer ---------------------------------------------------------------------------------------
 
 
 def train_beside(setting: Setting, store: lmcstore.Store) -> dict[bool, dict[str, list[float]]]:
@@ -244,7 +244,7 @@ SLOW_RATE = 250_000_000
 
 
 def touch_memory() -> None:
-    """Use what memory is free once: what a virtual machine has never used costs its host some microseconds a page."""
+    """Touch all free memory once: a page that a virtual machine has never used costs its host some microseconds."""
     size = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE // 8 * 7
     with contextlib.suppress(OSError), mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for offset in range(0, size, mmap.PAGESIZE):

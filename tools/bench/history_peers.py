@@ -29,7 +29,7 @@ class Sample:
     """Some steps of a run, and the step before each."""
 
     steps: list[int]
-    row: list[int]  # so many in a row, for what sees whole files in turn
+    row: list[int]  # consecutive steps, for ways that see whole files in turn
     states: dict[int, dict[str, torch.Tensor]]
 
     def pairs(self) -> list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
@@ -47,7 +47,7 @@ def sample_of(setting: Setting, shelf: lmcstore.shelf.Shelf, steps: int) -> Samp
 
 
 def by_class(state: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """Sort the tensors of a state by what they are."""
+    """Sort the tensors of a state by kind."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in state.items():
         found.setdefault(class_of(name, tuple(tensor.shape)), {})[name] = tensor
@@ -64,7 +64,7 @@ def joined(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @dataclass
 class Pool:
-    """What a pool holds after compaction: bytes of each class, and of everything."""
+    """The size of a pool after compaction: bytes of each class, and of everything."""
 
     steps: int
     keep_raw: int
@@ -76,12 +76,12 @@ class Pool:
     stored_as: dict[str, int] = field(default_factory=dict)  # how many contents
 
     def compacted(self) -> float:
-        """Give what a step takes once it is compacted."""
+        """Return the bytes of a compacted step."""
         return sum(self.older.values()) / (self.steps - self.keep_raw)
 
 
 def look_at(setting: Setting, kind: str, way: str) -> Pool:
-    """Add up what the contents of a history take, each once."""
+    """Add up the bytes of a history's contents, each once."""
     path = pool_of(setting, kind, way)
     seen: set[int] = set()
     with lmcstore.open(path, mode="r") as store:
@@ -112,7 +112,7 @@ def deltas_of(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> Siz
 
 
 def torch_size(state: dict[str, torch.Tensor]) -> int:
-    """Give the size of what torch.save writes."""
+    """Return the size of torch.save's file."""
     out = io.BytesIO()
     torch.save(state, out)
     return len(out.getvalue())
@@ -151,7 +151,7 @@ def patched(setting: Setting, sample: Sample, tool: Path) -> float:
 
 
 def in_files(setting: Setting, sample: Sample) -> dict[str, float]:
-    """Measure what works on whole files: bytes a step of each way that can be had."""
+    """Measure the ways that work on whole files: bytes a step of each available one."""
     states = [new for new, _ in sample.pairs()]
     sizes: dict[str, float] = {"torch.save": mean([torch_size(state) for state in states])}
 
@@ -198,7 +198,7 @@ def by_codecs(setting: Setting, sample: Sample, kind: str, peers: Peers) -> dict
 def ask(
     setting: Setting, peers: Peers, peer: str, kind: str, files: list[Path], raw_bytes: int, lost: set[str]
 ) -> float:
-    """Ask one peer for one array; what is too small counts as it is. One that fails is noted, once."""
+    """Measure one peer on one array; a small array counts as raw. A failing peer is reported once."""
     if raw_bytes < LEAST_BYTES or peer in lost:
         return raw_bytes
     dtype = {"fp32": "f32", "bf16": "bf16"}[kind]
@@ -225,7 +225,7 @@ def codec_peers(setting: Setting) -> Peers | None:
 def whole_table(
     kind: str, setting: Setting, pools: dict[str, Pool], ways: list[tuple[str, float]], full: float
 ) -> Section:
-    """Say what a step takes in each way, everything counted."""
+    """Write the bytes of a step for each way, everything counted."""
     section = Section(f"Bytes a step, {kind}")
     section.head = ["way to keep every step", "MB a step", "full copies over it"]
     for what, size in ways:

@@ -50,7 +50,7 @@ RECIPES = {
 
 
 def class_of(name: str, shape: tuple[int, ...]) -> str:
-    """Say what kind of tensor a name in the state is."""
+    """Return the kind of tensor of a name in the state."""
     last = name.rsplit(".", 1)[-1]
     if name.startswith("optimizer."):
         return last if last in CLASSES else "other"
@@ -82,7 +82,7 @@ class Trainer:
         return float(loss.item())
 
     def state(self) -> dict[str, Any]:
-        """Give what is snapshotted."""
+        """Return the state to snapshot."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the sections of tools/bench.sh history share: where and how much to measure, and the C half."""
+"""Shared by the sections of tools/bench.sh history: where and how much to measure, and the C half."""
 
 import json
 import os
@@ -20,8 +20,8 @@ MIB, GIB = 1 << 20, 1 << 30
 class Setting:
     """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
 
-    folder: Path  # for what goes at the end
-    kept: Path  # for what is made once
+    folder: Path  # temporary
+    kept: Path  # kept between runs
     size: str
     plot: Path
     peers: bool = True

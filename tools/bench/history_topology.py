@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Size against time to restore: which content a delta should rest on, and how often there is a keyframe.
 
-A topology says for each content, by its distance to the keyframe that ends its group, how far its base is. What each
-costs follows from two curves that are measured with the codec on a real run: the size of a delta by its jump, and the
+A topology gives for each content, by its distance to the keyframe that ends its group, the distance of its base. Its
+cost follows from two curves that are measured with the codec on a real run: the size of a delta by its jump, and the
 time to decode it. Some topologies are then made with the store itself, to see that it comes out so.
 """
 
@@ -36,14 +36,14 @@ POLICIES = {  # topologies that the store can make
 
 @dataclass
 class Curves:
-    """What was measured: bytes and seconds of a state's frames, by jump; 0: alone."""
+    """The measurements: bytes and seconds of a state's frames, by jump; 0: alone."""
 
     raw: float
     size: dict[int, float]
     seconds: dict[int, float]
 
     def at(self, curve: dict[int, float], jump: int) -> float:
-        """Read a curve, between what was measured by the logarithm of the jump."""
+        """Read a curve, interpolated by the logarithm of the jump."""
         if jump in curve:
             return curve[jump]
         low = max(at for at in curve if 0 < at < jump)
@@ -113,7 +113,7 @@ def best_jumps(chain: int, raw: int, curves: Curves) -> tuple[int, ...]:
 
 
 def topologies(curves: Curves) -> list[Topology]:
-    """List what is compared."""
+    """List the topologies."""
     found = [Topology("keyframes only", "next", ())]
     found += [Topology(f"next, chain {n}", "next", (1,) * n) for n in (1, 2, 3, 5, 7, 8, 15, 31)]
     found += [Topology(f"one base for {n}", "one base", tuple(range(1, n + 1))) for n in (2, 4, 8, 16, 31)]

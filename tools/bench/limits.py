@@ -19,13 +19,13 @@ GROUPS = Path("/sys/fs/cgroup")
 
 @dataclass
 class Outcome:
-    """How a program ended: `peak_bytes` is what it held at most, with what the kernel kept of its files in memory."""
+    """How a program ended: `peak_bytes` is its peak memory, with the cached pages of its files."""
 
     status: int
     output: str
     errors: str
     peak_bytes: int
-    kept_to: str  # what kept it to its limit: "cgroup" or "rlimit"; "" without a limit
+    kept_to: str  # the mechanism of its limit: "cgroup" or "rlimit"; "" without a limit
     cpu_seconds: float  # of processor time, its own and the kernel's for it: others add less to that than by the clock
 
     @property
@@ -107,7 +107,7 @@ def slow_disk(folder: Path, size: int, bytes_per_second: int) -> Iterator[Path]:
     """Give a folder on an ext4 of its own, which is written to at such a speed at most.
 
     It is in a file in `folder`, behind a loop device that passes the page cache by. OSError: that takes root, loop
-    devices, and version 1 of the block I/O cgroup, whose limits hold for what the kernel writes back later, too.
+    devices, and version 1 of the block I/O cgroup, whose limits also hold for later writeback.
     """
     limit = GROUPS / "blkio" / "blkio.throttle.write_bps_device"
     if not os.access(limit, os.W_OK):

@@ -29,7 +29,7 @@ PEERS = ("pcodec", "z4ai", "ZipNN")
 
 @dataclass(frozen=True)
 class Goal:
-    """What a way of training is to reach at least; 0: nothing is asked."""
+    """The goals of a way of training; 0: no goal."""
 
     ratio: float = 0.0
     into: float = 0.0  # of memcpy
@@ -93,7 +93,7 @@ def measure(way: Way, first: int, links: int, files: list[Path]) -> dict[str, An
 
 @dataclass
 class Coded:
-    """What one way to code makes of a state: bytes, and the seconds that it took."""
+    """The result of one way to code a state: bytes and seconds."""
 
     size: float = 0.0
     in_s: float = 0.0
@@ -147,7 +147,7 @@ def others(setting: Setting, way: Way, files: list[Path]) -> dict[str, Coded]:
 
 
 def add_row(section: Section, way: Way, goal: Goal, found: dict[str, Any]) -> None:
-    """Write what one way of training gave, and its goals."""
+    """Write the results of one way of training, and its goals."""
     ratio, memcpy = 32 * way.arrays / found["bits"], found["memcpy_gbs"]
     into, out, chain = (found[key] / memcpy for key in ("in_gbs", "out_gbs", "chain_gbs"))
     section.rows.append(
@@ -175,7 +175,7 @@ def add_row(section: Section, way: Way, goal: Goal, found: dict[str, Any]) -> No
 
 
 def add_blind(section: Section, way: Way, found: dict[str, Any]) -> None:
-    """Write what became of the same links where nothing was known of the optimizer."""
+    """Write the results of the same links without knowledge of the optimizer."""
     share = 100 * found["sampled"] / found["elements"]
     more = found["bits_without_hints"] / found["bits"]
     section.rows.append(
@@ -194,7 +194,7 @@ def add_blind(section: Section, way: Way, found: dict[str, Any]) -> None:
 
 
 def add_others(section: Section, way: Way, found: dict[str, Any], coded: dict[str, Coded]) -> None:
-    """Write what others made of the same step."""
+    """Write the results of others on the same step."""
     raw, memcpy = 4 * found["elements"] * way.arrays, found["memcpy_gbs"]
 
     def add(first: str, name: str, bits: float, into: float, out: float) -> None:
@@ -209,7 +209,7 @@ def add_others(section: Section, way: Way, found: dict[str, Any], coded: dict[st
 
 
 def ways(setting: Setting) -> list[Section]:
-    """Measure links of each way to train, beside what others make of the same steps."""
+    """Measure links of each way to train, beside others on the same steps."""
     ours = Section("Links from one step's state to the next one's")
     ours.head = ["trained with", "bits", "of the state", "deltas: bits", "exact", "memcpy, GB/s", "in, of memcpy"]
     ours.head += ["out, of memcpy", "a link of a chain"]
@@ -280,7 +280,7 @@ SECTIONS: tuple[Callable[[Setting], Section | list[Section]], ...] = (ways, gpu,
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add what only this suite takes."""
+    """Add the options of this suite."""
     parser.add_argument("--steps", type=int, help=f"links of every chain, at most 64 ({CHAIN} or {SHORT_CHAIN})")
     parser.add_argument("--no-peers", action="store_true", help="without the other codecs, which a full run installs")
 

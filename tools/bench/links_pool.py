@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Pools of training runs whose steps are links: what all of it takes, and how long a step takes to come back."""
+"""Pools of training runs whose steps are links: their bytes, and the time to restore a step."""
 
 import math
 import statistics
@@ -28,7 +28,7 @@ class Kept:
 
     name: str
     policy: str = ""
-    told: bool = True  # the state has an optimizer, which says what belongs together
+    told: bool = True  # the state has an optimizer, which gives the relations
     every: int = 1  # of so many steps, one is snapshotted
 
 
@@ -68,7 +68,7 @@ class History:
 
 @dataclass
 class Size:
-    """What a pool takes, and of what it is."""
+    """The bytes of a pool, by kind."""
 
     snapshots: int
     raw_bytes: int
@@ -86,13 +86,13 @@ class Size:
 
     @property
     def older_percent(self) -> float:
-        """All but the newest, of what these are raw; NaN: there is nothing else."""
+        """All but the newest as a share of their raw bytes; NaN: there are no others."""
         older = self.raw_bytes - self.newest
         return 100 * (self.disk - self.newest) / older if older else math.nan
 
 
 def size_of(path: Path) -> Size:
-    """Add up what a pool holds."""
+    """Add up the bytes of a pool."""
     with lmcstore.open(path, mode="r") as store:
         shelf = store["gpt"]
         snapshots = list(shelf)
@@ -114,7 +114,7 @@ def size_of(path: Path) -> Size:
 
 
 def check(path: Path, digests: dict[int, str], told: bool) -> None:
-    """Read some steps back: what differs from what was saved is an error."""
+    """Read some steps back: a difference from the saved state is an error."""
     with lmcstore.open(path, mode="r") as store:
         for step, wanted in digests.items():
             snapshot = next((found for found in store["gpt"] if found.step == step), None)
@@ -123,7 +123,7 @@ def check(path: Path, digests: dict[int, str], told: bool) -> None:
 
 
 def keep(setting: Setting, way: Way, shape: tuple[int, int, int], steps: int, kinds: tuple[Kept, ...]) -> list[Size]:
-    """Train once and keep the run in each of these ways; what each takes."""
+    """Train once and keep the run in each of these ways; return the bytes of each."""
     training = Training(way, shape, setting.folder)
     histories = [History(setting.folder / f"{number}.pool", kept) for number, kept in enumerate(kinds)]
     digests: dict[int, str] = {}
@@ -170,7 +170,7 @@ HEAD = ["trained with", "kept", "snapshots", "MB each", "% of raw", "without the
 
 
 def explained(setting: Setting, shape: tuple[int, int, int], steps: int) -> str:
-    """Say what was trained, and what is counted."""
+    """Describe the training and the counted bytes."""
     described = Training(RUNS[0], shape, setting.folder).described()
     return (
         f"The quickstart's training ({described}; AdamW, fused, weight decay 0.1, a learning rate of 0.001 after 8 "
@@ -187,7 +187,7 @@ def run(setting: Setting) -> list[Section]:
     for way in RUNS:
         (size,) = keep(setting, way, shape, steps, (ALL,))
         add_history(section, way.name, ALL, size)
-        if setting.size == "full":  # what stays raw counts for more in a short run
+        if setting.size == "full":  # raw snapshots count for more in a short run
             section.goal(f"{steps} steps of the quickstart, {way.name}: % of raw", size.percent, "<=", MOST[way.name])
     section.notes.insert(0, explained(setting, shape, steps))
     return [section, figures("Whole runs: figures", [section])] if section.goals else [section]

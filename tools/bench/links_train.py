@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What links are measured on: the quickstart's GPT, trained in several ways."""
+"""The training runs for links: the quickstart's GPT, trained in several ways."""
 
 import copy
 import sys
@@ -24,8 +24,8 @@ T = TypeVar("T")
 class Setting:
     """Where to measure, and how much: `full`, `quick`, or `smoke` (does it run at all)."""
 
-    folder: Path  # for what goes at the end
-    kept: Path  # for what is fetched once
+    folder: Path  # temporary
+    kept: Path  # kept between runs
     size: str
     steps: int | None
     peers: Peers | None
@@ -128,7 +128,7 @@ class Training:
         self.scheduler.step()
 
     def state(self) -> dict[str, Any]:
-        """Give what is snapshotted, as the quickstart does."""
+        """Return the state to snapshot, as the quickstart does."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures what scrubbing and parity cost: bytes, and time beside a read of the file. Run by tools/bench.sh parity."""
+"""Measures the cost of scrubs and parity: bytes, and time beside a read of the file. Run by tools/bench.sh parity."""
 
 import argparse
 import os
@@ -46,7 +46,7 @@ def read_raw(data: bytes, path: Path) -> float:
 
 
 def parity(setting: Setting) -> Section:
-    """Measure each policy: what parity adds, making it, and a scrub."""
+    """Measure each policy: the bytes of parity, making it, and a scrub."""
     size = setting.mib << 20
     state = {f"w{i}": np.random.default_rng(i).standard_normal(size // 4 // 8, dtype=np.float32) for i in range(8)}
     baseline = read_raw(b"".join(array.tobytes() for array in state.values()), setting.folder / "raw")
@@ -69,7 +69,7 @@ def parity(setting: Setting) -> Section:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Add what only this suite takes."""
+    """Add the options of this suite."""
     parser.add_argument("--mib", type=int, help="so many MiB of tensors (512; 128 with --quick)")
 
 

@@ -116,7 +116,7 @@ def capture(setting: Setting) -> Section:
 
 
 def many(setting: Setting) -> Section:
-    """Measure what a tensor costs: small ones, of which each changed, and views of all."""
+    """Measure the cost per tensor: small ones, of which each changed, and views of all."""
     section = Section("A state_dict of many small tensors", ["", "microseconds a tensor", "of processor time"])
     count, rounds = setting.of(10_000, 10_000, 500), setting.of(15, 7, 3)
     state = {f"layer.{i // 4}.part.{i % 4}": torch.randn(64) for i in range(count)}
@@ -300,7 +300,7 @@ def setting_of(run: Run) -> Setting:
 
 
 def machine(setting: Setting) -> str:
-    """Describe what this was measured on."""
+    """Describe the machine."""
     return f"{processor()}; {setting.folder.parent}, forced; {setting.size} run"
 
 

@@ -194,7 +194,7 @@ def durable(setting: Setting) -> Section:
     start_dcp()
     for turn in range(-1, rounds):  # the first is for warming up
         change(state)
-        # What the disk still has to do for the one before is nobody's in particular.
+        # Pending writeback of the previous way must not count for the next.
         for name in random.Random(turn).sample(names, len(names)):
             path = setting.disk / "new"
             os.sync()
@@ -389,7 +389,7 @@ def long(setting: Setting) -> Section:
         ):
             first, last = (t[k] for k in key)
             section.rows.append([medium, what, f"{first * 1e6:.0f}", f"{last * 1e6:.0f}", f"{last / first:.2f}"])
-        # The middle of 500 each; a tenth is what repeated runs differ by.
+        # Medians of 500 each; repeated runs differ by a tenth.
         section.goal(f"last snapshot over the first, {medium}", t["last_s"] / t["first_s"], "<=", 1.1)
         opening = t["open_late_s"] / t["open_early_s"]
         section.goal(f"open at the end over open at the beginning, {medium}", opening, "<=", 1.25)
@@ -417,7 +417,7 @@ SECTIONS = (capture, commit, memory, durable, many, view, load, start, churn, lo
 
 
 def machine(setting: Setting) -> str:
-    """Describe what this was measured on."""
+    """Describe the machine."""
     words = ["findmnt", "-no", "FSTYPE", "-T", str(setting.disk)]
     kind = subprocess.run(words, stdout=subprocess.PIPE, text=True).stdout.strip()
     return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the suites of tools/bench.sh share: sections with their goals, and how they are printed."""
+"""Shared by the suites of tools/bench.sh: sections with their goals, and how they are printed."""
 
 import argparse
 import json
@@ -19,18 +19,18 @@ TOP = Path(__file__).resolve().parent.parent.parent
 
 @dataclass
 class Section:
-    """What one section found: tables to print, goals to compare with, numbers for scripts."""
+    """The results of one section: tables to print, goals to compare with, numbers for scripts."""
 
     title: str
     head: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
-    goals: list[tuple[str, float, str, float]] = field(default_factory=list)  # what, measured, "<=" or ">=", bound
+    goals: list[tuple[str, float, str, float]] = field(default_factory=list)  # name, measured, "<=" or ">=", bound
     notes: list[str] = field(default_factory=list)
     numbers: dict[str, Any] = field(default_factory=dict)
     listed: bool = True  # print each goal; otherwise the table has them
 
     def goal(self, what: str, measured: float, relation: str, bound: float) -> None:
-        """Note a goal, and what was measured."""
+        """Record a goal and the measured value."""
         self.goals.append((what, measured, relation, bound))
 
 
@@ -40,7 +40,7 @@ def met(measured: float, relation: str, bound: float) -> bool:
 
 
 def progress(text: str) -> None:
-    """Say on standard error what is going on."""
+    """Report progress on standard error."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -81,7 +81,7 @@ def markdown(section: Section) -> str:
 
 
 def figures(title: str, measured: list[Section]) -> Section:
-    """Write the goals of sections as one table: what is asked, what was measured, and whether that is met."""
+    """Write the goals of sections as one table: goal, measured value, met or missed."""
     section = Section(title, ["figure", "asked", "measured", "met"])
     for what, value, relation, bound in [goal for part in measured for goal in part.goals]:
         asked = f"{'at most' if relation == '<=' else 'at least'} {bound:g}"
@@ -128,7 +128,7 @@ def run_sections(
 
 @dataclass
 class Run:
-    """What a suite was asked for; folders that it makes go when it ends."""
+    """The chosen run of a suite; its folders are removed at the end."""
 
     options: argparse.Namespace
     size: str  # "full", "quick" or "smoke"
@@ -150,9 +150,9 @@ def run_suite(
     options: Callable[[argparse.ArgumentParser], None] | None = None,
     machine: Callable[[Any], str] | None = None,
 ) -> None:
-    """Be the program of one suite: measure what was asked for, print it; exit 1 when a section could not run.
+    """Be the program of one suite: measure the chosen sections, print them; exit 1 when a section could not run.
 
-    `options` adds to the command line; `machine` says what was measured on; what a setting has in `notes` is said to
+    `options` adds to the command line; `machine` describes the machine; the `notes` of a setting are written to
     have been left out.
     """
     parser = argparse.ArgumentParser(prog=f"tools/bench.sh {name}", description=description)

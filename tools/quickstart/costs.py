@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Part 5: what a snapshot costs, beside the other ways to save; same state, file system, run and durability."""
+"""Part 5: the cost of a snapshot, beside the other ways to save; same state, file system, run and durability."""
 
 import os
 import statistics

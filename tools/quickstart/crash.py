@@ -16,7 +16,7 @@ DONE = re.compile(r"^step +(\d+) \.\.\. loss [\d.]+, ([\d.]+) s")
 
 
 def _trainer(arguments: list[str]) -> subprocess.Popen:
-    """Start the trainer in a process of its own; what it prints comes line by line."""
+    """Start the trainer in a process of its own; return its output line by line."""
     return subprocess.Popen(
         [sys.executable, str(TRAIN), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -36,7 +36,7 @@ def _follow(trainer: subprocess.Popen) -> list[str]:
 def _follow_and_kill(trainer: subprocess.Popen, after_step: int) -> int:
     """Show the trainer's lines until a step is done; kill it half a step later. Return the step it was killed in.
 
-    On a busy machine the next step may be done by then: what it has said is what counts.
+    On a busy machine the next step may be finished by then; its output decides.
     """
     quickest = float("inf")
     for line in trainer.stdout:

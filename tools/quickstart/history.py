@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Part 3: the compactor turns the older steps into links; what they take then, and what it takes to read them."""
+"""Part 3: the compactor turns the older steps into links; their sizes and the time to read them."""
 
 import json
 import time
@@ -36,7 +36,7 @@ def _sizes(pool: Path, address: str) -> dict[str, list[int]]:
 
 
 def show_history(pool: Path, expected: dict[int, str]) -> None:
-    """Compact, then read every step back, compare it with the uninterrupted run, and show what each takes."""
+    """Compact, then read every step back, compare it with the uninterrupted run, and show its size."""
     import lmcstore
 
     heading(3, "The history: older steps become links")

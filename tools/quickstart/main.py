@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The quickstart: one real training run from its first snapshot to what it all cost. Run by tools/quickstart.sh."""
+"""The quickstart: one real training run from its first snapshot to its costs. Run by tools/quickstart.sh."""
 
 import argparse
 import shutil

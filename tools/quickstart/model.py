@@ -10,7 +10,7 @@ CONTEXT = 64
 
 
 class Block(nn.Module):
-    """Attention over the bytes so far, then a two-layer perceptron; each added to what came in."""
+    """Attention over the bytes so far, then a two-layer perceptron; each added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()

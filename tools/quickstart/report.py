@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the quickstart prints: headings, sentences, commands and tables, all of it at once, never held back."""
+"""Output of the quickstart: headings, sentences, commands and tables, each flushed at once."""
 
 import importlib.util
 import shlex
@@ -33,7 +33,7 @@ def say(text: str = "") -> None:
 
 
 def command(words: Sequence[object], quiet: bool = False) -> str:
-    """Run a command, showing it as one would type it; return what it printed. A failure ends the quickstart."""
+    """Run a command, showing it as one would type it; return its output. A failure ends the quickstart."""
     words = [str(word) for word in words]
     if not quiet:
         say("$ " + " ".join(shlex.quote(short(word)) for word in words))
