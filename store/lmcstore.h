@@ -164,13 +164,15 @@ struct lmcs_pool_info {
     uint64_t scrubbed_ns;       /* when everything had last been read; 0: never */
     double scrub_share;         /* of the pass under way, 0 to 1 */
     uint64_t scrub_found;       /* damages found by it, or by the last one ... */
-    uint64_t scrub_repaired;      /* ... and repaired */
+    uint64_t scrub_repaired;    /* ... and repaired */
     uint64_t lost_contents;     /* of which something is lost */
     uint64_t parity_bytes;      /* of live_bytes */
     uint32_t format_version;
     uint64_t
         damaged_shelves; /* whose records, or place in the list, can't be read: they are in no count of shelves ... */
     char damage[1024];   /* ... nor in the backlog; "" or what the first one's damage is */
+    uint64_t
+        unsupported_shelves; /* whose records are of a newer version: likewise; `damage` is then the first reason */
 };
 /* A damaged shelf keeps nothing else from being told. */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_info(struct lmcs_pool *pool, struct lmcs_pool_info *info,
@@ -710,6 +712,7 @@ struct lmcs_damage {
     const char *tensor;  /* "" when it is not in a tensor */
     uint64_t first_byte; /* of the tensor */
     uint64_t byte_count;
+    bool is_unsupported; /* no damage: its checksum is right, and a newer version wrote it */
 };
 
 struct lmcs_verify_report {
@@ -717,11 +720,13 @@ struct lmcs_verify_report {
     uint64_t contents;
     uint64_t bytes_read;
     uint64_t damages;
+    uint64_t unsupported; /* records and payloads of a newer version: not checked, and no damage */
 };
 
 /*
  * Reads everything (address NULL), a shelf ("run") or one snapshot ("run@7"), and checks all checksums and the
- * structure; `visit` (may be NULL) is called for each damage. Returns LMCS_DAMAGED when there was any.
+ * structure; `visit` (may be NULL) is called for each damage, and for each record or payload of a newer version.
+ * Returns LMCS_DAMAGED when there was damage, else LMCS_UNSUPPORTED when there was anything of a newer version.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_verify(struct lmcs_pool *pool, const char *address,
                                                      void (*visit)(void *context, const struct lmcs_damage *damage),
@@ -747,9 +752,10 @@ struct lmcs_holder {
 };
 
 enum lmcs_damage_state {
-    LMCS_DAMAGE_FOUND,  /* it was not tried to repair it */
-    LMCS_DAMAGE_REPAIRED, /* it is gone: what is stored is again what was written */
-    LMCS_DAMAGE_LOST    /* there is no other copy, as far as was looked */
+    LMCS_DAMAGE_FOUND,      /* it was not tried to repair it */
+    LMCS_DAMAGE_REPAIRED,   /* it is gone: what is stored is again what was written */
+    LMCS_DAMAGE_LOST,       /* there is no other copy, as far as was looked */
+    LMCS_DAMAGE_UNSUPPORTED /* no damage: a newer version wrote it, and it stays as it is */
 };
 
 /* Pointers are valid during the visit. */
@@ -788,8 +794,9 @@ struct lmcs_scrub_report {
     uint64_t bytes_total;
     uint64_t damages;
     uint64_t repaired;
-    uint64_t lost; /* contents of which something is lost, in the whole pool, with what was known before */
-    bool is_whole; /* everything has been read since the pass was begun, in this call or in samples before it */
+    uint64_t lost;        /* contents of which something is lost, in the whole pool, with what was known before */
+    uint64_t unsupported; /* records and payloads of a newer version: not checked, not changed, and no damage */
+    bool is_whole;        /* everything has been read since the pass was begun, in this call or in samples before it */
     uint64_t sources_unread; /* of options->from: those that are no archive or pool, or damaged */
 };
 

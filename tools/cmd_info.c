@@ -90,6 +90,11 @@ static void print_contents(const struct lmcs_pool_info *info, const struct lmcs_
         label("");
         printf("%" PRIu64 " more shel%s, damaged\n", info->damaged_shelves, info->damaged_shelves == 1 ? "f" : "ves");
     }
+    if (info->unsupported_shelves != 0) {
+        label("");
+        printf("%" PRIu64 " more shel%s, of a newer version\n", info->unsupported_shelves,
+               info->unsupported_shelves == 1 ? "f" : "ves");
+    }
     if (live->variables != 0) {
         label("");
         printf("%" PRIu64 " live variable%s of %s\n", live->variables, cli_s(live->variables),
@@ -226,6 +231,7 @@ static json_t *info_json(const struct lmcs_pool_info *info, const struct lmcs_li
     cli_json_set(json, "epoch", cli_json_u64(info->epoch));
     cli_json_set(json, "shelf_count", cli_json_u64(info->shelf_count));
     cli_json_set(json, "damaged_shelves", cli_json_u64(info->damaged_shelves));
+    cli_json_set(json, "unsupported_shelves", cli_json_u64(info->unsupported_shelves));
     cli_json_set(json, "snapshot_count", cli_json_u64(info->snapshot_count));
     cli_json_set(json, "content_count", cli_json_u64(info->content_count));
     cli_json_set(json, "live_variables", variables);
@@ -242,7 +248,7 @@ static enum lmcs_status count_live(struct cli *cli, struct lmcs_live_usage *live
 {
     struct cli_shelves shelves;
     enum lmcs_status status = cli_shelves(cli, &shelves);
-    status = status == LMCS_DAMAGED ? LMCS_OK : status;
+    status = status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
     for (size_t i = 0; i < shelves.count && status == LMCS_OK; i++) {
         struct lmcs_live_usage usage = {0};
         status = lmcs_live_usage(cli->pool, shelves.infos[i].name, &usage, &cli->error);
@@ -270,7 +276,8 @@ static enum lmcs_status run(struct cli *cli)
         cli->json = info_json(&info, &live);
     else
         print_info(&info, &live);
-    return info.damage[0] != '\0' ? cli_fail(cli, LMCS_DAMAGED, 0, "%s", info.damage) : LMCS_OK;
+    status = info.damaged_shelves > 0 ? LMCS_DAMAGED : LMCS_UNSUPPORTED;
+    return info.damage[0] != '\0' ? cli_fail(cli, status, 0, "%s", info.damage) : LMCS_OK;
 }
 
 const struct cli_command cmd_info = {

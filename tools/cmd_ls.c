@@ -300,10 +300,16 @@ static enum lmcs_status list_shelf(struct cli *cli, const struct lmcs_shelf_info
     return status;
 }
 
+/* Whether one shelf or record is at fault, which does not keep the others from being listed. */
+static bool is_of_one(enum lmcs_status status)
+{
+    return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED;
+}
+
 static enum lmcs_status list_all(struct cli *cli, json_t *json)
 {
     struct cli_shelves shelves;
-    enum lmcs_status first = cli_shelves(cli, &shelves), status = first == LMCS_DAMAGED ? LMCS_OK : first;
+    enum lmcs_status first = cli_shelves(cli, &shelves), status = is_of_one(first) ? LMCS_OK : first;
     struct lmcs_error why = cli->error;
     if (first == LMCS_OK && shelves.count == 0 && !cli->options.json)
         printf("the pool is empty: no shelves yet\n");
@@ -312,11 +318,11 @@ static enum lmcs_status list_all(struct cli *cli, json_t *json)
         if (i != 0 && !cli->options.json)
             putchar('\n');
         status = list_shelf(cli, &shelves.infos[i], json);
-        if (status == LMCS_DAMAGED && first == LMCS_OK) {
+        if (is_of_one(status) && first == LMCS_OK) {
             first = status;
             why = cli->error;
         }
-        status = status == LMCS_DAMAGED ? LMCS_OK : status;
+        status = is_of_one(status) ? LMCS_OK : status;
     }
     free(shelves.infos);
     if (status == LMCS_OK && first != LMCS_OK)
@@ -331,7 +337,7 @@ static enum lmcs_status list_shelves(struct cli *cli, const char *shelf)
     enum lmcs_status status = shelf != NULL ? lmcs_shelf_info(cli->pool, shelf, &info, &cli->error) : LMCS_OK;
     if (status == LMCS_OK)
         status = shelf != NULL ? list_shelf(cli, &info, json) : list_all(cli, json);
-    if ((status == LMCS_OK || status == LMCS_DAMAGED) && cli->options.json) {
+    if ((status == LMCS_OK || is_of_one(status)) && cli->options.json) {
         cli->json = json_object();
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
         cli_json_set(cli->json, "shelves", json_incref(json));

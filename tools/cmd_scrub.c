@@ -7,7 +7,11 @@
 
 static const char *state_name(enum lmcs_damage_state state)
 {
-    return state == LMCS_DAMAGE_REPAIRED ? "repaired" : state == LMCS_DAMAGE_LOST ? "lost" : "damaged";
+    static const char *const names[] = {[LMCS_DAMAGE_FOUND] = "damaged",
+                                        [LMCS_DAMAGE_REPAIRED] = "repaired",
+                                        [LMCS_DAMAGE_LOST] = "lost",
+                                        [LMCS_DAMAGE_UNSUPPORTED] = "newer version"};
+    return names[state];
 }
 
 /* ---- For scripts ---------------------------------------------------------------------------------------------- */
@@ -125,7 +129,9 @@ static void visit(void *context, const struct lmcs_scrub_damage *damage)
     struct cli *cli = context;
     cli_progress_wipe(&cli->progress);
     if (cli->options.json)
-        json_array_append_new(json_object_get(cli->json, "damages"), damage_json(damage));
+        json_array_append_new(
+            json_object_get(cli->json, damage->state == LMCS_DAMAGE_UNSUPPORTED ? "newer" : "damages"),
+            damage_json(damage));
     else
         print_damage(damage);
 }
@@ -166,11 +172,13 @@ static enum lmcs_status run(struct cli *cli)
         cli->json = json_object();
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
         cli_json_set(cli->json, "damages", json_array());
+        cli_json_set(cli->json, "newer", json_array());
     }
     struct lmcs_progress progress = cli_progress_start(cli);
     status = lmcs_scrub(cli->pool, &options, visit, cli, &progress, &report, &cli->error);
     cli_progress_wipe(&cli->progress);
-    bool done = status == LMCS_OK || status == LMCS_DAMAGED || status == LMCS_FULL || report.sources_unread > 0;
+    bool done = status == LMCS_OK || status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED || status == LMCS_FULL ||
+                report.sources_unread > 0;
     if (cli->options.json)
         report_json(cli, status, &report);
     else if (done && report.contents > 0)

@@ -19,7 +19,7 @@ static json_t *damage_json(const struct lmcs_damage *damage)
 /* Prints the known parts of "run@7 model.weight, 4096 bytes from 1048576: ...". */
 static void print_damage(const struct lmcs_damage *damage)
 {
-    fputs("damaged: ", stdout);
+    fputs(damage->is_unsupported ? "newer version: " : "damaged: ", stdout);
     cli_print(stdout, damage->shelf);
     if (damage->number != 0)
         printf("@%" PRIu64, damage->number);
@@ -39,7 +39,8 @@ static void visit(void *context, const struct lmcs_damage *damage)
     struct cli *cli = context;
     cli_progress_wipe(&cli->progress);
     if (cli->options.json)
-        json_array_append_new(json_object_get(cli->json, "damages"), damage_json(damage));
+        json_array_append_new(json_object_get(cli->json, damage->is_unsupported ? "newer" : "damages"),
+                              damage_json(damage));
     else
         print_damage(damage);
 }
@@ -64,6 +65,7 @@ static enum lmcs_status run(struct cli *cli)
         cli->json = json_object();
         cli_json_set(cli->json, "pool", cli_json_text(cli->options.arguments[0]));
         cli_json_set(cli->json, "damages", json_array());
+        cli_json_set(cli->json, "newer", json_array());
     }
     struct lmcs_progress progress = cli_progress_start(cli);
     status = lmcs_verify(cli->pool, cli->options.arguments[1], visit, cli, &progress, &report, &cli->error);
@@ -82,9 +84,9 @@ const struct cli_command cmd_verify = {
     .summary = "Reads everything and checks every checksum",
     .help =
         "With ADDRESS only a shelf (run) or one snapshot (run@7). Prints each damage with its snapshot and tensor;\n"
-        "the exit code is then 1. Changes nothing, and works while another process writes. Of an archive, every\n"
-        "content is decoded; of one from a pipe (-), only the records are checked. The first damage in an archive\n"
-        "ends the check.",
+        "the exit code is then 1. Records of a newer lmc-store are no damage: they are printed apart, and the exit\n"
+        "code is 1. Changes nothing, and works while another process writes. Of an archive, every content is decoded;\n"
+        "of one from a pipe (-), only the records are checked. The first damage in an archive ends the check.",
     .options = "force-network json",
     .min_arguments = 1,
     .max_arguments = 2,

@@ -208,8 +208,9 @@ class Store:
         Returns
         -------
         dict
-            ``snapshots``, ``contents``, ``bytes_read``, ``damages`` (their number), and ``list``, a dict for each of
-            the first thousand damages.
+            ``snapshots``, ``contents``, ``bytes_read``, ``damages`` and ``unsupported`` (records and payloads of a
+            newer version, which are no damage), and ``list``, a dict for each of the first thousand of both:
+            ``is_unsupported`` tells them apart.
         """
         return self._pool.verify(address, progress)
 
@@ -247,9 +248,10 @@ class Store:
         -------
         dict
             ``contents``, ``bytes_read``, ``bytes_total``, ``damages`` (their number), ``repaired``, ``lost`` (contents
-            of the pool of which something is), ``sources_unread`` (their number), ``is_whole`` (everything has been
+            of the pool of which something is), ``unsupported`` (records and payloads of a newer version: neither
+            checked nor changed), ``sources_unread`` (their number), ``is_whole`` (everything has been
             read, by now), and ``list``, a dict for each of the first thousand damages: its ``state`` (``"found"``,
-            ``"repaired"``, ``"lost"``), ``what``, ``source``, ``tensor``, bytes, elements and rows, and ``holders``,
+            ``"repaired"``, ``"lost"``, ``"unsupported"``), ``what``, ``source``, ``tensor``, bytes, elements and rows, and ``holders``,
             the snapshots that need it.
 
         Raises

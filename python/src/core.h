@@ -145,6 +145,11 @@ bool core_load_exceptions(struct core_state *state);
 PyObject *core_raise(struct core_state *state, const struct lmcs_error *error);
 /* The same, with the attribute `report`. */
 PyObject *core_raise_with(struct core_state *state, const struct lmcs_error *error, PyObject *report);
+/* Whether a check found damage or records of a newer version: its report states them, so nothing is raised. */
+static inline bool core_is_report(enum lmcs_status status, uint64_t damages, uint64_t unsupported)
+{
+    return (status == LMCS_DAMAGED && damages > 0) || (status == LMCS_UNSUPPORTED && unsupported > 0);
+}
 /* The same for a status and a sentence. */
 PyObject *core_raise_status(struct core_state *state, enum lmcs_status status, const char *message);
 /* The same from a method of `self`, an instance of one of the module's types. */

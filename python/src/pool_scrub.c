@@ -27,7 +27,7 @@ static PyObject *holders_of(const struct lmcs_scrub_damage *damage)
 
 static PyObject *damage_dict(const struct lmcs_scrub_damage *damage)
 {
-    static const char *const states[] = {"found", "repaired", "lost"};
+    static const char *const states[] = {"found", "repaired", "lost", "unsupported"};
     PyObject *holders = holders_of(damage);
     return holders == NULL ? NULL
                            : Py_BuildValue("{s:s,s:s,s:s,s:z,s:K,s:K,s:K,s:K,s:K,s:K,s:N}", "state",
@@ -57,12 +57,12 @@ static void collect_damage(void *context, const struct lmcs_scrub_damage *damage
 
 static PyObject *report_dict(const struct lmcs_scrub_report *report, PyObject *list)
 {
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:O}", "contents", (unsigned long long)report->contents,
-                         "bytes_read", (unsigned long long)report->bytes_read, "bytes_total",
-                         (unsigned long long)report->bytes_total, "damages", (unsigned long long)report->damages,
-                         "repaired", (unsigned long long)report->repaired, "lost", (unsigned long long)report->lost,
-                         "sources_unread", (unsigned long long)report->sources_unread, "is_whole",
-                         PyBool_FromLong(report->is_whole), "list", list);
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:N,s:O}", "contents", (unsigned long long)report->contents, "bytes_read",
+        (unsigned long long)report->bytes_read, "bytes_total", (unsigned long long)report->bytes_total, "damages",
+        (unsigned long long)report->damages, "repaired", (unsigned long long)report->repaired, "lost",
+        (unsigned long long)report->lost, "unsupported", (unsigned long long)report->unsupported, "sources_unread",
+        (unsigned long long)report->sources_unread, "is_whole", PyBool_FromLong(report->is_whole), "list", list);
 }
 
 PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)
@@ -93,7 +93,8 @@ PyObject *core_pool_scrub(struct pool_object *self, PyObject *args)
             lmcs_scrub(self->handle, &options, collect_damage, &damages, &progress.progress, &report, &error);
         CORE_END_PROGRESS(&progress);
         core_pool_leave(self);
-        bool failed = status != LMCS_OK && (status != LMCS_DAMAGED || report.damages == 0 || report.sources_unread > 0);
+        bool failed = status != LMCS_OK &&
+                      (!core_is_report(status, report.damages, report.unsupported) || report.sources_unread > 0);
         result = progress.raised ? NULL : report_dict(&report, damages.list);
         if (result != NULL && failed) { /* the exception carries the report */
             core_raise_with(core_state_of((PyObject *)self), &error, result);

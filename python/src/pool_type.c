@@ -126,7 +126,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
 #define U64(field) #field, (unsigned long long)info.field
     return Py_BuildValue(
         "{s:N,s:y#,s:N,s:s,s:N,s:N,s:s,s:s,s:s,s:i,s:i,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,"
-        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:N}",
+        "s:K,s:K,s:N,s:N,s:s,s:K,s:d,s:K,s:K,s:K,s:K,s:I,s:K,s:K,s:N}",
         "path", PyUnicode_DecodeFSDefault(info.path), "uuid", info.uuid, (Py_ssize_t)sizeof info.uuid, "writable",
         PyBool_FromLong(info.writable), "medium", (unsigned)info.medium < 4 ? media[info.medium] : "unknown",
         "is_persistent_memory", PyBool_FromLong(info.is_persistent_memory), "forced", PyBool_FromLong(info.forced),
@@ -139,7 +139,7 @@ static PyObject *pool_info(struct pool_object *self, PyObject *unused)
         PyBool_FromLong(info.compaction_running), "compaction_paused", PyBool_FromLong(info.compaction_paused),
         "compaction_error", info.compaction_error, U64(scrubbed_ns), "scrub_share", info.scrub_share, U64(scrub_found),
         U64(scrub_repaired), U64(lost_contents), U64(parity_bytes), "format_version", (unsigned)info.format_version,
-        U64(damaged_shelves), "damage", PyUnicode_DecodeFSDefault(info.damage));
+        U64(damaged_shelves), U64(unsupported_shelves), "damage", PyUnicode_DecodeFSDefault(info.damage));
 #undef U64
 }
 
@@ -447,9 +447,10 @@ static void collect_damage(void *context, const struct lmcs_damage *damage)
     core_visit_begin(damages->progress);
     if (PyList_Size(damages->list) < MAX_DAMAGES) {
         PyObject *item =
-            Py_BuildValue("{s:s,s:s,s:K,s:s,s:K,s:K}", "what", damage->what, "shelf", damage->shelf, "number",
+            Py_BuildValue("{s:s,s:s,s:K,s:s,s:K,s:K,s:N}", "what", damage->what, "shelf", damage->shelf, "number",
                           (unsigned long long)damage->number, "tensor", damage->tensor, "first_byte",
-                          (unsigned long long)damage->first_byte, "byte_count", (unsigned long long)damage->byte_count);
+                          (unsigned long long)damage->first_byte, "byte_count", (unsigned long long)damage->byte_count,
+                          "is_unsupported", PyBool_FromLong(damage->is_unsupported));
         if (!core_append(damages->list, item))
             damages->progress->raised = true;
     }
@@ -476,13 +477,14 @@ static PyObject *pool_verify(struct pool_object *self, PyObject *args)
         lmcs_verify(self->handle, address, collect_damage, &damages, &progress.progress, &report, &error);
     CORE_END_PROGRESS(&progress);
     core_pool_leave(self);
-    if (progress.raised || (status != LMCS_OK && (status != LMCS_DAMAGED || PyList_Size(damages.list) == 0))) {
+    if (progress.raised || (status != LMCS_OK && !core_is_report(status, report.damages, report.unsupported))) {
         Py_DECREF(damages.list);
         return core_fail(self, &error);
     }
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report.snapshots, "contents",
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:N}", "snapshots", (unsigned long long)report.snapshots, "contents",
                          (unsigned long long)report.contents, "bytes_read", (unsigned long long)report.bytes_read,
-                         "damages", (unsigned long long)report.damages, "list", damages.list);
+                         "damages", (unsigned long long)report.damages, "unsupported",
+                         (unsigned long long)report.unsupported, "list", damages.list);
 }
 
 /* ---- The type ------------------------------------------------------------------------------------------------- */

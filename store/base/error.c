@@ -61,6 +61,17 @@ enum lmcs_status lmcs_fail_full(struct lmcs_error *error, uint64_t needed, uint6
     return LMCS_FULL;
 }
 
+enum lmcs_status lmcs_fail_newer(struct lmcs_error *error, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fill(error, LMCS_UNSUPPORTED, 0, format, arguments);
+    va_end(arguments);
+    if (error != NULL)
+        lmcs_error_append(error, " is unknown to this version; a newer lmc-store wrote it; upgrade to read it");
+    return LMCS_UNSUPPORTED;
+}
+
 enum lmcs_status lmcs_fail_memory(struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_NO_MEMORY, 0, "out of memory");
@@ -100,10 +111,13 @@ void lmcs_error_prefix(struct lmcs_error *error, const char *format, ...)
 
 enum lmcs_status lmcs_pass_over(struct lmcs_passed *passed, enum lmcs_status status, const struct lmcs_error *error)
 {
-    if (status != LMCS_DAMAGED)
+    if (!lmcs_is_unusable(status))
         return status;
-    if (!passed->any && error != NULL)
-        passed->first = *error;
+    if (!passed->any || (status == LMCS_DAMAGED && passed->status != LMCS_DAMAGED)) {
+        passed->status = status;
+        if (error != NULL)
+            passed->first = *error;
+    }
     passed->any = true;
     return LMCS_OK;
 }
@@ -114,7 +128,7 @@ enum lmcs_status lmcs_passed_over(const struct lmcs_passed *passed, enum lmcs_st
         return status;
     if (error != NULL)
         *error = passed->first;
-    return LMCS_DAMAGED;
+    return passed->status;
 }
 
 void lmcs_error_append(struct lmcs_error *error, const char *format, ...)

@@ -23,11 +23,24 @@ enum lmcs_status lmcs_fail_memory(struct lmcs_error *error);
 enum lmcs_status lmcs_fail_errno(struct lmcs_error *error, int system_errno, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /*
- * Skips damage of one item, so that the others are still handled. lmcs_pass_over returns LMCS_OK for LMCS_DAMAGED and
- * keeps the first. lmcs_passed_over returns that one at the end, if nothing else failed.
+ * LMCS_UNSUPPORTED for a record or payload whose checksum is right and that has a value which this version does not
+ * know, such as "content 12: payload kind 9". Appends the reason and the remedy.
+ */
+enum lmcs_status lmcs_fail_newer(struct lmcs_error *error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Whether one record or payload among many is at fault: damaged, or of a newer version. Both are left as they are. */
+static inline bool lmcs_is_unusable(enum lmcs_status status)
+{
+    return status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED;
+}
+/*
+ * Skips one unusable record, so that the others have their turn. lmcs_pass_over: LMCS_OK for LMCS_DAMAGED and
+ * LMCS_UNSUPPORTED, and keeps the first error, damage before the other. lmcs_passed_over: that error, if all else went
+ * well.
  */
 struct lmcs_passed {
     bool any;
+    enum lmcs_status status;
     struct lmcs_error first;
 };
 enum lmcs_status lmcs_pass_over(struct lmcs_passed *passed, enum lmcs_status status, const struct lmcs_error *error);

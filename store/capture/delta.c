@@ -64,7 +64,7 @@ static void prepare(struct batch *batch, struct encoded *item, struct lmcs_delta
 static void encode_item(struct encoded *item)
 {
     item->status = lmcs_encoding_run(&item->encoding, &item->error);
-    if (item->status == LMCS_DAMAGED) /* the tensor or its base can't be read: copying reports it, or succeeds */
+    if (lmcs_is_unusable(item->status)) /* the tensor or its base can't be read: copying reports it, or succeeds */
         item->encoding.worthwhile = item->encoding.is_known = false;
 }
 
@@ -84,7 +84,7 @@ static enum lmcs_status take_results(struct batch *batch, struct lmcs_error *err
 {
     for (size_t i = 0; i < batch->count; i++) {
         struct encoded *item = &batch->items[i];
-        if (item->status != LMCS_OK && item->status != LMCS_DAMAGED) {
+        if (item->status != LMCS_OK && !lmcs_is_unusable(item->status)) {
             if (error != NULL)
                 *error = item->error;
             return item->status;

@@ -76,7 +76,7 @@ static enum lmcs_status line_is_sound(struct lmcs_txn *txn, uint64_t link, bool 
     for (size_t i = 0; status == LMCS_OK && !lost && i < chain.length; i++)
         status = lmcs_lost_any(txn, chain.links[i].id, &lost, error);
     *sound = status == LMCS_OK && !lost;
-    return status == LMCS_DAMAGED ? LMCS_OK : status;
+    return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
 /* The length of the line that a link from these arrays would have. *verdict LMCS_LINKS_MADE: it may be made. */
@@ -275,7 +275,7 @@ static enum lmcs_status make(struct linking *l, struct making *m, struct rule *r
 static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
-    for (size_t i = 0; (status == LMCS_OK || status == LMCS_DAMAGED) && i < m->pinned; i++) {
+    for (size_t i = 0; (status == LMCS_OK || lmcs_is_unusable(status)) && i < m->pinned; i++) {
         const struct lmcs_content *content = i % 2 == 0 ? &m->before[i / 2] : &m->after[i / 2];
         const struct lmcs_bytes bytes = lmcs_bytes_of_pool(l->turn->pool->media, content);
         struct lmcs_scan scan = {.blocks = 0};
@@ -285,7 +285,7 @@ static enum lmcs_status tell_damaged(struct linking *l, const struct making *m, 
             l->turn->suspect(l->turn->context, content->id);
         lmcs_scan_free(&scan);
     }
-    return status == LMCS_DAMAGED ? LMCS_OK : status;
+    return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
 /* ---- Entering them ---- */
@@ -475,7 +475,7 @@ enum lmcs_status lmcs_links_make(struct lmcs_links_turn *turn, struct lmcs_error
     enum lmcs_status status =
         lmcs_link_jobs_collect(turn->pool, turn->shelf, turn->number, turn->bound, false, &l.jobs, error);
     l.note = l.jobs.why;
-    if (status == LMCS_DAMAGED) /* unreadable relations do not keep the rest from being compacted */
+    if (lmcs_is_unusable(status)) /* unreadable relations do not keep the rest from being compacted */
         status = LMCS_OK;
     else if (status == LMCS_OK)
         status = do_jobs(&l, error);

@@ -296,7 +296,7 @@ static bool is_left(const struct making *item)
     return item->is_damaged || item->has_no_room;
 }
 
-/* LMCS_DAMAGED: *bad is the index of the item whose records are damaged, or SIZE_MAX. */
+/* LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the index of the item with unusable records, or SIZE_MAX. */
 static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *region, const struct making *items,
                                    const uint64_t *contents, size_t count, size_t *entered, size_t *bad,
                                    struct lmcs_error *error)
@@ -316,7 +316,7 @@ static enum lmcs_status try_commit(struct lmcs_pool *pool, struct lmcs_region *r
         *entered += done;
         if (status == LMCS_OK && done == items[i].worthwhile)
             status = lmcs_parity_want(&txn, contents[i], 0, 0, error);
-        if (status == LMCS_DAMAGED)
+        if (lmcs_is_unusable(status))
             *bad = i;
     }
     if (status == LMCS_OK)
@@ -342,7 +342,7 @@ static enum lmcs_status commit_batch(struct lmcs_pool *pool, struct lmcs_region 
         enum lmcs_status status = lmcs_heap_sync(pool->heap, error);
         if (status == LMCS_OK)
             status = try_commit(pool, region, items, contents, count, entered, &bad, error);
-        if (status != LMCS_DAMAGED || bad == SIZE_MAX)
+        if (!lmcs_is_unusable(status) || bad == SIZE_MAX)
             return status;
         items[bad].is_damaged = true;
     }
@@ -366,13 +366,13 @@ enum lmcs_status lmcs_parity_make_batch(struct lmcs_pool *pool, struct lmcs_pari
         items[i] = (struct making){.pool = pool, .region = &region};
         items[i].of.id = contents[i];
         status = make_one(&items[i], contents[i], wanted[i], batch->too_large, error);
-        items[i].is_damaged |= status == LMCS_DAMAGED;
+        items[i].is_damaged |= lmcs_is_unusable(status);
         if (items[i].has_no_room && items[i].shape.total < batch->too_large) {
             if (error != NULL && batch->too_large == UINT64_MAX)
                 batch->full = *error;
             batch->too_large = items[i].shape.total;
         }
-        if (status == LMCS_DAMAGED || status == LMCS_NOT_FOUND ||
+        if (lmcs_is_unusable(status) || status == LMCS_NOT_FOUND ||
             items[i].has_no_room) /* concerns this content alone */
             status = LMCS_OK;
         if (status == LMCS_OK) {

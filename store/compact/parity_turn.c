@@ -46,7 +46,7 @@ static enum lmcs_status note_snapshot(struct noting *noting, const struct lmcs_s
                                       const struct lmcs_snapshot_df *older, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_manifest_own(noting->txn, df, older, NULL, false, note_content, noting, error);
-    if (status == LMCS_DAMAGED && !noting->is_spoilt && older != NULL)
+    if (lmcs_is_unusable(status) && !noting->is_spoilt && older != NULL)
         status = lmcs_manifest_own(noting->txn, df, NULL, NULL, false, note_content, noting, error);
     return status;
 }
@@ -73,7 +73,7 @@ static enum lmcs_status note_snapshots(struct lmcs_txn *txn, struct lmcs_shelf *
             status = lmcs_record_neighbour(txn, shelf, &record.df, false, &older, &has_older, error);
         if (status == LMCS_OK && found) {
             status = note_snapshot(&noting, &record.df, has_older ? &older.df : NULL, error);
-            if (status == LMCS_DAMAGED && !noting.is_spoilt) {
+            if (lmcs_is_unusable(status) && !noting.is_spoilt) {
                 if (error != NULL)
                     lmcs_error_prefix(error, "%s@%llu: ", shelf->name, (unsigned long long)number);
                 status = lmcs_pass_over(passed, status, error);

@@ -37,7 +37,7 @@ enum lmcs_status lmcs_round_repair(struct lmcs_round *round, struct lmcs_error *
     enum lmcs_status status = LMCS_OK;
     for (size_t i = 0; status == LMCS_OK && i < round->suspect_count; i++) {
         status = round->compactor->repair(round->pool, round->suspects[i], error);
-        if (status == LMCS_DAMAGED || status == LMCS_FULL) /* damaged records, or no room for the repair */
+        if (lmcs_is_unusable(status) || status == LMCS_FULL) /* unusable records, or no room for the repair */
             status = LMCS_OK;
     }
     round->suspect_count = 0;
@@ -48,7 +48,7 @@ bool lmcs_round_skips(struct lmcs_round *round, uint64_t content, enum lmcs_stat
 {
     if (status == LMCS_DAMAGED)
         lmcs_round_suspect(round, content);
-    return status == LMCS_DAMAGED || status == LMCS_NOT_FOUND;
+    return lmcs_is_unusable(status) || status == LMCS_NOT_FOUND;
 }
 
 enum lmcs_status lmcs_round_pass_over(struct lmcs_round *round, enum lmcs_status status, const struct lmcs_error *error)
@@ -89,7 +89,7 @@ void lmcs_batch_end(struct lmcs_batch *batch)
     lmcs_region_end(&batch->region);
 }
 
-/* LMCS_DAMAGED: *bad is the index of the item whose records are damaged, or SIZE_MAX. */
+/* LMCS_DAMAGED, LMCS_UNSUPPORTED: *bad is the index of the item with unusable records, or SIZE_MAX. */
 static enum lmcs_status try_swap(struct lmcs_round *round, struct lmcs_batch *batch, size_t *bad,
                                  struct lmcs_error *error)
 {
@@ -103,7 +103,7 @@ static enum lmcs_status try_swap(struct lmcs_round *round, struct lmcs_batch *ba
         bool done;
         status = lmcs_replace_swap(&txn, batch->items[i], &done, error);
         swapped += done && batch->items[i]->worthwhile;
-        if (status == LMCS_DAMAGED)
+        if (lmcs_is_unusable(status))
             *bad = i;
     }
     if (status == LMCS_OK)
@@ -125,7 +125,7 @@ enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *ba
     enum lmcs_status status = lmcs_heap_sync(round->pool->heap, error);
     if (status == LMCS_OK)
         status = try_swap(round, batch, &bad, error);
-    while (status == LMCS_DAMAGED && bad != SIZE_MAX) {
+    while (lmcs_is_unusable(status) && bad != SIZE_MAX) {
         (void)lmcs_round_skips(round, batch->items[bad]->made.id, status);
         if (whole)
             return LMCS_OK;
@@ -171,7 +171,7 @@ enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *
         suspect_line(round, &replace->base);
     if (status == LMCS_OK && !linked)
         status = lmcs_replace_encode(replace, error);
-    if (status == LMCS_DAMAGED && replace->has_base) { /* the base may be the damaged one */
+    if (lmcs_is_unusable(status) && replace->has_base) { /* the base may be the unusable one */
         (void)lmcs_round_skips(round, candidate->base, status);
         lmcs_replace_alone(replace);
         status = lmcs_replace_encode(replace, error);

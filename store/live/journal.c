@@ -95,7 +95,9 @@ enum lmcs_status lmcs_journal_load_header(struct lmcs_pool *pool, enum lmcs_jour
     enum lmcs_status status = lmcs_media_read(pool->media, range.next, header, sizeof *header, error);
     *sealed = status == LMCS_OK && header->magic == LMCS_JOURNAL_MAGIC && header->sequence != 0 &&
               header->check == lmc_hash64(header, offsetof(struct lmcs_journal_df, check), range.next);
-    return status;
+    const uint32_t flags = header->flags & ~LMCS_JOURNAL_ROOT;
+    return *sealed && flags != 0 ? lmcs_fail_newer(error, "%s: a journal of live variables: flag %u", pool->path, flags)
+                                 : status;
 }
 
 enum lmcs_status lmcs_journal_clear(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error)

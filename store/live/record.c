@@ -153,8 +153,15 @@ enum lmcs_status lmcs_live_record_read(struct lmcs_pool *pool, struct lmcs_key_d
                                        struct lmcs_live_record **record, struct lmcs_error *error)
 {
     struct lmcs_live_df df;
-    if (bytes >= sizeof df)
+    if (bytes >= sizeof df) {
         memcpy(&df, value, sizeof df);
+        if (df.form > LMCS_LIVE_VALUE)
+            return lmcs_fail_newer(error, "%s: live variable %llu of shelf %llu: form %u", pool->path,
+                                   (unsigned long long)key.low, (unsigned long long)key.high, df.form);
+        if (df.dtype >= LMC_DTYPE_END)
+            return lmcs_fail_newer(error, "%s: live variable %llu of shelf %llu: dtype %u", pool->path,
+                                   (unsigned long long)key.low, (unsigned long long)key.high, df.dtype);
+    }
     if (bytes < sizeof df || df.ndim > LMCS_MAX_DIMS || df.part_count > LMCS_LIVE_MAX_EXTENTS ||
         df.note_bytes > LMCS_LIVE_MAX_NOTE || df.name_bytes > LMCS_MAX_NAME || bytes != value_bytes(&df))
         return fail_record(pool, key.high, key.low, "", error);

@@ -109,6 +109,9 @@ static enum lmcs_status decode_entry(const struct lmcs_snapshot *snapshot, const
     if (*left < sizeof entry)
         return lmcs_live_table_fail(snapshot, error);
     memcpy(&entry, *at, sizeof entry);
+    if (entry.form > LMCS_LIVE_VALUE || entry.dtype >= LMC_DTYPE_END)
+        return lmcs_fail_newer(error, "%s: %s@%llu: a live variable of form %u and dtype %u", snapshot->pool->path,
+                               snapshot->shelf, (unsigned long long)snapshot->info.number, entry.form, entry.dtype);
     struct lmcs_live_record like = {.shape = shape, .name = name};
     like.df = (struct lmcs_live_df){.form = entry.form,
                                     .dtype = entry.dtype,
@@ -116,7 +119,7 @@ static enum lmcs_status decode_entry(const struct lmcs_snapshot *snapshot, const
                                     .note_bytes = entry.note_bytes,
                                     .name_bytes = entry.name_bytes};
     if (entry.ndim > LMCS_MAX_DIMS || entry.note_bytes > LMCS_LIVE_MAX_NOTE || entry.name_bytes > LMCS_MAX_NAME ||
-        entry.form > LMCS_LIVE_VALUE || *left < entry_bytes(&like.df) || entry.reserve_bytes > (uint64_t)1 << 55)
+        *left < entry_bytes(&like.df) || entry.reserve_bytes > (uint64_t)1 << 55)
         return lmcs_live_table_fail(snapshot, error);
     memcpy(shape, *at + sizeof entry, entry.ndim * sizeof(uint64_t));
     like.note = *at + sizeof entry + entry.ndim * sizeof(uint64_t);
@@ -152,6 +155,9 @@ enum lmcs_status lmcs_live_table_load(struct lmcs_snapshot *snapshot, struct lmc
         status = lmcs_live_table_fail(snapshot, error);
     else
         memcpy(&header, at, sizeof header);
+    if (status == LMCS_OK && header.magic == LMCS_LIVE_MAGIC && header.version > 1)
+        status = lmcs_fail_newer(error, "%s: %s@%llu: version %u of its table of live variables", snapshot->pool->path,
+                                 snapshot->shelf, (unsigned long long)snapshot->info.number, header.version);
     if (status == LMCS_OK && (header.magic != LMCS_LIVE_MAGIC || header.version != 1 ||
                               header.count > left / sizeof(struct lmcs_live_entry_df)))
         status = lmcs_live_table_fail(snapshot, error);

@@ -25,6 +25,7 @@
 #include "base/grow.h"
 #include "media/pmemobj_layout.h"
 #include "pages/pool.h"
+#include "pages/space.h"
 #include "pages/tree.h"
 
 #define MOST_BITMAP_WORDS (LMCS_PAGE_BYTES / sizeof(uint64_t))
@@ -64,9 +65,9 @@ static enum lmcs_status add_object(struct heap_map *map, uint64_t offset, const 
                                    struct lmcs_error *error)
 {
     struct lmcs_object_df df;
-    if (bytes != sizeof df)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a record of an extent", map->pool->path);
-    memcpy(&df, value, sizeof df);
+    enum lmcs_status status = lmcs_object_read(map->pool, offset, value, bytes, &df, error);
+    if (status != LMCS_OK)
+        return status;
     bool is_slab = df.kind == LMCS_OBJECT_SLAB;
     if (!lmcs_grow(&map->objects, &map->capacity, map->count, sizeof *map->objects) ||
         (is_slab && !lmcs_slabs_add(map->pool, offset, df.bytes)))

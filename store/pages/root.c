@@ -65,6 +65,8 @@ enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *roo
     if (root->magic != LMCS_ROOT_MAGIC || root->self != offset ||
         root->check != lmc_hash64(root, offsetof(struct lmcs_root_df, check), offset))
         return fail_root(pool, "its root page is not what was written", error);
+    if (root->version > LMCS_FORMAT_VERSION)
+        return lmcs_fail_newer(error, "%s: version %u of its root page", pool->path, root->version);
     if (!range_is_sound(&root->fresh) || !range_is_sound(&root->spare))
         return fail_root(pool, "its root page speaks of impossible pages", error);
     return LMCS_OK;

@@ -134,7 +134,7 @@ uint64_t lmcs_extent_standard(const struct lmcs_space *space, uint64_t expected)
 static bool object_is_sound(const struct lmcs_pool *pool, uint64_t offset, const struct lmcs_object_df *df)
 {
     uint64_t end = lmcs_media_bytes(pool->media);
-    if (df->kind < LMCS_OBJECT_SLAB || df->kind > LMCS_OBJECT_LIVE)
+    if (df->kind < LMCS_OBJECT_SLAB)
         return false;
     if (offset >= end || df->bytes > end - offset || df->first < offset || df->first > offset + df->bytes)
         return false;
@@ -397,6 +397,23 @@ static void space_settle(struct lmcs_pool *pool, bool committed)
     pthread_mutex_unlock(&space->lock);
 }
 
+enum lmcs_status lmcs_object_read(struct lmcs_pool *pool, uint64_t offset, const void *value, size_t bytes,
+                                  struct lmcs_object_df *df, struct lmcs_error *error)
+{
+    if (bytes >= sizeof *df) {
+        memcpy(df, value, sizeof *df);
+        if (df->kind > LMCS_OBJECT_LIVE)
+            return lmcs_fail_newer(error, "%s: the object at offset %llu: kind %u", pool->path,
+                                   (unsigned long long)offset, df->kind);
+        if (df->kind == LMCS_OBJECT_EXTENT && df->purpose > 1)
+            return lmcs_fail_newer(error, "%s: the extent at offset %llu: purpose %u", pool->path,
+                                   (unsigned long long)offset, df->purpose);
+    }
+    return bytes == sizeof *df
+               ? LMCS_OK
+               : lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a record of an extent", pool->path);
+}
+
 enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_space *space = calloc(1, sizeof *space);
@@ -425,12 +442,11 @@ enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *erro
         size_t bytes;
         const void *value = lmcs_cursor_value(cursor, &bytes);
         uint64_t offset = lmcs_cursor_key(cursor).high;
-        if (bytes == sizeof df)
-            memcpy(&df, value, sizeof df);
-        if (bytes != sizeof df || !object_is_sound(pool, offset, &df)) {
+        status = lmcs_object_read(pool, offset, value, bytes, &df, error);
+        if (status == LMCS_OK && !object_is_sound(pool, offset, &df))
             status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a record of an extent", pool->path);
+        if (status != LMCS_OK)
             break;
-        }
         lmcs_heap_note(pool->heap, offset);
         if (df.kind == LMCS_OBJECT_EXTENT && lmcs_extent_add(space, offset, &df) == NULL)
             status = lmcs_fail_memory(error);

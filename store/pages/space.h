@@ -26,6 +26,9 @@ struct lmcs_region {
     uint64_t expected; /* bytes still to be taken, as far as known */
 };
 
+/* Copies an object's record from a value of its tree. LMCS_UNSUPPORTED: its kind or purpose is of a newer version. */
+enum lmcs_status lmcs_object_read(struct lmcs_pool *pool, uint64_t offset, const void *value, size_t bytes,
+                                  struct lmcs_object_df *df, struct lmcs_error *error);
 enum lmcs_status lmcs_space_load(struct lmcs_pool *pool, struct lmcs_error *error);
 void lmcs_space_free(struct lmcs_space *space);
 

@@ -192,6 +192,13 @@ static enum lmcs_status fail_link(const struct reading *r, const char *name, con
     return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\" is damaged: %s", r->pool->path, name, why);
 }
 
+/* A frame whose checksum is right, and of which the codec does not know a feature. */
+static enum lmcs_status fail_newer(const struct reading *r, const char *name, const char *why, struct lmcs_error *error)
+{
+    return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
+                     "%s: tensor \"%s\": %s; a newer lmc-store wrote it; upgrade to read it", r->pool->path, name, why);
+}
+
 /* Reads and parses the header of a frame; what is in it has to be compared with what is known otherwise. */
 static enum lmcs_status read_header(struct reading *r, size_t i, const char *name, struct lmcs_error *error)
 {
@@ -226,7 +233,7 @@ static enum lmcs_status read_header(struct reading *r, size_t i, const char *nam
     if (coded == LMC_OK)
         coded = lmc_frame_parse(link->header, header_bytes, &link->frame, &why);
     if (coded == LMC_UNSUPPORTED)
-        return lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: tensor \"%s\": %s", r->pool->path, name, why);
+        return fail_newer(r, name, why, error);
     if (coded != LMC_OK)
         return fail_link(r, name, why, error);
     const struct lmc_frame *frame = &link->frame;
@@ -534,6 +541,8 @@ static enum lmcs_status decode_block(struct step *s, void *to)
     u->is_mapped = false;
     if (s->decoded == LMC_NO_MEMORY)
         return lmcs_fail_memory(u->error);
+    if (s->decoded == LMC_UNSUPPORTED && s->checked) /* else its bytes may be damaged */
+        return LMCS_UNSUPPORTED;
     return s->decoded == LMC_OK ? LMCS_OK : LMCS_DAMAGED;
 }
 
@@ -681,6 +690,8 @@ static enum lmcs_status undo_line(struct reading *r, uint64_t block, struct line
     *why = run.why;
     if (run.result == LMC_NO_MEMORY)
         return lmcs_fail_memory(error);
+    if (run.result == LMC_UNSUPPORTED) /* after the checksum of the coded block */
+        return LMCS_UNSUPPORTED;
     return run.result == LMC_OK && !way->failed ? LMCS_OK : LMCS_DAMAGED;
 }
 
@@ -983,6 +994,10 @@ static enum lmcs_status read_all(struct reading *r, const char *name, struct lmc
                 tell_lost(r, &r->error);
             if (status == LMCS_DAMAGED)
                 lmcs_error_prefix(&r->error, "%s: tensor \"%s\" is damaged: ", pool->path, name);
+            if (status == LMCS_UNSUPPORTED) {
+                const struct lmcs_error why_not = r->error;
+                fail_newer(r, name, why_not.message, &r->error);
+            }
             if (error != NULL)
                 *error = r->error;
         }
@@ -1124,6 +1139,8 @@ enum lmcs_status lmcs_reader_block(struct lmcs_reader *reader, uint64_t block, v
         return lmcs_fail_memory(error);
     enum lmcs_status status = undo_block(r, block, to, scratch, &why, error);
     put_scratch(r, scratch);
+    if (status == LMCS_UNSUPPORTED && why != NULL)
+        return fail_newer(r, reader->name, why, error);
     if (status == LMCS_DAMAGED && why != NULL) {
         const struct lmcs_block_range range = {block, 1};
         char text[256];

@@ -213,6 +213,12 @@ static enum lmcs_status scan_raw(struct scanning *s, struct lmcs_workers *worker
 
 /* ---- Frames ---- */
 
+/* LMCS_UNSUPPORTED: the frame's checksum is right, and its header is of a newer version. */
+static enum lmcs_status status_of_header(enum lmc_status coded)
+{
+    return coded == LMC_UNSUPPORTED ? LMCS_UNSUPPORTED : LMCS_OK;
+}
+
 /* What the record should have as digest, by the header. */
 static bool read_digest(const struct scanning *s, struct lmc_hash *digest)
 {
@@ -239,21 +245,21 @@ static enum lmcs_status read_header(struct scanning *s, bool *sound)
     enum lmcs_status status = s->bytes->read(s->bytes, 0, prefix, n, &error);
     if (status != LMCS_OK)
         return status == LMCS_DAMAGED || status == LMCS_IO ? LMCS_OK : status;
-    if (lmc_frame_header_bytes(prefix, n, &header_bytes, &why) != LMC_OK || header_bytes > df->stored_bytes ||
-        header_bytes > most)
-        return LMCS_OK;
+    enum lmc_status coded = lmc_frame_header_bytes(prefix, n, &header_bytes, &why);
+    if (coded != LMC_OK || header_bytes > df->stored_bytes || header_bytes > most)
+        return status_of_header(coded);
     status = fetch(s, 0, header_bytes, &scan->header);
     if (status != LMCS_OK || scan->header == NULL)
         return status;
-    *sound = lmc_frame_parse(scan->header, header_bytes, &scan->frame, &why) == LMC_OK &&
-             scan->frame.raw_bytes == df->raw_bytes && scan->frame.frame_bytes == df->stored_bytes &&
+    coded = lmc_frame_parse(scan->header, header_bytes, &scan->frame, &why);
+    *sound = coded == LMC_OK && scan->frame.raw_bytes == df->raw_bytes && scan->frame.frame_bytes == df->stored_bytes &&
              scan->frame.base_count == df->base_count && read_digest(s, &digest) && digest.low == df->digest_low &&
              digest.high == df->digest_high;
     if (!*sound) {
         free(scan->header);
         scan->header = NULL;
     }
-    return LMCS_OK;
+    return status_of_header(coded);
 }
 
 static void frame_job(void *context, uint64_t block)
@@ -340,6 +346,9 @@ enum lmcs_status lmcs_scan(const struct lmcs_bytes *bytes, const struct lmcs_con
     scan->why = s.unreadable ? "the medium can't be read" : "its bytes are not what was written (checksum)";
     if (status == LMCS_NO_MEMORY)
         return lmcs_fail_memory(error);
+    if (status == LMCS_UNSUPPORTED)
+        return lmcs_fail_newer(error, "content %llu (tensor \"%s\"): its frame", (unsigned long long)content->id,
+                               identity->name);
     return status == LMCS_OK ? LMCS_OK : lmcs_fail(error, status, 0, "tensor \"%s\" can't be scanned", identity->name);
 }
 

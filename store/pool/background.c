@@ -78,7 +78,7 @@ static enum lmcs_status scrub_a_little(struct lmcs_background *background, struc
 static enum lmcs_status work(struct lmcs_background *background, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_compact_in_background(background->pool, must_stop, background, error);
-    if (status != LMCS_OK && status != LMCS_DAMAGED)
+    if (status != LMCS_OK && !lmcs_is_unusable(status))
         return status;
     struct lmcs_error other = {.message = ""}; /* a scrub may succeed where compaction found damage */
     enum lmcs_status scrubbed = scrub_a_little(background, &other);

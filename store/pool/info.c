@@ -77,6 +77,7 @@ static enum lmcs_status count_shelves(struct lmcs_txn *txn, struct lmcs_pool_inf
             struct lmcs_shelf shelf;
             enum lmcs_status loaded = lmcs_shelf_load(txn, ids[i], &shelf, &why);
             info->damaged_shelves += loaded == LMCS_DAMAGED;
+            info->unsupported_shelves += loaded == LMCS_UNSUPPORTED;
             status = lmcs_pass_over(&passed, loaded, &why);
             if (loaded == LMCS_OK)
                 count_shelf(&shelf, info);

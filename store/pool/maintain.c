@@ -93,7 +93,7 @@ static enum lmcs_status report_unread(const struct unread *unread, const struct 
 {
     if (unread->count == 0)
         return status;
-    if (status != LMCS_OK && status != LMCS_DAMAGED) {
+    if (status != LMCS_OK && !lmcs_is_unusable(status)) {
         lmcs_error_append(error, "; %s", unread->error.message);
         return status;
     }

@@ -22,10 +22,13 @@
 
 /* ---- Identities ---- */
 
+/* Records of a newer version may be longer than those of this one. */
 struct identity_record {
     struct lmcs_identity_df df;
-    unsigned char rest[3 * LMCS_MAX_DIMS * 8 + LMCS_MAX_NAME];
+    unsigned char rest[LMCS_MAX_VALUE - sizeof(struct lmcs_identity_df)];
 };
+static_assert(sizeof(struct lmcs_identity_df) + 3 * LMCS_MAX_DIMS * 8 + LMCS_MAX_NAME <= LMCS_MAX_VALUE,
+              "room for the largest identity");
 
 static size_t encode_identity(const struct lmcs_tensor *tensor, struct identity_record *record)
 {
@@ -58,7 +61,6 @@ static bool decode_identity(const struct identity_record *record, size_t bytes, 
 {
     const struct lmcs_identity_df *df = &record->df;
     size_t dims = df->ndim * sizeof(uint64_t), lists = df->is_part ? 3 : 1;
-    uint64_t raw;
     if (df->ndim > LMCS_MAX_DIMS || df->is_part > 1 || df->kind > LMCS_ATTACHMENT || df->name_bytes > LMCS_MAX_NAME ||
         bytes != sizeof *df + lists * dims + df->name_bytes)
         return false;
@@ -70,8 +72,7 @@ static bool decode_identity(const struct identity_record *record, size_t bytes, 
     }
     memcpy(identity->name, record->rest + lists * dims, df->name_bytes);
     identity->name[df->name_bytes] = '\0';
-    return lmcs_name_is_sound(identity->name) && strlen(identity->name) == df->name_bytes &&
-           lmcs_shape_bytes(df->dtype, df->ndim, identity->shape, &raw);
+    return lmcs_name_is_sound(identity->name) && strlen(identity->name) == df->name_bytes;
 }
 
 static uint64_t name_hash(uint32_t kind, const char *name)
@@ -90,8 +91,16 @@ enum lmcs_status lmcs_identity_get(struct lmcs_txn *txn, uint64_t id, struct lmc
                       &record, sizeof record.df, sizeof record, &bytes, &found, error);
     if (status != LMCS_OK)
         return status;
+    uint64_t raw;
     identity->id = id;
-    if (!found || !decode_identity(&record, bytes, identity))
+    if (found && record.df.kind > LMCS_ATTACHMENT)
+        return lmcs_fail_newer(error, "%s: tensor name %llu: kind %u", txn->pool->path, (unsigned long long)id,
+                               record.df.kind);
+    bool sound = found && decode_identity(&record, bytes, identity);
+    if (sound && identity->df.dtype >= LMC_DTYPE_END)
+        return lmcs_fail_newer(error, "%s: tensor \"%.200s\": dtype %u", txn->pool->path, identity->name,
+                               identity->df.dtype);
+    if (!sound || !lmcs_shape_bytes(identity->df.dtype, identity->df.ndim, identity->shape, &raw))
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of tensor name %llu",
                          txn->pool->path, (unsigned long long)id);
     return LMCS_OK;
@@ -203,8 +212,11 @@ void lmcs_identity_tensor(const struct lmcs_identity *identity, struct lmcs_tens
 
 struct content_record {
     struct lmcs_content_df df;
-    unsigned char rest[LMCS_MAX_PARTS * sizeof(struct lmcs_part_df) + LMC_MAX_BASES * 8 + 8];
+    unsigned char rest[LMCS_MAX_VALUE - sizeof(struct lmcs_content_df)];
 };
+static_assert(sizeof(struct lmcs_content_df) + LMCS_MAX_PARTS * sizeof(struct lmcs_part_df) + LMC_MAX_BASES * 8 + 8 <=
+                  LMCS_MAX_VALUE,
+              "room for the largest content");
 
 uint64_t lmcs_content_room(const struct lmcs_content *content)
 {
@@ -247,8 +259,23 @@ static bool content_is_sound(struct lmcs_txn *txn, const struct lmcs_content *co
     /* A frame has at least 33 bytes for each block: no sum of sizes can overflow. */
     bool is_frame = df->payload == LMCS_PAYLOAD_FRAME || df->payload == LMCS_PAYLOAD_LINK;
     bool frame_fits = !is_frame || blocks <= sum / 33;
-    return sum == df->stored_bytes && df->payload <= LMCS_PAYLOAD_LINKED && raw_fits && frame_fits &&
-           links_are_sound(content);
+    return sum == df->stored_bytes && raw_fits && frame_fits && links_are_sound(content);
+}
+
+/* LMCS_UNSUPPORTED for a record of a newer version. Its length and other fields may then mean anything. */
+static enum lmcs_status check_version(struct lmcs_txn *txn, uint64_t id, const struct lmcs_content_df *df,
+                                      struct lmcs_error *error)
+{
+    const unsigned long long number = id;
+    const unsigned flags = df->flags & ~(LMCS_CONTENT_SETTLED | LMCS_CONTENT_HAS_LINK);
+    if (df->payload > LMCS_PAYLOAD_LINKED)
+        return lmcs_fail_newer(error, "%s: content %llu: payload kind %u", txn->pool->path, number, df->payload);
+    if (flags != 0)
+        return lmcs_fail_newer(error, "%s: content %llu: flag %u", txn->pool->path, number, flags);
+    if (df->payload == LMCS_PAYLOAD_FRAME && df->base_count > 1)
+        return lmcs_fail_newer(error, "%s: content %llu: a frame against %u bases", txn->pool->path, number,
+                               df->base_count);
+    return LMCS_OK;
 }
 
 enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmcs_content *content, bool *found,
@@ -262,6 +289,9 @@ enum lmcs_status lmcs_content_find(struct lmcs_txn *txn, uint64_t id, struct lmc
     if (status != LMCS_OK || !*found)
         return status;
     const struct lmcs_content_df *df = &record.df;
+    status = check_version(txn, id, df, error);
+    if (status != LMCS_OK)
+        return status;
     size_t parts = df->part_count * sizeof(struct lmcs_part_df), bases = df->base_count * sizeof(uint64_t);
     size_t link = (df->flags & LMCS_CONTENT_HAS_LINK) != 0 ? sizeof(uint64_t) : 0;
     bool sound = df->part_count <= LMCS_MAX_PARTS && df->base_count <= LMC_MAX_BASES &&
@@ -294,9 +324,10 @@ enum lmcs_status lmcs_content_get(struct lmcs_txn *txn, uint64_t id, struct lmcs
 
 enum lmcs_status lmcs_content_put(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error)
 {
-    struct content_record record = {.df = content->df};
+    struct content_record record;
     size_t parts = content->df.part_count * sizeof(struct lmcs_part_df);
     size_t bases = content->df.base_count * sizeof(uint64_t), link = content->link != 0 ? sizeof content->link : 0;
+    record.df = content->df;
     record.df.flags &= (uint8_t)~LMCS_CONTENT_HAS_LINK;
     record.df.flags |= link != 0 ? LMCS_CONTENT_HAS_LINK : 0;
     memcpy(record.rest, content->parts, parts);

@@ -47,10 +47,10 @@ struct finding {
     struct lmcs_error *error;
 };
 
-/* Damage is passed over. */
+/* Damage, and records of a newer version, are skipped. */
 static enum lmcs_status absorb(struct finding *f, enum lmcs_status status)
 {
-    if (status != LMCS_DAMAGED)
+    if (!lmcs_is_unusable(status))
         return status;
     f->whole = false;
     return LMCS_OK;
@@ -107,7 +107,7 @@ static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cu
     struct lmcs_content content = {.df = {.payload = LMCS_PAYLOAD_RAW}};
     bool found;
     enum lmcs_status status = lmcs_content_find(&f->txn, base.content, &content, &found, f->error);
-    if (status == LMCS_DAMAGED) /* what rests on it is found all the same */
+    if (lmcs_is_unusable(status)) /* its dependents are found all the same */
         status = LMCS_OK;
     bool is_link = content.df.payload == LMCS_PAYLOAD_LINK;
     if (status == LMCS_OK)

@@ -19,8 +19,10 @@
 
 struct shelf_record {
     struct lmcs_shelf_df df;
-    char text[LMCS_MAX_NAME + LMCS_MAX_POLICY]; /* the name, and the policy behind it */
+    char text[LMCS_MAX_VALUE - sizeof(struct lmcs_shelf_df)]; /* the name, and the policy behind it */
 };
+static_assert(sizeof(struct lmcs_shelf_df) + LMCS_MAX_NAME + LMCS_MAX_POLICY <= LMCS_MAX_VALUE,
+              "room for the largest record");
 
 static uint64_t hash_of(const char *text)
 {
@@ -50,6 +52,9 @@ enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lm
                       sizeof record.df, sizeof record, &bytes, found, error);
     if (status != LMCS_OK || !*found)
         return status;
+    const uint32_t flags = record.df.flags & ~(LMCS_SHELF_STAGING | LMCS_SHELF_KEPT);
+    if (flags != 0)
+        return lmcs_fail_newer(error, "%s: shelf %llu: flag %u", txn->pool->path, (unsigned long long)id, flags);
     size_t name = record.df.name_bytes, policy = record.df.policy_bytes;
     if (name > LMCS_MAX_NAME || policy > LMCS_MAX_POLICY || bytes != sizeof record.df + name + policy ||
         record.df.id != id)
@@ -86,7 +91,7 @@ static void blame(struct lmcs_pool *pool, uint64_t id, struct lmcs_error *error)
 enum lmcs_status lmcs_shelf_pass_over(struct lmcs_pool *pool, uint64_t id, struct lmcs_passed *passed,
                                       enum lmcs_status status, struct lmcs_error *error)
 {
-    if (status == LMCS_DAMAGED && !passed->any) /* only the first is told */
+    if (lmcs_is_unusable(status) && !passed->any) /* only the first is reported */
         blame(pool, id, error);
     return lmcs_pass_over(passed, status, error);
 }
@@ -249,35 +254,35 @@ void lmcs_shelf_policy(const struct lmcs_shelf *shelf, struct lmcs_policy *polic
 
 /* ---- Records of snapshots ---- */
 
-static enum lmcs_status check_record(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
-                                     size_t bytes, struct lmcs_record *record, struct lmcs_error *error)
-{
-    size_t meta = record->df.meta_bytes == UINT32_MAX ? 0 : record->df.meta_bytes;
-    if (bytes != sizeof record->df + meta || record->df.number != number)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of %s@%llu", txn->pool->path,
-                         shelf->name, (unsigned long long)number);
-    record->meta[meta] = '\0';
-    return LMCS_OK;
-}
-
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
                                   const void *value, size_t bytes, struct lmcs_record *record, struct lmcs_error *error)
 {
-    if (bytes < sizeof record->df || bytes > sizeof *record - 1)
+    const unsigned long long n = number;
+    size_t meta = 0;
+    if (bytes >= sizeof record->df) {
+        memcpy(&record->df, value, sizeof record->df);
+        meta = record->df.meta_bytes == UINT32_MAX ? 0 : record->df.meta_bytes;
+        if (record->df.state > LMCS_SNAPSHOT_PREPARED)
+            return lmcs_fail_newer(error, "%s: %s@%llu: state %u", txn->pool->path, shelf->name, n, record->df.state);
+    }
+    if (bytes < sizeof record->df || meta > LMCS_META_INLINE || bytes != sizeof record->df + meta ||
+        record->df.number != number)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the record of %s@%llu", txn->pool->path,
-                         shelf->name, (unsigned long long)number);
-    memcpy(record, value, bytes);
-    return check_record(txn, shelf, number, bytes, record, error);
+                         shelf->name, n);
+    memcpy(record->meta, (const char *)value + sizeof record->df, meta);
+    record->meta[meta] = '\0';
+    return LMCS_OK;
 }
 
 enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                  struct lmcs_record *record, bool *found, struct lmcs_error *error)
 {
+    unsigned char value[LMCS_MAX_VALUE];
     size_t bytes;
-    enum lmcs_status status = lmcs_tree_get(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
-                                            (struct lmcs_key_df){number, 0}, record, sizeof record->df,
-                                            sizeof *record - 1, &bytes, found, error);
-    return status == LMCS_OK && *found ? check_record(txn, shelf, number, bytes, record, error) : status;
+    enum lmcs_status status =
+        lmcs_tree_get(txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
+                      (struct lmcs_key_df){number, 0}, value, sizeof record->df, sizeof value, &bytes, found, error);
+    return status == LMCS_OK && *found ? lmcs_record_read(txn, shelf, number, value, bytes, record, error) : status;
 }
 
 enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,

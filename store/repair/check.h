@@ -33,6 +33,7 @@ struct lmcs_structure {
     size_t shelf_count;
     uint64_t snapshots; /* in the scope */
     uint64_t damages;
+    uint64_t unsupported;    /* records of a newer version; not counted as damages */
     uint64_t repaired_pages; /* rewritten from another replica; not counted as damages */
 };
 

@@ -39,12 +39,19 @@ void lmcs_check_report(struct lmcs_checking *c, const char *shelf, uint64_t numb
 
 enum lmcs_status lmcs_check_absorb(struct lmcs_checking *c, enum lmcs_status status, const char *shelf, uint64_t number)
 {
-    if (status != LMCS_DAMAGED)
+    if (!lmcs_is_unusable(status))
         return status;
     char what[1024];
     snprintf(what, sizeof what, "%s", c->error->message);
-    lmcs_check_report(c, shelf, number, "", "%s", what);
     c->incomplete = true;
+    if (status == LMCS_DAMAGED) {
+        lmcs_check_report(c, shelf, number, "", "%s", what);
+        return LMCS_OK;
+    }
+    struct lmcs_damage newer = {.what = what, .shelf = shelf, .number = number, .tensor = "", .is_unsupported = true};
+    c->out->unsupported++;
+    if (c->visit != NULL)
+        c->visit(c->context, &newer);
     return LMCS_OK;
 }
 
@@ -242,7 +249,7 @@ enum lmcs_status lmcs_check_has_key(struct lmcs_checking *c, uint8_t kind, const
 {
     *found = false;
     enum lmcs_status status = lmcs_tree_get(&c->txn, kind, tree, key, value, bytes, bytes, NULL, found, c->error);
-    if (status == LMCS_DAMAGED && c->incomplete) /* the damaged page was reported before */
+    if (lmcs_is_unusable(status) && c->incomplete) /* it was reported before */
         return LMCS_OK;
     return lmcs_check_absorb(c, status, c->shelf != NULL ? c->shelf->name : "", 0);
 }

@@ -27,9 +27,9 @@
 static enum lmcs_status add_object(struct lmcs_checking *c, uint64_t offset, const void *value, size_t bytes)
 {
     struct lmcs_checked_object object = {.offset = offset};
-    if (bytes != sizeof object.df)
-        return lmcs_check_fail_record(c, "the object at offset", offset);
-    memcpy(&object.df, value, sizeof object.df);
+    enum lmcs_status status = lmcs_object_read(c->pool, offset, value, bytes, &object.df, c->error);
+    if (status != LMCS_OK)
+        return status;
     const struct lmcs_object_df *df = &object.df;
     uint64_t end = lmcs_media_bytes(c->pool->media);
     bool slab = df->kind == LMCS_OBJECT_SLAB;

@@ -105,7 +105,8 @@ void lmcs_check_report(struct lmcs_checking *c, const char *shelf, uint64_t numb
 #define ULL(n)               ((unsigned long long)(n))
 
 /*
- * Reports a status of LMCS_DAMAGED with the message of c->error and returns LMCS_OK; returns any other status as it is.
+ * Reports LMCS_DAMAGED or LMCS_UNSUPPORTED with the message of c->error and returns LMCS_OK; returns any other status
+ * as it is.
  */
 enum lmcs_status lmcs_check_absorb(struct lmcs_checking *c, enum lmcs_status status, const char *shelf,
                                    uint64_t number);

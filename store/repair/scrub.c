@@ -88,6 +88,9 @@ static enum lmcs_status finish(struct lmcs_scrubbing *s, enum lmcs_status status
     if (status == LMCS_OK && s->left > 0)
         status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: %llu damage%s found, %llu repaired", s->pool->path,
                            ULL(s->report.damages), s->report.damages == 1 ? "" : "s", ULL(s->report.repaired));
+    if (status == LMCS_OK && s->report.unsupported > 0)
+        status = lmcs_fail(error, LMCS_UNSUPPORTED, 0, "%s: no damage is left, but %llu record%s of a newer version",
+                           s->pool->path, ULL(s->report.unsupported), s->report.unsupported == 1 ? "" : "s");
     return status;
 }
 

@@ -154,10 +154,10 @@ enum lmcs_status lmcs_scrub_content(struct lmcs_scrubbing *s, uint64_t id, struc
 {
     bool found = false;
     enum lmcs_status status = check_content(s, id, &found, error);
-    if (status == LMCS_DAMAGED) {
+    if (lmcs_is_unusable(status)) {
         char what[1024];
         snprintf(what, sizeof what, "%s", error->message);
-        lmcs_scrub_report_metadata(s, what, "", 0);
+        lmcs_scrub_report_metadata(s, status, what, "", 0);
         status = LMCS_OK;
     }
     if (status == LMCS_OK && s->stopped)

@@ -108,7 +108,8 @@ static enum lmcs_status scrub_from(struct lmcs_scrubbing *s, struct pass *pass, 
 
 static void report_structure(void *context, const struct lmcs_damage *damage)
 {
-    lmcs_scrub_report_metadata(context, damage->what, damage->shelf, damage->number);
+    lmcs_scrub_report_metadata(context, damage->is_unsupported ? LMCS_UNSUPPORTED : LMCS_DAMAGED, damage->what,
+                               damage->shelf, damage->number);
 }
 
 static enum lmcs_status scrub_metadata(struct lmcs_scrubbing *s, struct lmcs_error *error)

@@ -29,14 +29,18 @@ enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lm
     return LMCS_OK;
 }
 
-/* Damage that is in no tensor is out at once. */
-void lmcs_scrub_report_metadata(struct lmcs_scrubbing *s, const char *what, const char *shelf, uint64_t number)
+void lmcs_scrub_report_metadata(struct lmcs_scrubbing *s, enum lmcs_status status, const char *what, const char *shelf,
+                                uint64_t number)
 {
+    const bool is_unsupported = status == LMCS_UNSUPPORTED;
     struct lmcs_holder holder = {.shelf = shelf, .tensor = "", .first = number, .last = number, .count = 1};
     struct lmcs_scrub_damage damage = {
         .what = what, .source = "", .holders = &holder, .holder_count = shelf[0] != '\0' && number != 0};
-    s->report.damages++;
-    s->left++;
+    if (is_unsupported)
+        damage.state = LMCS_DAMAGE_UNSUPPORTED;
+    s->report.damages += !is_unsupported;
+    s->report.unsupported += is_unsupported;
+    s->left += !is_unsupported;
     if (s->visit != NULL)
         s->visit(s->context, &damage);
 }

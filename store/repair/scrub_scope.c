@@ -113,7 +113,7 @@ static enum lmcs_status add_bases_of(struct lmcs_scrubbing *s, struct lmcs_txn *
     bool is_there;
     enum lmcs_status status = lmcs_content_find(txn, id, &content, &is_there, error);
     if (status != LMCS_OK || !is_there)
-        return status == LMCS_DAMAGED ? LMCS_OK : status; /* out when its turn comes */
+        return lmcs_is_unusable(status) ? LMCS_OK : status; /* reported when its turn comes */
     s->report.bytes_total += content.df.stored_bytes;
     uint64_t link = content.df.payload == LMCS_PAYLOAD_LINKED ? content.link : 0;
     for (size_t i = 0; i < content.df.base_count + (size_t)(link != 0); i++) {

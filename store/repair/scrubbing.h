@@ -56,7 +56,7 @@ bool lmcs_scrub_pace(void *context, uint64_t bytes);
 
 /* ---- scrub_content.c, scrub_scope.c, scrub_pass.c ---- */
 
-/* Scrubs one content. A damaged record is reported as damage. */
+/* Scrubs one content. A damaged record is reported as damage, one of a newer version as that. */
 enum lmcs_status lmcs_scrub_content(struct lmcs_scrubbing *s, uint64_t id, struct lmcs_error *error);
 /* Scrubs everything that options->addresses need. */
 enum lmcs_status lmcs_scrub_addresses(struct lmcs_scrubbing *s, struct lmcs_error *error);
@@ -71,8 +71,10 @@ enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lm
 enum lmcs_status lmcs_scrub_add_ranges(struct lmcs_scrubbing *s, const struct lmcs_content *content,
                                        const struct lmcs_scan *scan, bool known_lost,
                                        const struct lmcs_repaired *repaired, struct lmcs_error *error);
-/* Reports damage outside of tensors, at once. `shelf` "": of no shelf. `number` 0: of no snapshot. */
-void lmcs_scrub_report_metadata(struct lmcs_scrubbing *s, const char *what, const char *shelf, uint64_t number);
+/* Reports damage outside of tensors (status LMCS_DAMAGED), or a record or payload of a newer version
+ * (LMCS_UNSUPPORTED), at once. `shelf` "": of no shelf. `number` 0: of no snapshot. */
+void lmcs_scrub_report_metadata(struct lmcs_scrubbing *s, enum lmcs_status status, const char *what, const char *shelf,
+                                uint64_t number);
 /* Reports all collected damage, with its holders. */
 enum lmcs_status lmcs_scrub_report_all(struct lmcs_scrubbing *s, struct lmcs_error *error);
 

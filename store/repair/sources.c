@@ -145,7 +145,7 @@ static enum lmcs_status list_pool(struct source *source, struct lmcs_error *erro
     while (status == LMCS_OK && next != 0)
         status = list_some(source, next, &next, error);
     sort(source);
-    return status == LMCS_DAMAGED ? LMCS_OK : status;
+    return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
 static enum lmcs_status list_archive(struct source *source, struct lmcs_error *error)

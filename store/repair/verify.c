@@ -34,10 +34,12 @@ struct verifying {
     uint64_t reported;
 };
 
-static void report(struct verifying *v, const char *what, uint64_t first_byte, uint64_t bytes)
+static void report_as(struct verifying *v, enum lmcs_status status, const char *what, uint64_t first_byte,
+                      uint64_t bytes)
 {
     const struct lmcs_known_content *known = v->known;
     struct lmcs_damage damage = {
+        .is_unsupported = status == LMCS_UNSUPPORTED,
         .what = what,
         .shelf = known->number != 0 ? v->structure->shelf_names[known->shelf] : "",
         .number = known->number,
@@ -46,9 +48,15 @@ static void report(struct verifying *v, const char *what, uint64_t first_byte, u
         .byte_count = bytes,
     };
     v->reported++;
-    v->report->damages++;
+    v->report->damages += !damage.is_unsupported;
+    v->report->unsupported += damage.is_unsupported;
     if (v->visit != NULL)
         v->visit(v->context, &damage);
+}
+
+static void report(struct verifying *v, const char *what, uint64_t first_byte, uint64_t bytes)
+{
+    report_as(v, LMCS_DAMAGED, what, first_byte, bytes);
 }
 
 static void bad_range(void *context, uint64_t first_byte, uint64_t bytes, const char *why)
@@ -94,7 +102,7 @@ static enum lmcs_status hold_content(struct verifying *v, struct held *held, boo
         status = lmcs_content_get(&txn, content.link, &held->link, error);
         if (status == LMCS_OK)
             status = lmcs_payload_pin(v->pool->lease, &held->link, error);
-        if (status == LMCS_DAMAGED) { /* the structure check has reported it */
+        if (lmcs_is_unusable(status)) { /* the structure check has reported it */
             held->link.id = 0;
             status = LMCS_OK;
         }
@@ -168,9 +176,9 @@ static enum lmcs_status read_content(struct verifying *v, struct lmcs_error *err
         v->report->contents++;
         v->report->bytes_read += held.chain.links[0].df.raw_bytes;
     }
-    if (status == LMCS_DAMAGED && v->reported == 0)
-        report(v, error->message, 0, v->known->raw_bytes);
-    return status == LMCS_DAMAGED ? LMCS_OK : status;
+    if (lmcs_is_unusable(status) && v->reported == 0)
+        report_as(v, status, error->message, 0, v->known->raw_bytes);
+    return lmcs_is_unusable(status) ? LMCS_OK : status;
 }
 
 /* Finds the parity of a content, or of the link that stores it, once. */
@@ -213,7 +221,7 @@ static enum lmcs_status read_parity(struct verifying *v, struct lmcs_error *erro
     if (status == LMCS_DAMAGED && v->structure->damages == 0) /* else the structure check has reported its record */
         report(v, error->message, 0, 0);
     if (status != LMCS_OK || !found)
-        return status == LMCS_DAMAGED ? LMCS_OK : status;
+        return lmcs_is_unusable(status) ? LMCS_OK : status;
     status = lmcs_parity_look(v->pool, content, &parity, &sound, error);
     lmcs_parity_unpin(v->pool, &parity);
     v->report->bytes_read += lmcs_parity_bytes(&parity);
@@ -270,13 +278,15 @@ static enum lmcs_status check_as_a_writer(struct verifying *v,
                                           enum lmcs_status (*look)(const struct lmcs_pool *, struct lmcs_error *),
                                           struct lmcs_error *error)
 {
-    if (v->pool->heap != NULL || v->structure->damages > 0)
+    if (v->pool->heap != NULL || v->structure->damages > 0 || v->structure->unsupported > 0)
         return LMCS_OK;
     enum lmcs_status status = look(v->pool, error);
-    if (status != LMCS_DAMAGED)
+    if (!lmcs_is_unusable(status))
         return status;
-    struct lmcs_damage damage = {.what = error->message, .shelf = "", .tensor = ""};
-    v->report->damages++;
+    struct lmcs_damage damage = {
+        .what = error->message, .shelf = "", .tensor = "", .is_unsupported = status == LMCS_UNSUPPORTED};
+    v->report->damages += !damage.is_unsupported;
+    v->report->unsupported += damage.is_unsupported;
     if (v->visit != NULL)
         v->visit(v->context, &damage);
     return LMCS_OK;
@@ -294,6 +304,7 @@ enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address,
     enum lmcs_status status = lmcs_structure_check(pool, address, visit, context, &structure, &local);
     counts.snapshots = structure.snapshots;
     counts.damages = structure.damages;
+    counts.unsupported = structure.unsupported;
     struct verifying v = {.pool = pool,
                           .structure = &structure,
                           .visit = visit,
@@ -307,6 +318,9 @@ enum lmcs_status lmcs_verify_run(struct lmcs_pool *pool, const char *address,
     if (status == LMCS_OK && counts.damages > 0)
         status = lmcs_fail(&local, LMCS_DAMAGED, 0, "%s: %llu damage%s found", pool->path,
                            (unsigned long long)counts.damages, counts.damages == 1 ? "" : "s");
+    if (status == LMCS_OK && counts.unsupported > 0)
+        status = lmcs_fail(&local, LMCS_UNSUPPORTED, 0, "%s: no damage found, but %llu record%s of a newer version",
+                           pool->path, (unsigned long long)counts.unsupported, counts.unsupported == 1 ? "" : "s");
     lmcs_structure_free(&structure);
     if (out != NULL)
         *out = counts;

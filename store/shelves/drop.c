@@ -63,8 +63,8 @@ static enum lmcs_status drop_if_left(struct lmcs_pool *pool, uint64_t id, struct
     lmcs_txn_end(&txn);
     if (status == LMCS_OK && (shelf.df.flags & (LMCS_SHELF_STAGING | LMCS_SHELF_KEPT)) == LMCS_SHELF_STAGING)
         status = drop_shelf(pool, id, error);
-    /* The pool must open so that room can be made. The next open tries again. */
-    return status == LMCS_FULL ? LMCS_OK : status;
+    /* The pool must open so that room can be made. The next open tries again, perhaps one of a newer version. */
+    return status == LMCS_FULL || status == LMCS_UNSUPPORTED ? LMCS_OK : status;
 }
 
 enum lmcs_status lmcs_staging_drop_left(struct lmcs_pool *pool, struct lmcs_error *error)
@@ -97,6 +97,8 @@ static enum lmcs_status drop_if_kept(struct lmcs_pool *pool, uint64_t id, struct
             status = drop_shelf(pool, id, error);
         if (look == 1)
             lmcs_shelf_give(pool, busy);
+        if (status == LMCS_UNSUPPORTED) /* it stays for a newer version */
+            return LMCS_OK;
         if (status != LMCS_OK || !found || (look == 0 && !lmcs_shelf_try(pool, shelf.name, &busy)))
             return status;
     }

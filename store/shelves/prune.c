@@ -83,8 +83,8 @@ static enum lmcs_status read_metrics(struct lmcs_txn *txn, const struct lmcs_rec
         status = lmcs_meta_decode(text != NULL ? text : record->meta, &meta, error);
     free(text);
     if (status != LMCS_OK) {
-        fact->held |= status == LMCS_DAMAGED; /* a snapshot with unreadable metadata stays */
-        return status == LMCS_DAMAGED ? LMCS_OK : status;
+        fact->held |= lmcs_is_unusable(status); /* a snapshot with unreadable metadata stays */
+        return lmcs_is_unusable(status) ? LMCS_OK : status;
     }
     take_metrics(policy, meta.metrics, meta.metric_count, fact);
     lmcs_meta_free(&meta);

@@ -203,7 +203,6 @@ static int by_name(const void *a, const void *b)
 
 enum lmcs_status lmcs_dump_plans_make(struct lmcs_dump *dump, struct lmcs_dump_plans *plans, struct lmcs_error *error)
 {
-    struct lmcs_shelf shelf;
     size_t got = 1;
     uint64_t id = 0;
     enum lmcs_status status = resolve_parts(dump, &plans->parts, error);
@@ -211,8 +210,12 @@ enum lmcs_status lmcs_dump_plans_make(struct lmcs_dump *dump, struct lmcs_dump_p
         status = find_lost(dump, error);
     while (status == LMCS_OK && got > 0 && id < UINT64_MAX) {
         status = lmcs_shelf_ids(&dump->txn, id + 1, &id, 1, &got, error);
-        if (status == LMCS_OK && got > 0)
+        struct lmcs_shelf shelf = {.df = {.flags = LMCS_SHELF_STAGING}};
+        if (status == LMCS_OK && got > 0) {
             status = lmcs_shelf_load(&dump->txn, id, &shelf, error);
+            if (lmcs_is_unusable(status) && plans->parts.count > 0) /* the named shelves could be loaded */
+                status = LMCS_OK;
+        }
         if (status == LMCS_OK && got > 0 && (shelf.df.flags & LMCS_SHELF_STAGING) == 0 &&
             lmcs_parts_have_shelf(&plans->parts, shelf.name))
             status = plan_shelf(dump, plans, &shelf, error);

@@ -138,7 +138,7 @@ static enum lmcs_status note_kept(struct lmcs_stage *stage, struct lmcs_error *e
             status = note_kept_snapshot(stage, id, &number, error);
         while (status == LMCS_OK && number != 0);
         number = 0;
-        if (status == LMCS_DAMAGED) /* contents not recorded are read */
+        if (lmcs_is_unusable(status)) /* contents not recorded are read */
             status = LMCS_OK;
         if (status == LMCS_OK)
             status = lmcs_shelf_next(stage->pool, &id, error);
@@ -328,7 +328,7 @@ enum lmcs_status lmcs_stage_find(struct lmcs_stage *stage, const struct lmcs_sta
         enum lmcs_status status = fits(stage, stage->found[low].id, wanted, &yes, error);
         if (status == LMCS_OK && yes && !was_verified(stage, stage->found[low].id))
             status = lmcs_stage_read(stage, stage->found[low].id, wanted->tensor, wanted->link != 0, NULL, error);
-        if (status == LMCS_DAMAGED || status == LMCS_UNSUPPORTED) /* the archive's copy is better */
+        if (lmcs_is_unusable(status)) /* the archive's copy is better */
             continue;
         if (status != LMCS_OK)
             return status;
