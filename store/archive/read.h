@@ -2,8 +2,8 @@
 /*
  * archive/read.h - face of archive/, the room of the archive format: reads and checks an archive record by record.
  *
- * Uses base, records, payload; no pool. source.h reads records, index.h lists snapshots and resolves addresses, decode.h
- * decodes contents, pieces.h reads payloads by offset, format.h has the bytes.
+ * Uses base, records, payload; no pool. source.h reads records, index.h lists snapshots and resolves addresses,
+ * decode.h decodes contents, pieces.h reads payloads by offset, format.h has the bytes.
  *
  * A reader calls its visitor after each check. Restoring, listing and verifying are visitors. Ids of identities and
  * contents are indices + 1 into its arrays.

@@ -9,7 +9,7 @@
  *   rebase    bases that no snapshot has, and their dependents (rebase.c)
  *   move      the contents of nearly dead extents (move.c)
  *   prune     last: by budgets, where they are exceeded
- *   parity    last: what policies ask for (parity.c)
+ *   parity    last: as policies ask (parity_turn.c)
  *   trim      last: file space of free extents, beyond a reserve for the next capture
  * One round runs at a time, in the background thread or in a caller's.
  */

@@ -4,8 +4,8 @@
  *
  * Its turn has the oldest snapshot after the shelf's watermark (`compacted`) that is not among the newest `keep_raw`.
  * Links are made from it to the next snapshot (links.c). Then each content whose run ends with it is encoded against a
- * newer content of the same name, which is still raw, or alone, or stored by the link that leads to it (plan.c decides).
- * At the end the watermark moves on.
+ * newer content of the same name, which is still raw, or alone, or stored by the link that leads to it (plan.c
+ * decides). At the end the watermark moves on.
  */
 #include "compact/links.h"
 #include "compact/round.h"

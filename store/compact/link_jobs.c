@@ -15,7 +15,6 @@
 #include "records/manifest.h"
 #include "records/safety.h"
 #include "records/shelf.h"
-#include "snapshots/snapshot.h"
 
 struct pair {
     struct lmcs_txn *txn;
@@ -149,8 +148,8 @@ struct search {
     struct lmcs_link_jobs *jobs;
     struct changed **items;
     size_t count, capacity;
-    struct lmcs_triples_array *arrays; /* of all items */
-    struct lmcs_triple *triples;
+    struct lmcs_search_array *arrays; /* of all items */
+    struct lmcs_search_match *matches;
     size_t found;
     enum lmcs_status status; /* status of the search, with its error */
     struct lmcs_error error;
@@ -167,7 +166,7 @@ static void put_down(struct search *s)
     }
     free(s->items);
     free(s->arrays);
-    free(s->triples);
+    free(s->matches);
 }
 
 /* Whether an array may be linked: raw and sound on both sides, and nothing rests on the one after the step. */
@@ -220,7 +219,7 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
     const struct lmcs_identity_df *df = &item->identity.df;
     if (status == LMCS_OK && df->kind == LMCS_TENSOR && df->dtype == LMC_F32 &&
         lmcs_shape_bytes(df->dtype, df->ndim, item->identity.shape, &bytes) &&
-        bytes >= LMCS_TRIPLES_LEAST_ELEMENTS * sizeof(float))
+        bytes >= LMCS_SEARCH_LEAST_ELEMENTS * sizeof(float))
         status = look_at(s, sides, item, &suits, error);
     if (status == LMCS_OK && suits)
         return take_up(s, item, error);
@@ -231,10 +230,10 @@ static enum lmcs_status consider(void *context, uint64_t identity, const struct 
 static void find(void *context)
 {
     struct search *s = context;
-    s->status = lmcs_triples_find(s->arrays, s->count, &s->triples, &s->found, &s->error);
+    s->status = lmcs_optimizer_search(s->arrays, s->count, &s->matches, &s->found, &s->error);
 }
 
-static enum lmcs_status find_triples(struct search *s, struct lmcs_error *error)
+static enum lmcs_status find_matches(struct search *s, struct lmcs_error *error)
 {
     struct lmcs_guarded *ranges = calloc(2 * s->count, sizeof *ranges);
     s->arrays = calloc(s->count, sizeof *s->arrays);
@@ -245,8 +244,8 @@ static enum lmcs_status find_triples(struct search *s, struct lmcs_error *error)
             status = lmcs_bytes_map(s->pool, &item->sides[side], &item->data[side], error);
             ranges[2 * i + side] = (struct lmcs_guarded){item->data[side].data, item->sides[side].df.raw_bytes};
         }
-        s->arrays[i] = (struct lmcs_triples_array){item->data[0].data, item->data[1].data,
-                                                   item->sides[0].df.raw_bytes / sizeof(float)};
+        s->arrays[i] = (struct lmcs_search_array){item->data[0].data, item->data[1].data,
+                                                  item->sides[0].df.raw_bytes / sizeof(float)};
     }
     if (status == LMCS_OK && !lmcs_guard(ranges, 2 * s->count, find, s))
         s->found = 0; /* the encoding of each reports which one is damaged */
@@ -258,17 +257,17 @@ static enum lmcs_status find_triples(struct search *s, struct lmcs_error *error)
     return status;
 }
 
-static enum lmcs_status add_triple(struct search *s, const struct lmcs_triple *triple, struct lmcs_error *error)
+static enum lmcs_status add_match(struct search *s, const struct lmcs_search_match *match, struct lmcs_error *error)
 {
-    const struct changed *first = s->items[triple->arrays[0]];
+    const struct changed *first = s->items[match->arrays[0]];
     const struct lmcs_link_job *last = s->jobs->count > 0 ? &s->jobs->items[s->jobs->count - 1] : NULL;
-    struct lmcs_link_job job = {.arrays = triple->count,
+    struct lmcs_link_job job = {.arrays = match->count,
                                 .raw_bytes = first->sides[0].df.raw_bytes,
                                 .identity = first->identity.id,
                                 .has_rule = true,
-                                .rule = triple->rule};
-    for (uint32_t k = 0; k < triple->count; k++) {
-        const struct changed *item = s->items[triple->arrays[k]];
+                                .rule = match->rule};
+    for (uint32_t k = 0; k < match->count; k++) {
+        const struct changed *item = s->items[match->arrays[k]];
         if (!same_shape(&item->identity, &first->identity))
             return LMCS_OK;
         job.before[k] = item->sides[0].id;
@@ -284,9 +283,9 @@ static enum lmcs_status search_data(struct search *s, struct lmcs_error *error)
     enum lmcs_status status = LMCS_OK;
     if (s->count < 2)
         return LMCS_OK;
-    status = find_triples(s, error);
+    status = find_matches(s, error);
     for (size_t i = 0; status == LMCS_OK && i < s->found; i++)
-        status = add_triple(s, &s->triples[i], error);
+        status = add_match(s, &s->matches[i], error);
     if (s->jobs->count == 0)
         s->jobs->why = LMCS_LINKS_NOT_FOUND;
     return status;

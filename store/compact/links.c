@@ -28,7 +28,6 @@
 #include "records/busy.h"
 #include "records/safety.h"
 #include "records/shelf.h"
-#include "snapshots/snapshot.h"
 
 #define BATCH_LINKS  32u
 #define BATCH_BYTES  ((uint64_t)64 << 20)

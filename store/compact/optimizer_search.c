@@ -30,12 +30,12 @@ struct sample {
 };
 
 struct search {
-    const struct lmcs_triples_array *arrays;
+    const struct lmcs_search_array *arrays;
     struct sample *samples; /* of arrays of one size, in their order */
     size_t count;
     /* Distances from a second moment to the arrays of the last match: tried first, because states are ordered. */
     size_t first_from_second, weight_from_second;
-    struct lmcs_triple *triples;
+    struct lmcs_search_match *matches;
     size_t found, capacity;
 };
 
@@ -48,7 +48,7 @@ static double element(const void *array, uint64_t at)
     return value;
 }
 
-static void take_sample(const struct lmcs_triples_array *array, struct sample *sample)
+static void take_sample(const struct lmcs_search_array *array, struct sample *sample)
 {
     unsigned not_negative = 0, changed = 0;
     for (unsigned i = 0; i < PLACES; i++) {
@@ -191,42 +191,42 @@ static bool explains(const struct lmc_link_rule *rule, struct sample *const *mem
 }
 
 /* Asks the codec, which uses a few thousand elements. */
-static enum lmc_status find_rule(const struct search *search, struct lmcs_triple *triple,
+static enum lmc_status find_rule(const struct search *search, struct lmcs_search_match *match,
                                  const struct lmc_link_hints *hints)
 {
     const void *before[LMC_MAX_BASES], *after[LMC_MAX_BASES];
     struct lmc_link_fit fit;
     const char *why;
-    for (uint32_t k = 0; k < triple->count; k++) {
-        before[k] = search->arrays[triple->arrays[k]].before;
-        after[k] = search->arrays[triple->arrays[k]].after;
+    for (uint32_t k = 0; k < match->count; k++) {
+        before[k] = search->arrays[match->arrays[k]].before;
+        after[k] = search->arrays[match->arrays[k]].after;
     }
-    const uint64_t bytes = search->arrays[triple->arrays[0]].elements * sizeof(float);
-    const enum lmc_status status = lmc_link_fit(hints, triple->count, before, after, bytes, &triple->rule, &fit, &why);
-    return status == LMC_OK && fit.bits > MOST_BITS * (float)triple->count ? LMC_UNSUPPORTED : status;
+    const uint64_t bytes = search->arrays[match->arrays[0]].elements * sizeof(float);
+    const enum lmc_status status = lmc_link_fit(hints, match->count, before, after, bytes, &match->rule, &fit, &why);
+    return status == LMC_OK && fit.bits > MOST_BITS * (float)match->count ? LMC_UNSUPPORTED : status;
 }
 
 /* Finds the rule and records the match. *took: it was found. */
 static enum lmcs_status confirm(struct search *search, struct sample *const *members, uint32_t count,
                                 const struct lmc_link_hints *hints, bool *took, struct lmcs_error *error)
 {
-    const struct lmcs_triple *last = search->found > 0 ? &search->triples[search->found - 1] : NULL;
-    struct lmcs_triple triple = {.count = count};
+    const struct lmcs_search_match *last = search->found > 0 ? &search->matches[search->found - 1] : NULL;
+    struct lmcs_search_match match = {.count = count};
     enum lmc_status status = LMC_OK;
     for (uint32_t k = 0; k < count; k++)
-        triple.arrays[k] = members[k]->array;
+        match.arrays[k] = members[k]->array;
     if (last != NULL && last->count == count && explains(&last->rule, members, count))
-        triple.rule = last->rule;
+        match.rule = last->rule;
     else
-        status = find_rule(search, &triple, hints);
+        status = find_rule(search, &match, hints);
     *took = status == LMC_OK;
     if (status == LMC_NO_MEMORY)
         return lmcs_fail_memory(error);
     if (!*took)
         return LMCS_OK;
-    if (!lmcs_grow(&search->triples, &search->capacity, search->found, sizeof *search->triples))
+    if (!lmcs_grow(&search->matches, &search->capacity, search->found, sizeof *search->matches))
         return lmcs_fail_memory(error);
-    search->triples[search->found++] = triple;
+    search->matches[search->found++] = match;
     for (uint32_t k = 0; k < count; k++)
         members[k]->is_taken = true;
     return LMCS_OK;
@@ -321,12 +321,12 @@ static enum lmcs_status find_in(struct search *search, const struct place *place
     return status;
 }
 
-enum lmcs_status lmcs_triples_find(const struct lmcs_triples_array *arrays, size_t count, struct lmcs_triple **triples,
-                                   size_t *found, struct lmcs_error *error)
+enum lmcs_status lmcs_optimizer_search(const struct lmcs_search_array *arrays, size_t count,
+                                       struct lmcs_search_match **matches, size_t *found, struct lmcs_error *error)
 {
     struct search search = {.arrays = arrays};
     enum lmcs_status status = LMCS_OK;
-    *triples = NULL;
+    *matches = NULL;
     *found = 0;
     struct place *places = calloc(count + 1, sizeof *places);
     if (places == NULL)
@@ -336,17 +336,17 @@ enum lmcs_status lmcs_triples_find(const struct lmcs_triples_array *arrays, size
     qsort(places, count, sizeof *places, by_size);
     for (size_t begin = 0, end; status == LMCS_OK && begin < count; begin = end) {
         end = begin + 1;
-        while (end < count && end - begin < LMCS_TRIPLES_MOST_ARRAYS && places[end].elements == places[begin].elements)
+        while (end < count && end - begin < LMCS_SEARCH_MOST_ARRAYS && places[end].elements == places[begin].elements)
             end++;
-        if (places[begin].elements >= LMCS_TRIPLES_LEAST_ELEMENTS && end - begin > 1)
+        if (places[begin].elements >= LMCS_SEARCH_LEAST_ELEMENTS && end - begin > 1)
             status = find_in(&search, places + begin, end - begin, error);
     }
     free(places);
     if (status != LMCS_OK) {
-        free(search.triples);
+        free(search.matches);
         return status;
     }
-    *triples = search.triples;
+    *matches = search.matches;
     *found = search.found;
     return LMCS_OK;
 }

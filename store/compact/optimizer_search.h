@@ -10,18 +10,18 @@
 #include "lmcstore.h"
 
 /* Smaller arrays are skipped: they are a small part of a state, and a sample of them proves little. */
-#define LMCS_TRIPLES_LEAST_ELEMENTS 1024u
+#define LMCS_SEARCH_LEAST_ELEMENTS 1024u
 /* The work grows with the square, so arrays of one size are searched in portions, in their order. */
-#define LMCS_TRIPLES_MOST_ARRAYS 1024u
+#define LMCS_SEARCH_MOST_ARRAYS 1024u
 
 /* An f32 tensor in two snapshots, one step apart. */
-struct lmcs_triples_array {
+struct lmcs_search_array {
     const void *before, *after;
     uint64_t elements;
 };
 
 /* An optimizer's arrays in the order of its roles (lmc.h), as indices of the searched arrays. */
-struct lmcs_triple {
+struct lmcs_search_match {
     size_t arrays[LMC_MAX_BASES];
     uint32_t count;            /* 3: Adam; 2: SGD */
     struct lmc_link_rule rule; /* the rule that the step follows */
@@ -29,13 +29,13 @@ struct lmcs_triple {
 
 /*
  * Finds the moments and the parameter of each step of Adam, AdamW or SGD with momentum among `count` arrays. Samples 64
- * elements of each array and tests the arithmetic, not names. lmc_link_fit confirms on a few thousand elements what the
- * rule found last does not explain. No array is in two triples. The maximum that amsgrad keeps is not searched.
+ * elements of each array and tests the arithmetic, not names. lmc_link_fit confirms on a few thousand elements those
+ * that the rule found last does not explain. No array is in two matches. The maximum of amsgrad is not searched.
  *
- * triples   *triples is an array of *found; free with free(); NULL: none
+ * matches   *matches is an array of *found; free with free(); NULL: none
  * errors    LMCS_NO_MEMORY
  */
-enum lmcs_status lmcs_triples_find(const struct lmcs_triples_array *arrays, size_t count, struct lmcs_triple **triples,
-                                   size_t *found, struct lmcs_error *error);
+enum lmcs_status lmcs_optimizer_search(const struct lmcs_search_array *arrays, size_t count,
+                                       struct lmcs_search_match **matches, size_t *found, struct lmcs_error *error);
 
 #endif

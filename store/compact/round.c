@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* compact/round.c - what the kinds of work of a round share: stopping, skipping damage, batches. */
+/* compact/round.c - shared by the kinds of work of a round: stopping, skipping damage, batches. */
 #include "compact/round.h"
 
 #include <stdlib.h>

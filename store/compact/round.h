@@ -112,7 +112,7 @@ enum lmcs_status lmcs_round_encode(struct lmcs_round *round, struct lmcs_error *
 /* Encodes one content into the batch; a content that can't be is left out. */
 enum lmcs_status lmcs_batch_encode(struct lmcs_round *round, struct lmcs_batch *batch,
                                    const struct lmcs_candidate *candidate, struct lmcs_error *error);
-/* Switches to the new payloads in one transaction, without items whose records are damaged, or (`whole`) all or none. */
+/* Switches to the new payloads in one transaction: all (`whole`), or those whose records are sound. */
 enum lmcs_status lmcs_batch_swap(struct lmcs_round *round, struct lmcs_batch *batch, bool whole,
                                  struct lmcs_error *error);
 void lmcs_batch_end(struct lmcs_batch *batch);

@@ -50,7 +50,7 @@ static bool must_stop(void *context)
     return stop;
 }
 
-/* Lowers the priority of this thread alone, for the processor and, if the disk's scheduler supports it, for the disk. */
+/* Lowers the priority of this thread for the processor and, if the disk's scheduler supports it, for the disk. */
 static void be_polite(void)
 {
     enum { WHO_PROCESS = 1, BEST_EFFORT_LAST = 2 << 13 | 7 }; /* linux/ioprio.h is not everywhere */

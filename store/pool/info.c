@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pool/info.c - what a pool is, its medium, and how full it is. */
+/* pool/info.c - the identity of a pool, its medium, its use of space. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>

@@ -59,7 +59,7 @@ const struct lmcs_st_dtype *lmcs_st_dtype_of(uint32_t dtype)
 enum lmcs_status lmcs_st_progress(const struct lmcs_progress *progress, const char *what, uint64_t done, uint64_t total,
                                   struct lmcs_error *error)
 {
-    if (!progress || !progress->call || progress->call(progress->context, what, done, total))
+    if (progress == NULL || progress->call == NULL || progress->call(progress->context, what, done, total))
         return LMCS_OK;
 
     return lmcs_fail(error, LMCS_CANCELLED, 0, "%s was cancelled; nothing was changed", what);

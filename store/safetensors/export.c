@@ -52,12 +52,12 @@ struct exporter {
     char last_part[64];
 };
 
-/* ---- What is written ------------------------------------------------------------------------------------------ */
+/* ---- The tensors to write ---- */
 
 /* The name without the part's prefix; NULL: not in the part. */
 static const char *name_in_part(const struct exporter *exporter, const char *name)
 {
-    if (!exporter->part)
+    if (exporter->part == NULL)
         return name;
     if (strncmp(name, exporter->part, exporter->part_bytes) != 0 || name[exporter->part_bytes] != '.')
         return NULL;
@@ -70,8 +70,9 @@ static void leave_out(struct exporter *exporter, const char *name)
     size_t used = strlen(report->left_out_names);
     exporter->report.left_out++;
     if (used + strlen(name) + 8 <= sizeof report->left_out_names)
-        snprintf(report->left_out_names + used, sizeof report->left_out_names - used, "%s%s", used ? ", " : "", name);
-    else if (used + 6 <= sizeof report->left_out_names && !strstr(report->left_out_names, ", ..."))
+        snprintf(report->left_out_names + used, sizeof report->left_out_names - used, "%s%s", used > 0 ? ", " : "",
+                 name);
+    else if (used + 6 <= sizeof report->left_out_names && strstr(report->left_out_names, ", ...") == NULL)
         snprintf(report->left_out_names + used, sizeof report->left_out_names - used, ", ...");
 }
 
@@ -87,8 +88,8 @@ static bool is_part_of_larger(const struct lmcs_tensor *tensor)
 static bool can_hold(const struct lmcs_tensor *tensor, const char *name)
 {
     bool is_4_bits = tensor->dtype == LMC_F4_E2M1FN_X2;
-    return tensor->kind == LMCS_TENSOR && lmcs_st_dtype_of(tensor->dtype) && !is_part_of_larger(tensor) && *name &&
-           strcmp(name, "__metadata__") != 0 && !(is_4_bits && tensor->ndim == 0) &&
+    return tensor->kind == LMCS_TENSOR && lmcs_st_dtype_of(tensor->dtype) != NULL && !is_part_of_larger(tensor) &&
+           *name != '\0' && strcmp(name, "__metadata__") != 0 && !(is_4_bits && tensor->ndim == 0) &&
            !(is_4_bits && tensor->shape[tensor->ndim - 1] > UINT64_MAX / 2);
 }
 
@@ -99,7 +100,7 @@ static struct item *item_new(const struct lmcs_entry *entry, size_t prefix_bytes
     size_t head_bytes = sizeof *item + tensor->ndim * sizeof item->shape[0];
     size_t name_bytes = strlen(tensor->name) + 1;
     item = malloc(head_bytes + name_bytes);
-    if (!item)
+    if (item == NULL)
         return NULL;
     item->dtype = lmcs_st_dtype_of(tensor->dtype);
     item->full_name = memcpy((char *)item + head_bytes, tensor->name, name_bytes);
@@ -134,7 +135,7 @@ static void note_part(struct exporter *exporter, const char *name)
         (strlen(exporter->last_part) == bytes && strncmp(exporter->last_part, name, bytes) == 0))
         return;
     snprintf(exporter->last_part, sizeof exporter->last_part, "%.*s", (int)bytes, name);
-    snprintf(exporter->parts + used, sizeof exporter->parts - used, "%s%s", used ? ", " : "", exporter->last_part);
+    snprintf(exporter->parts + used, sizeof exporter->parts - used, "%s%s", used > 0 ? ", " : "", exporter->last_part);
 }
 
 static bool visit_entry(void *context, const struct lmcs_entry *entry)
@@ -143,7 +144,7 @@ static bool visit_entry(void *context, const struct lmcs_entry *entry)
     const char *name = name_in_part(exporter, entry->tensor.name);
     if (entry->tensor.kind == LMCS_TENSOR)
         note_part(exporter, entry->tensor.name);
-    if (!name)
+    if (name == NULL)
         return true;
     if (can_hold(&entry->tensor, name))
         return append(exporter, item_new(entry, (size_t)(name - entry->tensor.name)));
@@ -168,17 +169,17 @@ static enum lmcs_status collect(struct exporter *exporter)
         status = exporter->status;
     if (status != LMCS_OK)
         return status;
-    if (exporter->count)
+    if (exporter->count > 0)
         qsort(exporter->items, exporter->count, sizeof(void *), by_rank_and_name);
-    if (exporter->count || exporter->report.left_out || !exporter->part)
+    if (exporter->count > 0 || exporter->report.left_out > 0 || exporter->part == NULL)
         return LMCS_OK;
     const struct lmcs_snapshot_info *info = lmcs_snapshot_info(exporter->snapshot);
     return lmcs_fail(exporter->error, LMCS_NOT_FOUND, 0, "%s@%" PRIu64 " has no tensors in the part '%.*s'; %s%s",
                      info->shelf, info->number, (int)exporter->part_bytes, exporter->part,
-                     exporter->parts[0] ? "it has the parts " : "it has no parts", exporter->parts);
+                     exporter->parts[0] != '\0' ? "it has the parts " : "it has no parts", exporter->parts);
 }
 
-/* ---- The header ----------------------------------------------------------------------------------------------- */
+/* ---- The header ---- */
 
 static int set_text(json_t *object, const char *key, const char *value)
 {
@@ -188,7 +189,7 @@ static int set_text(json_t *object, const char *key, const char *value)
 /* Copies the metadata of an imported file, without an earlier export's own entries. */
 static int carry_metadata(json_t *to, const char *meta_json)
 {
-    json_t *meta = json_loads(meta_json ? meta_json : "{}", 0, NULL);
+    json_t *meta = json_loads(meta_json != NULL ? meta_json : "{}", 0, NULL);
     json_t *from = json_object_get(meta, "safetensors");
     int failed = 0;
     for (void *at = json_object_iter(from); at; at = json_object_iter_next(from, at)) {
@@ -230,11 +231,11 @@ static enum lmcs_status make_metadata(struct exporter *exporter, json_t **metada
 static int write_item(FILE *out, const struct item *item, uint64_t begin)
 {
     json_t *name = json_string(item->name);
-    int failed = !name || fputc(',', out) == EOF || json_dumpf(name, out, JSON_ENCODE_ANY | JSON_COMPACT);
+    int failed = name == NULL || fputc(',', out) == EOF || json_dumpf(name, out, JSON_ENCODE_ANY | JSON_COMPACT);
     json_decref(name);
     fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", item->dtype->name);
     for (uint32_t i = 0; i < item->ndim; i++)
-        fprintf(out, "%s%" PRIu64, i ? "," : "", item->shape[i]);
+        fprintf(out, "%s%" PRIu64, i > 0 ? "," : "", item->shape[i]);
     fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + item->bytes);
     return failed;
 }
@@ -263,10 +264,10 @@ static enum lmcs_status make_header(struct exporter *exporter, char **text, size
     if (status != LMCS_OK)
         goto out;
     out = open_memstream(text, text_bytes);
-    if (!out || write_header(exporter, metadata, out) || fflush(out))
+    if (out == NULL || write_header(exporter, metadata, out) != 0 || fflush(out) != 0)
         status = lmcs_fail_memory(exporter->error);
 out:
-    if (out)
+    if (out != NULL)
         fclose(out);
     json_decref(metadata);
     if (status != LMCS_OK)
@@ -281,7 +282,7 @@ out:
     return LMCS_OK;
 }
 
-/* ---- The data ------------------------------------------------------------------------------------------------- */
+/* ---- The data ---- */
 
 static enum lmcs_status write_piece(struct exporter *exporter, const void *data, size_t bytes)
 {
@@ -296,7 +297,7 @@ static enum lmcs_status flush(struct exporter *exporter)
 {
     size_t bytes = exporter->buffered;
     exporter->buffered = 0;
-    return bytes ? write_piece(exporter, exporter->buffer, bytes) : LMCS_OK;
+    return bytes > 0 ? write_piece(exporter, exporter->buffer, bytes) : LMCS_OK;
 }
 
 static enum lmcs_status write_small(struct exporter *exporter, const struct item *item)
@@ -320,14 +321,14 @@ static enum lmcs_status write_large(struct exporter *exporter, const struct item
     if (status == LMCS_OK)
         status =
             lmcs_view_open(exporter->snapshot, &item->full_name, NULL, 1, LMCS_VIEW_VERIFY, &view, exporter->error);
-    const char *data = view ? lmcs_view_data(view, 0) : NULL;
+    const char *data = view != NULL ? lmcs_view_data(view, 0) : NULL;
     for (uint64_t done = 0; done < item->bytes && status == LMCS_OK;) {
         uint64_t rest = item->bytes - done;
         size_t piece = rest < LMCS_ST_PIECE_BYTES ? (size_t)rest : LMCS_ST_PIECE_BYTES;
         status = write_piece(exporter, data + done, piece);
         done += piece;
     }
-    if (view)
+    if (view != NULL)
         lmcs_view_close(view);
     return status;
 }
@@ -336,7 +337,7 @@ static enum lmcs_status write_data(struct exporter *exporter)
 {
     enum lmcs_status status = LMCS_OK;
     char *buffer = malloc(LMCS_ST_PIECE_BYTES);
-    if (!buffer)
+    if (buffer == NULL)
         return lmcs_fail_memory(exporter->error);
     exporter->buffer = buffer;
     for (size_t i = 0; i < exporter->count && status == LMCS_OK; i++) {
@@ -373,11 +374,11 @@ enum lmcs_status lmcs_export_safetensors(struct lmcs_snapshot *snapshot, const c
                                          const struct lmcs_progress *progress, struct lmcs_transfer_report *report,
                                          struct lmcs_error *error)
 {
-    if (!snapshot || !path || (part && (!*part || strcmp(part, ".") == 0)))
+    if (snapshot == NULL || path == NULL || (part != NULL && (*part == '\0' || strcmp(part, ".") == 0)))
         return lmcs_fail(error, LMCS_INVALID, 0, "export needs a snapshot, a path, and a part that is not empty");
     struct exporter exporter = {.snapshot = snapshot, .part = part, .progress = progress, .error = error};
     exporter.file.fd = -1;
-    exporter.part_bytes = part ? strlen(part) : 0;
+    exporter.part_bytes = part != NULL ? strlen(part) : 0;
     if (part && part[exporter.part_bytes - 1] == '.')
         exporter.part_bytes--;
     enum lmcs_status status = collect(&exporter);

@@ -4,7 +4,7 @@
  *
  * A JSON library would need up to fifty times the size of a hostile header ("[[],[],..."). A scanner that allocates
  * nothing cuts the two outer levels into keys and values. jansson gets one key, string or tensor at a time, each of
- * bounded size, and decides whether JSON and UTF-8 are valid. Accepts what the format's description allows, a little
+ * bounded size, and decides whether JSON and UTF-8 are valid. Accepts the format's description, a little
  * less than its library: the header starts with '{', names are unique.
  */
 #ifndef _GNU_SOURCE
@@ -47,7 +47,7 @@ static enum lmcs_status damaged(struct parse *parse, const char *at, const char 
                      what, (size_t)(at - parse->text) + 8);
 }
 
-/* ---- The scanner: where keys and values lie ------------------------------------------------------------------- */
+/* ---- The scanner: finds keys and values ---- */
 
 static const char *skip_space(const char *at, const char *end)
 {
@@ -110,7 +110,7 @@ static enum lmcs_status scan_member(struct parse *parse, const char **at, const 
 {
     struct span key = {.at = skip_space(*at, end)};
     const char *next = scan_string(key.at, end);
-    if (!next)
+    if (next == NULL)
         return damaged(parse, key.at, "a name in quotes is missing");
     key.bytes = (size_t)(next - key.at);
     next = skip_space(next, end);
@@ -118,7 +118,7 @@ static enum lmcs_status scan_member(struct parse *parse, const char **at, const 
         return damaged(parse, next, "a colon is missing");
     struct span value = {.at = skip_space(next + 1, end)};
     next = scan_value(value.at, end);
-    if (!next)
+    if (next == NULL)
         return damaged(parse, value.at, "a value is missing or does not end");
     value.bytes = (size_t)(next - value.at);
     *at = skip_space(next, end);
@@ -147,7 +147,7 @@ static enum lmcs_status scan_members(struct parse *parse, struct span object, me
     return at == end ? LMCS_OK : damaged(parse, at, "something follows the JSON");
 }
 
-/* ---- JSON values ---------------------------------------------------------------------------------------------- */
+/* ---- JSON values ---- */
 
 static enum lmcs_status load(struct parse *parse, struct span span, size_t max_bytes, json_t **json)
 {
@@ -195,15 +195,15 @@ static enum lmcs_status metadata(struct parse *parse, struct span value)
 {
     if (value.bytes > LMCS_ST_MAX_METADATA_BYTES)
         return damaged(parse, value.at, "the metadata is larger than 16 MiB");
-    if (parse->header->metadata)
+    if (parse->header->metadata != NULL)
         return damaged(parse, value.at, "there is \"__metadata__\" twice");
     parse->header->metadata = json_object();
-    if (!parse->header->metadata)
+    if (parse->header->metadata == NULL)
         return lmcs_fail_memory(parse->error);
     return scan_members(parse, value, metadata_member);
 }
 
-/* ---- Tensors -------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ---- */
 
 static enum lmcs_status bad_tensor(struct parse *parse, enum lmcs_status status, const char *name, const char *what)
 {
@@ -221,15 +221,15 @@ static bool get_u64(const json_t *json, uint64_t *value)
 static enum lmcs_status tensor_dtype(struct parse *parse, const json_t *json, struct lmcs_st_tensor *tensor)
 {
     const char *text = json_string_value(json_object_get(json, "dtype"));
-    if (!text)
+    if (text == NULL)
         return bad_tensor(parse, LMCS_DAMAGED, tensor->name, "has no dtype");
     const struct lmcs_st_dtype *dtype = lmcs_st_dtype_by_name(text);
-    if (dtype && dtype->dtype) {
+    if (dtype != NULL && dtype->dtype != 0) {
         tensor->dtype = dtype->dtype;
         return LMCS_OK;
     }
     return lmcs_fail(parse->error, LMCS_UNSUPPORTED, 0, "%s: tensor '%.200s' has the dtype '%.32s', which lmc-store %s",
-                     parse->path, tensor->name, text, dtype ? "can't hold" : "does not know");
+                     parse->path, tensor->name, text, dtype != NULL ? "can't hold" : "does not know");
 }
 
 static enum lmcs_status tensor_offsets(struct parse *parse, const json_t *json, struct lmcs_st_tensor *tensor)
@@ -279,7 +279,7 @@ static enum lmcs_status check_name(struct parse *parse, const char *name)
     return LMCS_OK;
 }
 
-/* Rejects what a capture would: an empty tensor whose other dimensions are impossibly large. */
+/* Rejects, like a capture, an empty tensor whose other dimensions are impossibly large. */
 static enum lmcs_status check_possible(struct parse *parse, const struct lmcs_st_tensor *tensor)
 {
     const struct lmcs_tensor like = {
@@ -306,7 +306,7 @@ static struct lmcs_st_tensor *tensor_new(const char *name, size_t ndim)
     size_t head_bytes = sizeof *tensor + ndim * sizeof tensor->shape[0];
     size_t name_bytes = strlen(name) + 1;
     tensor = calloc(1, head_bytes + name_bytes);
-    if (!tensor)
+    if (tensor == NULL)
         return NULL;
     tensor->ndim = (uint32_t)ndim;
     tensor->name = memcpy((char *)tensor + head_bytes, name, name_bytes);
@@ -343,7 +343,7 @@ static enum lmcs_status add_tensor(struct parse *parse, const char *name, const 
     if (!json_is_array(shape))
         return bad_tensor(parse, LMCS_DAMAGED, name, "has no valid shape");
     struct lmcs_st_tensor *tensor = tensor_new(name, ndim > LMCS_MAX_DIMS ? 0 : ndim);
-    if (!tensor)
+    if (tensor == NULL)
         return lmcs_fail_memory(parse->error);
     enum lmcs_status status = describe(parse, json, shape, tensor);
     if (status == LMCS_OK)
@@ -357,7 +357,7 @@ static enum lmcs_status add_tensor(struct parse *parse, const char *name, const 
 static enum lmcs_status check_text(struct parse *parse)
 {
     const char *nul = memchr(parse->text, '\0', (size_t)(parse->end - parse->text));
-    return nul ? damaged(parse, nul, "there is a NUL byte") : LMCS_OK;
+    return nul != NULL ? damaged(parse, nul, "there is a NUL byte") : LMCS_OK;
 }
 
 static enum lmcs_status header_member(struct parse *parse, struct span key, struct span value)
@@ -384,7 +384,7 @@ out:
     return status;
 }
 
-/* ---- All of them together ------------------------------------------------------------------------------------- */
+/* ---- All of them together ---- */
 
 static int by_name(const void *left, const void *right)
 {
@@ -407,7 +407,7 @@ static int by_offset(const void *left, const void *right)
 static enum lmcs_status check_names(struct parse *parse)
 {
     struct lmcs_st_header *header = parse->header;
-    if (header->count)
+    if (header->count > 0)
         qsort(header->tensors, header->count, sizeof(void *), by_name);
     for (size_t i = 1; i < header->count; i++) {
         const char *name = header->tensors[i]->name;
@@ -420,7 +420,7 @@ static enum lmcs_status check_names(struct parse *parse)
 static enum lmcs_status check_coverage(struct parse *parse)
 {
     struct lmcs_st_header *header = parse->header;
-    if (header->count)
+    if (header->count > 0)
         qsort(header->tensors, header->count, sizeof(void *), by_offset);
     uint64_t covered = 0;
     for (size_t i = 0; i < header->count; i++) {
@@ -513,7 +513,7 @@ enum lmcs_status lmcs_st_header_read(int fd, const char *path, struct lmcs_st_he
     if (status != LMCS_OK)
         goto out;
     text = malloc(bytes + 1);
-    if (!text) {
+    if (text == NULL) {
         status = lmcs_fail_memory(error);
         goto out;
     }

@@ -71,17 +71,17 @@ static enum lmcs_status merge_metadata(const char *meta_json, json_t *metadata, 
 {
     json_t *meta = NULL;
     *text = NULL;
-    if (!meta_json && !metadata)
+    if (meta_json == NULL && metadata == NULL)
         return LMCS_OK;
-    meta = meta_json ? json_loads(meta_json, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    meta = meta_json != NULL ? json_loads(meta_json, JSON_REJECT_DUPLICATES, NULL) : json_object();
     if (!json_is_object(meta)) {
         json_decref(meta);
         return lmcs_fail(error, LMCS_INVALID, 0, "the metadata is not a JSON object");
     }
-    if (!metadata || json_object_set(meta, "safetensors", metadata) == 0)
+    if (metadata == NULL || json_object_set(meta, "safetensors", metadata) == 0)
         *text = json_dumps(meta, JSON_COMPACT);
     json_decref(meta);
-    return *text ? LMCS_OK : lmcs_fail_memory(error);
+    return *text != NULL ? LMCS_OK : lmcs_fail_memory(error);
 }
 
 static enum lmcs_status commit(struct importer *importer, const struct lmcs_commit_options *options, uint64_t *number)
@@ -89,7 +89,7 @@ static enum lmcs_status commit(struct importer *importer, const struct lmcs_comm
     struct lmcs_commit_options with_meta;
     char *meta_json = NULL;
     lmcs_commit_options_init(&with_meta);
-    if (options)
+    if (options != NULL)
         with_meta = *options;
     with_meta.asynchronous = false;
     enum lmcs_status status =
@@ -108,7 +108,7 @@ enum lmcs_status lmcs_import_safetensors(struct lmcs_pool *pool, const char *she
                                          const struct lmcs_progress *progress, uint64_t *number,
                                          struct lmcs_error *error)
 {
-    if (!pool || !shelf || !path)
+    if (pool == NULL || shelf == NULL || path == NULL)
         return lmcs_fail(error, LMCS_INVALID, 0, "import needs a pool, a shelf and a path");
     struct importer importer = {.path = path, .fd = -1, .progress = progress, .error = error};
     enum lmcs_status status = open_input(path, &importer.fd, error);
@@ -120,7 +120,7 @@ enum lmcs_status lmcs_import_safetensors(struct lmcs_pool *pool, const char *she
         status = import_tensor(&importer, importer.header.tensors[i]);
     if (status == LMCS_OK)
         status = commit(&importer, options, number);
-    if (importer.capture)
+    if (importer.capture != NULL)
         lmcs_capture_abort(importer.capture);
     lmcs_st_header_free(&importer.header);
     if (importer.fd >= 0)

@@ -19,7 +19,7 @@
 /* Bytes between two calls of the progress function. */
 #define LMCS_ST_PIECE_BYTES ((size_t)4 << 20)
 
-/* ---- safetensors.c: dtypes and progress ----------------------------------------------------------------------- */
+/* ---- dtype.c: dtypes and progress ---- */
 
 /* The format's name of a dtype, and its rank: files are ordered by descending rank, so that offsets are aligned. */
 struct lmcs_st_dtype {
@@ -36,7 +36,7 @@ const struct lmcs_st_dtype *lmcs_st_dtype_of(uint32_t dtype);
 enum lmcs_status lmcs_st_progress(const struct lmcs_progress *progress, const char *what, uint64_t done, uint64_t total,
                                   struct lmcs_error *error);
 
-/* ---- safetensors_header.c: reading a header that nobody vouches for -------------------------------------------- */
+/* ---- header.c: reading an untrusted header ---- */
 
 struct lmcs_st_tensor {
     uint64_t begin; /* of the data section */

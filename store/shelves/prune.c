@@ -53,7 +53,7 @@ struct facts {
 };
 
 /* Why a snapshot stays after it was to go. */
-static const char since[] = "tagged, or kept by what was changed, since pruning began";
+static const char since[] = "tagged, or kept by a change, since pruning began";
 
 static void free_facts(struct facts *facts)
 {

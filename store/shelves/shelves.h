@@ -46,7 +46,7 @@ enum lmcs_status lmcs_staging_remove(struct lmcs_pool *pool, uint64_t id, const 
 /* Removes a staging shelf with all snapshots and live variables, in several transactions. Adds to *removal. */
 enum lmcs_status lmcs_staging_drop(struct lmcs_pool *pool, uint64_t id, struct lmcs_removal *removal,
                                    struct lmcs_error *error);
-/* Removes the staging shelves that a crash has left, except kept ones. Called when a pool has been opened for writing. */
+/* Removes the staging shelves that a crash has left, except kept ones. Called when a pool is opened for writing. */
 enum lmcs_status lmcs_staging_drop_left(struct lmcs_pool *pool, struct lmcs_error *error);
 /* Removes the kept staging shelves of earlier restores, unless a restore is using them. */
 enum lmcs_status lmcs_staging_drop_kept(struct lmcs_pool *pool, struct lmcs_error *error);

@@ -25,7 +25,7 @@ enum lmcs_status lmcs_stage_room(struct lmcs_stage *stage, struct lmcs_content *
     return status;
 }
 
-/* ---- What may rest on what ---- */
+/* ---- Suitable bases ---- */
 
 /* The bases of a content as the pool has them; id 0: as they will be written. */
 struct ground {

@@ -56,8 +56,7 @@ struct lmcs_dump_shelf {
     bool is_sent;    /* continued: all of it has been sent */
     uint64_t last;   /* continued: the last snapshot sent; 0: none */
     uint64_t last_time_ns;
-    uint64_t
-        end; /* continued: numbers from here on are not sent, because the shelf's record, which has been sent, ends before them */
+    uint64_t end; /* continued: numbers from here on are not sent; the shelf's record, sent before, ends there */
 };
 
 /*

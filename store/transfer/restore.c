@@ -57,7 +57,7 @@ struct restore {
     struct lmcs_transfer_report report;
 };
 
-/* ---- What is wanted ---- */
+/* ---- Selecting a part ---- */
 
 /* Whether an entry of this name is restored: metadata always, other attachments with everything. */
 static bool is_wanted(const struct restore *restore, const struct lmcs_tensor *tensor)

@@ -332,7 +332,7 @@ static void forget_attempts(struct lmcs_stage *stage)
         forget_attempt(stage, stage->reader->contents[stage->pending[i].index].identity);
 }
 
-/* ---- A snapshot: verifying what is staged ---- */
+/* ---- A snapshot: verification ---- */
 
 /* A link is read with all its outputs, and comes before them. */
 static enum lmcs_status verify_contents(struct lmcs_stage *stage, struct lmcs_error *error)
@@ -381,7 +381,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     status = lmcs_stage_read(stage, content, &tensor, false, text, error);
     text[bytes] = '\0';
     if (status == LMCS_OK && strlen(text) != bytes)
-        status = lmcs_fail(error, LMCS_DAMAGED, 0, "a snapshot's metadata is not what was written");
+        status = lmcs_fail(error, LMCS_DAMAGED, 0, "the metadata of a snapshot is damaged");
     if (status == LMCS_OK && (status = lmcs_meta_decode(text, &meta, error)) == LMCS_OK)
         lmcs_meta_free(&meta);
     if (status == LMCS_DAMAGED)

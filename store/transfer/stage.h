@@ -2,10 +2,10 @@
 /*
  * transfer/stage.h - face of transfer/, the room of dump and restore: stages the snapshots of a restore.
  *
- * The room uses base, media, pages, records, payload, snapshots, shelves, archive. Its functions are public (lmcstore.h):
- * dump.c, restore.c. stage.c describes staging.
+ * Uses base, media, pages, records, payload, snapshots, shelves, archive. The functions of the room are public
+ * (lmcstore.h): dump.c, restore.c. stage.c describes staging.
  *
- * Each shelf of the archive gets a staging shelf. restore.c fills in what it has read and checked.
+ * Each shelf of the archive gets a staging shelf. restore.c fills in checked records.
  */
 #ifndef LMCS_TRANSFER_STAGE_H
 #define LMCS_TRANSFER_STAGE_H

@@ -615,7 +615,7 @@ static enum lmcs_status send_line(struct lmcs_dump *dump, struct lmcs_content *l
     return status;
 }
 
-/* ---- Contents with what they rest on ---- */
+/* ---- Contents with those below them ---- */
 
 /* Finds how many contents of the chain to send. *whole: the last of them is sent by itself. */
 static size_t links_to_send(const struct lmcs_dump *dump, const struct lmcs_chain *chain, bool *whole)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_triples.c - finds the tensors that an optimizer's step changed together, in states without relations made by
- * optimizers in plain C.
+ * test_optimizer_search.c - finds the tensors that an optimizer's step changed together, in states without relations
+ * made by optimizers in plain C.
  */
 #include "compact/optimizer_search.h"
 #include "test_codec_link_support.h"
@@ -10,7 +10,7 @@
 
 /* The arrays of some optimizers' states, in an order that says nothing. */
 struct heap {
-    struct lmcs_triples_array arrays[MOST];
+    struct lmcs_search_array arrays[MOST];
     size_t count;
     struct state before[MOST], after[MOST];
     size_t states;
@@ -19,7 +19,7 @@ struct heap {
 static void put(struct heap *heap, const void *before, const void *after, size_t elements)
 {
     assert_true(heap->count < MOST);
-    heap->arrays[heap->count++] = (struct lmcs_triples_array){before, after, elements};
+    heap->arrays[heap->count++] = (struct lmcs_search_array){before, after, elements};
 }
 
 /* A parameter with its moments, some steps on; `seed` tells it from others. */
@@ -42,7 +42,7 @@ static void shuffle(struct heap *heap, uint64_t seed)
 {
     for (size_t i = heap->count; i > 1; i--) {
         const size_t other = (size_t)(next_random(&seed) % i);
-        const struct lmcs_triples_array array = heap->arrays[i - 1];
+        const struct lmcs_search_array array = heap->arrays[i - 1];
         heap->arrays[i - 1] = heap->arrays[other];
         heap->arrays[other] = array;
     }
@@ -56,37 +56,37 @@ static void drop(struct heap *heap)
     }
 }
 
-/* Whether the triple has the arrays of one state, each in its role. */
-static bool is_right(const struct heap *heap, const struct lmcs_triple *triple)
+/* Whether the match has the arrays of one state, each in its role. */
+static bool is_right(const struct heap *heap, const struct lmcs_search_match *match)
 {
     for (size_t i = 0; i < heap->states; i++) {
-        bool same = heap->before[i].arrays == triple->count;
-        for (unsigned k = 0; same && k < triple->count; k++)
-            same = heap->arrays[triple->arrays[k]].after == heap->after[i].array[k];
+        bool same = heap->before[i].arrays == match->count;
+        for (unsigned k = 0; same && k < match->count; k++)
+            same = heap->arrays[match->arrays[k]].after == heap->after[i].array[k];
         if (same)
             return true;
     }
     return false;
 }
 
-static struct lmcs_triple *find(const struct lmcs_triples_array *arrays, size_t count, size_t *found)
+static struct lmcs_search_match *find(const struct lmcs_search_array *arrays, size_t count, size_t *found)
 {
-    struct lmcs_triple *triples;
+    struct lmcs_search_match *matches;
     struct lmcs_error error;
-    assert_int_equal(lmcs_triples_find(arrays, count, &triples, found, &error), LMCS_OK);
-    return triples;
+    assert_int_equal(lmcs_optimizer_search(arrays, count, &matches, found, &error), LMCS_OK);
+    return matches;
 }
 
 static void assert_all_found(struct heap *heap, uint64_t seed)
 {
-    struct lmcs_triple *triples;
+    struct lmcs_search_match *matches;
     size_t found;
     shuffle(heap, seed);
-    triples = find(heap->arrays, heap->count, &found);
+    matches = find(heap->arrays, heap->count, &found);
     assert_int_equal(found, heap->states);
     for (size_t i = 0; i < found; i++)
-        assert_true(is_right(heap, &triples[i]));
-    free(triples);
+        assert_true(is_right(heap, &matches[i]));
+    free(matches);
 }
 
 static void adams_are_found(void **state)
@@ -128,7 +128,7 @@ static void nothing_is_made_up(void **state)
     enum { COUNT = 8192, ARRAYS = 12 };
     static float values[2 * ARRAYS][COUNT];
     struct heap heap = {.count = 0};
-    struct lmcs_triple *triples;
+    struct lmcs_search_match *matches;
     uint64_t seed = 5;
     size_t found;
     (void)state;
@@ -144,10 +144,10 @@ static void nothing_is_made_up(void **state)
     }
     put(&heap, values[ARRAYS - 1], values[ARRAYS - 1], COUNT);
     put(&heap, values[ARRAYS - 2], values[ARRAYS - 1], COUNT);
-    put_state(&heap, adamw_hints(), LMCS_TRIPLES_LEAST_ELEMENTS - 1, BF16, 0);
-    triples = find(heap.arrays, heap.count, &found);
+    put_state(&heap, adamw_hints(), LMCS_SEARCH_LEAST_ELEMENTS - 1, BF16, 0);
+    matches = find(heap.arrays, heap.count, &found);
     assert_int_equal(found, 0);
-    assert_null(triples);
+    assert_null(matches);
     assert_null(find(NULL, 0, &found));
     assert_int_equal(found, 0);
     drop(&heap);
