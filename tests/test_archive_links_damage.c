@@ -206,76 +206,79 @@ static void links_repaired_from_links(void **state)
     run_end(&run);
 }
 
+/* Forges the links of an archive in one of twelve ways; returns a part of the expected message. */
+static const char *forge_line(unsigned char *copy, size_t bytes, unsigned way)
+{
+    enum { BASES = sizeof(struct lmcs_archive_content_df), OUTPUT = offsetof(struct lmcs_archive_content_df, output) };
+    unsigned char *link = find_content(copy, bytes, LMCS_PAYLOAD_LINK, 4);
+    uint64_t number;
+    unsigned char *linked = find_numbered(copy, bytes, LMCS_PAYLOAD_LINKED, 4, &number);
+    const unsigned char *before = find_content(copy, bytes, LMCS_PAYLOAD_LINK, 0);
+    const char *why = "";
+    uint64_t first = get64(link + BASES), own = get64(linked + BASES);
+    switch (way) {
+    case 0: /* of itself, or what comes later */
+        put64(link + BASES, own + 20);
+        why = "has not arrived";
+        break;
+    case 1: /* one array twice */
+        put64(link + BASES + 8, first);
+        why = "twice";
+        break;
+    case 2: /* in another order */
+        put64(link + BASES, get64(link + BASES + 8));
+        put64(link + BASES + 8, first);
+        why = "don't belong together";
+        break;
+    case 3: /* of two lines */
+        put64(link + BASES, get64(before + BASES));
+        break;
+    case 4: /* the array of a link that it does not have */
+        linked[OUTPUT] = 3;
+        why = "that its link does not have";
+        break;
+    case 5: /* another array */
+        linked[OUTPUT] = (unsigned char)((linked[OUTPUT] + 1) % 3);
+        break;
+    case 6: /* led to by what is no link */
+        put64(linked + BASES, get64(before + BASES));
+        break;
+    case 7: /* a link on a link */
+        put64(link + BASES, own);
+        break;
+    case 8: /* what a link leads to has no bytes */
+        put64(linked + offsetof(struct lmcs_archive_content_df, stored_bytes), 1);
+        why = "impossible size";
+        break;
+    case 9: /* a tensor that is a link */
+        put64(find_entry(copy, bytes, number), own);
+        why = "has a link as its content";
+        break;
+    case 10: /* arrays of two steps */
+        find_numbered(copy, bytes, LMCS_PAYLOAD_LINKED, 3 + 1, &number);
+        put64(find_content(copy, bytes, LMCS_PAYLOAD_LINK, 2 * 3 + 1) + BASES + 8, number);
+        why = "don't belong together";
+        break;
+    default: /* another link's digest */
+        put64(link + offsetof(struct lmcs_archive_content_df, digest_low), 1);
+        why = "";
+    }
+    return why;
+}
+
 /* What ids can say that no writer says. */
 static void forged_lines(void **state)
 {
     const struct place *place = *state;
     struct run run;
     size_t bytes;
-    enum { BASES = sizeof(struct lmcs_archive_content_df), OUTPUT = offsetof(struct lmcs_archive_content_df, output) };
     struct lmcs_pool *pool = make_run(place, &run, tiny, "keep_raw=1", 7), *other = new_pool(place, "to.pool");
     int fd = dump_run(place, pool, "a"), bad = new_file(place, "b");
     unsigned char *data = bytes_of(fd, &bytes), *copy = malloc(bytes);
     EXPECT(copy != NULL);
     for (unsigned way = 0; way < 12; way++) {
         memcpy(copy, data, bytes);
-        unsigned char *link = find_content(copy, bytes, LMCS_PAYLOAD_LINK, 4);
-        uint64_t number;
-        unsigned char *linked = find_numbered(copy, bytes, LMCS_PAYLOAD_LINKED, 4, &number);
-        const unsigned char *before = find_content(copy, bytes, LMCS_PAYLOAD_LINK, 0);
-        const char *why = "";
-        uint64_t first = get64(link + BASES), own = get64(linked + BASES);
-        switch (way) {
-        case 0: /* of itself, or what comes later */
-            put64(link + BASES, own + 20);
-            why = "has not arrived";
-            break;
-        case 1: /* one array twice */
-            put64(link + BASES + 8, first);
-            why = "twice";
-            break;
-        case 2: /* in another order */
-            put64(link + BASES, get64(link + BASES + 8));
-            put64(link + BASES + 8, first);
-            why = "don't belong together";
-            break;
-        case 3: /* of two lines */
-            put64(link + BASES, get64(before + BASES));
-            why = "";
-            break;
-        case 4: /* the array of a link that it does not have */
-            linked[OUTPUT] = 3;
-            why = "that its link does not have";
-            break;
-        case 5: /* another array */
-            linked[OUTPUT] = (unsigned char)((linked[OUTPUT] + 1) % 3);
-            why = "";
-            break;
-        case 6: /* led to by what is no link */
-            put64(linked + BASES, get64(before + BASES));
-            why = "";
-            break;
-        case 7: /* a link on a link */
-            put64(link + BASES, own);
-            why = "";
-            break;
-        case 8: /* what a link leads to has no bytes */
-            put64(linked + offsetof(struct lmcs_archive_content_df, stored_bytes), 1);
-            why = "impossible size";
-            break;
-        case 9: /* a tensor that is a link */
-            put64(find_entry(copy, bytes, number), own);
-            why = "has a link as its content";
-            break;
-        case 10: /* arrays of two steps */
-            find_numbered(copy, bytes, LMCS_PAYLOAD_LINKED, 3 + 1, &number);
-            put64(find_content(copy, bytes, LMCS_PAYLOAD_LINK, 2 * 3 + 1) + BASES + 8, number);
-            why = "don't belong together";
-            break;
-        default: /* another link's digest */
-            put64(link + offsetof(struct lmcs_archive_content_df, digest_low), 1);
-            why = "";
-        }
+        const char *why = forge_line(copy, bytes, way);
         seal(copy, bytes);
         set_bytes(bad, copy, bytes);
         expect_refused(other, bad, 0);

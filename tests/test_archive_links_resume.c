@@ -90,6 +90,61 @@ static void beside_the_compactor(void **state)
 
 /* ---- Into pools that have it ---- */
 
+/* Restores an archive into a pool that has the same states, compacted by a policy. */
+static void onto_other_forms(const struct place *place, struct run *run, int fd, const char *policy)
+{
+    struct lmcs_pool *other = new_pool(place, "to.pool");
+    restore(other, fd);
+    char path[512];
+    place_path(place, "b", path);
+    struct lmcs_dump_options options;
+    struct lmcs_restore_options how;
+    lmcs_dump_options_init(&options);
+    options.canonical = true;
+    int raw = new_file(place, "b");
+    OK(lmcs_dump_with(other, &options, raw, NULL, NULL, &err));
+    close_pool(other);
+    other = new_pool(place, "to.pool");
+    restore(other, raw);
+    set_policy(other, "run", policy);
+    OK(lmcs_compact(other, NULL, &err));
+    check_pool(other);
+    restore(other, fd); /* all is skipped */
+    expect_run(run, other, "run");
+    lmcs_restore_options_init(&how);
+    how.as = "copy";
+    rewind_to_start(fd);
+    OK(lmcs_restore_with(other, &fd, 1, &how, NULL, NULL, &err));
+    check_pool(other);
+    verify_pool(other);
+    expect_run(run, other, "copy");
+    OK(lmcs_shelf_drop(other, "copy", false, NULL, &err));
+    const char *const part = "run@5..7";
+    how.addresses = &part;
+    how.address_count = 1;
+    rewind_to_start(fd);
+    OK(lmcs_restore_with(other, &fd, 1, &how, NULL, NULL, &err));
+    check_pool(other);
+    for (uint64_t n = 5; n <= 7; n++)
+        expect_snapshot(other, "copy", n, run->states[n]);
+    verify_pool(other);
+    OK(lmcs_shelf_drop(other, "copy", false, NULL, &err));
+    check_pool(other);
+    how.address_count = 0;
+    rewind_to_start(fd);
+    OK(lmcs_restore_with(other, &fd, 1, &how, NULL, NULL, &err));
+    OK(lmcs_shelf_drop(other, "run", false, NULL, &err));
+    OK(lmcs_compact(other, NULL, &err));
+    check_pool(other);
+    expect_run(run, other, "copy");
+    OK(lmcs_shelf_drop(other, "copy", false, NULL, &err));
+    OK(lmcs_compact(other, NULL, &err));
+    check_pool(other);
+    EXPECT(pool_info(other).content_count == 0);
+    close(raw);
+    close_pool(other);
+}
+
 static void onto_what_is_there(void **state)
 {
     const struct place *place = *state;
@@ -110,58 +165,8 @@ static void onto_what_is_there(void **state)
     close_pool(other);
     /* The same states, each in its own way. */
     static const char *const policies[] = {"keep_raw=20", "keep_raw=1 links=off", "keep_raw=1 links=3", "keep_raw=4"};
-    for (size_t i = 0; i < 4; i++) {
-        other = new_pool(place, "to.pool");
-        restore(other, fd);
-        char path[512];
-        place_path(place, "b", path);
-        struct lmcs_dump_options options;
-        struct lmcs_restore_options how;
-        lmcs_dump_options_init(&options);
-        options.canonical = true;
-        int raw = new_file(place, "b");
-        OK(lmcs_dump_with(other, &options, raw, NULL, NULL, &err));
-        close_pool(other);
-        other = new_pool(place, "to.pool");
-        restore(other, raw);
-        set_policy(other, "run", policies[i]);
-        OK(lmcs_compact(other, NULL, &err));
-        check_pool(other);
-        restore(other, fd); /* all is skipped */
-        expect_run(&run, other, "run");
-        lmcs_restore_options_init(&how);
-        how.as = "copy";
-        rewind_to_start(fd);
-        OK(lmcs_restore_with(other, &fd, 1, &how, NULL, NULL, &err));
-        check_pool(other);
-        verify_pool(other);
-        expect_run(&run, other, "copy");
-        OK(lmcs_shelf_drop(other, "copy", false, NULL, &err));
-        const char *const part = "run@5..7";
-        how.addresses = &part;
-        how.address_count = 1;
-        rewind_to_start(fd);
-        OK(lmcs_restore_with(other, &fd, 1, &how, NULL, NULL, &err));
-        check_pool(other);
-        for (uint64_t n = 5; n <= 7; n++)
-            expect_snapshot(other, "copy", n, run.states[n]);
-        verify_pool(other);
-        OK(lmcs_shelf_drop(other, "copy", false, NULL, &err));
-        check_pool(other);
-        how.address_count = 0;
-        rewind_to_start(fd);
-        OK(lmcs_restore_with(other, &fd, 1, &how, NULL, NULL, &err));
-        OK(lmcs_shelf_drop(other, "run", false, NULL, &err));
-        OK(lmcs_compact(other, NULL, &err));
-        check_pool(other);
-        expect_run(&run, other, "copy");
-        OK(lmcs_shelf_drop(other, "copy", false, NULL, &err));
-        OK(lmcs_compact(other, NULL, &err));
-        check_pool(other);
-        EXPECT(pool_info(other).content_count == 0);
-        close(raw);
-        close_pool(other);
-    }
+    for (size_t i = 0; i < 4; i++)
+        onto_other_forms(place, &run, fd, policies[i]);
     close(fd);
     close_pool(pool);
     run_end(&run);

@@ -36,6 +36,34 @@ static void resume_of_another_part(const struct place *place, struct lmcs_pool *
     }
 }
 
+/* Resumes a dump of which `n` bytes are there. */
+static void resume_at(const struct place *place, struct lmcs_pool *from, struct run *run, int cut,
+                      const unsigned char *data, size_t bytes, size_t n, uint64_t snapshots)
+{
+    const struct lmcs_dump_options options = {.resume = true};
+    struct lmcs_transfer_report restored;
+    set_bytes(cut, data, n);
+    if (n > 100 && n % 2 == 0) { /* what is damaged at the end is written anew, too */
+        unsigned char wrong = data[n - 1] ^ 1;
+        EXPECT(pwrite(cut, &wrong, 1, (off_t)n - 1) == 1);
+    }
+    if (n == 0)
+        set_bytes(cut, data, 0);
+    OK(lmcs_dump_with(from, &options, cut, NULL, &restored, &err));
+    EXPECT(restored.snapshots == snapshots);
+    rewind_to_start(cut);
+    OK(lmcs_archive_verify(cut, NULL, NULL, &err));
+    EXPECT(restored.bytes <= bytes); /* a digest that has come is not sent again */
+    if (n % 8 == 0) {
+        struct lmcs_pool *copy = new_pool(place, "copy.pool");
+        rewind_to_start(cut);
+        OK(lmcs_restore(copy, cut, NULL, NULL, &err));
+        expect_numbers(copy, "run", run, 1, SNAPSHOTS);
+        EXPECT(tagged(copy, "best") == 4);
+        close_pool(copy);
+    }
+}
+
 static void test_resume_dump(void **state)
 {
     const struct place *place = *state;
@@ -54,28 +82,8 @@ static void test_resume_dump(void **state)
     EXPECT(restored.bytes == bytes && lseek(whole, 0, SEEK_END) == (off_t)bytes);
     rewind_to_start(whole);
     OK(lmcs_archive_verify(whole, NULL, NULL, &err));
-    for (size_t n = 0; n < bytes; n += 1 + bytes / 97) {
-        set_bytes(cut, data, n);
-        if (n > 100 && n % 2 == 0) { /* what is damaged at the end is written anew, too */
-            unsigned char wrong = data[n - 1] ^ 1;
-            EXPECT(pwrite(cut, &wrong, 1, (off_t)n - 1) == 1);
-        }
-        if (n == 0)
-            set_bytes(cut, data, 0);
-        OK(lmcs_dump_with(from, &options, cut, NULL, &restored, &err));
-        EXPECT(restored.snapshots == report.snapshots);
-        rewind_to_start(cut);
-        OK(lmcs_archive_verify(cut, NULL, NULL, &err));
-        EXPECT(restored.bytes <= bytes); /* a digest that has come is not sent again */
-        if (n % 8 == 0) {
-            struct lmcs_pool *copy = new_pool(place, "copy.pool");
-            rewind_to_start(cut);
-            OK(lmcs_restore(copy, cut, NULL, NULL, &err));
-            expect_numbers(copy, "run", &run, 1, SNAPSHOTS);
-            EXPECT(tagged(copy, "best") == 4);
-            close_pool(copy);
-        }
-    }
+    for (size_t n = 0; n < bytes; n += 1 + bytes / 97)
+        resume_at(place, from, &run, cut, data, bytes, n, report.snapshots);
     /* What happened meanwhile does no harm, and is not in it. */
     set_bytes(cut, data, bytes * 2 / 3);
     take_more(from, &run, 10, 12);

@@ -5,6 +5,20 @@
 /* ctest: timeout=600 */
 #include "test_live_txn_support.h"
 
+#define LONG_TEXT "a much longer text than it was, which needs another place in the pool than it had"
+
+static void expect_outcome(struct lmcs_pool *pool, struct lmcs_live *a, struct lmcs_live *b, struct lmcs_live *t,
+                           bool commits)
+{
+    const float *at = lmcs_live_data(a), *bt = lmcs_live_data(b);
+    for (uint64_t i = 0; i < 100000; i++)
+        EXPECT(at[i] == (!commits || (i != 5 && i != 99999 && i != 10) ? (float)i : i == 5 ? -1 : i == 10 ? -4 : -2));
+    EXPECT(bt[999] == (commits ? -3.0f : 1099.0f));
+    EXPECT((memcmp((const char *)bt + 3, "odd", 3) == 0) == commits);
+    expect_text(pool, "t", commits ? LONG_TEXT : "before");
+    expect_handle_text(t, commits ? LONG_TEXT : "before");
+}
+
 static void commit_and_abort(struct place *place, uint32_t flags)
 {
     struct lmcs_pool *pool = open_quiet(place->pool);
@@ -25,10 +39,10 @@ static void commit_and_abort(struct place *place, uint32_t flags)
         OK(lmcs_live_write(b, 3, "odd", 3, &err));
         uint64_t five = 5;
         OK(lmcs_live_add(b, 80, 8, &five, NULL, &err));
-        put_text(pool, "t", "a much longer text than it was, which needs another place in the pool than it had");
+        put_text(pool, "t", LONG_TEXT);
         put_text(pool, "new", "made in it");
         OK(lmcs_live_persist(a, 0, 100, &err));
-        expect_text(pool, "t", "a much longer text than it was, which needs another place in the pool than it had");
+        expect_text(pool, "t", LONG_TEXT);
         expect_names(pool, "a b new t");
         if (commits)
             OK(lmcs_transaction_commit(transaction, &err));
@@ -36,20 +50,7 @@ static void commit_and_abort(struct place *place, uint32_t flags)
             lmcs_transaction_abort(transaction);
         EXPECT(lmcs_live_data(a) == address);
         for (int again = 0; again < 2; again++) {
-            const float *at = lmcs_live_data(a), *bt = lmcs_live_data(b);
-            for (uint64_t i = 0; i < 100000; i++)
-                EXPECT(at[i] == (!commits || (i != 5 && i != 99999 && i != 10) ? (float)i
-                                 : i == 5                                      ? -1
-                                 : i == 10                                     ? -4
-                                                                               : -2));
-            EXPECT(bt[999] == (commits ? -3.0f : 1099.0f));
-            EXPECT((memcmp((const char *)bt + 3, "odd", 3) == 0) == commits);
-            expect_text(pool, "t",
-                        commits ? "a much longer text than it was, which needs another place in the pool than it had"
-                                : "before");
-            expect_handle_text(
-                t, commits ? "a much longer text than it was, which needs another place in the pool than it had"
-                           : "before");
+            expect_outcome(pool, a, b, t, commits);
             expect_names(pool, commits ? "a b new t" : "a b t");
             check_pool(pool);
             if (again == 1)

@@ -266,6 +266,22 @@ static void expect_part(struct lmcs_live *live, uint64_t offset, const char *par
     EXPECT(memcmp(got, part, strlen(part)) == 0);
 }
 
+static void move_values(struct lmcs_pool *pool, struct lmcs_live *seen, char text[static 6000], int i)
+{
+    char name[16];
+    memset(text, 'a' + i % 26, 6000);
+    text[i * 100] = '\0';
+    put_text(pool, "t", text);
+    for (int k = 0; k < 20; k++) { /* where it was, and in both slots */
+        snprintf(name, sizeof name, "u%d.%d", i % 7, k);
+        text[(i - 1) * 100] = '\0';
+        put_text(pool, name, text);
+        put_text(pool, name, text);
+    }
+    memset(text, 'a' + i % 26, (size_t)i * 100);
+    expect_handle_text(seen, text);
+}
+
 /* The writer moves values and reuses their old cells while another process has them open. */
 static void values_move_under_a_reader(void **state)
 {
@@ -274,7 +290,6 @@ static void values_move_under_a_reader(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool), *reader;
     struct lmcs_live *seen, *number, *again;
     struct lmcs_live_info info;
-    char name[16];
     uint64_t bytes;
     put_text(pool, "t", "short");
     lmcs_live_close(new_value(pool, "n", LMC_I64, 1));
@@ -284,17 +299,7 @@ static void values_move_under_a_reader(void **state)
     OK(lmcs_live_open(reader, "run", "n", &number, &err));
     pool = open_quiet(place->pool);
     for (int i = 1; i < 60; i++) {
-        memset(text, 'a' + i % 26, sizeof text);
-        text[i * 100] = '\0';
-        put_text(pool, "t", text);
-        for (int k = 0; k < 20; k++) { /* where it was, and in both slots */
-            snprintf(name, sizeof name, "u%d.%d", i % 7, k);
-            text[(i - 1) * 100] = '\0';
-            put_text(pool, name, text);
-            put_text(pool, name, text);
-        }
-        memset(text, 'a' + i % 26, (size_t)i * 100);
-        expect_handle_text(seen, text);
+        move_values(pool, seen, text, i);
         OK(lmcs_live_info(seen, &info, &err));
         EXPECT(info.bytes == (uint64_t)i * 100 && strcmp(info.name, "t") == 0 && !info.is_damaged);
     }

@@ -38,64 +38,65 @@ static void text_comes_back(void **state)
     expect_text("keep=last:3 keep=all", "keep_raw=4 chain=3 keep=all");
 }
 
+static const char *const wrong_words[] = {
+    "keep",
+    "keep=",
+    "keep=,",
+    "keep=last:1,",
+    "keep=last",
+    "keep=last:0",
+    "keep=last:-1",
+    "keep=last:99999999999999999999",
+    "keep=every:0",
+    "keep=every:5/0",
+    "keep=every:9223372036854775808",
+    "keep=each:5",
+    "keep=each:0s",
+    "keep=each:1y",
+    "keep=each:1h/",
+    "keep=each:99999999999d",
+    "keep=best:",
+    "keep=best::3",
+    "keep=best:loss:0",
+    "keep=best:loss:least",
+    "keep=all,last:3",
+    "keep_raw=0",
+    "keep_raw=",
+    "keep_raw=4294967296",
+    "keep_raw=2x",
+    "chain=8",
+    "encode=sometimes",
+    "budget=",
+    "budget=0",
+    "budget=0%",
+    "budget=101%",
+    "budget=5X",
+    "budget=99999999999T",
+    "rate=0",
+    "rate=fast",
+    "encode=sometimes",
+    "scrub=0s",
+    "scrub=30",
+    "parity=16",
+    "parity=0+1",
+    "parity=16+0",
+    "parity=129+1",
+    "parity=16+17",
+    "parity=16+2+1",
+    "colour=blue",
+    "keep=last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1"};
+
 static void wrong_words_change_nothing(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {
-        "keep",
-        "keep=",
-        "keep=,",
-        "keep=last:1,",
-        "keep=last",
-        "keep=last:0",
-        "keep=last:-1",
-        "keep=last:99999999999999999999",
-        "keep=every:0",
-        "keep=every:5/0",
-        "keep=every:9223372036854775808",
-        "keep=each:5",
-        "keep=each:0s",
-        "keep=each:1y",
-        "keep=each:1h/",
-        "keep=each:99999999999d",
-        "keep=best:",
-        "keep=best::3",
-        "keep=best:loss:0",
-        "keep=best:loss:least",
-        "keep=all,last:3",
-        "keep_raw=0",
-        "keep_raw=",
-        "keep_raw=4294967296",
-        "keep_raw=2x",
-        "chain=8",
-        "encode=sometimes",
-        "budget=",
-        "budget=0",
-        "budget=0%",
-        "budget=101%",
-        "budget=5X",
-        "budget=99999999999T",
-        "rate=0",
-        "rate=fast",
-        "encode=sometimes",
-        "scrub=0s",
-        "scrub=30",
-        "parity=16",
-        "parity=0+1",
-        "parity=16+0",
-        "parity=129+1",
-        "parity=16+17",
-        "parity=16+2+1",
-        "colour=blue",
-        "keep=last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1,last:1"};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    for (size_t i = 0; i < sizeof wrong_words / sizeof *wrong_words; i++) {
         struct lmcs_policy policy, before;
         char words[300];
         lmcs_policy_init(&policy);
         before = policy;
-        snprintf(words, sizeof words, "keep_raw=9 %s", wrong[i]);
+        snprintf(words, sizeof words, "keep_raw=9 %s", wrong_words[i]);
         FAILS(LMCS_INVALID, lmcs_policy_parse(words, &policy, &err));
-        assert_non_null(strstr(err.message, wrong[i])); /* says which word */
+        assert_non_null(strstr(err.message, wrong_words[i])); /* says which word */
         assert_memory_equal(&policy, &before, sizeof policy);
     }
 }

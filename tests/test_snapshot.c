@@ -15,6 +15,81 @@ static void wrong(struct lmcs_pool *pool, const char *address)
 
 /* ---- Addresses ---- */
 
+static const char *const no_such[] = {"other",
+                                      "other@latest",
+                                      "run@0",
+                                      "run@9",
+                                      "run@18446744073709551615",
+                                      "run@best~4",
+                                      "run@latest~8",
+                                      "run@1~1",
+                                      "run@nobody",
+                                      "run@99999999999999999999999999",
+                                      "run@Best",
+                                      "run@step:1",
+                                      "run@step:-1",
+                                      "run@step:11",
+                                      "run@step:9223372036854775808",
+                                      "run@nobody~1",
+                                      "run@step:99~1",
+                                      "ru",
+                                      "run ",
+                                      "run@step:-9223372036854775808",
+                                      "run@latest~18446744073709551616",
+                                      "run@bes",
+                                      "run@best ",
+                                      "run@latest~99999999999999999999999"};
+
+static const char *const no_address[] = {"",
+                                         "@",
+                                         "@1",
+                                         "@latest",
+                                         "run@step:",
+                                         "run@step:x",
+                                         "run@step:1x",
+                                         "run@step: 1",
+                                         "run@step:+1",
+                                         "run@step:--1",
+                                         "run@step:1.0",
+                                         "run@step:-",
+                                         "run@latest~x",
+                                         "run@latest~-1",
+                                         "run@latest~1~1",
+                                         "run@latest~ 1",
+                                         "run@best~1x",
+                                         "run@a:b",
+                                         "run@a@b",
+                                         "run@\x01",
+                                         "run@\xff",
+                                         "run@a..b"};
+
+static void expect_addresses(struct lmcs_pool *pool)
+{
+    assert_int_equal(at(pool, "run"), 8);
+    assert_int_equal(at(pool, "run@"), 8);
+    assert_int_equal(at(pool, "run@latest"), 8);
+    assert_int_equal(at(pool, "run@latest~0"), 8);
+    assert_int_equal(at(pool, "run@latest~"), 7);
+    assert_int_equal(at(pool, "run@latest~1"), 7);
+    assert_int_equal(at(pool, "run@latest~7"), 1);
+    assert_int_equal(at(pool, "run@latest~007"), 1);
+    assert_int_equal(at(pool, "run@3"), 3);
+    assert_int_equal(at(pool, "run@003"), 3);
+    assert_int_equal(at(pool, "run@3~2"), 1);
+    assert_int_equal(at(pool, "run@best"), 4);
+    assert_int_equal(at(pool, "run@best~3"), 1);
+    assert_int_equal(at(pool, "run@step"), 3);
+    assert_int_equal(at(pool, "run@latest2"), 2);
+    assert_int_equal(at(pool, "run@1.5 of -3"), 1);
+    assert_int_equal(at(pool, "run@step:0"), 1);
+    assert_int_equal(at(pool, "run@step:-0"), 1);
+    assert_int_equal(at(pool, "run@step:-5"), 2);
+    assert_int_equal(at(pool, "run@step:10"), 4); /* the newest of them */
+    assert_int_equal(at(pool, "run@step:10~1"), 3);
+    assert_int_equal(at(pool, "run@step:9223372036854775807"), 5);
+    assert_int_equal(at(pool, "run@step:-9223372036854775807"), 6);
+}
+
 static void addresses(void **state)
 {
     struct place *place = *state;
@@ -33,77 +108,9 @@ static void addresses(void **state)
     OK(lmcs_tag_set(pool, "run", "latest2", 2, &err));
     OK(lmcs_tag_set(pool, "run", "1.5 of -3", 1, &err));
     for (int pass = 0; pass < 2; pass++) {
-        assert_int_equal(at(pool, "run"), 8);
-        assert_int_equal(at(pool, "run@"), 8);
-        assert_int_equal(at(pool, "run@latest"), 8);
-        assert_int_equal(at(pool, "run@latest~0"), 8);
-        assert_int_equal(at(pool, "run@latest~"), 7);
-        assert_int_equal(at(pool, "run@latest~1"), 7);
-        assert_int_equal(at(pool, "run@latest~7"), 1);
-        assert_int_equal(at(pool, "run@latest~007"), 1);
-        assert_int_equal(at(pool, "run@3"), 3);
-        assert_int_equal(at(pool, "run@003"), 3);
-        assert_int_equal(at(pool, "run@3~2"), 1);
-        assert_int_equal(at(pool, "run@best"), 4);
-        assert_int_equal(at(pool, "run@best~3"), 1);
-        assert_int_equal(at(pool, "run@step"), 3);
-        assert_int_equal(at(pool, "run@latest2"), 2);
-        assert_int_equal(at(pool, "run@1.5 of -3"), 1);
-        assert_int_equal(at(pool, "run@step:0"), 1);
-        assert_int_equal(at(pool, "run@step:-0"), 1);
-        assert_int_equal(at(pool, "run@step:-5"), 2);
-        assert_int_equal(at(pool, "run@step:10"), 4); /* the newest of them */
-        assert_int_equal(at(pool, "run@step:10~1"), 3);
-        assert_int_equal(at(pool, "run@step:9223372036854775807"), 5);
-        assert_int_equal(at(pool, "run@step:-9223372036854775807"), 6);
-        static const char *const no_such[] = {"other",
-                                              "other@latest",
-                                              "run@0",
-                                              "run@9",
-                                              "run@18446744073709551615",
-                                              "run@best~4",
-                                              "run@latest~8",
-                                              "run@1~1",
-                                              "run@nobody",
-                                              "run@99999999999999999999999999",
-                                              "run@Best",
-                                              "run@step:1",
-                                              "run@step:-1",
-                                              "run@step:11",
-                                              "run@step:9223372036854775808",
-                                              "run@nobody~1",
-                                              "run@step:99~1",
-                                              "ru",
-                                              "run ",
-                                              "run@step:-9223372036854775808",
-                                              "run@latest~18446744073709551616",
-                                              "run@bes",
-                                              "run@best ",
-                                              "run@latest~99999999999999999999999"};
+        expect_addresses(pool);
         for (size_t i = 0; i < sizeof no_such / sizeof no_such[0]; i++)
             absent(pool, no_such[i]);
-        static const char *const no_address[] = {"",
-                                                 "@",
-                                                 "@1",
-                                                 "@latest",
-                                                 "run@step:",
-                                                 "run@step:x",
-                                                 "run@step:1x",
-                                                 "run@step: 1",
-                                                 "run@step:+1",
-                                                 "run@step:--1",
-                                                 "run@step:1.0",
-                                                 "run@step:-",
-                                                 "run@latest~x",
-                                                 "run@latest~-1",
-                                                 "run@latest~1~1",
-                                                 "run@latest~ 1",
-                                                 "run@best~1x",
-                                                 "run@a:b",
-                                                 "run@a@b",
-                                                 "run@\x01",
-                                                 "run@\xff",
-                                                 "run@a..b"};
         for (size_t i = 0; i < sizeof no_address / sizeof no_address[0]; i++)
             wrong(pool, no_address[i]);
         wrong(pool, NULL);

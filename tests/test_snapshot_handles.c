@@ -64,6 +64,42 @@ static bool same_hash(struct lmc_hash a, struct lmc_hash b)
     return a.low == b.low && a.high == b.high;
 }
 
+static void digests_of_orders(struct lmcs_pool *pool, struct state *now, const struct state *backwards)
+{
+    struct lmcs_commit_options options;
+    struct lmcs_capture *capture;
+    lmcs_commit_options_init(&options);
+    options.parent = UINT64_MAX;
+    options.time_ns = 5;
+    const struct state *orders[2] = {now, backwards};
+    const char *shelves[2] = {"first", "second"};
+    for (int i = 0; i < 2; i++) {
+        OK(lmcs_capture_begin(pool, shelves[i], &capture, &err));
+        put_state(capture, orders[i]);
+        OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    }
+    assert_true(same_hash(digest_of(pool, "first"), digest_of(pool, "second")));
+    options.time_ns = 6;
+    OK(lmcs_capture_begin(pool, "second", &capture, &err));
+    put_state(capture, now);
+    OK(lmcs_capture_commit(capture, &options, NULL, &err));
+    assert_false(same_hash(digest_of(pool, "first"), digest_of(pool, "second")));
+    /* A bit of one tensor, or its name, makes another. */
+    options.time_ns = 5;
+    for (int i = 0; i < 2; i++) {
+        if (i == 0)
+            now->tensors[2].data[17] ^= 1;
+        else
+            snprintf(now->tensors[2].name, sizeof now->tensors[2].name, "T2");
+        OK(lmcs_capture_begin(pool, "second", &capture, &err));
+        put_state(capture, now);
+        OK(lmcs_capture_commit(capture, &options, NULL, &err));
+        assert_false(same_hash(digest_of(pool, "first"), digest_of(pool, "second")));
+        if (i == 0)
+            now->tensors[2].data[17] ^= 1;
+    }
+}
+
 static void digests_tell_what_not_how(void **state)
 {
     struct place *place = *state;
@@ -99,38 +135,7 @@ static void digests_tell_what_not_how(void **state)
         backwards->tensors[i] = backwards->tensors[4 - i];
         backwards->tensors[4 - i] = held;
     }
-    struct lmcs_commit_options options;
-    struct lmcs_capture *capture;
-    lmcs_commit_options_init(&options);
-    options.parent = UINT64_MAX;
-    options.time_ns = 5;
-    const struct state *orders[2] = {now, backwards};
-    const char *shelves[2] = {"first", "second"};
-    for (int i = 0; i < 2; i++) {
-        OK(lmcs_capture_begin(pool, shelves[i], &capture, &err));
-        put_state(capture, orders[i]);
-        OK(lmcs_capture_commit(capture, &options, NULL, &err));
-    }
-    assert_true(same_hash(digest_of(pool, "first"), digest_of(pool, "second")));
-    options.time_ns = 6;
-    OK(lmcs_capture_begin(pool, "second", &capture, &err));
-    put_state(capture, now);
-    OK(lmcs_capture_commit(capture, &options, NULL, &err));
-    assert_false(same_hash(digest_of(pool, "first"), digest_of(pool, "second")));
-    /* A bit of one tensor, or its name, makes another. */
-    options.time_ns = 5;
-    for (int i = 0; i < 2; i++) {
-        if (i == 0)
-            now->tensors[2].data[17] ^= 1;
-        else
-            snprintf(now->tensors[2].name, sizeof now->tensors[2].name, "T2");
-        OK(lmcs_capture_begin(pool, "second", &capture, &err));
-        put_state(capture, now);
-        OK(lmcs_capture_commit(capture, &options, NULL, &err));
-        assert_false(same_hash(digest_of(pool, "first"), digest_of(pool, "second")));
-        if (i == 0)
-            now->tensors[2].data[17] ^= 1;
-    }
+    digests_of_orders(pool, now, backwards);
     close_pool(pool);
     state_free(backwards);
     state_free(now);
@@ -232,13 +237,8 @@ static void removal_says_what_it_frees(void **state)
     state_free(first);
 }
 
-/* A shelf with thousands of snapshots, of which most are removed again. */
-static void thousands_of_snapshots(void **state)
+static void take_thousands(struct lmcs_pool *pool, uint64_t count)
 {
-    struct place *place = *state;
-    struct rng rng = {6};
-    const uint64_t count = scaled("LMCS_TEST_SNAPSHOTS", 2500);
-    struct lmcs_pool *pool = open_quiet(place->pool);
     uint64_t values[4] = {0, 0, 0, 0};
     for (uint64_t n = 1; n <= count; n++) {
         struct lmcs_capture *capture;
@@ -256,6 +256,16 @@ static void thousands_of_snapshots(void **state)
         }
         OK(lmcs_capture_commit(capture, &options, NULL, &err));
     }
+}
+
+/* A shelf with thousands of snapshots, of which most are removed again. */
+static void thousands_of_snapshots(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {6};
+    const uint64_t count = scaled("LMCS_TEST_SNAPSHOTS", 2500);
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    take_thousands(pool, count);
     check_pool(pool);
     assert_int_equal(at(pool, "run@latest~1000"), count - 1000);
     assert_int_equal(at(pool, "run@step:777"), 1555);

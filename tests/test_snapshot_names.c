@@ -89,6 +89,23 @@ static bool note_shelf(void *context, const struct lmcs_shelf_info *info)
     return true;
 }
 
+static void expect_long_names(struct lmcs_pool *pool, const char *shelf, const char *name, uint32_t kind)
+{
+    struct lmcs_snapshot *snapshot;
+    uint64_t got = 0;
+    OK(lmcs_snapshot_find(pool, shelf, name, &snapshot, &err));
+    assert_string_equal(lmcs_snapshot_info(snapshot)->shelf, shelf);
+    OK(lmcs_snapshot_read(snapshot, kind, name, &got, sizeof got, &err));
+    assert_int_equal(got, 7);
+    size_t count = 0;
+    OK(lmcs_snapshot_tags(snapshot, count_tag, &count, &err));
+    assert_int_equal(count, 40);
+    count = 0;
+    OK(lmcs_snapshot_tags(snapshot, stop_at_once, &count, &err));
+    assert_int_equal(count, 1);
+    lmcs_snapshot_close(snapshot);
+}
+
 static void names_of_a_kibibyte(void **state)
 {
     struct place *place = *state;
@@ -97,7 +114,6 @@ static void names_of_a_kibibyte(void **state)
     uint64_t value = 7;
     const void *data = &value;
     struct lmcs_commit_options options;
-    struct lmcs_snapshot *snapshot;
     for (unsigned i = 0; i < 40; i++)
         long_name(names[i], i);
     struct lmcs_capture *capture;
@@ -118,20 +134,8 @@ static void names_of_a_kibibyte(void **state)
     OK(lmcs_capture_commit(capture, &options, NULL, &err));
     take_step(pool, names[1], 5);
     for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < 40; i++) {
-            uint64_t got = 0;
-            OK(lmcs_snapshot_find(pool, names[0], names[i], &snapshot, &err));
-            assert_string_equal(lmcs_snapshot_info(snapshot)->shelf, names[0]);
-            OK(lmcs_snapshot_read(snapshot, i % 2, names[i], &got, sizeof got, &err));
-            assert_int_equal(got, 7);
-            size_t count = 0;
-            OK(lmcs_snapshot_tags(snapshot, count_tag, &count, &err));
-            assert_int_equal(count, 40);
-            count = 0;
-            OK(lmcs_snapshot_tags(snapshot, stop_at_once, &count, &err));
-            assert_int_equal(count, 1);
-            lmcs_snapshot_close(snapshot);
-        }
+        for (size_t i = 0; i < 40; i++)
+            expect_long_names(pool, names[0], names[i], i % 2);
         char address[2 * LMCS_MAX_NAME + 8];
         snprintf(address, sizeof address, "%s@%s~0", names[0], names[39]);
         assert_int_equal(at(pool, address), 1);
@@ -184,6 +188,28 @@ static bool same_double(double a, double b)
     return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
 }
 
+static void expect_kept(struct lmcs_pool *pool, size_t i, const char *meta, const struct lmcs_metric *metrics,
+                        char (*names)[LMCS_MAX_NAME + 1], size_t count)
+{
+    char which[32];
+    snprintf(which, sizeof which, "%zu", i + 1);
+    struct lmcs_snapshot *snapshot;
+    OK(lmcs_snapshot_find(pool, "run", which, &snapshot, &err));
+    const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
+    assert_string_equal(info->meta_json, meta == NULL ? "{}" : meta);
+    assert_int_equal(info->metric_count, count);
+    for (size_t k = 0; k < count; k++) {
+        size_t found = 0;
+        while (found < count && strcmp(info->metrics[found].name, names[k]) != 0)
+            found++;
+        assert_true(found < count && same_double(info->metrics[found].value, metrics[k].value));
+    }
+    assert_true(i == 1 ? info->time_ns == 1234567890123456789u : info->time_ns > 1600000000000000000u);
+    assert_int_equal(info->tensor_count, 1);
+    assert_true(info->step == LMCS_NO_STEP);
+    lmcs_snapshot_close(snapshot);
+}
+
 static void metrics_and_metadata(void **state)
 {
     struct place *place = *state;
@@ -228,25 +254,8 @@ static void metrics_and_metadata(void **state)
         assert_int_equal(take(pool, "run", i, &options), i + 1);
     }
     for (int pass = 0; pass < 3; pass++) {
-        for (size_t i = 0; i < METAS; i++) {
-            char which[32];
-            snprintf(which, sizeof which, "%zu", i + 1);
-            struct lmcs_snapshot *snapshot;
-            OK(lmcs_snapshot_find(pool, "run", which, &snapshot, &err));
-            const struct lmcs_snapshot_info *info = lmcs_snapshot_info(snapshot);
-            assert_string_equal(info->meta_json, metas[i] == NULL ? "{}" : metas[i]);
-            assert_int_equal(info->metric_count, counts[i]);
-            for (size_t k = 0; k < counts[i]; k++) {
-                size_t found = 0;
-                while (found < counts[i] && strcmp(info->metrics[found].name, names[k]) != 0)
-                    found++;
-                assert_true(found < counts[i] && same_double(info->metrics[found].value, metrics[k].value));
-            }
-            assert_true(i == 1 ? info->time_ns == 1234567890123456789u : info->time_ns > 1600000000000000000u);
-            assert_int_equal(info->tensor_count, 1);
-            assert_true(info->step == LMCS_NO_STEP);
-            lmcs_snapshot_close(snapshot);
-        }
+        for (size_t i = 0; i < METAS; i++)
+            expect_kept(pool, i, metas[i], metrics, names, counts[i]);
         if (pass == 0)
             OK(lmcs_compact(pool, NULL, &err));
         if (pass == 1) {

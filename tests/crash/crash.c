@@ -601,7 +601,8 @@ static void parse_loss(const char *text)
         usage();
 }
 
-int main(int argc, char **argv)
+/* Fills the settings; returns the argument of --worker, or NULL. */
+static const char *parse_options(int argc, char **argv)
 {
     static const struct option options[] = {
         {"images", 1, 0, 'n'}, {"seconds", 1, 0, 's'},       {"of-a-seed", 1, 0, 'o'}, {"jobs", 1, 0, 'j'},
@@ -609,9 +610,6 @@ int main(int argc, char **argv)
         {"image", 1, 0, 'i'},  {"until-finding", 0, 0, 'u'}, {"lose", 1, 0, 'l'},      {"worker", 1, 0, 'w'},
         {NULL, 0, 0, 0}};
     const char *worker = NULL;
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    self = argv[0];
-    settings.jobs = processors < 1 ? 1 : processors > 64 ? 64 : (unsigned)processors;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
         case 'n':
@@ -657,18 +655,31 @@ int main(int argc, char **argv)
     }
     if (settings.jobs < 1 || settings.jobs > 64 || (!settings.media[0] && !settings.media[1]))
         usage();
-    if (worker != NULL) {
-        unsigned long long seed;
-        int medium;
-        if (sscanf(worker, "%llu:%d:%d", &seed, &medium, &totals_fd) != 3 || optind != argc - 1)
-            usage();
-        totals = shared_memory(totals_fd, sizeof *totals);
-        /* What is opened thousands of times takes the same memory each time, and no zeroing of what is large. */
-        mallopt(M_MMAP_THRESHOLD, 1 << 20);
-        mallopt(M_TRIM_THRESHOLD, 1 << 28);
-        mallopt(M_TOP_PAD, 1 << 24);
-        return work_on_seed(seed, (enum record_medium)medium, argv[optind]);
-    }
+    return worker;
+}
+
+static int work_as(const char *worker, int argc, char **argv)
+{
+    unsigned long long seed;
+    int medium;
+    if (sscanf(worker, "%llu:%d:%d", &seed, &medium, &totals_fd) != 3 || optind != argc - 1)
+        usage();
+    totals = shared_memory(totals_fd, sizeof *totals);
+    /* What is opened thousands of times takes the same memory each time, and no zeroing of what is large. */
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    mallopt(M_TRIM_THRESHOLD, 1 << 28);
+    mallopt(M_TOP_PAD, 1 << 24);
+    return work_on_seed(seed, (enum record_medium)medium, argv[optind]);
+}
+
+int main(int argc, char **argv)
+{
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    self = argv[0];
+    settings.jobs = processors < 1 ? 1 : processors > 64 ? 64 : (unsigned)processors;
+    const char *worker = parse_options(argc, argv);
+    if (worker != NULL)
+        return work_as(worker, argc, argv);
     totals_fd = memfd_create("totals", 0);
     EXPECT(totals_fd >= 0 && ftruncate(totals_fd, sizeof *totals) == 0);
     totals = shared_memory(totals_fd, sizeof *totals);
