@@ -109,9 +109,9 @@ void lmcs_live_doubt(struct lmcs_pool *pool, struct lmcs_error *error);
 enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, bool make,
                                       struct lmcs_live_shelf **shelf, struct lmcs_error *error);
 /* Waits until no thread holds the shelf, then holds it. LMCS_IN_USE after wait_ms; LMCS_INVALID: this thread has it. */
-enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
-                                struct lmcs_error *error);
-void lmcs_live_let_go(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf);
+enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
+                                      struct lmcs_error *error);
+void lmcs_live_shelf_release(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf);
 /* Waits for live->changed until a deadline (UINT32_MAX ms: for ever). Returns false once it has passed. */
 struct timespec lmcs_live_deadline(uint32_t wait_ms);
 bool lmcs_live_wait(struct lmcs_live_store *live, const struct timespec *until, uint32_t wait_ms);

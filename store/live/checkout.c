@@ -216,13 +216,13 @@ enum lmcs_status lmcs_live_checkout(struct lmcs_pool *pool, const char *shelf, c
             status = lmcs_live_shelf_find(pool, shelf, true, &r.shelf, error);
         bool held = false;
         if (status == LMCS_OK) {
-            status = lmcs_live_hold(pool, r.shelf, UINT32_MAX, error);
+            status = lmcs_live_shelf_hold(pool, r.shelf, UINT32_MAX, error);
             held = status == LMCS_OK;
         }
         if (status == LMCS_OK)
             status = restore_all(&r, error);
         if (held)
-            lmcs_live_let_go(pool, r.shelf);
+            lmcs_live_shelf_release(pool, r.shelf);
         pthread_mutex_unlock(&pool->live->lock);
     }
     lmcs_snapshot_close(r.snapshot);

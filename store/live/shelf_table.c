@@ -99,8 +99,8 @@ bool lmcs_live_wait(struct lmcs_live_store *live, const struct timespec *until, 
     return pthread_cond_timedwait(&live->changed, &live->lock, until) == 0;
 }
 
-enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
-                                struct lmcs_error *error)
+enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, uint32_t wait_ms,
+                                      struct lmcs_error *error)
 {
     struct timespec until = lmcs_live_deadline(wait_ms);
     bool waited = shelf->held;
@@ -130,7 +130,7 @@ enum lmcs_status lmcs_live_hold(struct lmcs_pool *pool, struct lmcs_live_shelf *
     return LMCS_OK;
 }
 
-void lmcs_live_let_go(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf)
+void lmcs_live_shelf_release(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf)
 {
     shelf->held = false;
     lmcs_live_holder_leave(pool, &shelf->holder);

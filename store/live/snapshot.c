@@ -152,7 +152,7 @@ enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs
     if (status == LMCS_OK)
         status = lmcs_live_shelf_find(putting.pool, name, false, &shelf, error);
     if (status == LMCS_OK && shelf != NULL)
-        status = lmcs_live_hold(putting.pool, shelf, UINT32_MAX, error);
+        status = lmcs_live_shelf_hold(putting.pool, shelf, UINT32_MAX, error);
     bool held = status == LMCS_OK;
     if (held)
         status = prepare(&putting, shelf, error);
@@ -165,7 +165,7 @@ enum lmcs_status lmcs_capture_put_live(struct lmcs_capture *capture, struct lmcs
     pthread_mutex_lock(&live->lock);
     finish(&putting);
     if (shelf != NULL)
-        lmcs_live_let_go(putting.pool, shelf);
+        lmcs_live_shelf_release(putting.pool, shelf);
     pthread_mutex_unlock(&live->lock);
     return status;
 }

@@ -116,7 +116,7 @@ static void end(struct lmcs_transaction *transaction)
         pthread_mutex_unlock(&body->lock);
         lmcs_live_body_release(body);
     }
-    lmcs_live_let_go(pool, transaction->shelf);
+    lmcs_live_shelf_release(pool, transaction->shelf);
     free(transaction->declared);
     free(transaction);
     (void)!lmcs_pool_close(pool, NULL);
@@ -147,7 +147,7 @@ static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, st
     if (status == LMCS_OK && transaction == NULL)
         status = lmcs_fail_memory(error);
     if (status == LMCS_OK)
-        status = lmcs_live_hold(pool, shelf, options->wait_ms, error);
+        status = lmcs_live_shelf_hold(pool, shelf, options->wait_ms, error);
     if (status != LMCS_OK) {
         free(transaction);
         return status;

@@ -427,7 +427,7 @@ def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
     path, good, out = tmp_path / "a", save(tmp_path / "good.safetensors", model()), tmp_path / "o"
     path.write_bytes(content)
     message = error("compress", path, "-o", out, status="damaged")
-    assert str(path) in message and message.endswith("for a raw array give its --dtype\n")
+    assert str(path) in message and message.endswith("use --dtype for a raw array\n")
     assert str(path) in error("compress", good, "--base", path, "-o", out, status="damaged")
     assert not out.exists()
 
@@ -484,7 +484,7 @@ def image(tmp_path: Path) -> bytes:
 def test_no_file_of_frames(tmp_path: Path) -> None:
     for content in (b"", b"LMC", b"LMCF", b"text\n" * 100, bytes(1000), b"LMCF" * 100):
         assert "cut short" not in refused(content, tmp_path)
-    assert "not a file that 'lmc-store compress' makes" in refused(b"", tmp_path)
+    assert "not a file of 'lmc-store compress'" in refused(b"", tmp_path)
 
 
 def test_what_is_no_such_file_is_not_read(tmp_path: Path) -> None:
@@ -495,8 +495,8 @@ def test_what_is_no_such_file_is_not_read(tmp_path: Path) -> None:
         file.write(b"\x0a")
         file.truncate(16 << 30)
     for command, message in (
-        (["decompress", large], "not a file that 'lmc-store compress' makes"),
-        (["compress", small, "--dtype", "f32", "--base", large], "the base of a raw array is one of the same size"),
+        (["decompress", large], "not a file of 'lmc-store compress'"),
+        (["compress", small, "--dtype", "f32", "--base", large], "the base of a raw array must have the same size"),
     ):
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         done = subprocess.run(
@@ -512,7 +512,7 @@ def test_files_that_were_cut(image: bytes, tmp_path: Path) -> None:
         cuts |= {frame["at"] + d for d in (-1, 0, 1, 40, 64, 72, 104)}
     for cut in sorted(c for c in cuts if 0 < c < len(image)):
         refused(image[:cut], tmp_path)
-    assert "another frame should follow" in refused(image[: frames(image)[-1]["at"]], tmp_path)
+    assert "more frames should follow" in refused(image[: frames(image)[-1]["at"]], tmp_path)
 
 
 def test_files_with_something_behind(image: bytes, tmp_path: Path) -> None:
@@ -564,7 +564,7 @@ def test_a_header_larger_than_the_file(tmp_path: Path) -> None:
     image = constant_frame(BLOCK)
     bytes_ = 72 + 36 * blocks
     forged = reseal(image, 0, raw=("<Q", 16, blocks * BLOCK), frame=("<Q", 24, bytes_))
-    assert f"needs {72 + 32 * blocks} bytes of the {len(image)} that are left" in refused(forged, tmp_path)
+    assert f"needs {72 + 32 * blocks} bytes, and {len(image)} are left" in refused(forged, tmp_path)
 
 
 def test_digests_that_were_swapped(tmp_path: Path) -> None:
