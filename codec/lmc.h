@@ -2,16 +2,16 @@
 /*
  * lmc.h - lossless compression of tensors and of their differences (liblmc).
  *
- * A *frame* holds the bytes of one tensor, alone or as a delta against base tensors of the same size. It is cut
- * into blocks of LMC_BLOCK_BYTES decoded bytes; each block is coded, checked and decoded by itself, so that a slice
- * needs only its blocks and any number of threads may share the work. The library has no threads, does no I/O and
- * allocates only where a function says so. The layout of a frame is specified in codec/FORMAT.md.
+ * A *frame* contains the bytes of one tensor, alone or as a delta against base tensors of the same size. It consists of
+ * blocks of LMC_BLOCK_BYTES decoded bytes. Each block is encoded, checked and decoded independently: a slice needs only
+ * its blocks, and threads can share the work. The library starts no threads, does no I/O, and allocates only where a
+ * function says so. codec/FORMAT.md specifies the layout of a frame.
  *
  * Method: byte grouping and Huffman coding of checkpoints and their deltas, after LMC (arXiv 2505.09810).
  *
- * Conventions. Every function is thread safe: no state is shared but a table of kernels that is filled on first use.
- * Inputs are never written to. Sizes are in bytes. A function that can fail returns an lmc_status and, where a
- * message pointer is given, stores a constant sentence there that says what was found (never to be freed).
+ * Conventions. Every function is thread safe; the only shared state is a pointer to a table of kernels, set on first
+ * use. Inputs are never written. Sizes are in bytes. A function that can fail returns an lmc_status and stores a
+ * constant sentence that describes the error in *message. `message` may be NULL; the sentence is never freed.
  */
 #ifndef LMC_H
 #define LMC_H
@@ -30,16 +30,16 @@ extern "C" {
 #define LMC_API           __attribute__((visibility("default")))
 #define LMC_NODISCARD     __attribute__((warn_unused_result))
 
-/* Decoded bytes of a block; the last one of a tensor may be shorter. Part of the format. */
+/* Decoded bytes of a block; the last block of a tensor may be shorter. Part of the format. */
 #define LMC_BLOCK_BYTES ((size_t)1 << 20)
 #define LMC_MAX_BASES   4
 #define LMC_MAX_DIMS    32
 
 enum lmc_status {
     LMC_OK = 0,
-    LMC_INVALID,     /* the caller's mistake: an argument is out of range */
-    LMC_DAMAGED,     /* the frame is not what an encoder wrote, or the base is not the one that it was coded against */
-    LMC_UNSUPPORTED, /* a frame of a newer version, or with a feature that this library does not have */
+    LMC_INVALID,     /* an argument is out of range */
+    LMC_DAMAGED,     /* the frame is not the output of an encoder, or the base is the wrong one */
+    LMC_UNSUPPORTED, /* the frame has a newer version, or a feature unknown to this library */
     LMC_NO_SPACE,    /* the destination is too small */
     LMC_NO_MEMORY
 };
@@ -50,9 +50,11 @@ enum lmc_kind { LMC_KIND_BOOL = 1, LMC_KIND_UNSIGNED, LMC_KIND_SIGNED, LMC_KIND_
 /*
  * The element types, one line each: X(constant, value, name, kind, numbers, bits, exponent bits).
  *
- * Values are part of the format: they never change, and a new dtype takes the next one. `numbers` is how many numbers an
- * element holds: 2 if it is complex, or if two share a byte (shapes then count bytes). `bits` and `exponent bits` are
- * those of one number. The codec derives everything it knows of a dtype from its line.
+ * Values are part of the format: they never change, and a new dtype takes the next one. `numbers` is how many numbers
+ * an element contains: 2 if it is complex, or if two share a byte (shapes then count bytes). `bits` and `exponent bits`
+ * are those of one number. The codec derives all properties of a dtype from its line.
+ *
+ * To add a dtype, add a line here and in FORMAT.md (3.5). store/README.md lists the places outside of the codec.
  */
 #define LMC_DTYPES(X)                                              \
     X(LMC_BOOL, 1, "bool", LMC_KIND_BOOL, 1, 8, 0)                 \
@@ -96,18 +98,18 @@ LMC_API uint32_t lmc_dtype_from_name(const char *name);
 
 /* ---- Checksums ------------------------------------------------------------------------------------------------ */
 
-/* A 128-bit XXH3 hash, seed 0. On media: `low`, then `high`, little-endian. It finds accidents, not forgers. */
+/* A 128-bit XXH3 hash with seed 0. On media: `low`, then `high`, little-endian. Detects accidents, not forgeries. */
 struct lmc_hash {
     uint64_t low;
     uint64_t high;
 };
 
-/* Hash of some bytes; what a block is checked by. */
+/* The hash of decoded blocks. */
 LMC_API struct lmc_hash lmc_hash128(const void *data, size_t bytes);
-/* 64-bit XXH3 with a seed; what coded blocks and small records are checked by. */
+/* 64-bit XXH3 with a seed: the hash of coded blocks and small records. */
 LMC_API uint64_t lmc_hash64(const void *data, size_t bytes, uint64_t seed);
 
-/* lmc_hash128 of bytes that come in pieces: init, update..., final. The state is caller-owned and 64-byte aligned. */
+/* Computes lmc_hash128 of pieces: init, update..., final. The caller owns the state, which is aligned to 64 bytes. */
 struct lmc_hasher {
     unsigned char opaque[640] __attribute__((aligned(64)));
 };
@@ -115,20 +117,20 @@ LMC_API void lmc_hasher_init(struct lmc_hasher *hasher);
 LMC_API void lmc_hasher_update(struct lmc_hasher *hasher, const void *data, size_t bytes);
 LMC_API struct lmc_hash lmc_hasher_final(const struct lmc_hasher *hasher);
 
-/* Number of blocks that `raw_bytes` make: 0 for an empty tensor. */
+/* Number of blocks of `raw_bytes` bytes: 0 for an empty tensor. */
 LMC_API uint64_t lmc_block_count(uint64_t raw_bytes);
 
 /*
- * The digest of a tensor: lmc_hash128 over "LMCD", dtype (u32), ndim (u32), 0 (u32), shape (u64 each), all
- * little-endian, then the hashes of its blocks. Equal tensors have equal digests however they are stored.
- * ndim is at most LMC_MAX_DIMS.
+ * The digest of a tensor: lmc_hash128 of "LMCD", dtype (u32), ndim (u32), 0 (u32), shape (u64 each), all little-endian,
+ * and the hashes of its blocks. Equal tensors have equal digests however they are stored. `ndim` is at most
+ * LMC_MAX_DIMS.
  */
 LMC_API struct lmc_hash lmc_digest(uint32_t dtype, uint32_t ndim, const uint64_t *shape,
                                    const struct lmc_hash *block_hashes, uint64_t block_count);
 
 /* ---- Encoding ------------------------------------------------------------------------------------------------- */
 
-/* A flag of frames in a file of several: another one follows. It tells a file that was cut short from a whole one. */
+/* A flag of frames in a file: another frame follows. It distinguishes a truncated file from a complete one. */
 #define LMC_FRAME_CONTINUES 1u
 
 enum lmc_level {
@@ -140,72 +142,66 @@ struct lmc_params {
     uint32_t dtype; /* enum lmc_dtype */
     enum lmc_level level;
     uint64_t raw_bytes;          /* a multiple of the dtype's size */
-    const void *data;            /* raw_bytes; sampled, to plan with */
+    const void *data;            /* raw_bytes, sampled for planning */
     const void *base;            /* raw_bytes of the base, or NULL: no delta */
-    struct lmc_hash base_digest; /* names the base in the frame; ignored without one */
+    struct lmc_hash base_digest; /* identifies the base in the frame; ignored without one */
     uint32_t flags;              /* LMC_FRAME_CONTINUES or 0 */
 };
 
-/* A plan to encode one tensor; immutable once made, so that threads may encode its blocks at the same time. */
+/* A plan to encode one tensor. It never changes, so threads may encode its blocks concurrently. */
 struct lmc_encoder;
 
-/* Plans from a sample of data and base. Allocates; free with lmc_encoder_free. The tensors must outlive the plan. */
+/* Plans from a sample of data and base. Allocates the plan; lmc_encoder_free frees it. The tensors must outlive the
+ * plan. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_encoder **encoder,
                                                       const char **message);
 LMC_API void lmc_encoder_free(struct lmc_encoder *encoder);
 LMC_API uint64_t lmc_encoder_block_count(const struct lmc_encoder *encoder);
-/* Bases that the frame will need: 0 without a base, and when the plan found that the tensor is smaller alone. */
+/* Bases that the frame requires: 0 without a base, or if the tensor is smaller alone. */
 LMC_API uint32_t lmc_encoder_base_count(const struct lmc_encoder *encoder);
 
-/* What the header says of one block: filled by lmc_encode_block, handed to lmc_encode_header. */
+/* The header's entry of one block. lmc_encode_block fills it for lmc_encode_header. */
 struct lmc_block {
     uint32_t coded_bytes;
-    uint32_t mode;            /* 0 in version 1; later versions may use it */
-    uint64_t coded_hash;      /* lmc_hash64 of the coded bytes, seed: the block's index */
+    uint32_t mode;            /* 0 in version 1 */
+    uint64_t coded_hash;      /* lmc_hash64 of the coded bytes, seeded with the block's index */
     struct lmc_hash raw_hash; /* lmc_hash128 of the decoded bytes */
 };
 
-/* The most that lmc_encode_block can write for `raw_bytes` (at most LMC_BLOCK_BYTES) of input. */
+/* The largest coded size of a block of `raw_bytes` (at most LMC_BLOCK_BYTES). */
 LMC_API size_t lmc_block_bound(size_t raw_bytes);
-/*
- * Encodes block `index` into dst (capacity at least lmc_block_bound of the block's size). Allocates nothing lasting;
- * LMC_NO_MEMORY is possible. Concurrent calls for different blocks are safe.
- */
+/* Encodes block `index` into dst, whose capacity is at least lmc_block_bound of the block's size. Allocates and frees
+ * temporary memory. Concurrent calls for different blocks are safe. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_encode_block(const struct lmc_encoder *encoder, uint64_t index, void *dst,
                                                        size_t dst_bytes, struct lmc_block *block);
-/*
- * The same from other memory: `data` and `base` (may be NULL when the encoder needs none) are the bytes of the block
- * alone. For data that others may change meanwhile: what is encoded must stay as it is while this runs, but need not be
- * what the plan saw.
- */
+/* Encodes a block from other memory: `data` and `base` (NULL if the encoder needs none) contain only this block. They
+ * must not change during the call, but may differ from the data that the plan sampled. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_encode_block_of(const struct lmc_encoder *encoder, uint64_t index,
                                                           const void *data, const void *base, void *dst,
                                                           size_t dst_bytes, struct lmc_block *block);
-/* Bytes of the frame's header, which comes first; the coded blocks follow it in order without gaps. */
+/* Bytes of the header, which begins the frame. The coded blocks follow in order without gaps. */
 LMC_API size_t lmc_encoder_header_bytes(const struct lmc_encoder *encoder);
 /* Writes the header. `blocks` has lmc_encoder_block_count entries. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_encode_header(const struct lmc_encoder *encoder,
                                                         const struct lmc_block *blocks, void *dst, size_t dst_bytes);
 
-/* The whole frame in one call and one thread. lmc_frame_bound(raw_bytes) is always enough room. */
+/* Encodes a whole frame in this thread. A capacity of lmc_frame_bound(raw_bytes) always suffices. */
 LMC_API uint64_t lmc_frame_bound(uint64_t raw_bytes);
 LMC_API LMC_NODISCARD enum lmc_status lmc_compress(const struct lmc_params *params, void *dst, size_t dst_bytes,
                                                    size_t *frame_bytes, const char **message);
 
 /* ---- Decoding ------------------------------------------------------------------------------------------------- */
 
-/* Bytes from a frame's start that lmc_frame_header_bytes needs. */
+/* Bytes at the start of a frame that lmc_frame_header_bytes requires. */
 #define LMC_FRAME_PREFIX_BYTES 64
 
-/*
- * A parsed and checked header. `header` points to the caller's header bytes, which must outlive it. The caller may
- * read all fields and writes none.
- */
+/* A parsed and checked header. `header` points to the caller's header bytes, which must outlive this struct. The caller
+ * may read all fields and must not write them. */
 struct lmc_frame {
     uint32_t version;
     uint32_t dtype;
-    uint32_t base_count;   /* 0: stands alone */
-    uint32_t output_count; /* tensors that the frame decodes to; 1 in version 1 */
+    uint32_t base_count;   /* 0: no base needed */
+    uint32_t output_count; /* tensors in the frame; 1 unless it is a link */
     uint64_t raw_bytes;
     uint64_t block_count;
     uint64_t header_bytes;
@@ -213,76 +209,74 @@ struct lmc_frame {
     struct lmc_hash base_digest[LMC_MAX_BASES];
     const unsigned char *header;
     uint32_t predictor;
-    uint32_t flags; /* LMC_FRAME_CONTINUES, and what later versions add */
+    uint32_t flags; /* LMC_FRAME_CONTINUES, and flags of later versions */
 };
 
 /*
- * Size of the header, from the first LMC_FRAME_PREFIX_BYTES of a frame (fewer only if the frame is shorter: then it
- * is damaged). The size is derived from checked fields and bounded by the frame's own claimed size; a caller that
- * reads a stream still compares it with what it is willing to hold.
+ * Size of the header, from the first LMC_FRAME_PREFIX_BYTES of a frame (fewer if the frame is shorter, which is
+ * damage). It follows from checked fields and is at most the claimed size of the frame. A caller that reads a stream
+ * still compares it with its own limit.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_frame_header_bytes(const void *prefix, size_t prefix_bytes,
                                                              uint64_t *header_bytes, const char **message);
-/* Parses and checks a header (its checksum, every field, the sum of the blocks). Needs no block. Never allocates. */
+/* Parses and checks a header: its checksum, every field, and the sum of the blocks. Needs no block. Never allocates. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_frame_parse(const void *header, size_t header_bytes, struct lmc_frame *frame,
                                                       const char **message);
-/* Where block `index` (below block_count) lies: offset from the frame's start, and what the header says of it. */
+/* Returns the entry of block `index` (below block_count), and in *offset (may be NULL) its distance from the frame's
+ * start. */
 LMC_API struct lmc_block lmc_frame_block(const struct lmc_frame *frame, uint64_t index, uint64_t *offset);
 /*
- * Decodes one block. `coded`: the block's coded bytes, exactly block.coded_bytes. `bases`: base_count pointers to the
- * same block of each base (block's decoded bytes each); NULL without one. `dst`: room for the block's decoded bytes,
- * which must not overlap any input. Checks the coded bytes before and the decoded bytes after; on failure dst holds
- * nothing of value. Reads and writes nothing outside these buffers whatever the input.
+ * Decodes one block. `coded`: exactly block.coded_bytes. `bases`: base_count pointers to the same block of each base,
+ * or NULL without bases. `dst`: room for the block's decoded bytes; overlaps no input. Checks the coded bytes before
+ * decoding and the decoded bytes after it. After an error the contents of dst are undefined. Accesses only these
+ * buffers, whatever the input.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_decode_block(const struct lmc_frame *frame, uint64_t index, const void *coded,
                                                        size_t coded_bytes, const void *const *bases, void *dst,
                                                        size_t dst_bytes, const char **message);
 /*
- * The same for a block that is wanted as a base alone, of another that is decoded next by lmc_decode_block: no checksum
- * is looked at, for those of that other block tell whether both are right, and what is written stays in the cache.
- * When they are not, decode again by lmc_decode_block to learn which of them is damaged.
+ * Decodes a block that is only the base of another one, which lmc_decode_block decodes next. Skips both checksums,
+ * since those of the other block cover both, and keeps the output in the cache. If the other block fails, decode this
+ * one with lmc_decode_block to find the damaged one.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_decode_base(const struct lmc_frame *frame, uint64_t index, const void *coded,
                                                       size_t coded_bytes, const void *const *bases, void *dst,
                                                       size_t dst_bytes, const char **message);
-/* The digest of the tensor that a frame holds, from its header alone. */
+/* The digest of a frame's tensor, from the header alone. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_frame_digest(const struct lmc_frame *frame, uint32_t dtype, uint32_t ndim,
                                                        const uint64_t *shape, struct lmc_hash *digest);
-/* The whole frame in one call and one thread. `bases`: base_count pointers to raw_bytes each. */
+/* Decodes a whole frame in this thread. `bases`: base_count pointers to raw_bytes each. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_decompress(const void *frame, size_t frame_bytes, const void *const *bases,
                                                      void *dst, size_t dst_bytes, const char **message);
 
 /* ---- Links ---------------------------------------------------------------------------------------------------- */
 
 /*
- * A *link* is a frame that leads from an optimizer's state before a step to its state after it. It holds the
- * gradient, which is most of what is new in a step; the decoder does the optimizer's own arithmetic, bit for bit as
- * torch does it on a CPU, and adds what that missed. So it holds several tensors, its *arrays*, and needs the same
- * ones of the step before as its bases:
+ * A *link* is a frame that leads from an optimizer's state before a step to its state after it. It contains the
+ * gradient. The decoder repeats the optimizer's arithmetic, bit for bit as torch does on a CPU, and adds the remaining
+ * differences. A link contains several tensors, its *arrays*; their values before the step are its bases:
  *
  *   LMC_ADAM, Adam and AdamW: exp_avg, exp_avg_sq, the parameter, and with amsgrad max_exp_avg_sq
  *   LMC_SGD, with momentum: momentum_buffer, the parameter
  *
- * All are f32 and have the same number of elements, of which each is coded by itself: a block needs nothing but the
- * same block of the bases. What the arithmetic does not explain is coded as ordinary deltas, block by block, so that a
- * link is never larger than those by more than a few bytes a block, whatever the rule and the data.
+ * All arrays are f32 with the same number of elements. A block depends only on the same block of the bases. Results
+ * that the arithmetic does not explain are encoded as ordinary deltas, block by block, so a link exceeds these by at
+ * most a few bytes a block, whatever the rule and the data.
  *
- * The caller's floating-point environment (rounding, flushing of denormals) has no influence, and is left as it was.
+ * The caller's floating-point environment (rounding, flushing of denormals) has no effect and is preserved.
  */
 enum lmc_optimizer { LMC_ADAM = 1, LMC_SGD = 2 };
 
-/* Flags of an optimizer. Whether it maximizes is none: only the gradient's sign depends on that. */
-#define LMC_LINK_L2       1u /* Adam: weight decay is added to the gradient (torch's Adam; AdamW is without) */
+/* Flags of an optimizer. `maximize` has none: it changes only the sign of the gradient. */
+#define LMC_LINK_L2       1u /* Adam: adds weight decay to the gradient (torch's Adam, not AdamW) */
 #define LMC_LINK_AMSGRAD  2u /* Adam */
 #define LMC_LINK_NESTEROV 4u /* SGD */
 
-/* Arrays of a rule's or a link's state: 3 or 4 for Adam, 2 for SGD; 0 where the optimizer or a flag is none. */
+/* Arrays of a state: 3 or 4 for Adam, 2 for SGD; 0 if the optimizer or a flag is unknown. */
 LMC_API uint32_t lmc_link_arrays(uint32_t optimizer, uint32_t flags);
 
-/*
- * What a caller knows of an optimizer: its hyperparameters as the parameter group has them, and the number of the step
- * (state["step"] after it). A rate that a scheduler has moved meanwhile is found by lmc_link_fit.
- */
+/* The caller's knowledge of an optimizer: hyperparameters of the parameter group, and the number of the step
+ * (state["step"] after it). lmc_link_fit finds a rate that a scheduler changed. */
 struct lmc_link_hints {
     uint32_t optimizer; /* enum lmc_optimizer */
     uint32_t flags;     /* LMC_LINK_* */
@@ -291,19 +285,19 @@ struct lmc_link_hints {
     double weight_decay;
     double beta1, beta2, eps;   /* Adam */
     double momentum, dampening; /* SGD */
-    double scale;               /* that bf16 gradients were multiplied by, in f32, before the step; 0: unknown */
+    double scale;               /* factor of bf16 gradients, applied in f32 before the step; 0: unknown */
 };
 
 /*
- * What gradients in bf16, or sums of a few such, were multiplied by before the step (the scale of hints), found in the
- * gradients themselves as the optimizer was given them: at least a hundred elements or so, such as a sample of all.
+ * Finds the factor of gradients in bf16, or of sums of a few such (`scale` of the hints), from gradients as the
+ * optimizer received them: at least about a hundred elements, such as a sample.
  *
- * scale     1: they are short as they are; 0: by no number do they become so (those of a model in f32 don't)
- * errors    LMC_NO_MEMORY
+ * scale     1: they are short without a factor; 0: no factor makes them short (as for a model in f32) errors
+ * LMC_NO_MEMORY
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_gradient_scale(const float *gradients, size_t elements, double *scale);
 
-/* The optimizer's arithmetic with its constants, as a link stores them. Unused constants are zero. */
+/* An optimizer's arithmetic with its constants, as a link stores them. Unused constants are zero. */
 struct lmc_link_rule {
     uint32_t optimizer;
     uint32_t flags;
@@ -316,25 +310,25 @@ struct lmc_link_rule {
     float rate;     /* Adam: -lr / (1 - beta1^step); SGD: -lr */
     float root;     /* Adam: sqrt(1 - beta2^step) */
     float eps;      /* Adam */
-    float scale;    /* gradients are this times something short; 1 where there is no such scale */
+    float scale;    /* gradients are short numbers times this; 1 without a factor */
 };
 
-/* The rule that follows from hints, without a look at any data; LMC_INVALID when they make none. */
+/* Computes the rule from hints alone, without data. LMC_INVALID: a hint is out of range. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_rule(const struct lmc_link_hints *hints, struct lmc_link_rule *rule);
 
-/* How well a rule explains a sample: shares (0 to 1) of the elements of each array that come out exactly. */
+/* Quality of a rule on a sample: the share (0 to 1) of exact elements of each array. */
 struct lmc_link_fit {
     float exact[LMC_MAX_BASES];
-    float bits; /* that a link will take for an element of all arrays together, about; ordinary deltas where smaller */
+    float bits; /* estimated bits of an element of all arrays in a link */
     uint32_t sampled;
 };
 
 /*
- * Finds the rule by which `after` came from `before`, from a sample of a few thousand elements. `hints` may be wrong
- * in what a scheduler moves (lr, weight_decay, step) and in `scale`; or NULL: then all is found from the data, the
- * optimizer by the number of arrays. `rule` is always one that can be encoded with; `fit`, which may be NULL, says how
- * good it is. LMC_UNSUPPORTED: no arithmetic that is known here made this; use ordinary deltas. Parameters of one
- * group have the same rule in the same step: one fit, on the largest, serves all.
+ * Finds the rule that leads from `before` to `after`, from a sample of a few thousand elements. `hints` may be wrong in
+ * values that a scheduler changes (lr, weight_decay, step) and in `scale`. With NULL, everything is found from the
+ * data, and the number of arrays determines the optimizer. `rule` is always valid for encoding; `fit` (may be NULL)
+ * receives its quality. LMC_UNSUPPORTED: no known arithmetic explains the step; use ordinary deltas. Parameters of one
+ * group share a rule in each step: one fit, on the largest, serves all. Allocates temporary memory.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_fit(const struct lmc_link_hints *hints, uint32_t array_count,
                                                    const void *const *before, const void *const *after,
@@ -344,25 +338,25 @@ LMC_API LMC_NODISCARD enum lmc_status lmc_link_fit(const struct lmc_link_hints *
 struct lmc_link_params {
     struct lmc_link_rule rule;
     uint64_t raw_bytes;                /* of each array; a multiple of 4 */
-    const void *before[LMC_MAX_BASES]; /* as many as the rule has arrays */
+    const void *before[LMC_MAX_BASES]; /* the rule's arrays */
     const void *after[LMC_MAX_BASES];
-    struct lmc_hash before_digest[LMC_MAX_BASES]; /* names the bases in the frame */
+    struct lmc_hash before_digest[LMC_MAX_BASES]; /* identifies the bases in the frame */
 };
 
-/* What the header says of one block of a link: filled by lmc_link_encode_block, handed to lmc_link_encode_header. */
+/* The header's entry of one block of a link. lmc_link_encode_block fills it for lmc_link_encode_header. */
 struct lmc_link_block {
     uint32_t coded_bytes;
-    uint64_t coded_hash;                     /* lmc_hash64 of the coded bytes, seed: the block's index */
+    uint64_t coded_hash;                     /* lmc_hash64 of the coded bytes, seeded with the block's index */
     struct lmc_hash raw_hash[LMC_MAX_BASES]; /* lmc_hash128 of the block of each array after the step */
 };
 
-/* A plan to encode one link, as lmc_encoder is one for a tensor: threads may encode its blocks at the same time. */
+/* A plan to encode one link. Like an lmc_encoder, it lets threads encode blocks concurrently. */
 struct lmc_link_encoder;
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_encoder_new(const struct lmc_link_params *params,
                                                            struct lmc_link_encoder **encoder, const char **message);
 LMC_API void lmc_link_encoder_free(struct lmc_link_encoder *encoder);
 LMC_API uint64_t lmc_link_encoder_block_count(const struct lmc_link_encoder *encoder);
-/* The most that a block can take; `raw_bytes` (at most LMC_BLOCK_BYTES) of each of the arrays. */
+/* The largest coded size of a block with `raw_bytes` (at most LMC_BLOCK_BYTES) of each array. */
 LMC_API size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes);
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_encode_block(const struct lmc_link_encoder *encoder, uint64_t index,
                                                             void *dst, size_t dst_bytes, struct lmc_link_block *block);
@@ -370,22 +364,22 @@ LMC_API size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *enco
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_encode_header(const struct lmc_link_encoder *encoder,
                                                              const struct lmc_link_block *blocks, void *dst,
                                                              size_t dst_bytes);
-/* The whole frame in one call and one thread. lmc_link_bound is always enough room. */
+/* Encodes a whole frame in this thread. A capacity of lmc_link_bound always suffices. */
 LMC_API uint64_t lmc_link_bound(uint32_t array_count, uint64_t raw_bytes);
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_compress(const struct lmc_link_params *params, void *dst,
                                                         size_t dst_bytes, size_t *frame_bytes, const char **message);
 
 /*
- * lmc_frame_header_bytes, lmc_frame_parse and lmc_frame_block read the header of a link, too: `predictor` is then its
- * optimizer (not 0), raw_bytes the size of each array, base_count and output_count the number of them, and raw_hash
- * that of the first. lmc_decode_block and lmc_decompress refuse a link (LMC_UNSUPPORTED).
+ * lmc_frame_header_bytes, lmc_frame_parse and lmc_frame_block also accept links: `predictor` is then the optimizer (not
+ * 0), raw_bytes the size of each array, base_count and output_count the number of arrays, and raw_hash the hash of the
+ * first. lmc_decode_block and lmc_decompress reject links (LMC_UNSUPPORTED).
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_frame_rule(const struct lmc_frame *frame, struct lmc_link_rule *rule);
-/* Digest of array `output` after the step; the ones before it are named by frame->base_digest. */
+/* Digest of array `output` after the step. frame->base_digest identifies the arrays before it. */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_digest(const struct lmc_frame *frame, uint32_t output, uint32_t ndim,
                                                       const uint64_t *shape, struct lmc_hash *digest);
 
-/* One link of a chain: its parsed header, and the coded bytes of the block that is decoded. */
+/* One link of a chain: its parsed header, and the coded bytes of one block. */
 struct lmc_link_step {
     const struct lmc_frame *frame;
     const void *coded;
@@ -393,23 +387,25 @@ struct lmc_link_step {
 };
 
 /*
- * Undoes a chain of links, the oldest first, for one block: `state` has block `index` of each array before the first
- * step, and after the call as it was after the last one. All links have the same raw_bytes and number of arrays. The
- * work goes through the caches in small pieces, however long the chain. Checks the coded bytes of each link, and the
- * state after the last; on failure the state holds nothing of value, and *failed (may be NULL) is the number of the
- * link in which it was found. That of a wrong base is the last; decode the links one by one to find where it went
- * wrong. Concurrent calls for other blocks are safe; reads and writes nothing outside these buffers whatever the input.
+ * Applies a chain of links, the oldest first, to one block. `state` contains block `index` of each array before the
+ * first step, and after the call the same block after the last step. All links have the same raw_bytes and number of
+ * arrays. The work is done in pieces that fit the caches, however long the chain. Checks the coded bytes of each link
+ * and the state after the last. After an error the state is undefined, and *failed (may be NULL) is the index of the
+ * link that failed. A wrong base is detected in the last link; decode the links one by one to find the first wrong
+ * state. Concurrent calls for other blocks are safe. Accesses only these buffers, whatever the input.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_decode_block(const struct lmc_link_step *steps, size_t step_count,
                                                             uint64_t index, void *const *state, size_t state_bytes,
                                                             size_t *failed, const char **message);
-/* One whole frame in one call and one thread: `state` has raw_bytes of each array before the step, then after it. */
+/*
+ * Applies one whole frame in this thread. `state`: raw_bytes of each array before the step; after the call, after it.
+ */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_decompress(const void *frame, size_t frame_bytes, void *const *state,
                                                           size_t state_bytes, const char **message);
 
 /*
- * Name of the kernels in use: "portable", "avx2", "avx512", "neon"; for reports. LMC_KERNELS in the environment, one
- * of these names, masks faster ones for tests; it is read once, and all kernels give the same bytes.
+ * The name of the kernels in use, for reports: "portable", "avx2", "avx512" or "neon". The environment variable
+ * LMC_KERNELS, one of these names, excludes faster ones for tests. It is read once. All kernels produce the same bytes.
  */
 LMC_API const char *lmc_kernels(void);
 

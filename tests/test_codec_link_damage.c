@@ -222,14 +222,14 @@ static void test_blocks_by_hand(void **unused)
         const char *says;
     } cases[] = {
 #define CASE(bytes, status, says) {bytes, sizeof bytes - 1, status, says}
-        CASE("\2", LMC_UNSUPPORTED, "method that this version does not know"),
+        CASE("\2", LMC_UNSUPPORTED, "method unknown to this version"),
         CASE("\0", LMC_DAMAGED, "ends inside its deltas"),
         CASE("\0\xff\xff\xff\xff", LMC_DAMAGED, "ends inside its deltas"),
         CASE("\1", LMC_DAMAGED, "ends inside its pieces"),
         CASE("\1\0\0\0", LMC_DAMAGED, "ends inside its head"),
-        CASE("\1\2\0\0\0\0", LMC_UNSUPPORTED, "codes its gradients in a way"),
-        CASE("\1\2\0\0\4\0", LMC_UNSUPPORTED, "codes its gradients in a way"),
-        CASE("\1\2\0\0\1\x40", LMC_DAMAGED, "for an array that is none"),
+        CASE("\1\2\0\0\0\0", LMC_UNSUPPORTED, "encodes gradients in a mode"),
+        CASE("\1\2\0\0\4\0", LMC_UNSUPPORTED, "encodes gradients in a mode"),
+        CASE("\1\2\0\0\1\x40", LMC_DAMAGED, "for a missing array"),
         CASE("\1\2\0\0\3\0", LMC_DAMAGED, "ends inside its head"),
         CASE("\1\3\0\0\3\0\x20", LMC_DAMAGED, "drops an impossible number of bits"),
         CASE("\1\2\0\0\1\0", LMC_DAMAGED, "ends before its last plane"),
@@ -242,15 +242,15 @@ static void test_blocks_by_hand(void **unused)
         CASE("\1\xa\0\0\2\0\0\1\1\1\1\1\1\xf0", LMC_DAMAGED, "bits past its end"),
         CASE("\1\4\0\0\1\1\1\0", LMC_DAMAGED, "ends inside a list"),
         CASE("\1\6\0\0\1\1\1\0\1\0", LMC_DAMAGED, "ends inside a list"),
-        CASE("\1\x9\0\0\1\1\1\0\1\0\3\0\1", LMC_DAMAGED, "impossible places"),
-        CASE("\1\xc\0\0\1\1\1\0\2\0\1\0\1\0\1\1", LMC_DAMAGED, "impossible places"),
+        CASE("\1\x9\0\0\1\1\1\0\1\0\3\0\1", LMC_DAMAGED, "impossible indexes"),
+        CASE("\1\xc\0\0\1\1\1\0\2\0\1\0\1\0\1\1", LMC_DAMAGED, "impossible indexes"),
         CASE("\1\x9\0\0\1\1\1\0\1\0\1\0\x80", LMC_DAMAGED, "ends inside a list"),
-        CASE("\1\6\0\0\1\2\1\0\1\x80", LMC_DAMAGED, "what its arithmetic missed"),
+        CASE("\1\6\0\0\1\2\1\0\1\x80", LMC_DAMAGED, "ends inside its differences"),
         CASE("\1\4\0\0\1\3\1\0", LMC_DAMAGED, "ends inside a delta"),
         CASE("\1\7\0\0\1\3\1\0\1\0\0", LMC_DAMAGED, "ends inside a delta"),
-        CASE("\1\5\0\0\1\0\1\0\0", LMC_DAMAGED, "bytes follow the last of a link's piece"),
+        CASE("\1\5\0\0\1\0\1\0\0", LMC_DAMAGED, "bytes follow the end of a link's piece"),
         CASE("\1\4\0\0\1\0\1\0\0", LMC_DAMAGED, "bytes follow the last piece of a link's block"),
-        CASE("\1\4\0\0\1\0\1\0", LMC_DAMAGED, "not what was encoded"),
+        CASE("\1\4\0\0\1\0\1\0", LMC_DAMAGED, "differs from the encoded one"),
 #undef CASE
     };
     struct subject subject = make_subject(BF16, hints_of(0), 3);
@@ -275,11 +275,11 @@ static void test_headers(void **unused)
     (void)unused;
     const size_t rule = 64 + 48;
     const struct header_case cases[] = {
-        {34, 2, 3, LMC_UNSUPPORTED, "predictor that this version does not know"},
+        {34, 2, 3, LMC_UNSUPPORTED, "predictor unknown to this version"},
         {32, 2, LMC_BF16, LMC_UNSUPPORTED, "of a dtype"},
-        {36, 1, 2, LMC_DAMAGED, "not as many as its bases"},
-        {37, 1, 5, LMC_DAMAGED, "not as many as its bases"},
-        {36, 2, 0x0505, LMC_DAMAGED, "not as many as its bases"},
+        {36, 1, 2, LMC_DAMAGED, "unequal numbers of outputs and bases"},
+        {37, 1, 5, LMC_DAMAGED, "unequal numbers of outputs and bases"},
+        {36, 2, 0x0505, LMC_DAMAGED, "unequal numbers of outputs and bases"},
         {40, 4, 0, LMC_DAMAGED, "without its constants"},
         {40, 4, 64, LMC_DAMAGED, "without its constants"},
         {44, 4, 8, LMC_UNSUPPORTED, "shared tables"},
@@ -287,7 +287,7 @@ static void test_headers(void **unused)
         {16, 8, 2401, LMC_DAMAGED, "not a multiple"},
         {24, 8, 100, LMC_DAMAGED, "too short for its blocks"},
         {24, 8, 100000, LMC_DAMAGED, "longer than its blocks can be"},
-        {rule, 4, 8, LMC_UNSUPPORTED, "variant that this version does not know"},
+        {rule, 4, 8, LMC_UNSUPPORTED, "variant of an optimizer unknown to this version"},
         {rule, 4, LMC_LINK_AMSGRAD, LMC_DAMAGED, "more or fewer arrays"},
         {rule + 4, 4, 1, LMC_DAMAGED, "reserved field"},
         {rule + 48, 4, 1, LMC_DAMAGED, "reserved field"},

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bytes.h - little-endian loads and stores, and a reader that knows where its bytes end.
+ * bytes.h - little-endian loads and stores, and a reader that checks the end of its input.
  *
- * All that a decoder takes from its input goes through these. memcpy makes them safe at any alignment and compiles to
- * single instructions.
+ * A decoder reads all input through these. memcpy works at any alignment and compiles to single instructions.
  */
 #ifndef LMC_BYTES_H
 #define LMC_BYTES_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * memory.c - the library's only way to memory, so that tests can make any allocation fail.
+ * memory.c - allocation.
  *
- * These two are alone in their file: a program that defines them and links the static library gets its own.
+ * These functions have a file of their own so that a program which defines them and links the static library replaces
+ * both.
  */
 #include "base/memory.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * block.c - codes one block: its words transformed, their bytes grouped into planes, each plane coded by itself.
+ * block.c - encodes and decodes one block.
  *
- * Both ways take one allocation: room for the planes, which together are as long as the block, and scratch for coding
- * one of them (lmci_plane_scratch), which is four times a plane: 5 MiB for a block of bytes, 2 MiB for one of fp32.
+ * Each direction makes one allocation: the planes, together as long as the block, and scratch for one of them
+ * (lmci_plane_scratch), four times as long: 5 MiB for a block of bytes, 2 MiB for one of f32.
  */
 #include "block/block.h"
 
@@ -37,9 +37,9 @@ static bool workspace_init(struct workspace *work, const struct lmci_block_shape
     return true;
 }
 
-/* Bytes of content that are hashed and split into planes at once: in the first-level cache. */
+/* Bytes of content that are hashed and split into planes together. Fits the first-level cache. */
 #define SPLIT_BYTES ((size_t)4 << 10)
-/* Bytes of a plane from which on it pays not to copy it. */
+/* Shorter planes are copied instead of split in place. */
 #define RAW_LEAST ((size_t)16 << 10)
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
@@ -51,8 +51,8 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
     return 1 + shape->bytes;
 }
 
-/* Method, transform, and the planes, of which the first `raw` stand where they belong. 0 when they don't fit the room
- * of a raw block. */
+/* Writes method, transform and planes. The first `raw` planes are already in place. Returns 0 if the result does not
+ * fit the room of a raw block. */
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
@@ -75,7 +75,7 @@ static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_tran
     return used;
 }
 
-/* `hasher`: NULL when the content has been hashed. */
+/* A NULL `hasher` hashes nothing. */
 static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform, const unsigned char *data,
                          const unsigned char *base, struct lmc_hasher *hasher, unsigned char *const *planes)
 {
@@ -91,7 +91,8 @@ static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
     }
 }
 
-/* Planes that are stored raw are split to where they belong; if one of them is not noise, all are coded instead. */
+/* Splits planes that the scheme expects to be noise straight to their destination. If one is not noise, all are
+ * encoded. Returns the number of planes in place. */
 static unsigned split_in_place(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                                const struct workspace *work, unsigned char *dst)
@@ -167,10 +168,11 @@ static enum lmc_status encode_lines(const struct lmci_block_shape *shape, const 
     return status;
 }
 
-#define COPIES_SAVE 2 /* times what the runs take, by the measure of the rest */
-#define SPARSE_BITS 2 /* of a byte: where the rest takes no more, nor would the copies, which may be zeros */
+#define COPIES_SAVE 2 /* the runs must save this many times their own size, estimated from the rest */
+#define SPARSE_BITS 2 /* bits of a byte: below this, copied lines may be as cheap as the rest (zeros) */
 
-/* The runs and the rest of a block; *uncertain: it may be smaller without runs. Nothing is written if it surely is. */
+/* Encodes the runs and the rest of a block. Leaves *coded_bytes at 0 if that is not smaller. *uncertain: the block may
+ * be smaller without runs. */
 static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                    const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes,
                                    bool *uncertain)
@@ -191,7 +193,7 @@ static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const s
     return status;
 }
 
-/* The smaller of what is in `dst` and of the block as it is. */
+/* Encodes the block without runs and keeps the smaller result. */
 static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                       const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                       size_t *coded_bytes)
@@ -211,7 +213,7 @@ static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, cons
     return status;
 }
 
-/* *coded_bytes stays 0 where no lines repeat, or too few. */
+/* Leaves *coded_bytes at 0 if no lines, or too few, repeat. */
 static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                      size_t *coded_bytes)
@@ -253,7 +255,7 @@ static enum lmc_status decode_raw(const struct lmci_block_shape *shape, struct l
                                   struct lmc_hasher *hasher, const char **message)
 {
     if (lmci_left(in) != shape->bytes)
-        return lmci_damaged(message, "a raw block is not as long as its content");
+        return lmci_damaged(message, "the length of a raw block differs from its content");
     memcpy(dst, in->at, shape->bytes);
     lmci_hash_decoded(hasher, dst, shape->bytes);
     return LMC_OK;
@@ -300,7 +302,7 @@ static enum lmc_status decode_transformed(const struct lmci_block_shape *shape, 
     if (transform == NULL)
         return lmci_damaged(message, "a block has no transform");
     if (*transform >= LMCI_TRANSFORM_END)
-        return lmci_unsupported(message, "a block has a transform that this version does not know");
+        return lmci_unsupported(message, "a block has a transform unknown to this version");
     if (lmci_transform_needs_base(*transform) != 0 && base == NULL)
         return lmci_damaged(message, "a block needs a base, and the frame has none");
     if (!workspace_init(&work, shape))
@@ -315,7 +317,7 @@ static enum lmc_status decode_classes(const struct lmci_block_shape *shape, stru
                                       const char **message)
 {
     if (!lmci_has_classes(shape->word))
-        return lmci_damaged(message, "a block of words that have no exponent has classes");
+        return lmci_damaged(message, "a block of words without an exponent has classes");
     enum lmc_status status = lmci_classes_decode(shape, in, base, dst, hasher, message);
     if (status == LMC_OK && lmci_left(in) != 0)
         return lmci_damaged(message, "bytes follow the last plane of a block");
@@ -327,7 +329,7 @@ static enum lmc_status decode_keyed(const struct lmci_block_shape *shape, struct
                                     const char **message)
 {
     if (!lmci_has_keys(shape->word))
-        return lmci_damaged(message, "a block of words that have classes, or no exponent, has keys");
+        return lmci_damaged(message, "a block of words that cannot have keys has some");
     enum lmc_status status = lmci_keyed_decode(shape, in, base, dst, message);
     if (status == LMC_OK && lmci_left(in) != 0)
         return lmci_damaged(message, "bytes follow the last plane of a block");
@@ -356,11 +358,11 @@ static enum lmc_status decode_method(unsigned method, const struct lmci_block_sh
             return lmci_damaged(message, "a block needs a base, and the frame has none");
         return decode_keyed(shape, in, base, dst, hasher, message);
     default:
-        return lmci_unsupported(message, "a block has a method that this version does not know");
+        return lmci_unsupported(message, "a block has a method unknown to this version");
     }
 }
 
-/* The rest of a block, and with the runs all of it. */
+/* Decodes the rest of a block and fills in the runs. */
 static enum lmc_status decode_copies(const struct lmci_block_shape *shape, struct lmci_reader *in,
                                      const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
                                      const char **message)

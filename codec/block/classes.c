@@ -2,9 +2,9 @@
 /*
  * classes.c - the coded form of a block whose differences were dealt to classes.
  *
- * How many elements each class has follows from the base, but it is stored, too: so the decoder need not go through the
- * base twice, and sees at once that it has the wrong one. It must not be trusted: each element advances a list of each
- * kind by one at most, so lists that have room for all elements, wherever they begin, are never left.
+ * The number of elements in each class follows from the base, but is stored, too: the decoder needs only one pass over
+ * the base and detects a wrong one at once. The decoder does not trust the numbers: each element advances each kind of
+ * list by at most one entry, so a list that has room for all elements from its start is never left.
  */
 #include "block/classes.h"
 
@@ -12,20 +12,20 @@
 #include "block/plane.h"
 #include "kernels/kernels.h"
 
-#define OUTLIERS_ONE_IN 8 /* more than one outlier in so many elements: another way of coding is smaller */
+#define OUTLIERS_ONE_IN 8 /* with more than one outlier in so many elements, another method is smaller */
 
-/* Room for all lists of a block, for the packed nibbles, and for coding planes. */
+/* Memory for all lists of a block, the packed nibbles, and the scratch of planes. */
 struct room {
     unsigned char *memory;
-    struct lmci_class_lists lists; /* where they begin */
+    struct lmci_class_lists lists; /* the start of each list */
     unsigned char *symbols;
     unsigned char *packed;
     unsigned char *plane; /* of outliers */
-    unsigned char *piece; /* of words rotated, LMCI_OUT_BYTES; and behind it as many bytes of words all alike */
+    unsigned char *piece; /* LMCI_OUT_BYTES of rotated words, and as many of words equal to the center */
     unsigned char *scratch;
 };
 
-/* How much is in the lists: as many entries as a block has words, at most. */
+/* Entries of each list: at most the words of the block. */
 struct amounts {
     size_t symbols[LMCI_MAX_CLASSES];
     size_t low[3];
@@ -38,7 +38,7 @@ static size_t aligned(size_t bytes)
     return (bytes + 2 * LMCI_CLASS_PAD) & ~(LMCI_CLASS_PAD - 1);
 }
 
-/* `symbol_lists`: how many lists of symbols there is to be room for. */
+/* `symbol_lists`: the number of symbol lists to allocate. */
 static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_lists)
 {
     size_t bytes = aligned(word * n) + (symbol_lists + 6) * aligned(n) + 2 * LMCI_OUT_BYTES + lmci_plane_scratch(n);
@@ -86,7 +86,7 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
-/* The words of outliers, by the bytes of them rotated: a float's sign leaves its exponent's byte. */
+/* Writes the words of outliers as byte planes, rotated to separate a float's sign from its exponent. */
 static void put_outliers(struct sink *out, unsigned word, const struct room *room, size_t outliers)
 {
     unsigned char *words = room->lists.outliers;
@@ -145,7 +145,7 @@ static void put_amount(struct sink *out, size_t amount)
     put_bytes(out, bytes, 3);
 }
 
-/* What was dealt: from where the lists began to where they end now. */
+/* Writes the lengths of the lists. */
 static void put_amounts(struct sink *out, const struct lmci_classes *classes, const struct lmci_class_lists *begin,
                         const struct lmci_class_lists *end, unsigned word, struct amounts *amounts)
 {
@@ -204,7 +204,7 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
 
-/* How a block is coded that has no base: whether its words are rotated, and the word that they are coded against. */
+/* Reads the rotation and the center of a block without a base. */
 static enum lmc_status get_center(unsigned word, struct lmci_reader *in, struct lmci_classes *classes,
                                   const char **message)
 {
@@ -213,7 +213,7 @@ static enum lmc_status get_center(unsigned word, struct lmci_reader *in, struct 
     if (rotate == NULL || center == NULL)
         return lmci_damaged(message, "a block ends inside its classes");
     if (*rotate > 1)
-        return lmci_unsupported(message, "a block has a transform that this version does not know");
+        return lmci_unsupported(message, "a block has a transform unknown to this version");
     classes->rotate = *rotate != 0;
     classes->center = word == 2 ? lmci_load16(center) : lmci_load32(center);
     return LMC_OK;
@@ -249,7 +249,7 @@ static enum lmc_status get_amount(struct lmci_reader *in, size_t most, size_t *a
     return *amount <= most ? LMC_OK : lmci_damaged(message, "a list of a block is longer than it can be");
 }
 
-/* What is stored: as many symbols as the block has elements. */
+/* The symbols must number as many as the elements. */
 static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_classes *classes, size_t n,
                                    struct amounts *amounts, const char **message)
 {
@@ -266,11 +266,11 @@ static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_cla
     if (status == LMC_OK)
         status = get_amount(in, n / OUTLIERS_ONE_IN, &amounts->outliers, message);
     if (status == LMC_OK && all != n)
-        return lmci_damaged(message, "a block's classes have fewer elements than it");
+        return lmci_damaged(message, "a block's classes have too few elements");
     return status;
 }
 
-/* A plane, left where it is in the input if `reach` bytes may be read from there on. */
+/* Decodes a plane. A raw plane stays in the input if `reach` bytes are readable from its start. */
 static enum lmc_status get_plane(struct lmci_reader *in, size_t count, size_t reach, const struct room *room,
                                  unsigned char **own, const char **message)
 {
@@ -291,7 +291,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
                                  const struct amounts *amounts, size_t n, struct room *room, const char **message)
 {
     enum lmc_status status = LMC_OK;
-    const size_t reach = n + LMCI_CLASS_PAD; /* with another base, all elements may ask for the same list */
+    const size_t reach = n + LMCI_CLASS_PAD; /* with a wrong base, all elements may use one list */
     size_t packed_bytes = (amounts->nibbles + 1) / 2;
     unsigned char *packed = room->packed;
     unsigned char *at = room->symbols;
@@ -300,7 +300,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
     if (status == LMC_OK)
         status = get_plane(in, packed_bytes, packed_bytes, room, &packed, message);
     if (status == LMC_OK && amounts->nibbles % 2 != 0 && packed[packed_bytes - 1] >> 4 != 0)
-        status = lmci_damaged(message, "half a byte that is left over is not zero");
+        status = lmci_damaged(message, "an unused half byte is not zero");
     if (status == LMC_OK)
         lmci_kernels()->unpack_nibbles(packed, amounts->nibbles, room->lists.nibbles);
     for (unsigned c = 0; c < LMCI_MAX_CLASSES; c++) {
@@ -313,7 +313,7 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
     return status;
 }
 
-/* The words of outliers, in their order. */
+/* Reads the words of outliers in order. */
 static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_t outliers, const struct room *room,
                                     const char **message)
 {
@@ -331,7 +331,7 @@ static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_
     return LMC_OK;
 }
 
-/* Whether the lists have come out even. */
+/* Whether every list ends exactly where it should. */
 static bool all_used(unsigned word, const struct lmci_classes *classes, const struct amounts *amounts,
                      const struct lmci_class_lists *begin, const struct lmci_class_lists *end)
 {
@@ -371,7 +371,7 @@ static void join_alone(const struct lmci_block_shape *shape, const struct lmci_c
     }
 }
 
-/* Joins the lists, which must come out even: whether they do is up to the base. */
+/* With a base, the lists end evenly only if the base is the right one. */
 static enum lmc_status join_lists(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                   const struct amounts *amounts, const struct room *room, const unsigned char *base,
                                   unsigned char *dst, struct lmc_hasher *hasher, const char **message)
@@ -383,8 +383,8 @@ static enum lmc_status join_lists(const struct lmci_block_shape *shape, const st
         join_alone(shape, classes, room, dst, hasher, &lists);
     if (all_used(shape->word, classes, amounts, &room->lists, &lists))
         return LMC_OK;
-    return lmci_damaged(message, base != NULL ? "a block was coded against another base"
-                                              : "a block's lists do not come out even");
+    return lmci_damaged(message, base != NULL ? "a block was encoded against another base"
+                                              : "a block's lists do not end with its elements");
 }
 
 enum lmc_status lmci_classes_decode(const struct lmci_block_shape *shape, struct lmci_reader *in,

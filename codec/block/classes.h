@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * classes.h - deltas of floats, coded given the exponent of the base.
+ * classes.h - deltas of floats, encoded given the exponent of the base.
  *
- * An update moves a weight by about as much whatever the weight, so the difference of two bit patterns is large where
- * the exponent is small. The decoder knows the base: elements fall into classes by its exponent, each with a shift that
- * brings its differences to one size. The difference shifted is a symbol of one byte, and each class has a code of its
- * own; the bits shifted out are stored beside it. The rare difference that is too large for its symbol, a change of
- * sign for one, is an outlier: a symbol that marks it stands in its class, and its word is stored whole (FORMAT.md,
- * 5.6).
+ * An update moves all weights by similar amounts, so the difference of two bit patterns is larger where the exponent is
+ * smaller. The decoder has the base: elements are dealt to classes by its exponent, and each class has a shift that
+ * brings its differences to one scale. The shifted difference is a symbol of one byte, with a code for each class; the
+ * bits shifted out are stored separately. A difference too large for its symbol, such as a change of sign, is an
+ * outlier: a mark takes the place of its symbol, and its word is stored whole (FORMAT.md, 5.6).
  */
 #ifndef LMC_CLASSES_H
 #define LMC_CLASSES_H
@@ -22,10 +21,10 @@ static inline bool lmci_has_classes(unsigned word)
 }
 
 /*
- * `base` is NULL for a block that is coded alone: by its distances from `center`, of which there is one class, so that
- * a symbol has the exponent and the first bits behind it. `hasher` may be NULL with a base.
+ * Encodes a block after its method byte. `base` is NULL for a block without one: its words are encoded as distances
+ * from `center`, in one class, so that a symbol has the exponent and the first bits of the mantissa. `hasher` may be
+ * NULL only with a base. *written: bytes, or 0 if they do not fit or there are too many outliers.
  */
-/* The coded block behind its method byte; the bytes written, or 0: they don't fit, or there are too many outliers. */
 enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                     const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                                     unsigned char *dst, size_t room, size_t *written);

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * copies.c - finds lines that are as lines before them, and puts them back.
- */
+/* copies.c - finds repeated lines, removes them, and restores them. */
 #include "block/copies.h"
 
 #include "base/memory.h"
 
 /* ---- Runs ------------------------------------------------------------------------------------------------------ */
 
-/* What lies between runs, in its order, to or from `rest`. */
+/* Copies the bytes between runs, in order, to or from `rest`. */
 static void pass_rest(const struct lmci_copies *copies, size_t bytes, bool out, unsigned char *rest,
                       unsigned char *block)
 {
@@ -31,8 +29,8 @@ static void take_rest(const struct lmci_copies *copies, const unsigned char *blo
 
 /* ---- Finding --------------------------------------------------------------------------------------------------- */
 
-#define LOOKED_AT  ((size_t)2048) /* lines, about */
-#define REPEATED   32u            /* one in so many is like one before it: it is worth a search */
+#define LOOKED_AT  ((size_t)2048) /* lines in the sample, approximately */
+#define REPEATED   32u            /* a search pays if one line in so many repeats an earlier one */
 #define LEAST_LIKE 3u
 
 static inline uint64_t mix(uint64_t x)
@@ -61,13 +59,13 @@ bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, si
 }
 
 #define TABLE_LOG2  15
-#define LEAST_LINES 4u /* a shorter run saves little, and costs time */
+#define LEAST_LINES 4u /* a shorter run saves little and costs time */
 
 struct search {
     const unsigned char *data;
-    const unsigned char *base; /* lines that are as the base's are not looked for: nothing is smaller */
+    const unsigned char *base; /* lines equal to the base's are skipped: nothing is smaller */
     size_t lines;
-    uint16_t *table; /* by a hash of a line: the last one that had it, plus 1 */
+    uint16_t *table; /* by the hash of a line: its last index plus 1 */
 };
 
 static uint64_t hash_line(const unsigned char *line)
@@ -88,7 +86,7 @@ static bool is_bases(const struct search *search, size_t i)
     return search->base != NULL && memcmp(search->data + i * LMCI_LINE, search->base + i * LMCI_LINE, LMCI_LINE) == 0;
 }
 
-/* Lines from i on that are as those from j on. */
+/* Number of lines from i on that equal those from j on. */
 static size_t run_of(const struct search *search, size_t i, size_t j)
 {
     size_t n = 0;
@@ -97,7 +95,7 @@ static size_t run_of(const struct search *search, size_t i, size_t j)
     return n;
 }
 
-/* Writes the runs, and returns how many lines they have. */
+/* Stores the runs and returns the number of lines in them. */
 static size_t find_runs(const struct search *search, struct lmci_copies *copies)
 {
     size_t copied = 0;
@@ -191,7 +189,7 @@ void lmci_copies_fill(const struct lmci_copies *copies, unsigned char *dst, size
         const struct lmci_copy *run = &copies->runs[i];
         unsigned char *to = dst + run->first * LMCI_LINE;
         const unsigned char *from = dst + run->source * LMCI_LINE;
-        for (size_t k = 0; k < run->lines; k++) /* one by one: a run may be its own source */
+        for (size_t k = 0; k < run->lines; k++) /* line by line: a run may overlap its source */
             memcpy(to + k * LMCI_LINE, from + k * LMCI_LINE, LMCI_LINE);
     }
 }

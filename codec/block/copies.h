@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * copies.h - repeated rows: lines of a block that are as lines before them, found and left out.
+ * copies.h - finds and removes repeated lines of a block.
  *
- * Rows of zeros in the moments of an embedding whose tokens were not seen, rows that were initialized alike, a table
- * that was tiled: entropy coding sees bytes of some frequency there, not that they are all known. A line is 64 bytes;
- * what isn't a copy is coded as a shorter block (FORMAT.md, 5.9).
+ * Rows repeat, for example, in the moments of an embedding (zeros for unseen tokens), after equal initialization, and
+ * in tiled tables. Entropy coding sees only frequent bytes there. A line is 64 bytes; the lines that are no copies are
+ * encoded as a shorter block (FORMAT.md, 5.9).
  */
 #ifndef LMC_COPIES_H
 #define LMC_COPIES_H
@@ -14,40 +14,40 @@
 #define LMCI_LINE        ((size_t)64)
 #define LMCI_MOST_LINES  (LMC_BLOCK_BYTES / LMCI_LINE)
 #define LMCI_MOST_COPIES (LMCI_MOST_LINES - 1)
-#define LMCI_COPY_BYTES  6 /* of a run, as it is stored */
+#define LMCI_COPY_BYTES  6 /* of a stored run */
 
-/* Lines `first` to `first + lines - 1` are as those from `source` on, which come before. */
+/* Lines `first` to `first + lines - 1` equal those from `source` on, which come before. */
 struct lmci_copy {
     uint16_t first, lines, source;
 };
 
-/* The runs of a block, in their order; and the block, and its base if it has one, without them. */
+/* The runs of a block, in order, and the block and its base without the lines in runs. */
 struct lmci_copies {
     unsigned char *memory;
     struct lmci_copy *runs;
     size_t count;
     size_t rest_bytes;
     unsigned char *rest;
-    unsigned char *base; /* NULL: none */
+    unsigned char *base; /* NULL without one */
 };
 
-/* Whether lines seem to repeat: a look at a few of them. Content that is the base's is none. */
+/* Checks a sample of lines for repetition. Lines equal to the base's do not count. */
 bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, size_t bytes);
 
-/* Finds runs that are worth it and takes them out. A count of 0: there are none. */
+/* Finds runs that are worth storing and removes them. A count of 0: there are none. */
 enum lmc_status lmci_copies_take(const unsigned char *data, const unsigned char *base, size_t bytes,
                                  struct lmci_copies *copies);
-/* The runs as they are stored: their number, and each. */
+/* Bytes of the stored runs: their number and each run. */
 static inline size_t lmci_copies_bytes(const struct lmci_copies *copies)
 {
     return 2 + LMCI_COPY_BYTES * copies->count;
 }
 void lmci_copies_put(const struct lmci_copies *copies, unsigned char *dst);
 
-/* Reads the runs of a block of so many bytes, makes room for the rest, and takes the base's. */
+/* Reads the runs of a block of `bytes` bytes, allocates the rest, and removes the runs from the base. */
 enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *base, size_t bytes,
                                 struct lmci_copies *copies, const char **message);
-/* The block from the rest and the runs. */
+/* Assembles the block from the rest and the runs. */
 void lmci_copies_fill(const struct lmci_copies *copies, unsigned char *dst, size_t bytes);
 
 #endif

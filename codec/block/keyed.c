@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * keyed.c - the coded form of a block of words of 1 or of 8 bytes whose differences were dealt to classes.
- */
+/* keyed.c - the coded form of a block of words of 1 or 8 bytes whose differences were dealt to classes. */
 #include "block/keyed.h"
 
 #include "base/memory.h"
@@ -10,9 +8,9 @@
 #include "block/shifts.h"
 #include "kernels/kernels.h"
 
-/* The words that stand for a block's, those that stand for its base's, and the planes beside them. */
+/* Stand-in words of a block and of its base, and the separate planes. */
 struct room {
-    struct lmci_block_shape shape; /* of the words that stand for others */
+    struct lmci_block_shape shape; /* of the stand-in words */
     unsigned char *memory;
     unsigned char *words;
     unsigned char *against;
@@ -45,7 +43,7 @@ static bool room_init(struct room *room, const struct lmci_block_shape *shape)
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-/* How many planes are below the differences, and the planes. 0: they don't fit. */
+/* Writes the number of planes below the differences, and the planes. Returns 0 if they do not fit. */
 static size_t put_planes(const struct room *room, bool dense, unsigned low, unsigned char *dst, size_t capacity)
 {
     const struct lmci_plane_coder coder = {room->scratch, dense, false};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * keyed.h - deltas of floats of 1 and of 8 bytes, coded given the exponent of the base.
+ * keyed.h - deltas of floats of 1 and of 8 bytes, encoded given the exponent of the base.
  *
- * Classes (classes.h) know words of 2 and 4 bytes. A difference of two floats of 1 byte fits into 2; of one of 8 bytes,
- * four hold all that depends on the base's exponent, and the other four are planes, of noise below or of zeros above.
- * So each word stands as a shorter or longer one, beside a base that has the same key, and that is coded by classes
- * (FORMAT.md, 5.8).
+ * Classes (classes.h) require words of 2 and 4 bytes. A difference of 1-byte floats fits into 2 bytes. Of a difference
+ * of 8-byte floats, 4 bytes hold everything that depends on the base's exponent; the others are planes, of noise below
+ * and zeros above. So each word has a stand-in word of 2 or 4 bytes, next to a stand-in base with the same key, and
+ * classes encode these (FORMAT.md, 5.8).
  */
 #ifndef LMC_KEYED_H
 #define LMC_KEYED_H
@@ -14,7 +14,7 @@
 #include "block/shape.h"
 #include "kernels/class_lists.h"
 
-#define LMCI_KEYED_PLANES   4 /* of words of 8 bytes */
+#define LMCI_KEYED_PLANES   4 /* for words of 8 bytes */
 #define LMCI_KEYED_LOW_MOST 4
 
 static inline bool lmci_has_keys(unsigned word)
@@ -22,14 +22,14 @@ static inline bool lmci_has_keys(unsigned word)
     return word == 1 || word == 8;
 }
 
-/* Bytes of the word that stands for one of so many. */
+/* Bytes of the stand-in for a word. */
 static inline unsigned lmci_keyed_word(unsigned word)
 {
     return word == 1 ? 2 : 4;
 }
 
-/* The coded block behind its method byte, of which `low` of the planes stand below the difference; the bytes written,
- * or 0: they don't fit, or there are too many outliers. */
+/* Encodes a block after its method byte, with `low` of the planes below the difference. *written: bytes, or 0 if they
+ * do not fit or there are too many outliers. */
 enum lmc_status lmci_keyed_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                   unsigned low, const unsigned char *data, const unsigned char *base,
                                   unsigned char *dst, size_t room, size_t *written);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * plan.c - chooses, from a sample, how a tensor is coded.
+ * plan.c - chooses from a sample how a tensor is encoded.
  *
- * Pieces from all over the tensor are transformed in each way that is possible; the sum of the planes' order-0
- * entropies decides, and where it is a tie, what is faster to decode. A delta costs a reader its base, so it must win
- * by one part in 64. Deltas of floats are dealt to classes by the base's exponent: neighbouring
- * exponents are joined as long as the lengths of their differences are spread alike. The choice holds for all blocks,
- * each of which may still store planes raw, or be coded alone where it has too many outliers.
+ * The sample consists of pieces from all over the tensor. Each possible transform is applied, and the smallest sum of
+ * the planes' order-0 entropies wins; a tie goes to the faster decoder. A delta requires its base for decoding, so it
+ * must win by one part in 64. Deltas of floats are dealt to classes by the base's exponent: neighbouring exponents
+ * share a class while the lengths of their differences are distributed alike. The choice holds for all blocks. A block
+ * may still store planes raw, or fall back to planes alone if it has too many outliers.
  *
- * Floats of 1 and 8 bytes are dealt to classes by way of words that stand for them (keyed.h). Whether lines repeat is
- * asked of a second sample, of whole lines.
+ * Floats of 1 and 8 bytes are dealt to classes through stand-in words (keyed.h). A second sample, of whole lines, shows
+ * whether lines repeat.
  */
 #include "block/plan.h"
 
@@ -26,12 +26,12 @@
 #include "kernels/kernels.h"
 
 #define PIECES        64
-#define SAMPLE_LEAST  ((size_t)1024) /* words, and all of a tensor that has no more */
+#define SAMPLE_LEAST  ((size_t)1024) /* words; smaller tensors are sampled whole */
 #define SAMPLE_MOST   ((size_t)16384)
 #define SAMPLE_ONE_IN 32 /* words, between these */
 #define SMALL_BYTES   ((size_t)128 << 10)
 
-/* Coding a plane takes time, so it must save a bit in so many words. */
+/* An encoded plane costs time: it must save one bit in so many words. */
 #define PLANE_COST       8
 #define PLANE_COST_DENSE 64
 
@@ -40,8 +40,8 @@ struct sample {
     bool dense;
     size_t words;
     size_t plane_cost;
-    size_t block_words; /* of a whole block, or of the tensor if that is smaller */
-    bool small;         /* the sample tells as much of all words as one of a block would */
+    size_t block_words; /* words of a whole block, or of the tensor if it is smaller */
+    bool small;         /* the tensor is so small that the sample fits each of its blocks */
     unsigned char *memory;
     unsigned char *data;
     unsigned char *base; /* NULL without one */
@@ -70,7 +70,7 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     return true;
 }
 
-/* Copies all of a small tensor, and PIECES pieces at even distances of a larger one; returns how many bytes. */
+/* Copies all of a small tensor, or PIECES evenly spaced pieces of a larger one. Returns the number of bytes. */
 static size_t gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
 {
     size_t piece_bytes = sample->words / PIECES * sample->word;
@@ -84,7 +84,7 @@ static size_t gather(const struct sample *sample, const unsigned char *from, uin
     return PIECES * piece_bytes;
 }
 
-/* So does this, by whole lines, in which rows that repeat look so, but which are of fewer of a matrix's columns. */
+/* Like gather, but by whole lines, which show repeated rows and cover fewer columns of a matrix. */
 static size_t gather_lines(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes,
                            unsigned char *to)
 {
@@ -92,13 +92,14 @@ static size_t gather_lines(const struct sample *sample, const unsigned char *fro
     const uint64_t lines = raw_bytes / LMCI_LINE;
     if (raw_bytes <= sample->words * sample->word || piece_lines == 0)
         return gather(sample, from, raw_bytes, to);
-    const uint64_t stride = ((lines - piece_lines) / (PIECES - 1) - 1) | 1; /* odd: not always the same ones of a row */
+    const uint64_t stride =
+        ((lines - piece_lines) / (PIECES - 1) - 1) | 1; /* odd, so that pieces start in different columns */
     for (uint64_t piece = 0; piece < PIECES; piece++)
         memcpy(to + piece * piece_lines * LMCI_LINE, from + piece * stride * LMCI_LINE, piece_lines * LMCI_LINE);
     return PIECES * piece_lines * LMCI_LINE;
 }
 
-/* Of a plane of the sample. */
+/* Bits of one plane of the sample. */
 static uint64_t plane_bits(const struct sample *sample, const unsigned char *plane)
 {
     uint32_t counts[256];
@@ -120,22 +121,22 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 
 /* ---- Classes --------------------------------------------------------------------------------------------------- */
 
-#define USUAL_CLASSES_2 6u /* for words of 2 bytes: more cost time and save little */
+#define USUAL_CLASSES_2 6u /* for words of 2 bytes: more classes cost time and save little */
 #define USUAL_CLASSES_4 8u
 #define DENSE_CLASSES   LMCI_MAX_CLASSES
-#define GROUP_LEAST     200u  /* a key of fewer than one in so many words joins the keys below it */
+#define GROUP_LEAST     200u  /* a key of fewer than one word in so many joins the keys below it */
 #define FEW_OUTLIERS    64u   /* one word in so many */
-#define CLASS_BITS      4000u /* what a class has to save in each block, for its table and the time that it takes */
+#define CLASS_BITS      4000u /* each class must save this in a block, for its table and its time */
 
-/* Words whose keys are neighbours. */
+/* Words with neighbouring keys. */
 struct group {
     unsigned first;
     struct lmci_bit_lengths lengths;
     uint64_t entropy;
-    uint64_t loss; /* when it is joined to the group behind it */
+    uint64_t loss; /* bits lost by joining the next group */
 };
 
-/* Of the differences for each key; only those from `first` to `last` are counted, or cleared. */
+/* Counts the differences of each key by length. Uses, and clears, only keys `first` to `last`. */
 static void count_lengths(const struct sample *sample, unsigned first, unsigned last,
                           uint32_t counts[256][LMCI_BIT_LENGTHS])
 {
@@ -171,7 +172,7 @@ static void find_keys(const struct sample *sample, unsigned *first, unsigned *la
     }
 }
 
-/* One group for each key that occurs often enough. */
+/* Makes one group for each frequent key. */
 static unsigned make_groups(const struct sample *sample, struct group groups[256])
 {
     uint32_t counts[256][LMCI_BIT_LENGTHS];
@@ -192,7 +193,7 @@ static unsigned make_groups(const struct sample *sample, struct group groups[256
     return n;
 }
 
-/* What joining a group to the one behind it costs. */
+/* Computes the loss of joining a group and the next one. */
 static void find_loss(struct group *groups, unsigned i)
 {
     struct group both = groups[i];
@@ -202,7 +203,7 @@ static void find_loss(struct group *groups, unsigned i)
     groups[i].loss = together > apart ? together - apart : 0;
 }
 
-/* Joins the two neighbours that lose least by it, until few enough are left and each is worth its cost. */
+/* Joins the pair of neighbours that loses least, until at most `most` groups remain and each is worth its cost. */
 static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most, uint64_t class_bits)
 {
     for (unsigned i = 0; i < n; i++)
@@ -228,7 +229,7 @@ static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned mos
     return n;
 }
 
-/* Bits of the sample when it is dealt to classes: symbols at their entropies, what is below them, and outliers. */
+/* Bits of the sample dealt to classes: symbols at their entropy, the bits below them, and outliers. */
 static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes, size_t *outliers)
 {
     uint32_t counts[LMCI_MAX_CLASSES][256];
@@ -259,9 +260,11 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
     return bits;
 }
 
-#define MORE_OUTLIERS 256u /* one word in so many may become one by a smaller shift: elsewhere it may be many more */
+#define MORE_OUTLIERS \
+    256u /* a smaller shift may add one outlier in so many words; elsewhere in the tensor it may add more */
 
-/* A shift takes the bits below a symbol as evenly spread. Where they are not, a smaller one saves; it takes time. */
+/* lmci_choose_shift assumes that the bits below a symbol are uniform. Where they are not, a smaller shift saves bits
+ * and costs time. */
 static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t outliers, struct lmci_classes *classes)
 {
     for (unsigned c = 0; c < classes->count; c++) {
@@ -280,7 +283,7 @@ static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t
     return bits;
 }
 
-/* Classes for the sample, and the bits that it takes with them. */
+/* Chooses classes and returns the bits of the sample with them. */
 static uint64_t plan_classes(const struct sample *sample, unsigned most, struct lmci_classes *classes)
 {
     struct group groups[256];
@@ -301,9 +304,9 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
 
-#define VALUE_BITS 12 /* of a word, which a symbol and the half byte below it have in a plane of bytes */
+#define VALUE_BITS 12 /* bits of a word that a symbol and the half byte below it hold */
 
-/* The first bits of word i of the sample. */
+/* The highest VALUE_BITS bits of word i of the sample. */
 static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
 {
     const unsigned bits = 8 * sample->word;
@@ -313,7 +316,7 @@ static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
     return x >> (bits - VALUE_BITS);
 }
 
-/* Where a window of 255 first bits has the most words: its middle. */
+/* The middle of the window of 255 values that contains the most words. */
 static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
 {
     uint32_t inside = 0, most = 0;
@@ -328,7 +331,7 @@ static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
     return center;
 }
 
-/* One class around the most frequent values, and the bits that the sample takes by it. */
+/* Makes one class around the most frequent values and returns the bits of the sample with it. */
 static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmci_classes *classes)
 {
     uint32_t counts[1 << VALUE_BITS] = {0};
@@ -350,8 +353,8 @@ static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmc
 
 /* ---- Keys ------------------------------------------------------------------------------------------------------ */
 
-/* How many bytes of the differences of f64 are below the four that are dealt to classes: as few as leave only a few
- * with more above these. */
+/* Bytes of an f64 difference below the four that are dealt to classes: the fewest that leave few differences with bits
+ * above. */
 static unsigned choose_low(const struct sample *sample)
 {
     size_t above[LMCI_KEYED_LOW_MOST] = {0};
@@ -367,7 +370,7 @@ static unsigned choose_low(const struct sample *sample)
     return low;
 }
 
-/* Takes differences by the base's keys if the sample is smaller than `least` with them. */
+/* Chooses keys if the sample is smaller than `least` with them. */
 static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, uint64_t least,
                                     struct lmci_scheme *scheme)
 {
@@ -398,7 +401,7 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
 
 /* ---- The choice ------------------------------------------------------------------------------------------------ */
 
-/* The better of the two ways to code a tensor alone; `rotated`: what it takes as floats rotated. */
+/* Chooses the better transform without a base. `rotated`: bits as rotated floats. Returns the bits. */
 static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, struct lmci_scheme *scheme)
 {
     const uint64_t least = cost_bits(sample, LMCI_KEEP);
@@ -406,7 +409,7 @@ static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, stru
     return rotated < least ? rotated : least;
 }
 
-/* Takes a delta by planes if it is smaller than `least`. Returns the bits of what is smallest. */
+/* Chooses a delta by planes if it is smaller than `least`. Returns the bits of the smallest choice. */
 static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
@@ -429,7 +432,7 @@ static unsigned count_noise(const struct sample *sample, enum lmci_transform tra
     return noise;
 }
 
-/* Takes values alone if that saves one part in 1024: it takes twice the time. */
+/* Chooses values without a base if that saves one part in 1024: it takes twice the time. */
 static void choose_values(const struct sample *sample, bool possible, uint64_t alone, struct lmci_scheme *scheme)
 {
     struct lmci_classes values;
@@ -440,8 +443,7 @@ static void choose_values(const struct sample *sample, bool possible, uint64_t a
     scheme->classes = values;
 }
 
-#define CLEARLY \
-    3 /* bits a word: so much smaller as a delta than alone and rotated, it is so, too, if it is not rotated */
+#define CLEARLY 3 /* bits a word: a delta that wins by so much against rotation also wins without it */
 
 static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
 {
@@ -473,7 +475,7 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     return status;
 }
 
-/* Whether rows seem to repeat. The sample is another then. */
+/* Whether rows seem to repeat. Overwrites the sample. */
 static bool repeats(const struct sample *sample, const struct lmc_params *params, bool needs_base)
 {
     const size_t bytes = gather_lines(sample, params->data, params->raw_bytes, sample->data);

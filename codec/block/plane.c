@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * plane.c - codes one plane of bytes.
+ * plane.c - encodes and decodes one plane of bytes.
  *
- * The encoder counts a sample of a long plane: mantissas are mostly noise, and noise is copied at the speed of memory.
+ * The encoder counts a sample of a long plane. Mantissas are mostly noise, and noise is copied at the speed of memory.
  * Where more than half of a plane is zero, a Huffman code spends a whole bit on each zero, so flags with a code of
- * their own are tried. Sizes are estimated from counts; a plane that outgrows its estimate, and itself, is stored raw.
+ * their own are tried. Sizes are estimated from counts. A plane that exceeds its estimate and its own size is stored
+ * raw.
  *
- * The decoder takes nothing from its input without asking how much is left; a plane's size comes from the block, and
- * the sizes inside a plane are checked against it.
+ * The decoder checks the size of the remaining input before each read. The size of a plane follows from the block, and
+ * sizes within a plane are checked against it.
  */
 #include "block/plane.h"
 
@@ -15,7 +16,9 @@
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-/* At least 7.94 bits of entropy a byte: nothing to gain. Any sample of noise seems to have some 184 bits less. */
+/*
+ * At least 7.94 bits of entropy a byte: nothing to gain. Samples of noise measure about 184 bits less than they have.
+ */
 static bool is_noise(const uint32_t counts[256], size_t counted)
 {
     return 100 * (lmci_entropy_bits(counts, 256, counted) + 184) >= 794 * (uint64_t)counted;
@@ -52,7 +55,7 @@ static size_t put_constant(unsigned char value, unsigned char *dst, size_t room)
     return 2;
 }
 
-/* Kind, a byte with the bits that don't vary, a mask of those that do, and these. */
+/* Writes kind, the constant bits, the mask of varying ones, and these packed. */
 static size_t put_bits(const unsigned char *plane, size_t bytes, unsigned mask, unsigned char *dst, size_t room)
 {
     const size_t packed = (bytes * (size_t)__builtin_popcount(mask) + 7) / 8;
@@ -67,19 +70,19 @@ static size_t put_bits(const unsigned char *plane, size_t bytes, unsigned mask, 
 
 struct tree_plan {
     uint8_t lengths[LMCI_SYMBOLS];
-    unsigned char table[LMCI_LENGTHS_BOUND]; /* the lengths as they are written */
+    unsigned char table[LMCI_LENGTHS_BOUND]; /* the written lengths */
     size_t table_bytes;
     unsigned segment_log2;
     size_t bytes; /* an estimate */
 };
 
-/* Symbols that are counted of a long plane: a code for more is hardly better, and counting all takes long. */
+/* Counted symbols of a long plane: more hardly improve the code. */
 #define COUNTED       ((size_t)4 << 10)
-#define COUNTED_LEAST ((size_t)1 << 10) /* and of a short one every other, but at least so many */
-#define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to see whether they differ */
-#define DENSE_ONE_IN  4                 /* at the dense level, unless that is less */
+#define COUNTED_LEAST ((size_t)1 << 10) /* of a short plane: half, but at least so many */
+#define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to compare pieces */
+#define DENSE_ONE_IN  4                 /* at the dense level, if that is more */
 
-/* Lists of a segment should stay in the first-level cache, but each node of each costs half a byte. */
+/* Lists of a segment should fit the first-level cache, but each node of each segment costs half a byte. */
 static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
 {
     unsigned log2 = LMCI_SEGMENT_LOG2_USUAL;
@@ -88,7 +91,7 @@ static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
     return log2;
 }
 
-/* `counts` add up to `counted` of the plane's bytes; without a count, unless all were `seen`, a byte is escaped. */
+/* `counts` sum to `counted` of the plane's bytes. Bytes without a count are escaped, unless all bytes were `seen`. */
 static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, bool seen, struct tree_plan *plan)
 {
     uint32_t all[LMCI_SYMBOLS] = {0};
@@ -114,7 +117,7 @@ static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, 
     plan->bytes = 2 + plan->table_bytes + coded + ((bytes >> plan->segment_log2) + 1) * leaves / 2;
 }
 
-/* Kind, code lengths, the segments' size, the segments. */
+/* Writes kind, code lengths, segment size and segments. */
 static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane, size_t bytes, unsigned char *scratch,
                        unsigned char *dst, size_t room)
 {
@@ -137,7 +140,7 @@ static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane,
     return used;
 }
 
-/* An estimate of a sparse plane's size: its flags and its nonzero bytes at their entropies, and two tables. */
+/* Estimates the size of a sparse plane: flags and nonzero bytes at their entropies, and two tables. */
 static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes)
 {
     uint32_t flags[2] = {counts[0], (uint32_t)counted - counts[0]};
@@ -151,7 +154,7 @@ static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
                               const struct lmci_plane_coder *coder, unsigned char *dst, size_t room);
 
-/* Kind, then the flags and the nonzero bytes as planes. Scratch holds both; deeper planes use what is behind. */
+/* Writes kind, flags and nonzero bytes. The start of scratch holds both; deeper planes use the rest. */
 static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned depth, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room)
 {
@@ -171,9 +174,9 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
     return second != 0 ? 1 + first + second : 0;
 }
 
-#define SHARP 256 /* one symbol in so many: an escape that is not needed costs a bit of each */
+#define SHARP 256 /* one symbol in so many: an unneeded escape costs a bit of each */
 
-/* Whether the counts have all symbols of a plane. If each is frequent, it is worth a look at the whole. */
+/* Whether the counts include every symbol of the plane. If all counted symbols are frequent, checks the whole plane. */
 static bool all_seen(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted)
 {
     uint8_t unseen[256];
@@ -206,7 +209,7 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
     return written != 0 ? written : put_raw(plane, bytes, dst, room);
 }
 
-/* Counts about `most` symbols; returns how many those were. */
+/* Counts about `most` symbols and returns the actual number. */
 static size_t count_about(const unsigned char *plane, size_t bytes, size_t most, uint32_t counts[256])
 {
     size_t counted = 0;
@@ -216,13 +219,13 @@ static size_t count_about(const unsigned char *plane, size_t bytes, size_t most,
     return counted;
 }
 
-/* How many of so many symbols to count, when usually it is `usual`. */
+/* The number of symbols to count, usually `usual`. */
 static size_t counted_of(size_t symbols, bool dense, size_t usual)
 {
     return dense && symbols / DENSE_ONE_IN > usual ? symbols / DENSE_ONE_IN : usual;
 }
 
-/* Flags have many symbols, and a long plane time to count more. */
+/* Flags have many symbols, and a long plane has time for more. */
 static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned depth, bool dense, uint32_t counts[256])
 {
     size_t usual = depth > 0 ? 3 * COUNTED : bytes / 32 > COUNTED ? bytes / 32 : COUNTED;
@@ -231,7 +234,7 @@ static size_t count_plane(const unsigned char *plane, size_t bytes, unsigned dep
     return count_about(plane, bytes, counted_of(bytes, dense, usual), counts);
 }
 
-#define NOISE_COUNTED ((size_t)2 << 10) /* enough to tell noise */
+#define NOISE_COUNTED ((size_t)2 << 10) /* enough to detect noise */
 
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes)
 {
@@ -256,12 +259,12 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
 
 /* ---- Pieces ---------------------------------------------------------------------------------------------------- */
 
-#define USUAL_PIECE_LOG2 16  /* the least; at the dense level, the least that there is */
-#define PIECES_SAVE      256 /* one part in so many, or else one code serves all */
-#define SYMBOL_BITS      6   /* what a symbol of a code takes in its table, about ... */
-#define SYMBOL_NODE_BITS 4   /* ... and in the last bytes of nodes */
+#define USUAL_PIECE_LOG2 16  /* the least; the dense level allows LMCI_PIECE_LOG2_LEAST */
+#define PIECES_SAVE      256 /* pieces must save one part in so many */
+#define SYMBOL_BITS      6   /* of a symbol in the table of a code, approximately */
+#define SYMBOL_NODE_BITS 4   /* of a symbol in the last bytes of nodes */
 
-/* The bits of pieces `from` to `to` - 1 with one code. */
+/* Bits of pieces `from` to `to` - 1 with one code. */
 static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_t bytes)
 {
     uint32_t all[256] = {0};
@@ -277,7 +280,7 @@ static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_
     return lmci_expected_bits(all, counted) * bytes / counted + seen * (SYMBOL_BITS + SYMBOL_NODE_BITS);
 }
 
-/* What the pieces take, joined `group` by `group`. */
+/* Bits of the pieces, joined in groups of `group`. */
 static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece, size_t group)
 {
     const size_t pieces = (bytes + piece - 1) / piece;
@@ -290,11 +293,11 @@ static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece,
 }
 
 struct pieces {
-    unsigned log2; /* of their size; LMCI_PIECE_LOG2_MOST: one piece */
-    uint64_t bits; /* of the whole plane, about; 0 when it is too short to have been looked at */
+    unsigned log2; /* of the size; LMCI_PIECE_LOG2_MOST: one piece */
+    uint64_t bits; /* of the whole plane, approximately; 0 if it is too short for pieces */
 };
 
-/* The size of pieces with which a plane is smallest. */
+/* Chooses the size of pieces that makes the plane smallest. */
 static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder)
 {
     uint32_t(*counts)[256] = (void *)(((uintptr_t)coder->scratch + 3) & ~(uintptr_t)3);
@@ -336,8 +339,8 @@ static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2
     return used;
 }
 
-/* Estimates of pieces and of contexts know nothing of sparse planes: where a symbol takes so few bits, the smaller is
- * taken, at the dense level where it takes more. */
+/* Estimates of pieces and contexts ignore sparse planes. Where a symbol takes at most so many bits, both forms are
+ * encoded and the smaller is kept; the dense level does so for more bits. */
 #define SPARSE_BITS_DENSE 2
 #define SPARSE_ONE_IN     16 /* bits */
 
@@ -360,15 +363,15 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
 
 /* ---- Contexts -------------------------------------------------------------------------------------------------- */
 
-#define CONTEXT_LEAST   ((size_t)1 << 16) /* bytes of a plane: less does not pay for several codes */
+#define CONTEXT_LEAST   ((size_t)1 << 16) /* a shorter plane does not pay for several codes */
 #define CONTEXT_COUNTED ((size_t)4 << 10) /* pairs; four times as many at the dense level */
-#define CONTEXT_CLASSES 6                 /* as many as are usual; twice as many at the dense level */
-#define CONTEXT_SAVES   32                /* one part in so many of the plane; at the dense level 256 */
+#define CONTEXT_CLASSES 6                 /* usually; twice as many at the dense level */
+#define CONTEXT_SAVES   32                /* contexts must save one part in so many; 256 at the dense level */
 
 struct context {
     size_t distance;
     unsigned count;
-    uint8_t first[LMCI_CONTEXT_CLASSES]; /* the least byte of each class, ascending from 0 */
+    uint8_t first[LMCI_CONTEXT_CLASSES]; /* least byte of each class, ascending from 0 */
 };
 
 static void map_classes(const struct context *context, uint8_t classes[256])
@@ -378,7 +381,7 @@ static void map_classes(const struct context *context, uint8_t classes[256])
         memset(classes + context->first[c], (int)c, 256u - context->first[c]);
 }
 
-/* Classes of neighbouring bytes with about as many of those counted each. */
+/* Makes classes of neighbouring bytes with about equal counts. */
 static void even_classes(const uint32_t counts[256], unsigned most, struct context *context)
 {
     uint64_t all = 0;
@@ -397,9 +400,9 @@ static void even_classes(const uint32_t counts[256], unsigned most, struct conte
 }
 
 #define DISTANCE_PLACES 16u
-#define DISTANCE_MOST   4096u /* bytes: wide enough for rows of most matrices ... */
-#define DISTANCE_STEP   64u   /* ... which are multiples of this */
-#define DISTANCE_CLOSER 32u   /* one part in so many, than the average */
+#define DISTANCE_MOST   4096u /* bytes: the rows of most matrices are shorter ... */
+#define DISTANCE_STEP   64u   /* ... and multiples of this */
+#define DISTANCE_CLOSER 32u   /* must be closer than the average by one part in so many */
 
 static uint32_t sum_of_differences(const unsigned char *restrict a, const unsigned char *restrict b)
 {
@@ -409,7 +412,7 @@ static uint32_t sum_of_differences(const unsigned char *restrict a, const unsign
     return sum;
 }
 
-/* The distance at which bytes are most alike: that of rows, where columns differ in scale, or the least. */
+/* Returns the distance at which bytes are most alike: a row, if columns differ in scale, or the least distance. */
 static size_t choose_distance(const unsigned char *plane, size_t bytes)
 {
     const size_t stride = (bytes - DISTANCE_MOST - 64) / DISTANCE_PLACES;
@@ -429,7 +432,7 @@ static size_t choose_distance(const unsigned char *plane, size_t bytes)
     return sums[best] < average - average / DISTANCE_CLOSER ? (best + 1) * DISTANCE_STEP : LMCI_CONTEXT_DISTANCE;
 }
 
-/* The bits that a plane takes by contexts, and those that it takes without, from the same sample. */
+/* Estimates the bits of a plane with contexts, and without, from the same sample. */
 static uint64_t context_bits(const unsigned char *plane, size_t bytes, const struct context *context, bool dense,
                              uint64_t *without)
 {
@@ -457,7 +460,7 @@ static uint64_t context_bits(const unsigned char *plane, size_t bytes, const str
     return bits * bytes / counted;
 }
 
-/* Whether a plane is enough smaller by contexts than by pieces, which take `pieces` bits, and how. */
+/* Whether contexts are enough smaller than pieces, which take `pieces` bits. Fills *context. */
 static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pieces, bool dense,
                            struct context *context)
 {
@@ -473,7 +476,7 @@ static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pi
     return with < without - without / (dense ? 8 * CONTEXT_SAVES : CONTEXT_SAVES);
 }
 
-/* Kind, distance, classes, how many bytes each has, and their planes. */
+/* Writes kind, distance, classes, the bytes of each class, and their planes. */
 static size_t put_context(const unsigned char *plane, size_t bytes, const struct context *context,
                           const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
@@ -506,9 +509,10 @@ static size_t put_context(const unsigned char *plane, size_t bytes, const struct
 }
 
 #define HALVES_CLASSES 5
-#define HALVES_LEAST   ((size_t)1 << 12) /* less does not pay for several codes */
+#define HALVES_LEAST   ((size_t)1 << 12) /* a shorter half does not pay for several codes */
 
-/* One class for zero, into which the first half goes, too, and others with about as many bytes of that half each. */
+/* Makes one class for zero, which also receives the first half, and others with about equal counts of that half's
+ * bytes. */
 static void halves_classes(const uint32_t counts[256], struct context *context)
 {
     uint32_t others[256];
@@ -633,7 +637,7 @@ static enum lmc_status get_bits(struct lmci_reader *in, size_t bytes, unsigned c
     return LMC_OK;
 }
 
-/* Planes one behind the other, each of which is no plane of pieces. */
+/* Decodes consecutive planes that are no planes of pieces. */
 static enum lmc_status get_pieces(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                   const char **message)
 {
@@ -672,11 +676,11 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
     case LMCI_PLANE_BITS:
         return get_bits(in, bytes, own, message);
     default:
-        return lmci_unsupported(message, "a block has a kind of plane that this version does not know");
+        return lmci_unsupported(message, "a block has a kind of plane unknown to this version");
     }
 }
 
-/* A plane that may be one of pieces. */
+/* Decodes a plane that may consist of pieces. */
 static enum lmc_status decode_pieces(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                      const unsigned char **plane, const char **message)
 {
@@ -687,7 +691,7 @@ static enum lmc_status decode_pieces(struct lmci_reader *in, size_t bytes, unsig
     return get_pieces(in, bytes, scratch, own, message);
 }
 
-/* What stands before the lists of a plane of contexts. */
+/* Reads the head of a plane of contexts. */
 static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct context *context, size_t *distance,
                                    size_t amounts[LMCI_CONTEXT_CLASSES], const char **message)
 {
@@ -711,7 +715,7 @@ static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct 
     return all == bytes ? LMC_OK : lmci_damaged(message, "a plane of contexts is not well formed");
 }
 
-/* Lists one behind the other, so that a list is followed by room for all bytes; then these in their places. */
+/* Decodes the lists one after the other, so that room for all bytes follows each; then joins them. */
 static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                  const char **message)
 {
@@ -732,13 +736,13 @@ static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned 
     }
     if (status != LMC_OK)
         return status;
-    memset(at, 0, bytes + LMCI_PLANE_PAD); /* no list reaches so far unless the plane is damaged */
+    memset(at, 0, bytes + LMCI_PLANE_PAD); /* reached only if the plane is damaged */
     map_classes(&context, classes);
     lmci_kernels()->context_join(classes, context.count, bytes, distance, lists, own);
     at = scratch;
     for (unsigned c = 0; c < context.count; c++)
         if (lists[c] != (at += amounts[c]))
-            return lmci_damaged(message, "the lists of a plane of contexts do not come out even");
+            return lmci_damaged(message, "the lists of a plane of contexts do not end with its bytes");
     return LMC_OK;
 }
 

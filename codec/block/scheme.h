@@ -18,14 +18,14 @@ enum lmci_method {
     LMCI_METHOD_COPIES = 5
 };
 
-/* How the blocks of a tensor are coded: by classes, and where that fails, or else, by a transform and planes. */
+/* How the blocks of a tensor are encoded: by the method and, if that fails for a block, by a transform and planes. */
 struct lmci_scheme {
     enum lmci_method method;
     enum lmci_transform transform;
-    unsigned noise; /* so many planes, from the lowest on, are stored raw when they look like it in a block, too */
+    unsigned noise; /* lowest planes to store raw in each block where they are noise, too */
     struct lmci_classes classes;
-    bool copies;  /* lines seem to repeat: it is worth looking for them in each block */
-    unsigned low; /* of a method of keys: how many planes are below the differences */
+    bool copies;  /* lines seem to repeat: search each block */
+    unsigned low; /* METHOD_KEYED: number of planes below the differences */
 };
 
 static inline bool lmci_scheme_needs_base(const struct lmci_scheme *scheme)

@@ -7,7 +7,8 @@
 #define OUTLIER_MARK 6u  /* bits that the mark of an outlier takes */
 #define FEW_OUTLIERS 64u /* at most one word in so many is an outlier */
 
-/* Bits of a class with a shift: the entropy of the symbols' lengths, the bits below their first, and those shifted. */
+/* Bits of a class with a shift: the entropy of the symbols' lengths, the bits below their first one, and the shifted
+ * bits. */
 static uint64_t shifted_bits(const struct lmci_bit_lengths *class, unsigned word, unsigned shift)
 {
     uint32_t lengths[LMCI_BIT_LENGTHS] = {0};
@@ -37,7 +38,7 @@ uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word)
     return shift;
 }
 
-/* Whether a shift that is smaller by 4 leaves few outliers. */
+/* Whether the shift less 4 leaves few outliers. */
 static bool few_outliers(const struct lmci_bit_lengths *class, unsigned shift)
 {
     uint32_t outliers = 0;

@@ -2,8 +2,8 @@
 /*
  * shifts.h - chooses the shift of each class from the lengths of its differences.
  *
- * The length of a difference is the number of bits of its absolute value. Scale changes from place to place in a tensor, so
- * each block chooses its shifts again from a sample of its own.
+ * The length of a difference is the number of bits of its absolute value. Scale varies within a tensor, so each block
+ * chooses its shifts from a sample of its own.
  */
 #ifndef LMC_SHIFTS_H
 #define LMC_SHIFTS_H
@@ -14,7 +14,7 @@
 #define LMCI_BIT_LENGTHS   33u /* 0 to 32 */
 #define LMCI_OUTLIER_SAVES 4u  /* bits that the word of an outlier takes less than its size */
 
-/* How many differences have each length. */
+/* The number of differences of each length. */
 struct lmci_bit_lengths {
     uint32_t words; /* sum of `words_of` */
     uint32_t words_of[LMCI_BIT_LENGTHS];

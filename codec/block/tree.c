@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * tree.c - walks the tree of a code, a list of symbols at a time; the kernels do the lists.
+ * tree.c - walks the tree of a code, a list of symbols at a time. Kernels process the lists.
  *
- * Kernels write whole vectors, so up to LMCI_TREE_PAD - 1 bytes past the end of a list are lost. Lists are placed so
- * that nothing is there yet. The encoder keeps a left list where its parent was and stacks the right one elsewhere;
- * when the left one is done, its place becomes the stack of the right one, so that two buffers suffice. The decoder
- * makes the left list before the right one, which lies behind it.
+ * Kernels write whole vectors and so destroy up to LMCI_TREE_PAD - 1 bytes past the end of a list. The placement of
+ * lists accounts for that. The encoder keeps the left list in its parent's place and stacks the right one elsewhere;
+ * once the left one is done, its place becomes the stack of the right one, so two buffers suffice. The decoder makes
+ * the left list before the right one, which follows it.
  */
 #include "block/tree.h"
 
@@ -17,11 +17,11 @@ struct maker {
     struct lmci_tree *tree;
     unsigned nodes;
     unsigned leaves;
-    uint16_t code[LMCI_SYMBOLS];      /* of each leaf, its first bit at the place of the longest code's */
+    uint16_t code[LMCI_SYMBOLS];      /* of each leaf, aligned to the longest code's first bit */
     uint16_t first[LMCI_SYMBOLS + 1]; /* rank of each leaf */
 };
 
-/* Leaves in the order of their codes: by length, then by symbol. */
+/* Orders leaves by length, then by symbol: the order of their codes. */
 static void order_leaves(const uint8_t lengths[LMCI_SYMBOLS], struct maker *maker)
 {
     unsigned of_length[LMCI_MAX_BITS + 2] = {0};
@@ -62,7 +62,7 @@ static void number_ranks(const uint8_t lengths[LMCI_SYMBOLS], struct maker *make
         tree->rank[tree->byte[r]] = (uint8_t)r;
 }
 
-/* The node above leaves `low` to `high` - 1, whose codes agree in the bits above `bit`. */
+/* Makes the node above leaves `low` to `high` - 1, whose codes agree in the bits above `bit`. */
 static int16_t make_node(struct maker *maker, unsigned low, unsigned high, uint32_t bit)
 {
     if (high - low == 1)
@@ -93,7 +93,7 @@ static bool is_escape(const struct lmci_tree *tree, int child)
     return child < 0 && tree->symbol[~child] == LMCI_ESCAPE;
 }
 
-/* Whether a child's list is stored: a leaf's is known, but for the escape's. */
+/* Whether a child's list is stored. A leaf has no list, except the escape. */
 static bool has_list(const struct lmci_tree *tree, int child)
 {
     return child >= 0 || is_escape(tree, child);
@@ -117,7 +117,8 @@ static bool write_escapes(struct writer *out, const unsigned char *ranks, size_t
     return true;
 }
 
-/* Writes what is below `child`; destroys its list. `stack`: room for `count` symbols and a pad for each level below. */
+/* Writes everything below `child` and destroys its list. `stack`: room for `count` symbols and a pad for each level
+ * below. */
 static bool write_list(struct writer *out, int child, unsigned char *list, size_t count, unsigned char *stack)
 {
     if (count == 0)
@@ -161,7 +162,7 @@ struct merger {
 
 static bool read_list(struct merger *from, int child, size_t count, unsigned char *out, unsigned char *scratch);
 
-/* The list of a child that has one, or its only symbol. */
+/* Reads the list of a child, or returns its only symbol. */
 static bool read_side(struct merger *from, int child, size_t count, unsigned char *out, unsigned char *scratch,
                       struct lmci_side *side)
 {

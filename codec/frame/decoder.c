@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * decoder.c - the public way from a frame back to its tensor.
+ * decoder.c - decodes a frame to its tensor.
  *
- * A block's coded bytes are checked before they are decoded, and its decoded bytes after: the second check is what
- * tells a wrong base, which no first one can.
+ * The coded bytes of a block are checked before decoding, and the decoded bytes after it. Only the second check detects
+ * a wrong base.
  */
 #include "base/bytes.h"
 #include "base/dtype.h"
@@ -17,11 +17,12 @@ static enum lmc_status check_decoded(const struct lmc_frame *frame, const struct
     if (content->low == block->raw_hash.low && content->high == block->raw_hash.high)
         return LMC_OK;
     if (frame->base_count != 0)
-        return lmci_damaged(message, "a decoded block is not what was encoded: the base may be the wrong one");
-    return lmci_damaged(message, "a decoded block is not what was encoded");
+        return lmci_damaged(message, "a decoded block differs from the encoded one: the base may be wrong");
+    return lmci_damaged(message, "a decoded block differs from the encoded one");
 }
 
-/* `is_base`: for another block, whose own checks will tell what is wrong, and which comes next: it stays in cache. */
+/* `is_base`: the block is the base of another one, which is decoded next and whose checks cover both. It stays in the
+ * cache. */
 static enum lmc_status decode(const struct lmc_frame *frame, uint64_t index, const void *coded, size_t coded_bytes,
                               const void *const *bases, bool is_base, void *dst, size_t dst_bytes, const char **message)
 {
@@ -30,14 +31,14 @@ static enum lmc_status decode(const struct lmc_frame *frame, uint64_t index, con
     if (frame->header == NULL || index >= frame->block_count)
         return lmci_fail(LMC_INVALID, message, "the frame has no such block");
     if (frame->predictor != 0)
-        return lmci_unsupported(message, "the frame is a link: it holds several tensors, and decodes as a link");
+        return lmci_unsupported(message, "the frame is a link: decode it as one");
     if (frame->base_count != 0 && (bases == NULL || bases[0] == NULL))
-        return lmci_fail(LMC_INVALID, message, "the frame needs a base and none was given");
+        return lmci_fail(LMC_INVALID, message, "the frame needs a base, but none was given");
     struct lmc_block block = lmc_frame_block(frame, index, NULL);
     struct lmci_block_shape shape = {lmci_dtype_word(frame->dtype), lmci_block_bytes(frame->raw_bytes, index),
                                      .stream = !is_base && frame->raw_bytes >= LMCI_STREAM_LEAST};
     if (coded_bytes != block.coded_bytes)
-        return lmci_fail(LMC_INVALID, message, "the coded bytes are not as many as the header says");
+        return lmci_fail(LMC_INVALID, message, "the number of coded bytes differs from the header");
     if (dst_bytes < shape.bytes)
         return lmci_fail(LMC_NO_SPACE, message, "the destination is too small for the block");
     if (!is_base && lmc_hash64(coded, coded_bytes, index) != block.coded_hash)
@@ -61,7 +62,7 @@ enum lmc_status lmc_decode_base(const struct lmc_frame *frame, uint64_t index, c
     return decode(frame, index, coded, coded_bytes, bases, true, dst, dst_bytes, message);
 }
 
-/* The table holds the hashes between other fields, so they are hashed one by one, as lmc_digest does. */
+/* The table stores hashes between other fields, so they are hashed one by one, in the order of lmc_digest. */
 enum lmc_status lmci_frame_digest(const struct lmc_frame *frame, uint32_t output, uint32_t dtype, uint32_t ndim,
                                   const uint64_t *shape, struct lmc_hash *digest)
 {
@@ -108,14 +109,14 @@ enum lmc_status lmc_decompress(const void *frame, size_t frame_bytes, const void
     if (status != LMC_OK)
         return status;
     if (frame_bytes != parsed.frame_bytes)
-        return lmci_damaged(message, "the frame is not as long as its header says");
+        return lmci_damaged(message, "the frame's length differs from its header");
     if (parsed.predictor != 0)
-        return lmci_unsupported(message, "the frame is a link: it holds several tensors, and decodes as a link");
+        return lmci_unsupported(message, "the frame is a link: decode it as one");
     if (dst_bytes < parsed.raw_bytes)
         return lmci_fail(LMC_NO_SPACE, message, "the destination is too small for the tensor");
     for (uint32_t i = 0; i < parsed.base_count; i++)
         if (parsed.raw_bytes != 0 && (bases == NULL || bases[i] == NULL))
-            return lmci_fail(LMC_INVALID, message, "the frame needs a base and none was given");
+            return lmci_fail(LMC_INVALID, message, "the frame needs a base, but none was given");
     for (uint64_t i = 0; i < parsed.block_count && status == LMC_OK; i++)
         status = decompress_block(&parsed, i, frame, bases, dst, message);
     return status;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * encoder.c - the public way from a tensor to a frame.
+ * encoder.c - encodes a tensor as a frame.
  *
- * An encoder is the plan and the caller's parameters, and nothing in it changes once it is made: threads encode blocks
- * of one encoder without knowing of each other. The header is written last, when the blocks' sizes are known, into a
- * place whose size is known first.
+ * An encoder holds the plan and the caller's parameters and never changes, so threads encode its blocks independently.
+ * The header has a fixed size and is written last, when the sizes of blocks are known.
  */
 #include "base/bytes.h"
 #include "base/dtype.h"
@@ -25,17 +24,17 @@ static enum lmc_status check_params(const struct lmc_params *params, const char 
 {
     size_t size = lmc_dtype_size(params->dtype);
     if (size == 0)
-        return lmci_fail(LMC_INVALID, message, "the dtype is none that is known");
+        return lmci_fail(LMC_INVALID, message, "unknown dtype");
     if (params->raw_bytes % size != 0)
         return lmci_fail(LMC_INVALID, message, "the size is not a multiple of the dtype's");
     if (params->raw_bytes > LMCI_MAX_RAW_BYTES || params->raw_bytes > PTRDIFF_MAX)
         return lmci_fail(LMC_INVALID, message, "the tensor is too large for a frame");
     if (params->raw_bytes != 0 && params->data == NULL)
-        return lmci_fail(LMC_INVALID, message, "there is no data");
+        return lmci_fail(LMC_INVALID, message, "data is NULL");
     if (params->level != LMC_LEVEL_DEFAULT && params->level != LMC_LEVEL_DENSE)
-        return lmci_fail(LMC_INVALID, message, "the level is none that is known");
+        return lmci_fail(LMC_INVALID, message, "unknown level");
     if ((params->flags & ~LMC_FRAME_CONTINUES) != 0)
-        return lmci_fail(LMC_INVALID, message, "a flag is none that is known");
+        return lmci_fail(LMC_INVALID, message, "unknown flag");
     return LMC_OK;
 }
 
@@ -51,7 +50,7 @@ enum lmc_status lmc_encoder_new(const struct lmc_params *params, struct lmc_enco
     struct lmci_scheme scheme;
     status = made != NULL ? lmci_plan(params, &scheme) : LMC_NO_MEMORY;
     if (status != LMC_OK) {
-        *message = "no memory to plan an encoding";
+        *message = "no memory to plan a frame";
         lmci_release(made);
         return status;
     }

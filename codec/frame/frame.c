@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * frame.c - writes and reads frame headers.
+ * frame.c - writes and reads headers of frames.
  *
- * Reading goes from what needs least trust to what needs most: magic, the prefix's checksum, version and features, the
- * ranges of its fields, the size that follows from them, the header's checksum, and the places of the blocks, which
- * must follow each other without gaps up to the end. Sizes are at most 2^56, so no sum of them overflows 64 bits. A
- * checksum finds accidents only: each field is checked as if there were none.
+ * Reading proceeds from fields that require the least trust: magic, checksum of the prefix, version and features,
+ * ranges of fields, the size that follows from them, checksum of the header, and offsets of blocks, which must be
+ * contiguous up to the end. Sizes are at most 2^56, so their sums do not overflow 64 bits. Checksums detect accidents
+ * only; every field is checked as if there were none.
  */
 #include "frame/frame.h"
 
@@ -15,7 +15,7 @@
 
 static const unsigned char magic[4] = {'L', 'M', 'C', 'F'};
 
-/* Bytes of a block's entry: each output has a hash of its own. */
+/* Bytes of a block's entry, which has a hash for each output. */
 static uint64_t entry_bytes(uint32_t output_count)
 {
     return LMCI_AT_RAW_HASH + output_count * (uint64_t)sizeof(struct lmc_hash);
@@ -61,7 +61,7 @@ static void write_hash(unsigned char *dst, struct lmc_hash hash)
     lmci_store64(dst + 8, hash.high);
 }
 
-/* An entry with as many hashes as there are; returns its size. */
+/* Writes an entry and returns its size. */
 static size_t write_entry(unsigned char *at, uint64_t place, uint64_t coded_hash, const struct lmc_hash *raw_hash,
                           uint32_t output_count)
 {
@@ -104,33 +104,33 @@ static enum lmc_status check_identity(const unsigned char *prefix, size_t prefix
     if (prefix_bytes < LMC_FRAME_PREFIX_BYTES)
         return lmci_damaged(message, "the frame is shorter than its prefix");
     if (memcmp(prefix + LMCI_AT_MAGIC, magic, sizeof magic) != 0)
-        return lmci_damaged(message, "this is not a frame: its magic is missing");
+        return lmci_damaged(message, "not a frame: the magic is missing");
     if (lmci_load64(prefix + LMCI_AT_CHECKSUM) != lmc_hash64(prefix, LMCI_AT_CHECKSUM, 0))
         return lmci_damaged(message, "the checksum of the frame's prefix does not match");
     if (lmci_load32(prefix + LMCI_AT_VERSION) == 0)
         return lmci_damaged(message, "the frame has version 0");
     if (lmci_load32(prefix + LMCI_AT_VERSION) > LMCI_VERSION)
-        return lmci_unsupported(message, "the frame is of a newer version");
+        return lmci_unsupported(message, "the frame has a newer version");
     if (lmci_load32(prefix + LMCI_AT_INCOMPATIBLE) != 0)
-        return lmci_unsupported(message, "the frame needs a feature that this version does not have");
+        return lmci_unsupported(message, "the frame needs a feature unknown to this version");
     return LMC_OK;
 }
 
-/* A link has several outputs, each with a base; the constants are looked at when they are there. */
+/* A link has several outputs with one base each. Its constants are checked after the header's checksum. */
 static enum lmc_status check_link(const unsigned char *prefix, const struct lmc_frame *frame, const char **message)
 {
     if (frame->predictor > LMC_SGD)
-        return lmci_unsupported(message, "the frame has a predictor that this version does not know");
+        return lmci_unsupported(message, "the frame has a predictor unknown to this version");
     if (frame->dtype != LMC_F32)
-        return lmci_unsupported(message, "the frame is a link of a dtype that this version does not link");
+        return lmci_unsupported(message, "the frame is a link of a dtype that this version cannot link");
     if (frame->output_count != frame->base_count || frame->output_count > LMC_MAX_BASES)
-        return lmci_damaged(message, "the frame is a link whose outputs are not as many as its bases");
+        return lmci_damaged(message, "the frame is a link with unequal numbers of outputs and bases");
     if (lmci_load32(prefix + LMCI_AT_CONSTANTS) != LMCI_RULE_BYTES)
         return lmci_damaged(message, "the frame is a link without its constants");
     return LMC_OK;
 }
 
-/* Features that have a place in the layout and no meaning yet. */
+/* Fields that have a place in the layout and no meaning yet. */
 static enum lmc_status check_features(const unsigned char *prefix, const struct lmc_frame *frame, const char **message)
 {
     if (prefix[LMCI_AT_BLOCK_LOG2] != LMCI_BLOCK_LOG2)
@@ -138,11 +138,11 @@ static enum lmc_status check_features(const unsigned char *prefix, const struct 
     if (lmci_load32(prefix + LMCI_AT_TABLES) != 0)
         return lmci_unsupported(message, "the frame has shared tables");
     if (lmc_dtype_size(frame->dtype) == 0)
-        return lmci_unsupported(message, "the frame has a dtype that this version does not know");
+        return lmci_unsupported(message, "the frame has a dtype unknown to this version");
     if (frame->predictor != 0)
         return check_link(prefix, frame, message);
     if (frame->output_count > 1)
-        return lmci_unsupported(message, "the frame decodes to several tensors");
+        return lmci_unsupported(message, "the frame has several outputs");
     if (frame->base_count > 1)
         return lmci_unsupported(message, "the frame has several bases");
     if (lmci_load32(prefix + LMCI_AT_CONSTANTS) != 0)
@@ -150,7 +150,7 @@ static enum lmc_status check_features(const unsigned char *prefix, const struct 
     return LMC_OK;
 }
 
-/* The most that all coded blocks take. */
+/* The largest size of all coded blocks together. */
 static uint64_t blocks_bound(const struct lmc_frame *frame)
 {
     if (frame->predictor != 0)
@@ -179,7 +179,7 @@ static enum lmc_status check_sizes(const unsigned char *prefix, struct lmc_frame
     return LMC_OK;
 }
 
-/* Fills all fields but the digests and `header`, which need more than the prefix. */
+/* Sets all fields except the digests and `header`, which require more than the prefix. */
 static enum lmc_status read_prefix(const unsigned char *prefix, size_t prefix_bytes, struct lmc_frame *frame,
                                    const char **message)
 {
@@ -198,7 +198,7 @@ static enum lmc_status read_prefix(const unsigned char *prefix, size_t prefix_by
     if (prefix[LMCI_AT_RESERVED_8] != 0 || lmci_load32(prefix + LMCI_AT_RESERVED_32) != 0)
         return lmci_damaged(message, "a reserved field of the frame is not zero");
     if (frame->output_count == 0 || frame->dtype == 0)
-        return lmci_damaged(message, "the frame decodes to no tensor");
+        return lmci_damaged(message, "the frame has no output or no dtype");
     status = check_features(prefix, frame, message);
     return status == LMC_OK ? check_sizes(prefix, frame, message) : status;
 }
@@ -240,7 +240,7 @@ static enum lmc_status check_blocks(const struct lmc_frame *frame, const char **
         uint64_t begin = place_of(frame, i);
         uint64_t end = place_of(frame, i + 1);
         if (lmci_load64(entry_at(frame, i) + LMCI_AT_PLACE) >> 56 != 0)
-            return lmci_unsupported(message, "a block has a mode that this version does not know");
+            return lmci_unsupported(message, "a block has a mode unknown to this version");
         if (end <= begin || end - begin > block_bound(frame, i))
             return lmci_damaged(message, "a block is shorter or longer than it can be");
     }
@@ -259,7 +259,7 @@ static enum lmc_status parse(const unsigned char *header, size_t header_bytes, s
     if (status != LMC_OK)
         return status;
     if (header_bytes < frame->header_bytes)
-        return lmci_damaged(message, "the frame's header is cut short");
+        return lmci_damaged(message, "the frame's header is truncated");
     size_t checked = (size_t)frame->header_bytes - sizeof(uint64_t);
     if (lmci_load64(header + checked) != lmc_hash64(header, checked, 0))
         return lmci_damaged(message, "the checksum of the frame's header does not match");

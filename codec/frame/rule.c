@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * rule.c - the rule of a link in its frame's header, and the most bytes that its blocks take.
+ * rule.c - the rule of a link in a header, and bounds of its blocks.
  *
- * A link stores the f32 constants that its arithmetic takes, not the hyperparameters behind them. A decoder then needs
- * no powers of beta, which math libraries round differently.
+ * A link stores the f32 constants that its arithmetic uses instead of hyperparameters. The decoder then needs no powers
+ * of beta, which math libraries round differently.
  */
 #include "frame/rule.h"
 
@@ -18,7 +18,7 @@ uint32_t lmc_link_arrays(uint32_t optimizer, uint32_t flags)
     return optimizer == LMC_SGD && (flags & ~LMC_LINK_NESTEROV) == 0 ? 2 : 0;
 }
 
-/* Finite: the arithmetic would do with any, but no optimizer has others. */
+/* The arithmetic accepts any constant, but no optimizer has an infinite one. */
 static bool is_finite(float x)
 {
     return x >= -FLT_MAX && x <= FLT_MAX;
@@ -67,7 +67,7 @@ enum lmc_status lmci_rule_read(const struct lmc_frame *frame, struct lmc_link_ru
     if (lmci_load32(from + 4) != 0 || lmci_load64(from + 8 + 4 * constants) != 0)
         return lmci_damaged(message, "a reserved field of the link's constants is not zero");
     if (lmc_link_arrays(rule->optimizer, rule->flags) == 0)
-        return lmci_unsupported(message, "the link is of an optimizer's variant that this version does not know");
+        return lmci_unsupported(message, "the link has a variant of an optimizer unknown to this version");
     if (lmc_link_arrays(rule->optimizer, rule->flags) != frame->output_count)
         return lmci_damaged(message, "the link has more or fewer arrays than its optimizer");
     if (!lmci_rule_is_valid(rule))
@@ -81,7 +81,7 @@ enum lmc_status lmc_link_frame_rule(const struct lmc_frame *frame, struct lmc_li
     return frame->header != NULL && frame->predictor != 0 ? lmci_rule_read(frame, rule, &unused) : LMC_INVALID;
 }
 
-/* As deltas: the method, and for each array its size and a coded block. */
+/* The size of deltas: the method, and for each array its size and a coded block. */
 size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes)
 {
     return 1 + array_count * (4 + lmc_block_bound(raw_bytes));

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bits_impl.h - bytes of which some bits are the same in all: the others side by side.
+ * bits_impl.h - packs the bits that vary among bytes.
  *
- * Eight bytes become as many bytes as there are bits that vary. BMI2 has an instruction for it.
+ * Eight bytes become as many bytes as there are varying bits. BMI2 has an instruction for it.
  */
 
-/* The bits that are not the same in all of at least one byte. */
 static unsigned bits_varying(const unsigned char *bytes, size_t n)
 {
     unsigned char varying = 0;
@@ -43,8 +42,8 @@ static inline uint64_t bits_apart(const struct bits_map *map, uint64_t bits)
 
 struct bits_map {
     unsigned count;
-    unsigned char together[256]; /* a byte's bits side by side */
-    unsigned char apart[256];    /* and back */
+    unsigned char together[256]; /* the selected bits of a byte, packed */
+    unsigned char apart[256];    /* the inverse */
 };
 
 static struct bits_map bits_map(unsigned mask)
@@ -80,7 +79,7 @@ static inline uint64_t bits_apart(const struct bits_map *map, uint64_t bits)
 
 #endif
 
-/* `mask` has 1 to 7 bits set. Writes (n * bits + 7) / 8 bytes. */
+/* Writes (n * bits + 7) / 8 bytes. */
 static void bits_pack(unsigned mask, const unsigned char *bytes, size_t n, unsigned char *packed)
 {
     const struct bits_map map = bits_map(mask);
@@ -96,7 +95,7 @@ static void bits_pack(unsigned mask, const unsigned char *bytes, size_t n, unsig
     }
 }
 
-/* The inverse; `value` has the bits that don't vary. Writes up to 7 bytes past the end of `bytes`. */
+/* `value` has the bits outside `mask`. Writes up to 7 bytes past the end of `bytes`. */
 static void bits_unpack(unsigned mask, unsigned value, const unsigned char *packed, size_t n, unsigned char *bytes)
 {
     const struct bits_map map = bits_map(mask);

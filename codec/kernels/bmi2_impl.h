@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * bmi2_impl.h - compress and expand of 32 bytes with AVX2 and BMI2, under masks of whole bytes.
+ * bmi2_impl.h - compresses and expands 32 bytes with AVX2 and BMI2, under masks of whole bytes.
  *
- * Compressing is a pext for each eight bytes; the masks lie in memory, where as operands they cost nothing. Expanding
- * takes half as long by a shuffle: how many bytes of the mask there were before one is the place that it comes from.
+ * Compress is a pext for each 8 bytes; the masks are memory operands, which cost nothing. Expand takes half as long
+ * with a shuffle: the number of mask bytes before a byte is the index of its source.
  */
 #ifndef LMC_BMI2_IMPL_H
 #define LMC_BMI2_IMPL_H
@@ -42,13 +42,13 @@ static inline uint32_t mask_bits(const struct bytes_32 *mask)
     return (uint32_t)_mm256_movemask_epi8(_mm256_loadu_si256((const __m256i *)(const void *)mask->part));
 }
 
-/* How many of the first 8 * k bytes a mask has. */
+/* Returns the number of mask bits below bit 8 * k. */
 static inline unsigned mask_rank(uint32_t bits, unsigned k)
 {
     return k != 0 ? (unsigned)__builtin_popcount(bits << (32 - 8 * k)) : 0;
 }
 
-/* The bytes that a mask has, to the end of a list; up to 32 bytes past that are written. */
+/* Appends the bytes under the mask to a list. Writes up to 32 bytes past its new end. */
 static inline void put_32(const struct bytes_32 *mask, const struct bytes_32 *bytes, unsigned char **list)
 {
     const uint32_t bits = mask_bits(mask);
@@ -64,7 +64,7 @@ static inline void put_masked(__m256i mask, __m256i v, unsigned char **list)
     put_32(&masks, &bytes, list);
 }
 
-/* Sums of bytes: of each half's first, first two, ... */
+/* Prefix sums of bytes within each half. */
 static inline __m256i sums_so_far(__m256i v)
 {
     v = _mm256_add_epi8(v, _mm256_slli_si256(v, 1));
@@ -73,7 +73,7 @@ static inline __m256i sums_so_far(__m256i v)
     return _mm256_add_epi8(v, _mm256_slli_si256(v, 8));
 }
 
-/* A list's next bytes: for the first half of a mask whose bits are these, and for the second. */
+/* Loads the next bytes of a list for each half of the mask. */
 static inline __m256i halves_at(uint32_t bits, const unsigned char *list)
 {
     const unsigned first = mask_rank(bits, 2);
@@ -81,19 +81,19 @@ static inline __m256i halves_at(uint32_t bits, const unsigned char *list)
                                    _mm_loadu_si128((const __m128i *)(const void *)(list + first)), 1);
 }
 
-/* The inverse of putting: a list's next bytes, each to the place of the next one in the mask, and zeros between. */
+/* The inverse: moves the next bytes of a list to the positions of the mask, with zeros between. */
 static inline __m256i take_masked(__m256i mask, unsigned char **list)
 {
     const uint32_t bits = (uint32_t)_mm256_movemask_epi8(mask);
     const __m256i ones = _mm256_set1_epi8(-1);
-    /* A byte of the mask is -1, and -1 - x is ~x. */
+    /* A byte of the mask is -1, and -1 - x equals ~x. */
     const __m256i index = _mm256_xor_si256(_mm256_and_si256(sums_so_far(mask), mask), ones);
     const __m256i v = _mm256_shuffle_epi8(halves_at(bits, *list), index);
     *list += mask_rank(bits, 4);
     return v;
 }
 
-/* The same for two masks and lists: both sums are in one byte. */
+/* take_masked for two masks and lists; one byte holds both sums. */
 static inline __m256i take_either(__m256i mask0, __m256i mask1, unsigned char **list0, unsigned char **list1)
 {
     const uint32_t bits0 = (uint32_t)_mm256_movemask_epi8(mask0), bits1 = (uint32_t)_mm256_movemask_epi8(mask1);
@@ -110,7 +110,7 @@ static inline __m256i take_either(__m256i mask0, __m256i mask1, unsigned char **
     return _mm256_or_si256(v0, v1);
 }
 
-/* The same where a mask has all of them. */
+/* put_masked and take_masked for a mask of all bytes. */
 static inline void put_all(__m256i v, unsigned char **list)
 {
     _mm256_storeu_si256((__m256i *)(void *)*list, v);

@@ -2,8 +2,8 @@
 /*
  * checksum.c - hashes of bytes, and the digest of a tensor.
  *
- * The wide loops are in the kernels; the state of a hasher is xxhash's own, whose layout no instruction set changes.
- * An empty piece is never handed on, so that a NULL with no bytes is fine everywhere.
+ * The wide loops are kernels. The state of a hasher is xxhash's own; its layout is the same for all instruction sets.
+ * Empty input never reaches xxhash, so NULL with 0 bytes is valid everywhere.
  */
 #include "kernels/checksum.h"
 

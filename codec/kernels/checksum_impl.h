@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * checksum_impl.h - XXH3, compiled into each table of kernels for that table's vectors.
+ * checksum_impl.h - XXH3, compiled into each table of kernels with that table's vectors.
  *
- * xxhash is a header here: XXH_INLINE_ALL makes everything static, and the instruction set that the including file is
- * compiled for selects its loops. The results are the same for all. What is hashed lies in one stream, which processors
- * prefetch by themselves: one more instruction for each stripe takes a sixth of the speed.
+ * XXH_INLINE_ALL makes xxhash static, and the instruction set of the including file selects its loops. The results are
+ * equal. Processors prefetch sequential input by themselves: a prefetch instruction for each stripe costs a sixth of
+ * the speed.
  */
 #define XXH_NO_PREFETCH
 #define XXH_INLINE_ALL

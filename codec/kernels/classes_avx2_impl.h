@@ -2,22 +2,22 @@
 /*
  * classes_avx2_impl.h - classes with AVX2 and BMI2, 32 elements at a time.
  *
- * Vectors find classes, symbols and the bytes below them, which are compressed to their lists, or expanded from them
- * (bmi2_impl.h). The two halves of a vector of words are 16 elements apart, so that packing them to bytes leaves these
- * in their order.
+ * Vectors compute classes, symbols and the bytes below them, and bmi2_impl.h compresses or expands these. The two
+ * halves of a vector of words are 16 elements apart, so that packing to bytes preserves the order.
  */
 #include "kernels/bmi2_impl.h"
 
-/* What the loops below look up by class. */
+/* Lookup tables by class. */
 struct class_vectors {
     unsigned count;
-    __m256i last[LMCI_MAX_CLASSES + 1]; /* the last key before each class, as lane_keys() has them; and of all */
-    __m256i up;                         /* by how much its differences are raised */
-    __m256i low[3];                     /* whether it has such a byte: all bits or none */
-    __m256i nibble[3];                  /* ... or half of it */
-    __m256i half;                       /* any of these three */
+    __m256i last[LMCI_MAX_CLASSES +
+                 1];   /* the last key before each class, as lane_keys() returns keys; and the last of all */
+    __m256i up;        /* the shift of `up` in class_key */
+    __m256i low[3];    /* whether it has such a byte: all bits or none */
+    __m256i nibble[3]; /* ... or half of it */
+    __m256i half;      /* any of these three */
     bool any_low[3], any_nibble[3], any_half;
-    bool all_low[3], all_half; /* whether all of them have it */
+    bool all_low[3], all_half; /* whether all classes have it */
 };
 
 static inline __m256i class_table(const uint8_t table[16])
@@ -55,7 +55,7 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
 
 /* ---- Words and bytes ------------------------------------------------------------------------------------------- */
 
-/* Words of 32 elements, in two vectors or four. */
+/* Loads the words of 32 elements into two vectors or four. */
 static inline void lane_load(unsigned word, const unsigned char *from, __m256i *v)
 {
     for (unsigned k = 0; k < word; k++) {
@@ -73,7 +73,7 @@ static inline void lane_store(unsigned word, unsigned char *to, const __m256i *v
     }
 }
 
-/* Their keys, less 128: comparisons are of signed bytes. */
+/* The keys, less 128, because comparisons are of signed bytes. */
 static inline __m256i lane_keys(unsigned word, const __m256i *base)
 {
     __m256i keys;
@@ -90,7 +90,7 @@ static inline __m256i lane_keys(unsigned word, const __m256i *base)
     return _mm256_xor_si256(keys, _mm256_set1_epi8(-128));
 }
 
-/* Bytes from words that are all ones or all zeros. */
+/* Packs words that are all ones or all zeros to bytes. */
 static inline __m256i lane_flags(unsigned word, const __m256i *v)
 {
     if (word == 2)
@@ -98,7 +98,7 @@ static inline __m256i lane_flags(unsigned word, const __m256i *v)
     return _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
 }
 
-/* The bytes of words of four: planes[0] has the lowest; and words from bytes. */
+/* Splits words of 4 bytes: planes[0] has the lowest byte of each; and back. */
 static inline void lane_split(const __m256i *v, __m256i *planes)
 {
     const __m256i together = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5,
@@ -130,7 +130,7 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
     lane_weave(planes, v);
 }
 
-/* The hardware's own prefetching stops at the end of each page. Nothing is read, so it may be past the end. */
+/* Hardware prefetching stops at the end of each page. Addresses past the end are harmless: nothing is read. */
 static inline void class_prefetch(unsigned word, const unsigned char *from)
 {
     for (unsigned k = 0; k < word; k += 2)
@@ -139,18 +139,18 @@ static inline void class_prefetch(unsigned word, const unsigned char *from)
 
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
-#define CLASS_CHUNK 16 /* vectors of 32 elements: what is in between stays in the first cache */
+#define CLASS_CHUNK 16 /* vectors of 32 elements whose intermediate data stay in the first-level cache */
 
 struct class_chunk {
-    struct bytes_32 masks[LMCI_MAX_CLASSES][CLASS_CHUNK]; /* for each class: which elements are of it */
+    struct bytes_32 masks[LMCI_MAX_CLASSES][CLASS_CHUNK]; /* elements of each class */
     struct bytes_32 symbols[CLASS_CHUNK];
 };
 
-/* What the base says of the 32 elements of vector i. */
+/* Classes of the 32 elements of vector i. */
 static inline __m256i chunk_classes(__m256i keys, const struct class_vectors *v, struct class_chunk *chunk, size_t i)
 {
     __m256i class = _mm256_setzero_si256();
-    __m256i reach = _mm256_set1_epi8(-1); /* the class at least */
+    __m256i reach = _mm256_set1_epi8(-1); /* classes from this one on */
     for (unsigned c = 1; c < v->count; c++) {
         __m256i next = _mm256_cmpgt_epi8(keys, v->last[c]);
         chunk->masks[c - 1][i] = bytes_32(_mm256_andnot_si256(next, reach));
@@ -161,14 +161,15 @@ static inline __m256i chunk_classes(__m256i keys, const struct class_vectors *v,
     return class;
 }
 
-/* Two bytes as a word, of 32 elements. */
+/* Combines two bytes to a word, for 32 elements. */
 static inline void lane_pair(__m256i low, __m256i high, __m256i v[2])
 {
     v[0] = _mm256_unpacklo_epi8(low, high);
     v[1] = _mm256_unpackhi_epi8(low, high);
 }
 
-/* The differences' symbols, the bytes below these (planes[0] is the first), and which of them are no outliers. */
+/* Symbols of the differences, the bytes below them (planes[0] is the first), and the mask of elements that are no
+ * outliers. */
 static inline __m256i symbols_2(const __m256i *x, const __m256i *b, const struct class_vectors *v, __m256i class,
                                 __m256i *planes)
 {
@@ -252,7 +253,7 @@ static inline __attribute__((always_inline)) void deal_32(unsigned word, const u
     }
 }
 
-/* The symbols of two classes at a time. */
+/* Deals the symbols of two classes at a time. */
 static inline void deal_symbols(size_t vectors, unsigned count, const struct class_chunk *chunk,
                                 struct lmci_class_lists *lists)
 {
@@ -340,15 +341,13 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-/*
- * The symbols of all classes, two at a time, and the class of each element. Signed bytes: a class has the keys above
- * last[it], but not those above last[it + 1].
- */
+/* Joins the symbols of all classes, two at a time, and computes the class of each element. Bytes are signed: a class
+ * has the keys above last[class] and not above last[class + 1]. */
 static inline __m256i join_symbols(__m256i keys, unsigned count, const __m256i *last, unsigned char **lists,
                                    __m256i *class)
 {
     __m256i symbols = _mm256_setzero_si256();
-    __m256i reach = _mm256_set1_epi8(-1); /* the class at least */
+    __m256i reach = _mm256_set1_epi8(-1); /* classes from this one on */
     unsigned c = 0;
     *class = symbols;
     for (; c + 1 < count; c += 2) {

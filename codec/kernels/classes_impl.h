@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * classes_impl.h - deals the differences of a block to classes by the base's exponent, and puts them together again.
+ * classes_impl.h - deals the differences of a block to classes by the base's exponent, and joins them again.
  *
- * With AVX-512 VBMI2, 64 elements at a time: a compress, or an expand, for each class under the mask of its elements.
- * Lists are written 64 bytes at a time, so they have that much room past their ends. With AVX2 and BMI2, 32 elements at
- * a time. The plain loops take an element at a time.
+ * AVX-512 VBMI2 handles 64 elements at a time: a compress, or an expand, for each class under the mask of its elements.
+ * It stores 64 bytes at a time, so lists have that much room past their ends. AVX2 with BMI2 handles 32 elements at a
+ * time, NEON 64, and the plain loops one.
  */
 
 #include "kernels/vbmi2_impl.h"
@@ -22,19 +22,19 @@ static inline void class_store(unsigned word, unsigned char *to, size_t i, uint3
         lmci_store32(to + 4 * i, x);
 }
 
-/* What an element's key says of its difference, so that the loops below need not branch for it. */
+/* Facts of a difference that follow from the element's key, so that the loops need no branches. */
 struct class_key {
-    uint32_t least, span; /* no outlier: a difference that is at least -`least`, and less than `span` above that */
-    uint32_t keep;        /* the bits of a raised difference that are in whole bytes */
-    uint32_t nibble;      /* 1 at the place of its half byte in there, or 0 without one */
+    uint32_t least, span; /* a difference of at least -`least` and less than `span` above that is no outlier */
+    uint32_t keep;        /* bits of a raised difference that are in whole bytes */
+    uint32_t nibble;      /* 1 at the position of the half byte, or 0 without one */
     uint8_t class;
-    uint8_t up;         /* by how much it is raised: its symbol is then the highest byte of a word */
-    uint8_t nibble_at;  /* the place of its half byte */
+    uint8_t up;         /* shift that moves the symbol to the highest byte of a word */
+    uint8_t nibble_at;  /* position of the half byte */
     uint8_t has_nibble; /* 1 or 0 */
     uint8_t has_low[3]; /* 1 or 0 */
 };
 
-/* What any element has. */
+/* Lists that any class uses. */
 struct class_kinds {
     unsigned lows;
     bool nibbles;
@@ -72,16 +72,14 @@ static inline uint32_t class_lowered(unsigned word, uint32_t raised, unsigned up
     return word == 2 ? (uint32_t)((int16_t)raised >> up) : (uint32_t)((int32_t)raised >> up);
 }
 
-/*
- * Elements one by one. Lists are written an entry past their ends. `word` and `kinds` are constants where this is
- * called: what no element has takes no time.
- */
+/* Handles elements one by one. Writes one entry past the end of each list. Callers pass constants for `word` and
+ * `kinds`, so unused lists cost nothing. */
 static inline __attribute__((always_inline)) void deal_kinds(unsigned word, struct class_kinds kinds,
                                                              const unsigned char *data, const unsigned char *base,
                                                              size_t n, const struct class_key keys[256],
                                                              struct lmci_class_lists *lists)
 {
-    struct lmci_class_lists own = *lists; /* which stores of bytes can't change */
+    struct lmci_class_lists own = *lists; /* a copy that stores of bytes cannot alias */
     for (size_t i = 0; i < n; i++) {
         const uint32_t x = class_word(word, data, i), b = class_word(word, base, i);
         const struct class_key *key = &keys[lmci_class_key(word, b)];
@@ -197,7 +195,7 @@ static inline __m512i class_keys(unsigned word, const __m512i *base)
     return word_bytes(word, v, word - 1);
 }
 
-/* Each byte as a word. */
+/* Widens each byte to a word. */
 static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
 {
     const __m256i half[2] = {_mm512_castsi512_si256(bytes), _mm512_extracti64x4_epi64(bytes, 1)};
@@ -210,16 +208,16 @@ static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
     }
 }
 
-/* What the loops below look up, by key and by class. */
+/* Lookup tables by key and by class. */
 struct class_vectors {
     __m512i class[4]; /* of each key */
-    __m512i up;       /* of each class: by how much its differences are raised; in every lane */
-    __m512i below;    /* of each class: flags of what is below its symbols */
-    bool low[3];      /* whether any has such a byte */
+    __m512i up;       /* of each class, in every lane: the shift of `up` in class_key */
+    __m512i below;    /* of each class: flags of the lists below its symbols */
+    bool low[3];      /* whether any class has this low byte */
     bool nibble[3];   /* ... or half of it */
 };
 
-/* Flags of `below`: bit k for low byte k, and bit 4 + k for half of it. */
+/* Flags of `below`: bit k for low byte k, bit 4 + k for half of it. */
 #define CLASS_LOW(k)    (1u << (k))
 #define CLASS_NIBBLE(k) (16u << (k))
 
@@ -274,7 +272,7 @@ static inline __m512i class_take(uint64_t mask, unsigned char **list)
     return bytes;
 }
 
-/* The words of outliers among 64, to their list and back. */
+/* Moves the words of outliers among 64 to their list, and back. */
 static inline void class_put_outliers(unsigned word, uint64_t marked, const __m512i *x, struct lmci_class_lists *lists)
 {
     for (unsigned k = 0; k < word; k++) {
@@ -385,14 +383,14 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
         _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
 }
 
-/* The hardware's own prefetching stops at the end of each page. Nothing is read, so it may be past the end. */
+/* Hardware prefetching stops at the end of each page. Addresses past the end are harmless: nothing is read. */
 static inline void class_prefetch(unsigned word, const unsigned char *from, size_t at)
 {
     for (unsigned k = 0; k < word; k++)
         _mm_prefetch((const char *)((uintptr_t)from + at * word + 64 * k + 2048), _MM_HINT_T0);
 }
 
-/* All whole vectors; `word` and `count` are constants where this is called. */
+/* Handles all whole vectors. Callers pass constants for `word` and `count`. */
 static inline __attribute__((always_inline)) void deal_vectors(unsigned word, unsigned count, const unsigned char *data,
                                                                const unsigned char *base, size_t n,
                                                                const struct class_vectors *v,
@@ -415,7 +413,7 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
     }
 }
 
-/* The loops are unrolled for each usual number of classes; those that are not there never have an element. */
+/* Unrolls the loops for each usual number of classes; extra classes have no elements. */
 #define FOR_CLASSES(how_many, what) \
     switch (how_many) {             \
     case 1:                         \
@@ -508,7 +506,7 @@ static void class_join(unsigned word, const unsigned char *base, size_t n, const
 
 /* ---- Words without a base -------------------------------------------------------------------------------------- */
 
-/* Words rotated by one bit: to the left, so that a float's sign leaves the byte of its exponent, or back. */
+/* Rotates words by one bit: left separates a float's sign from its exponent; right is the inverse. */
 static void class_rotate(unsigned word, bool left, const unsigned char *from, size_t n, unsigned char *to)
 {
     const unsigned by16 = left ? 1 : 15;

@@ -2,20 +2,19 @@
 /*
  * classes_neon.h - classes with NEON, 64 elements at a time, in vectors of 16.
  *
- * Dealing compresses the symbols once for each class (neon_impl.h). Joining looks all of them up at once: the place of
- * an element among those of its class is a sum over the elements before it, and the sums of two classes fit into one
- * byte. They are taken in vectors whose bytes were reversed, for NEON adds what it shifts to the right, not to the
- * left.
+ * Dealing compresses the symbols once for each class (neon_impl.h). Joining looks up all classes at once: the position
+ * of an element among those of its class is a prefix sum, and one byte holds the sums of two classes. Vectors are
+ * reversed for this, because NEON accumulates right shifts but not left shifts.
  */
 #include "kernels/neon_impl.h"
 
 #define CLASS_VECTOR 64
 #define CLASS_PAIRS  (LMCI_MAX_CLASSES / 2)
 
-/* What counts the elements of two classes in the halves of one byte; for each pair, by class. */
+/* Counters of two classes in the halves of one byte; for each pair, indexed by class. */
 struct class_pairs {
-    uint8x16_t one[CLASS_PAIRS];  /* 1 for the first of the pair, 16 for the second, 0 for other classes */
-    uint8x16_t half[CLASS_PAIRS]; /* all ones in that half of the byte */
+    uint8x16_t one[CLASS_PAIRS];  /* 1 for the first class of the pair, 16 for the second, 0 for others */
+    uint8x16_t half[CLASS_PAIRS]; /* all ones in the class's half of the byte */
 };
 
 static void class_pairs(struct class_pairs *pairs)
@@ -31,18 +30,18 @@ static void class_pairs(struct class_pairs *pairs)
     }
 }
 
-/* What the loops below look up. */
+/* Lookup tables. */
 struct class_vectors {
     unsigned count;
     uint8x16_t first[LMCI_MAX_CLASSES]; /* the least key of each class */
-    uint8x16_t up;                      /* by class: by how much its differences are raised */
-    uint8x16_t below;                   /* by class: flags of what is below its symbols */
+    uint8x16_t up;                      /* by class: the shift of `up` in class_key */
+    uint8x16_t below;                   /* by class: flags of the lists below its symbols */
     struct class_pairs pairs;
     bool any_low[3], any_nibble[3], any_half; /* whether any class has it */
-    bool all_low[3], all_half;                /* whether all of them have it */
+    bool all_low[3], all_half;                /* whether all classes have it */
 };
 
-/* Flags of `below`: bit k for low byte k, and bit 4 + k for half of it. */
+/* Flags of `below`: bit k for low byte k, bit 4 + k for half of it. */
 #define CLASS_LOW(k)    (1u << (k))
 #define CLASS_NIBBLE(k) (16u << (k))
 #define CLASS_HALF      (CLASS_NIBBLE(0) | CLASS_NIBBLE(1) | CLASS_NIBBLE(2))
@@ -72,7 +71,7 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
 
 /* ---- Vectors --------------------------------------------------------------------------------------------------- */
 
-/* Each of 16 bytes as the lowest of a word; the others say nothing. */
+/* Widens each of 16 bytes to the lowest byte of a word; the other bytes are undefined. */
 static inline void words_of(unsigned word, uint8x16_t bytes, uint8x16_t *v)
 {
     const uint8x16_t planes[4] = {bytes, bytes, bytes, bytes};
@@ -87,7 +86,7 @@ static inline uint8x16_t class_keys(unsigned word, const uint8x16_t *base)
     return vshrn_high_n_u16(vshrn_n_u16(high[0], 7), high[1], 7);
 }
 
-/* The classes of 64 keys, by the least key of each. */
+/* Computes the classes of 64 keys from the least key of each class. */
 static inline __attribute__((always_inline)) void classes_of_keys(const uint8x16_t keys[4], unsigned count,
                                                                   const uint8x16_t *first, uint8x16_t class[4])
 {
@@ -117,7 +116,7 @@ static inline __attribute__((always_inline)) uint64_t bits_equal(const uint8x16_
     return bits_of(mask);
 }
 
-/* All ones where an element is of a class that has one of these flags. */
+/* All ones where the class of an element has one of these flags. */
 static inline uint8x16_t class_has(const struct class_vectors *v, uint8x16_t class, unsigned flags)
 {
     return vtstq_u8(vqtbl1q_u8(v->below, class), vdupq_n_u8((uint8_t)flags));
@@ -134,12 +133,12 @@ static inline __attribute__((always_inline)) uint64_t bits_below(const struct cl
 
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
-/* The bytes of 64 elements: of[word - 1] has the symbols, of[word - 2] what is below these, and so on. */
+/* Bytes of 64 elements: of[word - 1] has the symbols, of[word - 2] the bytes below them, and so on. */
 struct class_planes {
     uint8x16_t of[4][4];
 };
 
-/* Outliers are marked. */
+/* Marks outliers. */
 static inline __attribute__((always_inline)) void deal_planes(unsigned word, const unsigned char *data,
                                                               const unsigned char *base, const struct class_vectors *v,
                                                               const uint8x16_t class[4], struct class_planes *planes)
@@ -162,7 +161,7 @@ static inline __attribute__((always_inline)) void deal_planes(unsigned word, con
     }
 }
 
-/* What is below the symbols of the elements whose bit is set. */
+/* Appends the bytes below the symbols of elements whose bit is set. */
 static inline __attribute__((always_inline)) void deal_below(unsigned word, const struct class_planes *planes,
                                                              uint64_t usual, const struct class_vectors *v,
                                                              const uint8x16_t class[4], struct lmci_class_lists *lists)
@@ -203,7 +202,7 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, const u
 
 /* ---- Joining --------------------------------------------------------------------------------------------------- */
 
-/* How many of 16 elements are of each of eight classes, a byte for each, from the sums of their pairs. */
+/* Counts of 16 elements by class, a byte for each of eight classes, from the sums of their pairs. */
 static inline uint64_t class_counts(const uint8x16_t *sums, unsigned pairs)
 {
     uint64x2_t all = vreinterpretq_u64_u8(sums[pairs - 1]);
@@ -216,7 +215,7 @@ static inline uint64_t class_counts(const uint8x16_t *sums, unsigned pairs)
     return vget_lane_u64(vreinterpret_u64_u8(counts), 0);
 }
 
-/* For each byte the sum of it and of those above it in its half. */
+/* Sums each byte with those above it in its half. */
 static inline uint8x16_t sums_from(uint8x16_t v)
 {
     uint64x2_t sums = vreinterpretq_u64_u8(v);
@@ -225,21 +224,19 @@ static inline uint8x16_t sums_from(uint8x16_t v)
     return vreinterpretq_u8_u64(vsraq_n_u64(sums, sums, 32));
 }
 
-/* The next entry of list c behind those that `before` counts, a byte for each class. */
+/* Returns the next entry of list c. `before` has a byte for each class: entries already used. */
 static inline const unsigned char *list_at(unsigned char *const *lists, unsigned c, const uint64_t before[2])
 {
     return lists[c] + (before[c / 8] >> c % 8 * 8 & 255);
 }
 
-/*
- * The symbols of 16 elements from so many pairs of lists, which are counted. Four bits hold what they must: a sum over
- * half a vector is 8 at most, and a place 15, the sum of the first half included.
- */
+/* Joins the symbols of 16 elements from this many pairs of lists, and counts them. Four bits suffice: a sum over half a
+ * vector is at most 8, and a position, which includes the sum of the first half, at most 15. */
 static inline __attribute__((always_inline)) uint8x16_t join_16(uint8x16_t class, unsigned pairs,
                                                                 const struct class_pairs *v,
                                                                 unsigned char *const *lists, uint64_t before[2])
 {
-    const uint8x16_t first_half = vcombine_u8(vdup_n_u8(255), vdup_n_u8(0)); /* its sum, for the second half */
+    const uint8x16_t first_half = vcombine_u8(vdup_n_u8(255), vdup_n_u8(0)); /* adds its sum to the second half */
     const uint8x16_t reversed = vrev64q_u8(class);
     uint8x16_t sums[CLASS_PAIRS], place = vdupq_n_u8(0), symbols = vdupq_n_u8(0);
     for (unsigned p = 0; p < pairs; p++) {
@@ -248,7 +245,7 @@ static inline __attribute__((always_inline)) uint8x16_t join_16(uint8x16_t class
         const uint8x16_t earlier = vaddq_u8(vsubq_u8(sums[p], own), vqtbl1q_u8(sums[p], first_half));
         place = vbslq_u8(vqtbl1q_u8(v->half[p], reversed), earlier, place);
     }
-    /* 16 times the class and the place, from whichever half of its byte. */
+    /* 16 times the class plus the position, from either half of its byte. */
     const uint8x16_t index = vrev64q_u8(vsliq_n_u8(vsraq_n_u8(place, place, 4), reversed, 4));
     for (unsigned p = 0; p < pairs; p++) {
         const uint8x16x2_t table = {
@@ -260,7 +257,7 @@ static inline __attribute__((always_inline)) uint8x16_t join_16(uint8x16_t class
     return symbols;
 }
 
-/* Those of 64 elements; the lists advance. */
+/* Joins the symbols of 64 elements and advances the lists. */
 static inline __attribute__((always_inline)) void join_symbols(const uint8x16_t class[4], unsigned pairs,
                                                                const struct class_pairs *v, unsigned char **lists,
                                                                uint8x16_t symbols[4])
@@ -272,7 +269,7 @@ static inline __attribute__((always_inline)) void join_symbols(const uint8x16_t 
         lists[c] += before[c / 8] >> c % 8 * 8 & 255;
 }
 
-/* What is below the symbols of the elements whose bit is set; zeros elsewhere. */
+/* Expands the bytes below the symbols of elements whose bit is set; zeros elsewhere. */
 static inline __attribute__((always_inline)) void join_below(unsigned word, struct class_planes *planes, uint64_t usual,
                                                              const struct class_vectors *v, const uint8x16_t class[4],
                                                              struct lmci_class_lists *lists)
@@ -338,7 +335,7 @@ static void deal_whole(unsigned word, const unsigned char *data, const unsigned 
     *lists = own;
 }
 
-/* `word` and `pairs` are constants where this is called. */
+/* Callers pass constants for `word` and `pairs`. */
 static inline __attribute__((always_inline)) void join_vectors(unsigned word, unsigned pairs, const unsigned char *base,
                                                                size_t n, const struct class_vectors *v,
                                                                struct lmci_class_lists *lists, unsigned char *data)
@@ -347,7 +344,7 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         join_64(word, pairs, base + word * at, v, lists, data + word * at);
 }
 
-/* The loops are unrolled for each number of pairs; classes that are not there never have an element. */
+/* Unrolls the loops for each number of pairs; extra classes have no elements. */
 #define FOR_PAIRS(how_many, what)   \
     switch (((how_many) + 1) / 2) { \
     case 1:                         \

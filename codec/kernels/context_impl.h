@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * context_impl.h - bytes dealt to classes by the byte that lies a distance before each, and joined again.
+ * context_impl.h - deals bytes to classes by the byte at a distance before each, and joins them again.
  *
- * The distance is at least 64, so that the decoder has all that a vector of 64 needs when it comes to it. Before the
- * first byte there are zeros.
+ * The distance is at least 64, so a decoder has already written every byte that a vector of 64 needs. Zeros precede the
+ * first byte.
  */
 #include "kernels/vbmi2_impl.h"
 
@@ -29,7 +29,7 @@ static inline __m512i context_classes(const struct context_vectors *v, const uns
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(keys), low, high);
 }
 
-/* From `i` on, as far as whole vectors reach; returns where that is. */
+/* Handles whole vectors from `i` on and returns the index of the first byte that it leaves. */
 static size_t context_pick_whole(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,
                                  size_t distance, size_t i, unsigned char **list)
 {
@@ -64,7 +64,7 @@ static size_t context_join_whole(const uint8_t classes[256], unsigned count, siz
 
 #elif defined(__AVX2__) && defined(__BMI2__)
 
-/* Where classes ascend, as they do: the last byte before each, less 128. False: they don't. */
+/* Stores the last byte before each class, less 128. Returns false if the classes do not ascend. */
 static bool context_bounds(const uint8_t classes[256], unsigned count, __m256i last[LMCI_MAX_CLASSES + 1])
 {
     unsigned class = 0;
@@ -146,7 +146,6 @@ static size_t context_join_whole(const uint8_t classes[256], unsigned count, siz
 
 #endif
 
-/* Bytes of one class, side by side; returns how many. Up to 64 bytes past their end are written. */
 static size_t context_pick(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,
                            size_t distance, unsigned char *list)
 {
@@ -164,7 +163,6 @@ static size_t context_pick(const uint8_t classes[256], unsigned class, const uns
     return (size_t)(at - list);
 }
 
-/* The inverse: `lists` advance together by n, whatever they hold. */
 static void context_join(const uint8_t classes[256], unsigned count, size_t n, size_t distance,
                          const unsigned char **lists, unsigned char *bytes)
 {

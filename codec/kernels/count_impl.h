@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* count_impl.h - counts bytes, all or a sample of them, and weighs the counts. */
+/* count_impl.h - counts all bytes or a sample, and sums logarithms of counts. */
 
 #define COUNT_CHUNK ((size_t)64)
 
-/* Eight tables, for neighbouring symbols are often equal and would wait for each other's store. */
+/* Eight tables: neighbouring symbols are often equal, and an increment would wait for the previous store. */
 static inline void count_some(const unsigned char *symbols, size_t count, uint16_t part[8][256])
 {
     size_t i = 0;
@@ -29,9 +29,9 @@ static inline void add_counts(uint16_t part[8][256], uint32_t counts[256])
             counts[s] += part[k][s];
 }
 
-/* So few that clearing and adding up tables takes longer than waiting for stores. */
+/* Below this number, clearing and adding up tables takes longer than waiting for stores. */
 #define COUNT_FEW ((size_t)512)
-/* So many that no table overflows. */
+/* Symbols that overflow no table. */
 #define COUNT_MANY ((size_t)1 << 15)
 
 static void count_symbols(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256])
@@ -59,7 +59,9 @@ static void count_symbols(const unsigned char *symbols, size_t count, size_t eve
     }
 }
 
-/* log2(x) in 1/65536 by the bits of a float: the exponent, and a parabola for the rest; anything for 0. */
+/*
+ * log2(x) in units of 1/65536 from the bits of a float: the exponent, and a parabola for the mantissa. Undefined for 0.
+ */
 static inline uint32_t log2_of_count(uint32_t x)
 {
     const float exact = (float)(int32_t)x;

@@ -2,11 +2,10 @@
 /*
  * cpu.c - chooses the kernels that this processor can run.
  *
- * The choice is made on first use and is the library's only global: threads that race to it store the same pointer.
- * Tests may choose otherwise.
- * LMC_KERNELS=portable|neon|avx2|avx512 in the environment, read at that moment, names the most that may be used;
- * tests run everything once with each. Other values mean nothing. __builtin_cpu_supports also asks the system (XSAVE)
- * whether it keeps the wide registers.
+ * The first use chooses a table and stores it in the library's only global variable. Threads that race store the same
+ * pointer. The environment variable LMC_KERNELS=portable|neon|avx2|avx512, read at that moment, limits the choice;
+ * other values have no effect. __builtin_cpu_supports also checks (XSAVE) that the operating system preserves the wide
+ * registers.
  */
 #include "kernels/kernels.h"
 #include "kernels/link_kernels.h"
@@ -28,7 +27,7 @@ static enum rank most_allowed(void)
     return AVX512;
 }
 
-/* Those that this processor can run, by their ranks; returns how many. */
+/* Stores the tables that this processor can run, by rank, and returns their number. */
 #if defined(__x86_64__)
 static unsigned runnable(const struct lmci_kernels *tables[TABLES])
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * kernels.h - the hot loops, as a table that is compiled several times with different instruction sets.
+ * kernels.h - the hot loops, as a table for each instruction set.
  *
- * All tables give the same bytes; they differ in speed. kernels_impl.h is the one source; kernels_*.c compile it, and
- * cpu.c chooses. Everything here trusts its arguments: lengths were checked by the caller, but *contents* may be
- * hostile, and no kernel reads or writes outside its buffers whatever they hold.
+ * All tables produce the same bytes and differ in speed. Each kernels_*.c compiles kernels_impl.h, and cpu.c chooses a
+ * table. Kernels trust the lengths that they are given. They do not trust contents: whatever the buffers hold, no
+ * kernel reads or writes outside them.
  */
 #ifndef LMC_KERNELS_H
 #define LMC_KERNELS_H
@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One side of a merge: a list of symbols, or (NULL) one symbol as often as it takes. */
+/* One side of a merge: a list of symbols, or (list NULL) one symbol repeated. */
 struct lmci_side {
     const unsigned char *list;
     unsigned char value;
@@ -32,81 +32,80 @@ struct lmci_kernels {
     uint64_t (*hash64)(const void *data, size_t bytes, uint64_t seed);
     void (*hash_update)(void *state, const void *data, size_t bytes);
 
-    /* Copies past the caches, where a processor can. lmci_kernels()->fence() before anyone else may look. */
+    /* Copies past the caches where the processor can. Another thread may read the copy after fence(). */
     void (*stream)(unsigned char *dst, const unsigned char *from, size_t bytes);
     void (*fence)(void);
 
-    /* Transforms `count` words of `word` bytes and groups their bytes: planes[0] has the lowest bytes. */
+    /* Transforms `count` words of `word` bytes and groups their bytes: planes[0] receives the lowest bytes. */
     void (*split)(enum lmci_transform transform, unsigned word, const unsigned char *data, const unsigned char *base,
                   size_t count, unsigned char *const *planes);
-    /* The inverse. `data` overlaps no input. */
+    /* The inverse of split. `data` overlaps no input. */
     void (*merge)(enum lmci_transform transform, unsigned word, const unsigned char *const *planes,
                   const unsigned char *base, size_t count, unsigned char *data);
 
-    /* Counts all symbols, or (`every` above 1) one chunk of 64 in so many. */
+    /* Counts all symbols, or (`every` above 1) one chunk of 64 in `every`. */
     void (*count)(const unsigned char *symbols, size_t count, size_t every, uint32_t counts[256]);
-    /* The sum of count * log2(count), the logarithms in 1/65536, for counts below 2^24; and how many aren't 0. */
+    /* Returns the sum of count * log2(count), with logarithms in units of 1/65536, for counts below 2^24. *seen: how
+     * many counts are not 0. */
     uint64_t (*sum_logs)(const uint32_t *counts, unsigned symbols, unsigned *seen);
     void (*rename)(const uint8_t lut[256], const unsigned char *from, size_t count, unsigned char *to);
 
-    /* Half bytes, the first of two in the low half. */
+    /* Half bytes; the first of two is in the low half. */
     void (*pack_nibbles)(const unsigned char *nibbles, size_t count, unsigned char *packed);
     void (*unpack_nibbles)(const unsigned char *packed, size_t count, unsigned char *nibbles);
 
-    /* The bits that are not the same in all of at least one byte. */
+    /* The bits that differ among the bytes. `count` is at least 1. */
     unsigned (*bits_varying)(const unsigned char *bytes, size_t count);
-    /* Those bits (1 to 7, of `mask`) of each byte, side by side: (count * bits + 7) / 8 bytes. */
+    /* Packs the bits of `mask` (1 to 7 bits) of each byte into (count * bits + 7) / 8 bytes. */
     void (*bits_pack)(unsigned mask, const unsigned char *bytes, size_t count, unsigned char *packed);
-    /* The inverse, with the others from `value`; up to 7 bytes past the end of `bytes` are written. */
+    /* The inverse; other bits come from `value`. Writes up to 7 bytes past the end of `bytes`. */
     void (*bits_unpack)(unsigned mask, unsigned value, const unsigned char *packed, size_t count, unsigned char *bytes);
 
-    /*
-     * The class of a byte is that of the byte `distance`, at least 64, before it, or of 0 where there is none. Puts the
-     * bytes of one class side by side and returns how many those are; up to 64 bytes past their end are written.
-     */
+    /* The class of a byte is that of the byte `distance` (at least 64) before it, or of 0 at the start. Gathers the
+     * bytes of one class and returns their number. Writes up to 64 bytes past the end of `list`. */
     size_t (*context_pick)(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t count,
                            size_t distance, unsigned char *list);
-    /* The inverse. `lists`, of which there are `class_count`, advance together by `count`, whatever they hold. */
+    /* The inverse. The `class_count` lists together advance by `count`, whatever they hold. */
     void (*context_join)(const uint8_t classes[256], unsigned class_count, size_t count, size_t distance,
                          const unsigned char **lists, unsigned char *bytes);
 
     /* Deals words to the lists. */
     void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists);
-    /*
-     * The inverse. The lists of symbols advance together by `count` entries, each other list by at most as many,
-     * whatever they and the base hold.
-     */
+    /* The inverse. The symbol lists together advance by `count` entries and every other list by at most as many,
+     * whatever the lists and the base hold. */
     void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
                        struct lmci_class_lists *lists, unsigned char *data);
-    /* Rotates words by one bit, to the left or back; `from` may be `to`. */
+    /* Rotates words by one bit, to the left or back. `from` may equal `to`. */
     void (*class_rotate)(unsigned word, bool left, const unsigned char *from, size_t count, unsigned char *to);
 
-    /* The words that stand for those of a base, of 1 or of 8 bytes (keyed.h). */
+    /* Computes the stand-in words of a base with words of 1 or 8 bytes (block/keyed.h). */
     void (*keyed_base)(unsigned word, const unsigned char *base, size_t count, unsigned char *to);
-    /* Those that stand for the data's, `against` what stands for its base; and the planes beside, for words of 8. */
+    /* Computes the stand-in words of the data. `against` holds those of the base. Words of 8 bytes also fill the
+     * planes. */
     void (*keyed_split)(unsigned word, unsigned low, const unsigned char *data, const unsigned char *base,
                         const unsigned char *against, size_t count, unsigned char *const *planes, unsigned char *to);
-    /* The inverse. */
+    /* The inverse of keyed_split. */
     void (*keyed_join)(unsigned word, unsigned low, const unsigned char *const *planes, const unsigned char *from,
                        const unsigned char *against, const unsigned char *base, size_t count, unsigned char *data);
 
     /*
-     * Lists of tree.c, of at least one symbol: memory up to 64 bytes past their end is read, and written in what is
-     * an output. Bits: one a symbol, lowest first; they are never read past (count + 7) / 8 bytes.
+     * Lists of block/tree.c have at least one symbol. Kernels read up to 64 bytes past the end of a list, and write as
+     * far past the end of an output. Bits are one a symbol, lowest first; kernels access (count + 7) / 8 bytes of them.
      */
-    /* Sets the bit of each rank that is at least `pivot`, clears what is left of the last byte; returns how many. */
+    /* Sets the bit of each rank that is at least `pivot` and clears the rest of the last byte. Returns the number of
+     * set bits. */
     size_t (*tree_bits)(const unsigned char *ranks, size_t count, unsigned char pivot, unsigned char *bits);
-    /* So does this; it moves the symbols whose bit is set to `ones`, and the others together. */
+    /* Like tree_bits, and moves the symbols with a set bit to `ones` and the others to the start of `list`. */
     size_t (*tree_split)(unsigned char *list, size_t count, unsigned char pivot, unsigned char *bits,
                          unsigned char *ones);
-    /* And this; it keeps the symbols whose bit is set, or those whose bit is clear, and moves them together. */
+    /* Like tree_bits, and moves the symbols whose bit equals `ones` to the start of `list`. */
     size_t (*tree_keep)(unsigned char *list, size_t count, unsigned char pivot, bool ones, unsigned char *bits);
     size_t (*tree_count)(const unsigned char *bits, size_t count);
-    /* The inverse of a split: sides[0] has a symbol for each clear bit, sides[1] for each that is set. */
+    /* The inverse of a split: sides[0] has a symbol for each clear bit, sides[1] one for each set bit. */
     void (*tree_merge)(const unsigned char *bits, size_t count, const struct lmci_side sides[2], unsigned char *out);
 
-    /* Those of links, which are compiled for themselves (link_kernels.h). */
+    /* The kernels of links (link_kernels.h), compiled separately. */
     const struct lmci_link_kernels *link;
 };
 
@@ -118,11 +117,11 @@ extern const struct lmci_kernels lmci_kernels_avx512;
 extern const struct lmci_kernels lmci_kernels_neon;
 #endif
 
-/* The best table that this processor can run and that LMC_KERNELS in the environment doesn't mask. */
+/* The fastest table that this processor runs and that the environment variable LMC_KERNELS does not exclude. */
 const struct lmci_kernels *lmci_kernels(void);
 
-/* For tests: from now on the table of that name, whatever LMC_KERNELS says, or (NULL) the best again. False, and
- * nothing changes, when there is none or this processor can't run it. No other thread may be coding. */
+/* For tests: selects a table by name, ignoring LMC_KERNELS, or (NULL) the default again. Returns false and changes
+ * nothing if the table does not exist or cannot run here. No other thread may encode or decode meanwhile. */
 bool lmci_kernels_use(const char *name);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * kernels_impl.h - one table of kernels: included once by each kernels_*.c, which names the table.
+ * kernels_impl.h - one table of kernels, included once by each kernels_*.c, which names the table.
  *
- * The loops are plain C that compilers vectorize; where an instruction set offers more, the part that uses it stands
- * under that set's macro beside the plain loop.
+ * The loops are plain C that compilers vectorize. Loops written for an instruction set are next to the plain ones,
+ * under the macro of that set.
  */
 #include "base/bytes.h"
 #include "kernels/class_lists.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_avx512_impl.h - the parts of link_impl.h for which AVX-512 has more to offer than a compiler makes of loops.
+ * link_avx512_impl.h - loops of link_impl.h that AVX-512 intrinsics make faster than compilers do.
  *
- * Two divisions and a square root take most of a step's time. One division is by the same number for all, so that a
- * product with its inverse is nearly the quotient; and what the quotient leaves of the dividend tells whether it is the
- * nearest one. Where that isn't sure, the processor divides: the bits are those of the loops, whatever the inverse is.
+ * Two divisions and a square root take most of a step's time. One division has the same divisor for all elements: a
+ * product with its inverse is close to the quotient, and the remainder proves that it is the nearest float. Where the
+ * proof fails, the processor divides. The bits always equal those of the plain loops.
  */
 #ifndef LMC_LINK_AVX512_IMPL_H
 #define LMC_LINK_AVX512_IMPL_H
@@ -37,7 +37,7 @@ static inline __m512 known_lanes(__m512 x)
 
 /* ---- Quotients ------------------------------------------------------------------------------------------------- */
 
-/* Lanes where x, whatever its sign, is at least 2^-100 and below 2^101: remainders of such numbers can be told. */
+/* Lanes where the absolute value of x is at least 2^-100 and below 2^101, so that remainders are exact. */
 static inline __mmask16 is_moderate(__m512 x)
 {
     const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(x), vector_bits(0x7f800000));
@@ -50,7 +50,7 @@ static inline __m512 magnitude(__m512 x)
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), vector_bits(0x7fffffff)));
 }
 
-/* What a rule's root divides by: its inverse, about, and half of what its own last bit is worth. */
+/* A divisor, its approximate inverse, and half the value of its last bit. */
 struct divisor {
     __m512 value, inverse, half;
     __mmask16 moderate;
@@ -63,8 +63,8 @@ static inline struct divisor divisor_of(float x)
                             is_moderate(value)};
 }
 
-/* A quotient q that is no power of two is the one nearest to a / b if what it leaves of a, which fits a float exactly,
- * is less than half of what the last bit of q stands for, times b. */
+/* A quotient q that is no power of two is the float nearest to a / b if its remainder, which is exact in a float, is
+ * less than half the value of q's last bit times b. */
 static inline __m512 quotient(__m512 a, const struct divisor *b)
 {
     __m512 q = _mm512_mul_ps(a, b->inverse);
@@ -81,7 +81,7 @@ static inline __m512 quotient(__m512 a, const struct divisor *b)
 
 /* ---- The step -------------------------------------------------------------------------------------------------- */
 
-/* A rule's constants in every lane. */
+/* The constants of a rule in every lane. */
 struct rule_lanes {
     __m512 gain, minus_rest, momentum, beta2, gain2, l2, decay, rate, eps;
     struct divisor root;
@@ -135,7 +135,7 @@ static void adam_weights(const struct lmc_link_rule *rule, size_t n, const lmci_
     }
 }
 
-/* What was missed of some words; returns in which lanes that is something. */
+/* Stores the differences of some words and returns the lanes where they are not zero. */
 static inline __mmask16 miss_lanes(__mmask16 lanes, __m512 actual, __m512 predicted, unsigned char *rest)
 {
     const __m512i miss = _mm512_sub_epi32(_mm512_castps_si512(actual), _mm512_castps_si512(predicted));
@@ -152,7 +152,7 @@ static inline __attribute__((always_inline)) void adam_step(const struct lmc_lin
                                                             unsigned char *const *rest, size_t *missed)
 {
     const struct rule_lanes constants = rule_lanes(rule);
-    const struct lmci_link_view from = *view; /* a copy: stores of bytes might change what is behind pointers */
+    const struct lmci_link_view from = *view; /* a copy that stores of bytes cannot alias */
     unsigned char *const to[LMC_MAX_BASES] = {rest[0], rest[1], rest[2], most ? rest[3] : NULL};
     size_t count[LMC_MAX_BASES] = {0};
     for (size_t i = 0; i < n; i += LANES) {
@@ -234,7 +234,7 @@ static inline __m512i load_bytes(__mmask16 lanes, const unsigned char *from)
     return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes, from));
 }
 
-/* Gradients from their symbols and bytes. */
+/* Gradients from symbols and bytes. */
 static inline __m512 short_lanes(__m512i symbol, __m512i byte, __m512 reference, unsigned halved, __m512i bias,
                                  __m512 scale)
 {
@@ -290,7 +290,7 @@ static void link_short_moments(const struct lmc_link_rule *rule, size_t n, const
 
 /* ---- Bits ------------------------------------------------------------------------------------------------------ */
 
-/* The sums of the lanes before each. */
+/* Exclusive prefix sums of lanes. */
 static inline __m512i sums_before(__m512i x)
 {
     const __m512i zero = _mm512_setzero_si512();
@@ -301,7 +301,7 @@ static inline __m512i sums_before(__m512i x)
     return _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 8));
 }
 
-/* 16 numbers of at most 24 bits begin within 48 bytes, and each is within the four that begin with its first bit. */
+/* 16 numbers of at most 24 bits start within 48 bytes, and each lies within the four bytes at its first bit. */
 static void link_unpack(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes)
 {
     const __m512i each = vector_bits(0x03020100), one = vector_bits(1);

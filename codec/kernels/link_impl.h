@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_impl.h - one table of the arithmetic of links: included once by each link_kernels_*.c, which names the table.
+ * link_impl.h - one table of the arithmetic of links, included once by each link_kernels_*.c, which names the table.
  *
- * Plain loops, which compilers vectorize: there is no sum in them whose order could change, and each operation is
- * rounded as IEEE 754 says, so that the bits are the same however wide the vectors are. A product and a sum that torch
- * rounds once are a fused one here too, and no others may become one (-ffp-contract=off). Where a processor has no
- * fused one, it is made of doubles: their product is exact, and the sum, rounded to odd, keeps what the second rounding
- * has to know.
+ * Compilers vectorize these plain loops. No loop has a sum whose order could change, and each operation is rounded as
+ * in IEEE 754, so the bits are equal at every vector width. A product and a sum that torch rounds once are fused here,
+ * too; no others may be (-ffp-contract=off). Without a fused instruction, doubles compute it: the product is exact, and
+ * the sum is rounded to odd, which preserves the information that the second rounding needs.
  */
 #include "base/bytes.h"
 #include "kernels/link_kernels.h"
 
 #include <math.h>
 
-/* An output may be its own input: that makes no iteration wait for another. */
+/* An output may be its own input; no iteration depends on another. */
 #if defined(__clang__)
 #define EACH
 #else
@@ -53,7 +52,7 @@ static inline float fused(float a, float b, float c)
     const double lost = (product - (sum - part)) + ((double)c - part);
     int64_t bits;
     memcpy(&bits, &sum, sizeof bits);
-    /* Where something was lost (no infinity) and the last bit is even, the neighbour on the side of the loss is odd. */
+    /* If the sum is inexact (and finite) and its last bit even, its neighbour toward the exact sum is odd. */
     const int64_t away = (lost > 0) == (sum > 0) ? 1 : -1;
     bits += (lost > 0 || lost < 0) && (bits & 1) == 0 ? away : 0;
     double odd;
@@ -63,7 +62,7 @@ static inline float fused(float a, float b, float c)
 
 #endif
 
-/* What a state is predicted to be: NaNs differ between processors. */
+/* Predicts NaN as zero, because NaNs differ between processors. */
 static inline float known(float x)
 {
     return x == x ? x : 0.0f;
@@ -184,14 +183,14 @@ static inline uint32_t exponent_of(uint32_t bits)
     return bits >> 23 & 255;
 }
 
-/* The symbol of an exponent; 255 where there is none. */
+/* Returns the symbol of an exponent, or 255 if it has none. */
 static inline uint32_t symbol_of(uint32_t exponent, uint32_t reference, unsigned halved, int bias)
 {
     const uint32_t symbol = exponent - (exponent_of(reference) >> halved) + (uint32_t)bias;
     return symbol - 1 < 254 ? symbol : LMCI_SYMBOL_RAW;
 }
 
-/* The inverse, whatever the symbol. */
+/* The inverse, for any symbol. */
 static inline uint32_t exponent_for(uint32_t symbol, uint32_t reference, unsigned halved, int bias)
 {
     return (symbol + (exponent_of(reference) >> halved) - (uint32_t)bias) & 255;
@@ -256,7 +255,7 @@ static void link_from_bits(const struct lmc_link_rule *rule, enum lmci_gradient_
         from_bits(false, rule->scale, n, reference, gradients);
 }
 
-/* Bits of a mantissa that FULL drops: those of a gradient below what can move the first array. */
+/* Bits of a mantissa that FULL drops: those too small to change the first array. */
 static inline uint32_t dropped_bits(uint32_t exponent, uint32_t first, int kappa)
 {
     const int drop = (int)exponent_of(first) - (int)exponent + kappa;
@@ -298,7 +297,7 @@ static size_t link_stored(enum lmci_gradient_mode mode, int kappa, size_t n, con
     return stored_bits(false, kappa, n, reference, first, gradients);
 }
 
-/* Two at a time: they are at most 48 bits, and at most seven are left over. */
+/* Two at a time: at most 48 bits, with at most 7 left over. */
 static size_t link_pack(size_t n, const struct lmci_gradients *gradients, unsigned char *dst)
 {
     const unsigned char *stored = gradients->stored;
@@ -346,7 +345,7 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
 
 /* ---- Gradients into a link ------------------------------------------------------------------------------------- */
 
-/* The gradient by the first array's way, as far as floats tell. */
+/* Estimates the gradient from the change of the first array, in f32 precision. */
 static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float inverse, float before, float after)
 {
     if (!adam)
@@ -357,7 +356,7 @@ static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float 
     return fused(way, inverse, fused(lost, inverse, before));
 }
 
-/* How far a guess may be from the gradient: what is as near to zero is taken for zero. */
+/* The largest error of a guess. A smaller guess is taken for zero. */
 static inline float doubt_of(bool adam, float inverse, float before, float after)
 {
     const float part = float_of(bits_of(after) & 0x7f800000) * inverse;
@@ -402,8 +401,8 @@ static void link_to_bytes(const struct lmc_link_rule *rule, size_t n, const stru
         to_bytes(rule, false, n, reference, first, first_after, weight, gradients);
 }
 
-/* So many elements at once: copies, for compilers have their reasons not to vectorize doubles from floats that may lie
- * anywhere; where that is done by hand, only at an array's end. */
+/* Elements converted at once. Plain loops copy them, because compilers do not vectorize doubles converted from
+ * unaligned floats. The AVX-512 loops copy only at the end of an array. */
 #define STRIP ((size_t)256)
 
 #if defined(__AVX512VBMI2__)
@@ -419,14 +418,14 @@ typedef uint32_t strip_u32;
 struct strip {
     const strip_f32 *first, *first_after, *second, *second_after, *weight;
     const strip_u32 *reference;
-    uint32_t from[STRIP], to[STRIP]; /* gradients that lead from one state to the other, without their sign */
-    uint32_t middle[STRIP];          /* of these; the sign is this one's */
-    uint32_t bits[STRIP];            /* the one that is coded */
+    uint32_t from[STRIP], to[STRIP]; /* bounds of the gradients that lead from one state to the next, without sign */
+    uint32_t middle[STRIP];          /* their middle, with the sign */
+    uint32_t bits[STRIP];            /* the encoded gradient */
     uint32_t digits[STRIP], stored[STRIP];
     uint32_t copies[6][STRIP];
 };
 
-/* Where there is no gradient that leads to the other state, `from` and `to` become the nearest one. */
+/* Computes the bounds. If no gradient leads to the next state, both bounds are the nearest one. */
 static inline void strip_ranges(const struct lmc_link_rule *rule, bool adam, bool l2, bool scaled, struct strip *strip);
 
 #if defined(__AVX512VBMI2__)
@@ -435,14 +434,14 @@ static inline void strip_ranges(const struct lmc_link_rule *rule, bool adam, boo
 
 #else
 
-/* Half of what the last bit of a float is worth. */
+/* Half the value of a float's last bit. */
 static inline double half_ulp(float x)
 {
     const uint32_t exponent = bits_of(x) & 0x7f800000;
     return (double)float_of(exponent != 0 ? exponent : 0x00800000) * 0x1p-24;
 }
 
-/* Of two numbers, as vectors do it: fmin and fmax would look for NaNs. */
+/* Comparisons, as vectors have them: fmin and fmax would check for NaN. */
 static inline double lesser(double a, double b)
 {
     return a < b ? a : b;
@@ -457,7 +456,7 @@ struct range {
     double low, high;
 };
 
-/* The neighbour of a float on the other side of a double from it, if there is one between them; otherwise itself. */
+/* The float at or next to a double, in the direction of the name. */
 static inline float not_below(double x)
 {
     const float near = (float)x;
@@ -472,7 +471,7 @@ static inline float not_above(double x)
     return float_of(bits_of(near) + ((double)near > x ? step : 0));
 }
 
-/* What is rounded to a float of a range; where there is none, to the one nearest to its middle. */
+/* The interval that rounds to floats of `range`, or to the float nearest to its middle if it contains none. */
 static inline struct range rounded_to(struct range range)
 {
     const float up = not_below(range.low), down = not_above(range.high), near = (float)(0.5 * (range.low + range.high));
@@ -480,7 +479,7 @@ static inline struct range rounded_to(struct range range)
     return (struct range){(double)low - half_ulp(low), (double)high + half_ulp(high)};
 }
 
-/* Adam's gradients that lead to the first array: their way from it is rounded, too, and mostly that is what counts. */
+/* Adam's gradients that lead to the first array. Their difference from it is rounded, too, and usually dominates. */
 static inline struct range way_range(double inverse, float before, float after)
 {
     const double way = ((double)after - (double)before) * inverse, reach = half_ulp(after) * inverse;
@@ -488,7 +487,7 @@ static inline struct range way_range(double inverse, float before, float after)
     return (struct range){(double)before + range.low, (double)before + range.high};
 }
 
-/* Those that lead to the first array as it is and, if there are such, to the second, too. */
+/* Gradients that lead to the first array and, if there are any, also to the second. */
 static inline struct range range_of(const struct lmc_link_rule *rule, bool adam, double inverse, float before,
                                     float after, float second, float second_after)
 {
@@ -501,7 +500,7 @@ static inline struct range range_of(const struct lmc_link_rule *rule, bool adam,
     const double middle = 0.5 * (range.low + range.high);
     const double slope = 2 * (double)rule->gain2 * middle;
     const double miss = (double)second_after - ((double)(second * rule->beta2) + 0.5 * slope * middle);
-    const double upright = (double)(1.0f / (float)slope); /* of what is small against the rest */
+    const double upright = (double)(1.0f / (float)slope); /* f32 suffices: it scales a small correction */
     const double reach2 = half_ulp(second_after) * fabs(upright);
     const double middle2 = middle + miss * upright;
     const double low = greater(range.low, middle2 - reach2), high = lesser(range.high, middle2 + reach2);
@@ -509,7 +508,7 @@ static inline struct range range_of(const struct lmc_link_rule *rule, bool adam,
     return both;
 }
 
-/* The bits of a float no nearer to zero, or no farther, than a positive double; 0 where there is none. */
+/* The bits of the nearest float not closer to zero (up) or not farther (down) than a positive double. */
 static inline uint32_t bits_up(double x)
 {
     const float near = (float)x;
@@ -554,7 +553,7 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
 
 #endif
 
-/* The number from `from` to `to`, not both 0, with the most zeros at its end; its last set bit is at *place. */
+/* The number in [from, to], not both 0, with the most trailing zeros. *place: its last set bit. */
 static inline uint32_t shortest(uint32_t from, uint32_t to, uint32_t *place)
 {
     uint32_t differ = (from - 1) ^ to;
@@ -577,7 +576,7 @@ static inline void strip_shortest(struct strip *strip, unsigned char *lengths)
         const uint32_t length = place < 23 ? 23 - place : 0;
         strip->bits[i] = strip->from[i] != 0 ? bits : 0;
         strip->stored[i] = length != 0 ? length : 1;
-        strip->digits[i] = (bits & 0x7fffff) >> ((24 - length) & 31); /* of none, what is left is zero */
+        strip->digits[i] = (bits & 0x7fffff) >> ((24 - length) & 31); /* if there is no bit, the result is zero */
         lengths[i] = (unsigned char)length;
     }
 }
@@ -597,7 +596,7 @@ static inline void strip_enough(int kappa, struct strip *strip)
     }
 }
 
-/* What is stored of the gradients that were chosen. */
+/* Computes the stored form of the chosen gradients. */
 static inline void strip_out(float scale, size_t n, const struct lmci_reference *reference, const struct strip *strip,
                              const unsigned char *lengths, const struct lmci_gradients *gradients)
 {
@@ -615,7 +614,7 @@ static inline void strip_out(float scale, size_t n, const struct lmci_reference 
         const uint32_t some = 0 - (uint32_t)(bits != 0);
         const uint32_t symbol = exponent_of(bits) - (exponent_of(words[i]) >> halved) + (uint32_t)bias;
         const uint32_t coded = (0 - (uint32_t)(symbol - 1 < 254)) & some;
-        symbols[i] = (unsigned char)((symbol | ~coded) & some); /* if not coded, 255 */
+        symbols[i] = (unsigned char)((symbol | ~coded) & some); /* 255 if not coded */
         lengths_to[i] = (unsigned char)(lengths[i] & coded);
         storeds[i] = (unsigned char)(strip->stored[i] & coded);
         bits_to[i] = (strip->digits[i] << 1 | sign) & coded;
@@ -623,7 +622,7 @@ static inline void strip_out(float scale, size_t n, const struct lmci_reference 
     }
 }
 
-/* `some` words of an array from `at` on: as they lie there, or a copy. */
+/* `some` words of an array from `at` on: in place, or a copy. */
 static inline const void *strip_words(struct strip *strip, unsigned copy, const void *array, size_t at, size_t some)
 {
     const unsigned char *from = (const unsigned char *)array + 4 * at;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_kernels.h - the arithmetic of links, as a table that is compiled with different instruction sets.
+ * link_kernels.h - the arithmetic of links, as a table for each instruction set.
  *
- * All tables give the same bits: each operation is one of IEEE 754, rounded once, in the order that is written;
- * nothing is contracted. What is no number is predicted as zero, for its bits differ between processors. Arrays may
- * lie at any alignment; an output may be the input of the same name.
+ * All tables produce the same bits: each operation is an IEEE 754 operation, rounded once, in the written order,
+ * without contraction. Results that are NaN are predicted as zero, because their bits differ between processors. Arrays
+ * have any alignment. An output may be the input of the same name.
  */
 #ifndef LMC_LINK_KERNELS_H
 #define LMC_LINK_KERNELS_H
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Places of arrays in a state. */
+/* Indexes of the arrays in a state. */
 enum lmci_link_array { LMCI_FIRST = 0, LMCI_SECOND = 1, LMCI_ADAM_WEIGHT = 2, LMCI_ADAM_MOST = 3, LMCI_SGD_WEIGHT = 1 };
 
 static inline unsigned lmci_weight_of(const struct lmc_link_rule *rule)
@@ -22,37 +22,37 @@ static inline unsigned lmci_weight_of(const struct lmc_link_rule *rule)
     return rule->optimizer == LMC_ADAM ? LMCI_ADAM_WEIGHT : LMCI_SGD_WEIGHT;
 }
 
-/* Elements of a piece that go through the arithmetic at once. */
+/* Elements that go through the arithmetic together. */
 #define LMCI_CHUNK_ELEMENTS ((size_t)1 << 11)
 
-/* How the gradients of a piece are coded: its first byte. */
+/* How a piece encodes its gradients: its first byte. */
 enum lmci_gradient_mode {
-    LMCI_GRADIENT_SHORT = 1,    /* the upper half of an f32: what bf16 has */
-    LMCI_GRADIENT_VARIABLE = 2, /* as many bits of the mantissa as each has */
-    LMCI_GRADIENT_FULL = 3      /* as many as the states need, as these say themselves */
+    LMCI_GRADIENT_SHORT = 1,    /* the upper half of an f32, as in bf16 */
+    LMCI_GRADIENT_VARIABLE = 2, /* as many mantissa bits as each has */
+    LMCI_GRADIENT_FULL = 3      /* as many bits as the states require */
 };
 
-/* A symbol of a gradient: its exponent, less what the state says of it; and two of their own. */
+/* Symbols are exponents of gradients less an exponent derived from the state, except these two. */
 #define LMCI_SYMBOL_ZERO 0
 #define LMCI_SYMBOL_RAW  255
-/* A difference that stands for a word of its own. */
+/* The byte of a difference whose word is stored in full. */
 #define LMCI_REST_ESCAPE 0x80
 
-/* The state of a piece or a block, each array of `elements` f32 at any alignment. */
+/* The arrays of a piece or a block: f32 at any alignment. */
 struct lmci_link_view {
     const unsigned char *before[LMC_MAX_BASES];
     const unsigned char *after[LMC_MAX_BASES];
 };
 
-/* Floats and words of a state, wherever they lie. */
+/* Floats and words of a state, at any alignment. */
 typedef float lmci_f32 __attribute__((aligned(1), may_alias));
 typedef uint32_t lmci_u32 __attribute__((aligned(1), may_alias));
 
-/* What tells the exponent of a gradient: an array of the state before. */
+/* The array of the state before the step that predicts the exponents of gradients. */
 struct lmci_reference {
     const lmci_u32 *words;
-    unsigned halved; /* 1: its square is expected there */
-    int bias;        /* symbol = exponent - (the reference's >> halved) + bias */
+    unsigned halved; /* 1: the array holds squares of gradients */
+    int bias;        /* symbol = exponent - (exponent of the reference >> halved) + bias */
 };
 
 static inline struct lmci_reference lmci_reference_of(const struct lmc_link_rule *rule,
@@ -63,59 +63,61 @@ static inline struct lmci_reference lmci_reference_of(const struct lmc_link_rule
     return (struct lmci_reference){(const lmci_u32 *)(const void *)before[LMCI_FIRST], 0, 128};
 }
 
-/* Gradients on their way into a link, or out of it. */
+/* Gradients while they are encoded or decoded. */
 struct lmci_gradients {
-    float *value; /* as the arithmetic takes them */
+    float *value; /* inputs of the arithmetic */
     unsigned char *symbol;
-    unsigned char *byte;   /* SHORT: the sign, and the seven first bits of the mantissa */
-    unsigned char *length; /* VARIABLE: bits of the mantissa up to the last that is set */
-    unsigned char *stored; /* of the others: how many bits are stored, */
-    uint32_t *bits;        /* and those: the sign, then the mantissa's that are not known */
+    unsigned char *byte;   /* SHORT: sign and the first 7 bits of the mantissa */
+    unsigned char *length; /* VARIABLE: mantissa bits up to the last set one */
+    unsigned char *stored; /* VARIABLE, FULL: number of stored bits */
+    uint32_t *bits;        /* VARIABLE, FULL: the stored bits, sign first */
 };
 
 struct lmci_link_kernels {
-    /* The moments after the step, SGD's buffer: `second` and `to_second` are unused then. */
+    /* The moments after the step. SGD has one and leaves `second` and `to_second` unused. */
     void (*moments)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *weight,
                     const lmci_f32 *first, const lmci_f32 *second, lmci_f32 *to_first, lmci_f32 *to_second);
     /* The greatest second moments. */
     void (*most)(size_t n, const lmci_f32 *second_after, const lmci_f32 *most, lmci_f32 *to);
-    /* The weights, from the moments after the step; `second` of Adam with amsgrad: the greatest. */
+    /* The weights, from the moments after the step. With amsgrad, `second` is the greatest second moment. */
     void (*weights)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *first,
                     const lmci_f32 *second, const lmci_f32 *weight, lmci_f32 *to);
-    /* All of them against the state after the step, for at most a chunk: `rest` of each array as below; to `missed` is
-     * added how many aren't zero. */
+    /* All of the above for at most one chunk, compared with the state after the step. Fills `rest` of each array (see
+     * `rest` below) and adds the number of nonzero entries to `missed`. */
     void (*step)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const struct lmci_link_view *view,
                  unsigned char *const *rest, size_t *missed);
 
-    /* Values from symbols and bytes, or bits. */
+    /* Values from symbols and bytes, or from symbols and bits. */
     void (*from_bytes)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                        const struct lmci_gradients *gradients);
     void (*from_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, size_t n,
                       const struct lmci_reference *reference, const struct lmci_gradients *gradients);
 
-    /* The moments after the step from symbols and bytes of gradients in one go, in place; values only where the weights
-     * need them, too. */
+    /* The moments after the step from symbols and bytes, in one pass and in place. Writes values only if the weights
+     * need them. */
     void (*short_moments)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                           const struct lmci_gradients *gradients, const lmci_f32 *weight, lmci_f32 *first,
                           lmci_f32 *second);
 
-    /* The gradients that made a state of another, as bf16: values, symbols, bytes. */
+    /* Finds the bf16 gradients that lead from one state to the next: values, symbols, bytes. */
     void (*to_bytes)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                      const lmci_f32 *first, const lmci_f32 *first_after, const lmci_f32 *weight,
                      const struct lmci_gradients *gradients);
-    /* Those with the fewest bits (VARIABLE), or with as many as FULL leaves them: all but bytes. */
+    /* Finds gradients with the fewest bits (VARIABLE) or with the bits that FULL keeps: everything but bytes. */
     void (*to_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, int kappa, size_t n,
                     const struct lmci_reference *reference, const struct lmci_link_view *view,
                     const struct lmci_gradients *gradients);
-    /* How many bits are stored of each: from symbols and lengths, or symbols and the first array before; the sum. */
+    /* Computes the number of stored bits of each gradient, from symbols and lengths, or from symbols and the first
+     * array before the step. Returns the sum. */
     size_t (*stored)(enum lmci_gradient_mode mode, int kappa, size_t n, const struct lmci_reference *reference,
                      const lmci_u32 *first, const struct lmci_gradients *gradients);
-    /* Those bits side by side; returns how many bytes, and writes up to 8 past them. */
+    /* Packs the stored bits and returns the number of bytes. Writes up to 8 bytes past them. */
     size_t (*pack)(size_t n, const struct lmci_gradients *gradients, unsigned char *dst);
-    /* The inverse, of so many bytes as the sum of `stored` asks for. */
+    /* The inverse. `bytes` is as large as the sum of `stored` requires. */
     void (*unpack)(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes);
 
-    /* Differences of bits, as bytes; returns how many aren't zero. Adding them; escapes are left to the caller. */
+    /* rest: computes differences of words as bytes and returns how many are not zero. add_rest: adds them. The caller
+     * handles escapes. */
     size_t (*rest)(size_t n, const lmci_u32 *actual, const lmci_u32 *predicted, unsigned char *rest);
     void (*add_rest)(size_t n, const unsigned char *rest, lmci_u32 *words);
 };
@@ -128,7 +130,7 @@ extern const struct lmci_link_kernels lmci_link_kernels_avx512;
 extern const struct lmci_link_kernels lmci_link_kernels_neon;
 #endif
 
-/* Those that belong to the kernels in use. */
+/* The link kernels of the table in use. */
 const struct lmci_link_kernels *lmci_link_kernels(void);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * link_range_avx512_impl.h - strip_ranges of link_impl.h for AVX-512: the same operations on the same doubles.
  *
- * The neighbours of a double among floats come from conversions that round up and down.
+ * Conversions that round up and down find the floats around a double.
  */
 #ifndef LMC_LINK_RANGE_AVX512_IMPL_H
 #define LMC_LINK_RANGE_AVX512_IMPL_H
@@ -27,7 +27,7 @@ static inline __m256 load_floats(const strip_f32 *from)
     return _mm256_loadu_ps((const float *)(const void *)from);
 }
 
-/* The power of two that a float's last bit is worth, times 2^23. */
+/* The value of a float's last bit, times 2^23. */
 static inline __m512d powers_of(__m256 x)
 {
     const __m256i exponent = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7f800000));
@@ -54,7 +54,7 @@ static inline struct ranges around(__m512d middle, __m512d reach)
     return (struct ranges){_mm512_sub_pd(middle, reach), _mm512_add_pd(middle, reach)};
 }
 
-/* The rule's constants, and those made of them. */
+/* The rule's constants, and constants derived from them. */
 struct range_rule {
     __m512d inverse, half_inverse, twice_gain2, decay, unscale;
     __m256 momentum, beta2;
@@ -67,7 +67,7 @@ static inline struct ranges sgd_ranges(const struct range_rule *rule, __m256 fir
     return around(middle, _mm512_mul_pd(powers_of(first_after), rule->half_inverse));
 }
 
-/* Adam's that lead to the first array. */
+/* Adam's gradients that lead to the first array. */
 static inline struct ranges first_ranges(const struct range_rule *rule, __m256 first, __m256 first_after)
 {
     const __m512d before = _mm512_cvtps_pd(first);
@@ -77,7 +77,7 @@ static inline struct ranges first_ranges(const struct range_rule *rule, __m256 f
     return (struct ranges){_mm512_add_pd(before, rounded.low), _mm512_add_pd(before, rounded.high)};
 }
 
-/* Those of them that lead to the second, too, where there are such. */
+/* The part of `range` that also leads to the second array, if there is one. */
 static inline struct ranges both_ranges(const struct range_rule *rule, const struct ranges *range, __m256 second,
                                         __m256 second_after)
 {
@@ -124,7 +124,7 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
         .momentum = _mm256_set1_ps(rule->momentum),
         .beta2 = _mm256_set1_ps(rule->beta2),
     };
-    /* Two vectors at a time, step by step: each alone is a chain of operations that wait for one another. */
+    /* Interleaves two vectors: the operations of one depend on each other. */
     for (size_t i = 0; i < STRIP; i += 2 * DOUBLES) {
         struct ranges range[2];
         for (size_t k = 0; k < 2; k++) {

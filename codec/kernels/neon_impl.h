@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * neon_impl.h - compress and expand of 64 bytes with NEON; the bytes of 16 words and back.
+ * neon_impl.h - compresses and expands 64 bytes with NEON; splits 16 words into bytes and back.
  *
- * Compressing, expanding and merging go by eight bytes and a table lookup in a vector: for each byte of a mask a row
- * says which byte goes where; the compiler makes the rows from the macros. Where the eight begin in a list is how many
- * bits are set below them: the counts of all bytes of a mask are added up by one multiplication.
+ * Compress, expand and merge handle 8 bytes with one table lookup. For each byte of a mask, a row has the source of
+ * each byte; macros generate the rows. The start of each group of 8 in a list is the number of set bits below it. One
+ * multiplication sums the counts of all mask bytes.
  */
 #ifndef LMC_NEON_IMPL_H
 #define LMC_NEON_IMPL_H
@@ -13,7 +13,7 @@
 
 #include <arm_neon.h>
 
-/* A short loop that is to have no branch. gcc unrolls it by itself, clang does not. */
+/* Unrolls a short loop. gcc does so without a pragma. */
 #if defined(__clang__)
 #define UNROLLED _Pragma("clang loop unroll(full)")
 #else
@@ -22,7 +22,7 @@
 
 #define BIT(m, i) ((m) >> (i)&1)
 
-/* How many bits below i are set. */
+/* Number of set bits below bit i. */
 #define RANK0(m) 0
 #define RANK1(m) (RANK0(m) + BIT(m, 0))
 #define RANK2(m) (RANK1(m) + BIT(m, 1))
@@ -32,14 +32,14 @@
 #define RANK6(m) (RANK5(m) + BIT(m, 5))
 #define RANK7(m) (RANK6(m) + BIT(m, 6))
 
-/* Merging: symbol i comes from the zeros (0 to 7) or from the ones (8 to 15). */
+/* Merge: symbol i comes from the zeros (0 to 7) or from the ones (8 to 15). */
 #define MERGED(m, i) (BIT(m, i) ? 8 + RANK##i(m) : (i)-RANK##i(m))
 #define MERGE_ROW(m)                                                                                                   \
     {                                                                                                                  \
         MERGED(m, 0), MERGED(m, 1), MERGED(m, 2), MERGED(m, 3), MERGED(m, 4), MERGED(m, 5), MERGED(m, 6), MERGED(m, 7) \
     }
 
-/* Dealing: the k-th symbol whose bit is set, in the first half of a row; whose bit is clear, in the second. */
+/* Deal: the first half of a row has the k-th symbol with a set bit, the second half the k-th with a clear bit. */
 #define IS_ONE(m, i, k)  (BIT(m, i) && RANK##i(m) == (k) ? (i) : 0)
 #define IS_ZERO(m, i, k) (!BIT(m, i) && (i)-RANK##i(m) == (k) ? (i) : 0)
 #define SEARCH(is, m, k) \
@@ -69,7 +69,7 @@ static const uint8_t deal_rows[256][16] = {ROWS_256(DEAL_ROW)};
 
 /* ---- Masks ----------------------------------------------------------------------------------------------------- */
 
-/* A bit for each byte of 64 that are all ones or all zeros. */
+/* Returns a bit for each of 64 bytes, which are all ones or all zeros. */
 static inline uint64_t bits_of(const uint8x16_t mask[4])
 {
     const uint8x16_t own = vreinterpretq_u8_u64(vdupq_n_u64(UINT64_C(0x8040201008040201)));
@@ -80,14 +80,14 @@ static inline uint64_t bits_of(const uint8x16_t mask[4])
     return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sum, sum)), 0);
 }
 
-/* Byte k: how many bits are set in bytes 0 to k. */
+/* Byte k of the result: number of set bits in bytes 0 to k. */
 static inline uint64_t rank_ends(uint64_t bits)
 {
     uint64_t counts = vget_lane_u64(vreinterpret_u64_u8(vcnt_u8(vcreate_u8(bits))), 0);
     return counts * UINT64_C(0x0101010101010101);
 }
 
-/* How many are set below byte k. */
+/* Number of set bits below byte k. */
 static inline size_t rank_at(uint64_t ends, unsigned k)
 {
     return k ? (size_t)(ends >> 8 * (k - 1) & 255) : 0;
@@ -114,13 +114,13 @@ static inline void bytes_store(unsigned char *to, const uint8x16_t *v, size_t by
 
 /* ---- Compress and expand --------------------------------------------------------------------------------------- */
 
-/* Eight bytes, and zeros for what the rest of a table would find. */
+/* Loads eight bytes; the rest of the table is zero. */
 static inline uint8x16_t eight_bytes(const unsigned char *from)
 {
     return vcombine_u8(vld1_u8(from), vdup_n_u8(0));
 }
 
-/* Those of 64 bytes whose bit is set, to the end of a list; up to 64 bytes past that are written. */
+/* Appends those of 64 bytes whose bit is set to a list. Writes up to 64 bytes past its new end. */
 static inline void put_bytes(uint64_t bits, const uint8x16_t bytes[4], unsigned char **list)
 {
     const uint64_t ends = rank_ends(bits);
@@ -137,7 +137,7 @@ static inline void put_bytes(uint64_t bits, const uint8x16_t bytes[4], unsigned 
     *list += ends >> 56;
 }
 
-/* A list's next bytes, each to the place of the next bit that is set, and zeros between; up to 64 are read. */
+/* Moves the next bytes of a list to the positions of set bits, with zeros between. Reads up to 64 bytes. */
 static inline void take_bytes(uint64_t bits, unsigned char **list, uint8x16_t bytes[4])
 {
     const uint64_t ends = rank_ends(bits);
@@ -149,7 +149,7 @@ static inline void take_bytes(uint64_t bits, unsigned char **list, uint8x16_t by
     }
     UNROLLED
     for (unsigned k = 0; k < 8; k++) {
-        /* The row of the inverted mask takes what is set from the first half of the table. */
+        /* The row of the inverted mask takes set positions from the first half of the table. */
         const uint8x8_t row = vld1_u8(merge_rows[mask_byte(~bits, k)]);
         half[k] = vqtbl1_u8(eight_bytes(*list + rank_at(ends, k)), row);
     }
@@ -165,7 +165,7 @@ static inline void take_bytes(uint64_t bits, unsigned char **list, uint8x16_t by
 #define U32(v) vreinterpretq_u32_u8(v)
 #define S32(v) vreinterpretq_s32_u8(v)
 
-/* The bytes of 16 words of 2 or 4: planes[0] has the lowest of each. */
+/* Splits 16 words of 2 or 4 bytes: planes[0] has the lowest byte of each. */
 static inline void word_split(unsigned word, const uint8x16_t *v, uint8x16_t *planes)
 {
     if (word == 2) {
@@ -196,7 +196,7 @@ static inline void word_weave(unsigned word, const uint8x16_t *planes, uint8x16_
     }
 }
 
-/* Arithmetic of words in vectors of bytes. */
+/* Adds the words in vectors of bytes. */
 static inline uint8x16_t word_add(unsigned word, uint8x16_t a, uint8x16_t b)
 {
     return word == 2 ? vreinterpretq_u8_u16(vaddq_u16(U16(a), U16(b)))
@@ -209,7 +209,7 @@ static inline uint8x16_t word_sub(unsigned word, uint8x16_t a, uint8x16_t b)
                      : vreinterpretq_u8_u32(vsubq_u32(U32(a), U32(b)));
 }
 
-/* Shifted to the left by what the lowest byte of each word of `by` says, or to the right where that is negative. */
+/* Shifts words left by the lowest byte of each word of `by`, or right where it is negative. */
 static inline uint8x16_t word_shift(unsigned word, uint8x16_t a, uint8x16_t by)
 {
     return word == 2 ? vreinterpretq_u8_s16(vshlq_s16(S16(a), S16(by)))

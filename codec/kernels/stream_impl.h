@@ -2,8 +2,8 @@
 /*
  * stream_impl.h - copies past the caches.
  *
- * A store to memory that is in no cache reads it first, only to overwrite it, and pushes out what is needed next. What
- * is decoded of a large tensor is not needed soon, so whole cache lines of it go straight to memory.
+ * An ordinary store to uncached memory first reads the line and evicts another. The content of a large tensor is not
+ * needed soon, so whole lines go straight to memory.
  */
 #if defined(__AVX512VBMI2__) || defined(__AVX2__)
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * tree_impl.h - the lists of a tree-layout code: partition and merge by bits, 64 symbols at a time.
+ * tree_impl.h - partitions and merges the lists of a tree code by bits, 64 symbols at a time.
  *
- * With AVX-512 VBMI2 a partition is a compress for each side and a merge an expand. In the AVX2 table a partition is a
- * pext for each eight symbols, a merge a shuffle of each 32 (bmi2_impl.h). With NEON eight go through a table lookup.
- * The plain loops take a symbol at a time.
+ * With AVX-512 VBMI2 a partition is a compress for each side and a merge is an expand. With AVX2 a partition is a pext
+ * for each 8 symbols and a merge a shuffle of each 32 (bmi2_impl.h). With NEON both are table lookups of 8. The plain
+ * loops take one symbol at a time.
  */
 #include "kernels/vbmi2_impl.h"
 
@@ -12,7 +12,7 @@
 #include "kernels/bmi2_impl.h"
 #endif
 
-/* At most 8 bytes, which need not be a number that the compiler knows. */
+/* Loads at most 8 bytes; the compiler need not know the number. */
 static inline uint64_t load_some(const unsigned char *from, size_t bytes)
 {
 #if defined(__AVX512VBMI2__)
@@ -35,7 +35,7 @@ static inline void store_some(unsigned char *to, uint64_t value, size_t bytes)
 #endif
 }
 
-/* The bits of symbols i and on, at most 64; `n` - `i` of them are there. */
+/* Loads the bits of at most 64 symbols from symbol `i` on; `n` - `i` of them exist. */
 static inline uint64_t load_bits(const unsigned char *bits, size_t i, size_t n)
 {
     return n - i >= 64 ? lmci_load64(bits + i / 8) : load_some(bits + i / 8, (n - i + 7) / 8);
@@ -61,14 +61,14 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
     return _mm512_cmp_epu8_mask(_mm512_loadu_si512(ranks), _mm512_set1_epi8((char)pivot), _MM_CMPINT_NLT);
 }
 
-/* Those of the 64 bytes whose bit is set, to dst; writes 64 bytes. */
+/* Gathers those of 64 bytes whose bit is set. Writes 64 bytes. */
 static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
 {
     _mm512_storeu_si512(dst, compress_bytes(bits, _mm512_loadu_si512(from)));
     return (size_t)__builtin_popcountll(bits);
 }
 
-/* Both ways at once: `zeros` may begin at `from`. */
+/* Gathers both sides. `zeros` may begin at `from`. */
 static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t valid, unsigned char **zeros,
                              unsigned char **ones)
 {
@@ -88,7 +88,7 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
     *zeros += 64 - __builtin_popcountll(bits);
 }
 
-/* The list's symbols where bits are set, `value` elsewhere. */
+/* Writes the list's symbols where bits are set, and `value` elsewhere. */
 static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
 {
     __m512i x = _mm512_set1_epi8((char)value);
@@ -137,7 +137,7 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
     return (uint64_t)b << 32 | a;
 }
 
-/* 32 symbols under the bits of a mask, which has both forms. */
+/* Gathers 32 symbols; `bits` and `mask` are the same mask. */
 static inline void pick_32(const unsigned char *from, uint32_t bits, const struct bytes_32 *mask, unsigned char *dst)
 {
     for (unsigned k = 0; k < 4; k++)
@@ -152,7 +152,7 @@ static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned cha
     return (size_t)__builtin_popcountll(bits);
 }
 
-/* `zeros` may begin at `from`: nothing is written that is still to be read. */
+/* `zeros` may begin at `from`: stores never overtake loads. */
 static inline void deal_bits(const unsigned char *from, uint64_t bits, uint64_t valid, unsigned char **zeros,
                              unsigned char **ones)
 {
@@ -177,7 +177,7 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
     for (unsigned half = 0; half < 64; half += 32) {
         const uint32_t some = (uint32_t)(bits >> half);
         const __m256i mask = spread_vector(some);
-        const __m256i sums = sums_so_far(mask); /* of minus ones */
+        const __m256i sums = sums_so_far(mask); /* sums of -1 */
         const __m256i one = _mm256_shuffle_epi8(halves_at(some, *ones), _mm256_sub_epi8(mask, sums));
         const __m256i zero = _mm256_shuffle_epi8(halves_at(~some, *zeros), _mm256_add_epi8(places, sums));
         _mm256_storeu_si256((__m256i *)(void *)(out + half), _mm256_blendv_epi8(zero, one, mask));
@@ -259,7 +259,8 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
     const unsigned char *o = *ones;
     for (unsigned i = 0; i < 64; i++) {
         unsigned one = bits >> i & 1;
-        out[i] = (unsigned char)(*z ^ ((*z ^ *o) & (0 - one))); /* no branch: it would be guessed wrong too often */
+        out[i] =
+            (unsigned char)(*z ^ ((*z ^ *o) & (0 - one))); /* branch-free: a branch would be mispredicted too often */
         o += one;
         z += 1 - one;
     }
@@ -290,12 +291,12 @@ static inline void merge_values(uint64_t bits, unsigned char zero, unsigned char
 
 #if defined(__BMI2__)
 
-/* Of 16 bytes: those that don't all get the usual name. */
+/* Rows of 16 byte values whose new names are not all the most frequent one. */
 struct rename_rows {
     unsigned count;
     uint8_t usual;
-    __m256i row[16];   /* the high half of its bytes */
-    __m256i names[16]; /* and in which bits their names aren't the usual one */
+    __m256i row[16];   /* the high half of the row's values */
+    __m256i names[16]; /* the names, XORed with the most frequent one */
 };
 
 static void rename_rows(const uint8_t lut[256], struct rename_rows *rows)
@@ -320,7 +321,7 @@ static void rename_rows(const uint8_t lut[256], struct rename_rows *rows)
     }
 }
 
-/* Whole vectors; returns how many bytes that were. */
+/* Renames whole vectors and returns the number of bytes. */
 static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
 {
     struct rename_rows rows = {.usual = lut[0]};
@@ -332,7 +333,7 @@ static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, si
         const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(from + i));
         __m256i all = _mm256_set1_epi8((char)rows.usual);
         for (unsigned r = 0; r < rows.count; r++) {
-            /* At least 128, so that it finds zero, where the byte is not of the row. */
+            /* Bytes outside the row give at least 128, for which the shuffle returns zero. */
             __m256i at = _mm256_adds_epu8(_mm256_xor_si256(x, rows.row[r]), _mm256_set1_epi8(112));
             all = _mm256_xor_si256(all, _mm256_shuffle_epi8(rows.names[r], at));
         }

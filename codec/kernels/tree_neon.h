@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tree_neon.h - partition and merge by bits with NEON (neon_impl.h). */
+/* tree_neon.h - partitions and merges by bits with NEON (neon_impl.h). */
 #include "kernels/neon_impl.h"
 
 /* Bit i becomes byte i, all ones or all zeros. */
@@ -18,7 +18,7 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
     return bits_of(mask);
 }
 
-/* `dst` may be at `from` or before it: eight bytes are written when these have been read. */
+/* `dst` may be at or before `from`: each store follows the load of its eight bytes. */
 static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
 {
     const uint64_t ends = rank_ends(bits);
@@ -70,7 +70,7 @@ static inline void merge_value(uint64_t bits, const unsigned char **list, unsign
     *list += ends >> 56;
 }
 
-/* Whole vectors; returns how many bytes that were. */
+/* Renames whole vectors and returns the number of bytes. */
 static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
 {
     const uint8x16x4_t first = vld1q_u8_x4(lut), second = vld1q_u8_x4(lut + 64);
@@ -78,7 +78,7 @@ static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, si
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
         const uint8x16_t x = vld1q_u8(from + i);
-        /* A place outside of a table changes nothing. */
+        /* An index outside of a table changes nothing. */
         uint8x16_t names = vqtbl4q_u8(first, x);
         names = vqtbx4q_u8(names, second, vsubq_u8(x, vdupq_n_u8(64)));
         names = vqtbx4q_u8(names, third, vsubq_u8(x, vdupq_n_u8(128)));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * vbmi2_impl.h - compress and expand of 64 bytes; the bytes of 64 words and back.
+ * vbmi2_impl.h - compresses and expands 64 bytes; splits 64 words into bytes and back.
  *
- * On Zen 4 compress and expand wait for the last value of the register that they write, even when they are told to
- * zero it, so that one after the other they take five cycles where they could take two. A register that was just zeroed
- * makes none wait; the empty statement keeps the compiler from making the zeroing form of it.
+ * On Zen 4, compress and expand depend on the previous value of their destination register even when they zero it: in
+ * sequence each takes five cycles instead of two. A freshly zeroed register breaks the dependency. The empty assembly
+ * statement keeps the compiler from choosing the zeroing form.
  */
 #ifndef LMC_VBMI2_IMPL_H
 #define LMC_VBMI2_IMPL_H
@@ -20,19 +20,19 @@ static inline __m512i fresh_zero(void)
     return zero;
 }
 
-/* The bytes whose bit is set, side by side, and zeros behind them. */
+/* Packs the bytes whose bit is set, followed by zeros. */
 static inline __m512i compress_bytes(uint64_t mask, __m512i bytes)
 {
     return _mm512_mask_compress_epi8(fresh_zero(), mask, bytes);
 }
 
-/* The first bytes, each to the place of the next bit that is set, and zeros between them. */
+/* Moves the first bytes to the positions of set bits, with zeros between. */
 static inline __m512i expand_bytes(uint64_t mask, __m512i bytes)
 {
     return _mm512_mask_expand_epi8(fresh_zero(), mask, bytes);
 }
 
-/* Byte `which` of each of the 64 words in v. */
+/* Returns byte `which` of each of the 64 words in v. */
 static inline __m512i word_bytes(unsigned word, const __m512i *v, unsigned which)
 {
     const __m512i count =
@@ -50,7 +50,7 @@ static inline __m512i word_bytes(unsigned word, const __m512i *v, unsigned which
     return _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
 }
 
-/* Words from bytes: planes[0] has the lowest of each. */
+/* Makes words from bytes: planes[0] has the lowest byte of each. */
 static inline void word_weave(unsigned word, const __m512i *planes, __m512i *v)
 {
     const __m512i bytes0 =

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_decode.c - the public way along a chain of links.
+ * decoder.c - applies a chain of links to a state.
  *
- * Links whose blocks are in pieces are undone piece by piece: each piece of the state goes along all of them before the
- * next one does, so that it is read from memory once and written once. A block of deltas has none, and is decoded
- * between two such runs. Only the last state is hashed: it follows from all that came before.
+ * Each piece of the state passes through all links whose blocks consist of pieces before the next piece does, so memory
+ * is read once and written once. A block of deltas has no pieces and is decoded between two such runs. Only the last
+ * state is hashed, since it depends on all earlier ones.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -38,11 +38,11 @@ static enum lmc_status check_step(const struct chain *chain, const struct lmc_li
         return lmci_fail(LMC_INVALID, message, "the links of the chain differ in their arrays");
     const struct lmc_block block = lmc_frame_block(frame, chain->index, NULL);
     if (step->coded_bytes != block.coded_bytes)
-        return lmci_fail(LMC_INVALID, message, "the coded bytes are not as many as the header says");
+        return lmci_fail(LMC_INVALID, message, "the number of coded bytes differs from the header");
     if (lmc_hash64(step->coded, step->coded_bytes, chain->index) != block.coded_hash)
         return lmci_damaged(message, "the checksum of a coded block does not match");
     if (*(const unsigned char *)step->coded > LMCI_LINK_PIECES)
-        return lmci_unsupported(message, "a block has a method that this version does not know");
+        return lmci_unsupported(message, "a block has a method unknown to this version");
     return LMC_OK;
 }
 
@@ -58,8 +58,7 @@ static enum lmc_status check_state(struct chain *chain, const struct lmc_frame *
         const struct lmc_hash expected = lmci_frame_raw_hash(last, chain->index, k);
         const struct lmc_hash content = lmc_hasher_final(&chain->hasher.arrays[k]);
         if (content.low != expected.low || content.high != expected.high)
-            return lmci_damaged(message,
-                                "a decoded block is not what was encoded: the state before may be the wrong one");
+            return lmci_damaged(message, "a decoded block differs from the encoded one: the state before may be wrong");
     }
     return LMC_OK;
 }
@@ -99,7 +98,7 @@ static enum lmc_status decode_deltas(const struct chain *chain, const struct lmc
 
 /* ---- Blocks in pieces ------------------------------------------------------------------------------------------ */
 
-/* The next piece of a link's block, at `from` bytes of each array. */
+/* Applies the next piece of a link's block at byte `from` of each array. */
 static enum lmc_status decode_piece(const struct chain *chain, const struct lmc_link_rule *rule, struct lmci_reader *in,
                                     size_t from, size_t bytes, const char **message)
 {
@@ -118,10 +117,10 @@ static enum lmc_status decode_piece(const struct chain *chain, const struct lmc_
     return status;
 }
 
-/* Links that are undone together: enough to keep a piece in the cache, few enough to stand on the stack. */
+/* Links applied together: enough to keep a piece in the cache, few enough for the stack. */
 #define TOGETHER 32
 
-/* Steps `first` to first + count - 1, all of them in pieces; `last`: no others follow. */
+/* Applies steps `first` to first + count - 1, all of them in pieces. `last`: no steps follow. */
 static enum lmc_status decode_run(struct chain *chain, size_t first, size_t count, bool last, const char **message)
 {
     struct lmc_link_rule rules[TOGETHER];
@@ -241,7 +240,7 @@ enum lmc_status lmc_link_decompress(const void *frame, size_t frame_bytes, void 
     if (parsed.predictor == 0)
         return lmci_fail(LMC_INVALID, message, "the frame is not a link");
     if (frame_bytes != parsed.frame_bytes)
-        return lmci_damaged(message, "the frame is not as long as its header says");
+        return lmci_damaged(message, "the frame's length differs from its header");
     if (state_bytes < parsed.raw_bytes)
         return lmci_fail(LMC_NO_SPACE, message, "the state is smaller than the link's arrays");
     for (uint64_t i = 0; i < parsed.block_count && status == LMC_OK; i++)

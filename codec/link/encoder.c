@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_encode.c - the public way from two states to a link.
+ * encoder.c - encodes two states as a link.
  *
- * A block is coded by pieces; where that is not clearly smaller than deltas are, it is coded as deltas too, and the
- * smaller one is kept. How gradients are coded is planned from a sample that is gathered from all over the arrays.
+ * A block is encoded in pieces. If the result is not clearly smaller than deltas would be, the block is also encoded as
+ * deltas and the smaller form is kept. A sample from all over the arrays determines how gradients are encoded.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -24,7 +24,7 @@ struct lmc_link_encoder {
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* A plan takes several encodings of the sample, and shall not take longer than that of a small array. */
+/* Planning encodes the sample several times and must not take longer than a small array. */
 static size_t sample_of(uint64_t raw_bytes)
 {
     const uint64_t some = raw_bytes / 4 / 32;
@@ -56,8 +56,7 @@ static enum lmc_status check_params(const struct lmc_link_params *params, const 
 {
     const unsigned arrays = lmc_link_arrays(params->rule.optimizer, params->rule.flags);
     if (arrays == 0 || !lmci_rule_is_valid(&params->rule))
-        return lmci_fail(LMC_INVALID, message,
-                         "the rule is none: it has impossible constants, or an unknown optimizer");
+        return lmci_fail(LMC_INVALID, message, "the rule has impossible constants or an unknown optimizer");
     if (params->raw_bytes % 4 != 0)
         return lmci_fail(LMC_INVALID, message, "the size is not a multiple of an f32's");
     if (params->raw_bytes > LMCI_MAX_RAW_BYTES / LMC_MAX_BASES || params->raw_bytes > PTRDIFF_MAX)
@@ -111,7 +110,7 @@ size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *encoder)
 
 /* ---- Blocks ---------------------------------------------------------------------------------------------------- */
 
-/* A block, and room for its pieces, one of which may be larger than it will be allowed to be. */
+/* A block, and room for one piece, which may exceed the room of the block. */
 struct work {
     const struct lmc_link_encoder *encoder;
     struct lmci_link_view view;
@@ -131,7 +130,7 @@ static struct lmci_link_view view_at(const struct work *work, size_t at)
     return view;
 }
 
-/* *used: the bytes written, or 0 where they are more than there is room for. */
+/* *used: bytes, or 0 if they exceed `room`. */
 static enum lmc_status encode_pieces(const struct work *work, unsigned char *dst, size_t room, size_t *used)
 {
     const struct lmc_link_encoder *encoder = work->encoder;
@@ -183,11 +182,11 @@ static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst
     return status;
 }
 
-#define DELTAS_FROM_BITS 30 /* an element: deltas of a state that changed hardly take less */
-#define SAME_FROM_BITS   2  /* and where much of it did not change */
+#define DELTAS_FROM_BITS 30 /* bits an element: deltas of a changed state are hardly smaller */
+#define SAME_FROM_BITS   2  /* the same if much of the state did not change */
 #define SAME_LEAST       8  /* one part in so many */
 
-/* Whether some words of the first array did not change though they aren't zero: a step that was none. */
+/* Whether many nonzero words of the first array did not change: no step was made. */
 static bool is_unchanged(const struct work *work)
 {
     size_t same = 0, seen = 0;
@@ -198,7 +197,7 @@ static bool is_unchanged(const struct work *work)
     return same * SAME_LEAST > seen;
 }
 
-/* As pieces, as deltas, or both, of which the smaller is kept. */
+/* Encodes pieces, deltas, or both, and keeps the smaller. */
 static enum lmc_status encode_smaller(const struct work *work, unsigned char *dst, size_t room, size_t *used)
 {
     size_t as_deltas;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_fit.c - finds the constants of a step from some elements of the states before and after it.
+ * fit.c - finds the constants of a step from a sample of the states before and after it.
  *
- * What hints say is tried first. What a scheduler may have moved, Adam's decay and the rate, follows from the weights:
- * both are in them linearly, so that least squares come near; then each element says between which numbers the rate
- * must lie for the weight to be rounded as it is, and the number that suits most elements is it, to the last bit. The
- * betas follow from the moments without the gradients, as (v' - beta2 v) is proportional to (m' - beta1 m)^2. The scale
- * of gradients is found as the number by which they become short.
+ * Hints are tried first. Constants that a scheduler changes, the rate and Adam's decay, follow from the weights, in
+ * which both are linear. Least squares approximate them. Then each element limits the rate to an interval in which its
+ * weight rounds to the actual one, and the value in most intervals is the rate, to the last bit. The betas follow from
+ * the moments without the gradients: v' - beta2 * v is proportional to (m' - beta1 * m)^2. The scale of gradients is
+ * the number that makes them short.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -24,7 +24,7 @@ struct room {
     unsigned char symbol[LMCI_SAMPLE_ELEMENTS], byte[LMCI_SAMPLE_ELEMENTS], length[LMCI_SAMPLE_ELEMENTS],
         stored[LMCI_SAMPLE_ELEMENTS], rest[LMCI_SAMPLE_ELEMENTS];
     float predicted[2][LMCI_SAMPLE_ELEMENTS];
-    double ends[2 * LMCI_SAMPLE_ELEMENTS]; /* where numbers begin to suit an element, and where they cease to */
+    double ends[2 * LMCI_SAMPLE_ELEMENTS]; /* starts of intervals, and their ends */
 };
 
 /* ---- How good a rule is ---------------------------------------------------------------------------------------- */
@@ -49,7 +49,7 @@ static void find_gradients(struct room *room, const struct lmc_link_rule *rule)
                                  &room->gradients);
 }
 
-/* With gradients that are found anew: shares of the moments that come out exactly. */
+/* Finds the gradients again. Shares of moments that the rule predicts exactly. */
 static void share_moments(struct room *room, const struct lmc_link_rule *rule, float shares[2])
 {
     const bool adam = rule->optimizer == LMC_ADAM;
@@ -62,7 +62,7 @@ static void share_moments(struct room *room, const struct lmc_link_rule *rule, f
         shares[1] = (float)share(room, LMCI_SECOND, room->predicted[1]);
 }
 
-/* That of the weights, with the gradients that were found last. */
+/* Share of exact weights, with the gradients found last. */
 static double share_weights(struct room *room, const struct lmc_link_rule *rule)
 {
     const unsigned second = (rule->flags & LMC_LINK_AMSGRAD) != 0 ? LMCI_ADAM_MOST : LMCI_SECOND;
@@ -73,7 +73,7 @@ static double share_weights(struct room *room, const struct lmc_link_rule *rule)
     return share(room, weight, room->predicted[0]);
 }
 
-/* Exactly the sample's greatest second moments. */
+/* Share of exact greatest second moments. */
 static double share_most(struct room *room)
 {
     lmci_link_kernels()->most(room->sample.elements, array_of(room, true, LMCI_SECOND),
@@ -113,7 +113,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A number that lies between as many pairs of ends as can be: begins and ends are sorted apart, and merged. */
+/* Returns a number in as many intervals as possible. Starts and ends are sorted separately and merged. */
 static double suits_most(double *begins, double *ends, size_t count)
 {
     size_t open = 0, most = 0, e = 0;
@@ -135,7 +135,7 @@ static double suits_most(double *begins, double *ends, size_t count)
 
 /* ---- The rate and the decay ------------------------------------------------------------------------------------ */
 
-/* What the rate is multiplied by, for an element's weight. */
+/* The factor of the rate in an element's weight. */
 static double way_of(const struct room *room, const struct lmc_link_rule *rule, size_t i)
 {
     const double first = (double)array_of(room, true, LMCI_FIRST)[i];
@@ -150,7 +150,8 @@ static double way_of(const struct room *room, const struct lmc_link_rule *rule, 
     return (double)rule->momentum * first + g;
 }
 
-/* w' - w = (decay - 1) w + rate * way by least squares, each element as it is exact; what is left of the squares. */
+/* Solves w' - w = (decay - 1) * w + rate * way by least squares, each element weighted by its precision. Returns the
+ * sum of squared residuals. */
 static double near_rate(const struct room *room, const struct lmc_link_rule *rule, bool decays, double *decay,
                         double *rate)
 {
@@ -175,7 +176,7 @@ static double near_rate(const struct room *room, const struct lmc_link_rule *rul
     return yy - *rate * xy - (*decay - 1) * wy;
 }
 
-/* The rate, given the decay, from between which numbers it must lie for each weight. */
+/* Finds the rate, given the decay, from the intervals of all weights. */
 static double exact_rate(struct room *room, const struct lmc_link_rule *rule, double near)
 {
     const unsigned weight = lmci_weight_of(rule);
@@ -194,7 +195,7 @@ static double exact_rate(struct room *room, const struct lmc_link_rule *rule, do
     return count != 0 ? suits_most(begins, ends, count) : near;
 }
 
-/* The best of a constant and its neighbours. */
+/* Tries a constant and its neighbours, and keeps the best. */
 static double best_neighbour(struct room *room, struct lmc_link_rule *rule, float *constant, int reach)
 {
     const float middle = *constant;
@@ -212,13 +213,13 @@ static double best_neighbour(struct room *room, struct lmc_link_rule *rule, floa
     return most;
 }
 
-/* Betas are written by people, with few digits. */
+/* Users write betas with few digits. */
 static double as_written(double x, double digits)
 {
     return (double)(int64_t)(x * digits + 0.5) / digits;
 }
 
-/* The number that was rounded to a constant: torch takes its powers before it rounds. */
+/* The decimal number that was rounded to a constant: torch computes its powers before rounding. */
 static double before_rounding(float constant)
 {
     for (double digits = 10; digits < 1e7; digits *= 10)
@@ -227,10 +228,8 @@ static double before_rounding(float constant)
     return (double)constant;
 }
 
-/*
- * Adam's root where the step is not known: it shows in what eps is against it. The one with the least squares, of steps
- * that lie the closer together the more there is to tell. Gives beta2 to the power of the step.
- */
+/* Finds Adam's root if the step is unknown: it determines the effect of eps. Minimizes the squared residuals over
+ * steps, which are denser where the root changes faster. Returns beta2 to the power of the step. */
 static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     const double beta2 = before_rounding(rule->beta2);
@@ -252,9 +251,10 @@ static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool
     return best;
 }
 
-#define GOOD 0.9 /* a share: torch's square roots are not always rounded right, its tails not always as its vectors */
+#define GOOD \
+    0.9 /* a share: torch rounds some square roots incorrectly, and the tails of its arrays differ from its vectors */
 
-/* The rate, and AdamW's decay, with the root that the rule has; the share of weights that come out exactly. */
+/* Finds the rate, and AdamW's decay, for the rule's root. Returns the share of exact weights. */
 static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     double decay, rate;
@@ -275,11 +275,11 @@ static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decay
     return found;
 }
 
-#define ROOTS_BESIDE 16 /* steps: the least squares may be off by noise, the share that comes out exactly is not */
+#define ROOTS_BESIDE 16 /* steps: noise shifts the least squares, but not the share of exact weights */
 
-#define EXACT        0.99 /* a share below which a root is tried that is not what its step says, to the last bit */
+#define EXACT        0.99 /* below this share, neighbours of the step's root are tried, too */
 
-/* The best of the root's neighbours. */
+/* Tries the neighbours of the root, and keeps the best. */
 static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
 {
     const struct lmc_link_rule middle = *rule;
@@ -295,10 +295,8 @@ static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, boo
     return found;
 }
 
-/*
- * Where eps is nothing against second moments, least squares say little of the root. Roundings tell which is nearer: a
- * search for the step with the most weights that come out exactly, by strides that are halved.
- */
+/* Finds the root if eps is negligible against the second moments, where least squares are inconclusive. Searches for
+ * the step with the most exact weights, with halving strides. */
 static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
 {
     const double beta2 = before_rounding(rule->beta2);
@@ -317,14 +315,14 @@ static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rul
             found = now;
             *rule = other;
             steps = tried;
-            stride *= 2; /* once more as far */
+            stride *= 2; /* repeat the same stride */
             break;
         }
     }
     return found;
 }
 
-/* The same where the root is not known: from that with the least squares on, as long as it gets better. */
+/* Finds rate and root: starts at the root with the least squares and continues while the share improves. */
 static double fit_root_and_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     const double beta2 = before_rounding(rule->beta2), near = fit_root(room, rule, decays);
@@ -368,7 +366,7 @@ static double fit_weights(struct room *room, struct lmc_link_rule *rule, bool hi
 
 #define TERMS 4
 
-/* Solves for the last column by elimination; false where that is not possible. */
+/* Solves for the last column by elimination. Returns false if the matrix is singular. */
 static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
 {
     for (unsigned k = 0; k < TERMS; k++) {
@@ -395,7 +393,7 @@ static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
     return true;
 }
 
-/* v' = beta2 v + k (m'^2 - 2 beta1 m m' + beta1^2 m^2), by least squares of what each term is of v'. */
+/* v' = beta2 * v + k * (m'^2 - 2 * beta1 * m * m' + beta1^2 * m^2), by least squares of each term relative to v'. */
 static bool near_betas(const struct room *room, double *beta1, double *beta2)
 {
     double a[TERMS][TERMS + 1] = {{0}}, x[TERMS];
@@ -449,16 +447,16 @@ static bool fit_betas(struct room *room, struct lmc_link_rule *rule, float share
 
 /* ---- The gradients' scale -------------------------------------------------------------------------------------- */
 
-#define SCALE_TRIES 8  /* elements, one of which is short without its scale */
-#define SCALE_ASKED 64 /* others, which say whether a scale makes them short */
-#define SCALE_FIRST 16 /* of these, the first ones are asked first */
-#define SCALE_SHARE 4  /* one in so many has to be short */
+#define SCALE_TRIES 8  /* elements tried as being short without their scale */
+#define SCALE_ASKED 64 /* elements that vote on a scale */
+#define SCALE_FIRST 16 /* of these, the first ones vote first */
+#define SCALE_SHARE 4  /* one in so many must be short */
 
 struct interval {
-    double low, high; /* of a gradient's magnitude */
+    double low, high; /* bounds of a gradient's absolute value */
 };
 
-/* The number with so many bits of mantissa, the first included, that is nearest to a positive one. */
+/* Rounds a positive number to `bits` bits of mantissa, including the leading one. */
 static double shortened(double x, unsigned bits)
 {
     const uint64_t last = UINT64_C(1) << (53 - bits);
@@ -469,7 +467,7 @@ static double shortened(double x, unsigned bits)
     return x;
 }
 
-/* Whether a number so short lies in an interval, but for the scale; the number. */
+/* Whether the interval, divided by the scale, contains a number of `bits` bits. *whole: that number. */
 static bool is_short(const struct interval *at, double unscale, unsigned bits, double *whole)
 {
     const double low = at->low * unscale, high = at->high * unscale;
@@ -477,7 +475,7 @@ static bool is_short(const struct interval *at, double unscale, unsigned bits, d
     return *whole >= low && *whole <= high;
 }
 
-/* Gradients' intervals by the first arrays alone, the narrowest first few of the sample. */
+/* Intervals of gradients from the first arrays alone; keeps only narrow ones. */
 static size_t scale_intervals(const struct room *room, const struct lmc_link_rule *rule, struct interval *list,
                               size_t most)
 {
@@ -512,7 +510,7 @@ static size_t count_short(const struct interval *list, size_t count, double scal
     return found;
 }
 
-/* A number's mantissa, from 1 to 2. */
+/* Returns the mantissa, from 1 to 2. */
 static double mantissa_of(double x)
 {
     uint64_t word;
@@ -522,7 +520,7 @@ static double mantissa_of(double x)
     return x;
 }
 
-/* The scale between 1/2 and 1 with which most are short; 0 if none is. */
+/* The scale between 1/2 and 1 with which most gradients are short; 0 if too few are. */
 static double near_scale(const struct interval *list, size_t count, unsigned bits)
 {
     double best = 0;
@@ -542,7 +540,7 @@ static double near_scale(const struct interval *list, size_t count, unsigned bit
     return best;
 }
 
-/* Mean bits of a gradient's mantissa, and what is missed as if it had them all. */
+/* Mean bits of the gradients' mantissas; a missed gradient counts as 23 bits. */
 static double length_with(struct room *room, const struct lmc_link_rule *rule)
 {
     float shares[2] = {1, 1};
@@ -553,7 +551,7 @@ static double length_with(struct room *room, const struct lmc_link_rule *rule)
     return sum / (double)room->sample.elements + 23 * (2 - (double)shares[0] - (double)shares[1]);
 }
 
-/* The scale that leads to short gradients of so many bits, and its neighbours: the one with the shortest. */
+/* Finds the scale that makes gradients short (of `bits` bits), and keeps the best of its neighbours. */
 static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bits)
 {
     struct interval list[SCALE_ASKED * 4];
@@ -583,9 +581,9 @@ static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bi
     }
 }
 
-#define SHORT_LENGTH 9.0 /* mean bits of a mantissa: no scale is looked for where they are so short */
+#define SHORT_LENGTH 9.0 /* mean bits of a mantissa: shorter gradients need no scale */
 
-/* First as if gradients were bf16, then as sums of some: with a wrong scale, some of those are as short as bf16. */
+/* Tries gradients of bf16 before sums of them: with a wrong scale, some sums are as short as bf16. */
 static void fit_scales(struct room *room, struct lmc_link_rule *rule)
 {
     const float hinted = rule->scale;
@@ -600,7 +598,7 @@ static void fit_scales(struct room *room, struct lmc_link_rule *rule)
     rule->scale = length_with(room, rule) < without ? hinted : 1;
 }
 
-/* Of gradients that are known: how many are what a number so short becomes by a scale, in f32. */
+/* Of known gradients: how many are, in f32, the product of a number of `bits` bits and the scale. */
 static size_t count_scaled(const float *gradients, size_t count, float scale, unsigned bits)
 {
     size_t found = 0;
@@ -609,13 +607,13 @@ static size_t count_scaled(const float *gradients, size_t count, float scale, un
     return found;
 }
 
-/* The scale with which most of them are, of those beside the one that their intervals lead to; 0: it is too few. */
+/* Finds the scale of most known gradients among the neighbours of the one from their intervals. 0: too few. */
 static float known_scale(const float *gradients, const struct interval *list, size_t count, double *room, unsigned bits)
 {
     const size_t unscaled = count_scaled(gradients, count, 1, bits);
     size_t used = 0, most = count / SCALE_SHARE;
     float best = unscaled > most ? 1 : 0;
-    const bool sure = unscaled > count - count / 8; /* a third of what was multiplied by 1/3 is short, too */
+    const bool sure = unscaled > count - count / 8; /* a third of gradients scaled by 1/3 are short, too */
     const double near = sure ? 0 : near_scale(list, count < SCALE_ASKED ? count : SCALE_ASKED, bits);
     if (!(near > 0))
         return best;
@@ -682,7 +680,7 @@ static bool unhinted(uint32_t array_count, struct lmc_link_rule *rule)
     return lmc_link_rule(&hints, rule) == LMC_OK;
 }
 
-/* SGD's momentum shows in the gradients alone: the one with which they are shortest. */
+/* Finds SGD's momentum from the gradients alone: it makes them shortest. */
 static void fit_momentum(struct room *room, struct lmc_link_rule *rule)
 {
     static const double momenta[] = {0.9, 0.95, 0.99, 0.98, 0.85, 0.8, 0.5};
@@ -722,7 +720,7 @@ static enum lmc_status fit_sample(struct room *room, bool hinted, struct lmc_lin
     return status;
 }
 
-/* More than this part of the bits: ordinary deltas are about as small, and faster. */
+/* Above this share of the bits, ordinary deltas are about as small, and faster. */
 #define WORTH 0.6f
 
 static enum lmc_status fit_room(struct room *room, bool hinted, unsigned arrays, struct lmc_link_rule *rule,
@@ -736,7 +734,7 @@ static enum lmc_status fit_room(struct room *room, bool hinted, unsigned arrays,
     if (status != LMC_OK)
         return lmci_fail(status, message, "no memory to fit a link");
     if (fit->bits > WORTH * 32 * (float)arrays)
-        return lmci_unsupported(message, "no arithmetic that is known leads from one state to the other");
+        return lmci_unsupported(message, "no known optimizer leads from one state to the other");
     return LMC_OK;
 }
 
@@ -752,11 +750,11 @@ enum lmc_status lmc_link_fit(const struct lmc_link_hints *hints, uint32_t array_
     memset(rule, 0, sizeof *rule);
     if (array_count < 2 || array_count > LMC_MAX_BASES || raw_bytes % 4 != 0 || raw_bytes == 0 ||
         raw_bytes > PTRDIFF_MAX)
-        return lmci_fail(LMC_INVALID, message, "a state has 2 to 4 arrays of f32, which are not empty");
+        return lmci_fail(LMC_INVALID, message, "a state must have 2 to 4 arrays of f32 that are not empty");
     if (hints != NULL ? lmc_link_rule(hints, rule) != LMC_OK : !unhinted(array_count, rule))
-        return lmci_fail(LMC_INVALID, message, "the hints are none of an optimizer: a hyperparameter is out of range");
+        return lmci_fail(LMC_INVALID, message, "a hyperparameter in the hints is out of range");
     if (lmc_link_arrays(rule->optimizer, rule->flags) != array_count)
-        return lmci_fail(LMC_INVALID, message, "the hints' optimizer has more or fewer arrays than the state");
+        return lmci_fail(LMC_INVALID, message, "the state has more or fewer arrays than the hints' optimizer");
     struct room *room = lmci_allocate(sizeof *room);
     if (room == NULL)
         return lmci_fail(LMC_NO_MEMORY, message, "no memory to fit a link");

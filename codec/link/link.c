@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * link.c - what an optimizer's step is made of: its rule from hyperparameters, and as a link stores it.
- *
- * A link stores the constants as the arithmetic takes them, in f32, not what they follow from: so that a decoder needs
- * no powers of beta, which math libraries round differently.
- */
+/* link.c - computes the rule of an optimizer's step from hyperparameters, and sets the floating-point environment. */
 #include "link/link.h"
 
 #include "frame/frame.h"
@@ -15,7 +10,7 @@
 
 /* ---- Hints ----------------------------------------------------------------------------------------------------- */
 
-/* By squaring. The last bits are lost when the result becomes an f32. */
+/* Squares repeatedly. Rounding to f32 removes the errors in the last bits. */
 double lmci_power(double base, double exponent)
 {
     double power = 1;
@@ -24,7 +19,7 @@ double lmci_power(double base, double exponent)
     return power;
 }
 
-/* A square root by Newton's steps, from above: no math library. */
+/* Newton's iteration from above, without a math library. */
 static double root_of(double x)
 {
     double root = x < 1 ? 1 : x;
@@ -35,7 +30,7 @@ static double root_of(double x)
 
 static bool is_between(double x, double low, double high)
 {
-    return x >= low && x <= high; /* no NaN is */
+    return x >= low && x <= high; /* false for NaN */
 }
 
 static bool are_valid(const struct lmc_link_hints *hints)
@@ -138,7 +133,7 @@ void lmci_float_leave(const struct lmci_float_environment *saved)
 
 #include <fenv.h>
 
-/* Standard C can tell the rounding; nothing else is known to be changed here. */
+/* Standard C can set only the rounding mode. */
 struct lmci_float_environment lmci_float_enter(void)
 {
     const struct lmci_float_environment saved = {(uint64_t)fegetround()};

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_piece_decode.c - decodes one piece of a link, in place.
+ * piece_decode.c - decodes one piece of a link in place.
  *
- * What is coded is parsed and checked first; then the state goes through chunk by chunk: gradients, moments, what the
- * arithmetic missed of these, then the weights, which follow from the moments as they really are. Chunks are short
- * enough for the first-level cache.
+ * The coded bytes are parsed and checked first. Then the state is processed by chunks: gradients, moments, differences
+ * of the moments, and last the weights, which depend on the corrected moments. Chunks fit the first-level cache.
  */
 #include "block/block.h"
 #include "block/plane.h"
@@ -13,14 +12,14 @@
 
 #define PLANE_ROOM (LMCI_PIECE_ELEMENTS + LMCI_PLANE_PAD)
 
-/* What an array's arithmetic missed, as it is stored. */
+/* The stored differences of an array. */
 struct rest {
     enum lmci_rest_kind kind;
     size_t count;                /* of a list */
     const unsigned char *places; /* u16 each */
-    const unsigned char *rest;   /* a list's, or a plane */
-    const unsigned char *words;  /* for those that are escapes */
-    unsigned char *own;          /* the array, of a delta */
+    const unsigned char *rest;   /* of a list, or a plane */
+    const unsigned char *words;  /* words of the escapes */
+    unsigned char *own;          /* the array, if it is a delta */
 };
 
 struct piece {
@@ -32,14 +31,14 @@ struct piece {
     const unsigned char *symbols;
     const unsigned char *bytes;   /* SHORT */
     const unsigned char *lengths; /* VARIABLE */
-    const unsigned char *raw;     /* words of gradients */
+    const unsigned char *raw;     /* gradients stored as they are */
     bool any_raw;
     struct rest rests[LMC_MAX_BASES];
     struct lmci_reader in;
     unsigned char *plane_scratch;
 };
 
-/* Room for one piece: planes, the arrays that are deltas, and chunks. */
+/* Memory for one piece: planes, arrays of deltas, and chunks. */
 struct room {
     unsigned char symbols[PLANE_ROOM + LMCI_PIECE_ELEMENTS], bytes[PLANE_ROOM], spread[PLANE_ROOM];
     unsigned char rests[LMC_MAX_BASES][PLANE_ROOM];
@@ -73,7 +72,7 @@ static enum lmc_status get_plane(struct piece *piece, size_t count, unsigned cha
     return count != 0 ? lmci_plane_decode(&piece->in, count, piece->plane_scratch, own, plane, message) : LMC_OK;
 }
 
-/* Bytes of the gradients that aren't zero, each to its place. */
+/* Places the bytes of nonzero gradients. */
 static enum lmc_status get_bytes(struct piece *piece, struct room *room, const char **message)
 {
     const struct lmci_kernels *kernels = lmci_kernels();
@@ -92,7 +91,7 @@ static enum lmc_status get_bytes(struct piece *piece, struct room *room, const c
     return LMC_OK;
 }
 
-/* The symbols and, VARIABLE, behind them the lengths. */
+/* Reads the symbols and, in mode VARIABLE, the lengths after them. */
 static enum lmc_status get_symbols(struct piece *piece, struct room *room, const char **message)
 {
     const bool both = piece->mode == LMCI_GRADIENT_VARIABLE;
@@ -100,7 +99,7 @@ static enum lmc_status get_symbols(struct piece *piece, struct room *room, const
     enum lmc_status status = get_plane(piece, count, room->symbols, &piece->symbols, message);
     if (status != LMC_OK)
         return status;
-    if (piece->symbols != room->symbols) /* kernels read past its end */
+    if (piece->symbols != room->symbols) /* kernels read past the end */
         memcpy(room->symbols, piece->symbols, count);
     piece->symbols = room->symbols;
     piece->lengths = both ? room->symbols + piece->elements : NULL;
@@ -143,7 +142,7 @@ static enum lmc_status get_list(struct piece *piece, struct rest *rest, const ch
     for (size_t i = 0; i < rest->count; i++) {
         const unsigned place = lmci_load16(rest->places + 2 * i);
         if (place >= piece->elements || (i != 0 && place <= lmci_load16(rest->places + 2 * i - 2)))
-            return lmci_damaged(message, "a list of a link has impossible places");
+            return lmci_damaged(message, "a list of a link has impossible indexes");
     }
     rest->words = lmci_take(&piece->in, 4 * count_of(rest->rest, rest->count, LMCI_REST_ESCAPE));
     return rest->words != NULL ? LMC_OK : lmci_damaged(message, "a piece of a link ends inside a list");
@@ -176,8 +175,7 @@ static enum lmc_status get_rest(struct piece *piece, unsigned array, unsigned ch
     if (status != LMC_OK)
         return status;
     rest->words = lmci_take(&piece->in, 4 * count_of(rest->rest, piece->elements, LMCI_REST_ESCAPE));
-    return rest->words != NULL ? LMC_OK
-                               : lmci_damaged(message, "a piece of a link ends inside what its arithmetic missed");
+    return rest->words != NULL ? LMC_OK : lmci_damaged(message, "a piece of a link ends inside its differences");
 }
 
 /* ---- The arithmetic -------------------------------------------------------------------------------------------- */
@@ -188,7 +186,7 @@ static const unsigned char *next_word(struct rest *rest)
     return rest->words - 4;
 }
 
-/* What was missed of elements `at` to at + n - 1. */
+/* Adds the differences of elements `at` to at + n - 1. */
 static void apply_list(struct rest *rest, size_t at, size_t n, unsigned char *words)
 {
     for (; rest->count != 0 && lmci_load16(rest->places) < at + n; rest->count--, rest->places += 2, rest->rest++) {
@@ -224,7 +222,7 @@ static void apply(struct rest *rest, size_t at, size_t n, unsigned char *words)
         memcpy(words, rest->own + 4 * at, 4 * n);
 }
 
-/* The bits of a chunk are its own bytes. */
+/* The bits of a chunk start with a byte of their own. */
 static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lmci_reference *reference,
                                   const lmci_u32 *first, const struct lmci_gradients *gradients, const char **message)
 {
@@ -240,7 +238,7 @@ static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lm
     return LMC_OK;
 }
 
-/* Casts: kernels that decode write neither symbols nor bytes nor lengths. */
+/* Casts away const: decoding kernels do not write symbols, bytes and lengths. */
 static struct lmci_gradients gradients_at(const struct piece *piece, size_t at, struct room *room)
 {
     return (struct lmci_gradients){
@@ -275,7 +273,7 @@ static lmci_f32 *floats(unsigned char *array)
     return (lmci_f32 *)(void *)array;
 }
 
-/* The moments, but for what their arithmetic missed. In one go where all gradients are short. */
+/* Computes the moments without their differences, in one pass if all gradients are SHORT. */
 static enum lmc_status chunk_moments(struct piece *piece, size_t n, unsigned char *const *now,
                                      const struct lmci_gradients *gradients, const char **message)
 {
@@ -296,7 +294,7 @@ static enum lmc_status chunk_moments(struct piece *piece, size_t n, unsigned cha
     return status;
 }
 
-/* What follows from the moments. */
+/* Applies the differences of the moments and computes the arrays that depend on them. */
 static void chunk_step(struct piece *piece, size_t at, size_t n, unsigned char *const *now, const float *values)
 {
     const struct lmci_link_kernels *kernels = lmci_link_kernels();
@@ -331,20 +329,20 @@ static enum lmc_status run(struct piece *piece, unsigned char *const *state, str
             chunk_step(piece, at, n, now, room->values);
     }
     if (status == LMC_OK && lmci_left(&piece->in) != 0)
-        return lmci_damaged(message, "bytes follow the last of a link's piece");
+        return lmci_damaged(message, "bytes follow the end of a link's piece");
     return status;
 }
 
-/* The first two bytes: how gradients are coded, and what was missed. */
+/* Reads the first two bytes: the mode, and the storage of differences. */
 static enum lmc_status get_head(struct piece *piece, const char **message)
 {
     const unsigned char *head = lmci_take(&piece->in, 2);
     if (head == NULL)
         return lmci_damaged(message, "a piece of a link ends inside its head");
     if (head[0] < LMCI_GRADIENT_SHORT || head[0] > LMCI_GRADIENT_FULL)
-        return lmci_unsupported(message, "a link codes its gradients in a way that this version does not know");
+        return lmci_unsupported(message, "a link encodes gradients in a mode unknown to this version");
     if (head[1] >> 2 * piece->arrays != 0 && piece->arrays < 4)
-        return lmci_damaged(message, "a piece of a link has something for an array that is none");
+        return lmci_damaged(message, "a piece of a link has differences for a missing array");
     piece->mode = (enum lmci_gradient_mode)head[0];
     for (unsigned k = 0; k < piece->arrays; k++)
         piece->rests[k].kind = (enum lmci_rest_kind)(head[1] >> 2 * k & 3);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_piece_encode.c - codes one piece of a link, and chooses how, from a sample.
+ * piece_encode.c - encodes one piece of a link, and plans how from a sample.
  *
- * Each chunk's gradients are found from the states, the step is done with them, and what it misses is kept as bytes.
- * Where a gradient is no bf16 in a piece of such ones it is looked for among all floats, and stands as it is; where
- * that happens often, the piece is coded in another mode.
+ * For each chunk the encoder finds gradients from the states, performs the step with them, and stores the differences
+ * as bytes. In a SHORT piece, a gradient that is no bf16 is searched among all floats and stored as it is. If that
+ * happens often, the piece is encoded in another mode.
  */
 #include "base/memory.h"
 #include "block/block.h"
@@ -16,23 +16,23 @@
 
 #define PLANE_ROOM (LMCI_PIECE_ELEMENTS + LMCI_PLANE_PAD)
 
-/* One part in so many: more gradients that are no bf16 make a piece be coded otherwise. */
+/* With more than one in so many gradients that are no bf16, the piece uses another mode. */
 #define RAW_MOST 32
-/* Up to one part in so many, what was missed is a list. */
+/* Up to one in so many differences are stored as a list. */
 #define LIST_MOST 512
-/* From one part in so many escapes on, an array may be smaller as a delta. */
+/* From one in so many escapes on, a delta of the array may be smaller. */
 #define ESCAPES_MOST 32
 
 struct room {
     unsigned char symbols[PLANE_ROOM], bytes[PLANE_ROOM], lengths[PLANE_ROOM];
     unsigned char halves[PLANE_ROOM + LMCI_PIECE_ELEMENTS]; /* symbols and lengths */
     unsigned char rests[LMC_MAX_BASES][PLANE_ROOM];
-    unsigned char packed[4 * LMCI_PIECE_ELEMENTS]; /* of 24 bits at most, and some bytes a chunk */
+    unsigned char packed[4 * LMCI_PIECE_ELEMENTS]; /* at most 24 bits each, and some bytes a chunk */
     float values[LMCI_CHUNK_ELEMENTS];
     uint32_t raw[LMCI_PIECE_ELEMENTS];
     uint32_t bits[LMCI_CHUNK_ELEMENTS];
     unsigned char stored[LMCI_CHUNK_ELEMENTS];
-    /* A chunk's elements that are looked at once more. */
+    /* Elements of a chunk that are encoded a second time. */
     uint16_t again[LMCI_CHUNK_ELEMENTS];
     uint32_t gathered[2][LMC_MAX_BASES][LMCI_CHUNK_ELEMENTS];
     unsigned char symbols_again[LMCI_CHUNK_ELEMENTS], lengths_again[LMCI_CHUNK_ELEMENTS];
@@ -51,8 +51,8 @@ struct piece {
     unsigned char *plane_scratch;
     size_t raw_count;
     size_t packed_bytes;
-    size_t missed[LMC_MAX_BASES]; /* elements */
-    /* What is written. */
+    size_t missed[LMC_MAX_BASES]; /* elements with a difference */
+    /* The output. */
     unsigned char *at, *end;
 };
 
@@ -83,7 +83,7 @@ static struct lmci_link_view view_at(const struct piece *piece, size_t at)
     return view;
 }
 
-/* Where a step with short gradients misses a moment. */
+/* Finds the elements where a step with SHORT gradients misses a moment, and returns their number. */
 static size_t find_missed(const struct piece *piece, size_t n, unsigned char *const *rest, uint16_t *places)
 {
     const unsigned char *first = rest[LMCI_FIRST];
@@ -100,7 +100,7 @@ static size_t find_missed(const struct piece *piece, size_t n, unsigned char *co
     return count;
 }
 
-/* Copies these elements side by side. */
+/* Gathers these elements. */
 static struct lmci_link_view gather(const struct piece *piece, const struct lmci_link_view *view, size_t count)
 {
     struct room *room = piece->room;
@@ -116,7 +116,7 @@ static struct lmci_link_view gather(const struct piece *piece, const struct lmci
     return gathered;
 }
 
-/* Looks for gradients among all floats where none of bf16 leads to the moments; these stand as they are. */
+/* Searches gradients among all floats where no bf16 leads to the moments. They are stored as they are. */
 static void find_raw(struct piece *piece, const struct lmci_link_view *view, size_t n,
                      const struct lmci_gradients *gradients, unsigned char *const *rest)
 {
@@ -187,7 +187,7 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
         piece->packed_bytes += kernels->pack(n, &gradients, room->packed + piece->packed_bytes);
 }
 
-/* The piece in one mode; false where it doesn't fit. */
+/* Encodes the piece in one mode. Returns false if the mode fails. */
 static bool run_piece(struct piece *piece, enum lmci_gradient_mode mode)
 {
     piece->mode = mode;
@@ -221,7 +221,7 @@ static void put_number(struct piece *piece, size_t number, unsigned bytes)
     put(piece, own, bytes);
 }
 
-/* The room always suffices for a raw plane. */
+/* There is always room for a raw plane. */
 static void put_plane(struct piece *piece, const unsigned char *plane, size_t count)
 {
     const struct lmci_plane_coder coder = {piece->plane_scratch, false, false};
@@ -232,7 +232,7 @@ static void put_plane(struct piece *piece, const unsigned char *plane, size_t co
     }
 }
 
-/* Bytes of the gradients that aren't zero: mostly noise, which is copied. */
+/* Bytes of nonzero gradients: mostly noise, which is copied. */
 static void put_bytes(struct piece *piece)
 {
     struct room *room = piece->room;
@@ -247,7 +247,7 @@ static void put_bytes(struct piece *piece)
     put_plane(piece, room->bytes, count);
 }
 
-/* Symbols, and lengths, which depend on them: a small gradient has few bits above the least of its parts. */
+/* Symbols and lengths. Lengths depend on symbols: a small gradient has few bits above the lowest bit of its addends. */
 static void put_halves(struct piece *piece)
 {
     struct room *room = piece->room;
@@ -268,7 +268,7 @@ static void put_words(struct piece *piece, unsigned array)
         put(piece, piece->view->after[array] + 4 * (at - rest), 4);
 }
 
-/* The next byte from `at` on that isn't zero, of which there is one. */
+/* Returns the index of the next nonzero byte, which exists. */
 static size_t next_missed(const unsigned char *rest, size_t at)
 {
     while (lmci_load64(rest + at) == 0)
@@ -292,7 +292,7 @@ static void put_list(struct piece *piece, unsigned array)
     put(piece, more, count);
 }
 
-/* The array as an ordinary delta, at `dst`; *bytes: what it takes, or 0 where there is no memory. */
+/* Encodes the array as an ordinary delta. *bytes: its size, or 0 if there is no memory. */
 static enum lmc_status encode_delta(const struct piece *piece, unsigned array, unsigned char *dst, size_t *bytes)
 {
     const struct lmc_params params = {.dtype = LMC_F32,
@@ -316,7 +316,7 @@ static size_t escapes_of(const struct piece *piece, unsigned array)
     return escapes;
 }
 
-/* A plane of what was missed or, if many words are escapes, a delta where that is smaller. */
+/* Stores a plane of differences or, with many escapes, a delta if that is smaller. */
 static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_rest_kind *kind)
 {
     unsigned char *start = piece->at;
@@ -410,7 +410,7 @@ enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const s
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* What the piece takes in some mode; SIZE_MAX where it doesn't fit. *raw_count: gradients that stand as they are. */
+/* Returns the size of the piece in a mode, or SIZE_MAX if the mode fails. *raw_count: gradients stored as they are. */
 static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, int kappa, size_t *raw_count,
                       enum lmc_status *status)
 {
@@ -436,7 +436,7 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
     const struct piece piece = piece_of(rule, view, elements, memory, memory + lmci_link_encoder_bytes());
     size_t raw_count = 0;
     const size_t with_short = size_in(&piece, LMCI_GRADIENT_SHORT, 0, &raw_count, &status);
-    /* What bf16 explains without exception, nothing longer is tried on. */
+    /* If bf16 explains all gradients, no longer mode is tried. */
     const bool is_short = with_short < 2 * elements && raw_count == 0;
     *bytes = is_short ? with_short : size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
     *plan = (struct lmci_link_plan){is_short ? LMCI_GRADIENT_SHORT : LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};

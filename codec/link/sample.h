@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * link_sample.h - elements from all over two states, side by side, to plan and to fit with.
- */
+/* sample.h - copies a sample of elements from all over two states, for planning and fitting. */
 #ifndef LMC_LINK_SAMPLE_H
 #define LMC_LINK_SAMPLE_H
 
@@ -19,7 +17,7 @@ struct lmci_link_sample {
     float values[2][LMC_MAX_BASES][LMCI_SAMPLE_ELEMENTS];
 };
 
-/* At most `most` elements (LMCI_SAMPLE_RUNS to LMCI_SAMPLE_ELEMENTS), and all where there are no more. */
+/* Copies at most `most` elements (LMCI_SAMPLE_RUNS to LMCI_SAMPLE_ELEMENTS), or all if there are no more. */
 static inline void lmci_link_sample(unsigned arrays, const void *const *before, const void *const *after,
                                     uint64_t raw_bytes, size_t most, struct lmci_link_sample *sample)
 {
