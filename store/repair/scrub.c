@@ -8,38 +8,10 @@
 #include "repair/scrub.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "compact/parity.h"
 #include "repair/scrubbing.h"
-
-bool lmcs_scrub_show(struct lmcs_scrubbing *s)
-{
-    const struct lmcs_progress *progress = s->progress;
-    uint64_t done = s->report.bytes_read, total = s->report.bytes_total;
-    if (progress != NULL && progress->call != NULL &&
-        !progress->call(progress->context, "scrubbing", done < total ? done : total, total))
-        s->stopped = true;
-    s->shown_bytes = done;
-    return !s->stopped;
-}
-
-bool lmcs_scrub_pace(void *context, uint64_t bytes)
-{
-    struct lmcs_scrubbing *s = context;
-    s->report.bytes_read += bytes;
-    if (s->go_on != NULL)
-        return s->go_on(s->go_on_context, bytes);
-    if (s->report.bytes_read - s->shown_bytes >= 16 * LMC_BLOCK_BYTES && !lmcs_scrub_show(s))
-        return false;
-    double seconds = s->options->rate_bytes > 0 ? (double)s->report.bytes_read / (double)s->options->rate_bytes : 0;
-    while (!s->stopped && (double)(lmcs_now_ns() - s->started_ns) / 1e9 < seconds) {
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-        lmcs_scrub_show(s);
-    }
-    return !s->stopped;
-}
 
 static enum lmcs_status count_lost(struct lmcs_scrubbing *s, struct lmcs_error *error)
 {

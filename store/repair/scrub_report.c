@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * repair/scrub_report.c - the damages of a scrub: collected while it runs, reported at its end.
+ * repair/scrub_report.c - the progress of a scrub, and its damages: collected while it runs, reported at its end.
  *
  * One walk over all manifests finds the holders of all damaged contents, so the reports wait for the end. Damage of
  * metadata is reported at once.
@@ -9,11 +9,44 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/grow.h"
 #include "records/holders.h"
 
 #define MOST_FINDINGS 100000u /* kept for reports; the counts include all */
+
+/* ---- Progress ---- */
+
+bool lmcs_scrub_show(struct lmcs_scrubbing *s)
+{
+    const struct lmcs_progress *progress = s->progress;
+    uint64_t done = s->report.bytes_read, total = s->report.bytes_total;
+    if (progress != NULL && progress->call != NULL &&
+        !progress->call(progress->context, "scrubbing", done < total ? done : total, total))
+        s->stopped = true;
+    s->shown_bytes = done;
+    return !s->stopped;
+}
+
+bool lmcs_scrub_pace(void *context, uint64_t bytes)
+{
+    struct lmcs_scrubbing *s = context;
+    s->report.bytes_read += bytes;
+    if (s->go_on != NULL)
+        return s->go_on(s->go_on_context, bytes);
+    if (s->report.bytes_read - s->shown_bytes >= 16 * LMC_BLOCK_BYTES && !lmcs_scrub_show(s))
+        return false;
+    double seconds = s->options->rate_bytes > 0 ? (double)s->report.bytes_read / (double)s->options->rate_bytes : 0;
+    while (!s->stopped && (double)(lmcs_now_ns() - s->started_ns) / 1e9 < seconds) {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        lmcs_scrub_show(s);
+    }
+    return !s->stopped;
+}
+
+/* ---- Damages ---- */
 
 enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *damage,
                                        struct lmcs_error *error)

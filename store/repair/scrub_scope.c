@@ -12,7 +12,6 @@
 #include "payload/layout.h"
 #include "records/manifest.h"
 #include "records/shelf.h"
-#include "snapshots/snapshot.h"
 
 static enum lmcs_status add_id(struct lmcs_scrubbing *s, uint64_t id, struct lmcs_error *error)
 {

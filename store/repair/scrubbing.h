@@ -46,14 +46,6 @@ struct lmcs_scrubbing {
     void *go_on_context;
 };
 
-/* ---- scrub.c ---- */
-
-/* Reports progress; false: the caller's callback asked to stop. */
-bool lmcs_scrub_show(struct lmcs_scrubbing *s);
-/* Counts `bytes` as read and waits as the rate requires; false: stop. Called per block if one thread reads, and per
- * content. */
-bool lmcs_scrub_pace(void *context, uint64_t bytes);
-
 /* ---- scrub_content.c, scrub_scope.c, scrub_pass.c ---- */
 
 /* Scrubs one content. A damaged record is reported as damage, one of a newer version as that. */
@@ -64,6 +56,12 @@ enum lmcs_status lmcs_scrub_addresses(struct lmcs_scrubbing *s, struct lmcs_erro
 enum lmcs_status lmcs_scrub_pass(struct lmcs_scrubbing *s, struct lmcs_error *error);
 
 /* ---- scrub_report.c ---- */
+
+/* Reports progress; false: the caller's callback asked to stop. */
+bool lmcs_scrub_show(struct lmcs_scrubbing *s);
+/* Counts `bytes` as read and waits as the rate requires; false: stop. Called per block if one thread reads, and per
+ * content. */
+bool lmcs_scrub_pace(void *context, uint64_t bytes);
 
 enum lmcs_status lmcs_scrub_add_damage(struct lmcs_scrubbing *s, const struct lmcs_scrub_finding *finding,
                                        struct lmcs_error *error);

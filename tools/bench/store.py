@@ -178,55 +178,75 @@ def remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def durable(setting: Setting) -> Section:
-    """Measure time blocked and time to durable, beside the other ways, from Python."""
+OURS = {"lmc-store snapshot()": True, "lmc-store snapshot(wait=False)": False}  # name: wait
+
+
+def save_new(setting: Setting, name: str, state: Any, turn: int) -> Any:
+    """Save to a new file or pool, and remove it."""
     import lmcstore
 
-    section = Section("Saving from Python: the trainer blocked, and until durable; file system")
-    section.head = ["way", "new: blocked, ms", "new: durable, ms", "again: blocked, ms", "again: durable, ms"]
-    state = synthetic_state(setting.of(GIB, 256 * MIB, 16 * MIB))
+    path = setting.disk / "new"
+    os.sync()
+    if name in OURS:
+        with lmcstore.open(str(path)) as store:
+            saved = save_lmcstore(store["run"], state, turn, OURS[name])
+    else:
+        saved = FILE_SAVERS[name](state, path)
+    remove(path)
+    return saved
+
+
+def save_again(setting: Setting, name: str, shelf: Any, state: Any, turn: int) -> Any:
+    """Save over the existing file, or into a pool that has the space."""
+    os.sync()
+    if name in OURS:
+        saved = save_lmcstore(shelf, state, turn, OURS[name])
+        for old in list(shelf)[:-1]:
+            shelf.remove(old.number)
+        return saved
+    path = setting.disk / f"again-{name.replace(' ', '-')}"
+    if name.startswith("DCP"):
+        remove(path)  # DCP does not write over its own checkpoint
+    return FILE_SAVERS[name](state, path)
+
+
+def durable_times(setting: Setting, state: Any) -> dict[str, dict[str, list[Any]]]:
+    """Save in all ways in turn; return the times of each, new and again."""
+    import lmcstore
+
     rounds = setting.of(5, 5, 2)
-    ours = {"lmc-store snapshot()": True, "lmc-store snapshot(wait=False)": False}
-    names = [*ours, *FILE_SAVERS]
+    names = [*OURS, *FILE_SAVERS]
     times: dict[str, dict[str, list[Any]]] = {name: {"new": [], "again": []} for name in names}
-    pools = {name: setting.disk / f"again-{wait}.pool" for name, wait in ours.items()}
+    pools = {name: setting.disk / f"again-{wait}.pool" for name, wait in OURS.items()}
     stores = {name: lmcstore.open(str(path)) for name, path in pools.items()}
     start_dcp()
     for turn in range(-1, rounds):  # the first is for warming up
         change(state)
         # Pending writeback of the previous way must not count for the next.
         for name in random.Random(turn).sample(names, len(names)):
-            path = setting.disk / "new"
-            os.sync()
-            if name in ours:
-                with lmcstore.open(str(path)) as store:
-                    times[name]["new"].append(save_lmcstore(store["run"], state, turn, ours[name]))
-            else:
-                times[name]["new"].append(FILE_SAVERS[name](state, path))
-            remove(path)
-            os.sync()
-            if name in ours:
-                shelf = stores[name]["run"]
-                times[name]["again"].append(save_lmcstore(shelf, state, turn, ours[name]))
-                for old in list(shelf)[:-1]:
-                    shelf.remove(old.number)
-            else:
-                path = setting.disk / f"again-{name.replace(' ', '-')}"
-                if name.startswith("DCP"):
-                    remove(path)  # it doesn't write over a checkpoint of its own
-                times[name]["again"].append(FILE_SAVERS[name](state, path))
+            times[name]["new"].append(save_new(setting, name, state, turn))
+            shelf = stores[name]["run"] if name in stores else None
+            times[name]["again"].append(save_again(setting, name, shelf, state, turn))
         progress(f"durable: round {turn + 2} of {rounds + 1}")
     stop_dcp()
     for store in stores.values():
         store.close()
     for name in names:
         remove(pools[name] if name in pools else setting.disk / f"again-{name.replace(' ', '-')}")
+    return times
+
+
+def durable(setting: Setting) -> Section:
+    """Measure time blocked and time to durable, beside the other ways, from Python."""
+    section = Section("Saving from Python: the trainer blocked, and until durable; file system")
+    section.head = ["way", "new: blocked, ms", "new: durable, ms", "again: blocked, ms", "again: durable, ms"]
+    state = synthetic_state(setting.of(GIB, 256 * MIB, 16 * MIB))
     medians = {
         name: {
             kind: [statistics.median(getattr(t, part) for t in found[1:]) for part in ("blocked_s", "durable_s")]
             for kind, found in kinds.items()
         }
-        for name, kinds in times.items()
+        for name, kinds in durable_times(setting, state).items()
     }
     for name, found in medians.items():
         section.rows.append([name, *(ms(s) for kind in ("new", "again") for s in found[kind])])
