@@ -170,7 +170,7 @@ static void unsound_extents_keep_no_other(void **state)
     FAILS(LMCS_DAMAGED, lmcs_space_trim(pool, 0, &err));
     EXPECT(lmcs_space_used(pool) >= UNSOUND * bytes);
     FAILS(LMCS_DAMAGED, lmcs_compact(pool, NULL, &err));
-    EXPECT(strstr(err.message, "a payload lies at") != NULL);
+    EXPECT(strstr(err.message, "a payload is at") != NULL);
     expect_snapshot(pool, "run", COUNT + 1, small);
     close_pool(pool);
     state_free(small);

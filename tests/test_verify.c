@@ -203,7 +203,7 @@ static void a_root_that_counts_too_low(void **state)
             *counters[which] = wrong[i];
             forged.check = lmc_hash64(&forged, offsetof(struct lmcs_root_df, check), root.self);
             file_write(place->pool, root.self, &forged, sizeof forged);
-            expect_refused(place->pool, weights, wrong[i] > 0 || which == 3 ? names[which] : "numbers");
+            expect_refused(place->pool, weights, wrong[i] > 0 || which == 3 ? names[which] : "impossible next ids");
         }
     }
     file_write(place->pool, root.self, &root, sizeof root);
@@ -301,7 +301,7 @@ static void objects_that_are_not_of_live_variables(void **state)
 {
     const struct place *place = *state;
     static const uint32_t kinds[] = {LMCS_OBJECT_EXTENT, LMCS_OBJECT_SLAB};
-    static const char *const whys[] = {"a payload lies at", "objects for pages"};
+    static const char *const whys[] = {"a payload is at", "objects for pages"};
     for (int i = 0; i < 2; i++) {
         struct state *weights;
         char path[512];
@@ -337,7 +337,7 @@ static void extents_that_are_not_empty(void **state)
                 FAILS(LMCS_DAMAGED, lmcs_compact(pool, NULL, &err));
             else if (changes[i] != call_unbacked)
                 FAILS(LMCS_DAMAGED, try_snapshot(pool, "run", other, 2, &number, &err));
-            EXPECT(changes[i] == call_unbacked || strstr(err.message, "a payload lies at offset") != NULL);
+            EXPECT(changes[i] == call_unbacked || strstr(err.message, "a payload is at offset") != NULL);
             expect_snapshot(pool, "run", 1, weights);
             close_pool(pool);
             state_free(weights);

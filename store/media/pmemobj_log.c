@@ -7,7 +7,9 @@
  * it store anywhere. So the logs are checked here first. Only remains of our own commits pass:
  *
  *   undo logs    empty: we use no transactions of libpmemobj
- *   redo logs    one log without successors. Entries set, and, or or a word; with a right checksum, each word is our root word or a chunk's header. With a wrong checksum the log is incomplete or finished, and libpmemobj skips it.
+ *   redo logs    one log without successors. Entries set, and, or or a word; with a right checksum, each word is our
+ *                root word or a chunk's header. With a wrong checksum the log is incomplete or finished, and libpmemobj
+ *                skips it.
  *
  * Pending entries are kept, so that the pool can be checked as it will be after they are applied.
  */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/cache.c - pages read and checked, and a cache of their copies by place and checksum.
+ * pages/cache.c - pages read and checked, and a cache of their copies by offset and checksum.
+ *
+ * A page's content never changes under its reference (offset and checksum), so cached copies need no invalidation.
  */
 #include "pages/cache.h"
 
@@ -10,7 +12,7 @@
 
 #include "pages/pool.h"
 
-#ifndef LMCS_CACHE_SLOTS /* fuzz targets, which open many pools a second, have fewer */
+#ifndef LMCS_CACHE_SLOTS /* fewer for fuzz targets, which open many pools a second */
 #define LMCS_CACHE_SLOTS 4096u
 #endif
 #define CACHE_LOCKS 64u
@@ -23,7 +25,7 @@ struct cache_slot {
 
 struct lmcs_page_cache {
     pthread_mutex_t locks[CACHE_LOCKS];
-    struct cache_slot *slots; /* calloc: memory is taken as it is used */
+    struct cache_slot *slots; /* calloc: memory is used as slots are */
 };
 
 enum lmcs_status lmcs_page_cache_new(struct lmcs_page_cache **cache, struct lmcs_error *error)
@@ -59,7 +61,6 @@ static void copy_page(void *context, const struct lmcs_node_df *node)
     memcpy(context, node, LMCS_PAGE_BYTES);
 }
 
-/* Shows the page to `look` while nobody can put another in its place. False: it is not there. */
 bool lmcs_cache_show(struct lmcs_page_cache *cache, const struct lmcs_ref_df *ref, lmcs_page_look *look, void *context)
 {
     size_t i = cache_index(ref->offset) % LMCS_CACHE_SLOTS;
@@ -99,7 +100,7 @@ bool lmcs_page_is_whole(const void *page, const struct lmcs_ref_df *ref)
     return node->check == ref->check && lmcs_page_check(page, ref->offset) == ref->check;
 }
 
-/* Marks the bytes of an entry as taken. False: some were, by another. */
+/* Marks the bytes of an entry as used. False: another entry uses some of them. */
 static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t bytes)
 {
     for (size_t end = from + bytes, next; from < end; from = next) {
@@ -113,9 +114,8 @@ static bool take_bytes(uint64_t taken[LMCS_PAGE_BYTES / 64], size_t from, size_t
 }
 
 /*
- * A page may be checksummed and still be nonsense that someone made: every offset in it is looked at once. What changes
- * pages (tree.c) goes by their sums: entries of which each has its own bytes, and which fill, with those that were
- * removed, all from `low` on.
+ * Checks a page's structure: a forged page may have a right checksum. tree.c relies on its sums: entries don't overlap,
+ * and fill, with the removed ones, all bytes from `low` on.
  */
 static bool node_is_sound(const struct lmcs_node_df *node, uint8_t kind, uint64_t offset)
 {
@@ -159,14 +159,14 @@ enum lmcs_status lmcs_page_load(struct lmcs_pool *pool, const struct lmcs_ref_df
                                 struct lmcs_error *error)
 {
     if (ref->offset % LMCS_PAGE_BYTES != 0 || ref->offset == 0)
-        return lmcs_page_fail(pool, ref, "its place is impossible", error);
+        return lmcs_page_fail(pool, ref, "its offset is impossible", error);
     if (!lmcs_cache_show(pool->cache, ref, copy_page, buffer)) {
         enum lmcs_status status = lmcs_media_read(pool->media, ref->offset, buffer, LMCS_PAGE_BYTES, error);
         bool whole = status == LMCS_OK && lmcs_page_is_whole(buffer, ref);
         if (!whole && !lmcs_page_from_replica(pool, ref, buffer))
             return status != LMCS_OK ? status : lmcs_page_fail(pool, ref, "its checksum is wrong", error);
         if (!node_is_sound(buffer, kind, ref->offset))
-            return lmcs_page_fail(pool, ref, "it is not what refers to it says", error);
+            return lmcs_page_fail(pool, ref, "its content does not match the reference to it", error);
         lmcs_cache_put(pool->cache, ref, buffer);
     } else if (((const struct lmcs_node_df *)buffer)->kind != kind) {
         return lmcs_page_fail(pool, ref, "it belongs to another tree", error);

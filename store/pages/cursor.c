@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * pages/cursor.c - trees read: one key, neighbours, walks.
- */
+/* pages/cursor.c - trees read: one key, the key before, walks. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "pages/node.h"
 #include "pages/pool.h"
 
-/* One page on the way down to a key. */
+/* The state of a lookup on its way down. */
 struct lookup {
     struct lmcs_key_df key;
     uint8_t kind;
-    int level;               /* of the page that is looked at next; -1: any */
-    struct lmcs_ref_df next; /* below it; 0: it was a leaf */
+    int level;               /* of the next page; -1: any */
+    struct lmcs_ref_df next; /* the page below; 0: it was a leaf */
     void *value;
-    size_t least, most; /* bytes of it */
+    size_t least, most; /* bounds of its size */
     size_t bytes;
     bool found;
-    const char *why; /* damaged */
+    const char *why; /* the damage; NULL: none */
 };
 
 static void look_in_page(void *context, const struct lmcs_node_df *node)
@@ -85,8 +83,8 @@ struct cursor_level {
 struct lmcs_cursor {
     struct lmcs_txn *txn;
     uint8_t kind;
-    int leaf;                /* index of the leaf's level; -1: at the end */
-    struct lmcs_ref_df tail; /* still to come after the pages below the root; 0: none */
+    int leaf;                /* index of the leaf's level; -1: past the end */
+    struct lmcs_ref_df tail; /* visited after the pages below the root; 0: none or done */
     struct cursor_level levels[LMCS_MAX_LEVEL + 1];
 };
 
@@ -122,7 +120,7 @@ const void *lmcs_cursor_value(const struct lmcs_cursor *cursor, size_t *bytes)
     return lmcs_node_value(level->node, level->index);
 }
 
-/* Goes down from `ref` at `depth`, to `key` or (NULL) to the first entry. */
+/* Descends from `ref` at `depth` to `key`, or (NULL) to the first entry. */
 static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df ref, int depth,
                                 const struct lmcs_key_df *key, struct lmcs_error *error)
 {
@@ -143,7 +141,7 @@ static enum lmcs_status descend(struct lmcs_cursor *cursor, struct lmcs_ref_df r
     }
 }
 
-/* To `key`, or (NULL) to the first entry, in the tail. */
+/* Descends to `key`, or (NULL) to the first entry, in the tail. */
 static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs_key_df *key, struct lmcs_error *error)
 {
     struct lmcs_ref_df tail = cursor->tail;
@@ -156,7 +154,7 @@ static enum lmcs_status enter_tail(struct lmcs_cursor *cursor, const struct lmcs
     return status;
 }
 
-/* When the leaf is used up, goes to the next one. */
+/* Moves on to the next leaf if this one has no more entries. */
 static enum lmcs_status settle(struct lmcs_cursor *cursor, struct lmcs_error *error)
 {
     int depth = cursor->leaf;
@@ -189,7 +187,7 @@ enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *t
         lmcs_tree_in_tail(tree, key) ? enter_tail(cursor, &key, error) : descend(cursor, tree->ref, 0, &key, error);
     if (status == LMCS_OK)
         status = settle(cursor, error);
-    /* The leaf behind the one where the key belongs; whoever goes on from what he found must not come back. */
+    /* The next leaf: its keys must not be less than `key`, or a walk would repeat entries. */
     if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), key) < 0) {
         cursor->leaf = -1;
         status = lmcs_tree_fail_order(cursor->txn, error);
@@ -202,7 +200,7 @@ enum lmcs_status lmcs_cursor_next(struct lmcs_cursor *cursor, struct lmcs_error 
     struct lmcs_key_df before = lmcs_cursor_key(cursor);
     cursor->levels[cursor->leaf].index++;
     enum lmcs_status status = settle(cursor, error);
-    /* Pages that refer to one another in a circle of shared children would otherwise be walked for ever. */
+    /* A cycle of pages would otherwise be walked forever. */
     if (status == LMCS_OK && cursor->leaf >= 0 && lmcs_key_compare(lmcs_cursor_key(cursor), before) <= 0) {
         cursor->leaf = -1;
         status = lmcs_tree_fail_order(cursor->txn, error);
@@ -256,8 +254,8 @@ static enum lmcs_status before_below(struct lmcs_txn *txn, uint8_t kind, struct 
         return LMCS_OK;
     }
     /*
-     * The child where the key belongs may hold only greater ones; the one to its left does not. One that does was made
-     * so, and to look on would be to look at each page as often as there are ways to it.
+     * The child that the key belongs to may have only greater keys; then the child to its left has a smaller one. A
+     * forged page may break that; searching on would visit each page as often as there are paths to it.
      */
     size_t i = lmcs_node_child_of(node, key);
     status = before_below(txn, kind, lmcs_node_child(node, i), node->level - 1, key, before, found, error);

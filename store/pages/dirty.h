@@ -8,7 +8,7 @@
 #include "base/map.h"
 #include "pages/page.h"
 
-/* A range of pages that may be written to again, as an entry of the tree of free pages has it. */
+/* A free page, and the range in the tree of free pages that contains it. */
 struct lmcs_free_page {
     uint64_t epoch; /* no root from this epoch on reaches it */
     uint64_t offset;
@@ -18,13 +18,13 @@ struct lmcs_free_page {
 struct lmcs_txn_pages {
     struct lmcs_map by_offset; /* node pointers */
     size_t count;
-    struct lmcs_node_df **order; /* all of them, for writing */
+    struct lmcs_node_df **order; /* all pages, to be written */
     size_t order_capacity;
     struct lmcs_free_page *freed; /* to be entered in the tree of free pages */
     size_t freed_count;
     size_t freed_capacity;
     uint64_t freed_pages;
-    uint64_t *recycled; /* taken and dropped again by this transaction */
+    uint64_t *recycled; /* pages that this transaction took and dropped */
     size_t recycled_count;
     size_t recycled_capacity;
     size_t avail_used;

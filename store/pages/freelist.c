@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * pages/freelist.c - the tree of free pages: loaded for a transaction, and brought up to date by its commit.
+ *
+ * A commit of epoch E enters each page that its root no longer reaches in the tree under E. A later transaction may
+ * write to it when no reader in another process leases an epoch before E. Taking and entering pages changes the tree,
+ * which itself takes and frees pages. So the commit repeats until nothing is left to enter. That ends soon, because a
+ * page that this transaction wrote is not copied again.
  */
 #include "pages/freelist.h"
 
@@ -13,7 +18,7 @@
 
 #define LOAD_AT_ONCE 4096u /* free pages */
 
-/* Adds a range of free pages, one by one, to those at hand. */
+/* Adds the pages of a range to pool->avail. */
 static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key, const struct lmcs_cursor *cursor,
                                   struct lmcs_error *error)
 {
@@ -35,7 +40,6 @@ static enum lmcs_status add_avail(struct lmcs_pool *pool, struct lmcs_key_df key
     return LMCS_OK;
 }
 
-/* Loads more of the committed tree of free pages, as far as no reader's lease is in the way. */
 enum lmcs_status lmcs_freelist_load(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     struct lmcs_root_tree_df *tree = &pool->root.trees[LMCS_TREE_FREE_PAGES];
@@ -86,7 +90,7 @@ static enum lmcs_status enter_range(struct lmcs_txn *txn, struct lmcs_free_page 
                          (struct lmcs_key_df){range.epoch, range.offset}, &range.left, sizeof range.left, error);
 }
 
-/* Takes the first *count pages of a range from the tree, or as many as it has. */
+/* Takes the first *count pages of a range, or as many as it has, from the tree. */
 static enum lmcs_status take_from_range(struct lmcs_txn *txn, struct lmcs_free_page range, size_t *count,
                                         struct lmcs_error *error)
 {
@@ -102,7 +106,6 @@ static enum lmcs_status take_from_range(struct lmcs_txn *txn, struct lmcs_free_p
     return enter_range(txn, range, error);
 }
 
-/* Repeats until the tree of free pages says what this transaction, this very work included, took and freed. */
 enum lmcs_status lmcs_freelist_settle(struct lmcs_txn *txn, struct lmcs_error *error)
 {
     struct lmcs_txn_pages *pages = txn->pages;

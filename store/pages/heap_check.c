@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/heap_check.c - libpmemobj's map of its heap against the objects that we know.
+ * pages/heap_check.c - libpmemobj's map of its heap, checked against our objects.
  *
- * libpmemobj trusts its heap: a flipped bit there can make it crash, hang, or hand out room that holds data, without a
- * word. So before it sees a pool, its map is read (512 KiB for each 16 GiB in use) and compared with our own tree of
- * objects: every object of ours must be a used chunk of its size, every used chunk must be ours, and what is left must
- * be free but for one run, which holds the superblock alone. With its own checksums, and ours in the tree of objects,
- * that leaves no word of the map on which a later allocation rests and which nothing vouches for. The slabs among our
- * objects are kept, for what a writer takes for a page must lie in one.
+ * libpmemobj trusts its heap: after a flipped bit it may crash, hang, or hand out space that contains data. So before
+ * it opens a pool, its map is read (512 KiB for each 16 GiB in use) and compared with our tree of objects. Each of our
+ * objects must be a used chunk of its size, each used chunk must be our object, and the rest must be free, except one
+ * run, which contains the superblock alone. With libpmemobj's checksums and ours, every word of the map that an
+ * allocation relies on is then verified. The slabs among our objects are kept, because a page that is written must be
+ * in one.
  *
- * The map: zones follow one another behind the heap's header. A zone that was ever used begins with a magic number and
- * how many chunks of 256 KiB it has; a header for each chunk follows, and the chunks begin 512 KiB behind the zone's
- * start. One header speaks for as many chunks as it says; those behind it mean nothing (libpmemobj writes the last of
- * them anew before it looks at it). An object of ours lies 16 bytes into its first chunk.
+ * The map: zones follow each other after the heap's header. A zone that was ever used begins with a magic number and
+ * its number of chunks of 256 KiB. One header for each chunk follows, and the chunks begin 512 KiB after the zone. The
+ * header of a range of chunks applies to all of them; the headers of its other chunks mean nothing (libpmemobj rewrites
+ * the last of them before it reads it). Our object begins 16 bytes into its first chunk.
  *
- * What is free there may have file space all the same: of a transaction that took it and did not live to commit. No
- * record speaks of that, so a writer gives it back here.
+ * Free space may still have file space, from a transaction that did not commit. No record mentions it, so a writer
+ * gives it back here.
  */
 #include "pages/heap_check.h"
 
@@ -37,17 +37,17 @@ struct object {
 
 struct heap_map {
     struct lmcs_pool *pool;
-    struct object *objects; /* ours, by offset */
+    struct object *objects; /* ours, ascending by offset */
     size_t count;
     size_t capacity;
-    size_t met; /* of them, those that the map has shown so far */
+    size_t met; /* objects that the map has confirmed so far */
     bool superblock_met;
-    uint64_t slab_bytes;      /* of those that are slabs */
-    struct lmcs_root_df root; /* that has them */
+    uint64_t slab_bytes;      /* of all slabs */
+    struct lmcs_root_df root; /* the root with these objects */
     uint64_t heap_bytes;
-    uint64_t more_bytes;          /* that the file has behind it */
+    uint64_t more_bytes;          /* that the file has after the heap */
     struct lmcs_chunk_df *chunks; /* of one zone */
-    struct object *gaps;          /* what is free, by offset */
+    struct object *gaps;          /* free space, ascending by offset */
     size_t gap_count;
     size_t gap_capacity;
 };
@@ -102,7 +102,7 @@ static enum lmcs_status load_objects(struct heap_map *map, struct lmcs_error *er
     return status;
 }
 
-/* A slab that is called something else would be filled, or punched, with all pages that it has. */
+/* Checks the total of slabs: a slab recorded as an extent would be filled or punched, pages and all. */
 static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_error *error)
 {
     if (map->slab_bytes == map->root.slab_bytes)
@@ -114,7 +114,7 @@ static enum lmcs_status check_slabs(const struct heap_map *map, struct lmcs_erro
         map->pool->path, (unsigned long long)map->slab_bytes, (unsigned long long)map->root.slab_bytes);
 }
 
-/* A used chunk must be the next object of ours, and as large as that needs. */
+/* Checks that a used chunk is our next object, of the right size. */
 static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, const struct lmcs_chunk_df *chunk,
                                    struct lmcs_error *error)
 {
@@ -133,15 +133,15 @@ static enum lmcs_status check_used(struct heap_map *map, uint64_t chunk_at, cons
     return LMCS_OK;
 }
 
-/* Whether `unit` of a run is to be in use: the superblock's are, and those behind the last one. */
+/* Whether `unit` of the run must be in use: those of the superblock, and those after the last one. */
 static bool unit_is_used(uint64_t unit, uint64_t units, uint64_t first, uint64_t end)
 {
     return unit >= units || (unit >= first && unit < end);
 }
 
 /*
- * The run holds the superblock alone: an empty one would be taken for free chunks, and a full one hides a lost bit.
- * Its bitmap fills the cache line of its header and as many further ones as its units need.
+ * Checks that the run contains the superblock alone: an empty run counts as free chunks, and a full one hides a lost
+ * bit. Its bitmap fills the cache line of its header and as many more as its units need.
  */
 static enum lmcs_status check_bitmap(const struct heap_map *map, uint64_t at, const struct lmcs_run_df *run,
                                      struct lmcs_error *error)
@@ -150,7 +150,7 @@ static enum lmcs_status check_bitmap(const struct heap_map *map, uint64_t at, co
     uint64_t most_units = (LMCS_CHUNK_BYTES - sizeof *run) / run->unit_bytes;
     uint64_t words = ((sizeof *run + (most_units + 63) / 64 * 8 + 63) / 64 * 64 - sizeof *run) / 8;
     uint64_t data = sizeof *run + words * 8, units = (LMCS_CHUNK_BYTES - data) / run->unit_bytes;
-    uint64_t object = superblock - LMCS_OBJECT_HEADER_BYTES - at; /* its header, in the run */
+    uint64_t object = superblock - LMCS_OBJECT_HEADER_BYTES - at; /* its header, relative to the run */
     if (words > MOST_BITMAP_WORDS - 2 || object < data || (object - data) % run->unit_bytes != 0)
         return fail_heap(map, at, "the run with its root object", error);
     uint64_t first = (object - data) / run->unit_bytes;
@@ -220,7 +220,7 @@ static enum lmcs_status check_chunks(struct heap_map *map, uint64_t zone_at, uin
 
 static enum lmcs_status check_zone(struct heap_map *map, uint64_t zone_at, uint64_t left, struct lmcs_error *error)
 {
-    uint32_t header[2]; /* magic, chunks */
+    uint32_t header[2]; /* magic, number of chunks */
     const struct lmcs_media *media = map->pool->media;
     uint64_t chunks = (left - LMCS_ZONE_META_BYTES) / LMCS_CHUNK_BYTES;
     if (chunks > LMCS_ZONE_CHUNKS)
@@ -236,13 +236,13 @@ static enum lmcs_status check_zone(struct heap_map *map, uint64_t zone_at, uint6
     return status == LMCS_OK ? check_chunks(map, zone_at, header[1], error) : status;
 }
 
-/* Of a poolset, or a device, the size is not that of one file. */
+/* The size of a poolset or a device is not that of one file. */
 static bool can_be_longer(const struct heap_map *map)
 {
     return !lmcs_media_is_device(map->pool->media) && !lmcs_media_is_poolset(map->pool->media);
 }
 
-/* What stands in the descriptor behind its checksum. */
+/* Checks the part of the descriptor that its checksum does not cover. */
 static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error *error)
 {
     struct lmcs_pobj_root_df root;
@@ -257,7 +257,7 @@ static enum lmcs_status check_descriptor(struct heap_map *map, struct lmcs_error
     return LMCS_OK;
 }
 
-/* When all that is in the heap is in order for the size that its header says, the file is what is wrong. */
+/* Reports the size of the file, if the heap is sound for the size in its header. */
 static enum lmcs_status check_size(const struct heap_map *map, struct lmcs_error *error)
 {
     unsigned long long is = lmcs_media_bytes(map->pool->media), was = is - map->more_bytes;
@@ -299,7 +299,7 @@ enum lmcs_status lmcs_check_heap(struct lmcs_pool *pool, struct lmcs_error *erro
         status = fail_heap(&map, lmcs_media_superblock(pool->media), "its root object is not in its map", error);
     if (status == LMCS_OK)
         status = check_slabs(&map, error);
-    if (status == LMCS_OK) /* the slabs are what they say, so pages can be held against them */
+    if (status == LMCS_OK) /* only now the slabs are known, to check pages against */
         status = lmcs_root_check(pool, &map.root, error);
     if (status == LMCS_OK)
         status = check_size(&map, error);

@@ -46,7 +46,7 @@ struct lmcs_bounds lmcs_child_bounds(const struct lmcs_node_df *node, size_t i, 
 
 bool lmcs_node_in_bounds(const struct lmcs_node_df *node, const struct lmcs_bounds *bounds)
 {
-    size_t first = node->level > 0; /* its first key means nothing: see lower_bound */
+    size_t first = node->level > 0; /* its first key is ignored: see lmcs_node_find */
     for (size_t i = first; i < node->count; i++)
         if (!lmcs_in_bounds(bounds, lmcs_node_key(node, i)) ||
             (i > first && lmcs_key_compare(lmcs_node_key(node, i - 1), lmcs_node_key(node, i)) >= 0))
@@ -60,8 +60,7 @@ void lmcs_node_set_child(struct lmcs_node_df *node, size_t i, struct lmcs_ref_df
 }
 
 /*
- * The first slot whose key is not less than `key`. An inner page's first key means nothing: when a page before it has
- * gone, its first child may have got keys that are less.
+ * The first key of an inner page is ignored: when the page before it is removed, its first child may get smaller keys.
  */
 size_t lmcs_node_find(const struct lmcs_node_df *node, struct lmcs_key_df key)
 {
@@ -76,7 +75,6 @@ size_t lmcs_node_find(const struct lmcs_node_df *node, struct lmcs_key_df key)
     return low;
 }
 
-/* The child in which `key` belongs. */
 size_t lmcs_node_child_of(const struct lmcs_node_df *node, struct lmcs_key_df key)
 {
     size_t i = lmcs_node_find(node, key);
@@ -95,10 +93,7 @@ size_t lmcs_node_entry_bytes(const struct lmcs_node_df *node, size_t i)
     return LMCS_SLOT_BYTES + LMCS_KEY_BYTES + node->slots[i].value_bytes;
 }
 
-/*
- * Adds an entry behind the last slot. There is room, by the sums that were checked when the page was read (txn.c);
- * false: all the same there is not, so they were wrong.
- */
+/* Adds an entry after the last slot. */
 bool lmcs_node_append(struct lmcs_node_df *node, struct lmcs_key_df key, const void *value, size_t bytes)
 {
     if (sizeof *node + (node->count + 1u) * LMCS_SLOT_BYTES + LMCS_KEY_BYTES + bytes > node->low)

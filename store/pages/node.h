@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/node.h - the pages of a tree: sorted entries in one page. Private to this room, but for the functions in tree.h.
+ * pages/node.h - the pages of a tree: sorted entries in one page. Private to this room.
  */
 #ifndef LMCS_PAGES_NODE_H
 #define LMCS_PAGES_NODE_H

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * pages/page.c - the pages of a transaction: read, copied on write, taken from slabs and dropped.
+ *
+ * Pages come from slabs, which are objects of libpmemobj. A write transaction never changes a page in place: it writes
+ * to pages that no committed root reaches.
  */
 #include "pages/page.h"
 
@@ -61,7 +64,7 @@ void lmcs_txn_pages_free(struct lmcs_txn_pages *pages)
     free(pages);
 }
 
-/* ---- Slabs: where pages may lie ---- */
+/* ---- Slabs: the space of pages ---- */
 
 static uint64_t slab_first(uint64_t offset)
 {
@@ -104,7 +107,7 @@ bool lmcs_slabs_hold(const struct lmcs_pool *pool, uint64_t offset, uint64_t pag
            pages <= (slab->end - offset) / LMCS_PAGE_BYTES;
 }
 
-/* Whether a page may be written to: it lies in a slab, be it one that this transaction has made. */
+/* Whether a page may be written to: it is in a slab, or in one that this transaction reserved. */
 static bool is_ours(const struct lmcs_txn *txn, uint64_t offset)
 {
     const struct lmcs_txn_pages *pages = txn->pages;
@@ -132,7 +135,7 @@ bool lmcs_page_push_freed(struct lmcs_txn *txn, uint64_t offset, uint64_t count)
     return true;
 }
 
-/* An object with file space, or nothing. */
+/* Reserves an object and its file space, or nothing. */
 static enum lmcs_status take_slab(struct lmcs_txn *txn, uint64_t bytes, uint64_t *offset, uint64_t *got,
                                   struct lmcs_error *error)
 {
@@ -143,16 +146,12 @@ static enum lmcs_status take_slab(struct lmcs_txn *txn, uint64_t bytes, uint64_t
         return status;
     status = lmcs_heap_back(heap, *offset, *got, error);
     if (status != LMCS_OK) {
-        lmcs_heap_punch(heap, *offset, *got); /* what there was before it said so */
+        lmcs_heap_punch(heap, *offset, *got); /* file space of the part that succeeded */
         lmcs_heap_cancel(heap, &pages->actions[--pages->action_count], 1);
     }
     return status;
 }
 
-/*
- * A slab of at least `least` bytes; `range` becomes its pages. Slabs grow with the pool; and, as a commit may take only
- * so many of them, with what this one has taken already, unless there is no room for that.
- */
 enum lmcs_status lmcs_slab_new(struct lmcs_txn *txn, uint64_t least, struct lmcs_page_range_df *range,
                                struct lmcs_error *error)
 {
@@ -175,7 +174,7 @@ enum lmcs_status lmcs_slab_new(struct lmcs_txn *txn, uint64_t least, struct lmcs
     pages->slabs[pages->slab_count][1] = got;
     pages->slabs[pages->slab_count++][2] = first;
     txn->root.slab_bytes += got;
-    /* What is left of the old range is not lost: those pages were never used, so they are free at once. */
+    /* The rest of the old range was never used, so it is free at once. */
     for (uint64_t left = lmcs_range_pages(range); left > 0; left = lmcs_range_pages(range)) {
         uint64_t count = left < LMCS_FREE_RANGE_MOST ? left : LMCS_FREE_RANGE_MOST;
         if (!lmcs_page_push_freed(txn, range->next, count))
@@ -216,8 +215,8 @@ static enum lmcs_status choose_page(struct lmcs_txn *txn, uint64_t *offset, stru
 }
 
 /*
- * What it takes is written to, so it must be a page, and not one that it has taken before, or the root: a record that
- * names another place, or one place twice, may have a right checksum.
+ * Checks the page that was chosen, because it will be overwritten. A forged record with a right checksum may name a
+ * page outside of slabs, the root, or one page twice.
  */
 enum lmcs_status lmcs_page_take(struct lmcs_txn *txn, uint64_t *offset, struct lmcs_error *error)
 {
@@ -225,7 +224,7 @@ enum lmcs_status lmcs_page_take(struct lmcs_txn *txn, uint64_t *offset, struct l
     if (status == LMCS_OK &&
         (!is_ours(txn, *offset) || lmcs_page_dirty(txn, *offset) != NULL || *offset == txn->root.self))
         status = lmcs_fail(error, LMCS_DAMAGED, 0,
-                           "%s: damaged metadata: the page at offset %llu is said to be free, but can't be",
+                           "%s: damaged metadata: the page at offset %llu is recorded as free but is in use",
                            txn->pool->path, (unsigned long long)*offset);
     return status;
 }
@@ -327,7 +326,7 @@ enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shar
 
 size_t lmcs_txn_room(const struct lmcs_txn *txn)
 {
-    /* A few are kept for slabs. */
+    /* some actions are kept for slabs */
     size_t used = txn->pages->action_count;
     return used + 8 < LMCS_MAX_ACTIONS ? LMCS_MAX_ACTIONS - 8 - used : 0;
 }

@@ -14,7 +14,7 @@ struct lmcs_txn {
     struct lmcs_pool *pool;
     bool write;
     bool committed;
-    bool leased;         /* a reader beside another process's writer */
+    bool leased;         /* a reader while another process writes, or lmcs_txn_hold */
     bool only_allocates; /* set by its caller: it frees nothing, so it must leave the last pages to others */
     struct lmcs_root_df root;
     struct lmcs_txn_pages *pages; /* of a write transaction */
@@ -22,38 +22,43 @@ struct lmcs_txn {
     enum lmcs_status (*refill)(struct lmcs_pool *pool, struct lmcs_error *error);
 };
 
-/* The page that `ref` refers to, checked: either the transaction's own, or a copy in `buffer` (LMCS_PAGE_BYTES). */
+/* *node: the page of `ref`, checked: the transaction's own, or a copy in `buffer` (LMCS_PAGE_BYTES). */
 enum lmcs_status lmcs_page_read(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, void *buffer,
                                 const struct lmcs_node_df **node, struct lmcs_error *error);
 /*
- * Calls `look` with that page, without a copy where there is one already. The page may belong to another tree:
- * node->kind says so.
+ * Calls `look` with the page of `ref`, without a copy if it is cached. The page may belong to another tree: check
+ * node->kind.
  */
 enum lmcs_status lmcs_page_show(struct lmcs_txn *txn, const struct lmcs_ref_df *ref, uint8_t kind, lmcs_page_look *look,
                                 void *context, struct lmcs_error *error);
-/* Makes the page writable: copies it unless this transaction wrote it, and sets ref->offset. The page that it replaces
- * becomes free with the commit, unless it is `shared` with others. */
+/*
+ * Makes the page writable: copies it unless this transaction wrote it, and sets ref->offset. The old page becomes free
+ * with the commit, unless it is `shared` with others.
+ */
 enum lmcs_status lmcs_page_write(struct lmcs_txn *txn, struct lmcs_ref_df *ref, uint8_t kind, bool shared,
                                  struct lmcs_node_df **node, struct lmcs_error *error);
 enum lmcs_status lmcs_page_new(struct lmcs_txn *txn, uint8_t kind, uint8_t level, struct lmcs_ref_df *ref,
                                struct lmcs_node_df **node, struct lmcs_error *error);
-/* Drops a page: at once if it is the transaction's own, else with its commit, unless it is shared. */
+/* Drops a page: at once if it is the transaction's own, else with the commit, unless it is shared. */
 enum lmcs_status lmcs_page_free(struct lmcs_txn *txn, uint64_t offset, bool shared, struct lmcs_error *error);
-/* The transaction's own page at an offset; NULL when it has none there. */
+/* The transaction's own page at an offset; NULL: none. */
 struct lmcs_node_df *lmcs_page_dirty(struct lmcs_txn *txn, uint64_t offset);
-size_t lmcs_pages_dirty(const struct lmcs_txn *txn); /* how many it has, at most */
+size_t lmcs_pages_dirty(const struct lmcs_txn *txn); /* an upper bound of the number of its own pages */
 
-/* An object that this transaction reserves or frees through libpmemobj. */
+/* Reserves or frees an object of libpmemobj with the commit. LMCS_INVALID: too many for one commit. */
 enum lmcs_status lmcs_txn_reserve(struct lmcs_txn *txn, uint64_t bytes, uint64_t *offset, uint64_t *got,
                                   struct lmcs_error *error);
 enum lmcs_status lmcs_txn_free(struct lmcs_txn *txn, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
-/* How many more objects this transaction can take. */
+/* The number of objects that this transaction can still reserve or free. */
 size_t lmcs_txn_room(const struct lmcs_txn *txn);
 
-/* Where pages may lie, as a writer knows it: lmcs_check_heap adds what it finds, commits what they make. */
+/*
+ * The ranges of a writer that may contain pages: lmcs_check_heap adds those that it finds, commits add theirs. False:
+ * out of memory.
+ */
 void lmcs_slabs_forget(struct lmcs_pool *pool);
 bool lmcs_slabs_add(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
-/* Whether so many pages from `offset` on lie in one of them. */
+/* Whether `pages` pages from `offset` on are in one slab. */
 bool lmcs_slabs_hold(const struct lmcs_pool *pool, uint64_t offset, uint64_t pages);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pages/pool.c - whether an open pool may be used here, and how often it is open. */
+/* pages/pool.c - the use of an open pool: whether this process may use it, and how often it is open. */
 #include "pages/pool.h"
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ void lmcs_pool_keep(struct lmcs_pool *pool)
 enum lmcs_status lmcs_pool_close(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     if (pool == NULL || pool->pid != getpid())
-        return LMCS_OK; /* a child's copy: its locks may be held for ever, its threads are not here */
+        return LMCS_OK; /* a child's copy: its locks may be held forever, its threads don't exist */
     for (unsigned opens = atomic_load(&pool->opens); opens > 1;)
         if (atomic_compare_exchange_weak(&pool->opens, &opens, opens - 1))
             return LMCS_OK;

@@ -18,8 +18,8 @@
  *   pool->captures           records/busy.h        busy, waiters, live_holders, loaded, encoding, rebasing, pace
  *   body->lock               live/body.h           value and version of one live variable
  *   batch->region_lock       capture/delta.c       the region that several threads of one capture take room from
- *   pool->meta (rwlock)      pages/txn.c           root, slabs, avail. A write transaction holds it from begin to end, a
- *                                                  read transaction of the writing process shares it
+ *   pool->meta (rwlock)      pages/txn.c           root, slabs, avail. A write transaction holds it from begin to end,
+ *                                                  a read transaction of the writing process shares it
  *   space->lock              pages/extents.h       the table of extents
  *   known_lock               live/fork.c           the list of mappings of live tensors; held during a fork
  *   all_lock                 media/lease.c         the leases of this process; held during a fork
@@ -32,9 +32,9 @@
  *   workers->lock            base/workers.c        jobs
  *   install_lock             base/guard.c          the handler of SIGBUS
  *
- * A run of jobs may have a lock of its own for its first error or its results (payload/read.c, base/workers.c); no other
- * lock is acquired under it. Copying, hashing, encoding, decoding and the sync of payloads are outside of all locks but
- * the shelf's (lmcs_restore and the compactor: and the round's).
+ * A run of jobs may have a lock of its own for its first error or its results (payload/read.c, base/workers.c); no
+ * other lock is acquired under it. Copying, hashing, encoding, decoding and the sync of payloads are outside of all
+ * locks but the shelf's and, for the compactor, the round's.
  * Between processes: libpmemobj's flock admits one writer, and leases (media/lease.h) keep bytes for readers.
  *
  * THREADS. All block signals but SIGBUS (lmcs_guard_signals), and end with the pool.
@@ -44,10 +44,10 @@
  *                                                        round of the compactor, when a capture finds no space
  *   workers,     lmcs_workers_run,      serve            jobs of lmcs_workers_run and lmcs_workers_try: copy, compare,
  *    threads-1   when first useful      (workers.c)      encode, decode, hash. On the pool's NUMA node
- *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction. Detached;
- *    a capture   asynchronous           (commit.c)       lmcs_pool_close waits for it by the shelf that it holds
- *   background,  lmcs_compactor_start   background_main  compaction, pruning, parity, scrub turns with repair; these use
- *    0 or 1                             (background.c)   the workers, too. Lowest priority
+ *   commit, one  lmcs_capture_commit,   commit_thread    lmcs_capture_enter: sync of payloads, the transaction.
+ *    a capture   asynchronous           (commit.c)       Detached; lmcs_pool_close waits for its shelf
+ *   background,  lmcs_compactor_start   background_main  compaction, pruning, parity, scrub turns with repair; with
+ *    0 or 1                             (background.c)   the workers. Lowest priority
  *   writeback,   lmcs_writeback_add     serve            sync_file_range, for files alone
  *    0 or 1                             (writeback.c)
  *

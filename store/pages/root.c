@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* pages/root.c - the superblock and the root page. */
+/*
+ * pages/root.c - the superblock and the root page.
+ *
+ * The superblock's last word names the root page, and contains a checksum of that number. Everything else is reached
+ * from the root page.
+ */
 #include "pages/root.h"
 
 #include <string.h>
@@ -23,7 +28,8 @@ static enum lmcs_status check_superblock(struct lmcs_pool *pool, const struct lm
                                          struct lmcs_error *error)
 {
     if (memcmp(super->magic, LMCS_SUPERBLOCK_MAGIC, 8) != 0)
-        return fail_root(pool, "there is no superblock (its creation was cut short, or it is another's pool)", error);
+        return fail_root(pool, "no lmc-store superblock: creation was interrupted, or another program made this pool",
+                         error);
     if (super->check != lmc_hash64(super, offsetof(struct lmcs_superblock_df, check), 0))
         return fail_root(pool, "the superblock's checksum is wrong", error);
     if (super->version != LMCS_FORMAT_VERSION || super->incompatible != 0)
@@ -64,11 +70,11 @@ enum lmcs_status lmcs_root_read(struct lmcs_pool *pool, struct lmcs_root_df *roo
         return status;
     if (root->magic != LMCS_ROOT_MAGIC || root->self != offset ||
         root->check != lmc_hash64(root, offsetof(struct lmcs_root_df, check), offset))
-        return fail_root(pool, "its root page is not what was written", error);
+        return fail_root(pool, "its root page has a wrong checksum", error);
     if (root->version > LMCS_FORMAT_VERSION)
         return lmcs_fail_newer(error, "%s: version %u of its root page", pool->path, root->version);
     if (!range_is_sound(&root->fresh) || !range_is_sound(&root->spare))
-        return fail_root(pool, "its root page speaks of impossible pages", error);
+        return fail_root(pool, "its root page refers to impossible pages", error);
     return LMCS_OK;
 }
 
@@ -78,7 +84,7 @@ void lmcs_root_seal(struct lmcs_root_df *root)
     root->check = lmc_hash64(root, offsetof(struct lmcs_root_df, check), root->self);
 }
 
-/* The root page itself becomes free with the next commit; a range that is used up names no page. */
+/* A used-up range names no page. */
 static bool range_is_ours(const struct lmcs_pool *pool, const struct lmcs_page_range_df *range)
 {
     uint64_t pages = lmcs_range_pages(range);
@@ -91,18 +97,17 @@ bool lmcs_root_counts(const struct lmcs_root_df *root)
            root->next_shelf != 0 && root->next_identity != 0 && root->next_content != 0;
 }
 
-enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *what, uint64_t number,
+enum lmcs_status lmcs_root_fail_number(struct lmcs_pool *pool, const char *kind, uint64_t number,
                                        struct lmcs_error *error)
 {
     return lmcs_fail(
         error, LMCS_DAMAGED, 0,
-        "%s: damaged metadata: the next %s that is made would take the place of number %llu, which is "
-        "there, so nothing may be written to it; mode r still reads it, and 'lmc-store dump' saves what it "
-        "holds",
-        pool->path, what, (unsigned long long)number);
+        "%s: damaged metadata: the next %s id is already in use (%llu), so nothing may be written; mode r still reads "
+        "the pool, and 'lmc-store dump' saves its contents",
+        pool->path, kind, (unsigned long long)number);
 }
 
-/* Whether a tree of the root has nothing with the next number, or a later one. */
+/* Checks that a tree of the root has no id from `next` on. */
 static enum lmcs_status check_number(struct lmcs_txn *txn, uint8_t kind, uint64_t next, const char *what,
                                      struct lmcs_error *error)
 {
@@ -112,7 +117,7 @@ static enum lmcs_status check_number(struct lmcs_txn *txn, uint8_t kind, uint64_
     if (status == LMCS_OK && lmcs_cursor_valid(cursor))
         status = lmcs_root_fail_number(txn->pool, what, lmcs_cursor_key(cursor).high, error);
     else if (status == LMCS_DAMAGED)
-        status = LMCS_OK; /* nothing can be put where it can't be read */
+        status = LMCS_OK; /* no record can be added to an unreadable tree */
     lmcs_cursor_free(cursor);
     return status;
 }
@@ -120,10 +125,10 @@ static enum lmcs_status check_number(struct lmcs_txn *txn, uint8_t kind, uint64_
 enum lmcs_status lmcs_root_check(struct lmcs_pool *pool, const struct lmcs_root_df *root, struct lmcs_error *error)
 {
     if (!lmcs_root_counts(root))
-        return fail_root(pool, "its root page speaks of numbers that can never have been given out", error);
+        return fail_root(pool, "its root page has impossible next ids", error);
     if (!lmcs_slabs_hold(pool, root->self, 1) || !range_is_ours(pool, &root->fresh) ||
         !range_is_ours(pool, &root->spare))
-        return fail_root(pool, "its root page speaks of impossible pages", error);
+        return fail_root(pool, "its root page refers to impossible pages", error);
     struct lmcs_txn txn = {.pool = pool, .root = *root};
     enum lmcs_status status = check_number(&txn, LMCS_TREE_SHELVES, root->next_shelf, "shelf", error);
     if (status == LMCS_OK)

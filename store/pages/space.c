@@ -188,8 +188,8 @@ enum lmcs_status lmcs_space_check_none(struct lmcs_txn *txn, uint64_t from, uint
     lmcs_cursor_free(cursor);
     return status == LMCS_OK && found
                ? lmcs_fail(error, LMCS_DAMAGED, 0,
-                           "%s: damaged metadata: a payload lies at offset %llu, and the record of an object says that "
-                           "there is none from %llu to %llu: 'lmc-store dump' saves what the pool holds",
+                           "%s: damaged metadata: a payload is at offset %llu, but an object's record has none from "
+                           "%llu to %llu; 'lmc-store dump' saves the pool's contents",
                            txn->pool->path, (unsigned long long)key.high, (unsigned long long)from,
                            (unsigned long long)end)
                : status;

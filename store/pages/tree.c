@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/tree.c - copy-on-write B+ trees.
+ * pages/tree.c - copy-on-write B+ trees, changed.
  *
- * Nodes are slotted pages (layout.h). The way down copies each page on first touch, so that a change ends at the
- * root of the tree; splits and merges go up as the recursion returns. Keys that arrive in ascending order fill pages
- * the brim: a page that overflows at its right end is left as it is. A page is merged with a neighbour when
- * it falls below a quarter and both fit in one.
+ * The descent copies each page on its first change, so a change ends at the root of the tree. Splits and merges go up
+ * as the recursion returns. Ascending keys fill pages completely: a page that overflows at its right end stays as it
+ * is. A page below a quarter is merged with a neighbour if both fit in one.
  *
- * Most keys of a store ascend: numbers, steps, times, contents, epochs. The newest are therefore kept in a leaf of
- * their own beside the tree, the tail, so that adding one writes one page, however high the tree is. A tail that is
- * full goes below the tree as its last leaf, and a new one begins.
+ * Most keys ascend: numbers, steps, times, contents, epochs. So the newest entries are kept in a leaf beside the tree,
+ * the tail, and adding one writes one page at any height. A full tail is attached to the tree as its last leaf, and a
+ * new one begins.
  */
 #include "pages/tree.h"
 
@@ -24,10 +23,10 @@ struct change {
     struct lmcs_txn *txn;
     struct lmcs_root_tree_df *tree;
     uint8_t kind;
-    uint8_t level; /* put: of the page that the entry goes to */
+    uint8_t level; /* put: of the page for the entry */
     bool shared;
-    bool added; /* put: the key was not there */
-    bool last;  /* put: so far, the way down led to the last child */
+    bool added; /* put: the key is new */
+    bool last;  /* put: the descent followed last children so far */
     struct lmcs_key_df key;
     const void *value;
     size_t bytes;
@@ -42,7 +41,7 @@ struct split {
 
 static enum lmcs_status fail_sums(struct lmcs_txn *txn, struct lmcs_error *error)
 {
-    return lmcs_tree_fail(txn, "a page has more in it than it says", error);
+    return lmcs_tree_fail(txn, "a page's entries exceed its sums", error);
 }
 
 static void drop_tail(struct lmcs_root_tree_df *tree)
@@ -51,8 +50,7 @@ static void drop_tail(struct lmcs_root_tree_df *tree)
     tree->tail_from = (struct lmcs_key_df){0, 0};
 }
 
-/* Where to cut so that both halves, one of them with the new entry at `at`, fit: the left one gets `cut` entries of
- * the sequence with the new one in its place. */
+/* The number of entries, with the new one at `at`, that the left page keeps so that both pages fit. */
 static size_t choose_cut(const struct lmcs_node_df *node, size_t at, size_t bytes)
 {
     size_t total = lmcs_node_used(node) + LMCS_SLOT_BYTES + LMCS_KEY_BYTES + bytes;
@@ -93,7 +91,7 @@ static enum lmcs_status split_node(struct change *change, struct lmcs_node_df *n
     return LMCS_OK;
 }
 
-/* A leaf of its own for a key beyond all that are in the tree. */
+/* Begins a tail for a key beyond all others. */
 static enum lmcs_status begin_tail(struct change *change)
 {
     struct lmcs_node_df *node;
@@ -274,7 +272,7 @@ static enum lmcs_status try_merge(struct change *change, struct lmcs_node_df *no
         fits = k > 0 || right->level == 0 ? lmcs_node_append_from(into, right, k)
                                           : lmcs_node_append(into, lmcs_node_key(node, i + 1),
                                                              lmcs_node_value(right, k), right->slots[k].value_bytes);
-    if (!fits) /* as when both are the same page */
+    if (!fits) /* they may be the same page */
         return fail_sums(change->txn, change->error);
     lmcs_node_set_child(node, i, left_ref);
     lmcs_node_remove(node, i + 1);
@@ -286,7 +284,7 @@ static enum lmcs_status repair_child(struct change *change, struct lmcs_node_df 
 {
     if (child->count == 0) {
         enum lmcs_status status = lmcs_page_free(change->txn, child->self, change->shared, change->error);
-        /* The next child takes over its range, so that the node's keys still begin where its parent says. */
+        /* The next child takes over the range, so that the page's keys still begin at its parent's key. */
         if (i == 0 && node->count > 1)
             memcpy((char *)node + node->slots[1].offset, (char *)node + node->slots[0].offset, LMCS_KEY_BYTES);
         lmcs_node_remove(node, i);
@@ -309,7 +307,7 @@ static enum lmcs_status delete_below(struct change *change, struct lmcs_ref_df *
         return lmcs_tree_fail(change->txn, "a tree's levels don't match", change->error);
     if (node->level == 0) {
         size_t i = lmcs_node_find(node, change->key);
-        lmcs_node_remove(node, i); /* the caller has looked: it is there */
+        lmcs_node_remove(node, i); /* lmcs_tree_delete found it */
         return LMCS_OK;
     }
     size_t i = lmcs_node_child_of(node, change->key);
@@ -321,7 +319,7 @@ static enum lmcs_status delete_below(struct change *change, struct lmcs_ref_df *
     return repair_child(change, node, i, lmcs_page_dirty(change->txn, child.offset));
 }
 
-/* A root with one child gives way to it; one without entries, to the tail. */
+/* Replaces a root with one child by the child, and an empty one by the tail. */
 static enum lmcs_status lower_root(struct change *change)
 {
     struct lmcs_root_tree_df *tree = change->tree;
@@ -416,8 +414,8 @@ enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs
 /* ---- Sealing ---- */
 
 /*
- * A reference that someone made may lead to a page that this transaction has just taken: up again, to another tree, or
- * again and again to the same one. `left`: pages that this transaction has, and this walk has not met.
+ * A forged reference may lead to a page that this transaction has just taken: upwards, to another tree, or to one page
+ * repeatedly. `left`: the transaction's pages that this walk has not met.
  */
 static bool seal_below(struct lmcs_txn *txn, uint8_t kind, struct lmcs_ref_df *ref, int level, size_t *left)
 {
@@ -446,5 +444,5 @@ enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_
     bool sound = tree->ref.offset == 0 || seal_below(txn, kind, &tree->ref, -1, &left);
     if (sound && lmcs_tree_has_tail(tree))
         sound = seal_below(txn, kind, &tree->tail, 0, &left);
-    return sound ? LMCS_OK : lmcs_tree_fail(txn, "a page refers to one of another tree, or to one above it", error);
+    return sound ? LMCS_OK : lmcs_tree_fail(txn, "a page refers to a page of another tree or above it", error);
 }

@@ -2,10 +2,10 @@
 /*
  * pages/tree.h - copy-on-write B+ trees from 16-byte keys to values of at most LMCS_MAX_VALUE bytes.
  *
- * A tree is a reference to its root page and to its tail, and a count, kept by whoever owns it: the root page for the
- * pool's trees, a shelf's record for its indexes, a snapshot's record for its manifest. The pages of manifests are
- * shared by neighbouring snapshots, so changing one never frees the page that it replaces (manifest.c does, when it
- * knows); a manifest has no tail.
+ * A tree is a reference to its root page, one to its tail, and a count. Its owner stores these: the root page for the
+ * pool's trees, a shelf's record for its indexes, a snapshot's record for its manifest. Neighbouring snapshots share
+ * pages of manifests, so changing a manifest frees no page (records/manifest.c frees them later). A manifest has no
+ * tail.
  */
 #ifndef LMCS_PAGES_TREE_H
 #define LMCS_PAGES_TREE_H
@@ -20,30 +20,30 @@ static inline int lmcs_key_compare(struct lmcs_key_df a, struct lmcs_key_df b)
 }
 
 /*
- * Looks a key up; *found says whether it is there. Copies its value, which must have between `least` and `most`
- * bytes (else LMCS_DAMAGED), to `value`, and its size to *bytes, which may be NULL.
+ * Looks up a key. *found: whether it exists. Copies its value to `value` and its size to *bytes (may be NULL).
+ * LMCS_DAMAGED: the size is not between `least` and `most`.
  */
 enum lmcs_status lmcs_tree_get(struct lmcs_txn *txn, uint8_t kind, const struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, void *value, size_t least, size_t most, size_t *bytes,
                                bool *found, struct lmcs_error *error);
-/* Inserts or replaces. */
+/* Inserts or replaces an entry. */
 enum lmcs_status lmcs_tree_put(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                struct lmcs_key_df key, const void *value, size_t bytes, struct lmcs_error *error);
-/* `found` may be NULL: then a key that is not there is LMCS_DAMAGED. */
+/* Deletes an entry. `found` NULL: a missing key is LMCS_DAMAGED. */
 enum lmcs_status lmcs_tree_delete(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                   struct lmcs_key_df key, bool *found, struct lmcs_error *error);
-/* Frees all its pages (not for shared ones) and makes it empty. */
+/* Frees all pages and makes the tree empty. Not for trees that share pages. */
 enum lmcs_status lmcs_tree_clear(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                  struct lmcs_error *error);
-/* Computes the checksums of what the transaction changed, so that tree->ref may be stored in a record. */
+/* Computes the checksums of changed pages, so that tree->ref can be stored. */
 enum lmcs_status lmcs_tree_seal(struct lmcs_txn *txn, uint8_t kind, struct lmcs_root_tree_df *tree,
                                 struct lmcs_error *error);
 
-/* A place in a tree. It is valid until the transaction changes the tree. Keys that don't ascend are damage. */
+/* A position in a tree, valid until the transaction changes the tree. Keys that do not ascend are damage. */
 struct lmcs_cursor;
 enum lmcs_status lmcs_cursor_new(struct lmcs_cursor **cursor, struct lmcs_error *error);
 void lmcs_cursor_free(struct lmcs_cursor *cursor);
-/* To the first key that is not less; past the end the cursor is not valid. */
+/* Moves to the first key that is not less. Past the end the cursor is not valid. */
 enum lmcs_status lmcs_cursor_seek(struct lmcs_cursor *cursor, struct lmcs_txn *txn, uint8_t kind,
                                   const struct lmcs_root_tree_df *tree, struct lmcs_key_df key,
                                   struct lmcs_error *error);
@@ -73,23 +73,23 @@ enum lmcs_status lmcs_tree_before(struct lmcs_txn *txn, uint8_t kind, const stru
                                   struct lmcs_key_df key, struct lmcs_key_df *before, bool *found,
                                   struct lmcs_error *error);
 
-/* For those who walk pages themselves (manifest.c, holders.c, check_structure.c). */
+/* For walks over pages: records/manifest.c, records/holders.c, repair/. */
 struct lmcs_key_df lmcs_node_key(const struct lmcs_node_df *node, size_t i);
 const void *lmcs_node_value(const struct lmcs_node_df *node, size_t i);
 struct lmcs_ref_df lmcs_node_child(const struct lmcs_node_df *node, size_t i);
 
-/* Where the keys of a page, and of all below it, lie; without the limits, everywhere. */
+/* The keys that a page and all pages below it may have. */
 struct lmcs_bounds {
-    struct lmcs_key_df low;  /* a key must not be less ... */
-    struct lmcs_key_df high; /* ... and must be less than this */
+    struct lmcs_key_df low;  /* inclusive */
+    struct lmcs_key_df high; /* exclusive */
     bool has_high;
 };
 bool lmcs_in_bounds(const struct lmcs_bounds *bounds, struct lmcs_key_df key);
-/* Where those of child i lie. Its own key does not matter when it is the first: then its parent's bound does. */
+/* The bounds of child i. Its own key is ignored if it is the first: the bound of the parent applies. */
 struct lmcs_bounds lmcs_child_bounds(const struct lmcs_node_df *node, size_t i, const struct lmcs_bounds *bounds);
 /*
- * Whether the keys of a page ascend, and lie in its bounds. No two children have bounds in common, so whoever asks this
- * of each page goes below none of them twice, whatever refers to it.
+ * Whether the keys of a page ascend within its bounds. Bounds of two children never overlap, so a walk that checks
+ * every page descends below none twice, even with forged references.
  */
 bool lmcs_node_in_bounds(const struct lmcs_node_df *node, const struct lmcs_bounds *bounds);
 

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/txn.c - metadata transactions: pages that are read, copied on write, and switched to all at once.
+ * pages/txn.c - metadata transactions: begun, committed, ended.
  *
- * Pages come from slabs. A page that a commit of epoch E no longer reaches is entered in the tree of free pages under
- * E, by that commit, and is written to again only by a later one, and only when no reader in another process holds a
- * lease on an epoch before E. Taking pages from that tree and entering pages in it changes the tree, which takes and
- * frees pages; commit repeats until nothing is left to enter, which ends quickly since a page that this transaction
- * wrote is not copied again.
- *
- * The order of a commit: pages written, everything synced, then one publish of libpmemobj that claims or frees its
- * objects and switches the root word. A crash before the publish leaves the old root, and pages that nothing reaches.
+ * A commit writes the pages, syncs everything, and then makes one publish of libpmemobj, which claims or frees its
+ * objects and switches the root word. A crash before the publish leaves the old root, and new pages that nothing
+ * reaches.
  */
 #include "pages/txn.h"
 
@@ -51,7 +46,7 @@ enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, str
                 break;
             lmcs_lease_epoch_end(pool->lease, txn->root.epoch);
         }
-        /* The writer may have moved on twice between our two looks, and reused the page: look again. */
+        /* The writer may have committed twice between the two reads, and reused the page: read again. */
         if (status != LMCS_OK && tries >= 100)
             return status;
     }
@@ -67,7 +62,7 @@ enum lmcs_status lmcs_txn_hold(struct lmcs_pool *pool, struct lmcs_txn *txn, str
     struct lmcs_root_df root = txn->root;
     status = lmcs_lease_epoch(pool->lease, root.epoch, error);
     lmcs_txn_end(txn);
-    *txn = (struct lmcs_txn){.pool = pool, .leased = true, .root = root}; /* its end drops the lease */
+    *txn = (struct lmcs_txn){.pool = pool, .leased = true, .root = root}; /* lmcs_txn_end drops the lease */
     return status;
 }
 
@@ -89,7 +84,8 @@ void lmcs_txn_end(struct lmcs_txn *txn)
     if (txn->write) {
         if (pool->space_hook.settle != NULL)
             pool->space_hook.settle(pool, txn->committed);
-        for (size_t i = 0; i < txn->pages->slab_count && !txn->committed; i++) /* before others may have their place */
+        /* Before another transaction reserves the space. */
+        for (size_t i = 0; i < txn->pages->slab_count && !txn->committed; i++)
             lmcs_heap_punch(pool->heap, txn->pages->slabs[i][0], txn->pages->slabs[i][1]);
         lmcs_heap_cancel(pool->heap, txn->pages->actions, txn->pages->action_count);
         lmcs_txn_pages_free(txn->pages);
@@ -133,8 +129,8 @@ static enum lmcs_status write_pages(struct lmcs_txn *txn, struct lmcs_error *err
 }
 
 /*
- * A full disk must not keep anyone from removing snapshots, which takes pages before it gives some back: what only
- * takes has to leave as many as a large removal may need.
+ * Keeps a reserve of pages, so that snapshots can be removed on a full disk: a removal takes pages before it frees
+ * some. A transaction that only allocates leaves as many pages as a large removal needs.
  */
 static enum lmcs_status leave_reserve(struct lmcs_txn *txn, struct lmcs_error *error)
 {
@@ -179,7 +175,8 @@ enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error)
     enum lmcs_status status = lmcs_heap_check_name(pool->heap, error);
     if (status == LMCS_OK)
         status = prepare_commit(txn, error);
-    for (size_t i = 0; status == LMCS_OK && i < pages->slab_count; i++) /* room: later, adding them must not fail */
+    /* Gets memory, so that lmcs_slabs_add does not fail after the publish. */
+    for (size_t i = 0; status == LMCS_OK && i < pages->slab_count; i++)
         if (!lmcs_grow(&pool->slabs, &pool->slab_capacity, pool->slab_count + i, sizeof *pool->slabs))
             status = lmcs_fail_memory(error);
     if (status == LMCS_OK) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * pages/txn.h - metadata transactions: pages that are read, copied on write, and switched to all at once.
+ * pages/txn.h - metadata transactions: copy-on-write pages under one root, switched all at once.
  *
- * A read transaction sees one root and all that it refers to. A write transaction works on a copy of the root page;
- * what it changes it writes to pages that nothing reaches, and its commit makes them durable and then switches the
- * root. One write transaction at a time; the pool's metadata lock is held from begin to end.
+ * A read transaction sees one root and everything that it refers to. A write transaction works on a copy of the root
+ * page and writes changes to pages that nothing reaches. Its commit makes them durable and then switches the root.
+ * There is one write transaction at a time: it holds pool->meta from begin to end.
  */
 #ifndef LMCS_PAGES_TXN_H
 #define LMCS_PAGES_TXN_H
@@ -13,12 +13,18 @@
 #include "pages/root.h"
 
 enum lmcs_status lmcs_txn_read(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
-/* Begins a read transaction that holds the newest root by a lease, not by a lock: a writer in this process can commit. */
+/*
+ * Begins a read transaction that holds the newest root by a lease instead of pool->meta: this process can commit
+ * meanwhile.
+ */
 enum lmcs_status lmcs_txn_hold(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
 enum lmcs_status lmcs_txn_write(struct lmcs_pool *pool, struct lmcs_txn *txn, struct lmcs_error *error);
-/* Ends a read transaction, or drops a write transaction: nothing of it remains. */
+/* Ends a read transaction, or drops a write transaction with all its changes. */
 void lmcs_txn_end(struct lmcs_txn *txn);
-/* Ends a write transaction, in any case. Payload bytes written before are made durable by the same sync. */
+/*
+ * Commits and ends a write transaction; after a failure it is dropped. The same sync makes earlier payload writes
+ * durable.
+ */
 enum lmcs_status lmcs_txn_commit(struct lmcs_txn *txn, struct lmcs_error *error);
 /* Commits the transaction if `status` is LMCS_OK, else drops it. Returns the first failure. */
 enum lmcs_status lmcs_txn_finish(struct lmcs_txn *txn, enum lmcs_status status, struct lmcs_error *error);
