@@ -21,8 +21,21 @@ import math
 import struct
 import sys
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
+
+from reference_base import (
+    Damaged,
+    Reader,
+    Unsupported,
+    divide,
+    fma,
+    multiply,
+    refuse,
+    root,
+    to_bits,
+    to_float,
+    unsupported,
+)
 
 try:
     import xxhash
@@ -35,24 +48,6 @@ ELEMENT_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11
 WORD_BYTES = {**ELEMENT_BYTES, 14: 2, 15: 4, 16: 8}
 
 
-class Damaged(Exception):
-    """No writer made this [1.3]."""
-
-
-class Unsupported(Exception):
-    """Needs a feature or version that this reader does not have [1.3]."""
-
-
-def refuse(condition: bool, why: str) -> None:
-    if condition:
-        raise Damaged(why)
-
-
-def unsupported(condition: bool, why: str) -> None:
-    if condition:
-        raise Unsupported(why)
-
-
 def check64(data: bytes, seed: int, expected: int, what: str) -> None:
     if xxhash is not None:
         refuse(xxhash.xxh3_64_intdigest(data, seed) != expected, f"checksum of {what}")
@@ -61,22 +56,6 @@ def check64(data: bytes, seed: int, expected: int, what: str) -> None:
 def check128(data: bytes, low: int, high: int, what: str) -> None:
     if xxhash is not None:
         refuse(xxhash.xxh3_128_intdigest(data) != high << 64 | low, f"hash of {what}")
-
-
-class Reader:
-    """Bytes that are taken from the front and can't be over-read."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def take(self, count: int) -> bytes:
-        refuse(count > len(self.data) - self.at, "a block ends too early")
-        self.at += count
-        return self.data[self.at - count : self.at]
-
-    def byte(self) -> int:
-        return self.take(1)[0]
 
 
 class Frame:
@@ -515,51 +494,6 @@ class Rule:
         (self.gain, self.momentum, self.beta2, self.gain2, self.decay, self.l2, self.rate, self.root, self.eps,
          self.scale) = constants  # fmt: skip
         refuse(self.gain <= 0 or self.scale <= 0, "a constant")
-
-
-def to_float(bits: int) -> float:
-    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
-
-
-def to_bits(value: float) -> int:
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])
-
-
-def rounded(exact: Fraction, zero: float) -> float:
-    """[10.4] The f32 nearest to a number, the even one of two; `zero` where it is zero."""
-    if exact == 0:
-        return zero
-    size = abs(exact)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    exponent -= size < Fraction(2) ** exponent
-    unit = Fraction(2) ** (max(exponent, -126) - 23)
-    value = round(size / unit) * unit  # Python rounds halves to even
-    result = math.inf if value >= Fraction(2) ** 128 else float(value)
-    return -result if exact < 0 else result
-
-
-def fma(a: float, b: float, c: float) -> float:
-    """[10.4] Exact but for the one rounding; what is no finite number follows from double's rules."""
-    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
-        return a * b + c
-    return rounded(Fraction(a) * Fraction(b) + Fraction(c), a * b + c)
-
-
-def multiply(a: float, b: float) -> float:
-    return rounded(Fraction(a) * Fraction(b), a * b) if math.isfinite(a) and math.isfinite(b) else a * b
-
-
-def divide(a: float, b: float) -> float:
-    if b == 0 or not (math.isfinite(a) and math.isfinite(b)):
-        if b == 0:
-            return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
-        return a / b
-    return rounded(Fraction(a) / Fraction(b), math.copysign(0.0, a) * math.copysign(1.0, b))
-
-
-def root(x: float) -> float:
-    """A double's square root, rounded again, is the f32's: it has more than twice the bits."""
-    return math.nan if x < 0 or math.isnan(x) else x if math.isinf(x) else rounded(Fraction(math.sqrt(x)), x)
 
 
 def decode_link_block(rule: Rule, coded: bytes, before: list[bytes]) -> list[bytes]:

@@ -46,6 +46,40 @@ struct shelf_version *driver_next_version(struct driver *d, const char *shelf, u
 /* A full pool is no fault. */
 bool driver_worked(struct driver *d, enum lmcs_status status);
 
+static const char *const shelf_names[SHELVES] = {"run", "eval", "ema"};
+
+bool is_busy(const struct driver *d, const char *shelf);
+/* A shelf that nothing is under way on; NULL: there is none, or fate was against it. */
+const char *some_shelf(struct driver *d);
+const struct expected_snapshot *some_snapshot(struct driver *d, const char *shelf);
+unsigned char *some_bytes(struct driver *d, uint64_t bytes);
+void committed(struct driver *d, const char *shelf, uint64_t operation, struct expected_snapshot *snapshot,
+               const char *tag);
+void some_tag(struct driver *d, char tag[16]);
+bool is_crowded(struct driver *d, const char *shelf);
+/* A synchronous capture; `later` not NULL: an asynchronous one. */
+void capture_now_or_later(struct driver *d, const char *shelf, struct later *later);
+void wait_for_all(struct driver *d);
+void do_capture(struct driver *d);
+void do_capture_later(struct driver *d);
+void do_abort(struct driver *d);
+void do_prepare(struct driver *d);
+void do_resolve(struct driver *d);
+void do_tag(struct driver *d);
+void do_untag(struct driver *d);
+void remove_snapshot(struct driver *d, const char *shelf, const struct expected_snapshot *snapshot);
+void do_remove(struct driver *d);
+void do_policy(struct driver *d);
+void do_limit(struct driver *d);
+void do_fork(struct driver *d);
+void do_rename(struct driver *d);
+void do_drop(struct driver *d);
+void do_dump(struct driver *d);
+/* Into the pool that it came from, some of whose snapshots have been removed meanwhile. */
+void do_restore(struct driver *d);
+void do_export(struct driver *d);
+void do_import(struct driver *d);
+
 /* Live variables: an operation, and what is to be done before the first of a run. */
 void live_begin(struct driver *d);
 void live_operation(struct driver *d);

@@ -7,8 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KEEP_ABOUT = 20, KEEP_AT_MOST = 40, LIST_MOST = 64 };
-
 uint64_t monotonic_ns(void)
 {
     struct timespec now;
@@ -16,20 +14,19 @@ uint64_t monotonic_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static bool chance(struct actor *actor, uint64_t one_in)
+bool act_chance(struct actor *actor, uint64_t one_in)
 {
     return rng_below(&actor->rng, one_in) == 0;
 }
 
 /* ---- Recording ---- */
 
-static struct event begin(enum op op, unsigned shelf)
+struct event act_begin(enum op op, unsigned shelf)
 {
     return (struct event){.op = (uint8_t)op, .shelf = (uint8_t)shelf, .found = true, .begun_ns = monotonic_ns()};
 }
 
-/* An event counts once it is complete. */
-static void write_down(struct actor *actor, const struct event *event)
+void act_write_down(struct actor *actor, const struct event *event)
 {
     unsigned count = atomic_load_explicit(&actor->log->count, memory_order_relaxed);
     EXPECT(count < LOG_EVENTS);
@@ -37,33 +34,32 @@ static void write_down(struct actor *actor, const struct event *event)
     atomic_store_explicit(&actor->log->count, count + 1, memory_order_release);
 }
 
-/* Records that the call has returned: it succeeded, or found nothing. */
-static bool end(struct actor *actor, struct event *event, enum lmcs_status status)
+bool act_end(struct actor *actor, struct event *event, enum lmcs_status status)
 {
     event->ended_ns = monotonic_ns();
     event->found = status == LMCS_OK;
     if (status != LMCS_NOT_FOUND)
         OK(status);
-    write_down(actor, event);
+    act_write_down(actor, event);
     return event->found;
 }
 
 struct event actor_begin(enum op op, unsigned shelf)
 {
-    return begin(op, shelf);
+    return act_begin(op, shelf);
 }
 
 bool actor_ended(struct actor *actor, struct event *event, enum lmcs_status status)
 {
-    return end(actor, event, status);
+    return act_end(actor, event, status);
 }
 
-static void took(struct actor *actor, enum span span, const struct event *event)
+void act_took(struct actor *actor, enum span span, const struct event *event)
 {
     spans_add(&actor->log->spans, span, event->ended_ns - event->begun_ns);
 }
 
-static void know(struct actor *actor, unsigned shelf, uint64_t number, uint64_t ticket)
+void act_know(struct actor *actor, unsigned shelf, uint64_t number, uint64_t ticket)
 {
     size_t i = rng_below(&actor->rng, KNOWN);
     actor->known[shelf][i].number = number;
@@ -72,14 +68,14 @@ static void know(struct actor *actor, unsigned shelf, uint64_t number, uint64_t 
 
 /* ---- Bytes ---- */
 
-static void check(struct actor *actor, unsigned shelf, unsigned entry, uint64_t ticket, const void *data)
+void act_check(struct actor *actor, unsigned shelf, unsigned entry, uint64_t ticket, const void *data)
 {
     EXPECT(content_is_right(actor->stage->content, shelf, entry, ticket, data));
     atomic_fetch_add_explicit(&actor->log->bytes_checked, content_bytes(actor->stage->content, entry),
                               memory_order_relaxed);
 }
 
-static void check_entry(struct actor *actor, const struct lmcs_entry *entry, uint64_t ticket)
+void act_check_entry(struct actor *actor, const struct lmcs_entry *entry, uint64_t ticket)
 {
     unsigned e = content_entry(entry->tensor.name);
     EXPECT(e < ENTRIES && content_has(e, ticket));
@@ -87,16 +83,16 @@ static void check_entry(struct actor *actor, const struct lmcs_entry *entry, uin
     EXPECT(entry->tensor.kind == (e == ATTACHMENT ? LMCS_ATTACHMENT : LMCS_TENSOR));
 }
 
-static void check_view(struct actor *actor, const struct lmcs_view *view, unsigned shelf, uint64_t ticket)
+void act_check_view(struct actor *actor, const struct lmcs_view *view, unsigned shelf, uint64_t ticket)
 {
     for (size_t i = 0; i < lmcs_view_count(view); i++) {
         const struct lmcs_entry *entry = lmcs_view_entry(view, i);
-        check_entry(actor, entry, ticket);
-        check(actor, shelf, content_entry(entry->tensor.name), ticket, lmcs_view_data(view, i));
+        act_check_entry(actor, entry, ticket);
+        act_check(actor, shelf, content_entry(entry->tensor.name), ticket, lmcs_view_data(view, i));
     }
 }
 
-static size_t entries_of(uint64_t ticket)
+size_t act_entries_of(uint64_t ticket)
 {
     size_t count = 0;
     for (unsigned e = 0; e < ENTRIES; e++)
@@ -162,7 +158,7 @@ static enum lmcs_status put_all(struct actor *actor, const struct making *making
 
 static void choose_tags(struct actor *actor, struct lmcs_commit_options *options, const char **tags, uint64_t *mask)
 {
-    *mask = chance(actor, 4) ? rng_below(&actor->rng, 1 << TAGS) : 0;
+    *mask = act_chance(actor, 4) ? rng_below(&actor->rng, 1 << TAGS) : 0;
     for (unsigned t = 0; t < TAGS; t++)
         if ((*mask >> t & 1) != 0)
             tags[options->tag_count++] = content_tag(t);
@@ -182,12 +178,12 @@ static void commit(struct actor *actor, const struct making *making)
     options.metrics = &metric;
     options.metric_count = 1;
     options.meta_json = meta;
-    options.asynchronous = chance(actor, 2);
-    struct event event = begin(OP_COMMIT, making->shelf);
+    options.asynchronous = act_chance(actor, 2);
+    struct event event = act_begin(OP_COMMIT, making->shelf);
     choose_tags(actor, &options, tags, &event.value);
     event.ticket = making->ticket;
     enum lmcs_status status = lmcs_capture_commit(making->capture, &options, &event.number, &err);
-    event.behind = status == LMCS_OK && options.asynchronous && !actor->stage->tight && chance(actor, 2);
+    event.behind = status == LMCS_OK && options.asynchronous && !actor->stage->tight && act_chance(actor, 2);
     if (event.behind)
         lmcs_capture_detach(making->capture);
     else if (status == LMCS_OK && options.asynchronous)
@@ -195,12 +191,12 @@ static void commit(struct actor *actor, const struct making *making)
     event.ended_ns = monotonic_ns();
     if (is_full(actor, status))
         return;
-    write_down(actor, &event);
+    act_write_down(actor, &event);
     if (!event.behind)
         spans_add(&actor->log->spans, SPAN_CAPTURE, event.ended_ns - making->begun_ns);
     if (!options.asynchronous)
-        took(actor, SPAN_COMMIT, &event);
-    know(actor, making->shelf, event.number, event.ticket);
+        act_took(actor, SPAN_COMMIT, &event);
+    act_know(actor, making->shelf, event.number, event.ticket);
 }
 
 static void capture(struct actor *actor, unsigned shelf)
@@ -210,7 +206,7 @@ static void capture(struct actor *actor, unsigned shelf)
     if (is_full(actor, lmcs_capture_begin(actor->pool, content_shelf(shelf), &making.capture, &err)))
         return;
     enum lmcs_status status = put_all(actor, &making);
-    if (is_full(actor, status) || chance(actor, 12))
+    if (is_full(actor, status) || act_chance(actor, 12))
         lmcs_capture_abort(making.capture);
     else
         commit(actor, &making);
@@ -218,23 +214,23 @@ static void capture(struct actor *actor, unsigned shelf)
 
 /* ---- Tags, removal, policy ---- */
 
-static uint64_t some_number(struct actor *actor, unsigned shelf)
+uint64_t act_some_number(struct actor *actor, unsigned shelf)
 {
     uint64_t known = actor->known[shelf][rng_below(&actor->rng, KNOWN)].number;
-    return known == 0 || chance(actor, 10) ? 1 + rng_below(&actor->rng, 100) : known;
+    return known == 0 || act_chance(actor, 10) ? 1 + rng_below(&actor->rng, 100) : known;
 }
 
-static void tag(struct actor *actor, unsigned shelf)
+static void act_tag(struct actor *actor, unsigned shelf)
 {
     unsigned tag = (unsigned)rng_below(&actor->rng, TAGS);
-    bool set = !chance(actor, 3);
-    uint64_t number = set ? some_number(actor, shelf) : 0;
-    struct event event = begin(set ? OP_TAG_SET : OP_TAG_REMOVE, shelf);
+    bool set = !act_chance(actor, 3);
+    uint64_t number = set ? act_some_number(actor, shelf) : 0;
+    struct event event = act_begin(set ? OP_TAG_SET : OP_TAG_REMOVE, shelf);
     event.arg = tag;
     event.number = number;
     enum lmcs_status status = set ? lmcs_tag_set(actor->pool, content_shelf(shelf), content_tag(tag), number, &err)
                                   : lmcs_tag_remove(actor->pool, content_shelf(shelf), content_tag(tag), &err);
-    end(actor, &event, status);
+    act_end(actor, &event, status);
 }
 
 /* Keeps so many that chains are long; sometimes removes the newest, whose number is not reused. */
@@ -247,31 +243,32 @@ static uint64_t number_to_remove(struct actor *actor, unsigned shelf)
     if (status == LMCS_NOT_FOUND || count == 0)
         return 1;
     OK(status);
-    if (count > KEEP_AT_MOST || (count > KEEP_ABOUT && chance(actor, 2)))
+    if (count > KEEP_AT_MOST || (count > KEEP_ABOUT && act_chance(actor, 2)))
         return numbers[rng_below(&actor->rng, count - KEEP_ABOUT / 2)];
-    return chance(actor, 8) ? numbers[rng_below(&actor->rng, count)] : some_number(actor, shelf);
+    return act_chance(actor, 8) ? numbers[rng_below(&actor->rng, count)] : act_some_number(actor, shelf);
 }
 
 static void remove_one(struct actor *actor, unsigned shelf)
 {
     struct lmcs_removal removal = {0};
     uint64_t number = number_to_remove(actor, shelf);
-    struct event event = begin(OP_REMOVE, shelf);
+    struct event event = act_begin(OP_REMOVE, shelf);
     event.number = number;
-    event.arg = chance(actor, 6);
+    event.arg = act_chance(actor, 6);
     enum lmcs_status status =
         lmcs_snapshot_remove(actor->pool, content_shelf(shelf), number, event.arg != 0, &removal, &err);
     event.value = removal.removed_tags;
-    end(actor, &event, status);
+    act_end(actor, &event, status);
 }
 
 static void set_keep_raw(struct actor *actor, unsigned shelf)
 {
-    struct event event = begin(OP_KEEP_RAW, shelf);
+    struct event event = act_begin(OP_KEEP_RAW, shelf);
     char words[64];
     event.value = 1 + rng_below(&actor->rng, 6);
-    snprintf(words, sizeof words, "keep_raw=%u parity=%s", (unsigned)event.value, chance(actor, 2) ? "4+1" : "none");
-    end(actor, &event, lmcs_shelf_set_policy(actor->pool, content_shelf(shelf), words, &err));
+    snprintf(words, sizeof words, "keep_raw=%u parity=%s", (unsigned)event.value,
+             act_chance(actor, 2) ? "4+1" : "none");
+    act_end(actor, &event, lmcs_shelf_set_policy(actor->pool, content_shelf(shelf), words, &err));
 }
 
 /* ---- Questions ---- */
@@ -280,13 +277,13 @@ static void list(struct actor *actor, unsigned shelf)
 {
     uint64_t numbers[LIST_MOST];
     size_t count = 0;
-    struct event event = begin(OP_LIST, shelf);
-    event.number = chance(actor, 2) ? 0 : some_number(actor, shelf);
+    struct event event = act_begin(OP_LIST, shelf);
+    event.number = act_chance(actor, 2) ? 0 : act_some_number(actor, shelf);
     event.arg = 1 + (uint32_t)rng_below(&actor->rng, LIST_MOST);
     enum lmcs_status status =
         lmcs_snapshot_numbers(actor->pool, content_shelf(shelf), event.number, numbers, event.arg, &count, &err);
     event.value = list_hash(numbers, count);
-    end(actor, &event, status);
+    act_end(actor, &event, status);
 }
 
 static void note_info(struct event *event, const struct lmcs_shelf_info *info)
@@ -300,10 +297,10 @@ static void note_info(struct event *event, const struct lmcs_shelf_info *info)
 static void ask_shelf(struct actor *actor, unsigned shelf)
 {
     struct lmcs_shelf_info info = {.latest = 0};
-    struct event event = begin(OP_INFO, shelf);
+    struct event event = act_begin(OP_INFO, shelf);
     enum lmcs_status status = lmcs_shelf_info(actor->pool, content_shelf(shelf), &info, &err);
     note_info(&event, &info);
-    end(actor, &event, status);
+    act_end(actor, &event, status);
 }
 
 static bool note_listed(void *context, const struct lmcs_shelf_info *info)
@@ -322,12 +319,12 @@ static void ask_shelves(struct actor *actor)
 {
     struct event events[SHELVES];
     for (unsigned s = 0; s < SHELVES; s++) {
-        events[s] = begin(OP_INFO, s);
+        events[s] = act_begin(OP_INFO, s);
         events[s].found = false;
     }
     OK(lmcs_shelf_list(actor->pool, note_listed, events, &err));
     for (unsigned s = 0; s < SHELVES; s++)
-        end(actor, &events[s], events[s].found ? LMCS_OK : LMCS_NOT_FOUND);
+        act_end(actor, &events[s], events[s].found ? LMCS_OK : LMCS_NOT_FOUND);
 }
 
 static void ask_pool(struct actor *actor)
@@ -342,245 +339,6 @@ static void ask_pool(struct actor *actor)
     actor->epoch = info.epoch;
 }
 
-/* ---- Reading a snapshot ---- */
-
-struct looking {
-    struct lmcs_snapshot *snapshot;
-    unsigned shelf;
-    uint64_t number;
-    uint64_t ticket;
-    uint64_t age; /* snapshots after it; UINT64_MAX: not known */
-};
-
-static void check_info(const struct lmcs_snapshot_info *info, unsigned shelf)
-{
-    char meta[64];
-    uint64_t ticket = (uint64_t)info->step;
-    snprintf(meta, sizeof meta, "{\"ticket\":%llu}", (unsigned long long)ticket);
-    EXPECT(strcmp(info->shelf, content_shelf(shelf)) == 0 && strcmp(info->meta_json, meta) == 0);
-    EXPECT(info->metric_count == 1 && info->metrics[0].value == (double)ticket);
-    EXPECT(info->tensor_count == entries_of(ticket) - 1 && info->parent < info->number);
-}
-
-static void choose_address(struct actor *actor, unsigned shelf, struct event *event, char which[64])
-{
-    size_t i = rng_below(&actor->rng, KNOWN);
-    event->op = (uint8_t)(OP_FIND_LATEST + rng_below(&actor->rng, 4));
-    if (event->op == OP_FIND_STEP && actor->known[shelf][i].ticket == 0)
-        event->op = OP_FIND_LATEST;
-    switch (event->op) {
-    case OP_FIND_NUMBER:
-        event->number = some_number(actor, shelf);
-        snprintf(which, 64, "%llu", (unsigned long long)event->number);
-        break;
-    case OP_FIND_TAG:
-        event->arg = (uint32_t)rng_below(&actor->rng, TAGS);
-        event->value = chance(actor, 3) ? rng_below(&actor->rng, 4) : 0;
-        snprintf(which, 64, event->value == 0 ? "%s" : "%s~%llu", content_tag(event->arg),
-                 (unsigned long long)event->value);
-        break;
-    case OP_FIND_STEP:
-        event->ticket = actor->known[shelf][i].ticket;
-        snprintf(which, 64, "step:%llu", (unsigned long long)event->ticket);
-        break;
-    default:
-        event->arg = (uint32_t)rng_below(&actor->rng, chance(actor, 2) ? 4 : KEEP_AT_MOST);
-        snprintf(which, 64, "latest~%u", event->arg);
-    }
-}
-
-static bool find(struct actor *actor, unsigned shelf, struct looking *looking)
-{
-    char which[64];
-    struct event event = begin(OP_FIND_LATEST, shelf);
-    choose_address(actor, shelf, &event, which);
-    event.begun_ns = monotonic_ns();
-    *looking = (struct looking){.shelf = shelf, .age = event.op == OP_FIND_LATEST ? event.arg : UINT64_MAX};
-    enum lmcs_status status = lmcs_snapshot_find(actor->pool, content_shelf(shelf), which, &looking->snapshot, &err);
-    event.ended_ns = monotonic_ns();
-    if (status == LMCS_OK) {
-        const struct lmcs_snapshot_info *info = lmcs_snapshot_info(looking->snapshot);
-        check_info(info, shelf);
-        EXPECT(event.op != OP_FIND_NUMBER || info->number == event.number);
-        EXPECT(event.op != OP_FIND_STEP || (uint64_t)info->step == event.ticket);
-        looking->number = event.number = info->number;
-        looking->ticket = event.ticket = (uint64_t)info->step;
-        know(actor, shelf, event.number, event.ticket);
-    } else if (status != LMCS_NOT_FOUND) {
-        OK(status);
-    }
-    event.found = status == LMCS_OK;
-    write_down(actor, &event);
-    took(actor, SPAN_FIND, &event);
-    return event.found;
-}
-
-static struct event begin_look(enum op op, const struct looking *looking)
-{
-    struct event event = begin(op, looking->shelf);
-    event.number = looking->number;
-    return event;
-}
-
-static void close_held(struct held_view *held)
-{
-    lmcs_view_close(held->view);
-    held->view = NULL;
-}
-
-/* Keeps or closes the view. Private memory is first overwritten, which must be invisible to others. */
-static void keep_or_close(struct actor *actor, struct lmcs_view *view, const struct looking *looking, uint32_t flags)
-{
-    struct held_view *held = &actor->held[rng_below(&actor->rng, HELD_VIEWS)];
-    if (chance(actor, 3)) {
-        if (held->view != NULL)
-            check_view(actor, held->view, held->shelf, held->ticket);
-        close_held(held);
-        *held = (struct held_view){view, looking->shelf, looking->ticket};
-        return;
-    }
-    for (size_t i = 0; (flags & LMCS_VIEW_PRIVATE) != 0 && i < lmcs_view_count(view); i++)
-        memset(lmcs_view_data(view, i), 0x5a, lmcs_view_entry(view, i)->raw_bytes);
-    lmcs_view_close(view);
-}
-
-static void note_view(struct actor *actor, const struct looking *looking, uint32_t flags, const struct event *event)
-{
-    if (flags == 0)
-        took(actor, SPAN_VIEW, event);
-    if (flags == LMCS_VIEW_COPY && looking->age != UINT64_MAX)
-        took(actor,
-             looking->age < 4    ? SPAN_RESTORE_NEW
-             : looking->age < 12 ? SPAN_RESTORE_AGING
-                                 : SPAN_RESTORE_OLD,
-             event);
-}
-
-static void view_all(struct actor *actor, const struct looking *looking)
-{
-    static const uint32_t all_flags[] = {0,
-                                         LMCS_VIEW_PRIVATE,
-                                         LMCS_VIEW_VERIFY,
-                                         LMCS_VIEW_COPY,
-                                         LMCS_VIEW_COPY,
-                                         LMCS_VIEW_PRIVATE | LMCS_VIEW_VERIFY,
-                                         LMCS_VIEW_COPY | LMCS_VIEW_PRIVATE};
-    uint32_t flags = all_flags[rng_below(&actor->rng, sizeof all_flags / sizeof all_flags[0])];
-    struct lmcs_view *view;
-    struct event event = begin_look(OP_LOOK, looking);
-    if (!end(actor, &event, lmcs_view_open(looking->snapshot, NULL, NULL, 0, flags, &view, &err)))
-        return;
-    note_view(actor, looking, flags, &event);
-    EXPECT(lmcs_view_count(view) == entries_of(looking->ticket));
-    check_view(actor, view, looking->shelf, looking->ticket);
-    keep_or_close(actor, view, looking, flags);
-}
-
-static void view_some(struct actor *actor, const struct looking *looking)
-{
-    const char *names[ENTRIES];
-    uint32_t kinds[ENTRIES], flags = chance(actor, 2) ? 0 : LMCS_VIEW_PRIVATE;
-    size_t count = 0;
-    for (unsigned e = 0; e < ENTRIES; e++) {
-        if (!content_has(e, looking->ticket) || chance(actor, 2))
-            continue;
-        names[count] = content_name(e);
-        kinds[count++] = e == ATTACHMENT ? LMCS_ATTACHMENT : LMCS_TENSOR;
-    }
-    struct lmcs_view *view;
-    struct event event = begin_look(OP_LOOK, looking);
-    if (!end(actor, &event, lmcs_view_open(looking->snapshot, names, kinds, count, flags, &view, &err)))
-        return;
-    EXPECT(lmcs_view_count(view) == count);
-    check_view(actor, view, looking->shelf, looking->ticket);
-    keep_or_close(actor, view, looking, flags);
-}
-
-static void read_one(struct actor *actor, const struct looking *looking)
-{
-    unsigned e = (unsigned)rng_below(&actor->rng, ENTRIES);
-    if (!content_has(e, looking->ticket))
-        return;
-    uint64_t bytes = content_bytes(actor->stage->content, e);
-    struct event event = begin_look(OP_LOOK, looking);
-    enum lmcs_status status = lmcs_snapshot_read(looking->snapshot, e == ATTACHMENT ? LMCS_ATTACHMENT : LMCS_TENSOR,
-                                                 content_name(e), actor->buffers[e], bytes, &err);
-    if (!end(actor, &event, status))
-        return;
-    took(actor, SPAN_READ, &event);
-    check(actor, looking->shelf, e, looking->ticket, actor->buffers[e]);
-}
-
-struct visiting {
-    struct actor *actor;
-    uint64_t ticket;
-    size_t count;
-};
-
-static bool visit_entry(void *context, const struct lmcs_entry *entry)
-{
-    struct visiting *visiting = context;
-    check_entry(visiting->actor, entry, visiting->ticket);
-    visiting->count++;
-    return true;
-}
-
-static void list_entries(struct actor *actor, const struct looking *looking)
-{
-    struct visiting visiting = {actor, looking->ticket, 0};
-    struct event event = begin_look(OP_LOOK, looking);
-    if (end(actor, &event, lmcs_snapshot_entries(looking->snapshot, visit_entry, &visiting, &err)))
-        EXPECT(visiting.count == entries_of(looking->ticket));
-}
-
-static void ask_digest(struct actor *actor, const struct looking *looking)
-{
-    struct lmc_hash digest = {0, 0};
-    struct event event = begin_look(OP_LOOK, looking);
-    enum lmcs_status status = lmcs_snapshot_digest(looking->snapshot, &digest, &err);
-    event.value = digest.low ^ digest.high;
-    event.ticket = looking->ticket;
-    end(actor, &event, status);
-}
-
-static void ask_storage(struct actor *actor, const struct looking *looking)
-{
-    struct lmcs_snapshot_storage storage;
-    struct event event = begin_look(OP_LOOK, looking);
-    if (!end(actor, &event, lmcs_snapshot_storage(looking->snapshot, &storage, &err)))
-        return;
-    uint64_t contents = storage.raw_contents + storage.delta_contents + storage.keyframe_contents;
-    EXPECT(contents > 0 && contents <= ENTRIES && (storage.longest_chain > 0) == (storage.delta_contents > 0));
-}
-
-static bool note_tag(void *context, const char *tag)
-{
-    for (unsigned t = 0; t < TAGS; t++)
-        if (strcmp(tag, content_tag(t)) == 0)
-            *(uint64_t *)context |= (uint64_t)1 << t;
-    return true;
-}
-
-static void ask_tags(struct actor *actor, const struct looking *looking)
-{
-    struct event event = begin_look(OP_TAGS, looking);
-    end(actor, &event, lmcs_snapshot_tags(looking->snapshot, note_tag, &event.value, &err));
-}
-
-static void look(struct actor *actor, unsigned shelf)
-{
-    static void (*const ways[])(struct actor * actor, const struct looking *looking) = {
-        view_all, view_all, view_some, read_one, read_one, list_entries, ask_digest, ask_storage, ask_tags, ask_tags};
-    struct looking looking;
-    if (!find(actor, shelf, &looking))
-        return;
-    for (uint64_t left = rng_below(&actor->rng, 4); left > 0; left--)
-        ways[rng_below(&actor->rng, sizeof ways / sizeof ways[0])](actor, &looking);
-    if (chance(actor, 8))
-        lmcs_snapshot_mark_loaded(looking.snapshot);
-    lmcs_snapshot_close(looking.snapshot);
-}
-
 /* ---- Long work ---- */
 
 static bool go_on_for_a_while(void *context, const char *what, uint64_t done, uint64_t total)
@@ -588,20 +346,20 @@ static bool go_on_for_a_while(void *context, const char *what, uint64_t done, ui
     (void)what;
     (void)done;
     (void)total;
-    return !chance(context, 6);
+    return !act_chance(context, 6);
 }
 
 static void compact(struct actor *actor)
 {
     struct lmcs_progress progress = {go_on_for_a_while, actor};
-    enum lmcs_status status = lmcs_compact(actor->pool, chance(actor, 2) ? &progress : NULL, &err);
+    enum lmcs_status status = lmcs_compact(actor->pool, act_chance(actor, 2) ? &progress : NULL, &err);
     if (status != LMCS_CANCELLED)
         is_full(actor, status);
 }
 
 static void disturb_compactor(struct actor *actor)
 {
-    if (chance(actor, 2)) {
+    if (act_chance(actor, 2)) {
         lmcs_compactor_pause(actor->pool);
         usleep(2000);
         lmcs_compactor_resume(actor->pool);
@@ -627,10 +385,10 @@ static void verify(struct actor *actor, unsigned shelf)
 {
     char address[64];
     struct lmcs_verify_report report = {.damages = 0};
-    snprintf(address, sizeof address, chance(actor, 3) ? "%s" : "%s@latest~%u", content_shelf(shelf),
+    snprintf(address, sizeof address, act_chance(actor, 3) ? "%s" : "%s@latest~%u", content_shelf(shelf),
              (unsigned)rng_below(&actor->rng, KEEP_ABOUT));
     enum lmcs_status status =
-        lmcs_verify(actor->pool, chance(actor, 3) ? NULL : address, NULL, NULL, NULL, &report, &err);
+        lmcs_verify(actor->pool, act_chance(actor, 3) ? NULL : address, NULL, NULL, NULL, &report, &err);
     if (status != LMCS_NOT_FOUND)
         OK(status);
     EXPECT(report.damages == 0);
@@ -642,8 +400,8 @@ static void scrub(struct actor *actor)
     struct lmcs_scrub_options options;
     struct lmcs_scrub_report report = {.damages = 0};
     lmcs_scrub_options_init(&options);
-    options.repair = actor->writes && chance(actor, 2);
-    options.sample_share = chance(actor, 3) ? 0 : 0.1;
+    options.repair = actor->writes && act_chance(actor, 2);
+    options.sample_share = act_chance(actor, 3) ? 0 : 0.1;
     enum lmcs_status status = lmcs_scrub(actor->pool, &options, NULL, NULL, NULL, &report, &err);
     if (status != LMCS_FULL || !actor->stage->tight)
         OK(status);
@@ -655,7 +413,7 @@ static void dump(struct actor *actor, unsigned shelf)
     int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
     EXPECT(fd >= 0);
     enum lmcs_status status =
-        lmcs_dump(actor->pool, chance(actor, 2) ? NULL : content_shelf(shelf), fd, NULL, NULL, &err);
+        lmcs_dump(actor->pool, act_chance(actor, 2) ? NULL : content_shelf(shelf), fd, NULL, NULL, &err);
     if (status != LMCS_NOT_FOUND)
         OK(status);
     close(fd);
@@ -676,9 +434,9 @@ void actor_look_at_held(struct actor *actor)
         struct held_view *held = &actor->held[i];
         if (held->view == NULL)
             continue;
-        check_view(actor, held->view, held->shelf, held->ticket);
-        if (chance(actor, 4))
-            close_held(held);
+        act_check_view(actor, held->view, held->shelf, held->ticket);
+        if (act_chance(actor, 4))
+            act_close_held(held);
     }
 }
 
@@ -690,7 +448,7 @@ static void act_as_writer(struct actor *actor, unsigned shelf)
     else if (dice < 160)
         remove_one(actor, shelf);
     else if (dice < 220)
-        tag(actor, shelf);
+        act_tag(actor, shelf);
     else if (dice < 226)
         set_keep_raw(actor, shelf);
     else if (dice < 232)
@@ -700,7 +458,7 @@ static void act_as_writer(struct actor *actor, unsigned shelf)
     else if (dice < 238)
         disturb_compactor(actor);
     else
-        look(actor, shelf);
+        act_look(actor, shelf);
 }
 
 static void ask(struct actor *actor, unsigned shelf)
@@ -751,7 +509,7 @@ void actor_act(struct actor *actor)
     else if (actor->writes)
         act_as_writer(actor, shelf);
     else
-        look(actor, shelf);
+        act_look(actor, shelf);
 }
 
 void actor_init(struct actor *actor, const struct stage *stage, struct log *log, unsigned index, uint64_t seed,
@@ -773,7 +531,7 @@ void actor_end(struct actor *actor)
 {
     actor_look_at_held(actor);
     for (size_t i = 0; i < HELD_VIEWS; i++)
-        close_held(&actor->held[i]);
+        act_close_held(&actor->held[i]);
     for (unsigned e = 0; e < ENTRIES; e++)
         free(actor->buffers[e]);
 }
@@ -790,7 +548,7 @@ static void find_by(struct actor *actor, unsigned shelf, struct event event, con
         event.ticket = (uint64_t)lmcs_snapshot_info(snapshot)->step;
         lmcs_snapshot_close(snapshot);
     }
-    end(actor, &event, status);
+    act_end(actor, &event, status);
 }
 
 void actor_ask_everything(struct actor *actor, unsigned shelf)
@@ -799,21 +557,21 @@ void actor_ask_everything(struct actor *actor, unsigned shelf)
     size_t count = 0;
     ask_shelf(actor, shelf);
     lively_ask(actor, shelf);
-    struct event event = begin(OP_LIST, shelf);
+    struct event event = act_begin(OP_LIST, shelf);
     event.arg = MOST_PRESENT;
     enum lmcs_status status =
         lmcs_snapshot_numbers(actor->pool, content_shelf(shelf), 0, numbers, MOST_PRESENT, &count, &err);
     event.value = list_hash(numbers, count);
-    end(actor, &event, status);
+    act_end(actor, &event, status);
     for (unsigned t = 0; t < TAGS; t++) {
-        event = begin(OP_FIND_TAG, shelf);
+        event = act_begin(OP_FIND_TAG, shelf);
         event.arg = t;
         find_by(actor, shelf, event, content_tag(t));
     }
     for (size_t i = 0; i < count; i++) {
         char which[32];
         snprintf(which, sizeof which, "%llu", (unsigned long long)numbers[i]);
-        event = begin(OP_FIND_NUMBER, shelf);
+        event = act_begin(OP_FIND_NUMBER, shelf);
         event.number = numbers[i];
         find_by(actor, shelf, event, which);
     }

@@ -73,4 +73,22 @@ void actor_end(struct actor *actor);
 /* Reads everything that the model has of a shelf, one call after another. At rest each call has one right answer. */
 void actor_ask_everything(struct actor *actor, unsigned shelf);
 
+enum { KEEP_ABOUT = 20, KEEP_AT_MOST = 40, LIST_MOST = 64 };
+
+bool act_chance(struct actor *actor, uint64_t one_in);
+struct event act_begin(enum op op, unsigned shelf);
+/* An event counts once it is complete. */
+void act_write_down(struct actor *actor, const struct event *event);
+/* Records that the call has returned: it succeeded, or found nothing. */
+bool act_end(struct actor *actor, struct event *event, enum lmcs_status status);
+void act_took(struct actor *actor, enum span span, const struct event *event);
+void act_know(struct actor *actor, unsigned shelf, uint64_t number, uint64_t ticket);
+void act_check(struct actor *actor, unsigned shelf, unsigned entry, uint64_t ticket, const void *data);
+void act_check_entry(struct actor *actor, const struct lmcs_entry *entry, uint64_t ticket);
+void act_check_view(struct actor *actor, const struct lmcs_view *view, unsigned shelf, uint64_t ticket);
+size_t act_entries_of(uint64_t ticket);
+uint64_t act_some_number(struct actor *actor, unsigned shelf);
+void act_close_held(struct held_view *held);
+void act_look(struct actor *actor, unsigned shelf);
+
 #endif

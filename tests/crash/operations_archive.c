@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* operations_archive.c - dumps, restores, exports and imports. */
+#include "operations.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "pages/tree.h"
+#include "recorder.h"
+#include "records/content.h"
+
+/* ---- Archives and files ---- */
+
+static int memory_file(void)
+{
+    int fd = memfd_create("archive", MFD_CLOEXEC);
+    EXPECT(fd >= 0);
+    return fd;
+}
+
+void do_dump(struct driver *d)
+{
+    wait_for_all(d);
+    bool all = driver_chance(d, 70);
+    struct archive archive = {.fd = memory_file()};
+    for (size_t i = 0; i < SHELVES; i++) {
+        const struct shelf_version *version = expected_newest(d->expected, shelf_names[i]);
+        if (!version->exists || (!all && archive.shelf_count == 1))
+            continue;
+        snprintf(archive.names[archive.shelf_count], 16, "%s", shelf_names[i]);
+        archive.shelves[archive.shelf_count++] = *version;
+    }
+    if (archive.shelf_count == 0) {
+        close(archive.fd);
+        return;
+    }
+    uint64_t operation = driver_begin(d, all ? "dump the pool" : "dump a shelf");
+    OK(lmcs_dump(d->pool, all ? NULL : archive.names[0], archive.fd, NULL, NULL, &err));
+    driver_acknowledged(operation);
+    if (d->archive.fd >= 0)
+        close(d->archive.fd);
+    d->archive = archive;
+}
+
+static bool note_tag(void *context, const char *tag)
+{
+    struct expected_tag *at = context;
+    while (at->tag[0] != '\0')
+        at++;
+    snprintf(at->tag, sizeof at->tag, "%s", tag);
+    return true;
+}
+
+/* Which tags win is the store's to say; here only that they stay what they are. */
+static void read_tags(struct driver *d, const char *shelf, struct shelf_version *version)
+{
+    version->tag_count = 0;
+    for (size_t i = 0; i < version->snapshot_count; i++) {
+        struct expected_tag tags[MOST_TAGS + 1] = {0};
+        struct lmcs_snapshot *snapshot;
+        char which[32];
+        snprintf(which, sizeof which, "%llu", (unsigned long long)version->snapshots[i]->number);
+        OK(lmcs_snapshot_find(d->pool, shelf, which, &snapshot, &err));
+        OK(lmcs_snapshot_tags(snapshot, note_tag, tags, &err));
+        lmcs_snapshot_close(snapshot);
+        for (size_t k = 0; tags[k].tag[0] != '\0'; k++)
+            expected_put_tag(version, tags[k].tag, version->snapshots[i]->number);
+    }
+}
+
+static void add_missing(struct shelf_version *version, const struct shelf_version *from)
+{
+    for (size_t i = 0; i < from->snapshot_count; i++) {
+        size_t at = 0;
+        while (at < version->snapshot_count && version->snapshots[at]->number < from->snapshots[i]->number)
+            at++;
+        if (at < version->snapshot_count && version->snapshots[at]->number == from->snapshots[i]->number)
+            continue;
+        EXPECT(version->snapshot_count < MOST_SNAPSHOTS);
+        memmove(&version->snapshots[at + 1], &version->snapshots[at],
+                (version->snapshot_count - at) * sizeof version->snapshots[0]);
+        version->snapshots[at] = from->snapshots[i];
+        version->snapshot_count++;
+    }
+}
+
+void do_restore(struct driver *d)
+{
+    struct archive *archive = &d->archive;
+    if (archive->fd < 0)
+        do_dump(d);
+    if (archive->fd < 0)
+        return;
+    wait_for_all(d);
+    for (size_t i = 0; i < archive->shelf_count; i++) {
+        if (is_busy(d, archive->names[i]) || is_crowded(d, archive->names[i]))
+            return;
+        const struct expected_snapshot *snapshot = some_snapshot(d, archive->names[i]);
+        if (snapshot != NULL && driver_chance(d, 70))
+            remove_snapshot(d, archive->names[i], snapshot);
+    }
+    EXPECT(lseek(archive->fd, 0, SEEK_SET) == 0);
+    uint64_t operation = driver_begin(d, "restore an archive");
+    const struct lmcs_restore_options options = {.resume = rng_below(&d->rng, 2) == 0};
+    enum lmcs_status status = lmcs_restore_with(d->pool, &archive->fd, 1, &options, NULL, NULL, &d->error);
+    /* After a power failure a number that the archive has may have been given once more. */
+    if (status == LMCS_EXISTS || !driver_worked(d, status))
+        return;
+    driver_acknowledged(operation);
+    for (size_t i = 0; i < archive->shelf_count; i++) {
+        struct shelf_version *version = driver_next_version(d, archive->names[i], operation);
+        add_missing(version, &archive->shelves[i]);
+        read_tags(d, archive->names[i], version);
+    }
+}
+
+static void file_path(const struct driver *d, char path[512])
+{
+    snprintf(path, 512, "%s/one.safetensors", d->run->folder);
+}
+
+void do_export(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    const struct expected_snapshot *expected = shelf != NULL ? some_snapshot(d, shelf) : NULL;
+    struct lmcs_snapshot *snapshot;
+    char path[512], which[32];
+    if (expected == NULL)
+        return;
+    file_path(d, path);
+    uint64_t operation = driver_begin(d, "export a snapshot");
+    snprintf(which, sizeof which, "%llu", (unsigned long long)expected->number);
+    OK(lmcs_snapshot_find(d->pool, shelf, which, &snapshot, &err));
+    OK(lmcs_export_safetensors(snapshot, NULL, path, NULL, NULL, &err));
+    lmcs_snapshot_close(snapshot);
+    driver_acknowledged(operation);
+}
+
+static void write_safetensors(const char *path, const struct expected_tensor *tensor)
+{
+    char header[128];
+    int n = snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[%llu],\"data_offsets\":[0,%llu]}}",
+                     tensor->name, (unsigned long long)tensor->shape[0], (unsigned long long)tensor->bytes);
+    uint64_t header_bytes = (uint64_t)n;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    EXPECT(fd >= 0 && write(fd, &header_bytes, 8) == 8 && write(fd, header, header_bytes) == n &&
+           write(fd, tensor->data, tensor->bytes) == (ssize_t)tensor->bytes);
+    close(fd);
+}
+
+void do_import(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    char path[512], words[WORDS];
+    struct lmcs_commit_options options;
+    if (shelf == NULL || is_crowded(d, shelf))
+        return;
+    struct expected_snapshot *snapshot = calloc(1, sizeof *snapshot);
+    EXPECT(snapshot != NULL);
+    *snapshot = (struct expected_snapshot){.step = 5, .time_ns = 77 + d->serial++, .loss = -1, .meta = "{}"};
+    snapshot->tensors[snapshot->count++] =
+        (struct expected_tensor){.name = "w", .dtype = LMC_F32, .ndim = 1, .shape = {4000}, .bytes = 16000};
+    snapshot->tensors[0].data = some_bytes(d, snapshot->tensors[0].bytes);
+    expected_digest(&snapshot->tensors[0]);
+    file_path(d, path);
+    write_safetensors(path, &snapshot->tensors[0]);
+    lmcs_commit_options_init(&options);
+    options.step = snapshot->step;
+    options.time_ns = snapshot->time_ns;
+    snprintf(words, WORDS, "import a file into %s", shelf);
+    uint64_t operation = driver_begin(d, words);
+    if (!driver_worked(d, lmcs_import_safetensors(d->pool, shelf, path, &options, NULL, &snapshot->number, &d->error)))
+        return;
+    driver_acknowledged(operation);
+    committed(d, shelf, operation, snapshot, "");
+}

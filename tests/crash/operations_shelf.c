@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* operations_shelf.c - tags, removals, policies, limits, forks, renames and deletions of shelves. */
+#include "operations.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "pages/tree.h"
+#include "recorder.h"
+#include "records/content.h"
+
+/* ---- Tags, removal, policies ---- */
+
+void do_tag(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    const struct expected_snapshot *snapshot = shelf != NULL ? some_snapshot(d, shelf) : NULL;
+    char words[WORDS], tag[16];
+    if (snapshot == NULL)
+        return;
+    some_tag(d, tag);
+    snprintf(words, WORDS, "tag %s@%llu %s", shelf, (unsigned long long)snapshot->number, tag);
+    uint64_t operation = driver_begin(d, words);
+    if (!driver_worked(d, lmcs_tag_set(d->pool, shelf, tag, snapshot->number, &d->error)))
+        return;
+    driver_acknowledged(operation);
+    expected_put_tag(driver_next_version(d, shelf, operation), tag, snapshot->number);
+}
+
+void do_untag(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    const struct shelf_version *version = shelf != NULL ? expected_newest(d->expected, shelf) : NULL;
+    char words[WORDS], tag[16];
+    if (version == NULL || version->tag_count == 0)
+        return;
+    memcpy(tag, version->tags[driver_below(d, version->tag_count)].tag, sizeof tag);
+    snprintf(words, WORDS, "take tag %s off %s", tag, shelf);
+    uint64_t operation = driver_begin(d, words);
+    if (!driver_worked(d, lmcs_tag_remove(d->pool, shelf, tag, &d->error)))
+        return;
+    driver_acknowledged(operation);
+    expected_drop_tag(driver_next_version(d, shelf, operation), tag);
+}
+
+void remove_snapshot(struct driver *d, const char *shelf, const struct expected_snapshot *snapshot)
+{
+    char words[WORDS];
+    snprintf(words, WORDS, "remove %s@%llu", shelf, (unsigned long long)snapshot->number);
+    uint64_t operation = driver_begin(d, words);
+    if (!driver_worked(d, lmcs_snapshot_remove(d->pool, shelf, snapshot->number, false, NULL, &d->error)))
+        return;
+    driver_acknowledged(operation);
+    struct shelf_version *version = driver_next_version(d, shelf, operation);
+    size_t kept = 0;
+    for (size_t i = 0; i < version->snapshot_count; i++)
+        if (version->snapshots[i] != snapshot)
+            version->snapshots[kept++] = version->snapshots[i];
+    version->snapshot_count = kept;
+    for (size_t i = version->tag_count; i-- > 0;)
+        if (version->tags[i].number == snapshot->number)
+            expected_drop_tag(version, version->tags[i].tag);
+}
+
+void do_remove(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    for (uint64_t i = 1 + driver_below(d, 3); shelf != NULL && i > 0; i--) {
+        const struct expected_snapshot *snapshot = some_snapshot(d, shelf);
+        if (snapshot != NULL)
+            remove_snapshot(d, shelf, snapshot);
+    }
+}
+
+void do_policy(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    char policy[96], words[WORDS];
+    if (shelf == NULL)
+        return;
+    snprintf(policy, sizeof policy, "keep_raw=%d chain=%d links=%d encode=%s parity=%s", 1 + (int)driver_below(d, 3),
+             (int)driver_below(d, 5), (int)driver_below(d, 7), driver_below(d, 4) == 0 ? "always" : "never",
+             driver_below(d, 2) == 0 ? "3+1" : "none");
+    snprintf(words, WORDS, "set the policy of %s to %s", shelf, policy);
+    uint64_t operation = driver_begin(d, words);
+    if (!driver_worked(d, lmcs_shelf_set_policy(d->pool, shelf, policy, &d->error)))
+        return;
+    driver_acknowledged(operation);
+    driver_next_version(d, shelf, operation);
+}
+
+void do_limit(struct driver *d)
+{
+    struct lmcs_pool_info info;
+    OK(lmcs_pool_info(d->pool, &info, &err));
+    uint64_t limit = info.used_bytes + info.metadata_bytes + ((uint64_t)4 << 20) + 4096 * driver_below(d, 8000);
+    uint64_t operation = driver_begin(d, "set the pool's limit");
+    enum lmcs_status status = lmcs_pool_set_limit(d->pool, limit, &d->error);
+    if (status == LMCS_INVALID || !driver_worked(d, status))
+        return;
+    driver_acknowledged(operation);
+    expected_next(d->expected, "", operation)->limit = limit;
+}
+
+/* ---- Whole shelves ---- */
+
+/* One that is not there, nor about to be; NULL: all are. */
+static const char *missing_shelf(struct driver *d)
+{
+    size_t first = driver_below(d, SHELVES);
+    for (size_t i = 0; i < SHELVES; i++) {
+        const char *shelf = shelf_names[(first + i) % SHELVES];
+        if (!expected_newest(d->expected, shelf)->exists && !is_busy(d, shelf))
+            return shelf;
+    }
+    return NULL;
+}
+
+void do_fork(struct driver *d)
+{
+    const char *shelf = some_shelf(d), *name = missing_shelf(d);
+    const struct expected_snapshot *from = shelf != NULL && name != NULL ? some_snapshot(d, shelf) : NULL;
+    struct lmcs_snapshot *snapshot;
+    struct expected_tag tags[MOST_TAGS];
+    size_t tag_count = 0;
+    char words[WORDS], which[32];
+    if (from == NULL)
+        return;
+    snprintf(which, sizeof which, "%llu", (unsigned long long)from->number);
+    snprintf(words, WORDS, "fork %s@%s as %s", shelf, which, name);
+    const struct shelf_version *there = expected_newest(d->expected, shelf);
+    for (size_t i = 0; i < there->tag_count; i++)
+        if (there->tags[i].number == from->number)
+            tags[tag_count++] = there->tags[i];
+    OK(lmcs_snapshot_find(d->pool, shelf, which, &snapshot, &err));
+    uint64_t operation = driver_begin(d, words);
+    bool forked = driver_worked(d, lmcs_shelf_fork(snapshot, name, &d->error));
+    lmcs_snapshot_close(snapshot);
+    if (!forked)
+        return;
+    driver_acknowledged(operation);
+    struct expected_snapshot *first = malloc(sizeof *first);
+    EXPECT(first != NULL);
+    *first = *from;
+    first->number = 1;
+    first->parent = 0;
+    memset(first->group, 0, sizeof first->group);
+    struct shelf_version *version = driver_next_version(d, name, operation);
+    version->snapshots[version->snapshot_count++] = first;
+    for (size_t i = 0; i < tag_count; i++)
+        expected_put_tag(version, tags[i].tag, 1);
+}
+
+/* Those that were forked from it know it under another name, or by the name that it had. */
+static void rename_origins(struct driver *d, const char *from, uint64_t operation)
+{
+    for (size_t i = 0; i < SHELVES; i++) {
+        const struct shelf_version *version = expected_newest(d->expected, shelf_names[i]);
+        struct lmcs_shelf_info info;
+        if (!version->exists || strcmp(version->origin_shelf, from) != 0)
+            continue;
+        OK(lmcs_shelf_info(d->pool, shelf_names[i], &info, &err));
+        if (strcmp(info.origin_shelf, from) != 0)
+            driver_next_version(d, shelf_names[i], operation);
+    }
+}
+
+static void leave_none(struct driver *d, const char *shelf, uint64_t operation)
+{
+    struct shelf_version *version = expected_next(d->expected, shelf, operation);
+    *version = (struct shelf_version){.operation = operation};
+}
+
+void do_rename(struct driver *d)
+{
+    const char *shelf = some_shelf(d), *name = missing_shelf(d);
+    char words[WORDS];
+    if (shelf == NULL || name == NULL || !expected_newest(d->expected, shelf)->exists)
+        return;
+    snprintf(words, WORDS, "rename %s to %s", shelf, name);
+    uint64_t operation = driver_begin(d, words);
+    if (!driver_worked(d, lmcs_shelf_rename(d->pool, shelf, name, &d->error)))
+        return;
+    driver_acknowledged(operation);
+    struct shelf_version was = *expected_newest(d->expected, shelf),
+                         *version = expected_next(d->expected, name, operation);
+    *version = was;
+    version->operation = operation;
+    leave_none(d, shelf, operation);
+    rename_origins(d, shelf, operation);
+}
+
+void do_drop(struct driver *d)
+{
+    const char *shelf = some_shelf(d);
+    char words[WORDS];
+    if (shelf == NULL || !expected_newest(d->expected, shelf)->exists)
+        return;
+    snprintf(words, WORDS, "remove shelf %s", shelf);
+    uint64_t operation = driver_begin(d, words);
+    if (!driver_worked(d, lmcs_shelf_drop(d->pool, shelf, false, NULL, &d->error)))
+        return;
+    driver_acknowledged(operation);
+    leave_none(d, shelf, operation);
+}
