@@ -23,23 +23,24 @@ static void change_some(struct bench_state *state, size_t count, float value)
     }
 }
 
-/* A snapshot of 100,000 tensors (or `rounds`) of 1 KiB, of which none, ten and all changed. */
+/* A snapshot of `rounds` tensors of `bytes` (0: 1 KiB), of which none, ten and all changed. */
 void bench_many(const struct bench_options *options)
 {
-    enum { TIMES = 5, TENSOR_BYTES = 1024 };
+    enum { TIMES = 5 };
     size_t count = options->rounds;
+    uint64_t tensor_bytes = options->bytes != 0 ? options->bytes : 1024;
     uint64_t *sizes = calloc(count, sizeof *sizes);
     if (sizes == NULL)
         bench_die("out of memory");
     for (size_t i = 0; i < count; i++)
-        sizes[i] = TENSOR_BYTES;
+        sizes[i] = tensor_bytes;
     struct bench_state state = bench_state_new(count, sizes);
     struct lmcs_pool *pool = bench_pool(options, "bench.pool");
     double start = bench_now_s();
     bench_snapshot(pool, "run", &state);
     double first = bench_now_s() - start;
-    printf("{\"tensors\": %zu, \"tensor_bytes\": %d, \"first_s\": %.6f, \"first_used_bytes\": %lu", count, TENSOR_BYTES,
-           first, (unsigned long)bench_info(pool).used_bytes);
+    printf("{\"tensors\": %zu, \"tensor_bytes\": %lu, \"first_s\": %.6f, \"first_used_bytes\": %lu", count,
+           (unsigned long)tensor_bytes, first, (unsigned long)bench_info(pool).used_bytes);
     static const char *const names[] = {"none", "ten", "all"};
     const size_t changed[] = {0, 10, count};
     for (size_t kind = 0; kind < 3; kind++) {

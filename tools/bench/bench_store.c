@@ -15,7 +15,7 @@ static const struct section {
     {"commit", bench_commit, "1,000 small tensors, ROUNDS times, beside write + fdatasync"},
     {"memory", bench_memory, "anonymous memory that a capture of BYTES adds"},
     {"big", bench_big, "a capture of BYTES under the memory limit of CGROUP"},
-    {"many", bench_many, "ROUNDS tensors of which none, ten and all changed"},
+    {"many", bench_many, "ROUNDS tensors of BYTES, of which none, ten and all changed"},
     {"churn", bench_churn, "ROUNDS of snapshot, compact and prune: space used over space live"},
     {"long", bench_long, "ROUNDS snapshots: the first beside the last, and opening"},
     {"view", bench_view, "latency of a view, after one snapshot and after ROUNDS"},

@@ -353,20 +353,21 @@ def start(setting: Setting) -> Section:
 
 def many(setting: Setting) -> Section:
     """Measure snapshots of very many tensors."""
-    count = setting.of(100_000, 100_000, 2_000)
-    section = Section(f"A snapshot of {count:,} tensors of 1 KiB")
-    section.head = ["medium", "changed", "snapshot, ms", "more in the pool, KiB"]
+    section = Section("Snapshots of many small tensors")
+    section.head = ["medium", "tensors", "changed", "snapshot, ms", "more in the pool, KiB"]
     for medium, folder in (("/dev/shm, forced", setting.memory), ("file system", setting.disk)):
-        t = section.numbers[medium] = bench_store("many", folder, 0, count)
-        section.rows.append([medium, "first", ms(t["first_s"]), f"{t['first_used_bytes'] / 1024:.0f}"])
-        for kind in ("none", "ten", "all"):
-            found = t[kind]
-            more = found["more_live_bytes"] / 1024
-            section.rows.append([medium, kind, ms(found["snapshot_s"]), f"{more:.0f}"])
-            if kind == "none":
-                section.goal(f"pool space, none changed, {medium}, KiB", more, "<=", 4)
-            if kind == "ten":
-                section.goal(f"pool space, ten changed, {medium}, KiB (10 of them data)", more, "<=", 256)
+        for count, size in ((setting.of(100_000, 100_000, 2_000), 1024), (setting.of(5_000, 5_000, 500), 16384)):
+            t = section.numbers[f"{medium}, {size >> 10} KiB"] = bench_store("many", folder, size, count)
+            tensors = f"{count:,} of {size >> 10} KiB"
+            section.rows.append([medium, tensors, "first", ms(t["first_s"]), f"{t['first_used_bytes'] / 1024:.0f}"])
+            for kind in ("none", "ten", "all"):
+                found = t[kind]
+                more = found["more_live_bytes"] / 1024
+                section.rows.append([medium, tensors, kind, ms(found["snapshot_s"]), f"{more:.0f}"])
+                if kind == "none" and size == 1024:
+                    section.goal(f"pool space, none changed, {medium}, KiB", more, "<=", 4)
+                if kind == "ten" and size == 1024:
+                    section.goal(f"pool space, ten changed, {medium}, KiB (10 of them data)", more, "<=", 256)
     return section
 
 
