@@ -213,6 +213,16 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_pool_set_limit(struct lmcs_pool *p
  * Snapshots are pruned in the background and by lmcs_compact, when those that the rules don't keep are more than an
  * eighth of those that they do; all of them when space runs out, and by lmcs_prune.
  */
+struct lmcs_policy_key {
+    const char *name;    /* "keep_raw" */
+    const char *value;   /* stands for a value in a help text: "N" */
+    const char *values;  /* all values that it takes: "1 or more" */
+    const char *initial; /* without the key: "4" */
+    const char *help;    /* one sentence, without a full stop */
+};
+/* The keys of policies, in the order in which they are printed. NULL: there are no more. Constant. */
+LMCS_API const struct lmcs_policy_key *lmcs_policy_key(size_t index);
+
 struct lmcs_shelf_info {
     char name[LMCS_MAX_NAME + 1];
     uint64_t snapshot_count; /* committed ones */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/policy.h - what a shelf's policy says, and which snapshots it keeps: pure functions.
+ * records/policy.h - the text of a shelf's policy, and which snapshots it keeps: pure functions.
  *
- * lmcstore.h has the grammar of the text.
+ * The grammar of the text is in lmcstore.h, the table of keys in policy.c.
  */
 #ifndef LMCS_RECORDS_POLICY_H
 #define LMCS_RECORDS_POLICY_H

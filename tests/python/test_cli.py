@@ -702,4 +702,4 @@ def test_policy(pool):
     pruned = as_json("policy", pool, "run", "--prune")
     assert pruned["removed"] == tried["would_remove"]
     assert as_json("policy", pool, "run")["kept"] == pruned["kept"]
-    assert "there is keep_raw=" in error("policy", pool, "run", "color=red", code=2)
+    assert "the keys are keep_raw=" in error("policy", pool, "run", "color=red", code=2)

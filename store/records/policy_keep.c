@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * records/policy_keep.c - which snapshots a policy keeps: pure functions.
+ *
+ * Each rule picks snapshots on its own; a snapshot is kept if any rule picks it. A rule that keeps one of many picks the
+ * first of each stretch of steps or time. That one stays the first when more snapshots come, so pruning twice gives the
+ * same result as pruning once.
+ */
+#include "records/policy.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A snapshot as a rule sorts it. */
+struct ranked {
+    int64_t stretch; /* of steps or time: its number */
+    int64_t within;  /* the step or time itself */
+    double value;
+    size_t index;
+};
+
+static int by_stretch(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->stretch != y->stretch)
+        return x->stretch < y->stretch ? -1 : 1;
+    if (x->within != y->within)
+        return x->within < y->within ? -1 : 1;
+    return x->index > y->index ? -1 : x->index < y->index; /* of the same step, the newest first */
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->value != y->value)
+        return x->value < y->value ? -1 : 1;
+    return x->index > y->index ? -1 : x->index < y->index;
+}
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+static void keep(const char **kept, size_t i, const char *why)
+{
+    if (kept[i] == NULL)
+        kept[i] = why;
+}
+
+/* Keeps the first of each stretch. */
+static void keep_firsts(struct ranked *ranked, size_t count, const char **kept, const char *why)
+{
+    qsort(ranked, count, sizeof *ranked, by_stretch);
+    for (size_t i = 0; i < count; i++)
+        if (i == 0 || ranked[i].stretch != ranked[i - 1].stretch)
+            keep(kept, ranked[i].index, why);
+}
+
+static void keep_every(const struct lmcs_rule *rule, const struct lmcs_policy_facts *facts, size_t count,
+                       struct ranked *ranked, const char **kept)
+{
+    size_t first = rule->within > 0 && rule->within < count ? count - rule->within : 0;
+    for (size_t i = first; i < count; i++) {
+        int64_t at = facts[i].step != LMCS_NO_STEP ? facts[i].step : (int64_t)facts[i].number;
+        ranked[i - first] = (struct ranked){floor_div(at, (int64_t)rule->count), at, 0, i};
+    }
+    keep_firsts(ranked, count - first, kept, "one of a stretch of steps");
+}
+
+static void keep_each(const struct lmcs_rule *rule, const struct lmcs_policy_facts *facts, size_t count,
+                      uint64_t now_ns, struct ranked *ranked, const char **kept)
+{
+    size_t n = 0;
+    uint64_t within_ns = rule->within * 1000000000;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t time = facts[i].time_ns;
+        if (rule->within == 0 || time >= now_ns || now_ns - time <= within_ns)
+            ranked[n++] = (struct ranked){(int64_t)(time / (rule->count * 1000000000)), (int64_t)(time / 2), 0, i};
+    }
+    keep_firsts(ranked, n, kept, "one of a stretch of time");
+}
+
+static void keep_best(const struct lmcs_rule *rule, size_t rule_index, const struct lmcs_policy_facts *facts,
+                      size_t count, struct ranked *ranked, const char **kept)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++) {
+        double value = facts[i].metrics[rule_index];
+        if (!isnan(value))
+            ranked[n++] = (struct ranked){.value = rule->greatest ? -value : value, .index = i};
+    }
+    qsort(ranked, n, sizeof *ranked, by_value);
+    for (size_t i = 0; i < n && i < rule->count; i++)
+        keep(kept, ranked[i].index, "among the best by a metric");
+}
+
+enum lmcs_status lmcs_policy_keeps(const struct lmcs_policy *policy, const struct lmcs_policy_facts *facts,
+                                   size_t count, uint64_t now_ns, const char **kept, struct lmcs_error *error)
+{
+    struct ranked *ranked = malloc((count + 1) * sizeof *ranked);
+    if (ranked == NULL)
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; i < count; i++)
+        kept[i] = facts[i].held             ? "tagged, prepared or the latest"
+                  : policy->rule_count == 0 ? "everything is kept"
+                                            : NULL;
+    for (size_t r = 0; r < policy->rule_count; r++) {
+        const struct lmcs_rule *rule = &policy->rules[r];
+        if (rule->kind == LMCS_RULE_EVERY)
+            keep_every(rule, facts, count, ranked, kept);
+        else if (rule->kind == LMCS_RULE_EACH)
+            keep_each(rule, facts, count, now_ns, ranked, kept);
+        else if (rule->kind == LMCS_RULE_BEST)
+            keep_best(rule, r, facts, count, ranked, kept);
+        else
+            for (size_t i = rule->count < count ? count - rule->count : 0; i < count; i++)
+                keep(kept, i, "among the newest");
+    }
+    free(ranked);
+    return LMCS_OK;
+}
