@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * snapshots/elements.c - elements of any dtype as numbers, and what two runs of them have in common.
+ * snapshots/elements.c - statistics of the differences between two runs of elements of any dtype.
  *
- * Elements are turned into doubles, some hundred at a time, and compared as such; what one double can't hold (integers
- * above 2^53) is rounded there, but which elements changed is told from their bytes. Complex numbers are pairs. Sums
- * are kept in several lanes, which the compiler can put into one register, and are added up in a fixed order: the same
- * bytes give the same numbers, whatever the threads.
+ * Elements become doubles, some hundred at a time. Integers above 2^53 are rounded; which elements changed is decided by
+ * their bytes. Complex numbers are pairs. Sums are kept in several lanes, which fit one register, and are added in a
+ * fixed order: the same bytes give the same numbers with any number of threads.
  */
 #include "snapshots/elements.h"
 
@@ -28,29 +27,41 @@ static double small_float(unsigned bits, unsigned exponent_bits, unsigned mantis
     return bits >> (exponent_bits + mantissa_bits) & 1 ? -value : value;
 }
 
-static double f8_value(uint32_t dtype, unsigned bits)
+static double e4m3fn_value(unsigned bits)
 {
-    switch (dtype) {
-    case LMC_F8_E4M3FN:
-        return (bits & 0x7f) == 0x7f ? NAN : small_float(bits, 4, 3, 7);
-    case LMC_F8_E4M3FNUZ:
-        return bits == 0x80 ? NAN : small_float(bits, 4, 3, 8);
-    case LMC_F8_E5M2:
-        return (bits & 0x7f) > 0x7c ? NAN : (bits & 0x7f) == 0x7c ? INFINITY : small_float(bits, 5, 2, 15);
-    case LMC_F8_E5M2FNUZ:
-        return bits == 0x80 ? NAN : small_float(bits, 5, 2, 16);
-    case LMC_F8_E8M0FNU:
-        return bits == 0xff ? NAN : ldexp(1, (int)bits - 127);
-    default: /* one half of f4 e2m1 */
-        return small_float(bits & 15, 2, 1, 1);
-    }
+    return (bits & 0x7f) == 0x7f ? NAN : small_float(bits, 4, 3, 7);
+}
+
+static double e4m3fnuz_value(unsigned bits)
+{
+    return bits == 0x80 ? NAN : small_float(bits, 4, 3, 8);
+}
+
+static double e5m2_value(unsigned bits)
+{
+    return (bits & 0x7f) > 0x7c ? NAN : (bits & 0x7f) == 0x7c ? INFINITY : small_float(bits, 5, 2, 15);
+}
+
+static double e5m2fnuz_value(unsigned bits)
+{
+    return bits == 0x80 ? NAN : small_float(bits, 5, 2, 16);
+}
+
+static double e8m0fnu_value(unsigned bits)
+{
+    return bits == 0xff ? NAN : ldexp(1, (int)bits - 127);
+}
+
+static double e2m1fn_value(unsigned bits)
+{
+    return small_float(bits & 15, 2, 1, 1);
 }
 
 static double half_value(uint16_t bits)
 {
     if ((bits & 0x7c00) == 0x7c00)
         return bits & 0x3ff ? NAN : INFINITY;
-    /* Its exponent and mantissa in the places of a float's; the product makes the biases agree, subnormals too. */
+    /* Exponent and mantissa at the places of a float's. The product corrects the bias, also of subnormals. */
     uint32_t word = (uint32_t)(bits & 0x8000) << 16 | (uint32_t)(bits & 0x7fff) << 13;
     float value;
     memcpy(&value, &word, sizeof value);
@@ -89,27 +100,69 @@ WIDEN(widen_bf16, uint16_t, bfloat_value(value))
 WIDEN(widen_f32, float, (double)value)
 WIDEN(widen_f64, double, value)
 
-typedef void (*widen_fn)(const void *from, uint64_t count, double *to);
+/* How the numbers of a dtype become doubles: by one of these. */
+struct numbers {
+    void (*widen)(const void *from, uint64_t count, double *to);
+    double (*value)(unsigned bits); /* of a byte, or of each half of one */
+};
 
-/* How the numbers of a dtype are read; NULL: by a table of 256. */
-static widen_fn widen_of(uint32_t dtype)
+/* A switch without a default: the compiler rejects a dtype that is missing. */
+static struct numbers numbers_of(uint32_t dtype)
 {
-    static const widen_fn table[LMC_DTYPE_END] = {
-        [LMC_BOOL] = widen_u8, [LMC_U8] = widen_u8,   [LMC_U16] = widen_u16, [LMC_U32] = widen_u32,
-        [LMC_U64] = widen_u64, [LMC_I8] = widen_i8,   [LMC_I16] = widen_i16, [LMC_I32] = widen_i32,
-        [LMC_I64] = widen_i64, [LMC_F16] = widen_f16, [LMC_C32] = widen_f16, [LMC_BF16] = widen_bf16,
-        [LMC_F32] = widen_f32, [LMC_C64] = widen_f32, [LMC_F64] = widen_f64, [LMC_C128] = widen_f64};
-    return table[dtype];
+    switch ((enum lmc_dtype)dtype) {
+    case LMC_BOOL:
+    case LMC_U8:
+        return (struct numbers){.widen = widen_u8};
+    case LMC_U16:
+        return (struct numbers){.widen = widen_u16};
+    case LMC_U32:
+        return (struct numbers){.widen = widen_u32};
+    case LMC_U64:
+        return (struct numbers){.widen = widen_u64};
+    case LMC_I8:
+        return (struct numbers){.widen = widen_i8};
+    case LMC_I16:
+        return (struct numbers){.widen = widen_i16};
+    case LMC_I32:
+        return (struct numbers){.widen = widen_i32};
+    case LMC_I64:
+        return (struct numbers){.widen = widen_i64};
+    case LMC_F16:
+    case LMC_C32:
+        return (struct numbers){.widen = widen_f16};
+    case LMC_BF16:
+        return (struct numbers){.widen = widen_bf16};
+    case LMC_F32:
+    case LMC_C64:
+        return (struct numbers){.widen = widen_f32};
+    case LMC_F64:
+    case LMC_C128:
+        return (struct numbers){.widen = widen_f64};
+    case LMC_F8_E4M3FN:
+        return (struct numbers){.value = e4m3fn_value};
+    case LMC_F8_E4M3FNUZ:
+        return (struct numbers){.value = e4m3fnuz_value};
+    case LMC_F8_E5M2:
+        return (struct numbers){.value = e5m2_value};
+    case LMC_F8_E5M2FNUZ:
+        return (struct numbers){.value = e5m2fnuz_value};
+    case LMC_F8_E8M0FNU:
+        return (struct numbers){.value = e8m0fnu_value};
+    case LMC_F4_E2M1FN_X2:
+        return (struct numbers){.value = e2m1fn_value};
+    }
+    return (struct numbers){0}; /* no dtype: the identity was checked when it was read */
 }
 
-static bool is_complex(uint32_t dtype)
+/* Returns whether two numbers share a byte. */
+static bool is_packed(uint32_t dtype)
 {
-    return dtype == LMC_C32 || dtype == LMC_C64 || dtype == LMC_C128;
+    return lmc_dtype_numbers(dtype) == 2 && lmc_dtype_kind(dtype) != LMC_KIND_COMPLEX;
 }
 
 uint64_t lmcs_elements(uint32_t dtype, uint64_t bytes)
 {
-    return dtype == LMC_F4_E2M1FN_X2 ? 2 * bytes : bytes / lmc_dtype_size(dtype);
+    return is_packed(dtype) ? 2 * bytes : bytes / lmc_dtype_size(dtype);
 }
 
 /* ---- Sums ---- */
@@ -140,7 +193,7 @@ static void add_lane(struct sums *sums, size_t lane, double x, double y)
     sums->wild_after[lane] += wild_y;
 }
 
-/* A complex number: it is finite when both of its halves are. */
+/* Adds a complex number. It is finite when both halves are. */
 static void add_pair(struct sums *sums, size_t lane, const double *x, const double *y)
 {
     bool wild_x = is_wild(x[0]) || is_wild(x[1]), wild_y = is_wild(y[0]) || is_wild(y[1]);
@@ -211,7 +264,7 @@ static uint64_t count_changed(uint32_t dtype, const unsigned char *x, const unsi
     size_t size = lmc_dtype_size(dtype);
     if (memcmp(x, y, bytes) == 0)
         return 0;
-    if (dtype == LMC_F4_E2M1FN_X2)
+    if (is_packed(dtype))
         for (uint64_t i = 0; i < bytes; i++)
             changed += ((x[i] ^ y[i]) & 0x0f) != 0, changed += ((x[i] ^ y[i]) & 0xf0) != 0;
     else if (size == 1)
@@ -228,13 +281,12 @@ static uint64_t count_changed(uint32_t dtype, const unsigned char *x, const unsi
     return changed;
 }
 
-static void compare_tabled(uint32_t dtype, const unsigned char *x, const unsigned char *y, uint64_t bytes,
-                           struct sums *sums)
+static void compare_tabled(double (*value)(unsigned bits), bool packed, const unsigned char *x, const unsigned char *y,
+                           uint64_t bytes, struct sums *sums)
 {
     double table[256];
-    bool packed = dtype == LMC_F4_E2M1FN_X2;
     for (unsigned i = 0; i < 256; i++)
-        table[i] = f8_value(dtype, i);
+        table[i] = value(i);
     for (uint64_t i = 0; i < bytes; i++) {
         add_lane(sums, i % LANES, table[packed ? x[i] & 15 : x[i]], table[packed ? y[i] & 15 : y[i]]);
         if (packed)
@@ -246,20 +298,20 @@ void lmcs_elements_compare(uint32_t dtype, const void *before, const void *after
                            struct lmcs_compared *compared)
 {
     const unsigned char *x = before, *y = after;
-    widen_fn widen = widen_of(dtype);
+    const struct numbers read = numbers_of(dtype);
     struct sums sums = {0};
-    bool pairs = is_complex(dtype);
+    bool pairs = lmc_dtype_kind(dtype) == LMC_KIND_COMPLEX;
     compared->elements += lmcs_elements(dtype, bytes);
     compared->changed += count_changed(dtype, x, y, bytes);
-    if (widen == NULL)
-        compare_tabled(dtype, x, y, bytes, &sums);
+    if (read.value != NULL)
+        compare_tabled(read.value, is_packed(dtype), x, y, bytes, &sums);
     size_t size = lmc_dtype_size(dtype) / (pairs ? 2 : 1);
-    uint64_t numbers = widen == NULL ? 0 : bytes / size;
+    uint64_t numbers = read.widen == NULL ? 0 : bytes / size;
     for (uint64_t i = 0; i < numbers; i += AT_ONCE) {
         double a[AT_ONCE], b[AT_ONCE];
         uint64_t count = numbers - i < AT_ONCE ? numbers - i : AT_ONCE;
-        widen(x + i * size, count, a);
-        widen(y + i * size, count, b);
+        read.widen(x + i * size, count, a);
+        read.widen(y + i * size, count, b);
         if (!pairs)
             add_numbers(&sums, a, b, count);
         for (uint64_t k = 0; pairs && k < count; k += 2)

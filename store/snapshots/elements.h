@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* elements.h - elements of any dtype as numbers, and what two runs of them have in common. */
+/* snapshots/elements.h - statistics of the differences between two runs of elements of any dtype. */
 #ifndef LMCS_SNAPSHOTS_ELEMENTS_H
 #define LMCS_SNAPSHOTS_ELEMENTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What two runs of elements of one dtype say of one another; sums over those that are finite in both. */
+/* How two runs of elements of one dtype differ. */
 struct lmcs_compared {
     uint64_t elements;
     uint64_t changed;           /* whose bytes differ */
-    uint64_t finite;            /* elements that are finite in both: what follows is of them */
+    uint64_t finite;            /* in both runs; the sums below are over these */
     uint64_t not_finite_before; /* NaN or infinite */
     uint64_t not_finite_after;
     double most;      /* largest |after - before| */
@@ -20,9 +20,9 @@ struct lmcs_compared {
     double in_common; /* sum of the products (of complex numbers, the real part) */
 };
 
-/* Elements that `bytes` of a dtype are: two a byte where it packs two. */
+/* The number of elements in `bytes` of a dtype; of a packed dtype, two a byte. */
 uint64_t lmcs_elements(uint32_t dtype, uint64_t bytes);
-/* Compares `bytes` (a multiple of the dtype's size) with as many others, and adds to `compared`. */
+/* Compares two runs of `bytes`, a multiple of the dtype's size, and adds the result to `compared`. */
 void lmcs_elements_compare(uint32_t dtype, const void *before, const void *after, uint64_t bytes,
                            struct lmcs_compared *compared);
 /* Adds one result to another. */
