@@ -239,7 +239,7 @@ static enum lmcs_status encode(struct linking *l, struct making *m, const struct
         params.before_digest[i] = (struct lmc_hash){m->before[i].df.digest_low, m->before[i].df.digest_high};
         encoding.made.bases[i] = m->before[i].id;
     }
-    lmcs_identity_tensor(&m->identity, &encoding.tensor);
+    encoding.tensor = lmcs_identity_tensor(&m->identity);
     enum lmcs_status status = lmcs_encoding_run(&encoding, error);
     m->made = encoding.made;
     *worthwhile = encoding.worthwhile;

@@ -172,8 +172,8 @@ static enum lmcs_status get_bytes(struct lmcs_replace *replace, const struct lmc
         return lmcs_fail_memory(error);
     }
     at->data = at->map;
-    return lmcs_chain_read(replace->pool, chain, identity->name, identity->df.dtype, identity->df.ndim, identity->shape,
-                           at->map, NULL, error);
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);
+    return lmcs_chain_read(replace->pool, chain, &tensor, at->map, NULL, error);
 }
 
 /* ---- The new payload ---- */
@@ -186,7 +186,7 @@ static struct lmcs_encoding encoding_of(struct lmcs_replace *replace)
                                      .raw_bytes = replace->chain.links[0].df.raw_bytes,
                                      .base_chain = &replace->base,
                                      .made = replace->chain.links[0]};
-    lmcs_identity_tensor(&replace->identity, &encoding.tensor);
+    encoding.tensor = lmcs_identity_tensor(&replace->identity);
     return encoding;
 }
 
@@ -221,22 +221,21 @@ static size_t unknown_links(const struct lmcs_replace *replace, uint64_t *at_ns)
 static enum lmcs_status link_is_right(struct lmcs_replace *replace, struct lmcs_error *error)
 {
     const struct lmcs_identity *identity = &replace->identity;
-    return lmcs_link_check(replace->pool, &replace->base.links[0], &replace->made, identity->name, identity->df.dtype,
-                           identity->df.ndim, identity->shape, error);
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);
+    return lmcs_link_check(replace->pool, &replace->base.links[0], &replace->made, &tensor, error);
 }
 
 /* Verifies each link of the line. Unpins them. */
 static enum lmcs_status line_is_whole(struct lmcs_replace *replace, bool *whole, struct lmcs_error *error)
 {
-    const struct lmcs_identity *identity = &replace->identity;
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&replace->identity);
     const struct lmcs_content *link = &replace->base.links[0];
     uint64_t at_ns;
     const size_t count = unknown_links(replace, &at_ns);
     enum lmcs_status status = link_is_right(replace, error);
     replace->base.serial = replace->serial;
     if (status == LMCS_OK && count > 0)
-        status = lmcs_line_check(replace->pool, &replace->base, count, identity->name, identity->df.dtype,
-                                 identity->df.ndim, identity->shape, error);
+        status = lmcs_line_check(replace->pool, &replace->base, count, &tensor, error);
     if (status == LMCS_OK && replace->known != NULL)
         *known_line(replace, link->id) = (struct lmcs_known_line){link->id, at_ns};
     lmcs_chain_unpin(replace->pool, &replace->base);
@@ -339,8 +338,8 @@ enum lmcs_status lmcs_replace_copy(struct lmcs_replace *replace, struct lmcs_err
         replace->base = replace->chain;
         replace->base.links[0] = replace->made;
         replace->base.is_new = !lmcs_heap_is_persistent(replace->pool->heap);
-        return lmcs_chain_read(replace->pool, &replace->base, replace->identity.name, replace->identity.df.dtype,
-                               replace->identity.df.ndim, replace->identity.shape, NULL, NULL, error);
+        const struct lmcs_tensor tensor = lmcs_identity_tensor(&replace->identity);
+        return lmcs_chain_read(replace->pool, &replace->base, &tensor, NULL, NULL, error);
     }
     if (from->df.base_count > 0) { /* verification needs the base */
         replace->base.length = replace->chain.length - 1;

@@ -28,8 +28,8 @@ enum lmcs_status lmcs_attachment_read(struct lmcs_txn *txn, const struct lmcs_re
     if (text == NULL)
         return lmcs_fail_memory(error);
     text[*bytes] = '\0';
-    status = lmcs_chain_read(txn->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape, text, NULL,
-                             error);
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&identity);
+    status = lmcs_chain_read(txn->pool, &chain, &tensor, text, NULL, error);
     if (status != LMCS_OK) {
         free(text);
         return status;

@@ -389,10 +389,8 @@ enum lmcs_status lmcs_encoding_verify(const struct lmcs_encoding *encoding, stru
     void *const nowhere[LMC_MAX_BASES] = {NULL};
     for (size_t i = 0; is_link && i < bases; i++)
         after[i] = &encoding->after[i];
-    enum lmcs_status status = is_link ? lmcs_chain_read_arrays(encoding->pool, chain, tensor->name, tensor->ndim,
-                                                               tensor->shape, after, nowhere, error)
-                                      : lmcs_chain_read(encoding->pool, chain, tensor->name, tensor->dtype,
-                                                        tensor->ndim, tensor->shape, NULL, NULL, error);
+    enum lmcs_status status = is_link ? lmcs_chain_read_arrays(encoding->pool, chain, tensor, after, nowhere, error)
+                                      : lmcs_chain_read(encoding->pool, chain, tensor, NULL, NULL, error);
     free(chain);
     return status;
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * payload/read.h - the bytes of a content, however it is stored.
+ * payload/read.h - reads the bytes of a content, however it is stored. The face of the room payload, which may use base,
+ * media, pages and records.
+ *
+ * A `tensor` argument gives the name (for messages), dtype and shape of a content, from its identity.
  */
 #ifndef LMCS_PAYLOAD_READ_H
 #define LMCS_PAYLOAD_READ_H
@@ -11,81 +14,77 @@
 #define LMCS_CHAIN_MOST (1 + LMCS_LINK_BOUND + LMC_MAX_BASES)
 
 /*
- * A content and what it rests on: links[0] is the content, each further one the base of the one before. Where it is a
- * link, or stored by one, that is a line: then come the links, the newest first, and behind them the arrays from which
- * the oldest one leads, each raw or a keyframe.
+ * A content and all that it rests on: links[0] is the content, each further one the base of the one before. A content
+ * that is a link, or is stored by one, has a line instead: after it come the links, newest first, then the arrays from
+ * which the oldest link leads, each raw or a keyframe.
  */
 struct lmcs_chain {
     size_t length; /* 1 to LMCS_CHAIN_MOST */
-    size_t line;   /* links in the line; 0: these are deltas */
+    size_t line;   /* links in the line; 0: a chain of deltas */
     bool serial;   /* read in the caller's thread alone */
-    bool is_new;   /* links[0] was written just now, through the page cache */
+    bool is_new;   /* links[0] was written just now, through the page cache: read it from the medium */
     struct lmcs_content links[LMCS_CHAIN_MOST];
 };
 
-/* Of a link, what leads to it and itself. */
 enum lmcs_status lmcs_chain_load(struct lmcs_txn *txn, uint64_t content, struct lmcs_chain *chain,
                                  struct lmcs_error *error);
-/* Pins the payloads, within the transaction that loaded the chain; after that it may end. */
+/* Pins the payloads. The transaction that loaded the chain must not have ended; afterwards it may. */
 enum lmcs_status lmcs_chain_pin(struct lmcs_pool *pool, const struct lmcs_chain *chain, struct lmcs_error *error);
-/* Loads and pins it, in a transaction of its own. */
+/* Loads and pins in a transaction of its own. */
 enum lmcs_status lmcs_chain_hold(struct lmcs_pool *pool, uint64_t content, struct lmcs_chain *chain,
                                  struct lmcs_error *error);
 void lmcs_chain_unpin(struct lmcs_pool *pool, const struct lmcs_chain *chain);
 
-/* What is known of a content from its identity: dtype and shape (raw_bytes follows from them). */
+/* Receives each damaged byte range. */
 struct lmcs_bad_range {
     void (*call)(void *context, uint64_t first_byte, uint64_t bytes, const char *why);
     void *context;
 };
 
 /*
- * Decodes (or copies) the whole content into `buffer` (links[0].df.raw_bytes; NULL: only verify, and all that it rests
- * on), with the pool's threads, verifying every checksum: coded blocks, decoded blocks, and the digest. The caller
- * holds pins. LMCS_DAMAGED names the tensor by `name` and the range; `bad`, which may be NULL, is told of every damaged
- * range, and then reading goes on to the end.
+ * Reads a whole content into `buffer`, of links[0].df.raw_bytes, with the pool's threads. Verifies all checksums:
+ * encoded blocks, decoded blocks and the digest. `buffer` NULL: only verifies, also all that the content rests on. The
+ * caller holds pins. LMCS_DAMAGED names the tensor and the range. `bad`, which may be NULL, receives every damaged
+ * range; reading goes on to the end.
  */
-enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
-                                 uint32_t dtype, uint32_t ndim, const uint64_t *shape, void *buffer,
-                                 const struct lmcs_bad_range *bad, struct lmcs_error *error);
+enum lmcs_status lmcs_chain_read(struct lmcs_pool *pool, const struct lmcs_chain *chain,
+                                 const struct lmcs_tensor *tensor, void *buffer, const struct lmcs_bad_range *bad,
+                                 struct lmcs_error *error);
 
 /*
- * The same for the arrays of one link at once, which costs as much as one of them: `chain` is that of one of them, or
- * the link's. contents[i] is what is stored as array i, and buffers[i] where it goes (NULL: only verify); NULL: it is
- * not wanted.
+ * Reads several arrays of one link at once, at the cost of one. `chain` is that of one of them, or the link's.
+ * contents[i] is stored as array i (NULL: not wanted); buffers[i] receives it (NULL: only verify).
  */
-enum lmcs_status lmcs_chain_read_arrays(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
-                                        uint32_t ndim, const uint64_t *shape,
-                                        const struct lmcs_content *const *contents, void *const *buffers,
-                                        struct lmcs_error *error);
+enum lmcs_status lmcs_chain_read_arrays(struct lmcs_pool *pool, const struct lmcs_chain *chain,
+                                        const struct lmcs_tensor *tensor, const struct lmcs_content *const *contents,
+                                        void *const *buffers, struct lmcs_error *error);
 
 /*
- * Whether a line of links still is what was written, without decoding any of it: all headers, that each link leads from
- * where the one before it leads to, and the checksums of what is stored of its `links` newest links; of all of them:
- * also of the arrays that it begins with. A link was decoded when it was made, between bytes with the digests that its
- * header names; as long as this holds, it gives the same again. `chain` is that of the newest link. LMCS_DAMAGED: no.
+ * Checks that a line of links still is as it was written, without decoding: all headers, that each link leads from the
+ * state that the one before leads to, and the stored checksums of its `links` newest links; if these are all, also of
+ * the arrays that it begins with. Each link was decoded when it was made, between states whose digests its header has,
+ * so it gives the same result while this holds. `chain` is that of the newest link. LMCS_DAMAGED: something differs.
  */
-enum lmcs_status lmcs_line_check(struct lmcs_pool *pool, const struct lmcs_chain *chain, size_t links, const char *name,
-                                 uint32_t dtype, uint32_t ndim, const uint64_t *shape, struct lmcs_error *error);
-/* Whether a content is the array that a link leads to, by the link's header, of which the caller holds a pin. */
+enum lmcs_status lmcs_line_check(struct lmcs_pool *pool, const struct lmcs_chain *chain, size_t links,
+                                 const struct lmcs_tensor *tensor, struct lmcs_error *error);
+/* Checks by a link's header that a content is the array that it leads to. The caller holds a pin of the link. */
 enum lmcs_status lmcs_link_check(struct lmcs_pool *pool, const struct lmcs_content *link,
-                                 const struct lmcs_content *content, const char *name, uint32_t dtype, uint32_t ndim,
-                                 const uint64_t *shape, struct lmcs_error *error);
+                                 const struct lmcs_content *content, const struct lmcs_tensor *tensor,
+                                 struct lmcs_error *error);
 
-/* What a link's record has as its digest: of those of all arrays, after the step and before it. */
+/* Computes the digest of a link's record: of the digests of all arrays, after the step and before it. */
 bool lmcs_link_digest(const struct lmc_frame *frame, uint32_t ndim, const uint64_t *shape, struct lmc_hash *digest);
 
 /*
- * A content that is read block by block (LMC_BLOCK_BYTES), each by itself: by any number of threads, and only those
- * that are wanted. All headers have been checked when it is open. The chain and the shape must outlive it, and the
- * caller holds pins.
+ * Reads a content block by block (LMC_BLOCK_BYTES), each independently, from any number of threads. Opening checks all
+ * headers. The chain and the tensor's shape must outlive the reader. The caller holds pins.
  */
 struct lmcs_reader;
-enum lmcs_status lmcs_reader_open(struct lmcs_pool *pool, const struct lmcs_chain *chain, const char *name,
-                                  uint32_t dtype, uint32_t ndim, const uint64_t *shape, struct lmcs_reader **reader,
+enum lmcs_status lmcs_reader_open(struct lmcs_pool *pool, const struct lmcs_chain *chain,
+                                  const struct lmcs_tensor *tensor, struct lmcs_reader **reader,
                                   struct lmcs_error *error);
 void lmcs_reader_close(struct lmcs_reader *reader);
-/* Decodes and checks a block into `to`, which has room for its bytes: a block's, or what is left at the end. */
+/* Reads and checks a block. `to` has room for its bytes: LMC_BLOCK_BYTES, or fewer at the end. */
 enum lmcs_status lmcs_reader_block(struct lmcs_reader *reader, uint64_t block, void *to, struct lmcs_error *error);
 
 #endif

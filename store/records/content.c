@@ -195,17 +195,15 @@ enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t 
     return status;
 }
 
-void lmcs_identity_tensor(const struct lmcs_identity *identity, struct lmcs_tensor *tensor)
+struct lmcs_tensor lmcs_identity_tensor(const struct lmcs_identity *identity)
 {
-    *tensor = (struct lmcs_tensor){.name = identity->name,
-                                   .kind = identity->df.kind,
-                                   .dtype = identity->df.dtype,
-                                   .ndim = identity->df.ndim,
-                                   .shape = identity->shape};
-    if (identity->df.is_part) {
-        tensor->global_shape = identity->global_shape;
-        tensor->offsets = identity->offsets;
-    }
+    return (struct lmcs_tensor){.name = identity->name,
+                                .kind = identity->df.kind,
+                                .dtype = identity->df.dtype,
+                                .ndim = identity->df.ndim,
+                                .shape = identity->shape,
+                                .global_shape = identity->df.is_part ? identity->global_shape : NULL,
+                                .offsets = identity->df.is_part ? identity->offsets : NULL};
 }
 
 /* ---- Contents ---- */

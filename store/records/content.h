@@ -27,7 +27,8 @@ enum lmcs_status lmcs_identity_named(struct lmcs_txn *txn, uint32_t kind, const 
                                      uint64_t *ids, size_t capacity, size_t *count, struct lmcs_error *error);
 /* Adds to its count of runs; at 0 it is removed. */
 enum lmcs_status lmcs_identity_count(struct lmcs_txn *txn, uint64_t id, int64_t add, struct lmcs_error *error);
-void lmcs_identity_tensor(const struct lmcs_identity *identity, struct lmcs_tensor *tensor);
+/* The description of an identity; its pointers are into the identity. */
+struct lmcs_tensor lmcs_identity_tensor(const struct lmcs_identity *identity);
 
 struct lmcs_content {
     uint64_t id;

@@ -326,8 +326,8 @@ static enum lmcs_status decode_link(struct repairing *m, const struct lmcs_conte
 {
     struct lmcs_chain chain = m->chain;
     chain.links[0] = *made;
-    return lmcs_chain_read(m->pool, &chain, m->identity.name, m->identity.df.dtype, m->identity.df.ndim,
-                           m->identity.shape, NULL, NULL, error);
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&m->identity);
+    return lmcs_chain_read(m->pool, &chain, &tensor, NULL, NULL, error);
 }
 
 static enum lmcs_status keep_image(struct repairing *m, bool *done, struct lmcs_error *error)
@@ -352,12 +352,11 @@ static enum lmcs_status keep_image(struct repairing *m, bool *done, struct lmcs_
 static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool *whole, struct lmcs_error *error)
 {
     const struct lmcs_content_df *df = &stored(m)->df;
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&m->identity);
     struct lmcs_reader *reader = NULL;
     struct lmcs_error ignored;
     (void)error;
-    if (m->scan.header != NULL &&
-        lmcs_reader_open(m->pool, &m->chain, m->identity.name, m->identity.df.dtype, m->identity.df.ndim,
-                         m->identity.shape, &reader, &ignored) != LMCS_OK)
+    if (m->scan.header != NULL && lmcs_reader_open(m->pool, &m->chain, &tensor, &reader, &ignored) != LMCS_OK)
         reader = NULL;
     *whole = true;
     for (uint64_t i = 0; *whole && i < m->scan.blocks; i++) {
@@ -386,15 +385,14 @@ static enum lmcs_status decode(struct repairing *m, unsigned char *decoded, bool
 /* Returns the bytes of the base; NULL: there is none, or it is unreadable. */
 static unsigned char *decode_base(struct repairing *m, struct lmcs_chain *base)
 {
-    const struct lmcs_identity *identity = &m->identity;
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&m->identity);
     struct lmcs_error ignored;
     if (m->chain.length < 2)
         return NULL;
     *base = (struct lmcs_chain){.length = m->chain.length - 1};
     memcpy(base->links, m->chain.links + 1, base->length * sizeof base->links[0]);
     unsigned char *bytes = map_memory(base->links[0].df.raw_bytes, &ignored);
-    if (bytes != NULL && lmcs_chain_read(m->pool, base, identity->name, identity->df.dtype, identity->df.ndim,
-                                         identity->shape, bytes, NULL, &ignored) != LMCS_OK) {
+    if (bytes != NULL && lmcs_chain_read(m->pool, base, &tensor, bytes, NULL, &ignored) != LMCS_OK) {
         munmap(bytes, base->links[0].df.raw_bytes + 1);
         bytes = NULL;
     }
@@ -435,7 +433,7 @@ static enum lmcs_status code_again(struct repairing *m, unsigned char *decoded, 
                                      .base = base_bytes,
                                      .base_chain = base,
                                      .made = *stored(m)};
-    lmcs_identity_tensor(&m->identity, &encoding.tensor);
+    encoding.tensor = lmcs_identity_tensor(&m->identity);
     enum lmcs_status status = lmcs_encoding_run(&encoding, error);
     *made = encoding.made;
     if (status == LMCS_OK && !encoding.worthwhile)

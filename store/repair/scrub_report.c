@@ -156,7 +156,7 @@ static enum lmcs_status report_finding(struct lmcs_scrubbing *s, const struct lm
                                     .holders = holders,
                                     .holder_count = holder_count};
     if (known) {
-        lmcs_identity_tensor(&identity, &tensor);
+        tensor = lmcs_identity_tensor(&identity);
         uint64_t size = lmc_dtype_size(tensor.dtype), raw = 0, end = damage->first_byte + damage->byte_count;
         lmcs_shape_bytes(tensor.dtype, tensor.ndim, tensor.shape, &raw);
         uint64_t row = tensor.ndim > 0 && tensor.shape[0] > 0 ? raw / tensor.shape[0] : 0;

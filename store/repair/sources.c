@@ -424,7 +424,7 @@ const struct lmc_hash *lmcs_sources_hashes(struct lmcs_sources *sources)
 static bool read_copy(struct copy *copy, uint64_t block, const struct lmc_hash *hash, uint64_t bytes, void *to)
 {
     struct lmcs_error ignored;
-    const struct lmcs_identity *identity = &copy->identity;
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&copy->identity);
     const void *data;
     if (copy->source->pool == NULL) {
         if (lmcs_decoding_block(&copy->decoding, block, &data, &ignored) != LMCS_OK)
@@ -432,8 +432,7 @@ static bool read_copy(struct copy *copy, uint64_t block, const struct lmc_hash *
         memcpy(to, data, bytes);
     } else {
         if (copy->reader == NULL &&
-            lmcs_reader_open(copy->source->pool, &copy->chain, identity->name, identity->df.dtype, identity->df.ndim,
-                             identity->shape, &copy->reader, &ignored) != LMCS_OK) {
+            lmcs_reader_open(copy->source->pool, &copy->chain, &tensor, &copy->reader, &ignored) != LMCS_OK) {
             copy->reader = NULL;
             return false;
         }

@@ -139,24 +139,19 @@ static enum lmcs_status read_held(struct verifying *v, const struct held *held, 
 {
     const struct lmcs_chain *chain = &held->chain;
     const struct lmcs_content *top = &chain->links[0];
-    const struct lmcs_identity *identity = &held->identity;
-    const struct lmcs_identity_df *df = &identity->df;
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&held->identity);
     struct lmcs_bad_range bad = {bad_range, v};
     struct lmcs_known_content *link = link_of(v, chain, 0);
     if (link != NULL && link->is_verified && top->df.payload == LMCS_PAYLOAD_LINKED)
-        return lmcs_link_check(v->pool, &chain->links[1], top, identity->name, df->dtype, df->ndim, identity->shape,
-                               error);
+        return lmcs_link_check(v->pool, &chain->links[1], top, &tensor, error);
     if (link != NULL && link->is_verified)
         return LMCS_OK;
-    enum lmcs_status status =
-        lmcs_chain_read(v->pool, chain, identity->name, df->dtype, df->ndim, identity->shape, NULL, &bad, error);
+    enum lmcs_status status = lmcs_chain_read(v->pool, chain, &tensor, NULL, &bad, error);
     bool sound = status == LMCS_OK && v->reported == 0;
     for (size_t i = 0; sound && (link = link_of(v, chain, i)) != NULL; i++)
         link->is_verified = true;
     link = sound && held->link.id != 0 ? find_known(v, held->link.id) : NULL;
-    if (link != NULL && link->is_verified &&
-        lmcs_link_check(v->pool, &held->link, top, identity->name, df->dtype, df->ndim, identity->shape, NULL) ==
-            LMCS_DAMAGED)
+    if (link != NULL && link->is_verified && lmcs_link_check(v->pool, &held->link, top, &tensor, NULL) == LMCS_DAMAGED)
         report(v, "the link that would replace it gives other bytes; the tensor itself is not damaged", 0, 0);
     return status;
 }

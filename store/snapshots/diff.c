@@ -134,15 +134,14 @@ static enum lmcs_status load_side(struct diff *diff, int which, const struct ite
     lmcs_txn_end(&txn);
     side->reader = NULL;
     if (status == LMCS_OK)
-        lmcs_identity_tensor(&side->identity, &side->tensor);
+        side->tensor = lmcs_identity_tensor(&side->identity);
     return status;
 }
 
 static enum lmcs_status open_side(struct diff *diff, int which, struct lmcs_error *error)
 {
     struct side *side = &diff->sides[which];
-    return lmcs_reader_open(diff->pool, &side->chain, side->identity.name, side->identity.df.dtype,
-                            side->identity.df.ndim, side->identity.shape, &side->reader, error);
+    return lmcs_reader_open(diff->pool, &side->chain, &side->tensor, &side->reader, error);
 }
 
 static bool same_digest(const struct diff *diff)

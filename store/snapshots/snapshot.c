@@ -88,7 +88,7 @@ void lmcs_entry_fill(const struct lmcs_identity *identity, const struct lmcs_cha
 {
     const struct lmcs_content_df *df = &chain->links[0].df;
     memset(entry, 0, sizeof *entry);
-    lmcs_identity_tensor(identity, &entry->tensor);
+    entry->tensor = lmcs_identity_tensor(identity);
     entry->digest = (struct lmc_hash){df->digest_low, df->digest_high};
     entry->content = chain->links[0].id;
     entry->raw_bytes = df->raw_bytes;
@@ -427,9 +427,9 @@ enum lmcs_status lmcs_snapshot_read(struct lmcs_snapshot *snapshot, uint32_t kin
     if (chain.links[0].df.raw_bytes != buffer_bytes)
         status = lmcs_fail(error, LMCS_INVALID, 0, "tensor \"%.200s\" has %llu bytes, the buffer %llu", name,
                            (unsigned long long)chain.links[0].df.raw_bytes, (unsigned long long)buffer_bytes);
-    else
-        status = lmcs_chain_read(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape,
-                                 buffer, NULL, error);
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&identity);
+    if (status == LMCS_OK)
+        status = lmcs_chain_read(snapshot->pool, &chain, &tensor, buffer, NULL, error);
     lmcs_chain_unpin(snapshot->pool, &chain);
     return status;
 }
@@ -506,9 +506,9 @@ enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32
         status = lmcs_fail(error, LMCS_INVALID, 0,
                            "tensor \"%.200s\" has %llu bytes: %llu from byte %llu on are more than there are", name,
                            (unsigned long long)r.raw_bytes, (unsigned long long)bytes, (unsigned long long)first_byte);
-    else
-        status = lmcs_reader_open(snapshot->pool, &chain, name, identity.df.dtype, identity.df.ndim, identity.shape,
-                                  &r.reader, error);
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&identity);
+    if (status == LMCS_OK)
+        status = lmcs_reader_open(snapshot->pool, &chain, &tensor, &r.reader, error);
     if (status == LMCS_OK && bytes > 0)
         status = read_range(snapshot->pool, &r, error);
     lmcs_reader_close(r.reader);

@@ -381,11 +381,9 @@ static void decode_job(void *context, uint64_t i)
         contents[top->df.output] = top;
         buffers[top->df.output] = decoding->items[k]->data;
     }
-    enum lmcs_status status = link_of(item) != 0
-                                  ? lmcs_chain_read_arrays(decoding->pool, item->chain, tensor->name, tensor->ndim,
-                                                           tensor->shape, contents, buffers, &error)
-                                  : lmcs_chain_read(decoding->pool, item->chain, tensor->name, tensor->dtype,
-                                                    tensor->ndim, tensor->shape, item->data, NULL, &error);
+    enum lmcs_status status =
+        link_of(item) != 0 ? lmcs_chain_read_arrays(decoding->pool, item->chain, tensor, contents, buffers, &error)
+                           : lmcs_chain_read(decoding->pool, item->chain, tensor, item->data, NULL, &error);
     if (status == LMCS_OK)
         return;
     pthread_mutex_lock(&decoding->lock);

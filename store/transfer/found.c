@@ -28,8 +28,7 @@ static enum lmcs_status check_head(struct lmcs_stage *stage, const struct lmcs_c
                                    const struct lmcs_tensor *tensor, struct lmcs_error *error)
 {
     struct lmcs_reader *reader = NULL;
-    enum lmcs_status status =
-        lmcs_reader_open(stage->pool, chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, &reader, error);
+    enum lmcs_status status = lmcs_reader_open(stage->pool, chain, tensor, &reader, error);
     lmcs_reader_close(reader);
     return status;
 }
@@ -44,8 +43,7 @@ enum lmcs_status lmcs_stage_read(struct lmcs_stage *stage, uint64_t id, const st
     if (knows_link && chain.links[0].df.payload == LMCS_PAYLOAD_LINKED)
         status = check_head(stage, &chain, tensor, error);
     else
-        status = lmcs_chain_read(stage->pool, &chain, tensor->name, tensor->dtype, tensor->ndim, tensor->shape, buffer,
-                                 NULL, error);
+        status = lmcs_chain_read(stage->pool, &chain, tensor, buffer, NULL, error);
     lmcs_chain_unpin(stage->pool, &chain);
     return status;
 }
@@ -272,7 +270,7 @@ static enum lmcs_status has_form(struct lmcs_txn *txn, const struct lmcs_content
     enum lmcs_status status = lmcs_identity_get(txn, content->df.identity, &identity, error);
     if (status != LMCS_OK)
         return status;
-    lmcs_identity_tensor(&identity, &there);
+    there = lmcs_identity_tensor(&identity);
     bool is_link = content->df.payload == LMCS_PAYLOAD_LINK;
     *yes = lmcs_archive_same_form(&there, wanted->tensor) && is_link == (wanted->arrays > 0);
     if (!*yes || is_link) {

@@ -377,7 +377,7 @@ static enum lmcs_status verify_meta(struct lmcs_stage *stage, struct lmcs_error 
     char *text = malloc((size_t)bytes + 1);
     if (text == NULL)
         return lmcs_fail_memory(error);
-    lmcs_identity_tensor(&identity, &tensor);
+    tensor = lmcs_identity_tensor(&identity);
     status = lmcs_stage_read(stage, content, &tensor, false, text, error);
     text[bytes] = '\0';
     if (status == LMCS_OK && strlen(text) != bytes)

@@ -229,8 +229,8 @@ static enum lmcs_status check_payload(struct lmcs_dump *dump, const struct lmcs_
     if (content->df.payload != LMCS_PAYLOAD_RAW)
         return check_frame(dump, content, &identity, error);
     chain.links[0] = *content;
-    return lmcs_chain_read(dump->pool, &chain, identity.name, identity.df.dtype, identity.df.ndim, identity.shape, NULL,
-                           NULL, error);
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(&identity);
+    return lmcs_chain_read(dump->pool, &chain, &tensor, NULL, NULL, error);
 }
 
 static enum lmcs_status send_data(struct lmcs_dump *dump, const struct lmcs_content *content, struct lmcs_error *error)
@@ -401,14 +401,14 @@ static enum lmcs_status send_blocks(struct lmcs_dump *dump, struct lmcs_reader *
 static enum lmcs_status send_decoded(struct lmcs_dump *dump, const struct lmcs_chain *chain,
                                      const struct lmcs_identity *identity, struct lmcs_error *error)
 {
+    const struct lmcs_tensor tensor = lmcs_identity_tensor(identity);
     struct lmcs_reader *reader = NULL;
     uint64_t raw_bytes = chain->links[0].df.raw_bytes;
     unsigned char *block = aligned_alloc(64, LMC_BLOCK_BYTES);
     struct lmc_hash *hashes = calloc(lmc_block_count(raw_bytes) + 1, sizeof *hashes);
     enum lmcs_status status = block == NULL || hashes == NULL ? lmcs_fail_memory(error) : LMCS_OK;
     if (status == LMCS_OK)
-        status = lmcs_reader_open(dump->pool, chain, identity->name, identity->df.dtype, identity->df.ndim,
-                                  identity->shape, &reader, error);
+        status = lmcs_reader_open(dump->pool, chain, &tensor, &reader, error);
     if (status == LMCS_OK && raw_bytes > 0)
         status = send_blocks(dump, reader, raw_bytes, block, hashes, error);
     lmcs_reader_close(reader);

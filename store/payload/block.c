@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * payload/block.c - one block of a content, however it is stored.
+ *
+ * A chain of deltas is undone from its last link up: that block, raw or of a keyframe, is decoded; each delta above
+ * turns it into its own, in two small buffers that change roles. Only the topmost delta writes to the caller's memory.
+ * No byte counts before its checksum: the digest in the record vouches for the hashes of blocks, and those for the
+ * bytes. The checksum of the topmost block vouches for all links below it. Where it does not match, the chain is undone
+ * again with the checksums of every link, which names the damaged one.
+ *
+ * A line of links is undone for all arrays of its state at once, from blocks of the arrays that it begins with. One call
+ * of the codec does that and checks the state at the end. To verify, the arrays at the beginning are compared with their
+ * own checksums too, because a link that was made from damaged bytes leads from these to the right state, and from the
+ * right ones to another.
+ */
+#include "payload/reading.h"
+
+#include <fenv.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/guard.h"
+
+#define BROUGHT_BLOCKS 8u /* of a payload whose blocks are all checked: asked for in one system call */
+
+void lmcs_scratch_free(struct lmcs_scratch *scratch)
+{
+    if (scratch == NULL)
+        return;
+    free(scratch->coded);
+    for (size_t i = 0; i < LMC_MAX_BASES; i++)
+        free(scratch->blocks[i]);
+    free(scratch->line);
+    free(scratch);
+}
+
+struct lmcs_scratch *lmcs_scratch_get(struct lmcs_reading *r)
+{
+    pthread_mutex_lock(&r->lock);
+    struct lmcs_scratch *scratch = r->free;
+    if (scratch != NULL)
+        r->free = scratch->next;
+    pthread_mutex_unlock(&r->lock);
+    if (scratch != NULL)
+        return scratch;
+    size_t block = r->raw_bytes < LMC_BLOCK_BYTES ? (size_t)r->raw_bytes : LMC_BLOCK_BYTES;
+    scratch = calloc(1, sizeof *scratch);
+    if (scratch == NULL)
+        return NULL;
+    scratch->coded = aligned_alloc(64, (lmc_block_bound(block) + 63) & ~(size_t)63);
+    bool whole = scratch->coded != NULL;
+    for (size_t i = 0; i < (r->arrays > 0 ? r->arrays : 2); i++) {
+        scratch->blocks[i] = aligned_alloc(64, (block + 63) & ~(size_t)63);
+        whole = whole && scratch->blocks[i] != NULL;
+    }
+    if (whole)
+        return scratch;
+    lmcs_scratch_free(scratch);
+    return NULL;
+}
+
+void lmcs_scratch_put(struct lmcs_reading *r, struct lmcs_scratch *scratch)
+{
+    pthread_mutex_lock(&r->lock);
+    scratch->next = r->free;
+    r->free = scratch;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static bool raw_block_is_right(const struct lmcs_reading *r, const struct lmcs_reading_link *link, uint64_t block,
+                               const void *data, uint64_t bytes)
+{
+    struct lmc_hash hash = lmc_hash128(data, bytes), expected;
+    if (link->header != NULL) {
+        memcpy(&expected, link->header + block * sizeof expected, sizeof expected);
+        return hash.low == expected.low && hash.high == expected.high;
+    }
+    struct lmc_hash digest = lmc_digest(r->tensor.dtype, r->tensor.ndim, r->tensor.shape, &hash, 1);
+    return digest.low == link->content->df.digest_low && digest.high == link->content->df.digest_high;
+}
+
+/* A block on its way up the links of a chain. */
+struct undoing {
+    struct lmcs_reading *r;
+    uint64_t block;
+    uint64_t bytes;
+    void *target; /* NULL: it is only verified */
+    struct lmcs_scratch *scratch;
+    bool in_place;       /* payloads are read where they are mapped, and not copied */
+    bool is_brought;     /* ... and have been asked for */
+    bool is_unreadable;  /* ... and the medium did not give all of it */
+    const void *decoded; /* as far as it has come: what the next link is against; NULL: nothing yet */
+    bool is_mapped;      /* that lies in the pool */
+    const char *why;     /* it is damaged; NULL: the error says so */
+    struct lmcs_error *error;
+};
+
+/* What one link does to it, so that it can be done under a guard. */
+struct step {
+    struct undoing *u;
+    const struct lmcs_reading_link *link;
+    bool checked; /* by the link's own checksums */
+    const void *stored;
+    uint64_t stored_bytes;
+    void *to;
+    enum lmc_status decoded;
+    bool is_right;
+};
+
+static void decode_step(void *context)
+{
+    struct step *s = context;
+    struct undoing *u = s->u;
+    const void *bases[1] = {u->decoded};
+    s->decoded =
+        (s->checked ? lmc_decode_block : lmc_decode_base)(&s->link->frame, u->block, s->stored, s->stored_bytes,
+                                                          u->decoded != NULL ? bases : NULL, s->to, u->bytes, &u->why);
+}
+
+static void check_step(void *context)
+{
+    struct step *s = context;
+    s->is_right = raw_block_is_right(s->u->r, s->link, s->u->block, s->stored, s->stored_bytes);
+}
+
+/* Stored bytes where they are mapped, if they lie in one piece; NULL: they are to be copied, as few are sooner. */
+static const void *stored_at(const struct undoing *u, const struct lmcs_reading_link *link, uint64_t at, uint64_t bytes)
+{
+    bool in_place = u->in_place && bytes >= LMCS_ALIGNED_BYTES && !lmcs_reading_is_new(u->r, link);
+    const void *mapped = in_place ? lmcs_payload_at(u->r->pool->media, link->content, at, bytes) : NULL;
+    if (mapped != NULL && !(u->is_brought && link->content->df.part_count == 1))
+        lmcs_media_bring(mapped, bytes);
+    return mapped;
+}
+
+/*
+ * Does it with the stored bytes where they are mapped, or copies them to `room`. When the medium does not give what is
+ * mapped, all is done again with copies, for reading the file says what is wrong with it. (What the codec had allocated
+ * is lost then.)
+ */
+static enum lmcs_status run_decoding(struct step *s, uint64_t at, void *room)
+{
+    struct undoing *u = s->u;
+    struct lmcs_guarded mapped[2];
+    size_t count = 0;
+    s->stored = stored_at(u, s->link, at, s->stored_bytes);
+    if (s->stored != NULL)
+        mapped[count++] = (struct lmcs_guarded){s->stored, s->stored_bytes};
+    if (u->is_mapped)
+        mapped[count++] = (struct lmcs_guarded){u->decoded, u->bytes};
+    if (s->stored == NULL) {
+        enum lmcs_status status = lmcs_reading_copy(u->r, s->link, at, room, s->stored_bytes, u->error);
+        if (status != LMCS_OK)
+            return status;
+        s->stored = room;
+    }
+    u->is_unreadable = !lmcs_guard(mapped, count, decode_step, s);
+    return u->is_unreadable ? LMCS_DAMAGED : LMCS_OK;
+}
+
+/* A raw block: read into `to` when that is where it is wanted, else left where it lies. */
+static enum lmcs_status read_raw_block(struct step *s, void *to)
+{
+    struct undoing *u = s->u;
+    uint64_t at = u->block * LMC_BLOCK_BYTES;
+    enum lmcs_status status = LMCS_OK;
+    s->stored_bytes = u->bytes;
+    s->stored = to != u->target ? stored_at(u, s->link, at, u->bytes) : NULL;
+    s->is_right = true;
+    if (s->stored != NULL) {
+        struct lmcs_guarded mapped = {s->stored, u->bytes};
+        u->is_unreadable = s->checked && !lmcs_guard(&mapped, 1, check_step, s);
+        status = u->is_unreadable ? LMCS_DAMAGED : LMCS_OK;
+        u->decoded = s->stored;
+        u->is_mapped = true;
+    } else {
+        status = lmcs_reading_copy(u->r, s->link, at, to, u->bytes, u->error);
+        if (status == LMCS_OK && s->checked)
+            s->is_right = raw_block_is_right(u->r, s->link, u->block, to, u->bytes);
+        u->decoded = to;
+    }
+    if (status == LMCS_OK && !s->is_right) {
+        u->why = "its bytes are not what was written (checksum)";
+        return LMCS_DAMAGED;
+    }
+    return status;
+}
+
+static enum lmcs_status decode_block(struct step *s, void *to)
+{
+    struct undoing *u = s->u;
+    uint64_t at;
+    struct lmc_block coded = lmc_frame_block(&s->link->frame, u->block, &at);
+    if (coded.coded_bytes > lmc_block_bound(u->bytes)) {
+        u->why = "a coded block is impossibly long";
+        return LMCS_DAMAGED;
+    }
+    s->stored_bytes = coded.coded_bytes;
+    s->to = to;
+    enum lmcs_status status = run_decoding(s, at, u->scratch->coded);
+    if (status != LMCS_OK)
+        return status;
+    u->decoded = to;
+    u->is_mapped = false;
+    if (s->decoded == LMC_NO_MEMORY)
+        return lmcs_fail_memory(u->error);
+    if (s->decoded == LMC_UNSUPPORTED && s->checked) /* else its bytes may be damaged */
+        return LMCS_UNSUPPORTED;
+    return s->decoded == LMC_OK ? LMCS_OK : LMCS_DAMAGED;
+}
+
+static enum lmcs_status undo_once(struct undoing *u, bool checked)
+{
+    struct lmcs_reading *r = u->r;
+    enum lmcs_status status = LMCS_OK;
+    u->decoded = u->why = NULL;
+    u->is_mapped = u->is_unreadable = false;
+    for (size_t i = r->chain->length; status == LMCS_OK && i-- > 0;) {
+        struct step step = {.u = u, .link = &r->links[i], .checked = checked || i == 0};
+        void *to = i == 0 && u->target != NULL ? u->target : u->scratch->blocks[i & 1];
+        status =
+            step.link->content->df.payload == LMCS_PAYLOAD_RAW ? read_raw_block(&step, to) : decode_block(&step, to);
+    }
+    return status;
+}
+
+/* For coded blocks of a line. False: without memory. */
+static bool make_room(struct lmcs_scratch *scratch, uint64_t bytes)
+{
+    if (scratch->line_bytes > bytes)
+        return true;
+    free(scratch->line);
+    scratch->line = malloc(bytes + bytes / 4 + 1);
+    scratch->line_bytes = scratch->line != NULL ? bytes + bytes / 4 + 1 : 0;
+    return scratch->line != NULL;
+}
+
+/* Blocks `block` of all links of the line: where they are mapped, or else copied, one behind the other. */
+static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64_t bytes, bool in_place,
+                                  struct lmcs_scratch *scratch, struct lmc_link_step *steps, const char **why,
+                                  struct lmcs_error *error)
+{
+    uint64_t places[LMCS_LINK_BOUND], total = 0, at = 0;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; i < r->chain->line; i++) { /* the oldest first */
+        const struct lmcs_reading_link *link = &r->links[r->newest + r->chain->line - 1 - i];
+        struct lmc_block coded = lmc_frame_block(&link->frame, block, &places[i]);
+        steps[i] = (struct lmc_link_step){.frame = &link->frame, .coded_bytes = coded.coded_bytes};
+        if (coded.coded_bytes > lmc_link_block_bound((uint32_t)r->arrays, bytes)) {
+            *why = "a coded block is impossibly long";
+            return LMCS_DAMAGED;
+        }
+        if (in_place && coded.coded_bytes >= LMCS_ALIGNED_BYTES && !lmcs_reading_is_new(r, link))
+            steps[i].coded = lmcs_payload_at(r->pool->media, link->content, places[i], coded.coded_bytes);
+        if (steps[i].coded != NULL)
+            lmcs_media_bring(steps[i].coded, coded.coded_bytes);
+        else
+            total += coded.coded_bytes;
+    }
+    if (!make_room(scratch, total))
+        return lmcs_fail_memory(error);
+    for (size_t i = 0; status == LMCS_OK && i < r->chain->line; i++) {
+        const struct lmcs_reading_link *link = &r->links[r->newest + r->chain->line - 1 - i];
+        if (steps[i].coded != NULL)
+            continue;
+        steps[i].coded = scratch->line + at;
+        status = lmcs_reading_copy(r, link, places[i], scratch->line + at, steps[i].coded_bytes, error);
+        at += steps[i].coded_bytes;
+    }
+    return status;
+}
+
+/* A raw block that links are undone on: copied from where it is mapped, and read when the medium did not give it. */
+static enum lmcs_status begin_line(struct step *s, void *to)
+{
+    struct undoing *u = s->u;
+    const void *mapped = stored_at(u, s->link, u->block * LMC_BLOCK_BYTES, u->bytes);
+    if (mapped == NULL || !lmcs_guard_copy(to, mapped, u->bytes))
+        return read_raw_block(s, to);
+    if (!s->checked || raw_block_is_right(u->r, s->link, u->block, to, u->bytes))
+        return LMCS_OK;
+    u->why = "its bytes are not what was written (checksum)";
+    return LMCS_DAMAGED;
+}
+
+/* The links of a line, to be undone under a guard. */
+struct line_run {
+    const struct lmc_link_step *steps;
+    size_t count, at_once;
+    uint64_t block, bytes;
+    void *const *state;
+    enum lmc_status result;
+    const char *why;
+};
+
+static void run_line(void *context)
+{
+    struct line_run *run = context;
+    for (size_t i = 0; run->result == LMC_OK && i < run->count; i += run->at_once)
+        run->result =
+            lmc_link_decode_block(run->steps + i, run->at_once, run->block, run->state, run->bytes, NULL, &run->why);
+}
+
+/* How a line is undone. */
+struct line_way {
+    bool from_sound; /* what the line begins with is compared with its own checksums */
+    bool checked;    /* so it is then, and what follows link by link, so that the culprit is named */
+    bool in_place;   /* coded bytes are used where they are mapped ... */
+    bool failed;     /* ... and the medium did not give all of them */
+};
+
+/* Undoes the line for one block of all arrays. */
+static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct line_way *way, void *const *state,
+                                  struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error)
+{
+    bool checked = way->checked;
+    uint64_t at = block * LMC_BLOCK_BYTES, left = r->raw_bytes - at;
+    uint64_t bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
+    struct lmc_link_step steps[LMCS_LINK_BOUND];
+    struct lmcs_guarded mapped[LMCS_LINK_BOUND];
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = 0; status == LMCS_OK && i < r->arrays; i++) {
+        const struct lmcs_reading_link *start = &r->links[r->newest + r->chain->line + i];
+        bool is_raw = start->content->df.payload == LMCS_PAYLOAD_RAW;
+        struct undoing u = {.r = r,
+                            .block = block,
+                            .bytes = bytes,
+                            .target = state[i],
+                            .scratch = scratch,
+                            .in_place = is_raw && way->in_place,
+                            .error = error};
+        struct step step = {.u = &u, .link = start, .checked = checked || way->from_sound};
+        status = is_raw ? begin_line(&step, state[i]) : decode_block(&step, state[i]);
+        *why = u.why;
+    }
+    if (status == LMCS_OK)
+        status = read_line(r, block, bytes, way->in_place, scratch, steps, why, error);
+    if (status != LMCS_OK)
+        return status;
+    struct line_run run = {.steps = steps,
+                           .count = r->chain->line,
+                           .at_once = checked ? 1 : r->chain->line,
+                           .block = block,
+                           .bytes = bytes,
+                           .state = state};
+    fenv_t arithmetic; /* the codec has its own, and does not get to putting this back when it is left early */
+    for (size_t i = 0; i < run.count; i++)
+        mapped[i] = (struct lmcs_guarded){steps[i].coded, steps[i].coded_bytes};
+    fegetenv(&arithmetic);
+    way->failed = !lmcs_guard(mapped, way->in_place ? run.count : 0, run_line, &run);
+    if (way->failed)
+        fesetenv(&arithmetic);
+    *why = run.why;
+    if (run.result == LMC_NO_MEMORY)
+        return lmcs_fail_memory(error);
+    if (run.result == LMC_UNSUPPORTED) /* after the checksum of the coded block */
+        return LMCS_UNSUPPORTED;
+    return run.result == LMC_OK && !way->failed ? LMCS_OK : LMCS_DAMAGED;
+}
+
+/* One block of all arrays, each into its buffer or, where there is none, to nowhere; without any, it is verified. */
+static enum lmcs_status undo_line_block(struct lmcs_reading *r, uint64_t block, void *const *targets,
+                                        struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error)
+{
+    void *state[LMC_MAX_BASES] = {NULL};
+    bool is_wanted = false;
+    for (size_t i = 0; i < r->arrays; i++) {
+        is_wanted |= targets[i] != NULL;
+        state[i] = targets[i] != NULL ? targets[i] : scratch->blocks[i];
+    }
+    /* To verify: a link that was made from wrong bytes leads from them, and from no others, to what it should. */
+    struct line_way way = {.from_sound = !is_wanted, .in_place = r->in_place};
+    enum lmcs_status status = undo_line(r, block, &way, state, scratch, why, error);
+    if (status != LMCS_DAMAGED)
+        return status;
+    *why = NULL;
+    way = (struct line_way){.checked = true};
+    return undo_line(r, block, &way, state, scratch, why, error);
+}
+
+/* ---- Stored bytes alone ---- */
+
+static void check_coded(void *context)
+{
+    struct step *s = context;
+    uint64_t at;
+    s->is_right = lmc_hash64(s->stored, s->stored_bytes, s->u->block) ==
+                  lmc_frame_block(&s->link->frame, s->u->block, &at).coded_hash;
+}
+
+/* A coded block, where it is mapped, or copied. */
+static enum lmcs_status check_coded_block(struct step *s)
+{
+    struct undoing *u = s->u;
+    uint64_t at;
+    enum lmcs_status status = LMCS_OK;
+    s->stored_bytes = lmc_frame_block(&s->link->frame, u->block, &at).coded_bytes;
+    s->stored = stored_at(u, s->link, at, s->stored_bytes);
+    if (s->stored != NULL) {
+        struct lmcs_guarded mapped = {s->stored, s->stored_bytes};
+        u->is_unreadable = !lmcs_guard(&mapped, 1, check_coded, s);
+        status = u->is_unreadable ? LMCS_DAMAGED : LMCS_OK;
+    } else {
+        if (!make_room(u->scratch, s->stored_bytes))
+            return lmcs_fail_memory(u->error);
+        s->stored = u->scratch->line;
+        status = lmcs_reading_copy(u->r, s->link, at, u->scratch->line, s->stored_bytes, u->error);
+        if (status == LMCS_OK)
+            check_coded(s);
+    }
+    if (status == LMCS_OK && !s->is_right) {
+        u->why = "the checksum of a coded block does not match";
+        return LMCS_DAMAGED;
+    }
+    return status;
+}
+
+/* Has the system read some blocks of a payload, from this one on, that are not in memory. */
+static void bring_blocks(const struct undoing *u, const struct lmcs_reading_link *link)
+{
+    const uint64_t blocks = lmc_block_count(u->r->raw_bytes);
+    const uint64_t last = (blocks - u->block < BROUGHT_BLOCKS ? blocks : u->block + BROUGHT_BLOCKS) - 1;
+    uint64_t at = u->block * LMC_BLOCK_BYTES, end = link->content->df.raw_bytes;
+    if (link->content->df.payload != LMCS_PAYLOAD_RAW) {
+        const uint32_t coded_bytes = lmc_frame_block(&link->frame, last, &end).coded_bytes;
+        end += coded_bytes;
+        (void)lmc_frame_block(&link->frame, u->block, &at);
+    } else if (last + 1 < blocks) {
+        end = (last + 1) * LMC_BLOCK_BYTES;
+    }
+    const void *mapped = lmcs_payload_at(u->r->pool->media, link->content, at, end - at);
+    if (mapped != NULL)
+        lmcs_media_bring(mapped, end - at);
+}
+
+/* One block of the newest links of a line, and of what it begins with when these are all. */
+static enum lmcs_status check_stored(struct undoing *u)
+{
+    struct lmcs_reading *r = u->r;
+    bool all = r->stored_links == r->chain->line;
+    size_t end = all ? r->chain->length : r->newest + r->stored_links;
+    enum lmcs_status status = LMCS_OK;
+    for (size_t i = r->newest; u->in_place && u->block % BROUGHT_BLOCKS == 0 && i < end; i++)
+        bring_blocks(u, &r->links[i]);
+    u->is_brought = true;
+    u->why = NULL;
+    u->is_unreadable = false;
+    for (size_t i = r->newest; status == LMCS_OK && i < end; i++) {
+        struct step step = {.u = u, .link = &r->links[i], .checked = true};
+        status = step.link->content->df.payload == LMCS_PAYLOAD_RAW ? read_raw_block(&step, u->scratch->blocks[0])
+                                                                    : check_coded_block(&step);
+    }
+    return status;
+}
+
+static enum lmcs_status check_stored_block(struct lmcs_reading *r, uint64_t block, struct lmcs_scratch *scratch,
+                                           const char **why, struct lmcs_error *error)
+{
+    uint64_t left = r->raw_bytes - block * LMC_BLOCK_BYTES;
+    struct undoing u = {.r = r,
+                        .block = block,
+                        .bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES,
+                        .scratch = scratch,
+                        .in_place = r->in_place,
+                        .error = error};
+    enum lmcs_status status = check_stored(&u);
+    if (u.is_unreadable) {
+        u.in_place = false;
+        status = check_stored(&u);
+    }
+    *why = u.why;
+    return status;
+}
+
+/* ---- A block ---- */
+
+/* Undoes the chain for one block; `checked`: with every link's checksums, not the topmost one's alone. */
+static enum lmcs_status undo_links(struct undoing *u, bool checked)
+{
+    enum lmcs_status status = undo_once(u, checked);
+    if (!u->is_unreadable)
+        return status;
+    u->in_place = false;
+    return undo_once(u, checked);
+}
+
+/*
+ * One block, into `target`; NULL: only verify it, and all that it rests on. On LMCS_DAMAGED *why may hold a reason;
+ * else the error does.
+ */
+enum lmcs_status lmcs_reading_block(struct lmcs_reading *r, uint64_t block, void *target, struct lmcs_scratch *scratch,
+                                    const char **why, struct lmcs_error *error)
+{
+    if (r->only_stored)
+        return check_stored_block(r, block, scratch, why, error);
+    if (r->arrays > 0) {
+        void *targets[LMC_MAX_BASES] = {NULL};
+        for (size_t i = 0; i < r->arrays; i++)
+            targets[i] = r->buffers[i] != NULL ? r->buffers[i] + block * LMC_BLOCK_BYTES : NULL;
+        if (target != NULL)
+            targets[r->chain->links[0].df.output] = target;
+        return undo_line_block(r, block, targets, scratch, why, error);
+    }
+    uint64_t left = r->raw_bytes - block * LMC_BLOCK_BYTES;
+    struct undoing u = {.r = r,
+                        .block = block,
+                        .bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES,
+                        .target = target,
+                        .scratch = scratch,
+                        .in_place = r->in_place,
+                        .error = error};
+    bool checked = target == NULL || r->chain->length == 1;
+    enum lmcs_status status = undo_links(&u, checked);
+    if (status == LMCS_DAMAGED && !checked)
+        status = undo_links(&u, true);
+    *why = u.why;
+    return status;
+}
