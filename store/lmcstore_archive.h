@@ -3,7 +3,9 @@
 #ifndef LMCSTORE_ARCHIVE_H
 #define LMCSTORE_ARCHIVE_H
 
-#include "lmcstore.h"
+#ifndef LMCSTORE_H
+#error "include lmcstore.h, which includes this header"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
