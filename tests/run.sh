@@ -181,7 +181,13 @@ lint() {
     return "$status"
 }
 
-release() { build_and_test release; }
+release() {
+    local status=0
+    check "build release" cmake_build release || return 1
+    check "rooms, circles and sizes" python3 tests/test_rooms.py || status=1
+    run_ctest release || status=1
+    return "$status"
+}
 
 # crash_run IMAGES SECONDS [OPTION...]: explores power failures; see tests/README.md.
 crash_run() {
@@ -267,18 +273,12 @@ python() {
     run_pytest ordinary -m "not deep"
 }
 
-# The tests that the ordinary run leaves out: larger sets of parameters of tests that it has.
-slow() {
-    local status=0
-    check "build release" cmake_build release || return 1
-    LMCS_TEST_DEEP=1 run_ctest release -L deep || status=1
-    run_pytest deep -m deep || status=1
-    return "$status"
-}
+# The tests in Python that the ordinary run leaves out: conftest.py lists them.
+slow() { run_pytest deep -m deep; }
 
 docs() { check "tools/docs.sh" tools/docs.sh; }
 
-asan() { LMCS_TEST_DEEP=1 build_and_test asan-ubsan -LE no-asan; }
+asan() { build_and_test asan-ubsan -LE no-asan; }
 tsan() { build_and_test tsan; }
 
 # A program outside the checkout, built with the installed library: by pkg-config, and by CMake.

@@ -19,6 +19,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Tests of more than ten seconds, whose subject a shorter test has too: the ordinary run leaves them to `run.sh deep`.
+DEEP = (
+    "test_examples.py::test_a_posterior_knows_how_far_to_trust_it",
+    "test_leaks.py::test_leaks_are_found",
+    "test_leaks.py::test_two_thousand_snapshots",
+    "test_reference_archive.py::test_links[Adam, amsgrad]",
+    "test_reference_archive.py::test_links[AdamW]",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark of the tests in DEEP."""
+    config.addinivalue_line("markers", "deep: left to tests/run.sh deep")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests in DEEP."""
+    for item in items:
+        if item.nodeid.endswith(DEEP):
+            item.add_marker(pytest.mark.deep)
+
+
 @pytest.fixture
 def pool_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where a test's pool may be created; in memory for the modules that say so, where nothing waits for a disk."""
