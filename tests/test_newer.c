@@ -17,6 +17,7 @@
 #include "pages/space.h"
 #include "pages/tree.h"
 #include "payload/layout.h"
+#include "records/manifest.h"
 #include "records/shelf.h"
 
 /* ---- Pools with one forged record ---- */
@@ -387,7 +388,7 @@ static void readers_report_it(void **state)
 
 /* ---- A writer ---- */
 
-/* Whatever a writer does, to the shelf that has it and to others, it stays as it is. */
+/* A writer uses the shelf that has it and others. */
 static void work_around(struct lmcs_pool *pool, const struct forgery *forgery)
 {
     struct rng rng = {9};
@@ -626,27 +627,29 @@ static void a_newer_journal(void **state)
     close_pool(pool);
 }
 
-/* Rewrites a raw attachment of one block, and its digest. */
-static void set_attachment(struct place *place, const char *snapshot, const char *name, size_t at, uint32_t value)
+/* Rewrites a raw attachment of one block, one of the store's own, and its digest. */
+static void set_attachment(struct place *place, const char *shelf_name, uint64_t number, const char *name, size_t at,
+                           uint32_t value)
 {
     struct lmcs_pool *pool = open_quiet(place->pool);
-    struct lmcs_snapshot *found;
-    struct lmcs_view *view;
     struct lmcs_txn txn;
+    struct lmcs_shelf shelf;
+    struct lmcs_record record;
+    struct lmcs_identity identity;
     struct lmcs_content content;
-    const uint32_t kind = LMCS_ATTACHMENT;
+    uint64_t id = 0;
+    bool found;
     unsigned char data[4096];
-    OK(lmcs_snapshot_open(pool, snapshot, &found, &err));
-    OK(lmcs_view_open(found, &name, &kind, 1, LMCS_VIEW_COPY, &view, &err));
-    const struct lmcs_entry *entry = lmcs_view_entry(view, 0);
-    const uint64_t bytes = entry->raw_bytes, id = entry->content;
-    EXPECT(bytes <= sizeof data && entry->stored_as == LMCS_STORED_RAW);
-    memcpy(data, lmcs_view_data(view, 0), bytes);
-    memcpy(data + at, &value, sizeof value);
-    lmcs_view_close(view);
-    lmcs_snapshot_close(found);
     OK(lmcs_txn_write(pool, &txn, &err));
+    OK(lmcs_shelf_get(&txn, shelf_name, &shelf, &err));
+    OK(lmcs_record_get(&txn, &shelf, number, &record, &found, &err));
+    OK(lmcs_manifest_find(&txn, &record.df, LMCS_ATTACHMENT, name, &identity, &id, &found, &err));
+    EXPECT(found);
     OK(lmcs_content_get(&txn, id, &content, &err));
+    const uint64_t bytes = content.df.raw_bytes;
+    EXPECT(bytes <= sizeof data && content.df.payload == LMCS_PAYLOAD_RAW);
+    file_bytes(place->pool, content.parts[0].offset, data, bytes, false);
+    memcpy(data + at, &value, sizeof value);
     struct lmc_hash hash = lmc_hash128(data, bytes), digest = lmc_digest(LMC_U8, 1, &bytes, &hash, 1);
     content.df.digest_low = digest.low;
     content.df.digest_high = digest.high;
@@ -660,18 +663,57 @@ static void a_newer_table_of_live_variables(void **state)
 {
     struct place *place = *state;
     close_pool(make_pool(place->pool));
-    set_attachment(place, "live@1", LMCS_LIVE_NAME, 4, 2); /* its version */
+    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 4, 2); /* its version */
     struct lmcs_pool *pool = open_quiet(place->pool);
     FAILS(LMCS_UNSUPPORTED, lmcs_live_checkout(pool, "live", "1", &err));
     expect_message("version 2 of its table of live variables is unknown to this version");
     close_pool(pool);
-    set_attachment(place, "live@1", LMCS_LIVE_NAME, 4, 1);
-    set_attachment(place, "live@1", LMCS_LIVE_NAME, 16 + 8, 0x00016301); /* the first one: form 1, dtype 99 */
+    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 4, 1);
+    set_attachment(place, "live", 1, LMCS_LIVE_NAME, 16 + 8, 0x00016301); /* the first one: form 1, dtype 99 */
     pool = open_quiet(place->pool);
     FAILS(LMCS_UNSUPPORTED, lmcs_live_checkout(pool, "live", "1", &err));
     expect_message("dtype 99");
     verify_pool(pool);
     close_pool(pool);
+}
+
+/* Without its relations, a snapshot is compacted like any other. */
+static void newer_relations(void **state)
+{
+    struct place *place = *state;
+    struct rng rng = {3};
+    struct state *now = state_weights(&rng, 3, 3000);
+    const struct lmcs_relation relation = {.names = {"t0", "t1", "t2"},
+                                           .name_count = 3,
+                                           .optimizer = LMC_ADAM,
+                                           .step = 1,
+                                           .lr = 1e-3,
+                                           .beta1 = 0.9,
+                                           .beta2 = 0.99,
+                                           .eps = 1e-8,
+                                           .scale = 1};
+    close_pool(make_pool(place->pool));
+    for (uint64_t number = 1; number <= 4; number++) {
+        struct lmcs_pool *pool = open_quiet(place->pool);
+        struct lmcs_capture *capture;
+        state_step(now, &rng, 0, 3);
+        OK(lmcs_capture_begin(pool, "related", &capture, &err));
+        OK(lmcs_capture_relate(capture, &relation, 1, &err));
+        put_state(capture, now);
+        OK(lmcs_capture_commit(capture, NULL, NULL, &err));
+        close_pool(pool);
+        if (number % 2 == 0) /* the constants, or the names */
+            set_attachment(place, "related", number, number == 2 ? "lmcstore.constants" : "lmcstore.relations", 4, 2);
+    }
+    struct lmcs_pool *pool = open_quiet(place->pool);
+    OK(lmcs_shelf_set_policy(pool, "related", "keep_raw=1", &err));
+    OK(lmcs_compact(pool, NULL, &err));
+    EXPECT(storage_of(pool, "related", 1).delta_contents + storage_of(pool, "related", 1).keyframe_contents > 0);
+    EXPECT(storage_of(pool, "related", 3).raw_contents == 0 || storage_of(pool, "related", 3).delta_contents > 0);
+    expect_snapshot(pool, "related", 4, now);
+    verify_pool(pool);
+    close_pool(pool);
+    state_free(now);
 }
 
 int main(void)
@@ -686,6 +728,7 @@ int main(void)
         ON_DISK(a_newer_root),
         ON_DISK(a_newer_journal),
         IN_MEMORY(a_newer_table_of_live_variables),
+        IN_MEMORY(newer_relations),
     };
     return cmocka_run_group_tests_name("records and payloads of a newer version", tests, NULL, NULL);
 }
