@@ -17,7 +17,7 @@
 
 /* ---- The packed files and their texts ---- */
 
-static void run(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static void run(const char *format, ...)
 {
     char command[4096];
     va_list arguments;

@@ -249,9 +249,9 @@ class Store:
         dict
             ``contents``, ``bytes_read``, ``bytes_total``, ``damages`` (their number), ``repaired``, ``lost`` (contents
             of the pool of which something is), ``unsupported`` (records and payloads of a newer version: neither
-            checked nor changed), ``sources_unread`` (their number), ``is_whole`` (everything has been
-            read, by now), and ``list``, a dict for each of the first thousand damages: its ``state`` (``"found"``,
-            ``"repaired"``, ``"lost"``, ``"unsupported"``), ``what``, ``source``, ``tensor``, bytes, elements and rows, and ``holders``,
+            checked nor changed), ``sources_unread`` (their number), ``is_whole`` (everything has been read, by now),
+            and ``list``, a dict for each of the first thousand damages: its ``state`` (``"found"``, ``"repaired"``,
+            ``"lost"``, ``"unsupported"``), ``what``, ``source``, ``tensor``, bytes, elements and rows, and ``holders``,
             the snapshots that need it.
 
         Raises

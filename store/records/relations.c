@@ -218,17 +218,6 @@ static bool decode_head(const void *data, uint64_t bytes, uint32_t magic, uint64
     return head.magic == magic && head.version == 1 && head.count <= (bytes - sizeof head) / least;
 }
 
-static uint32_t greatest_version(const void *grouping, uint64_t grouping_bytes, const void *constants,
-                                 uint64_t constants_bytes)
-{
-    struct lmcs_relations_df a = {.version = 0}, b = {.version = 0};
-    if (grouping_bytes >= sizeof a)
-        memcpy(&a, grouping, sizeof a);
-    if (constants_bytes >= sizeof b)
-        memcpy(&b, constants, sizeof b);
-    return a.version > b.version ? a.version : b.version;
-}
-
 static bool decode_groups(const unsigned char *data, uint64_t bytes, struct lmcs_relations *relations)
 {
     uint64_t count;
@@ -298,11 +287,6 @@ enum lmcs_status lmcs_relations_decode(const void *grouping, uint64_t grouping_b
     }
     relations->texts[0] = text;
     relations->text_count = relations->text_capacity = 1;
-    const uint32_t version = greatest_version(grouping, grouping_bytes, constants, constants_bytes);
-    if (version > 1) {
-        lmcs_relations_free(relations);
-        return lmcs_fail_newer(error, "version %u of a snapshot's relations", version);
-    }
     if (decode_groups(constants, constants_bytes, relations) && decode_items(grouping, grouping_bytes, text, relations))
         return LMCS_OK;
     lmcs_relations_free(relations);

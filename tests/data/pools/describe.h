@@ -91,10 +91,10 @@ struct described_entries {
 
 static inline uint64_t *describe_copy(uint32_t count, const uint64_t *numbers)
 {
-    uint64_t *copy = calloc(count + 1u, sizeof *copy);
-    if (numbers != NULL && count > 0)
+    uint64_t *copy = numbers != NULL ? calloc(count + 1u, sizeof *copy) : NULL;
+    if (copy != NULL && count > 0)
         memcpy(copy, numbers, count * sizeof *copy);
-    return numbers == NULL ? NULL : copy;
+    return copy;
 }
 
 static inline bool describe_keep_entry(void *context, const struct lmcs_entry *entry)
