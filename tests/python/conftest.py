@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lmcstore
 import pytest
+from optional import skip_without_torch
 
 # What a shell runs in the background ignores SIGINT, and so would the processes that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -78,7 +79,8 @@ def report_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
 def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python code in a process of its own; the code sees its arguments in sys.argv."""
 
-    def run(code: str, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(code: str, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        skip_without_torch(code)
         return subprocess.run(
             [sys.executable, "-c", code, *arguments],
             capture_output=True,

@@ -13,6 +13,7 @@ from typing import Any
 
 import pymm
 import pytest
+from optional import skip_without_torch
 from pymm.memoryresource import find_names
 
 
@@ -37,10 +38,11 @@ def new(folder: str) -> pymm.shelf:
 
 def run(folder: str, code: str, killed: bool = False) -> str:
     """Run a program of its own with ``folder`` set and pymm, np, os imported; with `killed`, it ends by SIGKILL."""
+    skip_without_torch(code)
     head = f"import os, signal, sys\nimport numpy as np\nimport pymm\nfolder = {folder!r}\n"
     tail = "\nos.kill(os.getpid(), signal.SIGKILL)\n" if killed else ""
     done = subprocess.run(
-        [sys.executable, "-c", head + code + tail], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", head + code + tail], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == (-signal.SIGKILL if killed else 0), done.stderr
     return done.stdout

@@ -7,12 +7,12 @@ import struct
 from typing import Any
 
 import numpy as np
-import torch
+from optional import HAS_TORCH, torch
 
 
 def same(left: Any, right: Any, path: str = "state") -> None:
     """Assert that two states are equal in types, order and every bit; a Parameter counts as a Tensor."""
-    if isinstance(left, torch.Tensor):
+    if HAS_TORCH and isinstance(left, torch.Tensor):
         _same_tensors(left.detach(), right, path)
         return
     assert type(left) is type(right), f"{path}: {type(left)} and {type(right)}"
@@ -29,7 +29,7 @@ def same(left: Any, right: Any, path: str = "state") -> None:
         same(left.imag, right.imag, path)
     elif isinstance(left, dict):
         _same_dicts(left, right, path)
-    elif isinstance(left, list | tuple) and not isinstance(left, torch.Size):
+    elif isinstance(left, list | tuple) and not (HAS_TORCH and isinstance(left, torch.Size)):
         assert len(left) == len(right), path
         for index, (one, other) in enumerate(zip(left, right, strict=True)):
             same(one, other, f"{path}.{index}")

@@ -10,13 +10,13 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 import numpy as np
-import torch
+from optional import HAS_TORCH, torch
 
 _TORCH_DTYPE_NAMES = """
     bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex32 complex64
     complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2
 """
-TORCH_DTYPES = [getattr(torch, name) for name in _TORCH_DTYPE_NAMES.split() if hasattr(torch, name)]
+TORCH_DTYPES = [getattr(torch, name) for name in _TORCH_DTYPE_NAMES.split() if HAS_TORCH and hasattr(torch, name)]
 NUMPY_DTYPES = "?bBhHiIlLqQefdFD"
 
 QUIET_NAN = struct.unpack("<d", bytes.fromhex("efbeadde0000f87f"))[0]

@@ -150,7 +150,7 @@ def test_resume(full: lmcstore.Store, tmp_path: Path) -> None:
 
 
 def run(*words: str | Path, data: bytes | None = None, code: int = 0) -> str:
-    done = subprocess.run([BIN, *map(str, words)], input=data, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([BIN, *map(str, words)], input=data, capture_output=True, timeout=600, check=False)
     assert done.returncode == code, done.stderr.decode()
     return done.stdout.decode() + done.stderr.decode()
 

@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import lmcstore
 import numpy
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lmcstore import _core, codec
+from optional import torch
 
 EXAMPLES = int(os.environ.get("LMCSTORE_EXAMPLES", "400"))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import lmcstore
 import pytest
-import torch
+from optional import torch
 from same import same
 
 
@@ -147,7 +147,7 @@ print(step + 1)
 @pytest.mark.parametrize("does", ["close", "wait"])
 def test_a_handler_while_one_waits(tmp_path: Path, run_python: Callable[..., Any], does: str) -> None:
     """A signal's handler, in the thread that waits, may close the store, or wait for the same snapshot."""
-    done = run_python(IN_A_HANDLER, str(tmp_path / "test.pool"), does, timeout=30)
+    done = run_python(IN_A_HANDLER, str(tmp_path / "test.pool"), does)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     with lmcstore.open(tmp_path / "test.pool", mode="r") as store:
         assert len(store["run"]) == int(done.stdout)
@@ -203,7 +203,7 @@ print(*said)
 
 def test_a_close_by_garbage(pool_path: str, run_python: Callable[..., Any]) -> None:
     """A collection of garbage inside a call may run a destructor that closes the store: it can't wait for itself."""
-    done = run_python(CLOSED_BY_GARBAGE, pool_path, timeout=20)
+    done = run_python(CLOSED_BY_GARBAGE, pool_path)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     refused = "a store can't be closed from inside one of its own calls"
     assert done.stdout.strip() == refused or sys.version_info >= (3, 12)
@@ -245,7 +245,7 @@ print(*said, sep="\\n")
 @pytest.mark.parametrize("who", ["handler", "thread"])
 def test_a_close_above_a_capture(pool_path: str, who: str, run_python: Callable[..., Any]) -> None:
     """A handler that closes the store while its thread takes a snapshot, for whose shelf another thread waits."""
-    done = run_python(CLOSED_ABOVE_A_CAPTURE, pool_path, who, timeout=30)
+    done = run_python(CLOSED_ABOVE_A_CAPTURE, pool_path, who)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert done.stdout.splitlines() == ["the store is closed: open it again"] * 2
     with lmcstore.open(pool_path, mode="r") as store:
@@ -260,7 +260,7 @@ def test_what_becomes_durable_while_the_store_closes(pool_path: str) -> None:
 
     def progress(*_: Any) -> None:
         verifying.set()
-        go_on.wait(60)
+        go_on.wait(600)
 
     def wait(snapshot: lmcstore.Snapshot) -> None:
         try:
@@ -270,12 +270,12 @@ def test_what_becomes_durable_while_the_store_closes(pool_path: str) -> None:
 
     verifier = threading.Thread(target=lambda: store.verify(progress=progress))
     verifier.start()
-    verifying.wait(60)
+    verifying.wait(600)
     snapshot = store["run"].snapshot({"t": torch.randn(1 << 24)}, wait=False)
     waiter, closer = threading.Thread(target=wait, args=(snapshot,)), threading.Thread(target=store.close)
     waiter.start()
     closer.start()
-    waiter.join(60)
+    waiter.join(600)
     go_on.set()
     for thread in (verifier, closer, waiter):
         thread.join()

@@ -21,10 +21,10 @@ import lmcstore
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lmcstore import codec
+from optional import HAS_TORCH, torch
 from states import NUMPY_DTYPES, TORCH_DTYPES, of_dtype
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -294,8 +294,7 @@ def test_refused_outs() -> None:
         np.zeros(5, ml_dtypes.int4),
         np.array([1, None], object).data,
         np.arange(5, dtype=">f4").data,
-        torch.zeros(5, device="meta"),
-        torch.eye(5).to_sparse(),
+        *([torch.zeros(5, device="meta"), torch.eye(5).to_sparse()] if HAS_TORCH else []),
     ],
     ids=lambda data: f"{type(data).__name__}-{getattr(data, 'dtype', '')}",
 )
@@ -464,20 +463,25 @@ def test_other_threads_run_meanwhile() -> None:
     def count() -> None:
         while not busy.is_set():
             counts[0] += 1
-            time.sleep(0.0001)
+            time.sleep(0)
 
+    def counted(work: Callable[[], object]) -> bool:
+        begun = counts[0]
+        work()
+        return counts[0] > begun
+
+    frame = codec.compress(data)
     thread = threading.Thread(target=count)
     thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)  # so that the other thread runs only while this one has given the GIL away
     try:
-        begun = counts[0]
-        frame = codec.compress(data)
-        between = counts[0]
-        codec.decompress(frame)
-        after = counts[0]
+        assert any(counted(lambda: codec.compress(data)) for _ in range(1000))
+        assert any(counted(lambda: codec.decompress(frame)) for _ in range(1000))
     finally:
+        sys.setswitchinterval(interval)
         busy.set()
         thread.join()
-    assert between - begun > 5 and after - between > 5
 
 
 def test_use_by_many_threads_at_once() -> None:
@@ -556,7 +560,7 @@ def seconds():
     return time.process_time() - begun
 # All by processor time: what other programs take says nothing.
 signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGINT))
-for _ in range(5):
+for _ in range(50):
     whole = seconds()
     signal.setitimer(signal.ITIMER_PROF, whole / 10)
     part = seconds()
@@ -576,7 +580,7 @@ def test_interrupts(what: str, threads: str) -> None:
         env={**os.environ, "LMC_KERNELS": "portable"},  # which take long enough
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.stdout == "soon\n", done.stdout + done.stderr

@@ -12,9 +12,9 @@ from typing import Any
 
 import lmcstore
 import pytest
-import torch
 from lmcstore._arrays import device as _device
 from lmcstore._arrays import torch as _torch
+from optional import torch
 from same import same
 
 IN_MEMORY = True

@@ -9,7 +9,7 @@ import lmcstore
 import ml_dtypes
 import numpy
 import pytest
-import torch
+from optional import torch
 
 
 def pair(shelf: lmcstore.Shelf, before: object, after: object, **options: object) -> lmcstore.Diff:

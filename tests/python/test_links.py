@@ -6,13 +6,14 @@ import math
 
 import lmcstore
 import pytest
-import torch
 from lmcstore._optimizer.gradients import scale_of
+from optional import torch
 from same import same
 from test_cli import text
-from torch import nn
 
 STEPS = 9
+
+nn = torch.nn
 
 
 class Trainer:

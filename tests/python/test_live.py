@@ -13,7 +13,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-import torch
+from optional import HAS_TORCH, torch
 from same import same
 from test_cli import BIN, as_json, text
 from test_scrub import damage
@@ -64,7 +64,7 @@ def test_arrays_live_and_come_back(shelf: lmcstore.Shelf) -> None:
     store.close()
 
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.complex64]
+DTYPES = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.complex64] if HAS_TORCH else []
 SHAPES: list[tuple[int, ...]] = [(), (3,), (2, 3), (0, 2)]
 
 
@@ -238,7 +238,7 @@ def test_erase_waits_for_views(shelf: lmcstore.Shelf) -> None:
         live.erase("w")
 
 
-@pytest.mark.parametrize("value", [np.zeros(4), torch.zeros(4), np.zeros(4, ">f8")], ids=str)
+@pytest.mark.parametrize("value", [np.zeros(4), *([torch.zeros(4)] if HAS_TORCH else []), np.zeros(4, ">f8")], ids=str)
 def test_an_augmented_assignment_leaves_its_holders(shelf: lmcstore.Shelf, value: Any) -> None:
     live = shelf.live
     live["w"] = value
@@ -479,12 +479,17 @@ def test_counting_by_threads(shelf: lmcstore.Shelf) -> None:
 
 def test_made_smaller_while_threads_look(shelf: lmcstore.Shelf) -> None:
     tensor = shelf.live.tensor("w", 1 << 20, "u1")
-    until, looked, shrunk, errors = time.monotonic() + 2, 0, 0, []
+    looked, shrunk, errors = 0, 0, []
+    guard = time.monotonic() + 600
+
+    def goes_on() -> bool:
+        assert time.monotonic() < guard, (looked, shrunk)
+        return not errors and (looked < 500 or shrunk < 20)
 
     def look() -> None:
         nonlocal looked
         try:
-            while time.monotonic() < until:
+            while goes_on():
                 array = tensor.array
                 array[-1] = 1  # a signal, where it is cut off
                 looked += 1
@@ -496,7 +501,7 @@ def test_made_smaller_while_threads_look(shelf: lmcstore.Shelf) -> None:
     def size() -> None:
         nonlocal shrunk
         try:
-            while time.monotonic() < until:
+            while goes_on():
                 tensor.resize(1 << 20)
                 try:
                     tensor.resize(10)
@@ -512,7 +517,7 @@ def test_made_smaller_while_threads_look(shelf: lmcstore.Shelf) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert looked > 0 and shrunk > 0
+    assert looked >= 500 and shrunk >= 20
 
 
 def test_making_and_erasing_by_threads(shelf: lmcstore.Shelf) -> None:
@@ -559,7 +564,7 @@ def test_locks(shelf: lmcstore.Shelf) -> None:
     entered = []
 
     def wait() -> None:
-        with live.open("w").lock(timeout=10):
+        with live.open("w").lock(timeout=600):
             entered.append(time.monotonic())
 
     with one.lock():

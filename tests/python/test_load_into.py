@@ -10,7 +10,7 @@ import lmcstore
 import numpy as np
 import pytest
 import states
-import torch
+from optional import torch
 from same import same
 
 

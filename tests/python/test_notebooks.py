@@ -12,7 +12,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-import torch
+from optional import torch
 
 IN_MEMORY = True
 

@@ -15,7 +15,8 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-import torch
+from lmcstore._state.encode import Encoded
+from optional import skip_without_torch, torch
 from same import same
 
 WRITER = """
@@ -32,6 +33,7 @@ while True:
 
 
 def start(code: str, *arguments: str) -> subprocess.Popen[str]:
+    skip_without_torch(code)
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
 
 
@@ -50,8 +52,7 @@ def test_reading_while_another_process_writes(pool_path: str) -> None:
             shelf = store["run"]
             seen = 0
             views = []
-            end = time.monotonic() + 2
-            while time.monotonic() < end:
+            for _ in range(60):
                 latest = shelf.latest
                 assert latest is not None and latest.number >= seen
                 seen = latest.number
@@ -76,7 +77,7 @@ def test_one_writer(pool_path: str) -> None:
         started = time.monotonic()
         with pytest.raises(lmcstore.InUseError, match=str(writer.pid)):
             lmcstore.open(pool_path, wait=0.5)
-        assert 0.4 < time.monotonic() - started < 5
+        assert time.monotonic() - started > 0.4  # it has waited
     finally:
         writer.kill()
         writer.wait()
@@ -87,7 +88,7 @@ def test_one_writer(pool_path: str) -> None:
 def test_a_writer_that_waits_gets_its_turn(pool_path: str) -> None:
     writer = start(WRITER, pool_path)
     assert line(writer) == "ready"
-    waiter = start("import sys, lmcstore; lmcstore.open(sys.argv[1], wait=30).close(); print('done')", pool_path)
+    waiter = start("import sys, lmcstore; lmcstore.open(sys.argv[1], wait=600).close(); print('done')", pool_path)
     time.sleep(1)
     writer.kill()
     writer.wait()
@@ -204,17 +205,17 @@ store = lmcstore.open(sys.argv[1])
 store["run"].snapshot({"t": torch.ones(1000)})
 child = os.fork()
 if child == 0:
-    time.sleep(60)
+    time.sleep(3600)
     os._exit(0)
 print(child, flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
     parent = start(code, pool_path)
     child = int(line(parent))
     try:
         parent.kill()
         parent.wait()
-        with lmcstore.open(pool_path, wait=5) as store:
+        with lmcstore.open(pool_path, wait=600) as store:
             assert store["run"].snapshot({}).number == 2
     finally:
         os.kill(child, signal.SIGKILL)
@@ -253,7 +254,7 @@ def test_interrupting_a_wait_for_the_lock(pool_path: str) -> None:
     writer = start(WRITER, pool_path)
     assert line(writer) == "ready"
     waiter = start(
-        "import sys, lmcstore\nprint('waiting', flush=True)\ntry: lmcstore.open(sys.argv[1], wait=60)\n"
+        "import sys, lmcstore\ntry: print('waiting', flush=True); lmcstore.open(sys.argv[1], wait=3600)\n"
         "except KeyboardInterrupt: print('stopped', flush=True)",
         pool_path,
     )
@@ -262,7 +263,7 @@ def test_interrupting_a_wait_for_the_lock(pool_path: str) -> None:
         time.sleep(0.5)
         waiter.send_signal(signal.SIGINT)
         assert line(waiter) == "stopped"
-        assert waiter.wait(timeout=10) == 0
+        assert waiter.wait(timeout=600) == 0
     finally:
         writer.kill()
         writer.wait()
@@ -348,25 +349,36 @@ print((most - before) >> 20)
 def test_the_gil_is_free_while_bytes_move(pool_path: str) -> None:
     import threading
 
-    state = {"t": torch.randn(1 << 26)}
-    ticks, stop = 0, False
+    state = {"t": torch.randn(1 << 24)}
+    ticks, stop, during = 0, False, 0
 
     def tick() -> None:
         nonlocal ticks
         while not stop:
-            time.sleep(0.002)
+            time.sleep(0)
             ticks += 1
 
     with lmcstore.open(pool_path, background=False) as store:
+        encoded = Encoded(state)
         thread = threading.Thread(target=tick)
         thread.start()
-        started = time.monotonic()
-        store["run"].snapshot(state)
-        elapsed = time.monotonic() - started
-        stop = True
-        thread.join()
-        assert ticks > elapsed / 0.002 / 5
-        same(state["t"][:10], store["run"][1]["t"][:10].clone())
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(3600)  # so that the other thread runs only while this one has given the GIL away
+        try:
+            for _ in range(1000):
+                capture = store._pool.begin("run")
+                before = ticks
+                encoded._columns.put(capture)
+                during = ticks - before
+                capture.abort()
+                if during > 0:
+                    break
+        finally:
+            sys.setswitchinterval(interval)
+            stop = True
+            thread.join()
+        assert during > 0
+        same(state["t"][:10], store["run"].snapshot(state)["t"][:10].clone())
 
 
 IMPORTER = """
@@ -389,15 +401,16 @@ def test_another_thread_imports_torch_meanwhile(pool_path: str) -> None:
     """It is waited for, as by an import: half a module has no Tensor yet."""
     process = start(IMPORTER, pool_path)
     assert line(process) == "Tensor ndarray 2"
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
 
 
 FAILING_IMPORT = """
 import os, signal, sys, threading, lmcstore, numpy
 folder = sys.argv[2]
 with open(os.path.join(folder, "torch.py"), "w") as file:
-    file.write("import time; time.sleep(1); raise OSError('a library is missing')")
+    file.write("import sys; sys.go_on.wait(); raise OSError('a library is missing')")
 sys.path.insert(0, folder)
+sys.go_on = threading.Event()
 
 def fail():
     try:
@@ -412,10 +425,11 @@ while "torch" not in sys.modules:
 store = lmcstore.open(sys.argv[1], background=False)
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(600)
     with lmcstore.open(sys.argv[1] + "-child", background=False) as own:
         own["run"].snapshot({"n": numpy.arange(3.0)})
     os._exit(0)
+threading.Timer(0.5, sys.go_on.set).start()
 store["run"].snapshot({"n": numpy.arange(3.0)})
 thread.join()
 print(len(store["run"]), os.waitpid(child, 0)[1], flush=True)
@@ -426,4 +440,4 @@ def test_an_import_that_fails_or_is_left(pool_path: str, tmp_path: Path) -> None
     """It is no matter of who saves meanwhile; and a child has no thread that would end it."""
     process = start(FAILING_IMPORT, pool_path, str(tmp_path))
     assert line(process) == "1 0"
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0

@@ -15,7 +15,7 @@ import lmcstore
 import numpy as np
 import pymm
 import pytest
-import torch
+from optional import torch
 from pymm_support import again, folder, new, run, s
 
 __all__ = ["folder", "s"]

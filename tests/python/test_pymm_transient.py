@@ -145,7 +145,7 @@ print(int(a.sum()), least >= 55 << 20)
     (tmp_path / "small").mkdir()
     script = f'mount -t tmpfs -o size=64m none {tmp_path}/small || exit 77; exec "$0" -c "$1"'
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, sys.executable, code], capture_output=True, timeout=120, check=False
+        ["unshare", "-m", "sh", "-c", script, sys.executable, code], capture_output=True, timeout=600, check=False
     )
     if b"unshare" in done.stderr or done.returncode == 77:
         pytest.skip("no mounts here")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pymm
 import pytest
-import torch
+from optional import torch
 from pymm_support import again, folder, new, s
 
 __all__ = ["folder", "s"]

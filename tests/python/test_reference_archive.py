@@ -16,7 +16,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-import torch
+from optional import torch
 from test_links import WAYS, Trainer, train
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -145,7 +145,7 @@ def test_digests(store: lmcstore.Store, tmp_path: Path, pool_path: str) -> None:
     archive = read(dump(store, tmp_path / "archive"))
     for found in archive.shelves["run"].snapshots:
         command = [BIN, "ls", "--json", pool_path, f"run@{found.number}"]
-        answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True).stdout)
+        answer = json.loads(subprocess.run(command, stdout=subprocess.PIPE, timeout=600, check=True).stdout)
         for entry in answer["snapshot"]["entries"]:
             kind = 0 if entry.get("kind", "tensor") == "tensor" else 1
             assert entry["digest"] == found.find(entry["name"], kind)[1].hex_digest

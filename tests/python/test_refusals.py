@@ -14,7 +14,7 @@ import lmcstore
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
+from optional import torch
 
 
 class Colour(enum.Enum):

@@ -84,7 +84,7 @@ def test_a_short_one(tmp_path: Path, pools: Path) -> None:
         [sys.executable, str(SOAK), "--seconds", "20", "--in", str(pools), "--out", str(tmp_path / "out")],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert "no findings" in done.stdout, done.stdout + done.stderr

@@ -12,9 +12,9 @@ import lmcstore
 import numpy as np
 import pytest
 import states
-import torch
 from lmcstore import _core
 from lmcstore._state.skeleton import SKELETON
+from optional import torch
 from same import same, tensor_bytes
 
 STATES: dict[str, Callable[[], Any]] = {

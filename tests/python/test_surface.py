@@ -14,11 +14,11 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-import torch
 from lmcstore._text.arguments import parse_size
+from optional import HAS_TORCH, torch
 from same import same
 
-ONE = {"a": torch.ones(3)}
+ONE = {"a": torch.ones(3) if HAS_TORCH else np.ones(3, "f4")}
 
 
 def fill(shelf: lmcstore.Shelf, count: int) -> list[lmcstore.Snapshot]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import lmcstore
 import pytest
-import torch
+from optional import torch
 from same import same
 
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from optional import skip_without_torch
 
 TUTORIAL = Path(__file__).resolve().parent.parent.parent / "python/TUTORIAL.md"
 
@@ -15,6 +16,7 @@ TUTORIAL = Path(__file__).resolve().parent.parent.parent / "python/TUTORIAL.md"
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = TUTORIAL.read_text()
+    skip_without_torch(text)
     # Lines that are not examples are emptied, so that line numbers stay right.
     kept = re.split(r"^```(?:pycon)?$", text, flags=re.MULTILINE)
     assert len(kept) % 2 == 1 and len(kept) > 10

@@ -11,7 +11,7 @@ from typing import Any
 import lmcstore
 import numpy as np
 import pytest
-import torch
+from optional import torch
 from same import same, tensor_bytes
 
 
