@@ -229,7 +229,7 @@ LMC_API struct lmc_block lmc_frame_block(const struct lmc_frame *frame, uint64_t
  * Decodes one block. `coded`: exactly block.coded_bytes. `bases`: base_count pointers to the same block of each base,
  * or NULL without bases. `dst`: room for the block's decoded bytes; overlaps no input. Checks the coded bytes before
  * decoding and the decoded bytes after it. After an error the contents of dst are undefined. Accesses only these
- * buffers, whatever the input.
+ * buffers for any input.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_decode_block(const struct lmc_frame *frame, uint64_t index, const void *coded,
                                                        size_t coded_bytes, const void *const *bases, void *dst,
@@ -261,7 +261,7 @@ LMC_API LMC_NODISCARD enum lmc_status lmc_decompress(const void *frame, size_t f
  *
  * All arrays are f32 with the same number of elements. A block depends only on the same block of the bases. Results
  * that the arithmetic does not explain are encoded as ordinary deltas, block by block, so a link exceeds these by at
- * most a few bytes a block, whatever the rule and the data.
+ * most a few bytes a block for any rule and data.
  *
  * The caller's floating-point environment (rounding, flushing of denormals) has no effect and is preserved.
  */
@@ -392,7 +392,7 @@ struct lmc_link_step {
  * arrays. The work is done in pieces that fit the caches, however long the chain. Checks the coded bytes of each link
  * and the state after the last. After an error the state is undefined, and *failed (may be NULL) is the index of the
  * link that failed. A wrong base is detected in the last link; decode the links one by one to find the first wrong
- * state. Concurrent calls for other blocks are safe. Accesses only these buffers, whatever the input.
+ * state. Concurrent calls for other blocks are safe. Accesses only these buffers for any input.
  */
 LMC_API LMC_NODISCARD enum lmc_status lmc_link_decode_block(const struct lmc_link_step *steps, size_t step_count,
                                                             uint64_t index, void *const *state, size_t state_bytes,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * count_instructions.c - one kernel over made-up weights, for an emulator that counts instructions (tests/run.sh).
+ * count_instructions.c - runs one kernel over synthetic weights, for an emulator that counts instructions
+ * (tests/run.sh).
  *
- * `count_instructions KERNEL run` prepares and runs it, `count_instructions KERNEL skip` only prepares, so that the
- * difference is the kernel's. LMC_KERNELS chooses the table. Without arguments it prints what kernels there are.
+ * `count_instructions KERNEL run` prepares and runs it, `count_instructions KERNEL skip` only prepares: the difference
+ * is the kernel's. LMC_KERNELS chooses the table. Without arguments it lists the kernels.
  */
 #include "base/bytes.h"
 #include "block/block.h"
@@ -27,7 +28,7 @@ static uint32_t next_random(void)
     return (uint32_t)(state >> 32);
 }
 
-/* Weights of many scales, and what a step makes of them: each moves by about as much, whatever it is. */
+/* Weights of many scales before and after a step that moves all by similar amounts. */
 static void take_step(unsigned word)
 {
     for (size_t i = 0; i < ELEMENTS; i++) {
@@ -47,7 +48,7 @@ static void take_step(unsigned word)
 
 /* ---- Classes --------------------------------------------------------------------------------------------------- */
 
-/* Such as plans choose for weights: six for bf16, seven for f32. */
+/* Typical plans for weights: six classes for bf16, seven for f32. */
 static struct lmci_classes usual_classes(unsigned word)
 {
     if (word == 2)
@@ -87,7 +88,7 @@ static void run_join(unsigned word)
 
 /* ---- Planes ---------------------------------------------------------------------------------------------------- */
 
-/* Bytes of which only the bits of `mask` vary. */
+/* Bytes in which only the bits of `mask` vary. */
 static void prepare_bytes(unsigned mask)
 {
     for (size_t i = 0; i < ELEMENTS; i++)
@@ -224,7 +225,7 @@ static void run_tree_merge(unsigned sides)
 
 /* ---- Blocks ---------------------------------------------------------------------------------------------------- */
 
-/* A delta of words of so many bytes; by a plan that is no part of what is counted. */
+/* A delta of words. Its plan is not counted. */
 static struct lmci_scheme scheme;
 
 static struct lmci_block_shape prepare_shape(unsigned word)

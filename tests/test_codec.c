@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
-/*
- * test_codec.c - what a user of liblmc relies on: round trips, sizes, hashes, and the same bytes from all kernels.
- */
+/* test_codec.c - guarantees of liblmc: round trips, sizes, hashes, and equal bytes from all kernels. */
 #define _GNU_SOURCE
 #include "test_codec_support.h"
 
@@ -50,7 +48,7 @@ static void test_format_lists_dtypes(void **unused)
 
 /* ---- Checksums ------------------------------------------------------------------------------------------------- */
 
-/* Values of xxHash's own test vectors: the empty input. */
+/* From xxHash's own test vectors: the empty input. */
 static void test_hash_values(void **unused)
 {
     (void)unused;
@@ -175,7 +173,7 @@ static int first_method(const struct encoded *made)
     return made->frame[at];
 }
 
-/* Deltas that are dealt to classes by the base's exponent, with and without outliers, in all lengths of a vector. */
+/* Deltas by classes, with and without outliers, at all lengths of a vector. */
 static void test_steps_of_training(void **unused)
 {
     (void)unused;
@@ -194,11 +192,12 @@ static void test_steps_of_training(void **unused)
             by_classes += first_method(&made) == 2;
             free(made.frame);
         }
-        assert_in_range(by_classes, 30, 200); /* so they were tried; others are smaller without */
+        assert_in_range(by_classes, 30, 200); /* classes were tried; smaller words have none */
         take_step(word, 9, 3, 0, before, after, 2 * BLOCK + 100);
         size_t frame_bytes = round_trip(dtype, after, before, 2 * BLOCK + 100);
-        assert_true(frame_bytes < (word == 2 ? 6 : 7) * (2 * BLOCK / word) / 8); /* log2(7) bits, and what shifts add */
-        memcpy(after, before, 2 * BLOCK + 100); /* values without an order: signs, infinities, NaNs */
+        assert_true(frame_bytes <
+                    (word == 2 ? 6 : 7) * (2 * BLOCK / word) / 8); /* log2(7) bits, and the bits below the shift */
+        memcpy(after, before, 2 * BLOCK + 100);                    /* unordered values: signs, infinities, NaNs */
         fill(NANS, 1, before, 5000);
         fill(NANS, 2, after + 3000, 5000);
         round_trip(dtype, after, before, 2 * BLOCK + 100);
@@ -207,7 +206,7 @@ static void test_steps_of_training(void **unused)
     free(after);
 }
 
-/* What a sample takes for noise may not be that everywhere: a block that the sample missed is still made smaller. */
+/* A block that the sample missed becomes smaller even if the sample is noise. */
 static void test_what_a_sample_misses(void **unused)
 {
     (void)unused;
@@ -232,7 +231,7 @@ static void test_unaligned(void **unused)
         round_trip(LMC_F64, data + shift, base + 7 - shift, 40000);
 }
 
-/* ---- What it is for: sizes ------------------------------------------------------------------------------------- */
+/* ---- Sizes ----------------------------------------------------------------------------------------------------- */
 
 static void test_identical_base_costs_next_to_nothing(void **unused)
 {
@@ -260,7 +259,7 @@ static void test_near_base(void **unused)
     free(base);
 }
 
-/* A base that doesn't help is left out, so that the frame stands alone. */
+/* A useless base is dropped, and the frame stands alone. */
 static void test_useless_base_is_dropped(void **unused)
 {
     (void)unused;
@@ -286,7 +285,7 @@ static void test_noise_does_not_grow(void **unused)
 
 /* ---- The interface in parts ------------------------------------------------------------------------------------ */
 
-/* Blocks encoded in any order by themselves make the frame that lmc_compress makes. */
+/* Blocks encoded in any order give the frame of lmc_compress. */
 static void test_blocks_by_themselves(void **unused)
 {
     (void)unused;
@@ -365,7 +364,7 @@ static void test_blocks_decode_by_themselves(void **unused)
                          LMC_INVALID);
         assert_int_equal(lmc_decode_block(&frame, i, coded, block.coded_bytes, NULL, back, block_bytes, &message),
                          LMC_INVALID);
-        /* As a base: the same bytes, and what is wrong is left to who decodes what rests on it. */
+        /* lmc_decode_base decodes the same bytes and reports no damage. */
         memset(back, 0, block_bytes);
         assert_int_equal(lmc_decode_base(&frame, i, coded, block.coded_bytes, bases, back, block_bytes, &message),
                          LMC_OK);
@@ -435,7 +434,7 @@ static void test_callers_mistakes(void **unused)
 
 /* ---- Kernels --------------------------------------------------------------------------------------------------- */
 
-/* A hash over many frames: the same for all kernels, as they make the same bytes. */
+/* A hash over many frames, equal for all kernels. */
 static struct lmc_hash fingerprint(void)
 {
     static unsigned char data[600000], base[600000];
@@ -476,7 +475,7 @@ static void test_kernels_agree(void **unused)
     for (size_t i = 0; i < 3; i++) {
         char command[100];
         snprintf(command, sizeof command, "LMC_KERNELS=%s /proc/%ld/exe --fingerprint", names[i], (long)getpid());
-        FILE *pipe = popen(command, "r"); /* NOLINT(cert-env33-c): nothing of it comes from outside */
+        FILE *pipe = popen(command, "r"); /* NOLINT(cert-env33-c): no part of it is external */
         assert_non_null(pipe);
         assert_non_null(fgets(found, sizeof found, pipe));
         assert_int_equal(pclose(pipe), 0);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_codec_bench.c - speeds and ratios of the codec on made-up training state, one thread.
+ * test_codec_bench.c - speeds and ratios of the codec on synthetic training state, one thread.
  *
- * Weights are normal with a spread for each row; a step moves them as AdamW would (lr 3e-4 against a weight of about
- * 0.02), so the share of changed bits is about that of real training. Prints bits an element and GB/s of decoded bytes,
- * best of five, and fails when a tensor doesn't come back. Usage: test_codec_bench [MiB a tensor, 2].
+ * Weights are normal, with a spread for each row. A step moves them as AdamW would (lr 3e-4 for weights of about 0.02),
+ * so the share of changed bits is realistic. Prints bits an element and GB/s of decoded bytes, best of five, and fails
+ * if a tensor does not come back. Usage: test_codec_bench [MiB a tensor, 2].
  */
 #define _GNU_SOURCE
 #include "lmc.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
 /*
- * test_codec_damage.c - what liblmc does with frames that are damaged, hostile or new, and when memory runs out.
+ * test_codec_damage.c - damaged, hostile and newer frames, and failing allocations.
  *
- * It never crashes (run it under sanitizers), never decodes to something wrong, and says what it found.
+ * liblmc never crashes (under sanitizers), never decodes wrong bytes, and reports each error.
  */
 #define _GNU_SOURCE
 #include "test_codec_support.h"
@@ -17,9 +17,9 @@
 #define LMC_TEST_DATA "tests/data/codec"
 #endif
 
-/* ---- Memory that runs out -------------------------------------------------------------------------------------- */
+/* ---- Failing allocations --------------------------------------------------------------------------------------- */
 
-/* These stand in for the library's own (codec/base/memory.c) when it is linked statically. */
+/* Replace the functions of codec/base/memory.c if the library is linked statically. */
 void *lmci_allocate(size_t bytes);
 void lmci_release(void *memory);
 
@@ -39,7 +39,7 @@ void lmci_release(void *memory)
     free(memory);
 }
 
-/* Encodes and decodes with each allocation failing in turn; how many there are. */
+/* Encodes and decodes with each allocation failing in turn. Returns the number of allocations. */
 static long fail_each_allocation(const struct lmc_params *params)
 {
     const size_t bytes = (size_t)params->raw_bytes;
@@ -75,7 +75,7 @@ static void test_memory_runs_out(void **unused)
     long planes = fail_each_allocation(&params);
     take_step(4, 1, 3, 2000, base, data, bytes);
     long classes = fail_each_allocation(&params);
-    if (planes != 0 || classes != 0) { /* else the library is shared, and has its own */
+    if (planes != 0 || classes != 0) { /* otherwise the library is shared and uses its own */
         assert_in_range(planes, 6, 10);
         assert_in_range(classes, 6, 10);
     }
@@ -83,7 +83,7 @@ static void test_memory_runs_out(void **unused)
     free(data);
 }
 
-/* The first block's method. */
+/* Returns the method of the first block. */
 static unsigned method_of(const struct lmc_params *params)
 {
     struct encoded made =
@@ -97,7 +97,7 @@ static unsigned method_of(const struct lmc_params *params)
     return method;
 }
 
-/* The same for words that others stand for, and for rows that repeat, with and without a base. */
+/* The same for stand-in words and repeated rows, with and without a base. */
 static void test_memory_runs_out_elsewhere(void **unused)
 {
     (void)unused;
@@ -129,7 +129,7 @@ static void test_memory_runs_out_elsewhere(void **unused)
             memcpy(data + i, data + i % 4096, 1024);
     assert_int_equal(method_of(&params), 5);
     fail_each_allocation(&params);
-    memset(data, 0, bytes); /* where it may be smaller without copies, too */
+    memset(data, 0, bytes); /* may be smaller without copies */
     for (size_t i = 0; i < bytes; i += 1 + next_random(&state) % 4000)
         data[i] = 1;
     params.base = NULL;
@@ -144,7 +144,7 @@ enum { SMALL = 6000 };
 
 static unsigned char small_data[SMALL], small_base[SMALL];
 
-/* A delta whose planes are Huffman-coded, sparse and constant. */
+/* A delta with Huffman-coded, sparse and constant planes. */
 static struct encoded small_frame(void)
 {
     uint64_t state = 3;
@@ -184,7 +184,8 @@ static void test_every_bit_flipped(void **unused)
     free(made.frame);
 }
 
-/* With checksums made right again, only a bit without meaning may leave a frame that decodes, and then to the same. */
+/* With valid checksums, a flipped bit without a meaning may leave a frame that decodes to the same bytes; any other
+ * must fail. */
 static void test_every_bit_flipped_and_sealed(void **unused)
 {
     (void)unused;
@@ -206,7 +207,7 @@ static void test_every_bit_flipped_and_sealed(void **unused)
             assert_non_null(message);
         }
     }
-    /* Compatible flags; the base's digest; dtypes that differ in name only; sealed checksums. */
+    /* Compatible flags; the base's digest; dtypes of equal size; resealed checksums. */
     assert_in_range(decoded, 32, 32 + 128 + 16 + 3 * 64);
     free(copy);
     free(made.frame);
@@ -225,7 +226,7 @@ static void test_every_truncation(void **unused)
     free(made.frame);
 }
 
-/* The coded block is cut or grows while all fields and checksums say so too. */
+/* Truncates or extends the coded block, with all fields and checksums adjusted. */
 static void test_every_block_length(void **unused)
 {
     (void)unused;
@@ -259,7 +260,7 @@ static void test_wrong_base(void **unused)
     free(made.frame);
 }
 
-/* Two blocks that change places, checksums and all but their index, are found. */
+/* Detects two swapped blocks, although everything but their index is valid. */
 static void test_swapped_blocks(void **unused)
 {
     (void)unused;
@@ -281,11 +282,11 @@ static void test_swapped_blocks(void **unused)
     free(data);
 }
 
-/* ---- Lists that don't come out even ---------------------------------------------------------------------------- */
+/* ---- Lists of wrong length ------------------------------------------------------------------------------------- */
 
 enum { WORDS = 30, DELTA_HEADER = 64 + 16 + 32 + 8 };
 
-/* A frame of one block that is coded by hand, in memory of exactly its size. Its content is its base. */
+/* Decodes a handmade frame of one block, in memory of exactly its size. Its content equals its base. */
 static enum lmc_status decode_delta(uint32_t dtype, const unsigned char *coded, size_t coded_bytes,
                                     const unsigned char *base, size_t bytes, const char **message)
 {
@@ -314,7 +315,7 @@ static void put_words(size_t word, uint32_t x, unsigned char *base, size_t from,
         put_word(base + i * word, x, word);
 }
 
-/* All symbols are 0, so that a word that is dealt to the wrong class does not show in the content. */
+/* All symbols are 0, so a word in the wrong class does not change the content. */
 static void test_classes_that_dont_come_out_even(void **unused)
 {
     (void)unused;
@@ -335,7 +336,7 @@ static void test_classes_that_dont_come_out_even(void **unused)
     }
 }
 
-/* One class with each shift; each of the lists below the symbols is one entry too short, or is there for nothing. */
+/* One class with each shift. Each list below the symbols is one entry too short, or superfluous. */
 static void test_lists_that_dont_come_out_even(void **unused)
 {
     (void)unused;
@@ -346,7 +347,7 @@ static void test_lists_that_dont_come_out_even(void **unused)
             unsigned char coded[21 + 5 * 2] = {2, 1, (unsigned char)shift, WORDS};
             size_t used = 21;
             const char *message = "";
-            for (unsigned list = 0; list < 4; list++) { /* three of low bytes, and the half bytes */
+            for (unsigned list = 0; list < 4; list++) { /* three lists of low bytes, and the half bytes */
                 unsigned entries = (list < 3 ? shift / 8 > list : shift % 8 != 0) ? WORDS : 0;
                 entries = list != wrong ? entries : entries != 0 ? entries - 1 : 1;
                 coded[6 + 3 * list] = (unsigned char)entries;
@@ -361,7 +362,7 @@ static void test_lists_that_dont_come_out_even(void **unused)
     }
 }
 
-/* All words ask for a list that has one entry, raw, just before the frame's end: nothing behind that may be read. */
+/* All words use one list that has a single raw entry at the frame's end: no read may pass the end. */
 static void test_lists_shorter_than_what_is_asked(void **unused)
 {
     (void)unused;
@@ -386,7 +387,7 @@ static void test_lists_shorter_than_what_is_asked(void **unused)
 
 /* ---- Hostile headers ------------------------------------------------------------------------------------------- */
 
-/* All fields of the prefix at their extremes, in pairs: sizes must not wrap into something that is believed. */
+/* All fields of the prefix at their extremes, in pairs: no size may wrap around. */
 static void test_extreme_prefixes(void **unused)
 {
     (void)unused;
@@ -425,7 +426,7 @@ static void test_extreme_prefixes(void **unused)
     free(made.frame);
 }
 
-/* A frame may claim any size as long as it is consistent: only the caller's own sizes are ever used. */
+/* A consistent frame may claim any size: only the caller's sizes are used. */
 static void test_huge_claims(void **unused)
 {
     (void)unused;
@@ -465,7 +466,7 @@ struct bytes {
     size_t count;
 };
 
-/* A file's bytes in memory of exactly their size; `at` is NULL when there is no such file. */
+/* The bytes of a file in memory of exactly their size; `at` is NULL if there is none. */
 static struct bytes read_file(const char *path)
 {
     struct bytes bytes = {NULL, 0};
@@ -488,7 +489,7 @@ static struct bytes read_part(const char *folder, const char *name, const char *
     return read_file(path);
 }
 
-/* The README says of each frame what is found. */
+/* README.md has the message of each frame. */
 static void assert_told(const char *name, const char *message)
 {
     char path[900], row[400];
@@ -502,7 +503,7 @@ static void assert_told(const char *name, const char *message)
     free(readme.at);
 }
 
-/* A link is decoded in place, in the arrays that the base has one behind the other. */
+/* Decodes a link in place, in the concatenated arrays of the base. */
 static enum lmc_status decode_link(const struct bytes *frame, const struct bytes *base, unsigned char *back,
                                    const char **message)
 {

@@ -11,7 +11,7 @@
 
 /* ---- The dense level ------------------------------------------------------------------------------------------- */
 
-/* Whatever the data: one part in 20 at most is lost by estimates that are wrong. */
+/* For any data, wrong estimates lose at most one part in 20. */
 static void test_dense_is_hardly_ever_larger(void **unused)
 {
     (void)unused;
@@ -28,7 +28,7 @@ static void test_dense_is_hardly_ever_larger(void **unused)
     free(data);
 }
 
-/* For what tensors are made of. Estimates decide, so it may be a little larger where contexts or values pay anyway. */
+/* For typical tensors. Estimates decide, so the result may be slightly larger where contexts or values pay anyway. */
 static void test_dense_is_not_larger(void **unused)
 {
     (void)unused;
@@ -52,7 +52,7 @@ static void test_dense_is_not_larger(void **unused)
 
 /* ---- Thresholds ------------------------------------------------------------------------------------------------ */
 
-/* Bytes that hang together with those 64 before, in pieces unlike each other: there is something for each way. */
+/* Bytes that depend on those 64 before, in dissimilar pieces, so that every method has a use. */
 static void fill_planes(size_t word, unsigned char *data, size_t bytes)
 {
     uint64_t state = word;
@@ -125,7 +125,7 @@ static void assert_not_larger(uint32_t dtype, const void *data, const void *base
         assert_in_range(round_trip_by_all(level, dtype, data, base, bytes), 0, 72 + 16 + 33 * blocks + bytes);
 }
 
-/* Bytes with a little less entropy than noise, around what is taken for it. */
+/* Bytes with slightly less entropy than noise, around the threshold. */
 static void test_almost_noise(void **unused)
 {
     (void)unused;
@@ -145,7 +145,7 @@ static void test_almost_noise(void **unused)
     free(data);
 }
 
-/* A sample sees a few symbols, and the plane has them all. */
+/* A sample sees a few symbols, but the plane has them all. */
 static void test_symbols_that_a_sample_misses(void **unused)
 {
     (void)unused;
@@ -155,7 +155,7 @@ static void test_symbols_that_a_sample_misses(void **unused)
         uint64_t state = known;
         for (size_t i = 0; i < n; i++) {
             uint64_t random = next_random(&state);
-            /* chunks of 64 of which one in 32 has all symbols, and one chunk late in the block that has one more */
+            /* one chunk of 64 in 32 has all symbols, and one late chunk has another */
             bool odd = i / 64 % 37 == 5 || i == n - 70;
             data[i] = (unsigned char)(odd ? random >> 8 : (random >> 8) % known);
         }
@@ -169,7 +169,7 @@ static void test_symbols_that_a_sample_misses(void **unused)
     free(data);
 }
 
-/* As many outliers as a block may have, one more, and one less. All words of the base have the same exponent. */
+/* The largest allowed number of outliers, one more, and one less. All words of the base have the same exponent. */
 static void test_outliers_at_their_most(void **unused)
 {
     (void)unused;
@@ -197,7 +197,7 @@ static void test_outliers_at_their_most(void **unused)
     free(after);
 }
 
-/* A tensor that is planned from some of its blocks, and is otherwise in the others. */
+/* A tensor whose sampled blocks differ from the others. */
 static void test_blocks_unlike_the_sample(void **unused)
 {
     (void)unused;
@@ -236,7 +236,7 @@ static void *encode_some(void *of)
     return NULL;
 }
 
-/* Blocks that threads encode, each some, are those of lmc_compress; and each decodes without the others. */
+/* Blocks encoded by threads equal those of lmc_compress, and each decodes alone. */
 static void assert_by_threads(enum lmc_level level, uint32_t dtype, const unsigned char *data,
                               const unsigned char *base, size_t bytes)
 {
@@ -298,7 +298,7 @@ static void test_blocks_by_threads(void **unused)
 
 /* ---- Streams --------------------------------------------------------------------------------------------------- */
 
-/* What is decoded past the caches lies where it should, at any alignment, and nothing beside it is written. */
+/* Decoding past the caches writes the right bytes at any alignment, and no others. */
 static void test_streams(void **unused)
 {
     (void)unused;

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
-/*
- * test_codec_link.c - what a user of links relies on: every state comes back, the sizes, chains, and fitted constants.
- */
+/* test_codec_link.c - guarantees of links: round trips of all states, sizes, chains, and fitted constants. */
 #define _GNU_SOURCE
 #include "test_codec_link_support.h"
 
 #include <fenv.h>
 
-/* ---- Every state comes back ------------------------------------------------------------------------------------ */
+/* ---- Round trips ----------------------------------------------------------------------------------------------- */
 
 static const struct lmc_link_hints *variants(size_t *count)
 {
@@ -54,7 +52,7 @@ static void test_all_variants_and_gradients(void **unused)
     }
 }
 
-/* Sizes about those of vectors, chunks, pieces and blocks. */
+/* Sizes around those of vectors, chunks, pieces and blocks. */
 static void test_sizes(void **unused)
 {
     (void)unused;
@@ -111,7 +109,7 @@ static void fill_state(struct state *state, enum pattern pattern, uint64_t seed)
         fill(pattern, seed + k, (unsigned char *)state->array[k], 4 * state->elements);
 }
 
-/* States that no optimizer made, of NaNs and infinities, too, with any rule. */
+/* States that no optimizer produced, including NaNs and infinities, with any rule. */
 static void test_any_states(void **unused)
 {
     (void)unused;
@@ -134,7 +132,7 @@ static void test_any_states(void **unused)
     }
 }
 
-/* What is no number or nearly none, here and there in a step that is otherwise explained. */
+/* NaNs, infinities and denormals in a step that the rule otherwise explains. */
 static void test_special_values(void **unused)
 {
     (void)unused;
@@ -211,7 +209,7 @@ static void assert_no_larger(const struct lmc_link_rule *rule, const struct stat
         fail_msg("a link of %f bits, deltas of %f", link, deltas);
 }
 
-/* Whatever the states: no larger than ordinary deltas by more than a thousandth. */
+/* For any states, a link exceeds ordinary deltas by at most a thousandth. */
 static void test_never_larger_than_deltas(void **unused)
 {
     (void)unused;
@@ -219,14 +217,14 @@ static void test_never_larger_than_deltas(void **unused)
     struct lmc_link_rule rule;
     struct state before = trained(&hints, BLOCK / 4 + 70000, ANY, 3), after = state_copy(&before);
     assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
-    assert_no_larger(&rule, &before, &after); /* a step that was none */
+    assert_no_larger(&rule, &before, &after); /* no step */
     for (size_t i = 0; i < after.elements; i += 100)
-        after.array[2][i] += 1e-3f; /* weights alone, a few */
+        after.array[2][i] += 1e-3f; /* a few weights alone */
     assert_no_larger(&rule, &before, &after);
     for (unsigned k = 0; k < 10; k++)
         optimizer_step(&after, &hints, ANY, 1, k); /* ten steps at once */
     assert_no_larger(&rule, &before, &after);
-    rule.beta2 = 0.5f; /* a rule that is none of this step */
+    rule.beta2 = 0.5f; /* a wrong rule */
     assert_no_larger(&rule, &before, &after);
     fill_state(&after, RANDOM, 3);
     assert_no_larger(&rule, &before, &after);
@@ -245,7 +243,7 @@ struct chain {
     struct lmc_link_step step[LINKS];
 };
 
-/* Forty steps, of which two are none of the optimizer's. */
+/* Forty steps, of which two do not come from the optimizer. */
 static void make_chain(struct chain *chain, size_t elements)
 {
     struct lmc_link_hints hints = adamw_hints();
@@ -289,7 +287,7 @@ static void test_chain(void **unused)
     const char *message = "";
     make_chain(&chain, BLOCK / 4 + 40001);
     struct state now = state_copy(&chain.first);
-    for (uint64_t i = 2; i-- > 0;) { /* in any order, and each by itself: a slice needs no others */
+    for (uint64_t i = 2; i-- > 0;) { /* in any order and independently: a slice needs no other blocks */
         void *state[3];
         const size_t left = 4 * now.elements - i * BLOCK, bytes = left < BLOCK ? left : BLOCK;
         point_at_block(&chain, i);
@@ -387,7 +385,7 @@ static struct lmc_link_rule fitted(const struct lmc_link_hints *hints, const str
     return rule;
 }
 
-/* A rate that a scheduler moved, a decay that went with it, and a clip: found to the last bit. */
+/* A changed rate, a changed decay and a clip are found to the last bit. */
 static void test_fit_finds_what_moved(void **unused)
 {
     (void)unused;
@@ -435,7 +433,7 @@ static void test_fit_without_hints(void **unused)
     }
 }
 
-/* A clip of sums, of which few are as short as a bf16 gradient: found in every step, whatever it is. */
+/* A clip of sums, few of which are as short as a bf16 gradient, is found in every step. */
 static void test_fit_finds_clipped_sums(void **unused)
 {
     (void)unused;
@@ -452,7 +450,7 @@ static void test_fit_finds_clipped_sums(void **unused)
     state_free(&before);
 }
 
-/* What gradients were multiplied by shows in themselves: in a few hundred of them, up to a power of two. */
+/* The scale of gradients is found from a few hundred of them, up to a power of two. */
 static void test_scale_of_gradients(void **unused)
 {
     (void)unused;
@@ -553,7 +551,7 @@ static void test_invalid_arguments(void **unused)
 
 static const char *const kernels[] = {"portable", "avx2", "avx512", "neon"};
 
-/* All kernels make the very same frame and take it back. */
+/* All kernels produce and accept the same frame. */
 static void test_kernels_agree(void **unused)
 {
     (void)unused;
@@ -565,7 +563,7 @@ static void test_kernels_agree(void **unused)
         struct lmc_link_rule rule;
         struct state before = trained(&hints, 40000, kind, 2), after = state_copy(&before);
         optimizer_step(&after, &hints, kind, 0.3f, 5);
-        for (size_t k = 0; k < 40000; k += 999) { /* and what is explained by nothing */
+        for (size_t k = 0; k < 40000; k += 999) { /* and unexplained values */
             after.array[0][k] = (float)k;
             after.array[1][k + 1] = k % 2 != 0 ? NAN : INFINITY;
         }
@@ -591,7 +589,7 @@ static void test_kernels_agree(void **unused)
     }
 }
 
-/* A float whose exponent may be any that a state has and more, of few bits or of many. */
+/* A float of few or many bits, with any exponent that a state may have. */
 static float any_scale(uint64_t *seed)
 {
     const uint64_t random = next_random(seed);
@@ -605,10 +603,8 @@ static float any_scale(uint64_t *seed)
     return x;
 }
 
-/*
- * Quotients and roots of all sizes are rounded alike by all kernels, some of which don't divide: the frames are the
- * same, and nothing is missed of weights that follow from their moments.
- */
+/* All kernels round quotients and roots of all sizes alike, although some do not divide: the frames are equal, and
+ * weights that follow from their moments have no differences. */
 static void test_quotients_agree(void **unused)
 {
     (void)unused;
@@ -662,7 +658,7 @@ static void test_quotients_agree(void **unused)
 #define CONTROL() 0u
 #endif
 
-/* A caller that rounds otherwise, or flushes denormals, gets the same frame and state, and keeps its ways. */
+/* A caller with another rounding mode or flushed denormals gets the same frame and state, and keeps its environment. */
 static void test_float_environment(void **unused)
 {
     (void)unused;
@@ -670,14 +666,14 @@ static void test_float_environment(void **unused)
     struct lmc_link_rule rule;
     struct state before = trained(&hints, 40000, ANY, 2);
     for (size_t i = 0; i < before.elements; i += 3)
-        before.array[1][i] *= 1e-33f; /* denormals on the way */
+        before.array[1][i] *= 1e-33f; /* intermediate denormals */
     struct state after = state_copy(&before);
     optimizer_step(&after, &hints, ANY, 1, 5);
     assert_int_equal(lmc_link_rule(&hints, &rule), LMC_OK);
     struct link plain = make_link(&rule, &before, &after);
     fesetround(FE_UPWARD);
     FLUSH();
-    const unsigned control = CONTROL() & ~0x3fu; /* but for what has happened */
+    const unsigned control = CONTROL() & ~0x3fu; /* except for the exception flags */
     struct link other = make_link(&rule, &before, &after);
     assert_leads(&plain, &before, &after);
     assert_int_equal(CONTROL() & ~0x3fu, control);
@@ -690,7 +686,7 @@ static void test_float_environment(void **unused)
     state_free(&after);
 }
 
-/* Arrays may lie anywhere. */
+/* Arrays have any alignment. */
 static void test_unaligned(void **unused)
 {
     (void)unused;

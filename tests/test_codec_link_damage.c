@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
 /*
- * test_codec_link_damage.c - links that are no links: cut short, changed with checksums made right, or put together.
+ * test_codec_link_damage.c - invalid links: truncated, changed with valid checksums, or handmade.
  *
- * Whatever a frame holds, decoding it ends with a status and a sentence, and touches nothing outside the buffers that
- * were given (run under AddressSanitizer; frames are in memory of their exact size).
+ * Decoding ends with a status and a message for any frame, and accesses only the given buffers (under AddressSanitizer;
+ * frames are in memory of exactly their size).
  */
 #define _GNU_SOURCE
 #include "data/codec/seal.h"
 #include "test_codec_link_support.h"
 
-/* ---- Memory that runs out -------------------------------------------------------------------------------------- */
+/* ---- Failing allocations --------------------------------------------------------------------------------------- */
 
-/* These stand in for the library's own (codec/base/memory.c) when it is linked statically. */
+/* Replace the functions of codec/base/memory.c if the library is linked statically. */
 void *lmci_allocate(size_t bytes);
 void lmci_release(void *memory);
 
@@ -32,7 +32,7 @@ void lmci_release(void *memory)
     free(memory);
 }
 
-/* Fits, encodes and decodes with some allocation failing; *finished: it was not reached. */
+/* Fits, encodes and decodes with one failing allocation. *finished: it was not reached. */
 static void fail_allocation(const struct lmc_link_params *params, const struct state *before, bool *finished)
 {
     const size_t bytes = (size_t)params->raw_bytes, room = (size_t)lmc_link_bound(before->arrays, bytes);
@@ -56,7 +56,7 @@ static void fail_allocation(const struct lmc_link_params *params, const struct s
     free(frame);
 }
 
-/* A link in pieces, one of which has an array as a delta; and one in deltas. */
+/* A link in pieces, one of which has an array as a delta, and a link in deltas. */
 static void test_memory_runs_out(void **unused)
 {
     (void)unused;
@@ -95,7 +95,7 @@ static struct subject make_subject(enum gradients kind, const struct lmc_link_hi
     subject.before = trained(&hints, elements, kind, 2);
     subject.after = state_copy(&subject.before);
     optimizer_step(&subject.after, &hints, kind, 1, 5);
-    for (size_t i = 0; i < elements; i += 97) { /* all kinds of what is missed */
+    for (size_t i = 0; i < elements; i += 97) { /* every kind of difference */
         subject.after.array[0][i] += 1e-6f;
         if (i % 2 != 0)
             subject.after.array[subject.after.arrays - 1][i] = 7;
@@ -112,7 +112,7 @@ static void free_subject(struct subject *subject)
     state_free(&subject->after);
 }
 
-/* Decodes `frame`, of which there is a copy of exactly its size; a failure has a sentence. */
+/* Decodes a copy of `frame` in memory of exactly its size. Every error has a message. */
 static enum lmc_status try_frame(const struct subject *subject, const unsigned char *frame, size_t bytes)
 {
     struct state now = state_copy(&subject->before);
@@ -169,7 +169,7 @@ static void test_every_bit(void **unused)
     }
 }
 
-/* With checksums that fit, as a forger would make them: another state is never called the right one. */
+/* With valid checksums, as from a forger, a wrong state is never accepted. */
 static void test_every_byte_sealed(void **unused)
 {
     (void)unused;
@@ -189,7 +189,7 @@ static void test_every_byte_sealed(void **unused)
     }
 }
 
-/* A frame whose one block is what we say. */
+/* Decodes a frame with the given block. */
 static enum lmc_status try_block(const struct subject *subject, const unsigned char *block, size_t bytes,
                                  const char **message)
 {
@@ -211,7 +211,7 @@ static enum lmc_status try_block(const struct subject *subject, const unsigned c
     return status;
 }
 
-/* Blocks put together by hand for three elements of Adam, and what is said of them. */
+/* Handmade blocks for three elements of Adam, and their errors. */
 static void test_blocks_by_hand(void **unused)
 {
     (void)unused;

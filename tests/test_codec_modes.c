@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* ctest: timeout=900 */
 /*
- * test_codec_modes.c - each method is chosen where it pays, saves what it should, and is the same in all kernels.
+ * test_codec_modes.c - each method is chosen where it pays, saves its share, and is the same in all kernels.
  *
  * The bounds on sizes follow from the construction of the data, not from measured output of the codec.
  */
@@ -24,7 +24,7 @@ static void test_kernels_can_be_chosen(void **unused)
 
 /* ---- Bits that don't vary -------------------------------------------------------------------------------------- */
 
-/* Noise in some bits of a byte, and nothing in the others, takes those bits. */
+/* Noise in some bits of a byte takes exactly these bits. */
 static void test_any_bits_of_a_byte(void **unused)
 {
     (void)unused;
@@ -41,7 +41,7 @@ static void test_any_bits_of_a_byte(void **unused)
     }
 }
 
-/* A plane as long as a block, which pieces can be no longer than, is no plane of pieces. */
+/* A plane as long as a block is not cut into pieces, which would be no shorter. */
 static void test_bits_of_a_whole_block(void **unused)
 {
     (void)unused;
@@ -56,7 +56,7 @@ static void test_bits_of_a_whole_block(void **unused)
     free(data);
 }
 
-/* Where a code is for few symbols, none is kept for others that might come: three take 1.67 bits, and four took 2. */
+/* A code of few symbols has no escape: three symbols take 1.67 bits instead of 2. */
 static void test_few_symbols(void **unused)
 {
     (void)unused;
@@ -71,13 +71,13 @@ static void test_few_symbols(void **unused)
             continue; /* a power of 2 */
         const size_t usual = usual_size(LMC_U8, data, n);
         assert_in_range(usual, 0, n / 8 * expected[symbols] / 1000 + n / 800);
-        data[n - 12345] = 2; /* one that no sample sees is kept all the same */
+        data[n - 12345] = 2; /* a symbol that no sample contains */
         assert_in_range(usual_size(LMC_U8, data, n), 0, n / 8 * (expected[symbols] + 600) / 1000);
     }
     free(data);
 }
 
-/* A bit that varies once in a plane is not missed, wherever it is. */
+/* A bit that varies once is never missed. */
 static void test_bits_that_vary_rarely(void **unused)
 {
     (void)unused;
@@ -114,7 +114,7 @@ static void test_short_mantissas(void **unused)
     free(data);
 }
 
-/* A sign that is always the same takes nothing; one that varies, a bit. */
+/* A constant sign takes no bits, a varying one takes one. */
 static void test_signs(void **unused)
 {
     (void)unused;
@@ -155,7 +155,7 @@ static void test_scales_by_column(void **unused)
     assert_int_equal(plane_kind(&made, 0, n), CONTEXTS);
     assert_in_range(made.frame_bytes, n * 2 / 8, n * 13 / 20);
     free(made.frame);
-    for (size_t some = 64 * KIB - 1; some <= 64 * KIB; some++) { /* from where on it is tried */
+    for (size_t some = 64 * KIB - 1; some <= 64 * KIB; some++) { /* from this size on it is tried */
         made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, some);
         assert_int_equal(plane_kind(&made, 0, some) == CONTEXTS, some == 64 * KIB);
         free(made.frame);
@@ -173,12 +173,12 @@ static void test_scales_by_quarter(void **unused)
     assert_int_equal(plane_kind(&made, 1, n), PIECES);
     free(made.frame);
     assert_in_range(gain_of_order(LMC_LEVEL_DEFAULT, LMC_BF16, data, n), 80, 200);
-    put_weights(LMC_BF16, data, 64 * KIB, scale_by_quarter); /* quarters of 16 KiB: only the dense level looks */
+    put_weights(LMC_BF16, data, 64 * KIB, scale_by_quarter); /* quarters of 16 KiB: only the dense level tries them */
     assert_in_range(gain_of_order(LMC_LEVEL_DENSE, LMC_BF16, data, 64 * KIB), 80, 200);
     free(data);
 }
 
-/* Pieces of all sorts: constant, noise, some bits, rare bytes; each takes what it has. */
+/* Pieces of constants, noise, some bits, and rare bytes each take their own size. */
 static void test_pieces_unlike(void **unused)
 {
     (void)unused;
@@ -192,20 +192,20 @@ static void test_pieces_unlike(void **unused)
     for (size_t i = 4 * n; i < 5 * n; i++)
         data[i] = (unsigned char)(data[i] % 16);
     const size_t words = 5 * n + 12345;
-    unsigned char *beside = malloc(2 * words); /* noise beside each byte, so that no line repeats */
+    unsigned char *beside = malloc(2 * words); /* noise next to each byte, so that no line repeats */
     fill(RANDOM, 3, beside, 2 * words);
     for (size_t i = 0; i < words; i++)
         beside[2 * i] = data[i];
     struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U16, beside, NULL, 2 * words);
     assert_int_equal(plane_kind(&made, 0, words), PIECES);
-    /* 8 bits + 2 + 0.1 or so + 4, and the last piece 8 */
+    /* 8 bits + 2 + about 0.1 + 4, and the last piece 8 */
     assert_in_range(made.frame_bytes - words, n * 14 / 8 + 12345, n * 29 / 16 + 12345);
     free(made.frame);
     free(beside);
     free(data);
 }
 
-/* The dense level takes values where their first bits hang together: normal ones, of the shortest floats. */
+/* The dense level uses values where their first bits are related: normal ones, of the shortest floats. */
 static void test_values(void **unused)
 {
     (void)unused;
@@ -216,13 +216,13 @@ static void test_values(void **unused)
     struct encoded dense = encode_by_all(LMC_LEVEL_DENSE, LMC_BF16, data, NULL, 2 * n);
     assert_int_equal(coded_block(&usual, 0)[0], 1);
     assert_int_equal(coded_block(&dense, 0)[0], 3);
-    assert_in_range(usual.frame_bytes - dense.frame_bytes, n / 400, n / 8); /* two hundredths of a bit, at least */
+    assert_in_range(usual.frame_bytes - dense.frame_bytes, n / 400, n / 8); /* at least two hundredths of a bit */
     free(usual.frame);
     free(dense.frame);
     free(data);
 }
 
-/* Signs that turn are outliers: each takes its word and a mark, which makes a code of seven symbols one of eight. */
+/* Changed signs are outliers: each takes its word and a mark, which turns a code of seven symbols into one of eight. */
 static void test_signs_that_turn(void **unused)
 {
     (void)unused;
@@ -253,7 +253,7 @@ static double next_double(uint64_t *state)
     return x + x * (double)(next_random(state) >> 11) / 18014398509481984.0 / 16777216.0;
 }
 
-/* Words of f64 that moved by about 2^-`less` of 1 each, whatever their size. */
+/* f64 words that moved by about 2^-`less`, regardless of their size. */
 static void put_doubles(unsigned less, uint64_t *base, uint64_t *data, size_t n)
 {
     uint64_t state = less + 1;
@@ -276,14 +276,14 @@ static void test_doubles_by_keys(void **unused)
             const size_t as_integers = round_trip_by_all(level, LMC_U64, data, base, 8 * n);
             if (less >= 10)
                 assert_int_equal(coded_block(&by_keys, 0)[0], 4);
-            /* An eighth of a bit of each and more, wherever differences end, where planes are counted less. */
+            /* at least an eighth of a bit of each, because the last planes of differences are counted less */
             const size_t saves = level == LMC_LEVEL_DEFAULT ? n / 64 : 0;
             assert_in_range(by_keys.frame_bytes, 0,
                             less >= 10 ? as_integers * 1001 / 1000 - saves : as_integers * 101 / 100);
             free(by_keys.frame);
         }
     }
-    /* Signs that turn, numbers far away, NaNs and zeros of both signs come back too. */
+    /* Changed signs, distant numbers, NaNs and zeros of both signs round-trip. */
     for (size_t i = 0; i < n; i += 97)
         data[i] = i % 3 != 0 ? data[i] ^ UINT64_C(1) << 63 : i * UINT64_C(0x9e3779b97f4a7c15);
     data[5] = UINT64_C(0x7ff8000000000001), base[6] = UINT64_C(0xfff0000000000000), data[7] = UINT64_C(1) << 63;
@@ -294,7 +294,7 @@ static void test_doubles_by_keys(void **unused)
     free(base);
 }
 
-/* f8 whose chance to move by one doubles with each exponent less. */
+/* f8 words whose probability of moving by one doubles with each smaller exponent. */
 static void test_bytes_by_keys(void **unused)
 {
     (void)unused;
@@ -325,7 +325,7 @@ static void test_bytes_by_keys(void **unused)
 
 /* ---- Rows that repeat ------------------------------------------------------------------------------------------ */
 
-/* Of rows of `row` bytes, of which there are so many, `same` in 16 are as one of the first four. */
+/* In `same` of 16 rows of `row` bytes, repeats one of the first four. */
 static void repeat_rows(unsigned char *data, size_t rows, size_t row, unsigned same)
 {
     uint64_t state = 17;
@@ -354,7 +354,7 @@ static void test_rows(void **unused)
             round_trip_by_all(LMC_LEVEL_DENSE, dtype, data, base, bytes - bytes % 4);
         }
     }
-    /* Rows that both have, and that moved alike: coded once. */
+    /* Rows that repeat in both tensors are encoded once. */
     fill(RANDOM, 1, base, bytes);
     repeat_rows(base, BLOCK / 1024, 1024, 12);
     for (size_t i = 0; i < bytes; i++)
@@ -362,7 +362,7 @@ static void test_rows(void **unused)
     struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, base, bytes);
     assert_int_equal(coded_block(&made, 0)[0], 5);
     free(made.frame);
-    /* Rows that are as the base's are no copies: they take less than runs do. */
+    /* Rows equal to the base's are no copies: they take less than runs. */
     fill(RANDOM, 5, data, bytes);
     for (size_t i = 0; i + 512 <= bytes; i += 512)
         memset(data + i, 0, i % 1024 != 0 ? 512 : 256);
@@ -374,7 +374,7 @@ static void test_rows(void **unused)
     free(base);
 }
 
-/* Moments of an embedding: rows of tokens that were not seen are zero. */
+/* Moments of an embedding: rows of unseen tokens are zero. */
 static void test_rows_of_zeros(void **unused)
 {
     (void)unused;
@@ -394,7 +394,7 @@ static void test_rows_of_zeros(void **unused)
     free(data);
 }
 
-/* Columns of different scales: the byte a row before says more than the one 64 before. */
+/* Columns of different scales: the byte a row before predicts more than the one 64 before. */
 static void test_scales_by_column_of_wide_rows(void **unused)
 {
     (void)unused;
@@ -405,7 +405,7 @@ static void test_scales_by_column_of_wide_rows(void **unused)
         uint64_t state = k + 1;
         unsigned char scales[4096];
         fill(RANDOM, k + 50, scales, sizeof scales);
-        for (size_t i = 0; i < n; i++) /* of 8 bits, six are a column's */
+        for (size_t i = 0; i < n; i++) /* six of 8 bits depend on the column */
             data[i] = (unsigned char)((scales[i % widths[k]] & 0xfc) + next_random(&state) % 4);
         struct encoded made = encode_by_all(LMC_LEVEL_DEFAULT, LMC_U8, data, NULL, n);
         assert_int_equal(plane_kind(&made, 0, n), CONTEXTS);
@@ -416,7 +416,7 @@ static void test_scales_by_column_of_wide_rows(void **unused)
     free(data);
 }
 
-/* Where nothing repeats but short pieces, or by chance, nothing is lost. */
+/* Nothing is lost where only short pieces repeat, or by chance. */
 static void test_rows_that_do_not_repeat(void **unused)
 {
     (void)unused;
@@ -426,12 +426,12 @@ static void test_rows_that_do_not_repeat(void **unused)
     for (size_t i = 0; i + 512 <= bytes; i += 512) /* one line of eight */
         memcpy(data + i, data, 64);
     assert_in_range(usual_size(LMC_U8, data, bytes), 0, bytes + 64 + 32 + 8 + 1);
-    memset(data, 0, bytes); /* a bit in 500 bytes: what a sparse plane is for */
+    memset(data, 0, bytes); /* a bit in 500 bytes, ideal for a sparse plane */
     uint64_t state = 3;
     for (size_t i = 0; i < bytes; i += 1 + next_random(&state) % 1000)
         data[i] = 1;
     assert_in_range(usual_size(LMC_U8, data, bytes), 0, bytes / 500 * 2 + 200);
-    memset(data, 0, bytes); /* a byte in 2,000: 12.4 bits for where it is, and 8; lines of zeros are no copies there */
+    memset(data, 0, bytes); /* a byte in 2,000: 12.4 bits for its position, and 8; lines of zeros are no copies here */
     for (size_t i = 0; i < bytes; i += 1 + next_random(&state) % 4000)
         data[i] = (unsigned char)next_random(&state);
     assert_in_range(usual_size(LMC_U8, data, bytes), 0, bytes / 2000 * 30 / 8 + 300);

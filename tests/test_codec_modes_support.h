@@ -14,7 +14,7 @@ enum { RAW, SAME, TREE, SPARSE_PLANE, PIECES, BITS, CONTEXTS }; /* kinds of plan
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
-/* With the kernels that were chosen, and with each other: the same frame, from which each makes the same content. */
+/* The default kernels and each table produce the same frame and decode it. */
 static inline struct encoded encode_by_all(enum lmc_level level, uint32_t dtype, const void *data, const void *base,
                                            size_t bytes)
 {
@@ -52,7 +52,7 @@ static inline size_t usual_size(uint32_t dtype, const void *data, size_t bytes)
     return size_at(LMC_LEVEL_DEFAULT, dtype, data, bytes);
 }
 
-/* ---- What a frame has ------------------------------------------------------------------------------------------ */
+/* ---- Contents of a frame --------------------------------------------------------------------------------------- */
 
 static const unsigned char *coded_block(const struct encoded *made, size_t index)
 {
@@ -64,7 +64,7 @@ static const unsigned char *coded_block(const struct encoded *made, size_t index
     return made->frame + at;
 }
 
-/* The kind of plane `p` of a block by planes of n bytes each; those before it are raw or the same all over. */
+/* The kind of plane `p` of a block of planes of n bytes. The planes before it are raw or constant. */
 static inline unsigned plane_kind(const struct encoded *made, unsigned p, size_t n)
 {
     const unsigned char *at = coded_block(made, 0);
@@ -79,7 +79,7 @@ static inline unsigned plane_kind(const struct encoded *made, unsigned p, size_t
 
 /* ---- Data ------------------------------------------------------------------------------------------------------ */
 
-/* About normal, of variance 1. */
+/* About normal, with variance 1. */
 static inline float next_normal(uint64_t *state)
 {
     uint32_t sum = 0;
@@ -87,7 +87,7 @@ static inline float next_normal(uint64_t *state)
         uint64_t random = next_random(state);
         sum += (random & 65535) + (random >> 16 & 65535) + (random >> 32 & 65535) + (random >> 48);
     }
-    /* eight bits more, so that the least of a mantissa are noise */
+    /* eight more bits, so that the lowest bits of a mantissa are noise */
     return (float)(((int32_t)sum - 6 * 65535) * 256 + (int32_t)(next_random(state) & 255)) / 16777216.0f;
 }
 
@@ -106,7 +106,7 @@ static inline void put_float(uint32_t dtype, unsigned char *data, size_t i, floa
         put_word(data + 4 * i, bits_of(x), 4);
 }
 
-/* Weights whose scale is 2^scale(i). */
+/* Weights with the scale 2^scale(i). */
 static inline void put_weights(uint32_t dtype, unsigned char *data, size_t n, int (*scale)(size_t i, size_t n))
 {
     uint64_t state = 99;
@@ -143,7 +143,7 @@ static inline void shuffle_words(size_t word, unsigned char *data, size_t n)
     }
 }
 
-/* What is lost when words lie in no order: parts in 1000 of the size then. */
+/* Parts in 1000 that shuffling the words adds to the size. */
 static inline size_t gain_of_order(enum lmc_level level, uint32_t dtype, unsigned char *data, size_t n)
 {
     const size_t word = (size_t)lmc_dtype_size(dtype), in_order = size_at(level, dtype, data, n * word);

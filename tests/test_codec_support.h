@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * test_codec_support.h - what the codec's tests share: made-up tensors, round trips, and a run for each set of kernels.
- */
+/* test_codec_support.h - synthetic tensors, round trips, and a run for each set of kernels. */
 #ifndef LMC_TEST_CODEC_SUPPORT_H
 #define LMC_TEST_CODEC_SUPPORT_H
 
@@ -30,7 +28,7 @@ static inline uint64_t next_random(uint64_t *state)
     return *state * UINT64_C(0x2545f4914f6cdd1d);
 }
 
-/* Ways to fill a tensor. */
+/* Contents of a tensor. */
 enum pattern { RANDOM, CONSTANT, ZEROS, FEW, FLOATS, NANS, SPARSE, COUNTING, SKEWED, PATTERNS };
 
 static inline uint32_t patterned_word(enum pattern pattern, uint64_t random, size_t i)
@@ -50,7 +48,7 @@ static inline uint32_t patterned_word(enum pattern pattern, uint64_t random, siz
         return random % 100 != 0 ? 0 : (uint32_t)(random >> 32);
     case COUNTING:
         return (uint32_t)i;
-    case SKEWED: /* byte b is half as frequent as byte b - 1: codes as long as they may be */
+    case SKEWED: /* byte b is half as frequent as byte b - 1, for the longest codes */
         return (uint32_t)__builtin_ctzll(random | UINT64_C(1) << 40) * 0x01000001;
     default:
         return 0;
@@ -71,10 +69,8 @@ static inline void put_word(unsigned char *at, uint32_t word, size_t bytes)
     memcpy(at, &word, bytes);
 }
 
-/*
- * Weights, and what a step of training makes of them: each moves by about `noise` units in the last place of the
- * greatest, so by more of its own the smaller it is; `flips`: one in so many changes its sign, 0: none. bf16 or f32.
- */
+/* Weights before and after a step of training (bf16 or f32). Each moves by about `noise` units in the last place of the
+ * greatest weight. One in `flips` changes its sign; 0: none. */
 static inline void take_step(size_t word, uint64_t seed, unsigned noise, unsigned flips, unsigned char *before,
                              unsigned char *after, size_t count)
 {
@@ -101,7 +97,7 @@ struct encoded {
     size_t capacity;
 };
 
-/* Encodes, checks the promises about size, and leaves the frame in memory of exactly its size (for sanitizers). */
+/* Encodes, checks the guarantees of size, and returns the frame in memory of exactly its size (for sanitizers). */
 static inline struct encoded encode_at(enum lmc_level level, uint32_t dtype, const void *data, const void *base,
                                        size_t bytes)
 {
@@ -143,16 +139,16 @@ static inline size_t round_trip(uint32_t dtype, const void *data, const void *ba
     return made.frame_bytes;
 }
 
-/* Of codec/kernels/kernels.h; not there when the library is shared. */
+/* From codec/kernels/kernels.h; NULL if the library is shared. */
 bool lmci_kernels_use(const char *name) __attribute__((weak));
 
-/* From now on the kernels of that name; false if there are none or this processor can't run them. */
+/* Selects kernels by name. Returns false if they do not exist or cannot run here. */
 static inline bool use_kernels(const char *name)
 {
     return lmci_kernels_use != 0 && lmci_kernels_use(name);
 }
 
-/* Runs this program again with fewer kernels; 0 when that passes. */
+/* Runs this program again with fewer kernels. Returns 0 if it passes. */
 static inline int rerun_with_kernels(const char *kernels)
 {
     int status = 1;
@@ -168,7 +164,8 @@ static inline int rerun_with_kernels(const char *kernels)
     return status;
 }
 
-/* What main returns: the result of the tests here and, unless the caller chose the kernels, with each lesser set. */
+/* Returns the exit status of main: the result of this run and, unless the caller chose the kernels, of a run with each
+ * lesser set. */
 static inline int with_all_kernels(int failed)
 {
     printf("kernels: %s\n", lmc_kernels());

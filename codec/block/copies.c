@@ -147,7 +147,7 @@ void lmci_copies_put(const struct lmci_copies *copies, unsigned char *dst)
     }
 }
 
-/* ---- Putting back ---------------------------------------------------------------------------------------------- */
+/* ---- Restoring ------------------------------------------------------------------------------------------------- */
 
 enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *base, size_t bytes,
                                 struct lmci_copies *copies, const char **message)

@@ -399,7 +399,7 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
     return LMC_OK;
 }
 
-/* ---- The choice ------------------------------------------------------------------------------------------------ */
+/* ---- Choosing -------------------------------------------------------------------------------------------------- */
 
 /* Chooses the better transform without a base. `rotated`: bits as rotated floats. Returns the bits. */
 static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, struct lmci_scheme *scheme)

@@ -3,8 +3,8 @@
  * kernels.h - the hot loops, as a table for each instruction set.
  *
  * All tables produce the same bytes and differ in speed. Each kernels_*.c compiles kernels_impl.h, and cpu.c chooses a
- * table. Kernels trust the lengths that they are given. They do not trust contents: whatever the buffers hold, no
- * kernel reads or writes outside them.
+ * table. Kernels trust the lengths that they are given. They do not trust contents: no kernel reads or
+ * writes outside the buffers for any contents.
  */
 #ifndef LMC_KERNELS_H
 #define LMC_KERNELS_H
@@ -65,7 +65,7 @@ struct lmci_kernels {
      * bytes of one class and returns their number. Writes up to 64 bytes past the end of `list`. */
     size_t (*context_pick)(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t count,
                            size_t distance, unsigned char *list);
-    /* The inverse. The `class_count` lists together advance by `count`, whatever they hold. */
+    /* The inverse. The `class_count` lists together advance by `count` for any contents. */
     void (*context_join)(const uint8_t classes[256], unsigned class_count, size_t count, size_t distance,
                          const unsigned char **lists, unsigned char *bytes);
 
@@ -73,7 +73,7 @@ struct lmci_kernels {
     void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists);
     /* The inverse. The symbol lists together advance by `count` entries and every other list by at most as many,
-     * whatever the lists and the base hold. */
+     * for any lists and base. */
     void (*class_join)(unsigned word, const unsigned char *base, size_t count, const struct lmci_classes *classes,
                        struct lmci_class_lists *lists, unsigned char *data);
     /* Rotates words by one bit, to the left or back. `from` may equal `to`. */

@@ -68,7 +68,7 @@ static inline float known(float x)
     return x == x ? x : 0.0f;
 }
 
-/* ---- The optimizers' steps ------------------------------------------------------------------------------------- */
+/* ---- Steps of optimizers --------------------------------------------------------------------------------------- */
 
 static inline __attribute__((always_inline)) void adam_moments(const struct lmc_link_rule *rule, bool l2, bool near,
                                                                size_t n, const float *gradient, const lmci_f32 *weight,
@@ -176,7 +176,7 @@ static void link_weights(const struct lmc_link_rule *rule, size_t n, const float
         sgd_weights(rule, n, first, weight, to);
 }
 
-/* ---- Gradients out of a link ----------------------------------------------------------------------------------- */
+/* ---- Decoding gradients ---------------------------------------------------------------------------------------- */
 
 static inline uint32_t exponent_of(uint32_t bits)
 {
@@ -343,7 +343,7 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
 
 #endif
 
-/* ---- Gradients into a link ------------------------------------------------------------------------------------- */
+/* ---- Encoding gradients ---------------------------------------------------------------------------------------- */
 
 /* Estimates the gradient from the change of the first array, in f32 precision. */
 static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float inverse, float before, float after)
@@ -685,7 +685,7 @@ static void link_to_bits(const struct lmc_link_rule *rule, enum lmci_gradient_mo
         to_bits(rule, false, false, kappa, n, reference, view, gradients);
 }
 
-/* ---- What the arithmetic missed -------------------------------------------------------------------------------- */
+/* ---- Differences ----------------------------------------------------------------------------------------------- */
 
 static size_t link_rest(size_t n, const lmci_u32 *actual, const lmci_u32 *predicted, unsigned char *rest)
 {

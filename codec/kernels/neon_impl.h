@@ -158,7 +158,7 @@ static inline void take_bytes(uint64_t bits, unsigned char **list, uint8x16_t by
     *list += ends >> 56;
 }
 
-/* ---- Words and their bytes ------------------------------------------------------------------------------------- */
+/* ---- Words and bytes ------------------------------------------------------------------------------------------- */
 
 #define U16(v) vreinterpretq_u16_u8(v)
 #define S16(v) vreinterpretq_s16_u8(v)

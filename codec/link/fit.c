@@ -27,7 +27,7 @@ struct room {
     double ends[2 * LMCI_SAMPLE_ELEMENTS]; /* starts of intervals, and their ends */
 };
 
-/* ---- How good a rule is ---------------------------------------------------------------------------------------- */
+/* ---- Quality of a rule ----------------------------------------------------------------------------------------- */
 
 static const lmci_f32 *array_of(const struct room *room, bool after, unsigned k)
 {
@@ -81,7 +81,7 @@ static double share_most(struct room *room)
     return share(room, LMCI_ADAM_MOST, room->predicted[0]);
 }
 
-/* ---- Numbers that suit most elements --------------------------------------------------------------------------- */
+/* ---- Intervals ------------------------------------------------------------------------------------------------- */
 
 static bool is_usable(double x)
 {
@@ -445,7 +445,7 @@ static bool fit_betas(struct room *room, struct lmc_link_rule *rule, float share
     return shares[1] > 0.5f;
 }
 
-/* ---- The gradients' scale -------------------------------------------------------------------------------------- */
+/* ---- Scale of gradients ---------------------------------------------------------------------------------------- */
 
 #define SCALE_TRIES 8  /* elements tried as being short without their scale */
 #define SCALE_ASKED 64 /* elements that vote on a scale */
@@ -666,7 +666,7 @@ enum lmc_status lmc_link_gradient_scale(const float *gradients, size_t elements,
     return LMC_OK;
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------------- */
+/* ---- The whole fit --------------------------------------------------------------------------------------------- */
 
 static bool unhinted(uint32_t array_count, struct lmc_link_rule *rule)
 {

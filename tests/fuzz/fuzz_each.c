@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_each.c - fuzz target: each kernel by itself does the same in all tables, and stays within its buffers.
+ * fuzz_each.c - fuzz target: each kernel does the same in all tables, and stays within its buffers.
  *
- * The input says which kernel, how much, and what is in the buffers. These have the room that kernels.h promises and
- * no more: all end where a page begins that can't be touched, or all begin where such a page ends. Contents need not
- * fit together: lists that are joined may be of anything.
+ * The input chooses the kernel, the amount, and the contents of buffers. Buffers have exactly the room that kernels.h
+ * requires: all end at an inaccessible page, or all begin after one. Contents may be inconsistent: joined lists may
+ * contain anything.
  */
 #include "base/bytes.h"
 #include "block/classes.h"
@@ -30,19 +30,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 #define SLOTS         28
 #define PAD           ((size_t)64)
 
-/* The first is what others are compared with. */
+/* The others are compared with the first. */
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
 /* ---- Buffers --------------------------------------------------------------------------------------------------- */
 
-/* What an input asks for. */
+/* Choices read from the input. */
 struct wishes {
     const uint8_t *at;
     size_t left;
     uint64_t random;
     size_t n;    /* elements */
-    bool at_end; /* of the memory that may be touched */
+    bool at_end; /* buffers end at an inaccessible page */
 };
 
 static uint8_t wish(struct wishes *wishes)
@@ -71,7 +71,7 @@ static size_t slot_bytes(void)
     return (8 * MOST_ELEMENTS + PAD + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-/* So many bytes between two pages that can't be touched, right before the second or right behind the first. */
+/* Returns `bytes` bytes between two inaccessible pages, directly before the second or after the first. */
 static unsigned char *slot(unsigned index, size_t bytes, const struct wishes *wishes)
 {
     static unsigned char *memory[SLOTS];
@@ -86,7 +86,7 @@ static unsigned char *slot(unsigned index, size_t bytes, const struct wishes *wi
     return wishes->at_end ? memory[index] + slot_bytes() - bytes : memory[index];
 }
 
-/* Bytes of a slot: random, and where `few` is set only of so many values. */
+/* Fills a slot with random bytes, or with `few` different values. */
 static unsigned char *filled(unsigned index, size_t bytes, unsigned few, struct wishes *wishes)
 {
     unsigned char *at = slot(index, bytes, wishes);
@@ -99,7 +99,7 @@ static unsigned char *filled(unsigned index, size_t bytes, unsigned few, struct 
 
 /* ---- Results --------------------------------------------------------------------------------------------------- */
 
-/* What a table made, one behind the other. */
+/* The concatenated outputs of a table. */
 struct made {
     unsigned char *bytes;
     size_t count;
@@ -129,14 +129,14 @@ static struct lmci_classes wished_classes(unsigned word, struct wishes *wishes)
     const unsigned step = 1 + wish(wishes) % (255 / LMCI_MAX_CLASSES), from = wish(wishes) % 16, shifts = wish(wishes);
     for (unsigned c = 0; c < classes.count; c++) {
         classes.first[c] = (uint8_t)(c != 0 ? from + c * step : 0);
-        /* One for all, or any. */
+        /* One for all, or random ones. */
         const uint64_t shift = (shifts & 1) != 0 ? next_random(wishes) >> 32 : shifts >> 1;
         classes.shift[c] = (uint8_t)(4 * (shift % (2 * word - 1)));
     }
     return classes;
 }
 
-/* Words whose keys are those of the classes, mostly, and others that are not far from them, mostly. */
+/* Words with keys mostly of the classes, and others mostly near them. */
 static void fill_words(unsigned word, const struct lmci_classes *classes, struct wishes *wishes, unsigned char *data,
                        unsigned char *base)
 {
@@ -194,7 +194,7 @@ static void made_lists(struct made *made, unsigned word, unsigned count, const s
     made_list(made, start.outliers, end->outliers, bytes);
 }
 
-/* Dealt, and joined again; or lists that were not dealt, joined. */
+/* Deals and joins words, or joins lists that were not dealt. */
 static void try_classes(struct wishes *wishes, struct made *made)
 {
     const unsigned what = wish(wishes), word = (what & 1) != 0 ? 4 : 2;
@@ -269,7 +269,7 @@ static void try_tree(struct wishes *wishes, struct made *made)
     made_bytes(made, bits, bit_bytes);
     REQUIRE(lmci_kernels()->tree_count(bits, n) == count);
 
-    /* Of the lists no more is there than what the bits ask for. */
+    /* The lists contain only the symbols that the bits require. */
     const unsigned char *zero = memcpy(slot(LIST + 2, n - count + PAD, wishes), list, n - count);
     const unsigned char *one = memcpy(slot(LIST + 3, count + PAD, wishes), ones, count);
     struct lmci_side sides[2] = {{zero, 0}, {one, 0}};
@@ -293,7 +293,7 @@ static void try_tree(struct wishes *wishes, struct made *made)
 static void try_bytes(struct wishes *wishes, struct made *made)
 {
     const uint8_t few = wish(wishes), wished = wish(wishes), every = 1 + wish(wishes) % 3;
-    const unsigned mask = wished % 255 != 0 ? wished % 255 : 1; /* not all, and not none */
+    const unsigned mask = wished % 255 != 0 ? wished % 255 : 1; /* neither all nor none */
     const size_t n = wishes->n + 1, packed_bytes = (n * (size_t)__builtin_popcount(mask) + 7) / 8;
     const unsigned char *bytes = filled(DATA, n, few, wishes), *names = filled(BASE, 256, few, wishes);
     unsigned char *out = slot(OUT, n, wishes);
@@ -344,7 +344,7 @@ static void try_words(struct wishes *wishes, struct made *made)
     REQUIRE(n == 0 || memcmp(out, data, word * n) == 0);
 }
 
-/* Words of 1 and 8 bytes, by those that stand for them. */
+/* Words of 1 and 8 bytes, through their stand-ins. */
 static void try_keyed(struct wishes *wishes, struct made *made)
 {
     const unsigned word = (wish(wishes) & 1) != 0 ? 8 : 1, own = lmci_keyed_word(word);

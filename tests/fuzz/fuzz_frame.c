@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_frame.c - fuzz target for frames: parsing and decoding of any bytes, and round trips of any tensor.
+ * fuzz_frame.c - fuzz target for frames: decodes any bytes, and round-trips any tensor.
  *
- * The first byte chooses. Even: the rest is a frame; it is tried as it is, and with its checksums made right, as no
- * fuzzer guesses those. Then its first block's coding is exercised by itself too: the rest becomes the one coded block
- * of a frame that we make, so that every input reaches the decoder. Odd: the rest is a tensor, which is encoded,
- * decoded and compared; above 127, it describes one (tensor.h).
+ * The first byte chooses. Even: the rest is a frame, tried as it is and with valid checksums, which a fuzzer cannot
+ * guess. The rest is also tried as the only coded block of a generated frame, so that every input reaches the decoder.
+ * Odd: the rest is a tensor (above 127: describes one, tensor.h), which is encoded, decoded and compared.
  */
 #include "tensor.h"
 
@@ -27,7 +26,7 @@ static void decode(const unsigned char *frame, size_t frame_bytes)
     if (parsed.raw_bytes > MOST_RAW_BYTES)
         return;
     unsigned char *base = allocate((size_t)parsed.raw_bytes);
-    for (size_t i = 0; i < parsed.raw_bytes; i++) /* exponents from all over */
+    for (size_t i = 0; i < parsed.raw_bytes; i++) /* all exponents */
         base[i] = (unsigned char)(i % 3 != 0 ? 37 * i : 60 + i % 8);
     unsigned char *back = allocate((size_t)parsed.raw_bytes);
     const void *bases[LMC_MAX_BASES] = {base, base, base, base};
@@ -57,7 +56,7 @@ static void try_block(const uint8_t *bytes, size_t count)
     free(frame);
 }
 
-/* A base that differs from the data in a way that `kind` gives: not at all, rarely, by small steps, or wholly. */
+/* A base that differs from the data, depending on `kind`: not at all, rarely, by small steps, or completely. */
 static unsigned char *make_base(const uint8_t *data, size_t bytes, unsigned kind)
 {
     unsigned char *base = allocate(bytes);
@@ -84,12 +83,12 @@ static void try_params(const struct lmc_params *params)
     free(back);
 }
 
-/* A dtype, the way to a base, and how often the rest is repeated (four bits) and the level (one). */
+/* Reads the dtype, the kind of base, repetitions of the rest (four bits), and the level (one). */
 static void try_round_trip(const uint8_t *bytes, size_t count)
 {
     if (count < 3)
         return;
-    unsigned times = bytes[2] % 16 != 0 ? 1 + bytes[2] % 4 : 40; /* longer than what a fuzzer likes to make */
+    unsigned times = bytes[2] % 16 != 0 ? 1 + bytes[2] % 4 : 40; /* longer than a fuzzer's usual input */
     size_t piece = count - 3;
     struct lmc_params params = {.dtype = 1 + bytes[0] % (LMC_DTYPE_END - 1)};
     params.raw_bytes = piece * times - piece * times % lmc_dtype_size(params.dtype);

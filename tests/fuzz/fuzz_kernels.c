@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_kernels.c - fuzz target: all tables of kernels that this processor can run do the same.
+ * fuzz_kernels.c - fuzz target: all tables of kernels that this processor can run behave alike.
  *
- * The first byte chooses. Even: the rest describes a tensor (tensor.h), whose frame must be the same with each table,
- * and come back with each; then the frame is damaged as the last bytes say. Odd: the rest is a coded block. A damaged
- * frame must be so with each table, for the same reason; and where its planes fit together, but the content is not what
- * it should be, that content must be the same with each, too.
+ * The first byte chooses. Even: the rest describes a tensor (tensor.h). Each table must produce the same frame and
+ * decode it; then the last bytes damage the frame. Odd: the rest is a coded block. Each table must report the same
+ * error for a damaged frame, and the same content if only the hash of the content is wrong.
  */
 #include "tensor.h"
 
@@ -26,7 +25,7 @@ bool lmci_kernels_use(const char *name);
 #define MOST_TENSOR_BYTES ((size_t)320 << 10)
 #define MOST_DAMAGES      4
 
-/* The first is what others are compared with. */
+/* The others are compared with the first. */
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
@@ -44,7 +43,7 @@ static struct decoded decode(const unsigned char *frame, size_t frame_bytes, con
     return decoded;
 }
 
-/* What a damaged frame decodes to is the same if all of it was decoded. */
+/* The content of a damaged frame is defined if all of it was decoded. */
 static bool is_whole(const struct decoded *decoded)
 {
     return decoded->status == LMC_OK || strncmp(decoded->message, "a decoded block is not", 22) == 0;
@@ -66,7 +65,7 @@ static void decode_by_all(const unsigned char *frame, size_t frame_bytes, const 
     free(first.content);
 }
 
-/* With each table in turn. Returns the frame, which is the same with all. */
+/* Encodes with each table and returns the frame, which all produce. */
 static unsigned char *encode_by_all(const struct tensor *tensor, size_t *frame_bytes)
 {
     const size_t raw_bytes = (size_t)tensor->params.raw_bytes, bound = (size_t)lmc_frame_bound(raw_bytes);
@@ -93,7 +92,7 @@ static unsigned char *encode_by_all(const struct tensor *tensor, size_t *frame_b
     return first;
 }
 
-/* The input's last bytes, three for each damage: where, counted from the header's end, and what. */
+/* Each damage is three of the input's last bytes: the offset from the header's end, and the value. */
 static void try_damages(unsigned char *frame, size_t frame_bytes, const struct tensor *tensor, struct source end)
 {
     uint64_t header_bytes;
@@ -101,7 +100,7 @@ static void try_damages(unsigned char *frame, size_t frame_bytes, const struct t
     for (unsigned i = 0; i < MOST_DAMAGES && end.left >= 3 && frame_bytes > header_bytes; i++, end.left -= 3) {
         const uint8_t *damage = end.at + end.left - 3;
         const size_t room = frame_bytes - (size_t)header_bytes;
-        /* The first bytes of a block mean more than others. */
+        /* The first bytes of a block matter more than others. */
         const size_t where = (damage[0] & 1) != 0 ? damage[1] : (size_t)damage[0] << 7 | damage[1];
         frame[header_bytes + where % room] ^= damage[2];
     }
@@ -129,7 +128,7 @@ static void try_block(const uint8_t *bytes, size_t count)
         return;
     const size_t raw_bytes = (size_t)seal_get(frame + 16, 8);
     unsigned char *base = allocate(raw_bytes);
-    for (size_t i = 0; i < raw_bytes; i++) /* exponents from all over */
+    for (size_t i = 0; i < raw_bytes; i++) /* all exponents */
         base[i] = (unsigned char)(i % 3 != 0 ? 37 * i : 60 + i % 8);
     decode_by_all(frame, frame_bytes, base, raw_bytes);
     free(base);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * fuzz_link.c - fuzz target for links: parsing and decoding of any bytes, and round trips of any states.
+ * fuzz_link.c - fuzz target for links: decodes any bytes, and round-trips any states.
  *
- * The first byte chooses. Even: the rest is a frame, tried as it is and with its checksums made right; then it is the
- * one coded block of a link that we make, so that every input reaches the decoder. Each set of kernels must say the
- * same, and leave the same state. Odd: the rest describes two states, which each set of kernels must link by the same
- * frame.
+ * The first byte chooses. Even: the rest is a frame, tried as it is, with valid checksums, and as the only coded block
+ * of a generated link, so that every input reaches the decoder. Each set of kernels must report the same and leave the
+ * same state. Odd: the rest describes two states, which each set of kernels must link by the same frame.
  */
 #include "tensor.h"
 
@@ -28,11 +27,11 @@ bool lmci_kernels_use(const char *name);
 static const char *const tables[] = {"portable", "neon", "avx2", "avx512"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
-/* Arrays of a state, one behind the other. */
+/* Concatenated arrays of a state. */
 struct state {
     unsigned char *memory;
     void *array[LMC_MAX_BASES];
-    size_t bytes; /* of each */
+    size_t bytes; /* of each array */
 };
 
 static struct state state_new(size_t bytes)
@@ -44,7 +43,7 @@ static struct state state_new(size_t bytes)
     return state;
 }
 
-/* Floats of all kinds, most of them as a training has them. */
+/* Floats of all kinds, mostly typical of training. */
 static void fill_state(struct state *state, const uint8_t *bytes, size_t count, uint64_t seed)
 {
     for (size_t i = 0; i < LMC_MAX_BASES * state->bytes; i += 4) {
@@ -111,7 +110,7 @@ static void try_frame(const uint8_t *bytes, size_t count)
     free(copy);
 }
 
-/* A rule of some kind, as a byte says. */
+/* Selects a rule. */
 static struct lmc_link_rule rule_of(unsigned kind)
 {
     struct lmc_link_hints hints = {.optimizer = (kind & 1) != 0 ? LMC_SGD : LMC_ADAM,
@@ -142,7 +141,7 @@ static struct lmc_link_params params_of(const struct lmc_link_rule *rule, const 
     return params;
 }
 
-/* A link whose one block is the input. */
+/* Tries a link whose only block is the input. */
 static void try_block(const uint8_t *bytes, size_t count)
 {
     if (count < 3)
@@ -170,7 +169,7 @@ static void try_block(const uint8_t *bytes, size_t count)
     free(before.memory);
 }
 
-/* The state after a step, nearly: gradients are made of the input. */
+/* Computes approximately the state after a step with gradients from the input. */
 static void make_step(const struct lmc_link_rule *rule, const struct state *before, struct state *after,
                       const uint8_t *bytes, size_t count)
 {

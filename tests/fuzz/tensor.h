@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * tensor.h - tensors that a few bytes describe, for fuzz targets: a fuzzer makes small inputs, and much of the codec is
- * only reached by large ones. And frames around one coded block.
+ * tensor.h - tensors described by a few bytes, for fuzz targets. A fuzzer makes small inputs, but much of the codec
+ * requires large ones. Also frames around one coded block.
  *
- * A tensor is cut into sections. In each, the bytes at one position of the words follow a recipe of four bytes: a kind
- * and three parameters. The rest of the input is used as it is, where a recipe asks for it.
+ * A tensor consists of sections. In each, the bytes at one position of the words follow a recipe of four bytes: a kind
+ * and three parameters. Recipes may read the rest of the input.
  */
 #ifndef LMC_FUZZ_TENSOR_H
 #define LMC_FUZZ_TENSOR_H
@@ -17,13 +17,13 @@
 
 static inline void *allocate(size_t bytes)
 {
-    void *memory = malloc(bytes + 1); /* a size of 0 is fine */
+    void *memory = malloc(bytes + 1); /* allows a size of 0 */
     if (memory == NULL)
         abort();
     return memory;
 }
 
-/* The input, taken bit by bit; zeros when it ends. */
+/* The input, read by bits; zeros after its end. */
 struct source {
     const uint8_t *at;
     size_t left;
@@ -65,7 +65,7 @@ static inline uint64_t tensor_random(uint64_t *state)
     return *state * UINT64_C(0x2545f4914f6cdd1d);
 }
 
-/* Byte i of a plane; `before`: the one 64 before it, or 0; `below`: the one below it in its word. */
+/* Byte i of a plane. `before`: the byte 64 before it, or 0. `below`: the next lower byte of its word. */
 static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uint8_t below, uint64_t random,
                            const struct source *in)
 {
@@ -78,7 +78,7 @@ static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uin
         return (uint8_t)((low & r->a) | (r->b & ~r->a));
     case OF_BEFORE:
         return (uint8_t)((before > r->a ? r->b : r->b ^ 0x5a) + low % (1 + r->c % 64) + before / 8);
-    case SCALED: /* by where in its row of `b` it stands */
+    case SCALED: /* by its position in a row of `b` */
         return (uint8_t)(r->a + low % (1 + (i % (1 + r->b)) * r->c / 64));
     case RARE:
         return (random >> 32 & (((uint64_t)1 << r->a % 16) - 1)) != 0 ? r->b : low;
@@ -88,18 +88,18 @@ static inline uint8_t cook(const struct recipe *r, size_t i, uint8_t before, uin
         return in->left != 0 ? in->at[(i + r->a) % in->left] : r->b;
     case RUNS:
         return (uint8_t)((i >> r->a % 16) * (r->b | 1));
-    case FEW_OF_MANY: /* all bytes, some of them much less frequent */
+    case FEW_OF_MANY: /* all values, some much rarer */
         return (uint8_t)(low % ((random & 63) != 0 ? 1 + r->a : 256));
     case STEPS:
         return (uint8_t)(i * r->a + (i >> 8) * r->b);
-    case OF_BELOW: /* with the correlation of a float's exponent and mantissa, with or without signs */
+    case OF_BELOW: /* correlated like exponent and mantissa of a float, with or without signs */
         return (uint8_t)(r->a + zeros + (below > r->b ? r->c : 0)) ^ (uint8_t)(random >> 56 & r->kind & 0x80);
     default:
         return low;
     }
 }
 
-/* Words from recipes that `from` gives, one for each byte of a word and each of `sections` sections. */
+/* Fills words by recipes from `from`, one for each byte of a word and each section. */
 static inline void cook_tensor(struct source *from, size_t word, unsigned sections, unsigned char *data, size_t bytes)
 {
     struct recipe recipes[4][16];
@@ -118,7 +118,7 @@ static inline void cook_tensor(struct source *from, size_t word, unsigned sectio
     }
 }
 
-/* Some rows, of 64 to 1024 bytes, become as one before them. */
+/* Makes some rows, of 64 to 1024 bytes, equal to earlier ones. */
 static inline void repeat_rows(unsigned kind, unsigned char *data, size_t bytes)
 {
     const size_t row = (size_t)64 << kind % 5;
@@ -130,7 +130,8 @@ static inline void repeat_rows(unsigned kind, unsigned char *data, size_t bytes)
     }
 }
 
-/* Makes another tensor of the same words. `kind`: equal, a few units away in some, with turned signs, or unrelated. */
+/* Makes another tensor of the same size. `kind`: equal, a few units away in some words, with changed signs, or
+ * unrelated. */
 static inline unsigned char *cook_base(const unsigned char *data, size_t word, size_t bytes, unsigned kind)
 {
     unsigned char *base = allocate(bytes);
@@ -153,12 +154,10 @@ static inline unsigned char *cook_base(const unsigned char *data, size_t word, s
 struct tensor {
     struct lmc_params params;
     unsigned char *data;
-    unsigned char *base; /* NULL: none */
+    unsigned char *base; /* NULL without one */
 };
 
-/*
- * Reads eight bytes, the recipes, and the bytes that they take from the rest. Makes at most `most` bytes of a tensor.
- */
+/* Reads eight bytes, the recipes, and the bytes that these use. Makes a tensor of at most `most` bytes. */
 static inline struct tensor cook_params(struct source *from, size_t most)
 {
     struct tensor tensor = {.params = {.dtype = 1 + take_byte(from) % (LMC_DTYPE_END - 1u)}};
@@ -181,7 +180,7 @@ static inline struct tensor cook_params(struct source *from, size_t most)
     return tensor;
 }
 
-/* A frame of `raw_bytes` bytes, at most one block's, whose one coded block these bytes are. */
+/* A frame of `raw_bytes` bytes (at most one block) with the given coded block. */
 static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64_t raw_bytes, const uint8_t *coded,
                                             size_t coded_bytes, size_t *frame_bytes)
 {
@@ -204,10 +203,8 @@ static inline unsigned char *frame_of_block(uint32_t dtype, size_t bases, uint64
     return frame;
 }
 
-/*
- * A coded block's dtype, whether it has a base, the content's size less the block's minimum (u16), and the block. Three
- * bits of the second byte make the size greater. Returns NULL if it can't be.
- */
+/* Reads a dtype, whether there is a base, the content's size above its minimum (u16, and three bits of the second
+ * byte), and a coded block. Returns NULL if that is impossible. */
 static inline unsigned char *frame_of_input(const uint8_t *bytes, size_t count, size_t *frame_bytes)
 {
     if (count < 5)

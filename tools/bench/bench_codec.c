@@ -2,7 +2,7 @@
 /*
  * bench_codec MODE DTYPE DATA BASE BYTES PAGES
  *
- * DATA and BASE are files of elements ("-": no base), repeated to at least BYTES; PAGES is "small" or "huge".
+ * DATA and BASE are files of elements ("-": no base), repeated to at least BYTES. PAGES is "small" or "huge".
  */
 #include "bench_codec.h"
 
@@ -49,7 +49,7 @@ unsigned char *pages_new(size_t bytes, bool huge)
     if (all == MAP_FAILED)
         die("no memory for %zu bytes", bytes);
     unsigned char *aligned = (unsigned char *)(((uintptr_t)all + huge_page - 1) & ~(uintptr_t)(huge_page - 1));
-    /* A kernel without huge pages refuses this, and gives small ones. */
+    /* A kernel without huge pages rejects this and uses small ones. */
     (void)madvise(aligned, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     memset(aligned, 0x55, bytes);
     return aligned;
@@ -80,7 +80,7 @@ static size_t file_bytes(const char *path)
     return bytes < 0 ? 0 : (size_t)bytes;
 }
 
-/* The file's contents, again and again up to `bytes`. */
+/* The file's contents, repeated up to `bytes`. */
 static unsigned char *load(const char *path, size_t once, size_t bytes, bool huge)
 {
     unsigned char *data = pages_new(bytes, huge);

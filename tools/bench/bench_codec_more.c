@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* bench_codec_more.c - two threads beside one, and many small tensors beside a large one. */
+/* bench_codec_more.c - two threads compared with one, and many small tensors compared with a large one. */
 #include "bench_codec.h"
 
 #include <pthread.h>
@@ -27,8 +27,8 @@ struct share {
     struct lmc_block *blocks;
     uint64_t first;
     uint64_t end;
-    size_t at;    /* where its coded blocks begin in the frame */
-    size_t coded; /* and how many bytes they have */
+    size_t at;    /* start of its coded blocks in the frame */
+    size_t coded; /* their bytes */
 };
 
 typedef void *work(void *share);
@@ -80,7 +80,7 @@ static void *decode_share(void *argument)
     return NULL;
 }
 
-/* Does the shares' work by so many threads, this one among them. */
+/* Runs the shares in `threads` threads, including this one. */
 static void together(work *what, struct share *shares, unsigned threads)
 {
     pthread_t others[THREADS];
@@ -92,7 +92,7 @@ static void together(work *what, struct share *shares, unsigned threads)
         pthread_join(others[i], NULL);
 }
 
-/* Shares the blocks out; each share has room for its coded blocks at any size. */
+/* Distributes the blocks; each share has room for its coded blocks at any size. */
 static void shares_make(struct share *shares, unsigned threads, const struct input *input)
 {
     uint64_t count = lmc_block_count(input->bytes);
@@ -102,7 +102,7 @@ static void shares_make(struct share *shares, unsigned threads, const struct inp
     }
 }
 
-/* Moves the shares together behind a header, as a file has them. Not timed: a writer would use one writev. */
+/* Assembles the frame from a header and the shares. Not timed: a writer would use one writev. */
 static void frame_join(const struct input *input, struct share *shares, unsigned threads,
                        const struct lmc_encoder *encoder, const struct lmc_block *blocks)
 {
@@ -195,7 +195,7 @@ void threads_round(struct input *input)
 
 struct pieces {
     size_t piece; /* bytes of each but the last */
-    size_t room;  /* from a frame to the next */
+    size_t room;  /* from one frame to the next */
     size_t *frame_bytes;
     size_t count;
     size_t total;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* bench_published.c - the size of LMC as it was published (arXiv 2505.09810), to compare with. */
+/* bench_published.c - the size of LMC as published (arXiv 2505.09810), for comparison. */
 #include "bench_codec.h"
 
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static void code_lengths(uint32_t *a, int n)
     }
 }
 
-/* Cuts lengths to LONGEST, and lengthens others until the code is one again. Longest first. */
+/* Cuts lengths to LONGEST and extends others until the code is complete. Longest first. */
 static void limit_lengths(uint32_t *lengths, int n)
 {
     uint64_t sum = 0;

@@ -7,10 +7,11 @@
 
 enum { LINKED = 300 };
 
-/* Arrays before a step and after it, one behind the other. */
+/* Concatenated arrays before a step and after it. */
 static float linked[2][4 * LINKED];
 
-/* Rounded to f32, never contracted: the same on all machines. (Not quite what torch does: a link stores the rest.) */
+/* Rounds to f32 without contraction: equal on all machines. (Not exactly torch's arithmetic: a link stores the
+ * difference.) */
 static float f32_of(double x)
 {
     volatile float rounded = (float)x;
@@ -25,7 +26,7 @@ static double root_of(double x)
     return root;
 }
 
-/* A gradient of bf16 (0), a sum of four (1), any (2), or mostly none (3). */
+/* A gradient of bf16 (0), a sum of four (1), any float (2), or mostly zero (3). */
 static float gradient_of(int kind, int i)
 {
     double sum = 0;
@@ -146,7 +147,7 @@ void good_links(void)
     save_link("link-sgd", &rule, LINKED);
 }
 
-/* A good link of one element, with something else in its header. */
+/* A valid link of one element with a changed header. */
 static void save_changed_link(const char *name, size_t at, uint64_t value, size_t bytes)
 {
     unsigned char room[1024];

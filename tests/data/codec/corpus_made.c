@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* corpus_made.c - assembles frames byte by byte, and the parts that several frames share. */
+/* corpus_made.c - assembles frames byte by byte, and the parts shared by several frames. */
 #include "corpus.h"
 
 #include <stdarg.h>
 
 struct made made;
 
-/* Starts a frame of `raw_bytes` (below 2^20) with room for everything that a header can hold. */
+/* Starts a frame of `raw_bytes` (below 2^20) with room for the largest header. */
 void begin(uint16_t dtype, uint64_t raw_bytes, unsigned bases, unsigned extensions)
 {
     memset(&made, 0, sizeof made);
@@ -33,7 +33,7 @@ void put(int count, ...)
     va_end(list);
 }
 
-/* Fills in sizes and the block's entry; `content` is what it decodes to, NULL where that does not matter. */
+/* Fills in sizes and the block's entry. `content` is the decoded block, or NULL if it does not matter. */
 void finish(const void *content)
 {
     seal_put(made.bytes + 24, made.count, 8);
@@ -57,7 +57,7 @@ void save(const char *name, const char *content, const char *base)
         write_file(name, "base", base, (size_t)made.raw_bytes);
 }
 
-/* A one-byte field of the prefix is changed and the frame sealed again. */
+/* Changes a field of the prefix and seals the frame. */
 void save_changed(const char *name, size_t at, uint64_t value, size_t bytes)
 {
     finish("abcd");
@@ -79,7 +79,7 @@ void put_two_symbols(void)
     put(3, 0x11, 0xce, 0x0e);
 }
 
-/* A block of `n` u8 as one tree plane with the two symbols, in segments of 1024, up to their nodes. */
+/* A block of `n` u8 as a tree plane with the two symbols, in segments of 1024, up to the nodes. */
 void two_symbols(uint64_t n)
 {
     begin(LMC_U8, n, 0, 0);
@@ -89,9 +89,9 @@ void two_symbols(uint64_t n)
 }
 
 /*
- * 20 words of f32 in two classes: keys below 120, with a shift of 20, and from 120 on, with none. Words 3 and 4 are of
- * the first class. Their differences are 0x5612345 and -0x1000000, of which the symbols are 0x56 and 0xf0; word 7 is an
- * outlier, and word 0 moved by -1.
+ * 20 words of f32 in two classes: keys below 120 with a shift of 20, and from 120 on without a shift. Words 3 and 4 are
+ * in the first class, with differences 0x5612345 and -0x1000000, so symbols 0x56 and 0xf0. Word 7 is an outlier, and
+ * word 0 moved by -1.
  */
 uint32_t class_base[20], class_content[20];
 
@@ -105,7 +105,7 @@ void fill_classes(void)
     class_content[7] = 0xdeadbeef;
 }
 
-/* Up to the lists: the number of classes, the first key of the second, shifts, and how many words each has. */
+/* Up to the lists: number of classes, first key of the second, shifts, and words of each class. */
 void begin_classes(int bases)
 {
     fill_classes();
@@ -124,16 +124,14 @@ void put_class_lists(void)
     put(19, 0, 0xff, 0, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
-/* One outlier, 0xdeadbeef, in four planes of the word rotated. */
+/* One outlier, 0xdeadbeef, in four planes of the rotated word. */
 void put_outlier(void)
 {
     put(8, 1, 0xdf, 1, 0x7d, 1, 0x5b, 1, 0xbd);
 }
 
-/*
- * 20 words of f64 with a byte below those that are dealt to classes: differences of i * 256 + i, but word 5 moved by
- * 2^50, of which only a plane above knows, and word 9 by 1000 * 256, an outlier.
- */
+/* 20 words of f64 with one byte below the classes: differences of i * 257, except word 5, moved by 2^50, which appears
+ * only in a plane above, and word 9, moved by 1000 * 256, an outlier. */
 uint64_t keyed_base[20], keyed_content[20];
 
 void begin_keyed(int low, int bases)
@@ -158,7 +156,8 @@ void put_keyed_planes(void)
     put(2, 1, 0);
 }
 
-/* One class without a shift. Key of word 9: 0x3f8 + 9 / 16 - 831, in a word of four bytes moved by 1000, rotated. */
+/* One class without a shift. The outlier is word 9's key, 0x3f8 + 9 / 16 - 831, in a word of four bytes, plus 1000,
+ * rotated. */
 void put_keyed_classes(void)
 {
     const uint32_t outlier = (0x3f8u - 831) * 0x800000 + 1000;
@@ -176,7 +175,7 @@ void save_keyed(const char *name)
     write_file(name, "base", keyed_base, sizeof keyed_base);
 }
 
-/* Six lines and ten bytes: lines 2 and 3 are as 1, the second by way of the first, and 4 as 0. */
+/* Six lines and ten bytes. Lines 2 and 3 copy line 1, the second through the first; line 4 copies line 0. */
 char copied[6 * 64 + 10];
 
 void begin_copies(void)
@@ -198,7 +197,7 @@ void put_rest(int method)
             put(1, copied[i]);
 }
 
-/* 70 bytes, 0 but for 3 at place 2, so that '!' at place 66 is of class 1, which begins with 1, and 7 at the end. */
+/* 70 bytes of 0, except 3 at index 2, so that '!' at index 66 is in class 1, which begins with 1; and 7 at the end. */
 void begin_contexts(int distance, int classes, int first)
 {
     begin(LMC_U8, 70, 0, 0);
@@ -212,7 +211,7 @@ void put_contexts(int of_class_0, int of_class_1)
     put(2, 0, '!');
 }
 
-/* 40 bf16 around 1.0, which is 0x7f00 when rotated, by 8 + 4 bits: 1.05, -1.0, one that is marked, 0.5, and ones. */
+/* 40 bf16 around 1.0 (0x7f00 when rotated), by 8 + 4 bits: 1.05, -1.0, an outlier, 0.5, and ones. */
 void begin_values(void)
 {
     begin(LMC_BF16, 80, 0, 0);

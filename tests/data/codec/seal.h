@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * seal.h - makes the checksums of a changed frame right again, as far as its fields make sense.
+ * seal.h - makes the checksums of a changed frame valid, as far as its fields make sense.
  *
- * Damage that keeps its checksums is what a decoder has to find by itself, and what a fuzzer would hardly get to. The
- * hashes of decoded blocks stay as they are: nothing can know them.
+ * A decoder must detect such damage without checksums, and a fuzzer would hardly produce it. The hashes of decoded
+ * blocks stay unchanged, since they are unknown.
  */
 #ifndef LMC_TEST_SEAL_H
 #define LMC_TEST_SEAL_H
@@ -33,8 +33,7 @@ static inline void seal_frame(unsigned char *frame, size_t bytes)
     uint64_t blocks = lmc_block_count(seal_get(frame + 16, 8));
     uint64_t table =
         64 + 16 * (uint64_t)frame[36] + seal_get(frame + 40, 4) + seal_get(frame + 44, 4) + seal_get(frame + 48, 4);
-    const uint64_t size =
-        seal_get(frame + 34, 2) != 0 ? 16 + 16 * (uint64_t)frame[37] : 32; /* of an entry: a link's, ... */
+    const uint64_t size = seal_get(frame + 34, 2) != 0 ? 16 + 16 * (uint64_t)frame[37] : 32; /* bytes of an entry */
     if (table > bytes || blocks > (bytes - table) / size)
         return;
     uint64_t end = table + size * blocks;
