@@ -72,7 +72,7 @@ static enum lmcs_status take_options(struct lmcs_capture *capture, const struct 
     return status == LMCS_OK && capture->relations.count > 0 ? attach_relations(capture, error) : status;
 }
 
-/* Tells what became of a capture, and gives the shelf to the next. */
+/* Records the result of a commit and releases the shelf. */
 static void finish(struct lmcs_capture *capture, enum lmcs_status status, const struct lmcs_error *error)
 {
     struct lmcs_pool *pool = capture->pool;
@@ -127,7 +127,7 @@ static enum lmcs_status start_commit(struct lmcs_capture *capture, struct lmcs_e
     return failure == 0 ? LMCS_OK : lmcs_fail_errno(error, failure, "can't start a thread");
 }
 
-/* What the snapshot follows from is what it is now, not what it will be when an asynchronous commit comes to it. */
+/* Fixes number and parent when commit is called, not when an asynchronous commit runs. */
 static enum lmcs_status expect_number(struct lmcs_capture *capture, struct lmcs_error *error)
 {
     struct lmcs_txn txn;

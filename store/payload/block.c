@@ -8,10 +8,10 @@
  * bytes. The checksum of the topmost block vouches for all links below it. Where it does not match, the chain is undone
  * again with the checksums of every link, which names the damaged one.
  *
- * A line of links is undone for all arrays of its state at once, from blocks of the arrays that it begins with. One call
- * of the codec does that and checks the state at the end. To verify, the arrays at the beginning are compared with their
- * own checksums too, because a link that was made from damaged bytes leads from these to the right state, and from the
- * right ones to another.
+ * A line of links is undone for all arrays of its state at once, from blocks of the arrays that it begins with. One
+ * call of the codec does that and checks the state at the end. To verify, the arrays at the beginning are compared with
+ * their own checksums too, because a link that was made from damaged bytes leads from these to the right state, and
+ * from the right ones to another.
  */
 #include "payload/reading.h"
 
@@ -79,27 +79,27 @@ static bool raw_block_is_right(const struct lmcs_reading *r, const struct lmcs_r
     return digest.low == link->content->df.digest_low && digest.high == link->content->df.digest_high;
 }
 
-/* A block on its way up the links of a chain. */
+/* A block while the links of a chain are undone. */
 struct undoing {
     struct lmcs_reading *r;
     uint64_t block;
     uint64_t bytes;
-    void *target; /* NULL: it is only verified */
+    void *target; /* NULL: only verify */
     struct lmcs_scratch *scratch;
-    bool in_place;       /* payloads are read where they are mapped, and not copied */
-    bool is_brought;     /* ... and have been asked for */
-    bool is_unreadable;  /* ... and the medium did not give all of it */
-    const void *decoded; /* as far as it has come: what the next link is against; NULL: nothing yet */
-    bool is_mapped;      /* that lies in the pool */
-    const char *why;     /* it is damaged; NULL: the error says so */
+    bool in_place;       /* read payloads where they are mapped */
+    bool is_brought;     /* ... and the system was asked for them */
+    bool is_unreadable;  /* ... and the medium failed */
+    const void *decoded; /* the base of the next link; NULL: none yet */
+    bool is_mapped;      /* `decoded` is in the pool */
+    const char *why;     /* reason of damage; NULL: `error` has it */
     struct lmcs_error *error;
 };
 
-/* What one link does to it, so that it can be done under a guard. */
+/* One link, to be undone under a guard. */
 struct step {
     struct undoing *u;
     const struct lmcs_reading_link *link;
-    bool checked; /* by the link's own checksums */
+    bool checked; /* by the checksums of this link */
     const void *stored;
     uint64_t stored_bytes;
     void *to;
@@ -123,7 +123,7 @@ static void check_step(void *context)
     s->is_right = raw_block_is_right(s->u->r, s->link, s->u->block, s->stored, s->stored_bytes);
 }
 
-/* Stored bytes where they are mapped, if they lie in one piece; NULL: they are to be copied, as few are sooner. */
+/* Returns mapped stored bytes in one piece; NULL: copy them, which is faster for few. */
 static const void *stored_at(const struct undoing *u, const struct lmcs_reading_link *link, uint64_t at, uint64_t bytes)
 {
     bool in_place = u->in_place && bytes >= LMCS_ALIGNED_BYTES && !lmcs_reading_is_new(u->r, link);
@@ -134,9 +134,8 @@ static const void *stored_at(const struct undoing *u, const struct lmcs_reading_
 }
 
 /*
- * Does it with the stored bytes where they are mapped, or copies them to `room`. When the medium does not give what is
- * mapped, all is done again with copies, for reading the file says what is wrong with it. (What the codec had allocated
- * is lost then.)
+ * Decodes stored bytes where they are mapped, or copies them to `room` first. If the medium fails under the mapping,
+ * all is done again with copies: reading the file gives the error. (Memory that the codec had allocated is lost then.)
  */
 static enum lmcs_status run_decoding(struct step *s, uint64_t at, void *room)
 {
@@ -158,7 +157,7 @@ static enum lmcs_status run_decoding(struct step *s, uint64_t at, void *room)
     return u->is_unreadable ? LMCS_DAMAGED : LMCS_OK;
 }
 
-/* A raw block: read into `to` when that is where it is wanted, else left where it lies. */
+/* Reads a raw block into `to` if that is the target; else leaves it where it is mapped. */
 static enum lmcs_status read_raw_block(struct step *s, void *to)
 {
     struct undoing *u = s->u;
@@ -224,7 +223,7 @@ static enum lmcs_status undo_once(struct undoing *u, bool checked)
     return status;
 }
 
-/* For coded blocks of a line. False: without memory. */
+/* Makes room for coded blocks of a line. False: no memory. */
 static bool make_room(struct lmcs_scratch *scratch, uint64_t bytes)
 {
     if (scratch->line_bytes > bytes)
@@ -235,7 +234,7 @@ static bool make_room(struct lmcs_scratch *scratch, uint64_t bytes)
     return scratch->line != NULL;
 }
 
-/* Blocks `block` of all links of the line: where they are mapped, or else copied, one behind the other. */
+/* Finds block `block` of all links of a line: mapped, or copied into one buffer. */
 static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64_t bytes, bool in_place,
                                   struct lmcs_scratch *scratch, struct lmc_link_step *steps, const char **why,
                                   struct lmcs_error *error)
@@ -270,7 +269,7 @@ static enum lmcs_status read_line(struct lmcs_reading *r, uint64_t block, uint64
     return status;
 }
 
-/* A raw block that links are undone on: copied from where it is mapped, and read when the medium did not give it. */
+/* Copies a raw block, the beginning of a line, from the mapping; reads it if the medium fails. */
 static enum lmcs_status begin_line(struct step *s, void *to)
 {
     struct undoing *u = s->u;
@@ -303,8 +302,8 @@ static void run_line(void *context)
 
 /* How a line is undone. */
 struct line_way {
-    bool from_sound; /* what the line begins with is compared with its own checksums */
-    bool checked;    /* so it is then, and what follows link by link, so that the culprit is named */
+    bool from_sound; /* compare the arrays at its beginning with their checksums */
+    bool checked;    /* the same, and each link alone, to name the damaged one */
     bool in_place;   /* coded bytes are used where they are mapped ... */
     bool failed;     /* ... and the medium did not give all of them */
 };
@@ -358,7 +357,7 @@ static enum lmcs_status undo_line(struct lmcs_reading *r, uint64_t block, struct
     return run.result == LMC_OK && !way->failed ? LMCS_OK : LMCS_DAMAGED;
 }
 
-/* One block of all arrays, each into its buffer or, where there is none, to nowhere; without any, it is verified. */
+/* Reads one block of all arrays into their buffers. Without any buffer, verifies it. */
 static enum lmcs_status undo_line_block(struct lmcs_reading *r, uint64_t block, void *const *targets,
                                         struct lmcs_scratch *scratch, const char **why, struct lmcs_error *error)
 {
@@ -368,7 +367,7 @@ static enum lmcs_status undo_line_block(struct lmcs_reading *r, uint64_t block, 
         is_wanted |= targets[i] != NULL;
         state[i] = targets[i] != NULL ? targets[i] : scratch->blocks[i];
     }
-    /* To verify: a link that was made from wrong bytes leads from them, and from no others, to what it should. */
+    /* A link made from damaged bytes leads only from them to the right state: compare with checksums. */
     struct line_way way = {.from_sound = !is_wanted, .in_place = r->in_place};
     enum lmcs_status status = undo_line(r, block, &way, state, scratch, why, error);
     if (status != LMCS_DAMAGED)
@@ -388,7 +387,7 @@ static void check_coded(void *context)
                   lmc_frame_block(&s->link->frame, s->u->block, &at).coded_hash;
 }
 
-/* A coded block, where it is mapped, or copied. */
+/* Checks a coded block, mapped or copied. */
 static enum lmcs_status check_coded_block(struct step *s)
 {
     struct undoing *u = s->u;
@@ -415,7 +414,7 @@ static enum lmcs_status check_coded_block(struct step *s)
     return status;
 }
 
-/* Has the system read some blocks of a payload, from this one on, that are not in memory. */
+/* Asks the system to read the next blocks of a payload that are not in memory. */
 static void bring_blocks(const struct undoing *u, const struct lmcs_reading_link *link)
 {
     const uint64_t blocks = lmc_block_count(u->r->raw_bytes);
@@ -433,7 +432,7 @@ static void bring_blocks(const struct undoing *u, const struct lmcs_reading_link
         lmcs_media_bring(mapped, end - at);
 }
 
-/* One block of the newest links of a line, and of what it begins with when these are all. */
+/* Checks one block of the newest links of a line; if these are all links, also of its beginning. */
 static enum lmcs_status check_stored(struct undoing *u)
 {
     struct lmcs_reading *r = u->r;
@@ -474,7 +473,7 @@ static enum lmcs_status check_stored_block(struct lmcs_reading *r, uint64_t bloc
 
 /* ---- A block ---- */
 
-/* Undoes the chain for one block; `checked`: with every link's checksums, not the topmost one's alone. */
+/* Undoes the chain for one block. `checked`: with the checksums of all links, not only of the topmost. */
 static enum lmcs_status undo_links(struct undoing *u, bool checked)
 {
     enum lmcs_status status = undo_once(u, checked);
@@ -484,10 +483,7 @@ static enum lmcs_status undo_links(struct undoing *u, bool checked)
     return undo_once(u, checked);
 }
 
-/*
- * One block, into `target`; NULL: only verify it, and all that it rests on. On LMCS_DAMAGED *why may hold a reason;
- * else the error does.
- */
+/* Reads one block into `target`; NULL: verifies it and all that it rests on. */
 enum lmcs_status lmcs_reading_block(struct lmcs_reading *r, uint64_t block, void *target, struct lmcs_scratch *scratch,
                                     const char **why, struct lmcs_error *error)
 {

@@ -32,7 +32,7 @@ struct encoding {
     _Atomic bool unreadable;
 };
 
-/* The codec reads where the bytes lie, so what the medium can't give any more is met within it. */
+/* The codec reads mapped bytes, so media errors occur within it. */
 static enum lmcs_status fail_unreadable(const struct lmcs_encoding *encoding, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_DAMAGED, EIO, "%s: tensor \"%s\" is damaged: the medium can't be read",
@@ -151,7 +151,7 @@ static enum lmcs_status write_window(struct encoding *e, uint64_t count, uint64_
     return status;
 }
 
-/* A capture has somebody wait until it is durable: the disk begins while the next one is encoded. */
+/* Starts writeback of a finished piece while the next is encoded: a capture waits until all is durable. */
 static void write_behind(const struct lmcs_encoding *encoding)
 {
     for (uint32_t i = 0; encoding->may_change && i < encoding->made.df.part_count; i++)
@@ -166,7 +166,7 @@ static uint64_t window_bytes(const struct encoding *e, uint64_t first, uint64_t 
     return sum;
 }
 
-/* Of a link: what its record has as its digest. */
+/* Computes the digest of a link's record. */
 static enum lmc_status take_link_digest(struct lmcs_encoding *encoding, const void *header, size_t bytes)
 {
     struct lmc_frame frame;
@@ -200,7 +200,7 @@ static enum lmcs_status write_header(struct encoding *e, struct lmcs_error *erro
     return status;
 }
 
-/* Of data that had no digest before: that of what was encoded. */
+/* Computes the digest of encoded data that had none. */
 static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;

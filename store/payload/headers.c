@@ -40,7 +40,7 @@ enum lmcs_status lmcs_reading_fail_newer(const struct lmcs_reading *r, const cha
                      r->tensor.name, why);
 }
 
-/* Reads and parses the header of a frame; what is in it has to be compared with what is known otherwise. */
+/* Reads and parses the header of a frame. The caller compares it with the records. */
 static enum lmcs_status read_header(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_reading_link *link = &r->links[i];
@@ -52,7 +52,7 @@ static enum lmcs_status read_header(struct lmcs_reading *r, size_t i, struct lmc
     if (link->header == NULL)
         return lmcs_fail_memory(error);
     enum lmcs_status status = lmcs_reading_copy(r, link, 0, link->header, n, error);
-    if (status == LMCS_DAMAGED && n > LMC_FRAME_PREFIX_BYTES) { /* what can't be read may lie behind the header */
+    if (status == LMCS_DAMAGED && n > LMC_FRAME_PREFIX_BYTES) { /* the unreadable part may be after the header */
         n = LMC_FRAME_PREFIX_BYTES;
         status = lmcs_reading_copy(r, link, 0, link->header, n, error);
     }
@@ -124,7 +124,7 @@ static bool is_digest_of(const struct lmc_hash *digest, const struct lmcs_conten
     return digest->low == content->df.digest_low && digest->high == content->df.digest_high;
 }
 
-/* The arrays before link `i`: those that the link before it leads to, or those that the line begins with. */
+/* Returns whether link `i` leads from the outputs of the link before, or from the beginning of the line. */
 static bool leads_from(const struct lmcs_reading *r, size_t i)
 {
     const struct lmc_frame *frame = &r->links[i].frame;
@@ -139,7 +139,7 @@ static bool leads_from(const struct lmcs_reading *r, size_t i)
     return sound;
 }
 
-/* Reads the header of a link, and compares it with its record. */
+/* Reads the header of a link and compares it with its record. */
 static enum lmcs_status open_one_link(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
     const struct lmc_frame *frame = &r->links[i].frame;
@@ -152,7 +152,7 @@ static enum lmcs_status open_one_link(struct lmcs_reading *r, size_t i, struct l
     return status;
 }
 
-/* Whether what is stored as array `i` is what the newest link leads to. */
+/* Returns whether the content stored as array `i` is the output of the newest link. */
 static bool is_led_to(const struct lmcs_reading *r, size_t i)
 {
     struct lmc_hash digest;

@@ -13,7 +13,7 @@
 
 /* ---- All blocks ---- */
 
-/* Notes a damaged block for the message at the end. False: without memory. */
+/* Records a damaged block for the final message. False: no memory. */
 static bool note_lost(struct lmcs_reading *r, uint64_t block)
 {
     if (r->lost == NULL)
@@ -23,7 +23,7 @@ static bool note_lost(struct lmcs_reading *r, uint64_t block)
     return r->lost != NULL;
 }
 
-/* Damage does not end it: who asked is told of all that is lost. */
+/* Records a failure. Damage does not end a read: all lost ranges are reported. */
 static void note_failure(struct lmcs_reading *r, uint64_t block, enum lmcs_status status, const char *why,
                          const struct lmcs_error *error)
 {
@@ -45,7 +45,7 @@ static void note_failure(struct lmcs_reading *r, uint64_t block, enum lmcs_statu
     pthread_mutex_unlock(&r->lock);
 }
 
-/* "rows 3 to 5 of 100 (elements 768 to 1535): " before the message. */
+/* Puts "rows 3 to 5 of 100 (elements 768 to 1535): " before the message. */
 static void tell_lost(const struct lmcs_reading *r, struct lmcs_error *error)
 {
     enum { MOST_TOLD = 6 };

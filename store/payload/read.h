@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * payload/read.h - reads the bytes of a content, however it is stored. The face of the room payload, which may use base,
- * media, pages and records.
+ * payload/read.h - reads the bytes of a content, however it is stored. The face of the room payload, which may use
+ * base, media, pages and records.
  *
  * A `tensor` argument gives the name (for messages), dtype and shape of a content, from its identity.
  */

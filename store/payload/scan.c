@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * payload/scan.c - are the stored bytes of a content what was written?
+ * payload/scan.c - checks the stored bytes of a content.
  *
  * The digest in the record vouches for the hashes of the blocks, which stand in a frame's header or behind a raw
  * payload. Of a raw payload they can be computed as well: when the ones that stand there are damaged, those of the
@@ -58,13 +58,13 @@ struct scanning {
     const struct lmcs_content *content;
     const struct lmcs_identity *identity;
     struct lmcs_scan *scan;
-    struct lmc_hash *found; /* raw: hashes of what is there */
-    _Atomic int failure;    /* enum lmcs_status, of what is no damage */
+    struct lmc_hash *found; /* raw: hashes of the stored bytes */
+    _Atomic int failure;    /* enum lmcs_status, other than damage */
     _Atomic uint64_t bad;
     _Atomic bool unreadable;
 };
 
-/* The first one counts: what the other threads do when they see it is none of its own. */
+/* Records the first failure; those of other threads follow from it. */
 static void note_failure(struct scanning *s, enum lmcs_status status)
 {
     int none = LMCS_OK;
@@ -86,7 +86,7 @@ static bool fits_digest(const struct scanning *s, const struct lmc_hash *hashes)
     return digest.low == s->content->df.digest_low && digest.high == s->content->df.digest_high;
 }
 
-/* Reads what is stored of a block into memory of its own. *data NULL: it can't be read. */
+/* Reads the stored bytes of a block into memory. *data NULL: unreadable. */
 static enum lmcs_status fetch(struct scanning *s, uint64_t at, uint64_t count, unsigned char **data)
 {
     struct lmcs_error error;
@@ -125,11 +125,11 @@ static void hash_job(void *context, uint64_t block)
     if (data != NULL)
         s->found[block] = lmc_hash128(data, bytes);
     else
-        s->scan->bad[block] = 2; /* what its hash is, is not known */
+        s->scan->bad[block] = 2; /* its hash is unknown */
     free(data);
 }
 
-/* Looks for the mixture of hashes that stand there and hashes of what is there with which the digest agrees. */
+/* Searches the mixture of stored and computed hashes that agrees with the digest. */
 static bool mix(struct scanning *s)
 {
     struct lmcs_scan *scan = s->scan;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/address.c - what stands behind the @ of an address, and the snapshot or snapshots that it means.
+ * records/address.c - resolves the part of an address after the @ to a snapshot or a range.
  *
  * lmcstore.h has the grammar. Whatever takes an address, in C, in Python or on the command line, comes here: a number,
  * a tag, a step or a time is one look into an index, however long the history is.
@@ -48,7 +48,7 @@ static bool tell_tag(void *context, const char *tag)
     return ++told->count < NAMES_TOLD;
 }
 
-/* Why there is no snapshot of a name: what names there are. */
+/* Fails for a name without a snapshot, with the names that exist. */
 static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, const char *name,
                                   struct lmcs_error *error)
 {
@@ -68,7 +68,7 @@ static enum lmcs_status fail_name(struct lmcs_txn *txn, struct lmcs_shelf *shelf
     return fail_address(txn, shelf, which, why, error);
 }
 
-/* One that could not name a snapshot, whatever there is. */
+/* Fails for a text that is no address. */
 static enum lmcs_status fail_spelling(const char *which, const char *why, struct lmcs_error *error)
 {
     return lmcs_fail(error, LMCS_INVALID, 0, "\"%.64s\" is no address of a snapshot: %s", which, why);
@@ -115,7 +115,7 @@ static bool take_zone(const char **text, int *seconds)
     return hours <= 14 && minutes < 60;
 }
 
-/* "2026-11-20", "2026-11-20 13:00", "2026-11-20T13:00:30Z": the last nanosecond of what is named. */
+/* "2026-11-20", "2026-11-20 13:00", "2026-11-20T13:00:30Z": the last nanosecond of that day, minute or second. */
 static bool parse_date(const char *text, uint64_t *ns)
 {
     struct tm when = {.tm_isdst = 0};
@@ -219,7 +219,7 @@ static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *sh
                                      struct lmcs_error *error)
 {
     if (!all_digits(text + (*text == '-')))
-        return fail_spelling(text, "after step: stands a whole number", error);
+        return fail_spelling(text, "step: needs a whole number", error);
     errno = 0;
     long long step = strtoll(text, NULL, 10);
     *number = 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/content.c - the records of identities and contents.
+ * records/content.c - records of identities and contents.
  *
- * A content counts its *runs*: the places in manifests where a name was newly given this content; snapshots that only
- * inherit it don't count. It also counts the deltas that use it as a base. With neither it goes. One that is only a
- * base is noted in the tree of dependents under base 0, so that the compactor can code its dependents anew and let
- * it go.
+ * A content counts its *runs*: the places in manifests where a name newly got this content; snapshots that inherit it
+ * don't count. It also counts the deltas that use it as a base. Without either it is removed. A content that is only a
+ * base is recorded in the tree of dependents under base 0, so that the compactor can encode its dependents again and
+ * release it.
  *
- * A link is a content of its own, which no manifest has: it rests on the arrays before a step, and those after it rest
- * on it, whether they are stored by it or, being raw still, only may be later. It goes with the last of them.
+ * A link is a content that no manifest has. It rests on the arrays before a step, and the arrays after the step rest
+ * on it, whether they are stored by it or are still raw and may be later. It is removed with the last of them.
  */
 #include "records/content.h"
 
@@ -343,7 +343,7 @@ static enum lmcs_status add_parts(struct lmcs_txn *txn, const struct lmcs_conten
     return status;
 }
 
-/* Says to a base, and to what that rests on, that a chain of `height` deltas rests on it. */
+/* Records in a base, and in its bases, that a chain of `height` deltas rests on it. */
 static enum lmcs_status raise_height(struct lmcs_txn *txn, uint64_t id, uint32_t height, uint32_t uses,
                                      struct lmcs_error *error)
 {
@@ -558,7 +558,7 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
     changed.df.part_count = with->df.part_count;
     changed.df.base_count = with->df.base_count;
     changed.df.flags = with->df.flags;
-    /* Its link is what it is by now; what gets a frame of its own has no use for it any more. */
+    /* The content keeps its current link; one that gets a frame of its own needs none. */
     changed.df.output = with->df.payload == LMCS_PAYLOAD_FRAME ? 0 : old.df.output;
     changed.link = with->df.payload == LMCS_PAYLOAD_FRAME ? 0 : old.link;
     memcpy(changed.parts, with->parts, sizeof changed.parts);

@@ -21,7 +21,7 @@ struct needed {
     size_t root;
 };
 
-/* Dependents that are looked at, at most, for all contents together: only forged records have more. */
+/* Most dependents read for all contents together; only forged records have more. */
 #define MOST_LOOKS LMCS_MAX_TENSORS
 
 struct page_set {
@@ -82,7 +82,7 @@ static enum lmcs_status widen_places(struct finding *f)
     return LMCS_OK;
 }
 
-/* The arrays of a step need each of its links, and each link needs all of them: what is there is not added again. */
+/* Adds each once: the arrays of a step need all of its links, and each link all of the arrays. */
 static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
 {
     if ((f->needed_count + 1) * 2 > f->place_count) {
@@ -100,7 +100,7 @@ static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
     return LMCS_OK;
 }
 
-/* Adds what rests on needed[i], directly. */
+/* Adds the contents that rest on needed[i] directly. */
 static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cursor, size_t i)
 {
     struct needed base = f->needed[i];
@@ -114,7 +114,7 @@ static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cu
         status = lmcs_cursor_seek(cursor, &f->txn, LMCS_TREE_DEPENDENTS, &f->txn.root.trees[LMCS_TREE_DEPENDENTS],
                                   (struct lmcs_key_df){base.content, 0}, f->error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && lmcs_cursor_key(cursor).high == base.content) {
-        bool needs_it = true; /* what is raw only may be stored by a link later */
+        bool needs_it = true; /* a raw one may be stored by a link later */
         if (++f->looks > MOST_LOOKS) {
             f->whole = false;
             break;

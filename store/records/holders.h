@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* holders.h - which tensors of which snapshots need a content: as it is, or as what they rest on. */
+/* records/holders.h - the tensors and snapshots that need a content, directly or through deltas and links. */
 #ifndef LMCS_RECORDS_HOLDERS_H
 #define LMCS_RECORDS_HOLDERS_H
 
 #include "records/content.h"
 
-/* One name in snapshots that follow one another. */
+/* One name in consecutive snapshots. */
 struct lmcs_found_holder {
-    size_t root; /* index of the content that was asked for */
+    size_t root; /* index of the requested content */
     uint32_t shelf;
     uint64_t identity;
     uint64_t first; /* numbers */
@@ -25,8 +25,8 @@ struct lmcs_holders {
 };
 
 /*
- * Looks through all manifests of one moment, each page once. What can't be read is passed over: then *whole is false.
- * The caller frees the holders in any case.
+ * Walks all manifests of one moment, each page once. Skips unreadable pages: then *whole is false. The caller frees
+ * the holders in any case.
  */
 enum lmcs_status lmcs_holders_find(struct lmcs_pool *pool, const uint64_t *contents, size_t count,
                                    struct lmcs_holders *holders, bool *whole, struct lmcs_error *error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/lines.c - what a line of links keeps for whom, after steps in it were removed.
+ * records/lines.c - the links that a line keeps only for steps that were removed.
  */
 #include "records/lines.h"
 

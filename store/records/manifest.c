@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/manifest.c - what neighbouring snapshots of a shelf share, and what is one snapshot's alone.
+ * records/manifest.c - the entries of manifests, and those that only one of neighbouring snapshots has.
  *
- * A shelf's manifests form a line: each was made from the newest before it by copying pages on write. So a page or an
- * entry lives in a contiguous stretch of snapshots, and no counts are needed to know when it dies: a page of snapshot
- * S is in the older neighbour P exactly when it was written no later than P, and in the newer neighbour N exactly
- * when a walk of N meets it. The walk of N stops at every page that is no newer than S, so all of this costs what
- * changed between neighbours, not what they have. (A similar reasoning by birth times frees blocks in ZFS.)
+ * The manifests of a shelf form a line: each was made from the newest before it by copying pages on write. So a page
+ * or an entry exists in a contiguous run of snapshots, and no counts are needed to know when it dies: a page of
+ * snapshot S is in the older neighbour P exactly when it was written no later than P, and in the newer neighbour N
+ * exactly when a walk of N meets it. The walk of N stops at every page that is no newer than S, so the cost is
+ * proportional to the changes between neighbours. (ZFS frees blocks by birth times in a similar way.)
  */
 #include "records/manifest.h"
 

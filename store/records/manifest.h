@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * records/manifest.h - what neighbouring snapshots of a shelf share, and what is one snapshot's alone.
- */
+/* records/manifest.h - the entries of manifests, and those that only one of neighbouring snapshots has. */
 #ifndef LMCS_RECORDS_MANIFEST_H
 #define LMCS_RECORDS_MANIFEST_H
 

@@ -132,7 +132,7 @@ static enum lmcs_status take_metrics(const json_t *object, struct lmcs_meta *met
     return LMCS_OK;
 }
 
-/* The user's text as it was given, if the whole has the form that lmcs_meta_encode makes; NULL else. */
+/* Returns the user's text as it was given, if the whole has the form that lmcs_meta_encode makes; else NULL. */
 static char *original_meta(const char *text)
 {
     static const char head[] = "{\"metrics\":", middle[] = ",\"meta\":";

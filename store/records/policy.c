@@ -3,8 +3,8 @@
  * records/policy.c - the text of a policy: its keys, parsing and printing. Pure functions.
  *
  * `keys` is the one table of all keys. Parsing, printing, error messages, the help of lmc-store policy and Python's
- * names derive from it. To add a key: a field of struct lmcs_policy, its default in lmcs_policy_init, a row here (at the
- * end: the text is stored, and its order must not change), and the part of the store that obeys it.
+ * names derive from it. To add a key: a field of struct lmcs_policy, its default in lmcs_policy_init, a row here (at
+ * the end: the text is stored, and its order must not change), and the part of the store that obeys it.
  */
 #include "records/policy.h"
 

@@ -13,7 +13,7 @@
 
 #define LMCS_DEFAULT_KEEP_RAW 4
 #define LMCS_DEFAULT_CHAIN    3
-#define LMCS_DEFAULT_LINKS    24    /* so that a step of 1 GiB comes back in 4 s on one core: tools/bench.sh links */
+#define LMCS_DEFAULT_LINKS    24    /* reads a step of 1 GiB in 4 s on one core: tools/bench.sh links */
 #define LMCS_PLAN_LEAST_BYTES 1024u /* smaller contents are not worth a frame's header */
 #define LMCS_PLAN_MOST_JUMP   8u    /* most contents from a delta to its base */
 #define LMCS_MAX_RULES        12
@@ -30,7 +30,7 @@ struct lmcs_rule {
     enum lmcs_rule_kind kind;
     bool greatest;   /* best */
     uint64_t count;  /* last and best: snapshots; every: steps; each: seconds */
-    uint64_t within; /* every: among so many of the newest; each: not older than so many seconds; 0: all */
+    uint64_t within; /* every: among this many of the newest; each: seconds of age; 0: all */
     char metric[LMCS_MAX_METRIC + 1];
 };
 
@@ -39,38 +39,38 @@ enum lmcs_encode_on_capture { LMCS_ENCODE_NEVER, LMCS_ENCODE_AUTO, LMCS_ENCODE_A
 struct lmcs_policy {
     uint32_t keep_raw;
     uint32_t chain;
-    uint32_t links;          /* in a line, at most; 0: none are made */
+    uint32_t links;          /* in a line, at most; 0: no links */
     uint64_t budget_bytes;   /* 0: none */
-    uint32_t budget_percent; /* of what the pool may take; 0: none */
+    uint32_t budget_percent; /* of the pool's limit or disk; 0: none */
     uint64_t rate_bytes;     /* a second; 0: no limit */
     enum lmcs_encode_on_capture encode;
-    uint64_t scrub_seconds; /* everything is to be read once in so many; 0: not by the background */
-    uint32_t parity_data;   /* columns of data ... */
-    uint32_t parity;        /* ... for so many of parity; 0: none */
-    size_t rule_count;      /* 0: everything is kept */
+    uint64_t scrub_seconds; /* duration of a full scrub in the background; 0: none */
+    uint32_t parity_data;   /* units of data ... */
+    uint32_t parity;        /* ... for this many of parity; 0: none */
+    size_t rule_count;      /* 0: keep all */
     struct lmcs_rule rules[LMCS_MAX_RULES];
 };
 
 void lmcs_policy_init(struct lmcs_policy *policy);
-/* Changes what the words of `text` name. LMCS_INVALID says which word is wrong, and then nothing has changed. */
+/* Changes the keys that `text` names. LMCS_INVALID names the wrong word; then nothing has changed. */
 enum lmcs_status lmcs_policy_parse(const char *text, struct lmcs_policy *policy, struct lmcs_error *error);
-/* Its text, without what is as lmcs_policy_init makes it. LMCS_INVALID: longer than LMCS_MAX_POLICY. */
+/* Prints a policy, without optional keys that have their initial values. LMCS_INVALID: longer than LMCS_MAX_POLICY. */
 enum lmcs_status lmcs_policy_format(const struct lmcs_policy *policy, char text[LMCS_MAX_POLICY + 1],
                                     struct lmcs_error *error);
 
-/* What is known of a snapshot. */
+/* The facts that rules depend on. */
 struct lmcs_policy_facts {
     uint64_t number;
     int64_t step; /* LMCS_NO_STEP: none */
     uint64_t time_ns;
-    bool held;                      /* tagged, prepared, or the latest: kept whatever the rules say */
-    double metrics[LMCS_MAX_RULES]; /* of the rules `best`, by their place among the rules; NaN: it has none */
+    bool held;                      /* tagged, prepared, or the latest: always kept */
+    double metrics[LMCS_MAX_RULES]; /* for rules best:, by index of the rule; NaN: none */
 };
 
 /*
- * Which of a shelf's snapshots a policy keeps: kept[i] gets the sentence that says why facts[i] is, or NULL. `facts`
- * ascend by number. Adding a snapshot, or removing one that is not kept, takes no other one's reason but those that the
- * rules name (the newest, the best). LMCS_NO_MEMORY.
+ * Decides which snapshots of a shelf a policy keeps: kept[i] receives the reason for facts[i], or NULL. `facts` ascend
+ * by number. Adding a snapshot, or removing one that is not kept, changes the reason of no other one, except by rules
+ * that compare (the newest, the best). LMCS_NO_MEMORY.
  */
 enum lmcs_status lmcs_policy_keeps(const struct lmcs_policy *policy, const struct lmcs_policy_facts *facts,
                                    size_t count, uint64_t now_ns, const char **kept, struct lmcs_error *error);

@@ -2,9 +2,9 @@
 /*
  * records/policy_keep.c - which snapshots a policy keeps: pure functions.
  *
- * Each rule picks snapshots on its own; a snapshot is kept if any rule picks it. A rule that keeps one of many picks the
- * first of each stretch of steps or time. That one stays the first when more snapshots come, so pruning twice gives the
- * same result as pruning once.
+ * Each rule picks snapshots on its own; a snapshot is kept if any rule picks it. A rule that keeps one of many picks
+ * the first of each stretch of steps or time. That one stays the first when more snapshots come, so pruning twice gives
+ * the same result as pruning once.
  */
 #include "records/policy.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/relations.c - which tensors of a snapshot are one optimizer's state of one parameter.
+ * records/relations.c - the tensors of a snapshot that are one optimizer's state of one parameter.
  *
- * Tensors are named, and not numbered, so that what is dumped and restored still says the same. What is read may be
- * what a stranger wrote: all lengths are checked, and names end within their attachment.
+ * Relations name tensors instead of numbering them, so they survive dump and restore. Input may be hostile: all
+ * lengths are checked, and names end within their attachment.
  */
 #include "records/relations.h"
 
@@ -13,7 +13,7 @@
 
 #include "base/grow.h"
 
-#define GROUPS_TO_TRY  64u /* of the newest, when a relation's group is looked for */
+#define GROUPS_TO_TRY  64u /* of the newest, when searching the group of a relation */
 #define CONSTANT_COUNT 9u
 
 bool lmcs_is_own(uint32_t kind, const char *name)
@@ -22,7 +22,7 @@ bool lmcs_is_own(uint32_t kind, const char *name)
                                        strcmp(name, LMCS_CONSTANTS_NAME) == 0);
 }
 
-/* ---- What a caller says ---- */
+/* ---- Adding ---- */
 
 static struct lmc_link_hints hints_of(const struct lmcs_relation *relation)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/safety.c - what is noted of single contents for their safety.
+ * records/safety.c - lost blocks and parity of single contents.
  *
  * Keys: (content, 0) is its parity, (content, 1 + block) the beginning of a range of blocks that are lost, and
  * (0, content) says that the background is to make parity for it. Contents count from 1, so these never meet.
@@ -81,7 +81,7 @@ static enum lmcs_status list_lost(struct lmcs_txn *txn, uint64_t content, struct
             break;
         }
         if (bytes != sizeof df) {
-            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: what is lost of content %llu",
+            status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: the lost blocks of content %llu",
                                txn->pool->path, ULL(content));
             break;
         }
@@ -161,7 +161,7 @@ static enum lmcs_status put_lost(struct lmcs_txn *txn, uint64_t content, const u
     return status;
 }
 
-/* Whether what is noted is what would be. */
+/* Returns whether the record equals the new one. */
 static enum lmcs_status is_noted(struct lmcs_txn *txn, uint64_t content, const unsigned char *bad, uint64_t blocks,
                                  bool *noted, struct lmcs_error *error)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * records/safety.h - what is noted of single contents for their safety: blocks that are lost, and parity.
+ * records/safety.h - lost blocks and parity of single contents.
  *
- * All of it is in one tree, beside the content's record, so that a pool in which nothing was ever lost and nobody asked
- * for parity has none of it.
+ * Both are in one tree beside the records of contents. A pool without losses and without parity has an empty tree.
  */
 #ifndef LMCS_RECORDS_SAFETY_H
 #define LMCS_RECORDS_SAFETY_H
@@ -15,44 +14,46 @@ struct lmcs_block_range {
     uint64_t count;
 };
 
-/* Whether blocks of a content's own payload are lost. Costs nothing while nothing is. */
+/* Returns whether blocks of a content's own payload are lost. Free of cost while the pool has no losses. */
 enum lmcs_status lmcs_lost_any(struct lmcs_txn *txn, uint64_t content, bool *any, struct lmcs_error *error);
-/* LMCS_DAMAGED, with what is lost of tensor `name` in the message, when something is. */
+/* LMCS_DAMAGED, with the lost range of tensor `name` in the message, if there is one. */
 enum lmcs_status lmcs_lost_check(struct lmcs_txn *txn, const struct lmcs_content *content, const char *name,
                                  const struct lmcs_identity *identity, struct lmcs_error *error);
-/* Notes that just the blocks with bad[i] != 0 are lost (NULL: none is); *changed, which may be NULL: it was otherwise.
+/*
+ * Records exactly the blocks with bad[i] != 0 as lost (NULL: none). *changed, which may be NULL: the record was
+ * another.
  */
 enum lmcs_status lmcs_lost_set(struct lmcs_txn *txn, uint64_t content, const unsigned char *bad, uint64_t blocks,
                                bool *changed, struct lmcs_error *error);
 
-/* Contents of which something is lost, ascending; *ids is to be freed. */
+/* Lists contents with lost blocks, ascending. The caller frees *ids. */
 enum lmcs_status lmcs_lost_list(struct lmcs_txn *txn, uint64_t **ids, size_t *count, struct lmcs_error *error);
 
-/* Parity: its record, and where it lies. */
+/* Parity: its record and its places. */
 struct lmcs_parity_record {
     struct lmcs_parity_df df;
     struct lmcs_part_df parts[LMCS_MAX_PARTS];
 };
 enum lmcs_status lmcs_parity_find(struct lmcs_txn *txn, uint64_t content, struct lmcs_parity_record *parity,
                                   bool *found, struct lmcs_error *error);
-/* Enters parity that has been written, in the place of what was there. */
+/* Enters written parity in place of earlier parity. */
 enum lmcs_status lmcs_parity_put(struct lmcs_txn *txn, uint64_t content, const struct lmcs_parity_record *parity,
                                  struct lmcs_error *error);
 enum lmcs_status lmcs_parity_drop(struct lmcs_txn *txn, uint64_t content, bool *found, struct lmcs_error *error);
-/* Asks the background for parity of a content; data 0: no longer. */
+/* Requests parity of a content from the background; `data` 0: withdraws the request. */
 enum lmcs_status lmcs_parity_want(struct lmcs_txn *txn, uint64_t content, uint32_t data, uint32_t parity,
                                   struct lmcs_error *error);
 
-/* Whether it is asked for. */
+/* Returns whether parity is requested. */
 enum lmcs_status lmcs_parity_wanted(struct lmcs_txn *txn, uint64_t content, struct lmcs_wanted_df *wanted, bool *found,
                                     struct lmcs_error *error);
 
-/* The content gets another payload: what is noted of the old one goes; if it had parity, that is wanted again. */
+/* Drops the records of a content whose payload is replaced; if it had parity, requests it again. */
 enum lmcs_status lmcs_safety_renew(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error);
-/* The content goes. */
+/* Drops the records of a content that is removed. */
 enum lmcs_status lmcs_safety_end(struct lmcs_txn *txn, uint64_t content, struct lmcs_error *error);
 
-/* "rows 3 to 5 of 100 (elements 768 to 1535)" of blocks, into text; the elements alone where there are no rows. */
+/* Writes "rows 3 to 5 of 100 (elements 768 to 1535)" into `text`; without rows, the elements alone. */
 void lmcs_describe_blocks(const struct lmcs_block_range *ranges, size_t count, bool more, uint32_t dtype, uint32_t ndim,
                           const uint64_t *shape, char *text, size_t text_bytes);
 

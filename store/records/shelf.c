@@ -120,7 +120,7 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
 
 #define NAMES_TOLD 5u /* of those that there are, when one is asked for that isn't there */
 
-/* Appends a name to a sentence; `told`: how many are in it already. */
+/* Appends a name to a sentence that has `told` names. */
 static void tell_name(char *sentence, size_t room, const char *name, unsigned told)
 {
     size_t used = strlen(sentence);
@@ -218,7 +218,7 @@ enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *
                                                (struct lmcs_key_df){first, 0}, error);
     while (status == LMCS_OK && lmcs_cursor_valid(cursor) && *count < capacity) {
         uint64_t id = lmcs_cursor_key(cursor).high;
-        if (id == UINT64_MAX) { /* never given out: who asks for those behind it would begin again */
+        if (id == UINT64_MAX) { /* never assigned; the id after it would start again at 0 */
             status = lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: a shelf's number", txn->pool->path);
             break;
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* shelf.h - the records of shelves and snapshots, their indexes, and addresses. */
+/* records/shelf.h - records of shelves and snapshots, their indexes, tags and addresses. */
 #ifndef LMCS_RECORDS_SHELF_H
 #define LMCS_RECORDS_SHELF_H
 
@@ -12,34 +12,34 @@ struct lmcs_shelf {
     char policy[LMCS_MAX_POLICY + 1];
 };
 
-/* What its policy says; as if it had none, where a newer version wrote words that this one does not know. */
+/* Reads the policy of a shelf. A text with keys of a newer version counts as no policy. */
 void lmcs_shelf_policy(const struct lmcs_shelf *shelf, struct lmcs_policy *policy);
 
-/* `found` false: there is no visible shelf of that name. */
+/* Finds a visible shelf by name. *found false: there is none. */
 enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf, bool *found,
                                  struct lmcs_error *error);
-/* LMCS_NOT_FOUND, with the shelves that there are. */
+/* LMCS_NOT_FOUND, with the names of existing shelves. */
 enum lmcs_status lmcs_fail_no_shelf(struct lmcs_txn *txn, const char *name, struct lmcs_error *error);
-/* The same as lmcs_shelf_find, but for that failure when there is none. */
+/* Like lmcs_shelf_find, but fails like lmcs_fail_no_shelf when there is none. */
 enum lmcs_status lmcs_shelf_get(struct lmcs_txn *txn, const char *name, struct lmcs_shelf *shelf,
                                 struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_load(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, struct lmcs_error *error);
-/* The same where it may be gone since its id was learnt in another transaction. */
+/* The same for an id from another transaction, whose shelf may be removed. *found false: it is. */
 enum lmcs_status lmcs_shelf_load_if(struct lmcs_txn *txn, uint64_t id, struct lmcs_shelf *shelf, bool *found,
                                     struct lmcs_error *error);
-/* lmcs_pass_over for a shelf of many: its name is put before what the message says. Called without a transaction. */
+/* lmcs_pass_over for one of many shelves: puts its name before the message. Call it outside a transaction. */
 enum lmcs_status lmcs_shelf_pass_over(struct lmcs_pool *pool, uint64_t id, struct lmcs_passed *passed,
                                       enum lmcs_status status, struct lmcs_error *error);
-/* Makes one; a staging one is not found by its name. */
+/* Makes a shelf. A staging shelf is not found by its name. */
 enum lmcs_status lmcs_shelf_make(struct lmcs_txn *txn, const char *name, uint32_t flags, struct lmcs_shelf *shelf,
                                  struct lmcs_error *error);
-/* Seals its trees and stores the record: the last thing that a transaction does with a shelf. */
+/* Seals its trees and stores the record: the last action of a transaction on a shelf. */
 enum lmcs_status lmcs_shelf_save(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 enum lmcs_status lmcs_shelf_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
-/* Ids of shelves from `first` on. */
+/* Lists ids of shelves from `first` on. */
 enum lmcs_status lmcs_shelf_ids(struct lmcs_txn *txn, uint64_t first, uint64_t *ids, size_t capacity, size_t *count,
                                 struct lmcs_error *error);
-/* Replaces *id (at first 0) by the next id of a shelf; 0: no more follow. Called without a transaction. */
+/* Replaces *id (initially 0) by the next id of a shelf; 0: there are no more. Call it outside a transaction. */
 enum lmcs_status lmcs_shelf_next(struct lmcs_pool *pool, uint64_t *id, struct lmcs_error *error);
 struct lmcs_root_tree_df *lmcs_shelf_tree(struct lmcs_shelf *shelf, uint8_t kind);
 
@@ -51,31 +51,31 @@ struct lmcs_record {
 
 enum lmcs_status lmcs_record_get(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                  struct lmcs_record *record, bool *found, struct lmcs_error *error);
-/* The same from a value of the tree, `bytes` long. */
+/* The same from `bytes` of a value of the tree. */
 enum lmcs_status lmcs_record_read(struct lmcs_txn *txn, const struct lmcs_shelf *shelf, uint64_t number,
                                   const void *value, size_t bytes, struct lmcs_record *record,
                                   struct lmcs_error *error);
-/* Stores a record and enters it in the indexes by step and time, unless it is only prepared. */
+/* Stores a record. A committed one is also entered in the indexes by step and time. */
 enum lmcs_status lmcs_record_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                  struct lmcs_error *error);
-/* Takes a record, its index entries and its tags off; pages of its manifest are not touched. */
+/* Removes a record with its index entries and tags; leaves the pages of its manifest. */
 enum lmcs_status lmcs_record_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     uint64_t *tags, struct lmcs_error *error);
-/* Numbers of the records before and after one, prepared ones included; 0: none. */
+/* Find the numbers of the records before and after one, prepared ones included; 0: none. */
 enum lmcs_status lmcs_record_before(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, uint64_t *before,
                                     struct lmcs_error *error);
 enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number, uint64_t *after,
                                    struct lmcs_error *error);
-/* The nearest record of the same lineage on one side. */
+/* Finds the nearest record of the same lineage on one side. */
 enum lmcs_status lmcs_record_neighbour(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                        const struct lmcs_snapshot_df *of, bool newer, struct lmcs_record *record,
                                        bool *found, struct lmcs_error *error);
-/* LMCS_DAMAGED when there is a snapshot of the next number, or a later one. */
+/* LMCS_DAMAGED: a snapshot has the next number, or a later one. */
 enum lmcs_status lmcs_shelf_check_next(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 /* Recomputes df.latest: the newest committed record. */
 enum lmcs_status lmcs_shelf_find_latest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, struct lmcs_error *error);
 
-/* 1 to LMCS_MAX_NAME sound bytes, none of '@' '~' ':' '{' '}', no '..', no number, not "latest". */
+/* Checks a tag: 1 to LMCS_MAX_NAME sound bytes, without '@' '~' ':' '{' '}' and '..'; no number, not "latest". */
 enum lmcs_status lmcs_tag_check(const char *tag, struct lmcs_error *error);
 enum lmcs_status lmcs_tag_put(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *tag, uint64_t number,
                               struct lmcs_error *error);
@@ -86,19 +86,19 @@ enum lmcs_status lmcs_tag_delete(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
 enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                               bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
-/* All tags of a shelf, by hash, until `visit` says false. */
+/* Visits all tags of a shelf, by hash, until `visit` returns false. */
 enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
-/* The number that stands for `which` (address.c; lmcstore.h has the grammar); LMCS_NOT_FOUND with a message. */
+/* Resolves `which` (address.c; grammar in lmcstore_snapshot.h) to a number. LMCS_NOT_FOUND with a message. */
 enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
                                     struct lmcs_error *error);
 
-/* The numbers that a range begins and ends with; of a single snapshot both are the same. */
+/* Resolves a range to its first and last number; equal for a single snapshot. */
 enum lmcs_status lmcs_shelf_resolve_range(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *range,
                                           uint64_t *first, uint64_t *last, struct lmcs_error *error);
 
-/* Removes a snapshot, with the pages and contents that only it had. */
+/* Removes a snapshot with the pages and contents that only it has. */
 enum lmcs_status lmcs_shelf_remove(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t number,
                                    struct lmcs_removal *removal, struct lmcs_error *error);
 

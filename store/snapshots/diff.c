@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * snapshots/diff.c - what is different between two snapshots.
+ * snapshots/diff.c - the differences between two snapshots.
  *
- * Both manifests are lists by identity (name, dtype and shape), so what both have is found by walking them side by
- * side; what only one has is looked for in the other by its name. Equal contents, or digests, need no look at the
- * bytes. Of the others the blocks are decoded and compared one by one, each by whatever thread is free; what they say
- * is added up in the order of the blocks, so that the sums do not depend on the threads.
+ * Both manifests are sorted by identity (name, dtype and shape), so common identities are found by walking them side by
+ * side; an identity that only one has is looked up in the other by its name. Equal contents and equal digests are not
+ * read. Blocks of the others are decoded and compared by any free thread; results are added in the order of blocks, so
+ * that the same snapshots give the same numbers.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -115,7 +115,7 @@ struct diff {
     bool is_there[2];
 };
 
-/* Loads what one snapshot has under an identity; `pin`: to be read. */
+/* Loads the content of one snapshot under an identity; `pin`: for reading. */
 static enum lmcs_status load_side(struct diff *diff, int which, const struct item *item, bool pin,
                                   struct lmcs_error *error)
 {
@@ -158,7 +158,7 @@ struct comparing {
     uint64_t raw_bytes;
     uint64_t first_block;        /* of this round */
     struct lmcs_compared *parts; /* of the blocks of this round */
-    pthread_mutex_t lock;        /* guards what follows */
+    pthread_mutex_t lock;        /* guards the rest */
     enum lmcs_status status;
     struct lmcs_error error;
 };
@@ -198,7 +198,7 @@ static void compare_job(void *context, uint64_t i)
     pthread_mutex_unlock(&c->lock);
 }
 
-static enum lmcs_status tell_progress(struct diff *diff, struct lmcs_error *error)
+static enum lmcs_status report_progress(struct diff *diff, struct lmcs_error *error)
 {
     const struct lmcs_progress *progress = diff->progress;
     if (progress == NULL || progress->call == NULL ||
@@ -225,7 +225,7 @@ static enum lmcs_status compare_rounds(struct diff *diff, struct comparing *c, s
             lmcs_compared_add(all, &c->parts[i]);
         uint64_t end = (c->first_block + count) * LMC_BLOCK_BYTES;
         diff->report.bytes_compared += (end < c->raw_bytes ? end : c->raw_bytes) - c->first_block * LMC_BLOCK_BYTES;
-        status = tell_progress(diff, error);
+        status = report_progress(diff, error);
     }
     return status;
 }
@@ -287,7 +287,7 @@ static void count_difference(struct lmcs_diff_report *report, enum lmcs_differen
 }
 
 /* Tells of a tensor that one or both sides have; `kind` unless both are to be compared. */
-static void tell(struct diff *diff, enum lmcs_difference_kind kind, struct lmcs_difference *difference)
+static void report(struct diff *diff, enum lmcs_difference_kind kind, struct lmcs_difference *difference)
 {
     struct side *sides = diff->sides;
     const struct side *named = &sides[diff->is_there[1] ? 1 : 0];
@@ -332,11 +332,11 @@ static enum lmcs_status diff_both(struct diff *diff, const struct item *before, 
     if (reads)
         lmcs_chain_unpin(diff->pool, &diff->sides[0].chain);
     if (status == LMCS_OK)
-        tell(diff, same ? LMCS_SAME : LMCS_CHANGED, &difference);
+        report(diff, same ? LMCS_SAME : LMCS_CHANGED, &difference);
     return status;
 }
 
-/* Looks for what has the name and kind of sides[from] among what the other snapshot has. */
+/* Finds the entry of the other snapshot with the name and kind of sides[from]. */
 static enum lmcs_status find_namesake(struct diff *diff, int from, const struct item **found, struct lmcs_error *error)
 {
     enum { SOME = 64 };
@@ -362,7 +362,10 @@ static enum lmcs_status find_namesake(struct diff *diff, int from, const struct 
     return status;
 }
 
-/* Only one has the identity: the other may have its name. A pair that was reshaped is told once, with `after`. */
+/*
+ * Reports an identity that only one snapshot has. The other may have its name: a reshaped pair is reported once, with
+ * `after`.
+ */
 static enum lmcs_status diff_one(struct diff *diff, int which, const struct item *item, struct lmcs_error *error)
 {
     struct lmcs_difference difference = {.cosine = NAN};
@@ -377,7 +380,7 @@ static enum lmcs_status diff_one(struct diff *diff, int which, const struct item
     if (other != NULL)
         status = load_side(diff, !which, other, false, error);
     if (status == LMCS_OK)
-        tell(diff, other != NULL ? LMCS_RESHAPED : which == 1 ? LMCS_ADDED : LMCS_REMOVED, &difference);
+        report(diff, other != NULL ? LMCS_RESHAPED : which == 1 ? LMCS_ADDED : LMCS_REMOVED, &difference);
     return status;
 }
 
@@ -389,7 +392,7 @@ static enum lmcs_status diff_all(struct diff *diff, struct lmcs_error *error)
         const struct item *old = find_item(before, after->at[i].identity);
         status = old != NULL ? diff_both(diff, old, &after->at[i], error) : diff_one(diff, 1, &after->at[i], error);
         if (status == LMCS_OK && i % 1024 == 0)
-            status = tell_progress(diff, error);
+            status = report_progress(diff, error);
     }
     for (size_t i = 0; status == LMCS_OK && !diff->stopped && i < before->count; i++)
         if (find_item(after, before->at[i].identity) == NULL)

@@ -2,8 +2,8 @@
 /*
  * snapshots/elements.c - statistics of the differences between two runs of elements of any dtype.
  *
- * Elements become doubles, some hundred at a time. Integers above 2^53 are rounded; which elements changed is decided by
- * their bytes. Complex numbers are pairs. Sums are kept in several lanes, which fit one register, and are added in a
+ * Elements become doubles, some hundred at a time. Integers above 2^53 are rounded; which elements changed is decided
+ * by their bytes. Complex numbers are pairs. Sums are kept in several lanes, which fit one register, and are added in a
  * fixed order: the same bytes give the same numbers with any number of threads.
  */
 #include "snapshots/elements.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * snapshots/snapshot.c - snapshots as their readers hold them: what they are, what is in them, tags, removal.
+ * snapshots/snapshot.c - handles of snapshots: finding, entries, reading, listing, shelves.
  *
- * A handle remembers which snapshot it means, not where it lies: each call looks it up again in a transaction of its
- * own, so that handles hold nothing in place and a removed snapshot is an error, not a surprise.
+ * A handle names a snapshot, not a place: each call finds it again in a transaction of its own. So handles keep
+ * nothing in place, and a removed snapshot is an error.
  */
 #include "snapshots/snapshot.h"
 #include "base/grow.h"
@@ -53,7 +53,7 @@ enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs
     return status;
 }
 
-/* What a content takes: of a link, which stands for several, its share. */
+/* Returns the stored bytes of a content; of an output of a link, its share. */
 static uint64_t stored_bytes(const struct lmcs_chain *chain)
 {
     const struct lmcs_content *top = &chain->links[0], *link = &chain->links[1];
@@ -392,7 +392,7 @@ enum lmcs_status lmcs_snapshot_digest(struct lmcs_snapshot *snapshot, struct lmc
     return status;
 }
 
-/* Finds a tensor and pins what it rests on. */
+/* Finds a tensor and pins its chain. */
 static enum lmcs_status find_tensor(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name,
                                     struct lmcs_identity *identity, struct lmcs_chain *chain, struct lmcs_error *error)
 {
@@ -441,12 +441,12 @@ struct range_reading {
     uint64_t bytes;
     uint64_t first_block;
     unsigned char *buffer;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the rest */
     enum lmcs_status status;
     struct lmcs_error error;
 };
 
-/* A block that is wanted as a whole goes to its place, one at an edge by way of a buffer. */
+/* Reads a whole block to its place; a block at an edge through a buffer. */
 static enum lmcs_status read_range_block(const struct range_reading *r, uint64_t block, struct lmcs_error *error)
 {
     uint64_t at = block * LMC_BLOCK_BYTES, end = r->first_byte + r->bytes;
@@ -632,7 +632,7 @@ enum lmcs_status lmcs_snapshot_steps(struct lmcs_pool *pool, const char *shelf, 
                 count, error);
 }
 
-/* Whether the snapshot that a shelf was forked from is there, and what its shelf is called now. */
+/* Finds out whether the origin of a fork still exists, and the current name of its shelf. */
 static enum lmcs_status fill_origin(struct lmcs_txn *txn, const struct lmcs_origin *origin,
                                     struct lmcs_shelf_info *info, struct lmcs_error *error)
 {

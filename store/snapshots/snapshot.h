@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* snapshot.h - a snapshot as its readers hold it. */
+/*
+ * snapshots/snapshot.h - handles of snapshots. The face of the room snapshots, which reads, lists, views and compares
+ * them; it may use base, media, pages, records and payload.
+ */
 #ifndef LMCS_SNAPSHOTS_SNAPSHOT_H
 #define LMCS_SNAPSHOTS_SNAPSHOT_H
 
@@ -11,7 +14,7 @@
 struct lmcs_snapshot {
     struct lmcs_pool *pool;
     uint64_t shelf_id;
-    uint64_t epoch; /* of its commit: tells it from another of the same number in a shelf made anew */
+    uint64_t epoch; /* of its commit: distinguishes it from one with the same number in a shelf made again */
     char *shelf;
     struct lmcs_meta meta;
     struct lmcs_snapshot_info info;
@@ -20,10 +23,10 @@ struct lmcs_snapshot {
 /* Begins a read transaction and finds the snapshot again; LMCS_NOT_FOUND when it was removed. */
 enum lmcs_status lmcs_snapshot_enter(struct lmcs_snapshot *snapshot, struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                      struct lmcs_record *record, struct lmcs_error *error);
-/* The same within a transaction that has begun, and goes on whatever comes. */
+/* The same within a running transaction, which stays open after a failure. */
 enum lmcs_status lmcs_snapshot_locate(const struct lmcs_snapshot *snapshot, struct lmcs_txn *txn,
                                       struct lmcs_shelf *shelf, struct lmcs_record *record, struct lmcs_error *error);
-/* What a snapshot is, however and wherever it is stored. */
+/* Computes the digest of a snapshot, which does not depend on how it is stored. */
 enum lmcs_status lmcs_record_digest(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const struct lmcs_record *record,
                                     struct lmc_hash *digest, struct lmcs_error *error);
 /* Fills an entry from a loaded chain; its tensor points into the identity. */

@@ -8,8 +8,8 @@
  * private copy too. Deltas are decoded into anonymous memory. What is mapped is pinned until the view is closed; a
  * view holds the media and its leases itself, so it may outlive its pool.
  *
- * Contents are shared by whatever has equal bytes (an archive's are, for one), so names of one content need have
- * nothing to do with each other: what can be written to is each name's own.
+ * Any names with equal bytes may share a content (as in archives), so names of one content may be unrelated. Writes
+ * through a private view are visible under one name only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -86,7 +86,7 @@ static bool must_decode(const struct lmcs_view *view, const struct lmcs_chain *c
            ((flags & LMCS_VIEW_PRIVATE) != 0 && lmcs_media_is_device(view->media));
 }
 
-/* Adds an entry and pins what it rests on, within the transaction. */
+/* Adds an entry and pins its chain, within the transaction. */
 static enum lmcs_status add_item(struct lmcs_view *view, struct lmcs_txn *txn, const struct lmcs_identity *identity,
                                  uint64_t content, uint32_t flags, struct lmcs_error *error)
 {
@@ -102,7 +102,7 @@ static enum lmcs_status add_item(struct lmcs_view *view, struct lmcs_txn *txn, c
         expected != chain.links[0].df.raw_bytes)
         return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: damaged metadata: tensor \"%s\" has not the size of its shape",
                          txn->pool->path, identity->name);
-    /* Raw bytes are mapped and not looked at. */
+    /* Raw bytes are mapped, not checked. */
     status = lmcs_lost_check(txn, &chain.links[0], identity->name, identity, error);
     if (status != LMCS_OK)
         return status;
@@ -226,7 +226,7 @@ static uint64_t end_of(const struct viewed *item)
     return item->parts[0].offset + item->entry.raw_bytes;
 }
 
-/* Maps the pages from the first item to the last, which lie behind one another, privately, as one. */
+/* Maps the pages from the first item to the last, which are adjacent, privately and at once. */
 static enum lmcs_status map_cluster(struct lmcs_view *view, struct viewed **items, size_t count,
                                     struct lmcs_error *error)
 {
@@ -288,7 +288,7 @@ static enum lmcs_status map_private(struct lmcs_view *view, struct lmcs_error *e
         if (is_mapped(&view->items[i]) && view->items[i].part_count == 1)
             items[all++] = &view->items[i];
     qsort(items, all, sizeof(struct viewed *), by_place);
-    for (size_t i = 0; i < all; i++) /* those of one content, and what only someone who made the pool lets overlap */
+    for (size_t i = 0; i < all; i++) /* those of one content, and those that only a forged pool lets overlap */
         if (count > 0 && items[i]->parts[0].offset < end_of(items[count - 1]))
             doubles[double_count++] = items[i];
         else
@@ -338,7 +338,7 @@ static enum lmcs_status map_all(struct lmcs_view *view, uint32_t flags, struct l
             item->data = (void *)lmcs_media_at(view->media, item->parts[0].offset, item->entry.raw_bytes);
         if (status == LMCS_OK && item->data == NULL && (!private_pages || item->part_count != 1))
             status =
-                lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a payload lies outside the pool", lmcs_media_path(view->media));
+                lmcs_fail(error, LMCS_DAMAGED, 0, "%s: a payload is outside the pool", lmcs_media_path(view->media));
     }
     return status == LMCS_OK && private_pages ? map_private(view, error) : status;
 }
@@ -347,7 +347,7 @@ static enum lmcs_status map_all(struct lmcs_view *view, uint32_t flags, struct l
 
 struct decoding {
     struct lmcs_pool *pool;
-    struct viewed **items; /* arrays of one link lie side by side ... */
+    struct viewed **items; /* arrays of one link are adjacent ... */
     size_t *firsts;        /* ... and this says where each such group, or single item, begins */
     size_t count;
     pthread_mutex_t lock;
@@ -464,7 +464,7 @@ static enum lmcs_status place_decoded(struct lmcs_view *view, uint32_t flags, st
     return LMCS_OK;
 }
 
-/* Lets go of what was only needed for decoding; what is mapped stays pinned. */
+/* Unpins the chains that only decoding needed; mapped payloads stay pinned. */
 static void release_chains(struct lmcs_view *view, uint32_t flags, struct lmcs_pool *pool)
 {
     for (size_t i = 0; i < view->count; i++) {
