@@ -90,7 +90,7 @@ enum lmcs_status lmcs_tags_of(struct lmcs_txn *txn, struct lmcs_shelf *shelf, ui
 enum lmcs_status lmcs_tags_each(struct lmcs_txn *txn, struct lmcs_shelf *shelf,
                                 bool (*visit)(void *context, const char *tag), void *context, struct lmcs_error *error);
 
-/* Resolves `which` (address.c; grammar in lmcstore_snapshot.h) to a number. LMCS_NOT_FOUND with a message. */
+/* Resolves `which` (address.c; grammar in lmcstore.h) to a number. LMCS_NOT_FOUND with a message. */
 enum lmcs_status lmcs_shelf_resolve(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *which, uint64_t *number,
                                     struct lmcs_error *error);
 
