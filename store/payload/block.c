@@ -23,50 +23,6 @@
 
 #define BROUGHT_BLOCKS 8u /* of a payload whose blocks are all checked: asked for in one system call */
 
-void lmcs_scratch_free(struct lmcs_scratch *scratch)
-{
-    if (scratch == NULL)
-        return;
-    free(scratch->coded);
-    for (size_t i = 0; i < LMC_MAX_BASES; i++)
-        free(scratch->blocks[i]);
-    free(scratch->line);
-    free(scratch);
-}
-
-struct lmcs_scratch *lmcs_scratch_get(struct lmcs_reading *r)
-{
-    pthread_mutex_lock(&r->lock);
-    struct lmcs_scratch *scratch = r->free;
-    if (scratch != NULL)
-        r->free = scratch->next;
-    pthread_mutex_unlock(&r->lock);
-    if (scratch != NULL)
-        return scratch;
-    size_t block = r->raw_bytes < LMC_BLOCK_BYTES ? (size_t)r->raw_bytes : LMC_BLOCK_BYTES;
-    scratch = calloc(1, sizeof *scratch);
-    if (scratch == NULL)
-        return NULL;
-    scratch->coded = aligned_alloc(64, (lmc_block_bound(block) + 63) & ~(size_t)63);
-    bool whole = scratch->coded != NULL;
-    for (size_t i = 0; i < (r->arrays > 0 ? r->arrays : 2); i++) {
-        scratch->blocks[i] = aligned_alloc(64, (block + 63) & ~(size_t)63);
-        whole = whole && scratch->blocks[i] != NULL;
-    }
-    if (whole)
-        return scratch;
-    lmcs_scratch_free(scratch);
-    return NULL;
-}
-
-void lmcs_scratch_put(struct lmcs_reading *r, struct lmcs_scratch *scratch)
-{
-    pthread_mutex_lock(&r->lock);
-    scratch->next = r->free;
-    r->free = scratch;
-    pthread_mutex_unlock(&r->lock);
-}
-
 static bool raw_block_is_right(const struct lmcs_reading *r, const struct lmcs_reading_link *link, uint64_t block,
                                const void *data, uint64_t bytes)
 {

@@ -15,31 +15,6 @@
 
 #define HEADER_AT_ONCE ((uint64_t)4 << 10) /* of a frame; with few blocks a header is no longer */
 
-bool lmcs_reading_is_new(const struct lmcs_reading *r, const struct lmcs_reading_link *link)
-{
-    return r->chain->is_new && link == &r->links[0];
-}
-
-/* Copies stored bytes of one of the links. */
-enum lmcs_status lmcs_reading_copy(const struct lmcs_reading *r, const struct lmcs_reading_link *link, uint64_t at,
-                                   void *to, uint64_t bytes, struct lmcs_error *error)
-{
-    return (lmcs_reading_is_new(r, link) ? lmcs_payload_read_back : lmcs_payload_read)(r->pool->media, link->content,
-                                                                                       at, to, bytes, error);
-}
-
-enum lmcs_status lmcs_reading_fail(const struct lmcs_reading *r, const char *why, struct lmcs_error *error)
-{
-    return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: tensor \"%s\" is damaged: %s", r->pool->path, r->tensor.name, why);
-}
-
-enum lmcs_status lmcs_reading_fail_newer(const struct lmcs_reading *r, const char *why, struct lmcs_error *error)
-{
-    return lmcs_fail(error, LMCS_UNSUPPORTED, 0,
-                     "%s: tensor \"%s\": %s; a newer lmc-store wrote it; upgrade to read it", r->pool->path,
-                     r->tensor.name, why);
-}
-
 /* Reads and parses the header of a frame. The caller compares it with the records. */
 static enum lmcs_status read_header(struct lmcs_reading *r, size_t i, struct lmcs_error *error)
 {
@@ -232,17 +207,6 @@ enum lmcs_status lmcs_reading_open(struct lmcs_reading *r, struct lmcs_error *er
     for (size_t i = r->newest + chain->line; status == LMCS_OK && i < chain->length; i++)
         status = chain->links[i].df.payload == LMCS_PAYLOAD_RAW ? open_raw(r, i, error) : open_frame(r, i, error);
     return status;
-}
-
-void lmcs_reading_end(struct lmcs_reading *r)
-{
-    for (struct lmcs_scratch *s = r->free, *next; s != NULL; s = next) {
-        next = s->next;
-        lmcs_scratch_free(s);
-    }
-    for (size_t i = 0; i < r->chain->length; i++)
-        free(r->links[i].header);
-    free(r->lost);
 }
 
 enum lmcs_status lmcs_link_check(struct lmcs_pool *pool, const struct lmcs_content *link,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* payload/reading.h - a content that is being read. Private to headers.c, block.c and read.c. */
+/* payload/reading.h - a content that is being read. Private to reading.c, headers.c, block.c and read.c. */
 #ifndef LMCS_PAYLOAD_READING_H
 #define LMCS_PAYLOAD_READING_H
 
@@ -43,10 +43,8 @@ struct lmcs_reading {
     struct lmcs_error error;
 };
 
-/* ---- headers.c ---- */
+/* ---- reading.c ---- */
 
-/* Reads and checks the headers of all links. */
-enum lmcs_status lmcs_reading_open(struct lmcs_reading *r, struct lmcs_error *error);
 void lmcs_reading_end(struct lmcs_reading *r);
 /* LMCS_DAMAGED, with the tensor's name. */
 enum lmcs_status lmcs_reading_fail(const struct lmcs_reading *r, const char *why, struct lmcs_error *error);
@@ -58,12 +56,15 @@ enum lmcs_status lmcs_reading_copy(const struct lmcs_reading *r, const struct lm
 /* Returns whether a link was just written, and is to be read from the medium instead of the page cache. */
 bool lmcs_reading_is_new(const struct lmcs_reading *r, const struct lmcs_reading_link *link);
 
-/* ---- block.c ---- */
-
 /* Takes a thread's buffers, or makes them. NULL: no memory. */
 struct lmcs_scratch *lmcs_scratch_get(struct lmcs_reading *r);
 void lmcs_scratch_put(struct lmcs_reading *r, struct lmcs_scratch *scratch);
 void lmcs_scratch_free(struct lmcs_scratch *scratch);
+
+/* ---- headers.c, block.c ---- */
+
+/* Reads and checks the headers of all links. */
+enum lmcs_status lmcs_reading_open(struct lmcs_reading *r, struct lmcs_error *error);
 /*
  * Reads one block into `target`; NULL: verifies it and all that it rests on. On LMCS_DAMAGED, *why may hold the reason;
  * else the error does.
