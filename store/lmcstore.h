@@ -238,8 +238,8 @@ struct lmcs_shelf_info {
 };
 
 /*
- * Calls `visit` for each shelf, by name, until it returns false. `visit` must not call lmcs functions. LMCS_DAMAGED: a
- * shelf is unreadable; the others were visited.
+ * Calls `visit` for each shelf, by name, until it returns false. `visit` must not call lmcs functions. LMCS_DAMAGED,
+ * or LMCS_UNSUPPORTED: a shelf is unreadable, or of a newer version; the others were visited.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_shelf_list(struct lmcs_pool *pool,
                                                          bool (*visit)(void *context,
@@ -700,8 +700,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
 
 /*
  * Compacts until nothing is left to do, and returns unused file space. Contents without room for their new form stay as
- * they are until the next time: lmcs_pool_info has the backlog. Damaged shelves and contents are skipped; then returns
- * LMCS_DAMAGED.
+ * they are until the next time: lmcs_pool_info has the backlog. Damaged shelves and contents, and those of a newer version,
+ * are skipped; then returns LMCS_DAMAGED or LMCS_UNSUPPORTED.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);

@@ -114,7 +114,8 @@ struct lmcs_scrub_report {
  * saved, are written to new space, and become visible by a commit. A pool open for writing remembers the end of a
  * sample; for reading, samples begin anywhere. Progress is in bytes.
  *
- * LMCS_OK: no damage is left. LMCS_DAMAGED: damage is left. LMCS_READ_ONLY: repair of a pool that is open for reading.
+ * LMCS_OK: no damage is left. LMCS_DAMAGED: damage is left. LMCS_UNSUPPORTED: none is left, but there are records or
+ * payloads of a newer version, which stay as they are. LMCS_READ_ONLY: repair of a pool that is open for reading.
  * LMCS_FULL: no room for a repair; earlier repairs stay. An unreadable source is skipped if there are others; a scrub
  * that ends OK or DAMAGED then returns the first source's status (NOT_FOUND, DAMAGED, ...; sources_unread > 0). If no
  * source is readable, nothing is done.

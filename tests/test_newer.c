@@ -579,6 +579,29 @@ static void frames_of_a_newer_codec(void **state)
     }
 }
 
+static void damage_on_a_base_of_a_newer_version(void **state)
+{
+    struct place *place = *state;
+    struct lmcs_pool *pool = make_pool(place->pool);
+    struct telling telling;
+    struct lmcs_content delta = record_of(pool, "run", 1, "t0");
+    EXPECT(delta.df.base_count == 1);
+    struct record base = {.kind = LMCS_TREE_CONTENTS, .key = {delta.bases[0], 0}};
+    SET(&base, lmcs_content_df, payload, 9, 0);
+    close_pool(pool);
+    damage_content(place->pool, &delta, delta.df.stored_bytes - 1, 1);
+    pool = open_quiet(place->pool);
+    struct lmcs_scrub_options options;
+    lmcs_scrub_options_init(&options);
+    options.repair = true;
+    telling.count = 0;
+    FAILS(LMCS_DAMAGED, lmcs_scrub(pool, &options, note_told, &telling, NULL, &telling.report, &err));
+    EXPECT(telling.report.damages == 1 && telling.report.repaired == 0 && telling.report.lost == 0);
+    EXPECT(telling.report.unsupported >= 1 && telling.count == telling.report.damages + telling.report.unsupported);
+    expect_as_it_was(pool, &base);
+    close_pool(pool);
+}
+
 /* ---- The root, journals, and attachments ---- */
 
 static void a_newer_root(void **state)
@@ -729,6 +752,7 @@ int main(void)
         ON_DISK(a_newer_journal),
         IN_MEMORY(a_newer_table_of_live_variables),
         IN_MEMORY(newer_relations),
+        IN_MEMORY(damage_on_a_base_of_a_newer_version),
     };
     return cmocka_run_group_tests_name("records and payloads of a newer version", tests, NULL, NULL);
 }

@@ -74,6 +74,11 @@ static enum lmcs_status repair(struct lmcs_scrubbing *s, const struct held *held
         status = record_full(s, error);
         tried = false;
     }
+    if (status ==
+        LMCS_UNSUPPORTED) { /* its chain has a content of a newer version: the damage is reported all the same */
+        status = LMCS_OK;
+        tried = false;
+    }
     if (status == LMCS_OK)
         status = lmcs_scrub_add_ranges(s, &held->content, scan, held->is_lost, tried ? &repaired : NULL, error);
     *is_whole = status == LMCS_OK && tried && repaired.is_whole;
