@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/map.h"
 #include "pages/pool.h"
 #include "pages/tree.h"
 #include "records/shelf.h"
@@ -24,22 +25,15 @@ struct needed {
 /* Most dependents read for all contents together; only forged records have more. */
 #define MOST_LOOKS LMCS_MAX_TENSORS
 
-struct page_set {
-    uint64_t *offsets; /* open addressing; power of two */
-    size_t count;
-    size_t capacity;
-};
-
 struct finding {
     struct lmcs_pool *pool;
     struct lmcs_txn txn;
     struct needed *needed; /* each once; in the end by content */
     size_t needed_count;
     size_t needed_capacity;
-    uint32_t *places; /* 1 + index in `needed`, while that grows; open addressing; power of two */
-    size_t place_count;
+    struct lmcs_map places; /* hash of content and root -> 1 + index in `needed` */
     size_t looks;
-    struct page_set clean;
+    struct lmcs_map clean; /* offsets of pages without a needed content below them */
     struct lmcs_holders *out;
     bool whole;
     uint64_t number; /* of the snapshot at work */
@@ -58,45 +52,18 @@ static enum lmcs_status absorb(struct finding *f, enum lmcs_status status)
 
 /* ---- Contents ---- */
 
-static uint32_t *place_needed(const struct finding *f, uint64_t content, size_t root)
-{
-    const uint64_t key[2] = {content, root};
-    size_t i = (size_t)lmc_hash64(key, sizeof key, 0) & (f->place_count - 1);
-    while (f->places[i] != 0 &&
-           (f->needed[f->places[i] - 1].content != content || f->needed[f->places[i] - 1].root != root))
-        i = (i + 1) & (f->place_count - 1);
-    return &f->places[i];
-}
-
-static enum lmcs_status widen_places(struct finding *f)
-{
-    size_t wider = f->place_count == 0 ? 256 : f->place_count * 2;
-    uint32_t *places = calloc(wider, sizeof *places);
-    if (places == NULL)
-        return lmcs_fail_memory(f->error);
-    free(f->places);
-    f->places = places;
-    f->place_count = wider;
-    for (size_t i = 0; i < f->needed_count; i++)
-        *place_needed(f, f->needed[i].content, f->needed[i].root) = (uint32_t)i + 1;
-    return LMCS_OK;
-}
-
 /* Adds each once: the arrays of a step need all of its links, and each link all of the arrays. */
 static enum lmcs_status need(struct finding *f, uint64_t content, size_t root)
 {
-    if ((f->needed_count + 1) * 2 > f->place_count) {
-        enum lmcs_status status = widen_places(f);
-        if (status != LMCS_OK)
-            return status;
-    }
-    uint32_t *place = place_needed(f, content, root);
-    if (*place != 0)
-        return LMCS_OK;
-    if (!lmcs_grow(&f->needed, &f->needed_capacity, f->needed_count, sizeof *f->needed))
+    const uint64_t pair[2] = {content, root};
+    uint64_t key = lmc_hash64(pair, sizeof pair, 0), place;
+    for (; (place = lmcs_map_get(&f->places, key)) != 0; key++)
+        if (f->needed[place - 1].content == content && f->needed[place - 1].root == root)
+            return LMCS_OK;
+    if (!lmcs_grow(&f->needed, &f->needed_capacity, f->needed_count, sizeof *f->needed) ||
+        !lmcs_map_put(&f->places, key, f->needed_count + 1))
         return lmcs_fail_memory(f->error);
     f->needed[f->needed_count++] = (struct needed){content, root};
-    *place = (uint32_t)f->needed_count;
     return LMCS_OK;
 }
 
@@ -150,8 +117,7 @@ static enum lmcs_status collect_needed(struct finding *f, const uint64_t *conten
     for (size_t i = 0; status == LMCS_OK && i < f->needed_count && f->looks <= MOST_LOOKS; i++)
         status = add_dependents(f, cursor, i);
     lmcs_cursor_free(cursor);
-    free(f->places);
-    f->places = NULL;
+    lmcs_map_free(&f->places);
     if (f->needed_count > 0)
         qsort(f->needed, f->needed_count, sizeof *f->needed, by_content);
     return status;
@@ -171,41 +137,6 @@ static const struct needed *find_needed(const struct finding *f, uint64_t conten
 }
 
 /* ---- Pages ---- */
-
-static size_t place_of(const struct page_set *set, uint64_t offset)
-{
-    size_t i = (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 20) & (set->capacity - 1);
-    while (set->offsets[i] != 0 && set->offsets[i] != offset)
-        i = (i + 1) & (set->capacity - 1);
-    return i;
-}
-
-static enum lmcs_status remember(struct finding *f, uint64_t offset)
-{
-    struct page_set *set = &f->clean;
-    if ((set->count + 1) * 2 > set->capacity) {
-        struct page_set wider = {.capacity = set->capacity == 0 ? 256 : set->capacity * 2};
-        wider.offsets = calloc(wider.capacity, sizeof *wider.offsets);
-        if (wider.offsets == NULL)
-            return lmcs_fail_memory(f->error);
-        for (size_t i = 0; i < set->capacity; i++)
-            if (set->offsets[i] != 0) {
-                wider.offsets[place_of(&wider, set->offsets[i])] = set->offsets[i];
-                wider.count++;
-            }
-        free(set->offsets);
-        *set = wider;
-    }
-    size_t i = place_of(set, offset);
-    set->count += set->offsets[i] == 0;
-    set->offsets[i] = offset;
-    return LMCS_OK;
-}
-
-static bool is_clean(const struct finding *f, uint64_t offset)
-{
-    return f->clean.capacity > 0 && f->clean.offsets[place_of(&f->clean, offset)] == offset;
-}
 
 static enum lmcs_status add_hit(struct finding *f, size_t root, uint64_t identity)
 {
@@ -245,7 +176,7 @@ static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int leve
     const struct lmcs_node_df *node;
     size_t below = 0;
     bool whole = f->whole;
-    if (is_clean(f, ref.offset))
+    if (lmcs_map_get(&f->clean, ref.offset) != 0)
         return LMCS_OK;
     f->whole = true;
     enum lmcs_status status = lmcs_page_read(&f->txn, &ref, LMCS_TREE_MANIFEST, buffer, &node, f->error);
@@ -259,7 +190,7 @@ static enum lmcs_status walk(struct finding *f, struct lmcs_ref_df ref, int leve
     }
     status = absorb(f, status);
     if (status == LMCS_OK && below == 0 && f->whole)
-        status = remember(f, ref.offset);
+        status = lmcs_map_put(&f->clean, ref.offset, 1) ? LMCS_OK : lmcs_fail_memory(f->error);
     *hits += below;
     f->whole &= whole;
     return status;
@@ -359,7 +290,7 @@ enum lmcs_status lmcs_holders_find(struct lmcs_pool *pool, const uint64_t *conte
     }
     lmcs_txn_end(&f.txn);
     free(f.needed);
-    free(f.clean.offsets);
+    lmcs_map_free(&f.clean);
     join_runs(holders);
     *whole = f.whole;
     if (status != LMCS_OK && error != NULL)

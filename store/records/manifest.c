@@ -13,54 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/map.h"
 #include "pages/pool.h"
 #include "pages/tree.h"
-
-struct page_set {
-    uint64_t *offsets; /* open addressing; power of two */
-    size_t count;
-    size_t capacity;
-};
-
-static bool set_has(const struct page_set *set, uint64_t offset)
-{
-    if (set->capacity == 0)
-        return false;
-    size_t i = (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 20) & (set->capacity - 1);
-    while (set->offsets[i] != 0 && set->offsets[i] != offset)
-        i = (i + 1) & (set->capacity - 1);
-    return set->offsets[i] == offset;
-}
-
-static bool set_add(struct page_set *set, uint64_t offset)
-{
-    if ((set->count + 1) * 2 > set->capacity) {
-        struct page_set wider = {.capacity = set->capacity == 0 ? 64 : set->capacity * 2};
-        wider.offsets = calloc(wider.capacity, sizeof *wider.offsets);
-        if (wider.offsets == NULL)
-            return false;
-        for (size_t i = 0; i < set->capacity; i++)
-            if (set->offsets[i] != 0)
-                set_add(&wider, set->offsets[i]);
-        free(set->offsets);
-        *set = wider;
-    }
-    size_t i = (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 20) & (set->capacity - 1);
-    while (set->offsets[i] != 0 && set->offsets[i] != offset)
-        i = (i + 1) & (set->capacity - 1);
-    if (set->offsets[i] == 0) {
-        set->offsets[i] = offset;
-        set->count++;
-    }
-    return true;
-}
 
 struct walk {
     struct lmcs_txn *txn;
     const struct lmcs_snapshot_df *of;
     const struct lmcs_snapshot_df *older;
     const struct lmcs_snapshot_df *newer;
-    struct page_set in_newer;
+    struct lmcs_map in_newer; /* offsets of pages */
     bool free_pages;
     enum lmcs_status (*visit)(void *context, uint64_t identity, const struct lmcs_manifest_df *entry,
                               uint64_t successor, struct lmcs_error *error);
@@ -91,7 +53,7 @@ static enum lmcs_status collect_newer(struct walk *walk, struct lmcs_ref_df ref,
     if (status != LMCS_OK)
         return status;
     if (node->epoch <= walk->of->epoch)
-        return set_add(&walk->in_newer, ref.offset) ? LMCS_OK : lmcs_fail_memory(walk->error);
+        return lmcs_map_put(&walk->in_newer, ref.offset, 1) ? LMCS_OK : lmcs_fail_memory(walk->error);
     for (size_t i = 0; status == LMCS_OK && node->level > 0 && i < node->count; i++) {
         struct lmcs_bounds inner = lmcs_child_bounds(node, i, bounds);
         status = collect_newer(walk, lmcs_node_child(node, i), node->level - 1, &inner);
@@ -124,7 +86,7 @@ static enum lmcs_status visit_entry(struct walk *walk, const struct lmcs_node_df
 
 static enum lmcs_status walk_own(struct walk *walk, struct lmcs_ref_df ref, int level, const struct lmcs_bounds *bounds)
 {
-    if (set_has(&walk->in_newer, ref.offset))
+    if (lmcs_map_get(&walk->in_newer, ref.offset) != 0)
         return LMCS_OK;
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
@@ -165,7 +127,7 @@ enum lmcs_status lmcs_manifest_own(struct lmcs_txn *txn, const struct lmcs_snaps
         status = collect_newer(&walk, newer->manifest, -1, &everywhere);
     if (status == LMCS_OK)
         status = walk_own(&walk, of->manifest, -1, &everywhere);
-    free(walk.in_newer.offsets);
+    lmcs_map_free(&walk.in_newer);
     return status;
 }
 

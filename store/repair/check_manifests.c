@@ -36,32 +36,24 @@ struct lmcs_checked_page {
     uint8_t level;
 };
 
-static struct lmcs_checked_page *find_summary(struct lmcs_checking *c, uint64_t offset)
+/* NULL: the page was not checked yet. */
+static const struct lmcs_checked_page *find_summary(const struct lmcs_checking *c, uint64_t offset)
 {
-    size_t i = (size_t)(offset / LMCS_PAGE_BYTES * 0x9e3779b97f4a7c15u >> 20) & (c->manifest_page_capacity - 1);
-    while (c->manifest_pages[i].offset != 0 && c->manifest_pages[i].offset != offset)
-        i = (i + 1) & (c->manifest_page_capacity - 1);
-    return &c->manifest_pages[i];
+    uint64_t place = lmcs_map_get(&c->manifest_places, offset);
+    return place != 0 ? &c->manifest_pages[place - 1] : NULL;
 }
 
 static enum lmcs_status remember(struct lmcs_checking *c, const struct lmcs_checked_page *summary)
 {
-    if ((c->manifest_page_count + 1) * 2 > c->manifest_page_capacity) {
-        struct lmcs_checked_page *old = c->manifest_pages;
-        size_t old_capacity = c->manifest_page_capacity, wanted = old_capacity == 0 ? 256 : old_capacity * 2;
-        struct lmcs_checked_page *grown = calloc(wanted, sizeof *grown);
-        if (grown == NULL)
+    uint64_t place = lmcs_map_get(&c->manifest_places, summary->offset);
+    if (place == 0) {
+        place = c->manifest_page_count + 1;
+        if (!lmcs_grow(&c->manifest_pages, &c->manifest_page_capacity, c->manifest_page_count, sizeof *summary) ||
+            !lmcs_map_put(&c->manifest_places, summary->offset, place))
             return lmcs_fail_memory(c->error);
-        c->manifest_pages = grown;
-        c->manifest_page_capacity = wanted;
-        for (size_t i = 0; i < old_capacity; i++)
-            if (old[i].offset != 0)
-                *find_summary(c, old[i].offset) = old[i];
-        free(old);
+        c->manifest_page_count++;
     }
-    struct lmcs_checked_page *place = find_summary(c, summary->offset);
-    c->manifest_page_count += place->offset == 0;
-    *place = *summary;
+    c->manifest_pages[place - 1] = *summary;
     return LMCS_OK;
 }
 
@@ -170,8 +162,9 @@ static enum lmcs_status walk_manifest(struct manifest_walk *walk, struct lmcs_re
     _Alignas(8) unsigned char buffer[LMCS_PAGE_BYTES];
     const struct lmcs_node_df *node;
     struct lmcs_checking *c = walk->c;
-    if (c->manifest_page_capacity > 0 && find_summary(c, ref.offset)->offset != 0) {
-        *sum = *find_summary(c, ref.offset);
+    const struct lmcs_checked_page *known = find_summary(c, ref.offset);
+    if (known != NULL) {
+        *sum = *known;
         check_shared(walk, ref, level, sum);
         return LMCS_OK;
     }

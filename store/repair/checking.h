@@ -9,6 +9,7 @@
 #ifndef LMCS_REPAIR_CHECKING_H
 #define LMCS_REPAIR_CHECKING_H
 
+#include "base/map.h"
 #include "pages/pool.h"
 #include "pages/tree.h"
 #include "records/content.h"
@@ -59,10 +60,11 @@ struct lmcs_checking {
     size_t identity_count;
     size_t identity_capacity;
     size_t content_capacity;
-    struct lmcs_checked_page *manifest_pages; /* open addressing; the capacity is a power of two */
+    struct lmcs_checked_page *manifest_pages;
     size_t manifest_page_count;
     size_t manifest_page_capacity;
-    uint64_t snapshot_count; /* of visible shelves */
+    struct lmcs_map manifest_places; /* offset of a page -> 1 + its index in manifest_pages */
+    uint64_t snapshot_count;         /* of visible shelves */
     uint64_t prepared_count;
     uint64_t free_pages;
     uint64_t live_bytes;

@@ -124,6 +124,7 @@ static enum lmcs_status check(struct lmcs_pool *pool, const char *address, bool 
     free(c.live);
     free(c.identities);
     free(c.manifest_pages);
+    lmcs_map_free(&c.manifest_places);
     if (status != LMCS_OK && error != NULL)
         *error = local;
     return status;

@@ -158,16 +158,14 @@ struct comparing {
     uint64_t raw_bytes;
     uint64_t first_block;        /* of this round */
     struct lmcs_compared *parts; /* of the blocks of this round */
-    pthread_mutex_t lock;        /* guards the rest */
-    enum lmcs_status status;
-    struct lmcs_error error;
 };
 
 #define BLOCKS_A_ROUND 256u
 
-static enum lmcs_status compare_block(const struct comparing *c, uint64_t block, struct lmcs_compared *part,
-                                      struct lmcs_error *error)
+static enum lmcs_status compare_block(void *context, uint64_t i, struct lmcs_error *error)
 {
+    const struct comparing *c = context;
+    uint64_t block = c->first_block + i;
     uint64_t left = c->raw_bytes - block * LMC_BLOCK_BYTES, bytes = left < LMC_BLOCK_BYTES ? left : LMC_BLOCK_BYTES;
     unsigned char *both = aligned_alloc(64, 2 * ((bytes + 63) & ~(uint64_t)63));
     if (both == NULL)
@@ -177,25 +175,9 @@ static enum lmcs_status compare_block(const struct comparing *c, uint64_t block,
     if (status == LMCS_OK)
         status = lmcs_reader_block(c->sides[1].reader, block, after, error);
     if (status == LMCS_OK)
-        lmcs_elements_compare(c->dtype, both, after, bytes, part);
+        lmcs_elements_compare(c->dtype, both, after, bytes, &c->parts[i]);
     free(both);
     return status;
-}
-
-static void compare_job(void *context, uint64_t i)
-{
-    struct comparing *c = context;
-    struct lmcs_error error;
-    pthread_mutex_lock(&c->lock);
-    bool stop = c->status != LMCS_OK;
-    pthread_mutex_unlock(&c->lock);
-    enum lmcs_status status = stop ? LMCS_OK : compare_block(c, c->first_block + i, &c->parts[i], &error);
-    if (status == LMCS_OK)
-        return;
-    pthread_mutex_lock(&c->lock);
-    c->status = status;
-    c->error = error;
-    pthread_mutex_unlock(&c->lock);
 }
 
 static enum lmcs_status report_progress(struct diff *diff, struct lmcs_error *error)
@@ -215,12 +197,9 @@ static enum lmcs_status compare_rounds(struct diff *diff, struct comparing *c, s
     for (c->first_block = 0; status == LMCS_OK && c->first_block < blocks; c->first_block += BLOCKS_A_ROUND) {
         uint64_t left = blocks - c->first_block, count = left < BLOCKS_A_ROUND ? left : BLOCKS_A_ROUND;
         memset(c->parts, 0, count * sizeof *c->parts);
-        lmcs_workers_run(diff->pool->workers, compare_job, NULL, c, count);
-        if (c->status != LMCS_OK) {
-            if (error != NULL)
-                *error = c->error;
-            return c->status;
-        }
+        status = lmcs_workers_try(diff->pool->workers, compare_block, NULL, c, count, error);
+        if (status != LMCS_OK)
+            return status;
         for (uint64_t i = 0; i < count; i++)
             lmcs_compared_add(all, &c->parts[i]);
         uint64_t end = (c->first_block + count) * LMC_BLOCK_BYTES;
@@ -259,7 +238,6 @@ static enum lmcs_status compare_pair(struct diff *diff, struct lmcs_difference *
     c.parts = malloc(BLOCKS_A_ROUND * sizeof *c.parts);
     if (c.parts == NULL)
         return lmcs_fail_memory(error);
-    pthread_mutex_init(&c.lock, NULL);
     enum lmcs_status status = open_side(diff, 0, error);
     if (status == LMCS_OK)
         status = open_side(diff, 1, error);
@@ -269,7 +247,6 @@ static enum lmcs_status compare_pair(struct diff *diff, struct lmcs_difference *
         fill_numbers(&all, difference);
     lmcs_reader_close(diff->sides[0].reader);
     lmcs_reader_close(diff->sides[1].reader);
-    pthread_mutex_destroy(&c.lock);
     free(c.parts);
     return status;
 }

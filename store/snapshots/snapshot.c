@@ -441,9 +441,6 @@ struct range_reading {
     uint64_t bytes;
     uint64_t first_block;
     unsigned char *buffer;
-    pthread_mutex_t lock; /* guards the rest */
-    enum lmcs_status status;
-    struct lmcs_error error;
 };
 
 /* Reads a whole block to its place; a block at an edge through a buffer. */
@@ -464,32 +461,17 @@ static enum lmcs_status read_range_block(const struct range_reading *r, uint64_t
     return status;
 }
 
-static void read_range_job(void *context, uint64_t i)
+static enum lmcs_status read_range_job(void *context, uint64_t i, struct lmcs_error *error)
 {
     struct range_reading *r = context;
-    struct lmcs_error error;
-    pthread_mutex_lock(&r->lock);
-    bool stop = r->status != LMCS_OK;
-    pthread_mutex_unlock(&r->lock);
-    enum lmcs_status status = stop ? LMCS_OK : read_range_block(r, r->first_block + i, &error);
-    if (status == LMCS_OK)
-        return;
-    pthread_mutex_lock(&r->lock);
-    r->status = status;
-    r->error = error;
-    pthread_mutex_unlock(&r->lock);
+    return read_range_block(r, r->first_block + i, error);
 }
 
 static enum lmcs_status read_range(struct lmcs_pool *pool, struct range_reading *r, struct lmcs_error *error)
 {
     r->first_block = r->first_byte / LMC_BLOCK_BYTES;
     uint64_t last = (r->first_byte + r->bytes - 1) / LMC_BLOCK_BYTES;
-    pthread_mutex_init(&r->lock, NULL);
-    lmcs_workers_run(pool->workers, read_range_job, NULL, r, last - r->first_block + 1);
-    pthread_mutex_destroy(&r->lock);
-    if (r->status != LMCS_OK && error != NULL)
-        *error = r->error;
-    return r->status;
+    return lmcs_workers_try(pool->workers, read_range_job, NULL, r, last - r->first_block + 1, error);
 }
 
 enum lmcs_status lmcs_snapshot_read_range(struct lmcs_snapshot *snapshot, uint32_t kind, const char *name,

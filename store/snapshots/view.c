@@ -350,9 +350,6 @@ struct decoding {
     struct viewed **items; /* arrays of one link are adjacent ... */
     size_t *firsts;        /* ... and this says where each such group, or single item, begins */
     size_t count;
-    pthread_mutex_t lock;
-    struct lmcs_error error;
-    bool failed;
 };
 
 /* The link that an item is stored by; 0: none. */
@@ -367,7 +364,7 @@ static int by_link(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void decode_job(void *context, uint64_t i)
+static enum lmcs_status decode_job(void *context, uint64_t i, struct lmcs_error *error)
 {
     struct decoding *decoding = context;
     size_t first = decoding->firsts[i], end = decoding->firsts[i + 1];
@@ -375,23 +372,13 @@ static void decode_job(void *context, uint64_t i)
     const struct lmcs_tensor *tensor = &item->entry.tensor;
     void *buffers[LMC_MAX_BASES] = {NULL};
     const struct lmcs_content *contents[LMC_MAX_BASES] = {NULL};
-    struct lmcs_error error;
     for (size_t k = first; link_of(item) != 0 && k < end; k++) {
         const struct lmcs_content *top = &decoding->items[k]->chain->links[0];
         contents[top->df.output] = top;
         buffers[top->df.output] = decoding->items[k]->data;
     }
-    enum lmcs_status status =
-        link_of(item) != 0 ? lmcs_chain_read_arrays(decoding->pool, item->chain, tensor, contents, buffers, &error)
-                           : lmcs_chain_read(decoding->pool, item->chain, tensor, item->data, NULL, &error);
-    if (status == LMCS_OK)
-        return;
-    pthread_mutex_lock(&decoding->lock);
-    if (!decoding->failed)
-        decoding->error = error;
-    decoding->error.status = decoding->failed ? decoding->error.status : status;
-    decoding->failed = true;
-    pthread_mutex_unlock(&decoding->lock);
+    return link_of(item) != 0 ? lmcs_chain_read_arrays(decoding->pool, item->chain, tensor, contents, buffers, error)
+                              : lmcs_chain_read(decoding->pool, item->chain, tensor, item->data, NULL, error);
 }
 
 /* A content that several names share is decoded for each of them. */
@@ -427,15 +414,11 @@ static enum lmcs_status run_decoding(struct lmcs_view *view, struct lmcs_pool *p
     if (count > 1)
         qsort(decoding.items, count, sizeof *decoding.items, by_link);
     find_groups(&decoding, count);
-    pthread_mutex_init(&decoding.lock, NULL);
-    if (count > 0)
-        lmcs_workers_run(pool->workers, decode_job, NULL, &decoding, decoding.count);
-    pthread_mutex_destroy(&decoding.lock);
+    enum lmcs_status status =
+        lmcs_workers_try(pool->workers, decode_job, NULL, &decoding, count > 0 ? decoding.count : 0, error);
     free(decoding.items);
     free(decoding.firsts);
-    if (decoding.failed && error != NULL)
-        *error = decoding.error;
-    return decoding.failed ? decoding.error.status : LMCS_OK;
+    return status;
 }
 
 static enum lmcs_status place_decoded(struct lmcs_view *view, uint32_t flags, struct lmcs_error *error)
