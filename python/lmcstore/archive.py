@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Archives without a pool: what is in them, and whether they are whole.
+"""Archives without a pool: listing and verifying them.
 
-`Store.dump` writes them and `Store.restore` reads them into a pool::
+`Store.dump` writes archives and `Store.restore` reads them into a pool::
 
     from lmcstore import archive
 
@@ -27,20 +27,20 @@ def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
     Parameters
     ----------
     file
-        A path, an open binary file or a descriptor, which may be a pipe. Of a file the payloads are passed over.
+        A path, an open binary file or a descriptor, which may be a pipe. Payloads of files are not read.
 
     Returns
     -------
     dict
         ``id`` (of the archive, as text), ``since`` (ids of the archives that it needs), ``bytes``, ``contents``,
-        ``known_contents`` (of them, those that older archives have), and ``snapshots``: a dict for each, with
-        ``shelf``, ``number``, ``step``, ``time_ns``, ``parent``, ``tensor_count``, ``raw_bytes``, ``new_contents`` and
-        ``new_bytes`` (what came with it, as it is stored), ``tags`` and ``metrics``.
+        ``known_contents`` (those in older archives), and ``snapshots``: a dict for each, with ``shelf``, ``number``,
+        ``step``, ``time_ns``, ``parent``, ``tensor_count``, ``raw_bytes``, ``new_contents`` and ``new_bytes`` (as
+        stored), ``tags`` and ``metrics``.
 
     Raises
     ------
     DamagedError
-        It is no archive, or not what was written.
+        It is no archive, or is damaged.
     UnsupportedError
         A newer lmcstore wrote it.
     """
@@ -51,22 +51,22 @@ def ls(file: str | Path | int | BinaryIO) -> dict[str, Any]:
 
 
 def verify(file: str | Path | int | BinaryIO) -> dict[str, Any]:
-    """Read all of an archive, check every record, and decode every content that does not rest on an older archive.
+    """Read all of an archive, check every record, and decode every content that needs no older archive.
 
     Parameters
     ----------
     file
-        A path, an open binary file or a descriptor. Of a pipe the records are checked, and nothing is decoded.
+        A path, an open binary file or a descriptor. The records of a pipe are checked, and nothing is decoded.
 
     Returns
     -------
     dict
-        As `ls` gives it, with ``decoded_contents``; ``snapshots`` is their number.
+        As for `ls`, with ``decoded_contents``; ``snapshots`` is a count.
 
     Raises
     ------
     DamagedError
-        The first damage, and where it is.
+        The first damage and its place.
     UnsupportedError
         A newer lmcstore wrote it.
     """

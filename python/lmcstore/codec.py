@@ -14,21 +14,21 @@ True
 >>> codec.decompress(delta, base=before) == after.tobytes()
 True
 
-What is compressed, and what is a base, may be
+Data and bases may be
 
 - anything with a buffer: bytes, bytearray, memoryview, mmap, array.array,
 - a NumPy array, or
 - a torch tensor.
 
-It is its bytes that count, in row-major (C) order: contiguous memory of the processor is read in place, without a copy;
-all else (strided, transposed, Fortran-ordered, on a GPU) is copied first. Shapes are not kept. Nothing may be written
-to it meanwhile: a frame made of changing bytes is damaged. (It crashes nothing, unless memory is freed or resized, as a
+Their bytes count, in row-major (C) order: contiguous CPU memory is read in place, without a copy;
+others (strided, transposed, Fortran-ordered, on a GPU) are copied first. Shapes are not kept. No thread may write
+to them meanwhile: the frame would be damaged. (Nothing crashes unless memory is freed or resized, as a
 torch storage or a mapped file can be.)
 
 The result is one frame (codec/FORMAT.md), the same bytes for any number of threads. A file of several frames is read
 frame by frame: `info` says where each ends, and whether another follows.
 
-Neither torch nor NumPy is imported here; other threads run while this module codes.
+Imports neither torch nor NumPy; other threads run during the work.
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ __all__ = ["FrameInfo", "compress", "decompress", "digest", "info"]
 _LEVELS = {"default": 0, "dense": 1}
 _MAX_THREADS = 1024
 _FORMATS = {**dict.fromkeys("BHILQN", "u"), **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("efd", "f")}
-"""Kinds of numbers by the format of a memoryview; how large they are its itemsize says."""
+"""Kinds of numbers by the format of a memoryview; its itemsize is their size."""
 
 _Out = TypeVar("_Out")
 
 
 class FrameInfo(NamedTuple):
-    """What the header of a frame says.
+    """The header of a frame.
 
     Attributes
     ----------
     dtype : str
         Of the elements: "bf16", "f32", "u8", ...
     raw_bytes : int
-        How many bytes the frame decodes to.
+        Bytes of the decoded content.
     frame_bytes : int
-        How many bytes the frame has.
+        Bytes of the frame.
     blocks : int
-        How many pieces it is coded in; so many threads can share the work.
+        Blocks of the frame; as many threads can share the work.
     base_digest : str or None
-        The `digest` of the base that is needed, or None: the frame stands alone.
+        The `digest` of the base that it needs, or None: the frame stands alone.
     version : int
         Of the format.
     continues : bool
-        Another frame follows in the file that this one is from.
+        Another frame follows in the same file.
     """
 
     dtype: str
@@ -94,31 +94,31 @@ def compress(data: Any, base: Any = None, dtype: Any = None, level: str = "defau
     Parameters
     ----------
     data : bytes-like, numpy.ndarray or torch.Tensor
-        What to compress.
+        The data.
     base : bytes-like, numpy.ndarray or torch.Tensor, optional
-        A similar tensor of as many bytes, such as the same one some steps earlier: the difference to it is compressed,
-        and it is needed again to decompress. Its bytes are taken to be of the dtype of `data`, whatever it is itself.
-        If it doesn't help, the frame stands alone: then ``info(frame).base_digest`` is None.
+        A similar tensor of the same size in bytes, such as an earlier version. The frame holds the difference and needs
+        the base to be decompressed. The bytes of the base count as elements of the dtype of `data`. If the base does
+        not help, the frame stands alone, and ``info(frame).base_digest`` is None.
     dtype : str, numpy.dtype or torch.dtype, optional
-        What the bytes of `data` are, by name ("bf16", "f32", ...) or as a dtype of NumPy or torch. Without it, what the
-        array or tensor says; of other buffers, what their format says, and "u8" for bytes. It decides only how well
-        they are compressed, and stands in the frame.
+        The dtype of the bytes of `data`: a name ("bf16", "f32", ...) or a dtype of NumPy or torch. Default: that of the
+        array or tensor, or of the buffer's format; "u8" for bytes. It affects the size only, and is stored in the
+        frame.
     level : {"default", "dense"}
         "dense" is slower and smaller.
     threads : int
-        How many threads share the work, at least 1. Each has 1 MiB or more to do, so small tensors need but one.
+        Threads that share the work, at least 1. Each takes blocks of 1 MiB, so a small tensor uses one.
 
     Returns
     -------
     bytes
-        The frame, hardly larger than `data` at worst. Making it takes about as much memory as `data` meanwhile.
+        The frame, at worst slightly larger than `data`. Compression takes about as much memory as `data`.
 
     Raises
     ------
     InvalidError
-        An argument is out of range; sizes don't fit (a ValueError).
+        An argument is out of range, or sizes don't match (a ValueError).
     UnsupportedError
-        Something is of a type or a dtype that can't be compressed (a TypeError).
+        A type or dtype can't be compressed (a TypeError).
 
     Examples
     --------
@@ -143,21 +143,21 @@ def decompress(frame: Any, base: Any = ..., threads: int = ..., *, out: None = .
 @overload
 def decompress(frame: Any, base: Any = ..., threads: int = ..., *, out: _Out) -> _Out: ...
 def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = None) -> Any:
-    """Give the bytes that a frame was made from.
+    """Decompress a frame.
 
-    All of them are checked: the block hashes of a frame tell damage, and a base that is not the one.
+    All bytes are checked: block hashes reveal damage and a wrong base.
 
     Parameters
     ----------
     frame : bytes-like, numpy.ndarray or torch.Tensor
-        One whole frame. Bytes are read in place; of what can change, a piece at a time is copied.
+        One whole frame. Immutable bytes are read in place; others are copied block by block.
     base : bytes-like, numpy.ndarray or torch.Tensor, optional
-        What it was compressed against; ignored if the frame stands alone. Any tensor with the same bytes will do.
+        The base of the compression, or any tensor with the same bytes; ignored if the frame stands alone.
     threads : int
-        How many threads share the work, at least 1.
+        Threads that share the work, at least 1.
     out : writable buffer, numpy.ndarray or torch.Tensor, optional
-        Where to put them: contiguous, of just their size, and no memory of `frame` or `base`. After an error it holds
-        nothing of value.
+        The output: contiguous, of exactly that size, disjoint from `frame` and `base`. After an error its content is
+        undefined.
 
     Returns
     -------
@@ -169,12 +169,12 @@ def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = Non
     DamagedError
         The frame is damaged or cut short, or the base is another one.
     InvalidError
-        A base is needed and there is none, or a size is wrong (a ValueError).
+        The base is missing, or a size is wrong (a ValueError).
     UnsupportedError
         The frame is of a newer version (a TypeError).
     OutOfMemoryError
-        There is no memory for as many bytes as the frame has. Look at `info` first if a frame comes from a stranger:
-        a small one may hold terabytes of zeros.
+        The content does not fit in memory. Check `info` first for an untrusted frame: a small one may hold terabytes of
+        zeros.
 
     Examples
     --------
@@ -195,12 +195,12 @@ def decompress(frame: Any, base: Any = None, threads: int = 1, *, out: Any = Non
 
 
 def info(frame: Any) -> FrameInfo:
-    """Say what the header of a frame says.
+    """Read the header of a frame.
 
     Parameters
     ----------
     frame : bytes-like, numpy.ndarray or torch.Tensor
-        A frame, or what begins with the whole header of one.
+        A frame, or its beginning with the whole header.
 
     Raises
     ------
@@ -220,11 +220,10 @@ def info(frame: Any) -> FrameInfo:
 
 
 def digest(data: Any, dtype: Any = None, threads: int = 1) -> str:
-    """Give the digest by which a frame names its base: that of an array of one dimension.
+    """Compute the digest by which a frame names its base: that of an array of one dimension.
 
     A frame whose ``info(frame).base_digest`` is ``digest(base, dtype=info(frame).dtype)`` was made against that base.
-    (``lmc-store ls --json`` says the digests of tensors, which depend on their shapes: they are the same for tensors of
-    one dimension.)
+    (``lmc-store ls --json`` shows digests of tensors, which include the shape: the same for tensors of one dimension.)
 
     Parameters
     ----------
@@ -233,7 +232,7 @@ def digest(data: Any, dtype: Any = None, threads: int = 1) -> str:
     dtype : str, numpy.dtype or torch.dtype, optional
         As for `compress`.
     threads : int
-        How many threads share the work, at least 1.
+        Threads that share the work, at least 1.
 
     Returns
     -------
@@ -250,21 +249,21 @@ def digest(data: Any, dtype: Any = None, threads: int = 1) -> str:
     return _core.codec_digest(source.buffer, source.dtype, count)
 
 
-# ---- What users pass, as buffers
+# ---- Values as buffers
 
 
 def _is_a(value: Any, module: ModuleType, name: str) -> bool:
-    """Tell whether a value is of a class of a module, which may be half imported or a fake."""
+    """Whether a value is of a class of a module, which may be half imported or a fake."""
     return isinstance(value, getattr(module, name, ()))
 
 
 class _Source:
-    """Bytes to read, where they are if they can be."""
+    """Bytes to read, in place where possible."""
 
     __slots__ = ("buffer", "dtype", "size")
 
     def __init__(self, value: Any, what: str, dtype: str | None) -> None:
-        """Look at a value that is called `what`; its own dtype counts, and must be one, where `dtype` is None."""
+        """Check a value called `what`. If `dtype` is None, the value's own dtype counts and must exist."""
         torch, numpy = loaded("torch"), loaded("numpy")
         own: str | None
         if torch is not None and _is_a(value, torch, "Tensor"):
@@ -345,7 +344,7 @@ def _torch_memory(tensor: Any, described: _torch.Described) -> tuple[Buffer, int
 
 
 def _room(out: Any) -> Any:
-    """Check what is to be written to, and give its buffer."""
+    """Check an output, and return its buffer."""
     torch, numpy = loaded("torch"), loaded("numpy")
     if torch is not None and _is_a(out, torch, "Tensor"):
         module = _torch_module(torch)
@@ -405,7 +404,7 @@ def _thread_count(threads: Any) -> int:
 
 
 def _about_base(coded: Buffer, base: Buffer, threads: int) -> str:
-    """Tell whether the base is the one that a frame names, after decoding has failed."""
+    """After a failed decode, report whether the base is the one that the frame names."""
     try:
         dtype, _, _, _, _, wanted, _ = _core.codec_info(coded)
         found = _core.codec_digest(base, dtype, threads)

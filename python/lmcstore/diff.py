@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is different between two snapshots, as `Snapshot.diff` gives it."""
+"""Differences of two snapshots, as `Snapshot.diff` returns them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _HEAD = ("changed", "max", "rms", "relative", "cosine", "name", "form")
 
 
 class TensorDiff(NamedTuple):
-    """What became of one tensor, or of an attachment.
+    """The difference of one tensor or attachment.
 
-    The numbers are of elements that are finite in both snapshots, and there for ``kind == "changed"``; elements are
-    compared as float64, and complex numbers by their absolute value.
+    The numbers cover elements that are finite in both snapshots and exist for ``kind == "changed"``. Elements are
+    compared as float64, complex numbers by their absolute value.
     """
 
     name: str
     kind: str
     """``"changed"``, ``"reshaped"`` (another dtype or shape), ``"added"``, ``"removed"`` or ``"same"``."""
     is_attachment: bool
-    """Bytes of the application's, such as the nesting of a state."""
+    """Bytes of the application, such as the nesting of a state."""
     before: tuple[str, tuple[int, ...]] | None
     """dtype and shape in the first snapshot; None if it was added."""
     after: tuple[str, tuple[int, ...]] | None
@@ -46,7 +46,7 @@ class TensorDiff(NamedTuple):
     rms_change: float
     """The root of the mean of the square of the change."""
     rms_before: float
-    """The root of the mean of the square of what was before."""
+    """The root of the mean of the square of the earlier elements."""
     rms_after: float
     cosine: float
     """Of the angle between the two; NaN where one has no length."""
@@ -58,18 +58,18 @@ class TensorDiff(NamedTuple):
 
     @property
     def relative_change(self) -> float:
-        """``rms_change`` beside ``rms_before``; NaN where that is 0."""
+        """``rms_change`` divided by ``rms_before``; NaN where that is 0."""
         return self.rms_change / self.rms_before if self.rms_before else math.nan
 
     @property
     def form(self) -> str:
-        """Dtype and shape as text, and what they were if that is another."""
+        """Dtype and shape as text, with the earlier ones if they differ."""
         now = self.after or self.before
         text = _form(now) if now is not None else ""
         return f"{text}, was {_form(self.before)}" if self.kind == "reshaped" and self.before is not None else text
 
     def cells(self) -> tuple[str, ...]:
-        """Give the cells of its row in a table."""
+        """Return the cells of its row in a table."""
         if self.kind != "changed":
             return (self.kind, "", "", "", "", self.name, self.form)
         form = self.form
@@ -89,7 +89,7 @@ class TensorDiff(NamedTuple):
 class Diff(Sequence[TensorDiff]):
     """The differences of two snapshots, in the order of their names; a table when it is printed.
 
-    ``diff["model.h.0.weight"]`` is that of one tensor.
+    ``diff["model.h.0.weight"]`` is the difference of one tensor.
     """
 
     def __init__(self, before: str, after: str, items: list[TensorDiff], report: dict[str, int]) -> None:
@@ -120,7 +120,7 @@ class Diff(Sequence[TensorDiff]):
         return iter(self._items)
 
     def summary(self) -> str:
-        """Say in a line how many are different."""
+        """Count the differences in one line."""
         counts = ", ".join(f"{self.report[kind]} {kind}" for kind in (*KINDS[1:], KINDS[0]))
         return printable(f"{self.before} to {self.after}: {counts}")
 
@@ -145,7 +145,7 @@ class Diff(Sequence[TensorDiff]):
 
 
 def make(before: str, after: str, rows: list[tuple[Any, ...]], report: dict[str, int]) -> Diff:
-    """Make a Diff of what the C module gives."""
+    """Make a Diff of the C module's result."""
     items = []
     for name, kind, is_attachment, old, new, *numbers in rows:
         raw_bytes = (new or old)[2]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Exceptions of lmcstore: one class for each thing that can be wrong, all of them `Error`.
+"""Exceptions of lmcstore: one class for each kind of failure, all of them `Error`.
 
-Where Python has an exception for it, the class is that one too, so that ``except KeyError`` or ``except OSError`` in a
-program that knows nothing of lmcstore does what it should. An argument of a wrong type, or text that is no valid
-UTF-8, may also raise Python's own TypeError or ValueError; what an argument raises of itself (in ``__index__``, say)
-passes through.
+Each class also derives from the matching built-in exception, so that ``except KeyError`` or ``except OSError`` works in
+programs that do not know lmcstore. A wrong argument type or text that is not valid UTF-8 may raise Python's own
+TypeError or ValueError; exceptions of an argument's methods (``__index__``, say) pass through.
 """
 
 from typing import Any
@@ -13,18 +12,18 @@ from ._text.text import lines
 
 
 class Error(Exception):
-    """Anything that lmcstore refuses or fails to do; its text says what happened, to what, and what to do.
+    """Any failure or refusal of lmcstore. Its text states the failure, its object, and a remedy.
 
     Attributes
     ----------
     message : str
         The text.
     errno : int
-        The operating system's error behind it, or 0.
+        The operating system's error, or 0.
     bytes_needed, bytes_free : int
-        For `FullError`: what was asked for and what was there; else 0.
+        For `FullError`: the bytes requested and free; else 0.
     report : dict or None
-        For `Store.scrub`: what it would have returned, as far as it came; else None.
+        For `Store.scrub`: its result so far; else None.
     """
 
     errno: Any = 0
@@ -33,7 +32,7 @@ class Error(Exception):
     report: Any = None
 
     def __init__(self, message: str = "") -> None:
-        self.message = lines(message)  # names in it may come from a stranger
+        self.message = lines(message)  # its names may come from an untrusted archive
         super().__init__(self.message)
 
     def __str__(self) -> str:
@@ -41,7 +40,7 @@ class Error(Exception):
 
 
 class InvalidError(Error, ValueError):
-    """Wrong use: an argument, a name, or a store that is closed."""
+    """Wrong use: an argument, a name, or a closed store."""
 
 
 class NotFoundError(Error, KeyError):
@@ -49,7 +48,7 @@ class NotFoundError(Error, KeyError):
 
 
 class ExistsError(Error, FileExistsError):
-    """It is there already."""
+    """It exists already."""
 
 
 class InUseError(Error):
@@ -57,15 +56,15 @@ class InUseError(Error):
 
 
 class FullError(Error):
-    """No space in the pool, under its limit, or on its disk; the text says what is needed and what could be freed."""
+    """No space in the pool, under its limit, or on its disk; the text names the bytes needed and ways to free some."""
 
 
 class DamagedError(Error):
-    """The pool, or a file, is not what was written."""
+    """The bytes of the pool or file are damaged."""
 
 
 class UnsupportedError(Error, TypeError):
-    """Something that lmcstore can't store or do, named by its path in the state where it is a part of one."""
+    """lmcstore can't store or do this; the text names a part of a state by its path."""
 
 
 class ReadOnlyError(Error):
@@ -73,15 +72,15 @@ class ReadOnlyError(Error):
 
 
 class InputOutputError(Error, OSError):
-    """The operating system said no: see ``errno``.
+    """The operating system reported an error: see ``errno``.
 
-    After a write that did not reach the disk, everything that writes to the store fails with it, until the store is
-    closed and opened again: what was acknowledged is there, and nothing else is believed.
+    After a failed write, every write to the store fails with it until the store is closed and opened again.
+    Acknowledged snapshots are durable; nothing else is trusted.
     """
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """No memory."""
+    """Out of memory."""
 
 
 class CancelledError(Error):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `Shelf.log` gives: snapshots, newest first, that show themselves as a table."""
+"""`Log`: snapshots of a shelf as `Shelf.log` returns them, shown as a table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from .snapshot import Snapshot
 
 _HEAD = ("number", "step", "time (UTC)", "parent", "size", "tags", "metrics")
-_NUMBERS = 2  # columns at the left that are
+_NUMBERS = 2  # columns at the left
 
 
 class Log(Sequence["Snapshot"]):
     """Snapshots of a shelf, newest first; a table when it is printed, also in a notebook.
 
-    ``parent`` stands where a snapshot was not taken after the one below it: training went on from that number.
+    ``parent`` is shown for a snapshot that does not continue the one below it: training continued from that number.
     """
 
     def __init__(self, shelf: str, items: list[Snapshot], left_out: int) -> None:

@@ -12,14 +12,14 @@ _SECONDS_BETWEEN = 0.5
 
 
 class ProgressBar:
-    """Shows how far long work has come: ``with ProgressBar() as bar: store.verify(progress=bar)``.
+    """Shows the progress of long work: ``with ProgressBar() as bar: store.verify(progress=bar)``.
 
-    A bar of tqdm's where that is installed; else a line on standard error now and then.
+    Uses tqdm where it is installed; else it writes a line to standard error now and then.
 
     Parameters
     ----------
     file : text file, optional
-        Where to show it. Default: standard error.
+        The output. Default: standard error.
     """
 
     def __init__(self, file: TextIO | None = None) -> None:
@@ -34,7 +34,7 @@ class ProgressBar:
         self._tqdm: Any = tqdm
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Show it: called by the work itself."""
+        """Show the progress; the work itself calls this."""
         if self._tqdm is None:
             self._show_line(what, done, total)
             return
@@ -56,7 +56,7 @@ class ProgressBar:
         self._file.flush()
 
     def close(self) -> None:
-        """End the bar that is shown."""
+        """End the visible bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shelves: taking snapshots, finding them, removing them."""
+"""`Shelf`: takes snapshots, finds them, removes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NEWEST_AT_ONCE = 256
 
 
 class Removal(NamedTuple):
-    """What removing a snapshot freed."""
+    """The space that removing a snapshot freed."""
 
     freed_bytes: int
     """Free as soon as readers let go of it."""
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What pruning a shelf removed, or would remove."""
+    """The snapshots that pruning a shelf removed, or would remove."""
 
     kept: int
     """How many snapshots are left."""
@@ -70,9 +70,9 @@ class Shelf:
     """A named history of snapshots in a store: ``store[name]``.
 
     ``shelf[7]`` is a snapshot by its number, ``shelf[-1]`` the newest, ``shelf["best"]``, ``shelf["latest~1"]`` and
-    ``shelf["step:120"]``, ``shelf["{2 hours ago}"]`` and ``shelf["{2026-11-20 13:00}"]`` (UTC) by what may stand after
-    the ``@`` of an address. Iterating gives the snapshots, oldest first; ``reversed`` gives them newest first, and
-    `range` gives some of them.
+    ``shelf["step:120"]``, ``shelf["{2 hours ago}"]`` and ``shelf["{2026-11-20 13:00}"]`` (UTC) by the part of an
+    address after the ``@`` of an address. Iterating gives the snapshots, oldest first; ``reversed`` gives them newest
+    first, and `range` gives some of them.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -104,7 +104,7 @@ class Shelf:
         timeout: float | None = None,
         declared: bool = False,
     ) -> Transaction:
-        """Begin a transaction of the live variables, or of some: ``with shelf.transaction():``. See `Live`."""
+        """Begin a transaction of all live variables, or of some: ``with shelf.transaction():``. See `Live`."""
         return self.live.transaction(variables, limit=limit, timeout=timeout, declared=declared)
 
     # Writing
@@ -122,7 +122,7 @@ class Shelf:
         gradient_scale: float | None = None,
         gradients: Any = None,
     ) -> Snapshot:
-        """Take a snapshot of a state: all of it or nothing.
+        """Take a snapshot of a state, completely or not at all.
 
         Parameters
         ----------
@@ -132,26 +132,26 @@ class Shelf:
         step : int, optional
             The training step; steps may repeat.
         tags : iterable of str
-            Names for this snapshot; one that is elsewhere on the shelf moves here.
+            Names for this snapshot; a tag elsewhere on the shelf moves here.
         metrics : mapping of str to float, optional
-            Numbers to find it by later, such as the loss.
+            Numbers to find it by, such as the loss.
         meta : mapping, optional
-            Anything that JSON can say.
+            Anything that JSON can express.
         parent : int or Snapshot, optional
-            The snapshot that training went on from. Default: the one that this process last loaded with
+            The snapshot that training continued from. Default: the one that this process last loaded with
             `Snapshot.load_into` or took on this shelf, else the latest.
         wait : bool
-            True: return when the snapshot is durable. False: return when it is captured, so that the state may
-            change; it is not `latest` before it is durable (see `Snapshot.wait`), and a failure is raised by that,
-            by the next snapshot, and by the store's close.
+            True: return when the snapshot is durable. False: return when it is captured, and the state may change. It
+            becomes `latest` once durable (see `Snapshot.wait`); `wait`, the next snapshot and the store's close raise a
+            failure.
         gradient_scale : float, optional
-            What gradients in bf16 were multiplied by before the step: the clip's coefficient, over the loss scale. It
-            is found in the data, too; to say it saves the search. Nothing but sizes depends on it; one that is not
-            finite says nothing.
+            The factor of bf16 gradients before the step: the clip's coefficient divided by the loss scale. The store
+            can find it in the data; giving it saves the search. It affects sizes only; a value that is not finite is
+            ignored.
         gradients : module, optimizer, or iterable of tensors, optional
-            The gradients of the step themselves, as the optimizer was given them, in place of `gradient_scale`, which
-            is found in some thousand of them: a model before its `zero_grad`, or tensors. They are not stored. Those
-            that are sparse or complex say nothing.
+            The gradients of the step as the optimizer got them, in place of `gradient_scale`, which is then computed
+            from some thousand of them: a model before its `zero_grad`, or tensors. They are not stored. Sparse and
+            complex ones are ignored.
 
         Returns
         -------
@@ -161,10 +161,9 @@ class Shelf:
         Raises
         ------
         UnsupportedError
-            (a TypeError) Something in the state can't be stored exactly; the text begins with its path. Nothing is
-            stored.
+            (a TypeError) A part of the state can't be stored exactly; the text begins with its path. Nothing is stored.
         FullError
-            No space, also after compaction; the text names the bytes needed and free, and what could be removed.
+            No space, even after compaction; the text names the bytes needed and free, and removable snapshots.
         ReadOnlyError, InvalidError, InputOutputError
             As their names say.
         """
@@ -200,19 +199,19 @@ class Shelf:
         return Snapshot(self, number, None if wait else capture, step)
 
     def remove(self, which: int | str | Snapshot, *, dry_run: bool = False) -> Removal:
-        """Remove a snapshot for ever.
+        """Remove a snapshot permanently.
 
         Parameters
         ----------
         which : int, str or Snapshot
             As for ``shelf[which]``.
         dry_run : bool
-            Only say what would be freed.
+            Only report the space that it would free.
 
         Returns
         -------
         Removal
-            What is free now, and what after compaction.
+            The space that is free now, and after compaction.
 
         Raises
         ------
@@ -234,17 +233,17 @@ class Shelf:
         *tags : str
             The tags.
         expect : int, str, Snapshot or None
-            Where they must be now: on a snapshot, or None for nowhere; not given: anywhere. So two that move a tag
-            don't undo one another's work.
+            The snapshot that they must be on now; None: on no snapshot. Default: anywhere. It keeps two programs that
+            move a tag from undoing each other's work.
 
         Raises
         ------
         ExistsError
-            A tag is elsewhere than expected.
+            A tag is not where `expect` says.
         NotFoundError
-            It is nowhere, or there is no such snapshot.
+            A tag is on no snapshot, or there is no such snapshot.
         InvalidError
-            It can't be a tag.
+            A name can't be a tag.
         """
         self._store._check_writable()
         for tag in tags:
@@ -257,13 +256,13 @@ class Shelf:
         self._store._pool.change_tags(self._name, [(tag, number, place) for tag in tags])
 
     def untag(self, tag: str) -> None:
-        """Take a tag off the shelf."""
+        """Remove a tag from the shelf."""
         self._store._check_writable()
         self._store._pool.tag_remove(self._name, tag)
 
     @property
     def keep_raw(self) -> int:
-        """How many of the newest snapshots stay raw, and so are read without decoding."""
+        """How many of the newest snapshots stay raw, so that they are read without decoding."""
         info = self._info()
         return info["keep_raw"] if info is not None else 4
 
@@ -277,23 +276,23 @@ class Shelf:
 
     @property
     def policy(self) -> str:
-        """What stays raw, how long chains of deltas are, what is kept when the compactor prunes, and the budget.
+        """The policy as text, words ``key=value``. Setting some words leaves the others unchanged.
 
-        Text: words ``key=value``. To set it changes the words that are given; the others stay as they are.
-
-        ===============  ============================================================================================
-        ``keep_raw=4``   the newest 4 snapshots stay raw, and so are read without decoding
-        ``chain=3``      to read a tensor, at most 3 deltas are undone (0 to 7)
-        ``links=24``     ... or at most 24 links between an optimizer's steps (0 to 64, or ``off``)
-        ``keep=...``     what is kept, by any of some rules with commas between them; ``all``: nothing is ever removed
-        ``budget=200G``  compact harder, and then prune, when the pool gets larger than this, or than ``50%`` of it
-        ``rate=100M``    the background codes no more than this a second; ``none``
-        ``encode=auto``  whether captures write deltas: ``never``, ``auto``, ``always``
-        ===============  ============================================================================================
+        =================  ==========================================================================================
+        ``keep_raw=4``     the newest 4 snapshots stay raw, so that they are read without decoding
+        ``chain=3``        reading a tensor undoes at most 3 deltas (0 to 7)
+        ``links=24``       ... or at most 24 links between an optimizer's steps (0 to 64, or ``off``)
+        ``keep=...``       the rules for pruning, joined by commas; ``all``: nothing is removed
+        ``budget=200G``    compact harder, then prune, when the pool is larger than this, or than ``50%`` of it
+        ``rate=100M``      bytes per second that the background encodes at most; ``none``
+        ``encode=auto``    whether captures write deltas: ``never``, ``auto``, ``always``
+        ``scrub=30d``      re-read the whole pool in the background once in this time, and repair; ``none``
+        ``parity=16+2``    keep 2 bytes of parity for every 16, which repair most damage; ``none``
+        =================  ==========================================================================================
 
         Rules: ``last:100`` (the newest), ``every:1000`` (one of every 1,000 steps), ``every:10/500`` (among the newest
-        500), ``each:1h``, ``each:1h/7d`` (one an hour, not older than a week), ``best:loss``, ``best:acc:3:max`` (by a
-        metric). The latest and what is tagged is always kept. Without rules nothing is ever removed.
+        500), ``each:1h``, ``each:1h/7d`` (one an hour, in the last week), ``best:loss``, ``best:acc:3:max`` (by a
+        metric). The latest snapshot and tagged ones are always kept. Without rules nothing is removed.
 
         Examples
         --------
@@ -312,20 +311,19 @@ class Shelf:
         self._store._pool.set_policy(self._name, words)
 
     def prune(self, words: str | None = None, *, dry_run: bool = False) -> Pruned:
-        """Remove what the policy does not keep, now and whatever its budget.
+        """Remove the snapshots that the policy does not keep, now and regardless of its budget.
 
         Parameters
         ----------
         words : str, optional
-            Changes the policy for this call alone: ``shelf.prune("keep=last:10", dry_run=True)`` says what a policy
-            would do.
+            Changes to the policy for this call: ``shelf.prune("keep=last:10", dry_run=True)`` tries a policy.
         dry_run : bool
-            Only say what would go.
+            Only report the snapshots.
 
         Raises
         ------
         InvalidError
-            A word of the policy is wrong; the text says which.
+            A word of the policy is wrong; the text names it.
         NotFoundError
             There is no such shelf.
         """
@@ -337,7 +335,7 @@ class Shelf:
         return Pruned(kept, numbers, Removal(*removal))
 
     def scrub(self, which: int | str | None = None, progress: Progress | None = None, **options: Any) -> dict[str, Any]:
-        """Scrub what this shelf needs, or one snapshot or range (``"5..9"``) of it: see `Store.scrub`."""
+        """Scrub this shelf, or one snapshot or range (``"5..9"``) of it: see `Store.scrub`."""
         what = self._name if which is None else f"{self._name}@{which}"
         return self._store.scrub(what, progress, **options)
 
@@ -350,7 +348,7 @@ class Shelf:
         return None if info is None or info["origin"] is None else Origin(*info["origin"])
 
     def rename(self, name: str) -> None:
-        """Give the shelf another name, which this object then has, too. Others of the old name don't follow it.
+        """Rename the shelf and this object. Other objects of the old name do not follow.
 
         Raises
         ------
@@ -364,12 +362,12 @@ class Shelf:
         self._name = name
 
     def drop(self, *, dry_run: bool = False) -> Removal:
-        """Remove the shelf with its snapshots and live variables for ever; forks of it keep what they share.
+        """Remove the shelf with its snapshots and live variables permanently; its forks keep shared contents.
 
         Returns
         -------
         Removal
-            What is free now, and what after compaction.
+            The space that is free now, and after compaction.
 
         Raises
         ------
@@ -399,22 +397,22 @@ class Shelf:
 
     @property
     def latest(self) -> Snapshot | None:
-        """The newest snapshot that is durable; None when the shelf is empty."""
+        """The newest durable snapshot; None when the shelf is empty."""
         try:
             return self._find("latest")
         except NotFoundError:
             return None
 
     def at(self, *, step: int | None = None, time: datetime.datetime | datetime.date | str | None = None) -> Snapshot:
-        """Give the newest snapshot of a step, or the newest that was taken by a time.
+        """Return the newest snapshot of a step, or the newest that was taken by a time.
 
         Parameters
         ----------
         step : int
             The step.
         time : datetime, date or str
-            By the end of that second or day; text as in an address: ``"2 hours ago"``, ``"2026-11-20 13:00"``. What
-            has no time zone is UTC.
+            The end of that second or day counts; text as in an address: ``"2 hours ago"``, ``"2026-11-20 13:00"``. A
+            time without a zone is UTC.
 
         Raises
         ------
@@ -435,26 +433,26 @@ class Shelf:
         return self._find(str(newest))
 
     def steps(self, step: int) -> list[Snapshot]:
-        """Give all snapshots of a step, oldest first."""
+        """Return all snapshots of a step, oldest first."""
         return [Snapshot(self, number) for number in self._step_numbers(int64(step, "step"))]
 
     def range(self, which: str) -> Iterator[Snapshot]:
-        """Give the snapshots of a range such as ``"5..9"``, ``"step:100.."``, ``"..best"``, oldest first.
+        """Yield the snapshots of a range such as ``"5..9"``, ``"step:100.."``, ``"..best"``, oldest first.
 
-        Both ends belong to it; where one is left out, it is the first or the latest.
+        Both ends belong to it; an omitted end is the first or the latest snapshot.
 
         Raises
         ------
         NotFoundError
-            An end is not there.
+            An end does not exist.
         InvalidError
-            It is no range, or goes back.
+            It is no range, or its ends are in the wrong order.
         """
         first, last = self._store._pool.range(self._name, address(which))
         return self._between(first, last)
 
     def log(self, count: int | None = 20) -> Log:
-        """Give the newest snapshots, newest first: a sequence that prints as a table.
+        """Return the newest snapshots, newest first: a sequence that prints as a table.
 
         Parameters
         ----------
@@ -475,7 +473,7 @@ class Shelf:
 
     @property
     def tags(self) -> dict[str, int]:
-        """The number of the snapshot that each tag is on, by tag; every snapshot is looked at."""
+        """The number of the snapshot that each tag is on, by tag. Reads every snapshot."""
         return dict(sorted((tag, snapshot.number) for snapshot in self for tag in snapshot.tags))
 
     def _between(self, first: int, last: int) -> Iterator[Snapshot]:
@@ -525,7 +523,7 @@ class Shelf:
         return self._find(str(int64(parent, "parent"))).number
 
     def _own(self, snapshot: Snapshot) -> None:
-        """Refuse a snapshot of another shelf: a number alone would stand for one of this shelf's."""
+        """Refuse a snapshot of another shelf, whose number would name one of this shelf."""
         if snapshot.shelf != self:
             raise InvalidError(f"{snapshot!r} is not of this shelf, {self._name!r}: use its own, snapshot.shelf")
 
@@ -579,7 +577,7 @@ def _time_text(time: datetime.datetime | datetime.date) -> str:
 
 
 def _paged(page: Callable[[int], list[int]], first: int = 1) -> Iterator[int]:
-    """Give numbers page after page; nothing when there is no shelf."""
+    """Yield numbers page by page; nothing when there is no shelf."""
     while True:
         try:
             numbers = page(first)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Snapshots: what they say of themselves, and reading them."""
+"""`Snapshot`: its properties, and reading it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .shelf import Shelf
 
 Progress = Callable[[str, int, int], object]
-"""Called now and then during long work with what is done, how much of it, and of how much; may raise to stop it."""
+"""Called now and then during long work with the task, the work done and all work; may raise to stop it."""
 
 
 _STORED_AS = ("raw", "keyframe", "delta", "link")
@@ -30,8 +30,8 @@ _STORED_AS = ("raw", "keyframe", "delta", "link")
 class Snapshot:
     """One immutable, complete version of a shelf.
 
-    ``snap["model.h.0.weight"]`` is a tensor of its state, ``snap["optimizer"]`` a part, in which nothing is read before
-    it is used, and a tuple of keys says what dots can't: ``snap[("a", "b.c")]``.
+    ``snap["model.h.0.weight"]`` is a tensor of its state and ``snap["optimizer"]`` a part, whose tensors are read when
+    they are used. A tuple of keys resolves ambiguous dots: ``snap[("a", "b.c")]``.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class Snapshot:
     ) -> None:
         self._shelf = shelf
         self._number = number
-        self._capture = capture  # of wait=False: until it is known to be durable
+        self._capture = capture  # of wait=False, until it is known to be durable
         self._captured_step = step
         self._opened: tuple[_core.Snapshot, dict[str, Any]] | None = None
         self._decoded: Decoded | None = None
         if handle is not None:
             self._opened = handle, handle.info()
 
-    # What it is
+    # Properties
 
     @property
     def shelf(self) -> Shelf:
-        """The shelf that it is on."""
+        """Its shelf."""
         return self._shelf
 
     @property
@@ -78,22 +78,22 @@ class Snapshot:
 
     @property
     def parent(self) -> int | None:
-        """The number of the snapshot that training went on from, or None; it may have been removed."""
+        """The number of the snapshot that training continued from, or None; it may have been removed."""
         return self._info["parent"] or None
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics that it was taken with."""
+        """The metrics of the capture."""
         return dict(self._info["metrics"])
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The metadata that it was taken with.
+        """The metadata of the capture.
 
         Raises
         ------
         DamagedError
-            It is nested too deeply: none can be taken with more than 200 levels.
+            It is nested more than 200 levels deep, which no capture allows.
         """
         try:
             meta: dict[str, Any] = json.loads(self._info["meta_json"])
@@ -114,29 +114,29 @@ class Snapshot:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the payloads of all its contents now: shared ones in full, the bases of deltas not."""
+        """Bytes of the payloads of all its contents now: shared ones in full, bases of deltas excluded."""
         stored: int = self.storage()["stored_bytes"]
         return stored
 
     def storage(self) -> dict[str, Any]:
-        """Tell how it is stored now.
+        """Report how it is stored now.
 
         Returns
         -------
         dict
             ``stored_bytes``, ``raw_contents``, ``delta_contents``, ``keyframe_contents``, ``link_contents``,
             ``longest_chain`` (deltas to undo, at most), ``longest_line`` (links to undo, at most), and
-            ``links_note``: why the step before does not lead to it by links, or None.
+            ``links_note``: why no links lead to it from the step before, or None.
         """
         return self._handle.storage()
 
     @property
     def digest(self) -> str:
-        """Hash of what it is (tensors, values, step, time, parent, metrics, meta), not of how it is stored: hex."""
+        """Hash of its content (tensors, values, step, time, parent, metrics, meta), however it is stored: hex."""
         return self._handle.digest().hex()
 
     def names(self) -> list[str]:
-        """Give the names of its tensors, in the order in which they were put."""
+        """Return the names of its tensors, in the order of the capture."""
         return self._handle.names()
 
     def wait(self) -> Self:
@@ -150,9 +150,9 @@ class Snapshot:
         Raises
         ------
         Error
-            It could not be made durable, and doesn't exist; raised each time that one asks.
+            It could not be made durable and does not exist. Every call raises this.
         """
-        capture = self._capture  # which another thread may take away meanwhile
+        capture = self._capture  # another thread may reset it meanwhile
         if capture is not None:
             capture.wait()
             self._capture = None
@@ -167,26 +167,26 @@ class Snapshot:
     # Reading
 
     def state_dict(self, path: Any = ()) -> Any:
-        """Give the whole state, or a part of it: the same nesting, types and values.
+        """Read the whole state, or a part of it: the same nesting, types and values.
 
-        Torch tensors are on the CPU, row-major and writable: what is written goes to memory of this process and never
-        to the snapshot. NumPy arrays are read-only. Both keep what they need, also after the store's close. Raw
-        payloads are mapped, without a copy; others are decoded.
+        Torch tensors are on the CPU, row-major and writable; writes go to memory of this process, never to the
+        snapshot. NumPy arrays are read-only. Both stay valid after the store's close. Raw payloads are mapped without a
+        copy; others are decoded.
 
-        A snapshot that was imported, or made in C, gives a dict of its tensors by name (NumPy arrays where torch is
-        not installed).
+        A snapshot that was imported, or made in C, gives a dict of its tensors by name (NumPy arrays where torch is not
+        installed).
 
         Parameters
         ----------
         path : str or tuple, optional
-            Of a part, as for ``snap[path]``; tensors elsewhere are not read.
+            Of a part, as for ``snap[path]``; other tensors are not read.
 
         Raises
         ------
         NotFoundError
             The snapshot was removed, or has no such part.
         DamagedError
-            It can't be read as it was written.
+            Its bytes are damaged.
         UnsupportedError
             It holds torch tensors and torch is not installed, or a newer lmcstore wrote it.
         """
@@ -194,21 +194,21 @@ class Snapshot:
         return decoded.read(decoded.find(path))
 
     def __getitem__(self, path: Any) -> Any:
-        """Give a tensor, a part or a value of the state.
+        """Return a tensor, a part or a value of the state.
 
-        A part with tensors in it is a `lmcstore.Part`, a dict with a `lmcstore.LazyTensor` for each of them (or a list
-        or tuple of such), which are read when they are used: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows. A
-        tensor itself is read at once. `state_dict` gives parts that are read.
+        A part with tensors is a `lmcstore.Part`, a dict (or a list or tuple) with a `lmcstore.LazyTensor` for each of
+        them, which is read when it is used: ``snap["model"]["h.0.weight"][:64]`` decodes 64 rows. A single tensor is
+        read at once. `state_dict` reads whole parts.
 
         Parameters
         ----------
         path : str or tuple
-            Keys and indexes, joined by dots, or as a tuple where that is ambiguous.
+            Keys and indexes, joined by dots, or as a tuple where dots are ambiguous.
 
         Raises
         ------
         NotFoundError
-            (a KeyError) There is nothing there.
+            (a KeyError) The path leads nowhere.
         InvalidError
             The dotted path fits several parts.
         """
@@ -216,7 +216,7 @@ class Snapshot:
         return lazy(decoded, decoded.find(path))
 
     def select(self, pattern: str) -> dict[str, Any]:
-        """Give the tensors whose names fit a pattern, by name; nothing else is read.
+        """Read the tensors whose names match a pattern, by name, and no others.
 
         Parameters
         ----------
@@ -227,9 +227,9 @@ class Snapshot:
         return decoded.read_refs(decoded.fitting(pattern))
 
     def rows(self, path: Any, start: int | None = None, stop: int | None = None) -> Any:
-        """Give some rows of a tensor: ``snap.rows("model.wte.weight", 0, 64)``.
+        """Read some rows of a tensor, as a copy: ``snap.rows("model.wte.weight", 0, 64)``.
 
-        Only the blocks of 1 MiB in which they lie are read and decoded. What is given is a copy.
+        Reads and decodes only the blocks of 1 MiB that contain them.
 
         Parameters
         ----------
@@ -247,15 +247,14 @@ class Snapshot:
         return decoded.read_rows(decoded.find(path), start, stop)
 
     def tensors(self, pattern: str = "*", budget: int | str = "1GiB") -> Iterator[tuple[str, Any]]:
-        """Go through tensors by name, with a bound on the memory that they take together.
+        """Iterate over tensors by name, within a bound on their memory.
 
         Parameters
         ----------
         pattern : str
             As for `select`.
         budget : int or str
-            As many are decoded at a time as fit (one at least). Those that were given before are freed when nothing
-            else holds them.
+            Bytes to decode at a time, one tensor at least. Earlier tensors are freed unless the caller keeps them.
 
         Yields
         ------
@@ -269,7 +268,7 @@ class Snapshot:
                 yield name, read.pop(name)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Tell how each tensor and attachment is stored.
+        """Report how each tensor and attachment is stored.
 
         Returns
         -------
@@ -299,18 +298,18 @@ class Snapshot:
     def diff(
         self, other: Snapshot, *, same: bool = False, numbers: bool = True, progress: Progress | None = None
     ) -> diff.Diff:
-        """Tell what is different in `other`, a later snapshot say, of any shelf of this store.
+        """Compare with `other`, for example a later snapshot, of any shelf of this store.
 
-        Tensors are read block by block, in the pool's threads, and only those that are not equal by their digests.
+        Tensors are read block by block, in the pool's threads, and only those with different digests.
 
         Parameters
         ----------
         other : Snapshot
             The second snapshot.
         same : bool
-            List what is the same, too.
+            List equal tensors, too.
         numbers : bool
-            False: read no tensor, and only tell which are different.
+            False: read no tensor and only list the different ones.
         progress : callable, optional
             Called now and then; may raise to stop it.
 
@@ -331,10 +330,10 @@ class Snapshot:
         return diff.make(self._address, other._address, rows, report)
 
     def fork(self, name: str) -> Shelf:
-        """Make a shelf that goes on from this snapshot, which becomes its first.
+        """Make a shelf whose first snapshot is this one.
 
-        Tensors, step, time, metrics, metadata and tags are those of this one, and nothing is copied. What both have
-        stays until neither has it.
+        It has the same tensors, step, time, metrics, metadata and tags; nothing is copied. Shared contents stay until
+        neither shelf needs them.
 
         Raises
         ------
@@ -347,31 +346,30 @@ class Snapshot:
         return store[name]
 
     def load_into(self, target: Any = None, /, *, cast: bool = False, **parts: Any) -> Self:
-        """Load the state into objects that exist, and make this snapshot the parent of the next one.
+        """Load the state into existing objects, and make this snapshot the parent of the next one.
 
-        Everything is read, its checksums verified, and checked against the targets, before anything is changed.
-        What is loaded is copied.
+        Everything is read, its checksums verified, and checked against the targets before anything changes. Targets get
+        copies.
 
-        What only a target itself can check (a module with hooks or a loading function of its own, an object that is
-        neither module nor optimizer) is loaded before the others. When it raises, its error is passed on, and it and
-        those before it are given back the state that they had: a copy of their ``state_dict()``, on the CPU, is kept
-        meanwhile. The rest is not touched then. A target without ``state_dict`` can't be given back what it had.
+        A target that only itself can check (a module with hooks or its own loading function, an object that is neither
+        module nor optimizer) is loaded before the others. If it raises, it and those before it get back their earlier
+        state: a copy of their ``state_dict()``, kept on the CPU meanwhile. The error is passed on and the rest is not
+        touched. A target without ``state_dict`` can't be restored.
 
         Parameters
         ----------
         target : Any, optional
-            For the whole state: an object with ``load_state_dict``, or a dict of what the keyword arguments may be.
+            For the whole state: an object with ``load_state_dict``, or a dict of the possible keyword arguments.
         **parts : Any
             For parts of the state by their key (``model=model``): objects with ``load_state_dict`` (modules,
-            optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, of which ``bit_generator.state`` was
-            taken; ``random.Random`` or the module ``random``, of which ``getstate()`` was; a NumPy ``RandomState`` or
-            the module ``numpy.random``, of which ``get_state()`` was), tensors and NumPy arrays (filled in place), or
-            dicts, lists and tuples of these, in which plain values are replaced. Parts that are not asked for are left
-            alone.
+            optimizers, schedulers, a GradScaler), generators (torch's; NumPy's, saved as ``bit_generator.state``;
+            ``random.Random`` or the module ``random``, saved as ``getstate()``; a NumPy ``RandomState`` or the module
+            ``numpy.random``, saved as ``get_state()``), tensors and NumPy arrays (filled in place), or dicts, lists and
+            tuples of these, in which plain values are replaced. Other parts of the state are ignored.
         cast : bool
-            Convert to the targets' dtypes where those of the snapshot are others, which may round. Without it, what is
-            loaded has every bit that was saved: also an optimizer's state in another dtype than its parameters, which
-            torch would convert. (A part that is called "cast" is loaded by way of a dict.)
+            Convert to the targets' dtypes, which may round. Without it every saved bit is loaded, also an optimizer's
+            state in another dtype than its parameters, which torch would convert. (Load a part called "cast" by a
+            dict.)
 
         Returns
         -------
@@ -381,14 +379,14 @@ class Snapshot:
         Raises
         ------
         NotFoundError
-            The snapshot has no such part, or a module has keys that it hasn't.
+            The snapshot has no such part, or lacks keys of a module.
         InvalidError
-            Keys, shapes, dtypes or parameter groups don't fit. Of optimizers that are not torch's own the shapes of
-            what they keep are not known, and not checked.
+            Keys, shapes, dtypes or parameter groups don't fit. The shapes in the state of optimizers other than torch's
+            own are not checked.
         UnsupportedError
             A target can't be loaded into.
         DamagedError
-            A checksum doesn't fit.
+            A checksum doesn't match.
         """
         if not isinstance(cast, bool):
             raise UnsupportedError('cast must be a bool; a part that is called so is loaded by a dict: {"cast": ...}')
@@ -408,7 +406,7 @@ class Snapshot:
     def export(
         self, path: str | os.PathLike[str], part: str | None = None, progress: Progress | None = None
     ) -> dict[str, Any]:
-        """Write its tensors, or those below a dotted path, as a safetensors file, which appears whole or not at all."""
+        """Write its tensors, or those below a dotted path, as a safetensors file: all of it or nothing."""
         return self._handle.export(part, os.fspath(path), progress)
 
     # Inside

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Stores: opening a pool, and what concerns it as a whole."""
+"""`Store`: an open pool, and `open`."""
 
 from __future__ import annotations
 
@@ -49,32 +49,31 @@ def open(
     path : str or path-like
         A file on a local file system, a poolset file, or a devdax device.
     mode : {"a", "r", "r+", "x"}
-        ``"a"`` opens for writing and creates what isn't there; ``"r+"`` doesn't create, ``"x"`` only creates; ``"r"``
-        reads, beside a process that writes.
+        ``"a"`` opens for writing and creates a missing pool; ``"r+"`` opens an existing one, ``"x"`` only creates;
+        ``"r"`` reads, also while another process writes.
     size : int or str, optional
-        The most that the pool may take of the disk, in bytes or with a unit ("8GiB"). Without it, a new pool grows
-        with the disk. A pool that exists keeps its limit unless `size` is larger: then the limit is raised.
+        The limit of the pool's size on disk, in bytes or with a unit ("8GiB"). Default: none. A smaller size than an
+        existing pool's limit leaves that limit; a larger one raises it.
     wait : float
-        How many seconds to wait for another process that writes to the pool.
+        Seconds to wait for another process that writes to the pool.
     threads : int
-        For copying and coding; 0: one a processor, 8 at most.
+        Threads for copying and encoding; 0: one per processor, at most 8.
     background : bool
-        Whether older snapshots are compacted in the background while the store is open.
+        Whether to compact older snapshots in the background.
     force_network : bool
-        Accept a network file system, on which locks and mappings may fail.
+        Accept a network file system, where locks and mappings may fail.
 
     Returns
     -------
     Store
-        To be closed, or used in a ``with`` statement. Opening the same pool again gives the same contents; each
-        Store is closed for itself.
+        Close it, or use it in a ``with`` statement. A second open of the same pool gives a Store of its own.
 
     Raises
     ------
     NotFoundError
-        With mode "r" or "r+": there is no such pool.
+        Mode "r" or "r+", and there is no such pool.
     ExistsError
-        (a FileExistsError) With mode "x": there is one.
+        (a FileExistsError) Mode "x", and the pool exists.
     InUseError
         Another process has it open for writing, for longer than `wait`.
     FullError, DamagedError, UnsupportedError, InvalidError, InputOutputError
@@ -101,7 +100,7 @@ def open(
 
 
 def _close_unclosed(pool: _core.Pool, path: str) -> None:
-    """Close what a program forgot to close, when it is collected or at exit."""
+    """Close a store that a program left open, when it is collected or at exit."""
     try:
         pool.close()
     except Error as error:
@@ -109,9 +108,9 @@ def _close_unclosed(pool: _core.Pool, path: str) -> None:
 
 
 class Store:
-    """A pool that is open: shelves by name. Made by `lmcstore.open`.
+    """An open pool: shelves by name. `lmcstore.open` makes it.
 
-    ``store["run"]`` is a shelf, which is made at its first snapshot. A Store may be used by several threads.
+    ``store["run"]`` is a shelf; its first snapshot creates it. Several threads may use a Store.
     """
 
     def __init__(self, pool: _core.Pool, path: str, mode: str) -> None:
@@ -124,12 +123,12 @@ class Store:
 
     @property
     def path(self) -> str:
-        """The path that it was opened by."""
+        """The path that was opened."""
         return self._path
 
     @property
     def mode(self) -> str:
-        """The mode that it was opened with."""
+        """The mode that was opened with."""
         return self._mode
 
     @property
@@ -149,11 +148,11 @@ class Store:
         return iter(self.shelves())
 
     def shelves(self) -> list[str]:
-        """Give the names of the shelves, sorted."""
+        """Return the names of the shelves, sorted."""
         return [shelf["name"] for shelf in self._pool.shelves()]
 
     def info(self) -> dict[str, Any]:
-        """Tell what the pool is and holds.
+        """Return the properties and contents of the pool.
 
         Returns
         -------
@@ -165,12 +164,12 @@ class Store:
         return self._pool.info()
 
     def set_limit(self, size: int | str | None) -> None:
-        """Set the most that the pool may take of the disk; None: as much as there is.
+        """Set the limit of the pool's size on disk; None: no limit.
 
         Raises
         ------
         InvalidError
-            It takes more already.
+            The pool is larger already.
         """
         self._check_writable()
         self._pool.set_limit(0 if size is None else parse_size(size))
@@ -180,7 +179,7 @@ class Store:
             self._pool.set_limit(limit)
 
     def compact(self, progress: Progress | None = None) -> None:
-        """Compact older snapshots and give unused space back; returns when nothing is left to do.
+        """Compact older snapshots and release unused space, until nothing is left to do.
 
         Raises
         ------
@@ -189,28 +188,28 @@ class Store:
         DamagedError
             A snapshot can't be read.
         KeyboardInterrupt
-            SIGINT came; what is done is done, and nothing is lost.
+            SIGINT arrived; completed work stays, and nothing is lost.
         """
         self._check_writable()
         self._pool.compact(progress)
 
     def pause(self) -> None:
-        """Hold the background compactor until `resume`; they nest."""
+        """Pause the background compactor until `resume`. Pauses nest."""
         self._pool.pause()
 
     def resume(self) -> None:
-        """Let the background compactor go on."""
+        """Resume the background compactor."""
         self._pool.resume()
 
     def verify(self, address: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
-        """Read everything, or what ``"shelf"`` or ``"shelf@which"`` names, and check all checksums.
+        """Read everything, or the part at ``"shelf"`` or ``"shelf@which"``, and check all checksums.
 
         Returns
         -------
         dict
-            ``snapshots``, ``contents``, ``bytes_read``, ``damages`` and ``unsupported`` (records and payloads of a
-            newer version, which are no damage), and ``list``, a dict for each of the first thousand of both:
-            ``is_unsupported`` tells them apart.
+            ``snapshots``, ``contents``, ``bytes_read``, ``damages`` and ``unsupported`` (counts; the latter of records
+            and payloads of a newer version, which are not damage), and ``list``, a dict for each of the first thousand
+            of both, which ``is_unsupported`` distinguishes.
         """
         return self._pool.verify(address, progress)
 
@@ -224,45 +223,43 @@ class Store:
         repair: bool = False,
         sources: Iterable[str | os.PathLike[str]] = (),
     ) -> dict[str, Any]:
-        """Compare what is stored with its checksums, name all that a damage hits, and repair it.
+        """Check all stored bytes against their checksums, report everything that a damage affects, and repair it.
 
         Parameters
         ----------
         what
-            Only what ``"shelf"``, ``"shelf@which"`` or a range of it needs, or several of them.
+            One or several of ``"shelf"``, ``"shelf@which"`` or a range. Default: everything.
         progress
-            Called with what is done, the bytes that were read, and those there are; it may raise to stop the scrub.
+            Called with the task, the bytes read and all bytes; may raise to stop the scrub.
         sample
-            Read only a share of everything (0.01, or ``"1%"``), or so many bytes (``"10GiB"``), from where the last
-            sample ended: samples add up to all.
+            Read only a share (0.01, or ``"1%"``) or a size (``"10GiB"``), from the end of the last sample on: samples
+            add up to everything.
         rate
-            Bytes to read in a second, at most.
+            Bytes to read per second, at most.
         repair
-            Repair what there is another copy of: in parity, in the other replica, in the pool, in `sources`. What can't
-            be repaired is noted as lost, left alone, and said when it is read.
+            Repair damage from another copy: in parity, in the other replica, in the pool, in `sources`. Data without a
+            copy is recorded as lost; reading it raises.
         sources
-            Paths of archives and pools that may have what is damaged. What can't be read is passed over while there
-            are others.
+            Paths of archives and pools that may hold copies. Unreadable sources are skipped while there are others.
 
         Returns
         -------
         dict
-            ``contents``, ``bytes_read``, ``bytes_total``, ``damages`` (their number), ``repaired``, ``lost`` (contents
-            of the pool of which something is), ``unsupported`` (records and payloads of a newer version: neither
-            checked nor changed), ``sources_unread`` (their number), ``is_whole`` (everything has been read, by now),
-            and ``list``, a dict for each of the first thousand damages: its ``state`` (``"found"``, ``"repaired"``,
-            ``"lost"``, ``"unsupported"``), ``what``, ``source``, ``tensor``, bytes, elements and rows, and ``holders``,
-            the snapshots that need it.
+            ``contents``, ``bytes_read``, ``bytes_total``, ``damages`` (a count), ``repaired``, ``lost`` (contents with
+            lost bytes), ``unsupported`` (records and payloads of a newer version, neither checked nor changed),
+            ``sources_unread`` (a count), ``is_whole`` (by now everything has been read), and ``list``, a dict for each
+            of the first thousand damages: its ``state`` (``"found"``, ``"repaired"``, ``"lost"``, ``"unsupported"``),
+            ``what``, ``source``, ``tensor``, bytes, elements and rows, and ``holders``, the snapshots that need it.
 
         Raises
         ------
         ReadOnlyError
-            The store is open for reading, and can't be repaired.
+            `repair`, and the store is open for reading.
         FullError
-            There is no room to write what could be repaired; what was, stays so.
+            There is no room for a repair; earlier repairs stay.
         Error
-            Of what kind a source is that can't be read (`NotFoundError`, `DamagedError`); what the others had has been
-            repaired. Of all that the scrub itself raises, ``report`` is the dict of what it found.
+            No source can be read (`NotFoundError`, `DamagedError`). Every error of the scrub itself has its result so
+            far as ``report``.
         """
         share, size = _sample(sample)
         if repair:
@@ -293,24 +290,25 @@ class Store:
         Parameters
         ----------
         file
-            Where it goes. Not a file that changes what is written to it, such as one of `gzip`: such are refused.
+            The target. Files that transform their bytes, such as one of `gzip`, are refused.
         what
-            A shelf (``"run"``), a snapshot (``"run@7"``), a range (``"run@5..9"``), or several of them; without it,
-            everything. Bases that the part needs travel along, or what rests on them is sent whole, whichever is less.
+            One or several of a shelf (``"run"``), a snapshot (``"run@7"``) and a range (``"run@5..9"``). Default:
+            everything. The archive includes the bases of deltas, or whole tensors where that is smaller.
+        progress
+            See `scrub`.
         since
-            Older archives, open files: what they have is left out, and is needed to restore this one.
+            Older archives, as open files. The archive omits their contents and needs them to be restored.
         canonical
-            Make the same archive for the same content, however it is stored: entries by name, payloads raw.
+            Write the same bytes for the same content, however it is stored: entries by name, payloads raw.
         resume
-            `file` is open for reading and writing, and may hold the beginning of this archive: check it, and go on.
+            `file` is open for reading and writing; check the beginning of the archive in it and continue.
         skip_lost
-            Leave out snapshots of which a scrub found something lost, instead of failing at them.
+            Omit snapshots with lost data instead of failing at them.
 
         Returns
         -------
         dict
-            ``snapshots``, ``contents``, ``contents_found`` (those that are only named, for an older archive has them),
-            ``bytes``.
+            ``snapshots``, ``contents``, ``contents_found`` (contents that an older archive has), ``bytes``.
 
         Raises
         ------
@@ -319,7 +317,7 @@ class Store:
         DamagedError
             A tensor can't be read; or, with `resume`, the file holds something else.
         UnsupportedError
-            It is no such file.
+            The file is of another kind.
         """
         addresses = _texts(what)
         older = tuple(descriptor(one) for one in since)
@@ -335,38 +333,40 @@ class Store:
         move_tags: bool = False,
         resume: bool = False,
     ) -> dict[str, Any]:
-        """Add the snapshots of an archive, which is verified first; on failure the pool is as it was.
+        """Add the snapshots of an archive, after verifying it; a failure leaves the pool unchanged.
 
         Parameters
         ----------
         file
-            An open binary file or a descriptor, which may be a pipe; or several, one made since the other, the oldest
-            first: one commit shows them all. Not one of `gzip` or the like.
+            An open binary file or a descriptor, which may be a pipe; or several archives, the oldest first, which
+            appear in one commit. Files of `gzip` or the like are refused.
+        progress
+            See `scrub`.
         only
-            Parts (what has an ``@`` in it: ``"run@7"``, ``"run@5..9"``, ``"run@.."``), or tensors by name or pattern
-            (``"model.*"``). Then there is one archive, a file, of which nothing else is read.
+            Parts (with an ``@``: ``"run@7"``, ``"run@5..9"``, ``"run@.."``), or tensors by name or pattern
+            (``"model.*"``). It takes one archive, a file, and reads nothing else of it.
         name
-            Of the shelf, instead of its own.
+            A new name for the shelf.
         move_tags
-            Tags that the shelf has elsewhere move to where the archive has them. Else they stay.
+            Move tags that exist elsewhere on the shelf. Default: they stay.
         resume
-            When the restore is cut short, what has arrived stays in the pool, unseen, for the next one with `resume`;
-            any restore without it gives the room back.
+            Continue an interrupted restore, whose data stays in the pool unseen until a restore with `resume` uses it
+            or one without frees it.
 
         Returns
         -------
         dict
-            ``snapshots`` (added), ``snapshots_skipped`` (there already), ``contents``, ``contents_found`` (those of
-            them that the pool had), ``bytes``.
+            ``snapshots`` (added), ``snapshots_skipped`` (existing), ``contents``, ``contents_found`` (those in the pool
+            already), ``bytes``.
 
         Raises
         ------
         ExistsError
             A shelf has other snapshots under the same numbers.
         DamagedError
-            The archive is not what was written.
+            The archive is damaged.
         NotFoundError
-            It has no such part; or it was made since another archive, which is missing.
+            It has no such part; or it needs another archive, which is missing.
         """
         self._check_writable()
         files = tuple(file) if isinstance(file, list | tuple) else (file,)
@@ -377,15 +377,14 @@ class Store:
         return self._pool.restore(descriptors, addresses, tensors, name, move_tags, resume, progress)
 
     def close(self) -> None:
-        """Close this open of the pool; waits for snapshots under way. Closing twice does nothing.
+        """Close this open of the pool, after snapshots under way. A second call does nothing.
 
-        What was read stays valid: tensors and arrays keep their own mappings.
+        Tensors and arrays that were read stay valid: they keep their own mappings.
 
         Raises
         ------
         Error
-            That of a snapshot taken with ``wait=False`` which failed, if nobody was told yet. The store is closed all
-            the same.
+            A snapshot taken with ``wait=False`` failed and no call has reported that. The store is closed all the same.
         """
         self._finalizer.detach()
         self._pool.close()
@@ -418,7 +417,7 @@ class Store:
 
 
 def _sample(sample: float | str | None) -> tuple[float, int]:
-    """Give the share and the bytes of a sample; 0: everything."""
+    """Return the share and the bytes of a sample; both 0: everything."""
     if sample is None:
         return 0.0, 0
     if isinstance(sample, str) and not sample.rstrip().endswith("%"):

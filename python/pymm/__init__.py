@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Variables that simply persist: the interface of IBM's PyMM, on `lmcstore`.
+"""Persistent variables: the interface of IBM's PyMM, on `lmcstore`.
 
-A shelf is an object whose attributes live in a pool::
+A shelf is an object whose attributes are in a pool::
 
     import pymm
 
@@ -10,13 +10,13 @@ A shelf is an object whose attributes live in a pool::
     s.x[5] += 1                          # in place; s.x.persist() makes it durable
     s.count = 1                          # numbers, texts and bytes are durable at once
     s.count += 1
-    s.tx_begin_all()                     # what follows is done as a whole, or, after a crash, not at all
+    s.tx_begin_all()                     # until tx_end all or, after a crash, nothing
     s.x.sort()
     s.count += 1
     s.tx_end()
 
-The pool is the file ``<pmem_path>/<name>.pool``; `lmcstore` and the command ``lmc-store`` can open it, too. What a
-shelf refuses is a RuntimeError. torch is imported when it is needed.
+The pool is the file ``<pmem_path>/<name>.pool``; `lmcstore` and the command ``lmc-store`` can open it, too. Every
+refusal is a RuntimeError. torch is imported when it is needed.
 """
 
 try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From values to variables, and back: what an assignment to a shelf's attribute makes, and what reading one opens."""
+"""From values to variables and back: assigns a shelf's attributes and opens them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SMALL = (shelved_integer_number, shelved_float_number, shelved_string, shelved_
 
 
 def shadow_of(value: Any, name: str) -> Shadow:
-    """Give what makes a variable of a value.
+    """Return the shadow that makes a variable of a value.
 
     Raises
     ------
     ShelfError
-        Nothing does.
+        No type fits.
     """
     if isinstance(value, Shadow):
         return value
@@ -83,7 +83,7 @@ def _shadow_of_scalar(value: Any) -> Shadow:
 
 
 def _is_the_same(current: Any, value: Any) -> bool:
-    """Whether a value is the variable itself, seen anew."""
+    """Whether a value is the variable itself, through another object."""
     if not (isinstance(current, shelved_ndarray) and isinstance(value, np.ndarray)):
         return False
     return (
@@ -109,7 +109,7 @@ def _check_own_view(current: Any, value: Any) -> None:
 
 @raises_shelf_errors
 def assigned(names: Names, name: str, value: Any) -> Any:
-    """Make a value the variable of a name, in place of what there was, by one step; the object that stands for it."""
+    """Replace the variable of a name by a value, in one step; return its object."""
     check_name(name)
     current = names.get(name)
     if current is None and isinstance(value, ShelvedCommon):
@@ -132,7 +132,7 @@ def assigned(names: Names, name: str, value: Any) -> Any:
 
 
 def _changed_in_place(names: Names, current: Any, shadow: Shadow) -> Any:
-    """Give a number or a text another value without a new variable: what is fastest, and as atomic."""
+    """Set a number or a text in place: the fastest way, and as atomic."""
     if not isinstance(current, _SMALL):
         return None
     return current._changed(shadow)
@@ -148,7 +148,7 @@ def _unopened_list(names: Names, name: str, current: Any) -> shelved_linked_list
 
 
 def check_name(name: str) -> None:
-    """Refuse names that a variable can't have."""
+    """Refuse invalid names of variables."""
     if not isinstance(name, str):
         raise ShelfError(f"a variable is named by a str, not by a {type(name).__qualname__}")
     if not name or name.startswith(HIDDEN):
@@ -163,7 +163,7 @@ def opened(names: Names, name: str) -> Any:
 
 
 def object_of(names: Names, name: str, core: _core.Live) -> Any:
-    """Give the object that stands for a variable."""
+    """Return the object of a variable."""
     info = core.info()
     note, extra = read_note(info["note"])
     kind = extra.get("type")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What all shelved variables share: the pool behind a shelf, its names, and the memory of one variable.
+"""The pool behind a shelf, its names, and the memory of one variable: the base of all shelved variables.
 
-`Names` is the ``__dict__`` of a shelf: attributes that were used are in it, so that ``s.x`` is an ordinary look-up; the
-others are opened when they are asked for. All shelves of one pool in a process share one, and nothing that is in it
-refers to it but weakly: the pool is closed when the last of the shelves and of the variables goes.
+`Names` is the ``__dict__`` of a shelf: used attributes are in it, so that ``s.x`` is an ordinary look-up; others are
+opened on demand. All shelves of one pool in a process share one. Its members refer to it weakly: the pool closes after
+the last shelf and variable.
 
-A variable's note in the pool is what `lmcstore` writes there, so that ``store[shelf].live`` understands it, and behind
-a line feed what is PyMM's own, as JSON. Names that begin with ``-`` belong to lists and to what was saved.
+A variable's note in the pool is that of `lmcstore`, so that ``store[shelf].live`` understands it, then a line feed and
+PyMM's own part as JSON. Names that begin with ``-`` belong to lists and saved structures.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from lmcstore._text.text import lines
 from lmcstore.live.kinds import note_bytes
 
 HIDDEN = "-"
-"""What names of parts of variables begin with."""
+"""Prefix of the names of parts of variables."""
 MAX_SMALL = _core.LIVE_MAX_VALUE - 64
-"""Bytes of a text that is a value; longer ones are tensors."""
+"""Bytes of the longest text that is a value; longer ones are tensors."""
 PYTHON = "python"
 """The note of values that are packed."""
 RAW = "raw"
-"""In what is known of values that others made and that are not: they are replaced, not written to."""
+"""Marks foreign values that are not packed: they are replaced, not written to."""
 
 _GROWTH = 2
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class ShelfError(RuntimeError):
-    """Anything that a shelf refuses or fails to do."""
+    """Any failure or refusal of a shelf."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(lines(message))  # names in it may come from a stranger
+        super().__init__(lines(message))  # its names may come from an untrusted pool
 
 
 @contextlib.contextmanager
@@ -68,21 +68,21 @@ def raises_shelf_errors(function: _Function) -> _Function:
 
 
 class Shadow(ABC):
-    """What stands for a variable before it is put on a shelf, such as `pymm.ndarray`."""
+    """A variable to be, before it is put on a shelf, such as `pymm.ndarray`."""
 
     @abstractmethod
     def build(self, names: Names, name: str) -> Any:
-        """Make the variable, unnamed yet, and give its object."""
+        """Make the variable, unnamed yet, and return its object."""
 
 
 class ShelvedCommon:
-    """What variables on a shelf have in common."""
+    """Common base of variables on a shelf."""
 
     _value_named_memory: MemoryReference
 
     @property
     def memory(self) -> tuple[str, int]:
-        """Where its bytes are, as hexadecimal text, and how many there are."""
+        """The address of its bytes, as hexadecimal text, and their count."""
         return self._value_named_memory.addr()
 
     @property
@@ -96,7 +96,7 @@ class ShelvedCommon:
 
 
 class Names(dict[str, Any]):
-    """The variables of a pool's shelf that are in use, by name."""
+    """The used variables of a pool's shelf, by name."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
@@ -110,11 +110,11 @@ class Names(dict[str, Any]):
         return self is other
 
     def variables(self) -> dict[str, Any]:
-        """Give those that are open, without what else a shelf has as attributes."""
+        """Return the open variables, without a shelf's other attributes."""
         return {name: value for name, value in self.items() if isinstance(value, ShelvedCommon)}
 
     def forget(self) -> None:
-        """Let go of all that is open; it is opened anew when it is asked for."""
+        """Release all open variables; later uses open them again."""
         for name in self.variables():
             del self[name]
 
@@ -130,7 +130,7 @@ class Pool:
         self.core = store._pool
 
     def growing(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function, and once more with a higher limit where the pool is full."""
+        """Call a function; if the pool is full, raise its limit and call it once more."""
         while True:
             try:
                 return function(*args)
@@ -152,7 +152,7 @@ class Pool:
             return None
 
     def create(self, shape: tuple[int, ...], dtype: int, note: str, reserve: int = 0) -> _core.Live:
-        """Make a tensor without a name, which can grow to `reserve` bytes where it is."""
+        """Make a tensor without a name, which can grow in place to `reserve` bytes."""
         encoded = note_bytes(note, "the variable")
         return self.growing(  # type: ignore[no-any-return]
             self.core.live_create,
@@ -183,16 +183,16 @@ class Pool:
         return core  # type: ignore[no-any-return]
 
     def names(self, prefix: str = "") -> list[str]:
-        """Give all names on the shelf."""
+        """Return all names on the shelf."""
         return self.core.live_list(self.shelf, prefix, 0, 0, True)
 
     def erase(self, name: str) -> None:
-        """Remove a variable that nobody holds."""
+        """Remove a variable without holders."""
         self.core.live_erase(self.shelf, name)
 
 
 class MemoryReference:
-    """The memory of one variable. It is made durable when nobody refers to it any more, if it has a name still."""
+    """The memory of one variable. A named one becomes durable with its last reference."""
 
     __slots__ = ("__weakref__", "address", "core", "extra", "is_leaving", "name", "nbytes", "owner", "set")
 
@@ -200,7 +200,7 @@ class MemoryReference:
         self, core: _core.Live, name: str, owner: Names | None, extra: dict[str, Any] | None = None
     ) -> None:
         self.core = core
-        self.is_leaving = False  # about to be erased: what nobody will read need not be durable
+        self.is_leaving = False  # about to be erased, so it need not be durable
         self.set = core.set
         self.extra = extra if extra is not None else {}
         self.name = name
@@ -215,7 +215,7 @@ class MemoryReference:
                     self.core.persist(0, self.nbytes)
 
     def _is_replaced(self) -> bool:
-        """Whether another variable has its name, for good: no transaction may give it back."""
+        """Whether another variable has its name permanently: no transaction may restore it."""
         names = self.owner() if self.owner is not None else None
         return names is not None and names.transaction is None and not self.core.info()["name"]
 
@@ -230,17 +230,17 @@ class MemoryReference:
         return memoryview(self.core.buffer() if self.address else self.core.get())
 
     def addr(self) -> tuple[str, int]:
-        """Where the bytes are, as hexadecimal text, and how many there are; a value has no address."""
+        """The address of the bytes, as hexadecimal text, and their count; a value has no address."""
         return hex(self.address), self.nbytes if self.address else len(self.core.get())
 
     def persist(self) -> None:
-        """Make what was stored durable."""
+        """Make stores to it durable."""
         if self.nbytes:
             with shelf_errors():
                 self.core.persist(0, self.nbytes)
 
     def persist_between(self, low: int, high: int) -> None:
-        """Make what was stored between two addresses durable; what lies outside of the variable is left alone."""
+        """Make stores between two addresses durable, within the variable."""
         low, high = max(low - self.address, 0), min(high - self.address, self.nbytes)
         if low < high:
             with shelf_errors():
@@ -248,12 +248,12 @@ class MemoryReference:
 
 
 def make_note(store_note: str, **extra: Any) -> str:
-    """Write a note: the store's, and PyMM's own behind it."""
+    """Encode a note: the store's part, then PyMM's."""
     return f"{store_note}\n{json.dumps(extra, separators=(',', ':'))}" if extra else store_note
 
 
 def read_note(note: bytes) -> tuple[str, dict[str, Any]]:
-    """Read a note: the store's, and PyMM's own."""
+    """Decode a note: the store's part, then PyMM's."""
     text, _, own = note.decode("utf-8", "replace").partition("\n")
     try:
         extra = json.loads(own) if own else {}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Structures that are saved under a name: lists, tuples, dicts of arrays, tensors and plain values.
+"""Saved structures: lists, tuples, dicts of arrays, tensors and plain values, under a name.
 
-``-saved:<name>`` is a tensor of bytes that says what the structure is; its arrays are variables ``-<key>:<number>``,
-by a random key. They are made first; the one step that replaces the former shows them; then the arrays of what was
-saved before are erased. What a crash leaves of that is nobody's, and goes when the shelf is next opened.
+``-saved:<name>`` is a tensor of bytes with the structure; its arrays are variables ``-<key>:<number>`` with a random
+key. A save makes them first, then replaces the earlier structure in one step, then erases the earlier arrays. The next
+open of the shelf removes the remains of a crash.
 
 The structure is packed: a node is one of ::
 
-    L value                         a plain value, as lmcstore._scalars packs it
+    L value                         a plain value, as lmcstore._state.scalars packs it
     A u32                           the array of a number;  "T" u32 u8: a tensor (1: wants gradients, 2: a Parameter)
     d, o, C u32 (value node)...     dict, OrderedDict, Counter with their keys
     l, t u32 node...                list, tuple
@@ -42,7 +42,7 @@ def is_saved(name: str) -> bool:
 
 
 def name_of(name: str) -> str:
-    """Give the name that a structure was saved under."""
+    """Return the name that a structure was saved under."""
     return name[len(_PREFIX) :]
 
 
@@ -127,7 +127,7 @@ def _erase_arrays(pool: Pool, key: str) -> None:
 
 
 def erase(names: Names, name: str) -> bool:
-    """Remove what was saved under a name; False: nothing was."""
+    """Remove a saved structure; False: there is none."""
     pool = names.pool
     core = pool.open(_PREFIX + name)
     if core is None:
@@ -144,7 +144,7 @@ class _Loader:
 
     def __init__(self, pool: Pool, key: str, packed: bytes) -> None:
         self._pool, self._key, self._reader = pool, key, Reader(packed)
-        self._arrays: set[int] = set()  # whose copies were made: an array is in it once
+        self._arrays: set[int] = set()  # already copied: a repeated array is stored once
 
     def node(self, depth: int) -> Any:
         reader = self._reader
@@ -190,7 +190,7 @@ class _Loader:
 
 
 def load(names: Names, name: str) -> Any:
-    """Load what was saved; see `pymm.shelf.load`."""
+    """Load a saved structure; see `pymm.shelf.load`."""
     core = names.pool.open(_PREFIX + name) if isinstance(name, str) else None
     if core is None:
         raise ShelfError(f"nothing was saved under {name!r}")
@@ -199,7 +199,7 @@ def load(names: Names, name: str) -> Any:
 
 
 def sweep(pool: Pool) -> None:
-    """Remove what a crash has left: parts of lists, and arrays, that nothing names."""
+    """Remove remains of a crash: unreferenced parts of lists, and arrays."""
     keys, lists = set(), []
     for info in pool.live.infos():
         extra = read_note(info.note)[1]

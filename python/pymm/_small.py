@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What numbers, texts and bytes on a shelf share: they are Python's own, and in-place changes of them persist.
+"""Numbers, texts and bytes on a shelf: Python's own types, with in-place changes that persist.
 
-An object is an ordinary, unchangeable int, float, str or bytes, which knows where its value is kept. ``s.n += 1`` gives
-a new one, which takes the old one's place on the shelf after its value has been written, atomically and durably. One
-that has been superseded is a plain value: changing it changes nothing on the shelf.
+An object is an ordinary immutable int, float, str or bytes that knows its variable. ``s.n += 1`` makes a new one, which
+replaces the old one on the shelf after its value was written, atomically and durably. The replaced object is a plain
+value: operators on it leave the shelf unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Small(ShelvedCommon):
     plain: Any
     @classmethod
     def over(cls, value: Any, memory: MemoryReference) -> Self:
-        """Make the object that stands for a value."""
+        """Make the object of a value."""
         self: Any = cls.plain.__new__(cls, value)
         self._value_named_memory = memory
         return self  # type: ignore[no-any-return]
@@ -58,7 +58,7 @@ class Small(ShelvedCommon):
 
     @classmethod
     def existing(cls, names: Names, name: str, core: _core.Live, extra: dict[str, Any]) -> Self:
-        """Make the object for a variable that is there."""
+        """Make the object of an existing variable."""
         value = cls._decoded(core.get(), core.address != 0, extra)
         if type(value) is not cls.plain:  # bytes(10**12) would be that many
             raise lmcstore.DamagedError(f"{name}: its note says {cls.plain.__name__}, and its value is something else")
@@ -66,7 +66,7 @@ class Small(ShelvedCommon):
 
     @classmethod
     def _encoded(cls, value: Any) -> tuple[bytes, bool]:
-        """Give the bytes of a value, and whether they need a tensor."""
+        """Return the bytes of a value, and whether they need a tensor."""
         return pack(value), False
 
     @classmethod
@@ -74,7 +74,7 @@ class Small(ShelvedCommon):
         return Reader(data).value()
 
     def _changed(self, shadow: Any) -> Self | None:
-        """Take another value of the same kind, in place; None: it does not fit."""
+        """Set another value of the same kind in place; None: it does not fit."""
         if type(self) is not getattr(shadow, "shelved", None) or self._value_named_memory.extra != shadow.extra:
             return None
         return self._stored(shadow.value)
@@ -93,7 +93,7 @@ class Small(ShelvedCommon):
         return self.over(value, memory)
 
     def persist(self) -> None:
-        """Do nothing: a value is durable when it has been written."""
+        """Do nothing: a value is durable once written."""
 
     def __reduce__(self) -> Any:
         return self.plain, (self.plain(self),)

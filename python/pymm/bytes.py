@@ -21,7 +21,7 @@ class shelved_bytes(Small, builtins.bytes):
 
     @property
     def encoding(self) -> str | None:
-        """The encoding that they were made of a text with, or None."""
+        """The encoding of the text that they were made from, or None."""
         return self._value_named_memory.extra.get("encoding")
 
     @classmethod

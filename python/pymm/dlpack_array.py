@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arrays on a shelf that are handed to other libraries by DLPack."""
+"""Arrays on a shelf that other libraries use through DLPack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .ndarray import ndarray, open_array
 
 
 class shelved_dlpack_array(ShelvedCommon):
-    """An array in the pool that gives DLPack capsules, and is an array for NumPy."""
+    """An array in the pool that makes DLPack capsules and NumPy arrays."""
 
     def __init__(self, names: Names | None, name: str, core: _core.Live) -> None:
         self._array = open_array(names, name, core)
@@ -22,11 +22,11 @@ class shelved_dlpack_array(ShelvedCommon):
 
     @property
     def addr(self) -> tuple[str, int]:
-        """Where it is, as hexadecimal text, and how many bytes it has."""
+        """Its address, as hexadecimal text, and its bytes."""
         return self._array.addr
 
     def as_capsule(self) -> Any:
-        """Give a DLPack capsule over the pool's bytes, for a library's ``from_dlpack``."""
+        """Return a DLPack capsule over the pool's bytes, for a library's ``from_dlpack``."""
         return self._array.asndarray().__dlpack__()
 
     def __dlpack__(self, **kwargs: Any) -> Any:
@@ -36,7 +36,7 @@ class shelved_dlpack_array(ShelvedCommon):
         return self._array.asndarray().__dlpack_device__()
 
     def asndarray(self) -> Any:
-        """Give a plain np.ndarray over the same memory."""
+        """Return a plain np.ndarray over the same memory."""
         return self._array.asndarray()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -46,13 +46,13 @@ class shelved_dlpack_array(ShelvedCommon):
         return array.copy() if copy else array
 
     def copy_shadow(self) -> dlpack_array:
-        """Give what makes a copy of it."""
+        """Return a shadow that copies it."""
         shadow = dlpack_array(self._array.shape, self._array.dtype)
         shadow.source = self._array
         return shadow
 
     def persist(self) -> None:
-        """Make what was stored to it durable."""
+        """Make stores to it durable."""
         self._array.persist()
 
     def fill(self, value: Any) -> None:
@@ -60,7 +60,7 @@ class shelved_dlpack_array(ShelvedCommon):
         self._array.fill(value)
 
     def dim(self) -> int:
-        """Give the number of dimensions."""
+        """Return the number of dimensions."""
         return self._array.ndim
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +85,7 @@ class shelved_dlpack_array(ShelvedCommon):
 
 
 class dlpack_array(ndarray):
-    """An array to be put on a shelf, that will be handed on by DLPack. Parameters as for `pymm.ndarray`."""
+    """An array to be put on a shelf and used through DLPack. Parameters as for `pymm.ndarray`."""
 
     def __init__(self, shape: Any, dtype: Any = np.float64, strides: Any = None, zero: bool = False) -> None:
         super().__init__(shape, dtype, strides, "C", zero)

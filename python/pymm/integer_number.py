@@ -22,7 +22,7 @@ class shelved_integer_number(Small, int):
     @classmethod
     def _encoded(cls, value: Any) -> tuple[bytes, bool]:
         if -0x8000000000000000 <= value < 0x8000000000000000:
-            return _WORD(b"i", 8, value), False  # of one size, so that a counter stays where it is
+            return _WORD(b"i", 8, value), False  # fixed size, so that a counter stays in place
         length = value.bit_length() // 8 + 1
         return _SIZED(b"i", length) + value.to_bytes(length, "little", signed=True), False
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lists on a shelf.
 
-A list is a tensor of entries of 16 bytes, a kind and a word each, behind a header of the same form: how many entries
-there are, and the number of the next part. Integers of 64 bits, floats, booleans and None are words; anything else is a
-variable of its own, a *part*, named ``-<list>-<number>`` by the list's own random key. Every step that shows is one
-atomic write: an entry, or the header; an element goes by a transaction.
+A list is a tensor of entries of 16 bytes, a kind and a word each, after a header of the same form: the count of entries
+and the number of the next part. Integers of 64 bits, floats, booleans and None are words; other values are variables of
+their own, *parts*, named ``-<list>-<number>`` by the list's random key. Every visible step is one atomic write, of an
+entry or the header; deleting an element takes a transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLOAT = struct.Struct("<Qd")
 _HEADER = struct.Struct("<QQ")
 _INT, _REAL, _BOOL, _NONE, _PART = range(1, 6)
 _FIRST_ROOM = 255  # entries
-_RESERVE_BYTES = 1 << 28  # of addresses: within a transaction a list grows where it is
+_RESERVE_BYTES = 1 << 28  # reserved addresses: within a transaction a list grows in place
 
 
 class shelved_linked_list(ShelvedCommon):
@@ -51,11 +51,11 @@ class shelved_linked_list(ShelvedCommon):
         return f"{HIDDEN}{self._key}-{number}"
 
     def part_names(self) -> list[str]:
-        """Give the names of the variables that belong to it."""
+        """Return the names of its variables."""
         return self._pool.names(f"{HIDDEN}{self._key}-")
 
     def erase_parts(self) -> None:
-        """Remove the variables that belong to it; those that are in use stay until the shelf is opened anew."""
+        """Remove its variables; those in use stay until the next open of the shelf."""
         for part in self.part_names():
             with contextlib.suppress(lmcstore.InUseError):
                 self._pool.erase(part)
@@ -73,7 +73,7 @@ class shelved_linked_list(ShelvedCommon):
         return number % count if count else 0
 
     def _encoded(self, value: Any) -> tuple[bytes, Any]:
-        """Give an entry for a value, or what makes its part."""
+        """Return the entry of a value, or the shadow of its part."""
         from ._make import shadow_of
 
         if value is None:
@@ -89,7 +89,7 @@ class shelved_linked_list(ShelvedCommon):
         return b"", shadow_of(value, f"an element of {self._name}")
 
     def _put_part(self, shadow: Any, number: int) -> bytes:
-        """Make a part, in place of one that a crash has left."""
+        """Make a part, replacing one that a crash has left."""
         made = shadow.build(_part_names(self._pool), self._part_name(number))
         self._pool.growing(made._value_named_memory.core.replace, self._part_name(number))
         return _ENTRY.pack(_PART, number)
@@ -118,7 +118,7 @@ class shelved_linked_list(ShelvedCommon):
 
     @raises_shelf_errors
     def append(self, element: Any) -> None:
-        """Add an element behind the last one."""
+        """Append an element."""
         entry, shadow = self._encoded(element)
         count, number = self._header()
         room = self._core.info()["shape"][0]
@@ -132,7 +132,7 @@ class shelved_linked_list(ShelvedCommon):
 
     @raises_shelf_errors
     def extend(self, elements: Iterable[Any]) -> None:
-        """Add elements behind the last one."""
+        """Append elements."""
         for element in elements:
             self.append(element)
 
@@ -145,7 +145,7 @@ class shelved_linked_list(ShelvedCommon):
         place = 16 * (self._place(index) + 1)
         before = self._core.read(place, 16)
         if self._is_the_part(before, value):
-            return  # what an in-place operation gives
+            return  # the assignment of an in-place operation
         entry, shadow = self._encoded(value)
         if shadow is not None:
             count, number = self._header()
@@ -162,7 +162,7 @@ class shelved_linked_list(ShelvedCommon):
     def _drop(self, entry: bytes) -> None:
         kind, number = _ENTRY.unpack(entry)
         if kind == _PART:
-            with contextlib.suppress(lmcstore.InUseError, lmcstore.NotFoundError):  # swept when it is opened anew
+            with contextlib.suppress(lmcstore.InUseError, lmcstore.NotFoundError):  # swept by the next open
                 self._pool.erase(self._part_name(number))
 
     @raises_shelf_errors
@@ -201,10 +201,10 @@ class shelved_linked_list(ShelvedCommon):
         return repr(list(self))
 
     def persist(self) -> None:
-        """Do nothing: a list is durable when a change has been made."""
+        """Do nothing: every change is durable."""
 
     def sweep(self) -> None:
-        """Remove parts that a crash has left, which no entry names."""
+        """Remove parts without an entry, remains of a crash."""
         count = len(self)
         entries = self._core.read(16, 16 * count)
         used = {self._part_name(number) for kind, number in _ENTRY.iter_unpack(entries) if kind == _PART}
@@ -223,7 +223,7 @@ def _key_of(core: _core.Live) -> str:
 
 
 def _part_names(pool: Any) -> Names:
-    """Give what parts are made with: no shelf has them as attributes, so it may go at once."""
+    """Return the names that parts are made with: no shelf has them as attributes, so it may end at once."""
     return Names(pool)
 
 

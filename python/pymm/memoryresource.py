@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where shelves are: opening, making and deleting their pools; and named memory, the layer below variables."""
+"""Opens, makes and deletes the pools of shelves; and named memory, the layer below variables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _pool_path(name: str, pmem_path: str | os.PathLike[str]) -> str:
-    """Give the path of a shelf's pool."""
+    """Return the path of a shelf's pool."""
     if not isinstance(name, str) or not name or "/" in name or "\0" in name:
         raise ShelfError(f"a shelf can't be named {name!r}: a name is a text without slashes")
     folder = os.fspath(pmem_path)
@@ -53,7 +53,7 @@ def _key(name: str, pmem_path: Any, backend: str | None) -> tuple[Any, ...] | No
 
 
 def find_names(name: str, pmem_path: Any, backend: str | None) -> Names | None:
-    """Give the variables of a shelf that is open in this process, or None."""
+    """Return the variables of a shelf that is open in this process, or None."""
     _check_backend(backend)
     key = _key(name, pmem_path, backend)
     names = _known.get(key) if key is not None else None
@@ -66,7 +66,7 @@ def _check_backend(backend: Any) -> None:
 
 
 def _volatile_folder() -> str:
-    """Make a folder for a pool that goes with the process, and remove those of processes that were killed."""
+    """Make a folder for a pool that ends with the process, and remove those of killed processes."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     for left in Path(base).glob(f"{_VOLATILE}*"):
         pid = left.name.removeprefix(_VOLATILE).partition("-")[0]
@@ -83,7 +83,7 @@ def _remove_folder(folder: str, owner: int) -> None:
 class MemoryResource:
     """A pool for a shelf: opened, or made. Parameters as for `pymm.shelf`.
 
-    Its own methods are of named memory: bytes by a name.
+    Its methods handle named memory: bytes by a name.
     """
 
     @raises_shelf_errors
@@ -125,7 +125,7 @@ class MemoryResource:
 
     @property
     def names(self) -> Names:
-        """The variables; who asks for them first keeps them."""
+        """The variables; the first caller owns them."""
         names = self._names()
         self._held = None
         assert names is not None
@@ -133,7 +133,7 @@ class MemoryResource:
 
     @raises_shelf_errors
     def list_items(self) -> list[str]:
-        """Give all names."""
+        """Return all names."""
         return self._pool.names()
 
     get_named_memory_list = list_items
@@ -142,7 +142,7 @@ class MemoryResource:
     def create_named_memory(
         self, name: str, size: int, alignment: int = 256, zero: bool = False
     ) -> MemoryReference | None:
-        """Make named memory, all zeros; None: there is some of that name."""
+        """Make named memory, all zeros; None: the name is taken."""
         if self._pool.open(name) is not None:
             return None
         core = self._pool.create((int(size),), _core.DTYPES["u8"], "numpy")
@@ -156,7 +156,7 @@ class MemoryResource:
         return None if core is None else MemoryReference(core, name, None)
 
     def release_named_memory(self, ref: MemoryReference) -> None:
-        """Make it durable; it is let go of with the last reference."""
+        """Make it durable; it is released with the last reference."""
         ref.persist()
 
     @raises_shelf_errors
@@ -166,7 +166,7 @@ class MemoryResource:
 
     @raises_shelf_errors
     def put_named_memory(self, name: str, value: bytes | bytearray) -> None:
-        """Store bytes under a name: all of them or nothing."""
+        """Store bytes under a name, all or nothing."""
         data = bytes(value)
         if len(data) <= MAX_SMALL:
             core = self._pool.create_value(data, "")
@@ -177,23 +177,23 @@ class MemoryResource:
 
     @raises_shelf_errors
     def get_named_memory(self, name: str) -> bytearray | None:
-        """Give a copy of named memory; None: there is none."""
+        """Return a copy of named memory; None: there is none."""
         core = self._pool.open(name)
         return None if core is None else bytearray(core.get())
 
     @raises_shelf_errors
     def atomic_swap_names(self, a: str, b: str) -> None:
-        """Let two change names, in one step."""
+        """Exchange two names in one step."""
         self._pool.core.live_swap(self._pool.shelf, a, b)
 
     @raises_shelf_errors
     def get_percent_used(self) -> float:
-        """Tell how much of the pool is used, in percent of what it may take now."""
+        """Return the used share of the pool's present limit, in percent."""
         return self._pool.live.used_percent
 
 
 def _delete(path: str, name: str) -> None:
-    """Delete a shelf: its pool, or, on a device, what is in it."""
+    """Delete a shelf: its pool, or, on a device, its contents."""
     identity = _identity(path)
     if identity is None:
         return
@@ -204,7 +204,7 @@ def _delete(path: str, name: str) -> None:
                 store[name].live.erase(variable)
         return
     if not here:
-        # Whoever else has it open keeps it; and what is no pool is not deleted.
+        # Other processes that have it open keep it; a file that is no pool is not deleted.
         try:
             lmcstore.open(path, "r+", wait=2.0, background=False).close()
         except lmcstore.DamagedError:
@@ -214,7 +214,7 @@ def _delete(path: str, name: str) -> None:
 
 
 def _close_all() -> None:
-    """Make what is open durable when the interpreter ends: objects may not be finalized then."""
+    """Make open variables durable when the interpreter ends, because objects may not be finalized then."""
     for names in list(_known.values()):
         if names.pool.core.is_foreign:
             continue

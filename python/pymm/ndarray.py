@@ -28,7 +28,7 @@ from ._memory import (
 
 
 def _bounds(array: Any) -> tuple[int, int]:
-    """Give the first address of an array's elements, and the one behind the last."""
+    """Return the first address of an array's elements, and the one past the last."""
     low = high = array.__array_interface__["data"][0]
     if array.size == 0:
         return low, low
@@ -41,7 +41,7 @@ def _bounds(array: Any) -> tuple[int, int]:
 
 
 class shelved_ndarray(np.ndarray, ShelvedCommon):
-    """An np.ndarray in the pool. Views of it are such arrays, too; copies of it and results are plain ones."""
+    """An np.ndarray in the pool. Views of it are such arrays, too; copies and results are plain ones."""
 
     __array_priority__ = -100.0
     _persist_all: Callable[[int, int], None] | None = None  # of the variable itself, not of its views
@@ -79,21 +79,21 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
 
     @property
     def addr(self) -> tuple[str, int]:
-        """Where the array is, as hexadecimal text, and how many bytes it has."""
+        """The address of the array, as hexadecimal text, and its bytes."""
         return hex(self.__array_interface__["data"][0]), self.nbytes
 
     def asndarray(self) -> Any:
-        """Give a plain np.ndarray over the same memory."""
+        """Return a plain np.ndarray over the same memory."""
         return self.view(np.ndarray)
 
     def dim(self) -> int:
-        """Give the number of dimensions."""
+        """Return the number of dimensions."""
         return self.ndim
 
     # Durable
 
     def persist(self) -> None:
-        """Make what was stored to the array durable; of a view, what it shows."""
+        """Make stores to the array, or the part of a view, durable."""
         memory = self._value_named_memory
         if memory is not None:
             memory.persist_between(*_bounds(self))
@@ -118,7 +118,7 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
             raise ShelfError(text) from error
 
     def _place_of_items(self, first: int, count: int) -> int:
-        """Give the place of a view's items in the variable, counted in items."""
+        """Return the place of a view's items in the variable, counted in items."""
         if not (first >= 0 and count >= 0 and first + count <= self.size):
             raise ValueError("they are not in the array")
         if not self.flags.c_contiguous:
@@ -141,15 +141,15 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
     # Copies are plain
 
     def copy(self, order: Any = "C") -> Any:
-        """Give a copy, which is not on the shelf."""
+        """Return a copy, which is not on the shelf."""
         return self.asndarray().copy(order)
 
     def astype(self, *args: Any, **kwargs: Any) -> Any:
-        """Give a copy of another dtype, which is not on the shelf."""
+        """Return a copy of another dtype, which is not on the shelf."""
         return self.asndarray().astype(*args, **kwargs)
 
     def flatten(self, order: Any = "C") -> Any:
-        """Give a copy of one dimension, which is not on the shelf."""
+        """Return a copy of one dimension, which is not on the shelf."""
         return self.asndarray().flatten(order)
 
     def __copy__(self) -> Any:
@@ -163,7 +163,7 @@ class shelved_ndarray(np.ndarray, ShelvedCommon):
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make an in-place operator that is durable when it has been done."""
+    """Make an in-place operator whose result is durable."""
 
     def method(self: Any, other: Any) -> Any:
         operation(self.asndarray(), other)
@@ -186,13 +186,13 @@ class ndarray(Shadow):
     shape : int or tuple or list of int
         Its shape.
     dtype
-        Anything that NumPy takes, but for objects.
+        Any dtype of NumPy except objects.
     strides : tuple of int, optional
         Bytes from one item to the next in each dimension; positive. Default: by `order`.
     order : {"C", "F"}
         The order of its items.
     zero : bool
-        Taken and not needed.
+        Accepted and ignored.
     """
 
     def __init__(
@@ -212,14 +212,14 @@ class ndarray(Shadow):
 
     @classmethod
     def copy_of(cls, array: Any) -> Self:
-        """Give what makes a copy of an array."""
+        """Return a shadow that copies an array."""
         flags = array.flags
         self = cls(array.shape, array.dtype, order="F" if flags.f_contiguous and not flags.c_contiguous else "C")
         self.source = array
         return self
 
     def _unusual(self, strides: Any) -> tuple[int, ...] | None:
-        """Give strides that no order has."""
+        """Return strides that match no order."""
         if strides is None:
             return None
         with shelf_errors():
@@ -262,9 +262,9 @@ class ndarray(Shadow):
 
 
 def _layout(extra: dict[str, Any], item_bytes: int, nbytes: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Give the shape and the strides that a note tells, if all of such an array lies in the variable's bytes.
+    """Return the shape and the strides of a note, if the whole array fits in the variable's bytes.
 
-    Whoever wrote the pool wrote the note, too, and NumPy's own check of strides computes in 64 bits, which overflow.
+    The note may come from an untrusted pool, and NumPy's own check of strides computes in 64 bits, which overflow.
     """
     shape, strides = extra.get("shape"), extra.get("strides")
     for sizes in (shape, strides):
@@ -286,12 +286,12 @@ def _layout(extra: dict[str, Any], item_bytes: int, nbytes: int, name: str) -> t
 
 
 def open_array(names: Names | None, name: str, core: _core.Live) -> shelved_ndarray:
-    """Give the array over a variable.
+    """Return the array over a variable.
 
     Raises
     ------
     lmcstore.DamagedError
-        The variable's note tells no layout, or one that is not all in the variable.
+        The variable's note has no layout, or one that exceeds the variable.
     """
     extra = read_note(core.info()["note"])[1]
     plain = lmcstore.LiveTensor(core).array

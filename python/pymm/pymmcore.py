@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What programs ask of PyMM's C module."""
+"""The functions that programs use of PyMM's C module."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lmcstore import _core
 
 from ._memory import ShelfError, shelf_errors
 
-_LEAST_BYTES = 4 << 20  # below that memory is much faster, and there is enough of it
+_LEAST_BYTES = 4 << 20  # smaller arrays fit in memory, which is much faster
 _ALL = 1 << 62
 
 
 def version() -> str:
-    """Give the version of the package."""
+    """Return the version of the package."""
     import lmcstore
 
     return lmcstore.__version__
 
 
 def memoryview_addr(view: Any) -> int:
-    """Give the address of a buffer's first byte."""
+    """Return the address of a buffer's first byte."""
     import numpy
 
     address: int = numpy.frombuffer(view, numpy.uint8).__array_interface__["data"][0]
@@ -36,20 +36,20 @@ def enable_transient_memory(
 ) -> None:
     """Let NumPy make large arrays in files, so that right-hand sides of assignments may be larger than memory.
 
-    From now on arrays of 4 MiB and more that this thread makes are mapped from files without a name, which are gone
-    with them; the kernel writes them out when memory is short. That is slower than memory, so where one can, compute
-    into variables instead: ``np.add(a, b, out=s.x)``. Tensors of torch are made as ever.
+    From now on, arrays of 4 MiB and more that this thread makes are mapped from unlinked files, which end with them.
+    The kernel writes them out when memory is short. That is slower than memory, so compute into variables where
+    possible: ``np.add(a, b, out=s.x)``. Tensors of torch are not affected.
 
-    After a fork, what the child writes to such arrays is the parent's, too.
+    After a fork, parent and child share such arrays.
 
     Parameters
     ----------
     backing_directory : str
         A folder for the files.
     pmem_file : str, optional
-        A file of persistent memory in PyMM. Here its folder counts, which is used first; no file of the name is made.
+        A file of persistent memory in PyMM. Here only its folder counts, which is used first; the file is not made.
     pmem_file_size_gb : float
-        How much may be there; 0: whatever there is room for.
+        The limit in that folder; 0: its free space.
 
     Raises
     ------
@@ -72,15 +72,15 @@ def enable_transient_memory(
 
 
 def disable_transient_memory() -> None:
-    """Let NumPy make arrays in memory again; those that are in files stay there."""
+    """Let NumPy make arrays in memory again; existing ones in files stay there."""
     _core.numpy_memory(_functions(), (), 0)
 
 
 def _functions() -> Any:
-    """Give NumPy's table of functions for C."""
+    """Return NumPy's table of functions for C."""
     for package in ("numpy._core", "numpy.core"):  # of NumPy 2 and 1
         with contextlib.suppress(ImportError, AttributeError):
             module = importlib.import_module(f"{package}._multiarray_umath")
-            if hasattr(module, "get_handler_name"):  # NumPy 1.22, since which the table has the function
+            if hasattr(module, "get_handler_name"):  # the function is in the table since NumPy 1.22
                 return module._ARRAY_API
     raise ShelfError("this NumPy does not let others say where its arrays are")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Shelves: objects whose attributes live in a pool."""
+"""`shelf`: an object whose attributes are in a pool."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class shelf:
     name : str
         Its name: the pool is the file ``<pmem_path>/<name>.pool``.
     pmem_path : str
-        A folder, which is made if need be, or a devdax device.
+        A folder, made if necessary, or a devdax device.
     size_mb : int
-        How much it may take at first, in MiB. It grows beyond that when it is full.
+        Its first limit, in MiB. The limit rises when the pool is full.
     load_addr : str
-        Taken and not needed.
+        Accepted and ignored.
     backend, mm_plugin : str, optional
-        ``"hstore-cc"``, ``"hstore"``, ``"hstore-mm"`` mean nothing here; ``"mapstore"`` is one that does not persist.
+        ``"hstore-cc"``, ``"hstore"`` and ``"hstore-mm"`` are ignored; ``"mapstore"`` is not persistent.
     force_new : bool
-        Begin with an empty one: what there was is deleted.
+        Delete an existing shelf first.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class shelf:
         if value is not None and names.get(name) is value:
             if name in _OWN:
                 raise ShelfError(f"{name!r} of a shelf can't be assigned to")
-            return  # what an in-place operation gives
+            return  # the assignment of an in-place operation
         if name in _OWN or name in _RESERVED:
             raise ShelfError(f"{name!r} belongs to the shelf itself: choose another name for a variable")
         if value is None:
@@ -113,9 +113,9 @@ class shelf:
         assigned(names, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Open a variable that was not used yet; None: there is none of that name."""
+        """Open an unused variable; None: there is none of that name."""
         if name[:2] == "__" and name[-2:] == "__":
-            raise AttributeError(name)  # what protocols ask for is no variable
+            raise AttributeError(name)  # a name of a protocol is no variable
         found = opened(self.__dict__, name)  # type: ignore[arg-type]
         if found is not None:
             self.__dict__[name] = found
@@ -148,42 +148,42 @@ class shelf:
 
     @property
     def items(self) -> list[str]:
-        """The names of the variables, and of what was saved."""
+        """The names of the variables and saved structures."""
         return self.get_item_names()
 
     @property
     def used(self) -> float:
-        """How much of the pool is used, in percent of what it may take now."""
+        """The used share of the pool's present limit, in percent."""
         return self.get_percent_used()
 
     @raises_shelf_errors
     def get_item_names(self, all: bool = False) -> list[str]:
-        """Give the names of the variables, sorted; `all`: with those of their parts."""
+        """Return the names of the variables, sorted; `all`: with those of their parts."""
         found = self._pool.names()
         names = {name for name in found if all or not name.startswith(HIDDEN)}
         return sorted(names | {_saved.name_of(name) for name in found if _saved.is_saved(name)})
 
     @raises_shelf_errors
     def get_percent_used(self) -> float:
-        """Tell how much of the pool is used, in percent of what it may take now."""
+        """Return the used share of the pool's present limit, in percent."""
         return self._pool.live.used_percent
 
     def supported_types(self) -> list[str]:
-        """Give the names of the types that can be put on a shelf."""
+        """Return the names of the types that can be put on a shelf."""
         kinds = "ndarray torch_tensor string float_number integer_number bytes linked_list dlpack_array"
         return [f"pymm.{kind}" for kind in kinds.split()]
 
     # Changing
 
     def erase(self, name: str | ShelvedCommon) -> None:
-        """Remove a variable, or what was saved under a name, and free its space.
+        """Remove a variable or a saved structure, and free its space.
 
         Raises
         ------
         RuntimeError
-            There is none; or someone refers to it still, or to a view of it: nothing is done then.
+            There is none; or it, or a view of it, is referenced. Nothing changes.
         """
-        if not isinstance(name, str):  # from here on nothing here refers to the variable itself
+        if not isinstance(name, str):  # no reference of this function remains
             name = _name_of(name)
         with shelf_errors():
             if name in _OWN or name.startswith(HIDDEN):
@@ -197,7 +197,7 @@ class shelf:
             return False
         parts = self._parts_of(name)
         if not self._erase_unheld(name):
-            gc.collect()  # what refers to it may be garbage, as the frames of an exception are
+            gc.collect()  # garbage, such as the frames of an exception, may refer to it
             if not self._erase_unheld(name):
                 raise ShelfError(
                     f"{name!r} can't be erased: something else refers to it, or to a view of it; drop that first"
@@ -225,7 +225,7 @@ class shelf:
         return True
 
     def _stays(self, name: str, memory: MemoryReference | None) -> None:
-        """Undo what was done for a variable to be erased: it is durable when nobody refers to it any more."""
+        """Cancel an erase: the variable becomes durable again with its last reference."""
         if memory is not None:
             memory.is_leaving = False
             return
@@ -241,13 +241,13 @@ class shelf:
 
     @raises_shelf_errors
     def persist(self) -> None:
-        """Make everything durable that was stored to variables."""
+        """Make all stores to variables durable."""
         for value in self._names.variables().values():
             value._value_named_memory.persist()
 
     @raises_shelf_errors
     def inspect(self, verbose: bool = False) -> None:
-        """Print what is on the shelf."""
+        """Print the contents of the shelf."""
         for info in self._pool.live.infos():
             if info.name.startswith(HIDDEN) and not verbose:
                 continue
@@ -264,20 +264,20 @@ class shelf:
 
     @raises_shelf_errors
     def tx_begin_all(self) -> None:
-        """Begin a transaction of all variables: until `tx_end`, what is done to them is done as a whole."""
+        """Begin a transaction of all variables; it ends with `tx_end`."""
         self._begin(None)
 
     @raises_shelf_errors
     def tx_begin(self, variables: Iterable[str | ShelvedCommon] | str | ShelvedCommon | None = None) -> None:
-        """Begin a transaction of some variables, given by names or as they are; without them, of all.
+        """Begin a transaction of some variables, given by names or as objects. Default: all.
 
-        Everything counts that stores to them: items, slices, in-place operators, ``out=``, ``sort``, ``copy_``, files
-        that are read into them. A crash before `tx_end` undoes it.
+        It covers every store: items, slices, in-place operators, ``out=``, ``sort``, ``copy_``, files read into them. A
+        crash before `tx_end` undoes it.
 
         Raises
         ------
         RuntimeError
-            There is no such variable; or a transaction has been begun already.
+            There is no such variable; or a transaction is under way.
         """
         if variables is None:
             self._begin(None)
@@ -299,7 +299,7 @@ class shelf:
 
     @raises_shelf_errors
     def tx_end(self) -> None:
-        """End the transaction: all of it is durable when this returns."""
+        """End the transaction; it is durable when this returns."""
         transaction = self._names.transaction
         if transaction is None:
             raise ShelfError("there is no transaction to end: begin one with tx_begin()")
@@ -318,7 +318,7 @@ class shelf:
 
     @raises_shelf_errors
     def save(self, data: Any, shelf_var_name: str, is_inplace: bool = True) -> None:
-        """Save a structure under a name, in place of what was saved under it: all of it or nothing.
+        """Save a structure under a name, replacing an earlier one, all or nothing.
 
         Parameters
         ----------
@@ -327,18 +327,18 @@ class shelf:
         shelf_var_name : str
             The name, for `load`.
         is_inplace : bool
-            Taken and not needed.
+            Accepted and ignored.
         """
         _saved.save(self._names, data, shelf_var_name)
 
     @raises_shelf_errors
     def load(self, shelf_var_name: str) -> Any:
-        """Give what was saved under a name, with the types that were saved; arrays and tensors are copies.
+        """Return a saved structure with the saved types; arrays and tensors are copies.
 
         Raises
         ------
         RuntimeError
-            Nothing was.
+            There is none.
         """
         return _saved.load(self._names, shelf_var_name)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Texts on a shelf: any text, kept in the encoding that was asked for."""
+"""Texts on a shelf, stored in the given encoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class shelved_string(Small, str):
 
     @property
     def encoding(self) -> str:
-        """The encoding that was asked for."""
+        """The given encoding."""
         return str(self._value_named_memory.extra.get("encoding", "utf-8"))
 
     @classmethod

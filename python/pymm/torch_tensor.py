@@ -14,7 +14,7 @@ from lmcstore._arrays.torch import Torch
 
 from ._memory import MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note, shelf_errors
 
-_made: dict[str, Any] = {}  # the class, and what is derived from torch
+_made: dict[str, Any] = {}  # the class, and other values derived from torch
 
 
 def _tools() -> Torch:
@@ -32,13 +32,13 @@ def __getattr__(name: str) -> Any:
 
 
 def _shelved_class() -> Any:
-    """Give the class of tensors on a shelf, which can only be made when torch is there."""
+    """Return the class of tensors on a shelf, which needs torch."""
     if "class" in _made:
         return _made["class"]
     torch = _tools().torch
 
     class shelved_torch_tensor(torch.Tensor, ShelvedCommon):  # type: ignore[misc, name-defined]
-        """A torch.Tensor in the pool. What is computed with it, and its views, are plain tensors."""
+        """A torch.Tensor in the pool. Its views and results of computations are plain tensors."""
 
         __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -47,17 +47,17 @@ def _shelved_class() -> Any:
             return self.as_tensor()
 
         def as_tensor(self) -> Any:
-            """Give a plain torch.Tensor over the same memory."""
+            """Return a plain torch.Tensor over the same memory."""
             return self.as_subclass(torch.Tensor)
 
         def detach(self) -> Any:
-            """Give the tensor without its history, over the same memory: a Parameter can be made of it."""
+            """Return the tensor without its history, over the same memory; it can become a Parameter."""
             plain = torch.Tensor.detach(self).as_subclass(torch.Tensor)
             return _shelved(plain, self._value_named_memory, self.name_on_shelf)
 
         @property
         def data(self) -> Any:
-            """The tensor without its history; what is assigned is copied into the tensor, durably.
+            """The tensor without its history; an assigned value is copied into the tensor, durably.
 
             Raises
             ------
@@ -93,7 +93,7 @@ def _shelved_class() -> Any:
             return self
 
         def persist(self) -> None:
-            """Make what was stored to the tensor durable."""
+            """Make stores to the tensor durable."""
             self._value_named_memory.persist()
 
         def persist_offset(self, item_offset: int, item_count: int) -> None:
@@ -134,7 +134,7 @@ def _shelved_class() -> Any:
 
 
 _RESHAPING = ("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_")
-"""What changes how a tensor's memory is seen, and not the memory."""
+"""Methods that change the view of a tensor's memory, not the memory."""
 _KEEPS = "{}: a tensor on a shelf keeps its memory, shape and dtype, and {} would not last: assign another to its name"
 
 
@@ -148,18 +148,18 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def _put_data(tensor: Any, value: Any) -> None:
-    """Copy what is assigned to a tensor's `data` into its memory."""
+    """Copy a value assigned to a tensor's `data` into its memory."""
     torch = _tools().torch
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.is_cpu:
         raise ShelfError(_KEEPS.format(tensor.name_on_shelf, "other data"))
     if value.dtype != tensor.dtype or value.shape != tensor.shape:
         raise ShelfError(_KEEPS.format(tensor.name_on_shelf, f"data of {value.dtype}, {tuple(value.shape)}"))
-    torch.Tensor.data.__get__(tensor).copy_(value.detach())  # which autograd does not hear of, as is usual for data
+    torch.Tensor.data.__get__(tensor).copy_(value.detach())  # without autograd, as usual for data
     tensor.persist()
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make an in-place operator that is durable when it has been done."""
+    """Make an in-place operator whose result is durable."""
 
     def method(self: Any, other: Any) -> Any:
         result = operation(self, other)
@@ -177,15 +177,15 @@ class torch_tensor(Shadow):
     Parameters
     ----------
     data : tuple, list, array, number or tensor
-        A tuple (torch.Size, too) is a shape, and the tensor is all zeros; anything else is its data.
-    dtype : torch.dtype, or what NumPy takes
+        A tuple (or torch.Size) is a shape, and the tensor is all zeros; anything else is its data.
+    dtype : torch.dtype, or a dtype of NumPy
         Default: float64; a tensor keeps its own.
     strides : tuple of int, optional
-        Taken where they are those of rows one behind the other, as tensors on a shelf are.
+        Only row-major ones are accepted, as tensors on a shelf are row-major.
     order : {"C", "F"}
-        Of an array as data; the tensor has its rows one behind the other.
+        Of an array as data; the tensor is row-major.
     requires_grad : bool
-        Whether gradients are wanted of it; that is kept.
+        Whether it requires gradients; that is stored.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class torch_tensor(Shadow):
 
     @classmethod
     def copy_of(cls, tensor: Any) -> Self:
-        """Give what makes a copy of a tensor, which keeps whether gradients are wanted, and its history."""
+        """Return a shadow that copies a tensor, with requires_grad and its history."""
         self = cls(tensor, tensor.dtype, requires_grad=tensor.requires_grad and tensor.is_leaf)
         self.keeps_history = tensor.requires_grad and not tensor.is_leaf
         return self
@@ -233,7 +233,7 @@ class torch_tensor(Shadow):
         core = names.pool.create(self.shape, number, make_note("torch", **extra))
         tensor = open_tensor(names, name, core, {})
         if self.keeps_history and torch.is_grad_enabled():
-            tensor.copy_(self.source)  # whose history it has from now on
+            tensor.copy_(self.source)  # it continues with that history
         elif self.source is not None:
             with torch.no_grad():
                 tensor.copy_(self.source)
@@ -265,7 +265,7 @@ def _shelved(plain: Any, memory: MemoryReference, name: str) -> Any:
 
 
 def open_tensor(names: Names | None, name: str, core: _core.Live, extra: dict[str, Any]) -> Any:
-    """Give the tensor over a variable."""
+    """Return the tensor over a variable."""
     tools = _tools()
     info = core.info()
     plain = tools.tensor(core.buffer(), info["dtype"], info["shape"])

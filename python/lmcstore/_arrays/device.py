@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Bytes between a device's memory and the processor's, by way of two pinned buffers.
+"""Copies between a device's memory and the CPU's through two pinned buffers.
 
-A device copies asynchronously only to and from pinned memory. So large copies go in chunks through two pinned buffers:
-while the device fills or empties one, the processor works on the other. All copies are on the device's current stream:
-they see what was queued there before, and have been carried out when a function returns.
+A device copies asynchronously only from and to pinned memory. So large copies go in chunks through two pinned buffers:
+while the device fills or empties one, the CPU works on the other. All copies are on the device's current stream: they
+follow earlier work there, and are complete when a function returns.
 
-`Cuda` is all that is known of devices; a test can put something else in its place.
+`Cuda` is the only interface to devices; tests replace it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 CHUNK_BYTES = 32 << 20
-"""Of each of the two buffers: about a millisecond's worth, far more than it takes to begin a copy."""
+"""Size of each buffer: about a millisecond of copying, far longer than starting a copy takes."""
 _ALIGNMENT = 64
 
 
@@ -25,7 +25,7 @@ class Cuda:
         self._torch = torch
 
     def pinned(self, size_bytes: int) -> Any:
-        """Make a buffer in pinned memory; where no more can be pinned an ordinary one, which is slower."""
+        """Make a buffer in pinned memory; if no more can be pinned, an ordinary, slower one."""
         torch = self._torch
         try:
             return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
@@ -39,12 +39,12 @@ class Cuda:
             target.copy_(source, non_blocking=True)
 
     def record(self, device: Any) -> Any:
-        """Give what can be waited for (`synchronize`): all that has been begun on a device."""
+        """Return an event for all work begun on a device; its `synchronize` waits."""
         return self._torch.cuda.current_stream(device).record_event()
 
 
 class Piece(NamedTuple):
-    """Bytes of a tensor that have come to the processor's memory."""
+    """Bytes of a tensor that have arrived on the CPU."""
 
     key: Any
     start: int
@@ -68,7 +68,7 @@ class Stage:
     torch : module
         Torch.
     backend : Cuda
-        What makes buffers and copies.
+        Makes buffers and copies.
     chunk_bytes : int
         Size of each buffer.
     """
@@ -80,18 +80,18 @@ class Stage:
         self._buffers = [backend.pinned(chunk_bytes), backend.pinned(chunk_bytes)]
 
     def to_host(self, tensors: Iterable[tuple[Any, Any]]) -> Iterator[list[Piece]]:
-        """Bring tensors to the processor's memory, chunk by chunk.
+        """Copy tensors to the CPU, chunk by chunk.
 
         Parameters
         ----------
         tensors : iterable of (key, tensor)
-            On devices. Each is made row-major there if it isn't.
+            On devices. Each is made row-major there.
 
         Yields
         ------
         list of Piece
-            In order. Tensors that fit in a chunk come in one piece. The bytes are valid until the next list is asked
-            for; meanwhile the device copies what will be in that.
+            In order; a tensor that fits in a chunk is one piece. The bytes are valid until the next list; meanwhile the
+            device copies the next chunk.
         """
         waiting = None
         turn = 0
@@ -109,14 +109,14 @@ class Stage:
             yield _arrived(*waiting)
 
     def to_device(self, target: Any, source: Any) -> None:
-        """Copy a tensor of the processor's memory to a row-major one on a device, of equal dtype and shape."""
+        """Copy a CPU tensor to a row-major one on a device, of equal dtype and shape."""
         to, data = self._flat(target), self._flat(source)
         ready: list[Any] = [None, None]
         for number, start in enumerate(range(0, len(data), self._chunk_bytes)):
             turn = number % 2
             end = min(start + self._chunk_bytes, len(data))
             if ready[turn] is not None:
-                ready[turn].synchronize()  # the device has read what is in this buffer
+                ready[turn].synchronize()  # the device has read this buffer
             chunk = self._buffers[turn][: end - start]
             chunk.copy_(data[start:end])
             self._backend.copy(to[start:end], chunk)
@@ -126,7 +126,7 @@ class Stage:
                 event.synchronize()
 
     def _chunks(self, tensors: Iterable[tuple[Any, Any]]) -> Iterator[list[_Planned]]:
-        """Plan what goes into each chunk: pieces of tensors of one device."""
+        """Plan the pieces of each chunk; all are of one device."""
         chunk: list[_Planned] = []
         used = 0
         for key, tensor in tensors:
@@ -148,7 +148,7 @@ class Stage:
             yield chunk
 
     def _flat(self, tensor: Any) -> Any:
-        """Give a tensor's elements as one row of bytes: its own where it is row-major."""
+        """Return a tensor's elements as a row of bytes, without a copy if it is row-major."""
         dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
         return dense.view(-1).view(self._torch.uint8)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """NumPy arrays as tensors of a store and back.
 
-An array goes in by its address, its shape and its strides. Arrays of the other byte order are stored as their bytes,
-with one more dimension: NumPy can read those in place. An array comes out read-only, over a mapping that it keeps.
+An array is stored by its address, shape and strides. Arrays of the other byte order are stored as bytes with one more
+dimension, because NumPy can read those in place. An array is read as read-only, over a mapping that it keeps.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .packages import loaded
 
 _DTYPES = {dtype.numpy: dtype.name for dtype in DTYPES if dtype.numpy}
 _ALIASES = {"q": "i64", "Q": "u64"}
-"""Other types of C for the same numbers: kept apart, as NumPy does."""
+"""Other C types of the same numbers, which NumPy keeps apart."""
 _ML_DTYPES = {dtype.ml_dtypes: dtype.name for dtype in DTYPES if dtype.ml_dtypes}
 
 DESCRIBED = "numpy:"
-"""What the note of a live variable begins with that is an array of a dtype which the store has not."""
+"""Begins the note of a live array whose dtype the store lacks."""
 
 _BY_NUMBER = {dtype.number: dtype.numpy for dtype in DTYPES if dtype.numpy}
 _ML_BY_NUMBER = {dtype.number: dtype.ml_dtypes for dtype in DTYPES if dtype.ml_dtypes}
 
 
 class Described:
-    """What a capture has to know of one NumPy array."""
+    """The properties of an array that a capture needs."""
 
     __slots__ = ("address", "dtype", "shape", "special", "strides")
 
@@ -39,23 +39,23 @@ class Described:
         self.shape = shape
         self.strides = strides  # bytes; None: row-major
         self.address = address
-        self.special = special  # a dtype that the stored one doesn't tell: what `array` needs to know
+        self.special = special  # the dtype, if the stored one does not determine it
 
 
 def describe(array: Any, path: str) -> Described:
-    """Say how an array is stored.
+    """Describe how an array is stored.
 
     Parameters
     ----------
     array : numpy.ndarray
         Of exactly that type.
     path : str
-        Where it is in the state, for errors.
+        Its place in the state, for errors.
 
     Raises
     ------
     UnsupportedError
-        Its dtype is not one of numbers: objects, records, dates, text, or ``longdouble``.
+        Its dtype is not numeric: objects, records, dates, text, or ``longdouble``.
     """
     dtype = array.dtype
     special = None
@@ -80,7 +80,7 @@ def describe(array: Any, path: str) -> Described:
 
 
 def refuse_masked(array: Any, what: str) -> None:
-    """Refuse an array whose mask nothing would keep.
+    """Refuse a masked array: the mask would be lost.
 
     Raises
     ------
@@ -92,14 +92,14 @@ def refuse_masked(array: Any, what: str) -> None:
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """Give the store's name of a NumPy dtype in native order, or None: it has none."""
+    """Return the store's name of a NumPy dtype in native order, or None."""
     if _is_numpys_own(dtype):
         return _DTYPES.get(dtype.char) or _ALIASES.get(dtype.char)
     return _ML_DTYPES[dtype.name] if _is_ml_dtype(dtype) else None
 
 
 def _is_numpys_own(dtype: Any) -> bool:
-    """Whether no other package has made it: of theirs, some have the characters of NumPy's."""
+    """Whether the dtype is NumPy's own; some of other packages share its characters."""
     return bool(dtype.isbuiltin != 2)
 
 
@@ -142,7 +142,7 @@ def is_swapped(special: str | None) -> bool:
 
 
 def is_described(special: str) -> bool:
-    """Whether it is a live variable's note that describes a dtype which the store has not."""
+    """Whether a live variable's note describes a dtype that the store lacks."""
     return special.startswith(DESCRIBED)
 
 
@@ -156,19 +156,19 @@ def can_read(number: int) -> bool:
 
 
 def special_of(number: int) -> str | None:
-    """Give what `array` needs to know for a dtype of the store's that only ml_dtypes has."""
+    """Return the `special` argument of `array` for a dtype that only ml_dtypes has."""
     return _ML_BY_NUMBER.get(number)
 
 
 def special_dtype(special: str, path: str) -> Any:
-    """Give the dtype that `describe` noted.
+    """Return the dtype that `describe` recorded.
 
     Raises
     ------
     DamagedError
-        There is no such.
+        There is no such dtype.
     UnsupportedError
-        It is one of the package ml_dtypes, which is not installed.
+        The package ml_dtypes has it and is not installed.
     """
     import numpy
 
@@ -188,7 +188,7 @@ def special_dtype(special: str, path: str) -> Any:
 
 
 def described_dtype(note: str, what: str) -> Any:
-    """Read the dtype from a note that `lmcstore.live` wrote, and that a stranger may have changed."""
+    """Read the dtype from a note of `lmcstore.live`, which may come from an untrusted archive."""
     from numpy.lib.format import descr_to_dtype
 
     def tuples(value: Any) -> Any:  # JSON has lists only: fields are tuples in a list, shapes tuples
@@ -219,7 +219,7 @@ def array(buffer: _core.Buffer, dtype: int, shape: tuple[int, ...], special: str
     Returns
     -------
     numpy.ndarray
-        Of that shape, row-major; of the dtype that `describe` saw.
+        Row-major, of that shape and of the dtype that `describe` recorded.
     """
     import numpy
 

@@ -10,10 +10,10 @@ from types import ModuleType
 
 
 def loaded(name: str) -> ModuleType | None:
-    """Give a module that someone else has imported, or None: a state can't hold a tensor of a package not loaded.
+    """Return a module that the program has imported, or None: then no state contains its tensors.
 
-    One that another thread is importing is waited for: until then it lacks some of its names. A child that was forked
-    meanwhile has nobody to wait for.
+    Waits for a module that another thread is importing, because until then it lacks some names. A forked child of such
+    a moment has no such thread and gets None.
     """
     module = sys.modules.get(name)
     if module is None or not _is_half_imported(module):
@@ -22,7 +22,7 @@ def loaded(name: str) -> ModuleType | None:
         return None
     try:
         return import_module(name)
-    except Exception:  # that thread's import has failed meanwhile, and was tried again
+    except Exception:  # the other thread's import has failed, and so has this second try
         return None
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Torch tensors as tensors of a store and back.
 
-A tensor goes in by its address, its shape and its strides: no copy is made of one that lies in the processor's memory.
-One that doesn't (or is lazily conjugated or negated) is copied: small ones in groups, large ones straight into room
-that the capture reserves; those on CUDA by way of pinned memory (`_device`). A tensor comes out as an ordinary writable
-one with a storage of its own over a private mapping (`torch.frombuffer`), which keeps the mapping alive.
+A tensor is stored by its address, shape and strides, without a copy if it is in CPU memory. Others, and lazily
+conjugated or negated ones, are copied: small ones in groups, large ones straight into room that the capture reserves,
+CUDA ones through pinned memory (`_arrays.device`). A tensor is read as an ordinary writable one over a private mapping
+(`torch.frombuffer`), which it keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .dtypes import DTYPES, name_of
 
 
 class Described:
-    """What a capture has to know of one torch tensor."""
+    """The properties of a torch tensor that a capture needs."""
 
     __slots__ = ("address", "dtype", "must_copy", "shape", "strides", "tie")
 
@@ -41,16 +41,16 @@ class Described:
 
 
 class Torch:
-    """The torch module with what is derived from it."""
+    """The torch module and values derived from it."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.types = frozenset({torch.Tensor, torch.nn.Parameter})
-        self._have_names = hasattr(torch.Tensor, "names")  # gone from newer ones
+        self._have_names = hasattr(torch.Tensor, "names")  # removed in newer versions
         self.number_of: dict[Any, int] = {}
         self.dtype_of: dict[int, Any] = {}
         self._item_bytes: dict[int, int] = {}
-        self._usual: dict[Any, tuple[int, int]] = {}  # dtypes that can't be lazily conjugated: number and bytes
+        self._usual: dict[Any, tuple[int, int]] = {}  # dtypes without lazy conjugation: number and bytes
         self._complex = {known.number for known in DTYPES if known.is_complex}
         for known in DTYPES:
             dtype = getattr(torch, known.torch, None)
@@ -63,18 +63,18 @@ class Torch:
         self._strided = torch.strided
 
     def is_f32(self, value: Any) -> bool:
-        """Say whether it is a tensor of float32 that can be stored."""
+        """Whether a value is a storable tensor of float32."""
         return type(value) in self.types and value.dtype is self.torch.float32 and value.layout is self._strided
 
     def usual(self, tensor: Any) -> tuple[int, tuple[int, ...], int] | None:
-        """Say how a tensor is stored if it is as nearly all are: on the CPU, row-major, not empty, not complex.
+        """Describe a tensor of the usual kind: on the CPU, row-major, not empty, not complex.
 
-        Looks at as little as will do, for it is what a capture of many small tensors takes its time for.
+        Checks as little as possible, because a capture of many small tensors spends its time here.
 
         Returns
         -------
         tuple of dtype, shape and address, or None
-            None: `describe` has to look at it.
+            None: call `describe`.
         """
         known = self._usual.get(tensor.dtype)
         if known is None or not tensor.is_cpu or tensor.layout is not self._strided or tensor.is_nested:
@@ -92,19 +92,19 @@ class Torch:
         return known[0], shape, start + offset
 
     def describe(self, tensor: Any, path: str) -> Described:
-        """Say how a tensor is stored.
+        """Describe how a tensor is stored.
 
         Parameters
         ----------
         tensor : torch.Tensor
             Of exactly that type, or a Parameter.
         path : str
-            Where it is in the state, for errors.
+            Its place in the state, for errors.
 
         Raises
         ------
         UnsupportedError
-            It is sparse, quantized, nested, on no device, or has a dtype that the store doesn't have.
+            It is sparse, quantized, nested, on no device, or has a dtype that the store lacks.
         """
         dtype = self.number_of.get(tensor.dtype)
         if dtype is None:
@@ -147,11 +147,11 @@ class Torch:
         return None if number is None else name_of(number)
 
     def backend(self, tensor: Any) -> Any:
-        """Give what copies a tensor by way of pinned memory (a `_device.Cuda`); None: it is not on such a device."""
+        """Return the `_device.Cuda` that copies a tensor through pinned memory; None: it is not on such a device."""
         return Cuda(self.torch) if tensor.is_cuda else None
 
     def copy_back(self, target: Any, source: Any) -> None:
-        """Copy a tensor of the processor's memory into one of any device, of equal dtype and shape."""
+        """Copy a CPU tensor to a tensor on any device, of equal dtype and shape."""
         backend = self.backend(target)
         size = target.numel() * target.element_size()
         with self.torch.no_grad():
@@ -161,7 +161,7 @@ class Torch:
                 Stage(self.torch, backend).to_device(target, source)
 
     def dense_copy(self, tensor: Any, path: str) -> Any:
-        """Copy a tensor into the processor's memory, row-major, its lazy conjugation or negation carried out."""
+        """Copy a tensor to the CPU, row-major, with its lazy conjugation or negation applied."""
         try:
             return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
         except RuntimeError as error:
@@ -176,7 +176,7 @@ class Torch:
             raise UnsupportedError(f"{path}: the tensor can't be copied to the CPU: {error}") from None
 
     def bytes_aside(self, size_bytes: int) -> Any:
-        """Make a tensor of bytes in the processor's memory."""
+        """Make a CPU tensor of bytes."""
         return self.torch.empty(size_bytes, dtype=self.torch.uint8, device="cpu")
 
     def tensor(self, buffer: _core.Buffer, dtype: int, shape: tuple[int, ...]) -> Any:
@@ -191,16 +191,16 @@ class Torch:
         if 0 in shape:
             return self._empty(shape, found)
         flat = self.torch.frombuffer(buffer, dtype=found)
-        return flat if len(shape) == 1 else flat.resize_(shape)  # of as many elements: no view, and no new memory
+        return flat if len(shape) == 1 else flat.resize_(shape)  # the same count of elements: no view, no new memory
 
     def _empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         try:
             return self.torch.empty(shape, dtype=dtype, device="cpu")
-        except (RuntimeError, TypeError, OverflowError):  # it multiplies the others
+        except (RuntimeError, TypeError, OverflowError):  # its product of the others overflows
             raise UnsupportedError(f"torch can't make an empty tensor of shape {shape}") from None
 
     def dtype(self, number: int) -> Any:
-        """Give torch's dtype for one of the store's.
+        """Return torch's dtype for one of the store's.
 
         Raises
         ------

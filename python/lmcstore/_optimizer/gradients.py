@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What gradients were multiplied by before a step, from the gradients themselves.
+"""The factor that gradients were multiplied by before a step, found from the gradients.
 
-Links (see codec/README.md) code a step by its gradient, which is short when it came from bf16; a clip or a loss scale
-makes it long again, until it is known. Only a sample is looked at, and nothing of it is kept.
+Links (see codec/README.md) encode a step by its gradient, which is short if it came from bf16; a clip or a loss scale
+makes it long until the factor is known. Only a sample is read, and nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ELEMENTS = 256
 
 
 def scale_of(gradients: Any) -> float:
-    """Find the scale; 0: there is none by which they are short.
+    """Find the factor; 0: none makes the gradients short.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def scale_of(gradients: Any) -> float:
 
 
 _NO_SAMPLE = (AttributeError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError)
-"""What comes of gradients that are sparse, nested, complex: nothing depends on what they would say."""
+"""Errors of sparse, nested and complex gradients, which are ignored."""
 
 
 def _sample(tensor: Any) -> list[float]:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which tensors of a state an optimizer's step changes together, and by which constants.
+"""The tensors of a state that an optimizer's step changes together, and the constants of the step.
 
-A link (see codec/README.md) codes a step of Adam, AdamW or SGD by its gradient. For that the store must know what
-belongs together: a parameter and its moments. A state says so, though not by names: `Optimizer.state_dict()` numbers
-the parameters in the order in which the optimizer was given them, group by group, and a module's `state_dict()` has
-them in the order in which the module has them, among its buffers. `Finder` puts the two side by side.
+A link (see codec/README.md) encodes a step of Adam, AdamW or SGD by its gradient, and needs to know a parameter and its
+moments. A state has no names for that: `Optimizer.state_dict()` numbers the parameters in the optimizer's order, group
+by group, and a module's `state_dict()` lists them in the module's order, among its buffers. `Finder` matches the two.
 
-It may be wrong: two parameters of one shape may have changed places. Nothing is lost by that. The store tries every
-relation on a sample of the data before it uses it, and codes by ordinary deltas what does not fit.
+It may be wrong: two parameters of one shape may have changed places. That loses nothing: the store tries every relation
+on a sample before it uses it, and encodes other data by ordinary deltas.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ _ADAM_STATE = {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 _SGD_GROUP = {"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"}
 _SGD_STATE = {"momentum_buffer"}
 _BUFFERS = {"running_mean", "running_var"}
-"""Last keys of tensors that have a parameter's shape and are none."""
-_OTHERS = {"momentum_decay", "lr_decay", "alpha", "rho", "etas"}  # of optimizers that look like these at first sight
+"""Last keys of buffers with a parameter's shape."""
+_OTHERS = {"momentum_decay", "lr_decay", "alpha", "rho", "etas"}  # of other optimizers with similar groups
 
 _COPIES = {"avg", "average", "averaged", "best", "ema", "init", "initial", "key", "momentum", "old", "previous"} | {
     "ref", "reference", "shadow", "swa", "target", "teacher"
 }
-"""Words in keys of what has a model's tensors and is not what an optimizer changes."""
+"""Words in keys of copies of a model that no optimizer changes."""
 
 _NOT_TORCHS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
-"""What comes of reading a state_dict that torch did not make."""
+"""Errors of reading a state_dict that torch did not make."""
 
 
 class Relation(NamedTuple):
@@ -56,7 +55,7 @@ class Relation(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """What a parameter group says of its steps."""
+    """The step of a parameter group."""
 
     optimizer: int
     flags: int
@@ -67,7 +66,7 @@ class _Rule(NamedTuple):
 
 
 class _Slot(NamedTuple):
-    """A parameter as an optimizer has it: without a name."""
+    """A parameter in an optimizer's state, without a name."""
 
     group: int
     key: Any
@@ -79,13 +78,13 @@ class _Slot(NamedTuple):
     state: Mapping[str, Any]
 
     def arrays(self, parameter: Any) -> list[Any]:
-        """All that a step changes, in the order of a relation's names."""
+        """All arrays that a step changes, in the order of a relation's names."""
         most = [self.state.get("max_exp_avg_sq")] if self.rule.flags & AMSGRAD else []
         return [*(self.state.get(key) for key in self.rule.moments), parameter, *most]
 
 
 class _Group(NamedTuple):
-    """A parameter group of an optimizer: keys of states, and the names of what these and the parameters are."""
+    """A parameter group: keys of states, and the names of these tensors and the parameters."""
 
     number: int
     members: list[tuple[Any, tuple[str, ...]]]
@@ -97,7 +96,7 @@ def _number(value: Any) -> float:
 
 
 def _rule_of(group: Mapping[str, Any]) -> _Rule | None:
-    """Read what a parameter group says of its steps; None: they are not of a kind that links know."""
+    """Read the rule of a parameter group; None: links do not support it."""
     if not _OTHERS.isdisjoint(group):
         return None
     if group.keys() >= _ADAM_GROUP:
@@ -116,7 +115,7 @@ def _rule_of(group: Mapping[str, Any]) -> _Rule | None:
 
 
 def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> list[list[_Slot]]:
-    """List the parameters with moments that links can code, in the optimizer's order, by groups."""
+    """List the parameters whose moments links can encode, in the optimizer's order, by groups."""
     slots: list[list[_Slot]] = []
     for index, group in enumerate(optimizer["param_groups"]):
         try:
@@ -142,7 +141,7 @@ def _slots(optimizer: Mapping[str, Any], is_tensor: Callable[[Any], bool]) -> li
 
 
 def _by_order(slots: list[_Slot], tensors: list[tuple[str, Any]], taken: set[int]) -> list[int] | None:
-    """Find the slots, in their order, among the tensors in theirs: the places, or None: not all are there."""
+    """Match the slots in order with the tensors in order: the places, or None if some are missing."""
     places = []
     at = 0
     for slot in slots:
@@ -156,7 +155,7 @@ def _by_order(slots: list[_Slot], tensors: list[tuple[str, Any]], taken: set[int
 
 
 def _by_name(slots: list[_Slot], tensors: list[tuple[str, Any]]) -> list[int] | None:
-    """Find the slots by the names that the optimizer was given."""
+    """Match the slots by the names that the optimizer got."""
     at: dict[str, int] = {}
     for place, (path, _) in enumerate(tensors):
         parts = path.split(".")
@@ -168,7 +167,7 @@ def _by_name(slots: list[_Slot], tensors: list[tuple[str, Any]]) -> list[int] | 
 
 
 def _places(groups: list[list[_Slot]], tensors: list[tuple[str, Any]]) -> list[int] | None:
-    """Find the parameters of all groups: by name, else all in order, else each group in order."""
+    """Match the parameters of all groups: by name, else all in order, else each group in order."""
     slots = [slot for group in groups for slot in group]
     places = _by_name(slots, tensors)
     if places is None:
@@ -187,7 +186,7 @@ def _places(groups: list[list[_Slot]], tensors: list[tuple[str, Any]]) -> list[i
 
 
 def _shared(a: Way, b: Way) -> int:
-    """Count the keys that two ways begin with alike."""
+    """Count the keys that two ways have in common at their beginning."""
     count = 0
     for x, y in zip(a, b, strict=False):
         if x != y:
@@ -197,15 +196,15 @@ def _shared(a: Way, b: Way) -> int:
 
 
 def _is_copy(path: Way) -> bool:
-    """Whether its keys say that something is an average or an older state of a model."""
+    """Whether keys mark an average or an older state of a model."""
     return any(not _COPIES.isdisjoint(re.split("[^a-z]+", key.lower())) for key in path)
 
 
 def _best_places(path: Way, groups: list[list[_Slot]], modules: _Modules, taken: set[int]) -> list[Any] | None:
     """Find the parameters of the optimizer at `path` in the smallest container that has them all.
 
-    Of those as small it is the one that is not called a copy, then the one that lies nearest to the optimizer, and then
-    the first. Tensors in `taken` (by their `id`) are another optimizer's.
+    Among equally small ones it prefers one that is not called a copy, then the nearest to the optimizer, then the
+    first. Tensors in `taken` (by `id`) belong to another optimizer.
     """
 
     def rank(container: tuple[Way, int, int]) -> tuple[int, bool, int]:
@@ -305,7 +304,7 @@ def _plan(outline: Outline, is_tensor: Callable[[Any], bool]) -> Iterable[tuple[
 def _relate(
     optimizer: Mapping[str, Any], group: _Group, scale: float, relations: dict[tuple[Any, ...], Relation]
 ) -> None:
-    """Add a group's relations, by the constants that it has in this state, and by the step of each parameter."""
+    """Add a group's relations, by its constants in this state and by the step of each parameter."""
     try:
         rule = _rule_of(optimizer["param_groups"][group.number])
         if rule is None:
@@ -314,8 +313,8 @@ def _relate(
             step = _number(optimizer["state"][key].get("step", 0.0))
             constants = (step, *rule.constants, scale)
             if not all(map(math.isfinite, constants)):
-                continue  # a run that went astray, which is kept all the same
+                continue  # a diverged run, which is stored all the same
             same = (group.number, rule.optimizer, rule.flags, constants)
             relations.setdefault(same, Relation(rule.optimizer, rule.flags, constants, [])).members.append(members)
     except _NOT_TORCHS:
-        return  # not what torch makes: what was added so far is right
+        return  # not made by torch; earlier relations are right

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From a snapshot to a state: what `lmcstore.state` describes, read.
+"""From a snapshot to a state: reads the form that `_state.skeleton` describes.
 
-`Decoded` turns the skeleton and the leaves into nodes, checking everything: they may come from a stranger's archive.
+`Decoded` turns the skeleton and the leaves into nodes and checks everything, because an archive may be untrusted.
 `Decoded.find` finds a part, and `Decoded.read` makes its objects, with one view for all its tensors.
 """
 
@@ -40,7 +40,7 @@ _MOST_SHOWN = 200  # characters of a key in a message
 
 
 class Described(NamedTuple):
-    """What is known of a stored tensor without reading it."""
+    """A stored tensor's properties, known without reading it."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -169,7 +169,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 
 def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
-    """Give the leaves in order; then check that nothing is left over."""
+    """Yield the leaves in order; then check that nothing is left over."""
     chunks = (count + LEAVES_AT_ONCE - 1) // LEAVES_AT_ONCE
     if chunks == 0:
         return
@@ -186,7 +186,7 @@ def _leaf_values(handle: _core.Snapshot, count: int) -> Iterator[Any]:
 
 
 def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
-    """Give a leaf's value, which is read now if it lies in an attachment of its own."""
+    """Return a leaf's value, reading it if it has its own attachment."""
     if type(value) is not Attached:
         return value
     try:
@@ -201,19 +201,19 @@ def _leaf_value(handle: _core.Snapshot, value: Any) -> Any:
 
 
 class Decoded:
-    """The structure of a snapshot's state. Tensors and large values are read by `read`, as often as asked.
+    """The structure of a snapshot's state. `read` reads tensors and large values, as often as called.
 
     Parameters
     ----------
     handle : _core.Snapshot
         The snapshot.
     owner : object
-        What is kept with it: the store, which is closed when nobody refers to it.
+        Kept with it: the store, which closes after its last reference.
 
     Raises
     ------
     DamagedError
-        The skeleton or the values are not what `Encoded` wrote.
+        `Encoded` did not write the skeleton or the values.
     UnsupportedError
         A newer lmcstore wrote them.
     """
@@ -221,7 +221,7 @@ class Decoded:
     def __init__(self, handle: _core.Snapshot, owner: object) -> None:
         self._handle = handle
         self._owner = owner
-        self._entries: dict[str, Described] | None = None  # of tensors, when they were asked for
+        self._entries: dict[str, Described] | None = None  # of tensors, after the first request
         skeleton = _read_skeleton(handle)
         self.is_flat = skeleton is None
         """Whether the snapshot has no structure: it was imported, made in C, or is of live variables."""
@@ -274,7 +274,7 @@ class Decoded:
         return node
 
     def _find_text(self, node: Node, parts: list[str]) -> list[Node]:
-        """Give all parts that a dotted path may mean; keys may contain dots."""
+        """Return all parts that a dotted path may mean; keys may contain dots."""
         if not parts:
             return [node]
         node = self._opened(node)
@@ -287,7 +287,7 @@ class Decoded:
         return found
 
     def _opened(self, node: Node) -> Node:
-        """Give a leaf that is a list or tuple as a branch of leaves."""
+        """Return a leaf that is a list or tuple as a branch of leaves."""
         if type(node) is not Leaf:
             return node
         value = _leaf_value(self._handle, node.value)
@@ -303,14 +303,14 @@ class Decoded:
         Parameters
         ----------
         node : Node
-            The root, or what `find` gave.
+            The root, or a result of `find`.
         flags : int
             For the view: `_core.VIEW_PRIVATE` and others.
         """
         return _Builder(self._handle, self.is_flat).build(node, node is self.root, flags)
 
     def fitting(self, pattern: str) -> list[TensorRef]:
-        """Give the tensors whose names fit a pattern, in the order of their names in the snapshot."""
+        """Return the tensors whose names match a pattern, in the order of their names in the snapshot."""
         refs = refs_of(self.root)
         by_name = {ref.name: ref for ref in refs}
         names = (name for name in self._handle.names() if fnmatch.fnmatchcase(name, pattern))
@@ -324,7 +324,7 @@ class Decoded:
         return made
 
     def read_all(self, refs: list[TensorRef]) -> list[Any]:
-        """Read tensors, some of them perhaps twice, over one view; tied ones stay tied."""
+        """Read tensors, possibly repeated, over one view; tied ones stay tied."""
         once = {ref.name: ref for ref in refs}
         branch = Branch("l", None)
         branch.children.extend(once.values())
@@ -333,7 +333,7 @@ class Decoded:
         return [made[ref.name] for ref in refs]
 
     def batches(self, refs: list[TensorRef], budget: int) -> Iterator[list[TensorRef]]:
-        """Cut a list of tensors so that each piece fits in `budget` bytes, or is one tensor."""
+        """Divide a list of tensors so that each piece fits in `budget` bytes, or is one tensor."""
         batch: list[TensorRef] = []
         used = 0
         for ref in refs:
@@ -347,7 +347,7 @@ class Decoded:
             yield batch
 
     def read_rows(self, node: Node, start: int | None, stop: int | None) -> Any:
-        """Read some rows of a tensor, and no block without them."""
+        """Read some rows of a tensor, and only their blocks."""
         if type(node) is not TensorRef:
             raise InvalidError("rows are of a tensor, and this is none")
         if not self.visible_shape(node):
@@ -360,7 +360,7 @@ class Decoded:
         return _Builder(self._handle, self.is_flat).over(node, dtype, (count, *shape[1:]), data)
 
     def described(self, ref: TensorRef) -> Described:
-        """Say what is known of a stored tensor."""
+        """Return a stored tensor's properties."""
         if self._entries is None:
             entries = (entry for entry in self._handle.entries() if entry[1] == _core.TENSOR)
             self._entries = {entry[0]: Described(entry[2], entry[3], entry[4]) for entry in entries}
@@ -370,7 +370,7 @@ class Decoded:
         return found
 
     def visible_shape(self, ref: TensorRef) -> tuple[int, ...]:
-        """Give the shape that a tensor has when it is read."""
+        """Return the shape of a tensor after reading."""
         shape = self.described(ref).shape
         return shape[:-1] if _numpy.is_swapped(ref.special) else shape
 
@@ -379,7 +379,7 @@ class Decoded:
         return ref.is_torch and (not self.is_flat or _torch_is_there())
 
     def type_of(self, ref: TensorRef) -> type:
-        """Give the class that a tensor is read as."""
+        """Return the class of a tensor after reading."""
         if self.is_torch(ref):
             made: type = _import_torch().torch.Tensor
             return made
@@ -388,14 +388,14 @@ class Decoded:
         return numpy.ndarray
 
     def dtype(self, ref: TensorRef) -> Any:
-        """Give the dtype that a tensor has when it is read."""
+        """Return the dtype of a tensor after reading."""
         number = self.described(ref).dtype
         if self.is_torch(ref):
             return _import_torch().dtype(number)
         return _numpy.dtype_of(number, ref.name) if ref.special is None else _numpy.special_dtype(ref.special, ref.name)
 
     def read_as(self, ref: TensorRef, is_torch: bool) -> Any:
-        """Read a tensor as one of torch's, or as a NumPy array, whatever it was saved as."""
+        """Read a tensor as one of torch's, or as a NumPy array, whichever it was saved as."""
         if is_torch and _numpy.is_swapped(ref.special):
             raise UnsupportedError(f"{ref.name}: torch has no dtype for {ref.special}: read it by numpy()")
         other = TensorRef(ref.name, is_torch)
@@ -411,7 +411,7 @@ def _flat_root(names: list[str]) -> Branch:
 
 
 def _live_root(handle: _core.Snapshot) -> Branch | None:
-    """Give what a snapshot of live variables has, by the table of them in it; None: it is none."""
+    """Return the root of a snapshot of live variables from their table; None: it has none."""
     try:
         table = bytes(_attachments(handle, [LIVE])[0])
     except NotFoundError:
@@ -434,7 +434,7 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
         ref.special = entry.special
         branch.children.append(ref)
         names.discard(entry.name)
-    for name in sorted(names):  # put beside them
+    for name in sorted(names):  # put in addition to them
         branch.keys.append(name)
         branch.children.append(TensorRef(name, True))
     if len(set(branch.keys)) != len(branch.keys):
@@ -443,7 +443,7 @@ def _live_root(handle: _core.Snapshot) -> Branch | None:
 
 
 def _flat_part(root: Node, path: str) -> Branch:
-    """Give the tensors and values below a prefix, for a snapshot that has names only."""
+    """Return the tensors and values below a prefix, for a snapshot without structure."""
     assert type(root) is Branch and root.keys is not None
     prefix = path + "."
     branch = Branch("d", [])
@@ -460,7 +460,7 @@ def _flat_part(root: Node, path: str) -> Branch:
 def _shown(path: tuple[Any, ...]) -> str:
     try:
         text = repr(path)
-    except Exception:  # of an object that can't even be shown
+    except Exception:  # an object without a repr
         return f"part for a key of type {type(path[-1]).__qualname__!r}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
@@ -513,7 +513,7 @@ class _Builder:
         try:
             view = self._handle.view(names, _core.TENSOR, flags)
         except NotFoundError as error:
-            self._handle.names()  # says so if it is the snapshot that is gone
+            self._handle.names()  # raises if the snapshot is gone
             raise damaged(str(error)) from None
         names, kinds, dtypes, shapes, buffers = view.unpack()
         tensors = zip(names, kinds, zip(dtypes, shapes, buffers, strict=True), strict=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From a state to a capture: what `lmcstore.state` describes, written.
+"""From a state to a capture: writes the form that `_state.skeleton` describes.
 
-`Encoded` walks the state once. It notes each tensor's address (nothing is copied then), packs the leaves, and builds
-the skeleton; whatever can't be stored is refused before a capture is begun. `Encoded.put` hands it all to a capture.
+`Encoded` walks the state once. It records each tensor's address (and copies nothing), packs the leaves, builds the
+skeleton, and refuses unsupported values before a capture begins. `Encoded.put` writes it all to a capture.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .skeleton import (
 )
 
 _STAGE_BYTES = 16 << 20
-"""How much is copied at once of tensors that can't be put as they lie."""
+"""Bytes that are copied at once of tensors that can't be put in place."""
 
 
 _STRIDED = 1 << 16  # in a head of `_Columns`
 
 
 class _Columns:
-    """Tensors as packed arrays, the way `_core.Capture.put` takes them.
+    """Tensors as packed arrays for `_core.Capture.put`.
 
-    A head is the dtype, the number of dimensions in the second byte, and `_STRIDED` for one whose strides are given.
+    A head is the dtype, the number of dimensions in the second byte, and `_STRIDED` for a tensor with strides.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _Columns:
 
 
 class _Tied:
-    """The first tensor of a memory, and where its node is, in case another one is tied to it."""
+    """The first tensor of a memory, and its node's place, in case another tensor is tied to it."""
 
     __slots__ = ("explicit", "group", "index", "members", "name", "parent")
 
@@ -89,7 +89,7 @@ class _Tied:
 
 
 class Encoded:
-    """A state that can be put into a capture. It refers to the state's tensors, whose bytes are read by `put`.
+    """A state, ready for a capture. It refers to the state's tensors, whose bytes `put` reads.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Encoded:
     Raises
     ------
     UnsupportedError
-        Something in it can't be stored; the text begins with its path.
+        A part of it can't be stored; the text begins with its path.
     """
 
     def __init__(self, state: Any) -> None:
@@ -138,7 +138,7 @@ class Encoded:
             raise UnsupportedError(f"the state has more than {_core.MAX_TENSORS} tensors and large values")
 
     def put(self, capture: _core.Capture) -> None:
-        """Put everything into a capture; when it returns, the state may change."""
+        """Write everything to a capture; afterwards the state may change."""
         self._columns.put(capture)
         self._put_staged(capture)
         if self._same.names:
@@ -153,7 +153,7 @@ class Encoded:
         return [] if self._torch is None else finder.find(self._outline, self._torch.is_f32, scale)
 
     def _put_staged(self, capture: _core.Capture) -> None:
-        """Put tensors that have to be copied: small ones in groups, large ones in place."""
+        """Put tensors that need a copy: small ones in groups, large ones in place."""
         if self._torch is None or not self._staged:
             return
         group, copies, group_bytes = _Columns(), [], 0
@@ -178,12 +178,12 @@ class Encoded:
         group.put(capture)
 
     def _put_from_devices(self, capture: _core.Capture, torch: Torch, staged: list[tuple[Any, ...]]) -> None:
-        """Put tensors by way of pinned memory: those that fit in a buffer from there, others when they are whole.
+        """Put tensors through pinned memory: small ones from its buffers, others once they are complete.
 
-        None is filled in place, as nothing is compared then, and what has not changed would be stored again.
+        None is filled in place: nothing would be compared then, and unchanged tensors would be stored again.
         """
         stage = Stage(torch.torch, torch.backend(staged[0][1]))
-        aside: Any = None  # of the tensor that comes in pieces
+        aside: Any = None  # collects a tensor that arrives in pieces
         try:
             for pieces in stage.to_host((number, tensor) for number, (_, tensor, _, _) in enumerate(staged)):
                 group = _Columns()
@@ -219,7 +219,7 @@ class Encoded:
             return self._node(value.copy(), path, parent, depth)
         if kind is LazyTensor:
             return self._node(value.read(), path, parent, depth)
-        plain = getattr(kind, "__lmcstore_plain__", None)  # of a type that is willing to come back as another
+        plain = getattr(kind, "__lmcstore_plain__", None)  # the type declares a plain equivalent
         if plain is not None and depth < MAX_DEPTH:
             return self._node(plain(value), path, parent, depth + 1)
         try:
@@ -267,7 +267,7 @@ class Encoded:
             node[0] = "O"
             node.append(self._node(attributes["_metadata"], join(path, "_metadata"), node, depth + 1))
         for key, child in value.items():
-            if type(key) is str and key and (key.isprintable() or is_plain(key)):  # the usual case, looked at once
+            if type(key) is str and key and (key.isprintable() or is_plain(key)):  # the usual case
                 keys.append(key)
                 below = f"{path}.{key}" if path else key
             else:
@@ -301,7 +301,7 @@ class Encoded:
         return node
 
     def _name(self, path: str) -> tuple[str, str | None]:
-        """Choose the name of a tensor: the name, and the name again if it is not the natural one."""
+        """Choose the name of a tensor; return it, and again if it is not the natural one."""
         name = natural = natural_name(path)
         tries = 1
         while name in self._names:
@@ -336,7 +336,7 @@ class Encoded:
         return 1 if explicit is None else ["T", explicit]
 
     def _note_tie(self, path: str, name: str, parent: list[Any], index: int, tensor: Any) -> None:
-        """Enter a tensor among those that others may be tied to, unless it is there."""
+        """Record a tensor that others may be tied to, once."""
         assert self._torch is not None
         tie = self._torch.describe(tensor, name).tie
         if tie not in self._ties:
@@ -383,7 +383,7 @@ def _type_name(value: Any) -> str:
 
 
 def _refusal(value: Any, refused: Any, path: str) -> str:
-    """Say that a value, or what is inside it, can't be stored, and why if its type looks as if it could."""
+    """Explain that a value, or a part of it, can't be stored; add a hint if its parent type could be."""
     inside = "" if refused is value else f" (in a {_type_name(value)})"
     parents = [base.__name__ for base in type(refused).__mro__[1:] if base is not object]
     known = {"dict", "OrderedDict", "list", "tuple", "set", "Tensor", "ndarray", "int", "float", "str", "bytes"}

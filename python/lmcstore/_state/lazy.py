@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Parts of a snapshot whose tensors are read when they are used, and then no more of them than is asked for.
+"""`Part` and `LazyTensor`: parts of a snapshot that are read when they are used.
 
-``snap["model"]`` is a `Part`: a dict with the keys and values that were saved, in which a `LazyTensor` stands for each
-tensor. ``snap["model"]["layers.0.weight"][:64]`` decodes the blocks of 64 rows and no others. Nothing is kept of what
-was read: who needs it again keeps it.
+``snap["model"]`` is a `Part`: a dict with the saved keys and values and a `LazyTensor` in place of each tensor.
+``snap["model"]["layers.0.weight"][:64]`` decodes the blocks of 64 rows and no others. Nothing is cached.
 """
 
 from __future__ import annotations
@@ -26,20 +25,19 @@ _WHOLE = slice(None)
 class LazyTensor:
     """A tensor of a snapshot that has not been read.
 
-    It knows its shape and dtype. Indexing reads the rows that are needed and gives an ordinary tensor (or array, for
-    what was saved as one): a slice or a number as the first index reads these rows, a list or array of numbers the rows
-    from the least to the greatest, and anything else (a mask, ``...``, ``None``) all of them. Arithmetic, functions of
-    torch and NumPy, and all other attributes of a tensor read the whole of it, each time anew. It can't be changed:
-    `torch` gives a writable tensor.
+    Its shape and dtype are known. Indexing reads rows and returns an ordinary tensor (or array, if it was saved as
+    one): a slice or a number as the first index reads these rows, a list or array of numbers the rows from the least to
+    the greatest, and anything else (a mask, ``...``, ``None``) all rows. Arithmetic, functions of torch and NumPy, and
+    other attributes read all of it every time. It can't be changed: `torch` returns a writable tensor.
 
-    Reading raises what `lmcstore.Snapshot.state_dict` raises; the store must still be open then.
+    Reading raises the errors of `lmcstore.Snapshot.state_dict`; the store must still be open.
     """
 
     __slots__ = ("_decoded", "_ref")
     __hash__ = object.__hash__
 
     def __new__(cls, *args: Any) -> LazyTensor:
-        """Refuse: only a snapshot makes them. Optimizers rebuild values of types that they don't know in this way."""
+        """Refuse: only a snapshot makes lazy tensors. Optimizers rebuild unknown types in this way."""
         raise UnsupportedError(
             f"a {cls.__name__} is made by a snapshot only; for ordinary tensors: snap.state_dict(part), or load_into"
         )
@@ -75,31 +73,31 @@ class LazyTensor:
         return self._decoded.described(self._ref).raw_bytes
 
     def read(self) -> Any:
-        """Read it as what it was saved as: what `torch` or what `numpy` gives."""
+        """Read it as the type that was saved: `torch` or `numpy`."""
         return self._decoded.read(self._ref)
 
     def torch(self) -> Any:
-        """Read it as a ``torch.Tensor``, as `lmcstore.Snapshot.state_dict` gives it: writable, and this caller's own.
+        """Read it as a new writable ``torch.Tensor``, as `lmcstore.Snapshot.state_dict` does.
 
         Raises
         ------
         UnsupportedError
-            It was saved as an array of a dtype that torch does not have, or torch is not installed.
+            torch lacks the dtype of the saved array, or is not installed.
         """
         return self._decoded.read_as(self._ref, True)
 
     def numpy(self) -> Any:
-        """Read it as a read-only ``numpy.ndarray``. Torch need not be there, also for what was saved as its tensor.
+        """Read it as a read-only ``numpy.ndarray``, without torch even if it was saved as its tensor.
 
         Raises
         ------
         UnsupportedError
-            NumPy has no such dtype, also not by the package ml_dtypes, or that is not installed.
+            NumPy and the package ml_dtypes lack the dtype, or ml_dtypes is not installed.
         """
         return self._decoded.read_as(self._ref, False)
 
     def __getitem__(self, index: Any) -> Any:
-        """Read the rows that are needed for an index. See the class."""
+        """Read the rows of an index. See the class."""
         first, *rest = index if type(index) is tuple and index else (index,)
         shape = self._decoded.visible_shape(self._ref)
         hull = _rows_for(first, shape[0]) if shape else None
@@ -147,7 +145,7 @@ class LazyTensor:
         if name.endswith("_"):
             raise AttributeError(f"{name}: a tensor of a snapshot can't be changed; its torch() gives a writable one")
         if not hasattr(self._decoded.type_of(self._ref), name):
-            raise AttributeError(f"a tensor has no {name!r}")  # and it isn't read to say so
+            raise AttributeError(f"a tensor has no {name!r}")  # without reading it
         return getattr(self.read(), name)
 
     def __copy__(self) -> Any:
@@ -185,23 +183,22 @@ _forward("contains", operator.contains)
 
 
 class Part(dict[Any, Any]):
-    """A dict of a snapshot's state, with a `LazyTensor` for each tensor in it.
+    """A dict of a snapshot's state, with a `LazyTensor` for each of its tensors.
 
-    A module's ``load_state_dict`` takes it, and reads one tensor after the other. What needs ordinary tensors (an
-    optimizer's, or ``assign=True``) takes `copy`, or ``snap.state_dict("optimizer")``, which is the same.
+    A module's ``load_state_dict`` takes it and reads one tensor after the other. Consumers that need ordinary tensors
+    (an optimizer, ``assign=True``) take `copy`, or ``snap.state_dict("optimizer")``, which is the same.
 
-    It is a dict of its own: what is changed in it goes into its copies, to whom it is loaded, and into snapshots of
-    it, and not into the snapshot that it came from.
+    Changes go into this dict, its copies, loads and new snapshots of it, and not into its own snapshot.
     """
 
     _type: type = dict  # of the dict that was saved
-    _metadata: Any  # as torch's modules have it beside their state; where it was saved
+    _metadata: Any  # of a torch module's state, if it was saved
 
     def copy(self) -> Any:
-        """Read it: the containers and tensors that were saved, as `lmcstore.Snapshot.state_dict` gives them.
+        """Read it: the saved containers and tensors, as `lmcstore.Snapshot.state_dict` returns them.
 
-        What was put into it since is in the copy as it is: containers are copied, tensors and other things are not.
-        ``torch.optim.Optimizer.load_state_dict`` begins with a copy, so a part can be handed to it.
+        Later additions are in the copy, too: containers are copied, tensors and other objects are not.
+        ``torch.optim.Optimizer.load_state_dict`` begins with a copy, so it accepts a part.
         """
         return _Reading(self).copy(self)
 
@@ -224,7 +221,7 @@ class Part(dict[Any, Any]):
 
 
 class _Reading:
-    """Copies a part as it is now, all its tensors over one view of each snapshot that they are of."""
+    """Copies a part in its present state, all its tensors over one view per snapshot."""
 
     def __init__(self, part: Part) -> None:
         found: dict[int, list[LazyTensor]] = {}
@@ -256,7 +253,7 @@ class _Reading:
 
 
 def _collect(value: Any, found: dict[int, list[LazyTensor]]) -> None:
-    """Find the lazy tensors in a part, by the snapshot that they are of."""
+    """Collect the lazy tensors of a part by their snapshot."""
     if type(value) is LazyTensor:
         found.setdefault(id(value._decoded), []).append(value)
     elif isinstance(value, dict):
@@ -288,7 +285,7 @@ def _make_tensor(decoded: Decoded, ref: TensorRef) -> LazyTensor:
 
 
 def _rows_for(index: Any, count: int) -> tuple[int, int, Any] | None:
-    """Say which rows an index needs, and what it is among these; None: all of them, and the index as it is."""
+    """Return the rows that an index needs, and the index among them; None: all rows, and the index unchanged."""
     if isinstance(index, slice):
         chosen = range(count)[index]
         if not chosen:
@@ -307,7 +304,7 @@ def _rows_for(index: Any, count: int) -> tuple[int, int, Any] | None:
 
 
 def _numbers_in(index: Any) -> list[int]:
-    """Give the row numbers of an index that has such; none for masks, ``None``, ``...`` and what else there is."""
+    """Return the row numbers of an index; none for masks, ``None``, ``...`` and other kinds."""
     if hasattr(index, "shape") and hasattr(index, "dtype"):
         index = index.tolist() if len(index.shape) < 2 and _is_of_integers(index) else None
     if isinstance(index, list):
@@ -319,7 +316,7 @@ def _numbers_in(index: Any) -> list[int]:
 
 
 def _is_of_integers(index: Any) -> bool:
-    """Whether an array's or tensor's elements are numbers of rows; torch takes u8 for a mask."""
+    """Whether an array's or tensor's elements are row numbers; torch takes u8 for a mask."""
     kind = getattr(index.dtype, "kind", None)
     return kind in "iu" if kind is not None else str(index.dtype) in ("torch.int16", "torch.int32", "torch.int64")
 

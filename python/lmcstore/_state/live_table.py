@@ -19,14 +19,14 @@ NUMPY, TORCH, PYTHON = "numpy", "torch", "python"
 """Notes: a variable is read as an array, a torch tensor or a packed value. `_numpy.DESCRIBED` begins another kind."""
 
 def own_note(note: bytes) -> str:
-    """Read a note, without what pymm adds behind it."""
+    """Decode a note, without the part that pymm appends."""
     return note.decode("utf-8", "replace").partition("\n")[0]
 
 
 def decode_value(data: bytes, dtype: int, shape: tuple[int, ...], note: str, name: str) -> Any:
     if note == PYTHON:
         reader = Reader(data)
-        value = reader.value(1)  # no value of a live variable lies elsewhere
+        value = reader.value(1)  # values of live variables are never attached
         if not reader.at_end:
             raise DamagedError(f"live value {name!r} is damaged: more follows it")
         return value
@@ -43,7 +43,7 @@ _TABLE_MAGIC, _TABLE_VERSION = 0x4C434D4C, 1
 
 
 class StoredVariable(NamedTuple):
-    """What a snapshot says of one of the live variables that it is of."""
+    """A live variable in a snapshot."""
 
     name: str
     is_tensor: bool
@@ -53,24 +53,24 @@ class StoredVariable(NamedTuple):
 
     @property
     def is_torch(self) -> bool:
-        """Whether it is read as a torch tensor: as `Live` gives it, or because NumPy is not there or has no dtype."""
+        """Whether it is read as a torch tensor: `Live` gave it as one, or NumPy is missing or lacks its dtype."""
         if self.note == TORCH:
             return True
         return not _numpy.is_described(self.note) and not _numpy.can_read(self.dtype)
 
     @property
     def special(self) -> str | None:
-        """What `_numpy.array` has to know for its dtype."""
+        """The dtype argument of `_numpy.array`."""
         return self.note if _numpy.is_described(self.note) else _numpy.special_of(self.dtype)
 
 
 def read_table(table: bytes) -> list[StoredVariable]:
-    """Read what a snapshot says of its live variables, which may come from a stranger.
+    """Read a snapshot's table of live variables, which may come from an untrusted archive.
 
     Raises
     ------
     DamagedError
-        It is not what the store writes.
+        The store did not write it.
     """
     try:
         magic, version, count = _TABLE.unpack_from(table)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Loading a state into objects that exist: `Snapshot.load_into`.
+"""Loading a state into existing objects: `Snapshot.load_into`.
 
-It has two halves. Planning walks the targets beside the state that was read, checks everything, and writes down what to
-do; only when all of it fits is it done. What is loaded is copied: no target keeps memory of the snapshot's views.
+Planning walks the targets beside the state, checks everything, and records the actions; only a complete plan runs.
+Targets get copies: none keeps memory of the snapshot's views.
 
 A target is a torch module, an optimizer or anything else with ``load_state_dict``; a ``torch.Generator``, a NumPy
 Generator or RandomState, a ``random.Random``, or the module ``random`` or ``numpy.random`` itself; a tensor or an
-array, filled in place; or a dict, list or tuple with such targets in it, in which plain values are replaced (of a tuple
-that is in a dict or list).
+array, filled in place; or a dict, list or tuple of such targets, in which plain values are replaced (in a tuple, if it
+is in a dict or list).
 
-What runs code that is not torch's may refuse what it is given, and nothing can tell beforehand. Such targets are loaded
-first, and what their ``state_dict`` gave before is put back when one of them raises.
+A target whose loading runs code other than torch's may refuse its state at any time. Such targets are loaded first, and
+their earlier ``state_dict`` is loaded again if one of them raises.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ..errors import InvalidError, NotFoundError, UnsupportedError
 Action = Callable[[], None]
 
 _OTHER_SHAPES = ("row_var", "col_var")
-"""What Adafactor has for a parameter that is not of the parameter's shape."""
+"""Adafactor's moments, whose shapes differ from the parameter's."""
 
 
 class Copier:
-    """Copies values that were read, so that nothing in them is a view's memory; tied tensors stay tied."""
+    """Copies values, so that none refers to a view's memory; tied tensors stay tied."""
 
     def __init__(self) -> None:
         self._torch = loaded("torch")
         self._numpy = loaded("numpy")
-        self._by_object: dict[int, tuple[Any, Any]] = {}  # each with its copy, so that no other gets its id
+        self._by_object: dict[int, tuple[Any, Any]] = {}  # each with its copy, so that no other object gets its id
         self._by_memory: dict[int, Any] = {}
 
     def copy(self, value: Any) -> Any:
-        """Copy tensors and arrays; containers, which were made for this read alone, are changed in place."""
+        """Copy tensors and arrays; containers were made for this read, and are changed in place."""
         kind = type(value)
         if self._torch is not None and kind is self._torch.Tensor:
             return self._tensor(value)
@@ -67,7 +67,7 @@ class Copier:
 
 
 class Plan:
-    """What `load_into` is going to do; planning raises, doing is not expected to.
+    """The actions of `load_into`. Planning raises; running is not expected to.
 
     Parameters
     ----------
@@ -77,16 +77,16 @@ class Plan:
 
     def __init__(self, cast: bool = False) -> None:
         self._cast = cast
-        self._unsure: list[tuple[Any, str, Action]] = []  # targets that may refuse what they are given
+        self._unsure: list[tuple[Any, str, Action]] = []  # targets that may refuse their state
         self._actions: list[Action] = []
         self._copies: Torch | None = None
-        self._copier = Copier()  # one for all, so that what is tied stays tied
+        self._copier = Copier()  # one for all, so that tied tensors stay tied
         self._torch = loaded("torch")
         self._numpy = loaded("numpy")
         self._random = loaded("random")
 
     def run(self) -> None:
-        """Do it all; where a target refuses what it is given, take back what was done to it and to those before it."""
+        """Run all actions; if a target refuses its state, restore it and those before it."""
         before = [(target, path, self._state_of(target)) for target, path, _ in self._unsure]
         begun = 0
         try:
@@ -100,7 +100,7 @@ class Plan:
             action()
 
     def _put_back(self, before: list[tuple[Any, str, Any]], error: BaseException) -> None:
-        """Load the states that targets had; what can't be undone is noted with the error."""
+        """Load the earlier states of targets; a failure is noted with the error."""
         self._cast = False
         base = None if self._torch is None else self._torch.optim.Optimizer
         for target, path, state in before:
@@ -113,10 +113,10 @@ class Plan:
                 error.add_note(f"{path}: what it had before could not be put back: {other}")
 
     def _state_of(self, target: Any) -> Any:
-        """Copy what there is in a target that may refuse another state; None: it does not say."""
+        """Copy the state of a target that may refuse another; None: it has none."""
         try:
             return _kept(target.state_dict(), self._torch, self._numpy)
-        except Exception:  # it has none, or none yet
+        except Exception:  # none, or none yet
             return None
 
     def add(self, target: Any, source: Any, path: str) -> None:
@@ -127,16 +127,16 @@ class Plan:
         target : Any
             See the module's text.
         source : Any
-            What was read for it.
+            The value for it.
         path : str
-            Where it is, for errors.
+            Its place, for errors.
 
         Raises
         ------
         InvalidError
             Shapes, dtypes, keys or groups don't fit.
         NotFoundError
-            The snapshot lacks something.
+            The snapshot lacks a part.
         UnsupportedError
             The target can't be loaded into.
         """
@@ -185,7 +185,7 @@ class Plan:
         return value is self._numpy.random or isinstance(value, self._numpy.random.RandomState)
 
     def _holds_targets(self, value: Any) -> bool:
-        """Whether something in a value is filled in place; else the value as a whole is replaced."""
+        """Whether a part of a value is filled in place; else the value is replaced."""
         if hasattr(value, "load_state_dict"):
             return True
         if isinstance(value, dict):
@@ -293,7 +293,7 @@ class Plan:
         own = self._check_module(module, source, path)
         copies_all = _may_keep(module, self._torch)
 
-        def action() -> None:  # which copies into the module's parameters; the rest it may keep
+        def action() -> None:  # it copies parameters and may keep the rest
             for key, value in source.items():
                 if copies_all or not self._is_tensor(own.get(key)):
                     source[key] = self._copier.copy(value)
@@ -305,7 +305,7 @@ class Plan:
             self._actions.append(action)
 
     def _check_module(self, module: Any, source: dict[Any, Any], path: str) -> dict[Any, Any]:
-        """Check a module's state as far as that can be done from outside; the state that it has now."""
+        """Check a module's state from outside as far as possible; return its present state."""
         own: dict[Any, Any] = module.state_dict()
         renames = _renames_keys(module, self._torch)
         missing = [key for key in own if key not in source]
@@ -348,7 +348,7 @@ class Plan:
             self._unsure.append((optimizer, path, action))
 
     def _check_moments(self, optimizer: Any, source: Any, path: str) -> None:
-        """Check that what one of torch's optimizers has for a parameter is shaped as the parameter."""
+        """Check that the state of one of torch's optimizers has the shapes of its parameters."""
         torch: Any = self._torch
         if not _is_torchs(type(optimizer).step) or isinstance(optimizer, torch.optim.LBFGS):
             return
@@ -359,17 +359,17 @@ class Plan:
                     continue
                 place = f"{path}.state.{number}.{key}"
                 _same(place, "shape", tuple(value.shape), tuple(param.shape))
-                if not isinstance(optimizer, torch.optim.SGD):  # which can do with another one
+                if not isinstance(optimizer, torch.optim.SGD):  # SGD accepts another one
                     self._same_dtype(place, value.dtype, param.dtype)
 
     def _undo_casts(self, optimizer: Any, source: dict[str, Any]) -> None:
-        """Put back what torch has converted: counters, too, it makes the dtype of a floating parameter."""
+        """Restore dtypes that torch has converted: it converts even counters to the dtype of a floating parameter."""
         for param, number in _numbered(optimizer, source):
             slots, stored = optimizer.state.get(param), source["state"].get(number)
             if not (isinstance(slots, dict) and isinstance(stored, dict) and param.is_floating_point()):
                 continue
             for key, value in stored.items():
-                if key in slots and key != "step":  # which torch leaves alone, or its kernels want as it makes it
+                if key in slots and key != "step":  # torch keeps it, or its kernels need it converted
                     slots[key] = self._uncast(slots[key], value)
 
     def _uncast(self, made: Any, stored: Any) -> Any:
@@ -404,7 +404,7 @@ class Plan:
             self._add_item(target, index, value, source[index], f"{path}.{index}")
 
     def _add_tuple(self, target: tuple[Any, ...], source: Any, path: str) -> None:
-        """Plan the loading of targets in a tuple that itself stays."""
+        """Plan the loading of targets in a tuple that stays."""
         if not isinstance(source, list | tuple):
             raise InvalidError(f"{path}: the snapshot has a {type(source).__qualname__} where the target has a tuple")
         _same(path, "length", len(source), len(target))
@@ -449,7 +449,7 @@ def _few(keys: list[Any]) -> str:
 
 
 def _kept(value: Any, torch: Any, numpy: Any) -> Any:
-    """Copy a state, its tensors into the processor's memory, so that it can be loaded again."""
+    """Copy a state, its tensors to the CPU, so that it can be loaded again."""
     if torch is not None and isinstance(value, torch.Tensor):
         if value.is_meta or torch.nn.parameter.is_lazy(value):
             return value
@@ -465,17 +465,17 @@ def _kept(value: Any, torch: Any, numpy: Any) -> Any:
         return type(value)(_kept(child, torch, numpy) for child in value)
     try:
         return copy.deepcopy(value)
-    except Exception:  # of what is no plain data: it is loaded as it was given
+    except Exception:  # no plain data: loaded as it is
         return value
 
 
 def _is_torchs(function: Any) -> bool:
-    """Whether torch has it, and not a program or another package."""
+    """Whether a function is torch's own."""
     return str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
 
 
 def _renames_keys(module: Any, torch: Any) -> bool:
-    """Whether a module takes a state of other keys or shapes than its own: then only it can check."""
+    """Whether a module accepts other keys or shapes than its own; then only it can check a state."""
     lazy = torch.nn.parameter.is_lazy
     for part in module.modules():
         if type(part).load_state_dict is not torch.nn.Module.load_state_dict or part._load_state_dict_pre_hooks:
@@ -486,7 +486,7 @@ def _renames_keys(module: Any, torch: Any) -> bool:
 
 
 def _may_keep(module: Any, torch: Any) -> bool:
-    """Whether a module may keep the tensors that it is given, instead of copying them."""
+    """Whether a module may keep the tensors that it gets instead of copying them."""
     for part in module.modules():
         if type(part).load_state_dict is not torch.nn.Module.load_state_dict:
             return True
@@ -496,7 +496,7 @@ def _may_keep(module: Any, torch: Any) -> bool:
 
 
 def _may_refuse(module: Any, torch: Any) -> bool:
-    """Whether loading a module runs what can't be checked beforehand."""
+    """Whether loading a module runs code whose outcome can't be checked before."""
     if _renames_keys(module, torch) or _may_keep(module, torch):
         return True
     own = torch.nn.Module.set_extra_state
@@ -514,7 +514,7 @@ def _check_optimizer(optimizer: Any, source: Any, path: str) -> None:
 
 
 def _numbered(optimizer: Any, source: Any) -> list[tuple[Any, Any]]:
-    """Give an optimizer's parameters, each with what it is called in a state."""
+    """Return an optimizer's parameters, each with its number in a state."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     numbers = [number for group in source["param_groups"] for number in group["params"]]
     return list(zip(params, numbers, strict=True))

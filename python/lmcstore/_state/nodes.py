@@ -10,7 +10,7 @@ from .skeleton import key_text
 
 
 class Leaf:
-    """A value that is no tensor; an `Attached` for one not read yet."""
+    """A value other than a tensor; an `Attached` for an unread one."""
 
     __slots__ = ("value",)
 
@@ -19,7 +19,7 @@ class Leaf:
 
 
 class TensorRef:
-    """A tensor of the snapshot, and what it becomes."""
+    """A tensor of the snapshot, and the type it is read as."""
 
     __slots__ = ("group", "is_torch", "member", "name", "special")
 
@@ -32,7 +32,7 @@ class TensorRef:
 
 
 class Branch:
-    """A container: its tag in the skeleton, the keys of a dict, its children, and an OrderedDict's _metadata."""
+    """A container: its tag in the skeleton, a dict's keys, its children, and an OrderedDict's _metadata."""
 
     __slots__ = ("children", "keys", "metadata", "refs", "tag", "texts")
 
@@ -41,11 +41,11 @@ class Branch:
         self.keys = keys
         self.children: list[Node] = []
         self.metadata: Node | None = None
-        self.texts: dict[str, list[int]] | None = None  # children by their key's text, made when asked for
-        self.refs: list[TensorRef] | None = None  # all tensors below it, likewise: the nodes are kept between snapshots
+        self.texts: dict[str, list[int]] | None = None  # children by their key's text, made on demand
+        self.refs: list[TensorRef] | None = None  # all tensors below it, likewise; nodes are kept between snapshots
 
     def by_text(self, text: str) -> list[int]:
-        """Give the children whose key reads like this."""
+        """Return the indexes of the children with this key text."""
         if self.texts is None:
             self.texts = {}
             keys = range(len(self.children)) if self.keys is None else self.keys

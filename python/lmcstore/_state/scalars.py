@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The leaves of a state that are no tensors, as bytes: exact in value and type, and never executable.
 
-A packed value is one tag byte and what the tag says, little-endian::
+A packed value is one tag byte and its content, little-endian::
 
     N None   T True   F False
     i u32 n, n bytes: int in two's complement          f 8 bytes: float          c 16 bytes: complex
@@ -13,7 +13,7 @@ A packed value is one tag byte and what the tag says, little-endian::
     n u8, then the bytes: NumPy scalar by its dtype's character
     R u32 n: the packed value is in the attachment of that number
 
-What is read may come from a stranger's archive: `Reader` checks every length and raises `DamagedError`.
+An archive may be untrusted: `Reader` checks every length and raises `DamagedError`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def pack(value: Any) -> bytes:
 
 
 def pack_sequence(value: list[Any] | tuple[Any, ...]) -> bytes | None:
-    """Pack a list or tuple of plain values as one leaf; None when it holds anything else."""
+    """Pack a list or tuple of plain values as one leaf; None if it contains anything else."""
     kinds = set(map(type, value))
     if not kinds <= _PLAIN:
         return None
@@ -146,7 +146,7 @@ def _pack_numpy(value: Any) -> bytes | None:
 
 
 class Attached:
-    """Stands for a packed value that is in the attachment of a number."""
+    """Stands for a packed value in the attachment of a number."""
 
     __slots__ = ("number",)
 
@@ -160,10 +160,10 @@ def pack_attached(number: int) -> bytes:
 
 
 def are_too_alike(keys: Collection[Any]) -> bool:
-    """Say whether so many keys of a dict, or elements of a set, share a hash that making it would take long.
+    """Whether so many keys of a dict, or elements of a set, share a hash that making it would take long.
 
-    Hashes of numbers are no secret: a stranger can write 100,000 integers that all have one, and a dict of these takes
-    minutes. They are counted as text, of which hashes are random, or the count would take as long.
+    Hashes of numbers are predictable: a crafted archive can have 100,000 integers with one hash, and a dict of them
+    takes minutes. The count is by text, whose hashes are random, or it would take as long.
     """
     if len(keys) <= MAX_COLLISIONS or set(map(type, keys)) <= {str, bytes}:
         return False
@@ -194,7 +194,7 @@ class Reader:
         return self._at == len(self._data)
 
     def value(self, depth: int = 0) -> Any:
-        """Read one value; an `Attached` for one that lies elsewhere."""
+        """Read one value; an `Attached` for one in its own attachment."""
         tag = self._take(1)[0]
         read = _READERS.get(tag)
         if read is None or depth > MAX_DEPTH:

@@ -2,14 +2,14 @@
 """How a training state becomes tensors and attachments of a snapshot, and comes back.
 
 Every torch tensor and NumPy array becomes a tensor of the snapshot, named by its dotted path ("model.h.0.weight").
-All else goes into attachments:
+Everything else is in attachments:
 
 ``lmcstore.skeleton``
     The structure: containers, their keys, where tensors stand. Compact JSON, equal from step to step as long as the
     structure is, so that snapshots share it.
 ``lmcstore.values.0``, ``.1``, ...
-    The leaves that are no tensors, packed (`lmcstore._scalars`), 4096 to an attachment, in order: a learning rate that
-    changes touches one.
+    The other leaves, packed (`_state.scalars`), 4096 per attachment, in order: a changed learning rate
+    changes one of them.
 ``lmcstore.value.0``, ``.1``, ...
     Leaves of 4 KiB and more, each alone.
 
@@ -24,8 +24,8 @@ The skeleton is ``{"lmcstore": 1, "leaves": count, "root": node}``, and a node i
     ["O", [keys], node, node...]              OrderedDict with _metadata, which comes first
     ["l", node...], ["t", node...]            list, tuple; those of plain values only are leaves
 
-A key is a JSON string, integer, boolean or null, or ``[hex]`` of a packed value. A skeleton may come from a stranger's
-archive: reading one checks everything, makes nothing but these types, and raises `DamagedError`.
+A key is a JSON string, integer, boolean or null, or ``[hex]`` of a packed value. A skeleton may come from an untrusted
+archive: reading checks everything, makes only these types, and raises `DamagedError`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SKELETON = "lmcstore.skeleton"
 VALUES = "lmcstore.values."
 VALUE = "lmcstore.value."
 LIVE = "lmcstore.live"
-"""What a snapshot of live variables has in place of these: the table of them, as the store writes it."""
+"""In a snapshot of live variables, in place of these: their table, as the store writes it."""
 
 VERSION = 1
 """Of the skeleton; a newer one is refused."""
@@ -67,7 +67,7 @@ def is_plain(text: str) -> bool:
 
 
 def key_text(key: Any) -> str:
-    """Write a dict key, or a list's index, as a part of a dotted path; the same in every process."""
+    """Format a dict key, or a list's index, as a part of a dotted path; the same in every process."""
     kind = type(key)
     if kind is str:
         if not key:
@@ -88,7 +88,7 @@ def join(path: str, key: Any) -> str:
 
 
 def natural_name(path: str) -> str:
-    """Give the name that the tensor at a path has unless another one took it."""
+    """Return the default name of the tensor at a path."""
     if not path:
         return "state"
     if len(path) <= SURELY_FITS or len(path.encode()) <= _core.MAX_NAME:
@@ -98,10 +98,10 @@ def natural_name(path: str) -> str:
 
 
 def numbered_name(natural: str, number: int) -> str:
-    """Give another name in place of a natural one that is taken."""
+    """Return another name for a tensor whose natural name is taken."""
     return f"{natural[: SURELY_FITS - 32]}~{number}"
 
 
 def where(path: str) -> str:
-    """Give a path for a message."""
+    """Format a path for a message."""
     return path if path else "the state"

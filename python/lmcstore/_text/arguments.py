@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What users pass, checked and put into the store's terms."""
+"""Checks users' arguments and converts them to the store's terms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _NAMED_TEMPORARY = getattr(tempfile, "_TemporaryFileWrapper", None)
 
 
 def parse_size(size: int | str) -> int:
-    """Give a size in bytes: an int, or text such as ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (K, M, G, T: powers of 1024).
+    """Return a size in bytes: an int, or text such as ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (K, M, G, T: powers of
+    1024).
 
     Raises
     ------
@@ -48,7 +49,7 @@ def parse_size(size: int | str) -> int:
 
 
 def address(which: int | str) -> str:
-    """Give what stands after the @ for ``shelf[which]``."""
+    """Return the part of an address after the @ for ``shelf[which]``."""
     if isinstance(which, str):
         if not which:
             raise InvalidError("a snapshot is addressed by a number, a tag, 'latest', 'latest~1' or 'step:120', not ''")
@@ -70,7 +71,7 @@ def address(which: int | str) -> str:
 
 
 def within(value: int, least: int, most: int, what: str) -> int:
-    """Give an int that lies between two others."""
+    """Return an int between two bounds."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -81,12 +82,12 @@ def within(value: int, least: int, most: int, what: str) -> int:
 
 
 def shown(number: int) -> str:
-    """Give an int as text, a very long one by its length: Python refuses to write out more than 4,300 digits."""
+    """Format an int, a very long one by its length: Python refuses to format more than 4,300 digits."""
     return str(number) if number.bit_length() < 512 else f"a number of {number.bit_length()} bits"
 
 
 def milliseconds(seconds: float, most: int, what: str) -> int:
-    """Give a time in seconds, which may be infinite, as milliseconds from 0 to `most`."""
+    """Convert seconds, which may be infinite, to milliseconds from 0 to `most`."""
     try:
         value = float(seconds)
     except OverflowError:
@@ -99,12 +100,12 @@ def milliseconds(seconds: float, most: int, what: str) -> int:
 
 
 def descriptor(file: Any) -> int:
-    """Give the descriptor of an open file, which is flushed and stands where the file does, or an int that is one.
+    """Return the descriptor of an open file, flushed and positioned like the file, or an int that is one.
 
     Raises
     ------
     UnsupportedError
-        It is no file, or one whose descriptor has something else than what is written to it, or read from it.
+        It is no file, or one that transforms its bytes.
     """
     if isinstance(file, int):
         return within(file, 0, _MAX_DESCRIPTOR, "a descriptor")
@@ -118,7 +119,7 @@ def descriptor(file: Any) -> int:
             "a descriptor may send other bytes there than those that are written to it (if it doesn't: its fileno())"
         )
     opened.flush()
-    if opened.readable() and raw.seekable():  # what was read ahead is to be read again
+    if opened.readable() and raw.seekable():  # drop the read-ahead
         place = opened.tell()
         opened.seek(0, io.SEEK_END)
         opened.seek(place)
@@ -126,7 +127,7 @@ def descriptor(file: Any) -> int:
 
 
 def _buffered(file: Any) -> Any:
-    """Give the file that is behind a temporary one, or behind text such as ``sys.stdout``."""
+    """Return the file behind a temporary one, or behind text such as ``sys.stdout``."""
     if isinstance(file, tempfile.SpooledTemporaryFile):
         file.rollover()
         file = file._file
@@ -182,7 +183,7 @@ def meta_json(meta: Mapping[str, Any] | None) -> str | None:
 
 
 def _check_meta(value: Any, path: str, depth: int) -> None:
-    """Refuse what JSON would not give back as it is."""
+    """Refuse values that JSON would not return unchanged."""
     kind = type(value)
     if depth > 100:
         raise UnsupportedError(f"{path[:200]}...: nested too deeply")

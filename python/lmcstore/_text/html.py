@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How stores, shelves, snapshots and live variables show themselves: small tables, in notebooks and as text."""
+"""Small tables, as HTML for notebooks and as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .text import for_html, printable
 
 MOST_ROWS = 20
-"""How many rows a table shows; the rest is counted."""
+"""Rows of a table; the rest is counted."""
 
 
 def size(count: float) -> str:
@@ -23,12 +23,12 @@ def size(count: float) -> str:
 
 
 def when(seconds: float) -> str:
-    """Write a time (UTC), or nothing for none."""
+    """Format a time (UTC); 0: an empty text."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds)) if seconds else ""
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left_out: int = 0) -> str:
-    """Write a table; all text is escaped."""
+    """Make a table; all text is escaped."""
 
     def line(cells: Iterable[Any], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{for_html(str(cell))}</{tag}>" for cell in cells) + "</tr>"
@@ -40,7 +40,7 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], left_o
 
 
 def columns(rows: Sequence[Sequence[str]], numbers: int) -> list[str]:
-    """Give the lines of a table as text; the first columns are of numbers, which stand at the right."""
+    """Return the lines of a table as text; the first columns are numbers, aligned right."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

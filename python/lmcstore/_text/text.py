@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Text of others, made fit to be shown: names may come from a stranger's archive."""
+"""Foreign text made safe to show: names may come from an untrusted archive."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _UNSAFE = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn"})
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal or a page would obey rather than show, such as marks of direction, or show as nothing."""
+    """Escape characters that a terminal or page would interpret or hide, such as direction marks."""
     if text.isprintable():
         return text
     return "".join(_escaped(c) if unicodedata.category(c) in _UNSAFE else c for c in text)
 
 
 def lines(text: str) -> str:
-    """Do that, and keep the ends of lines."""
+    """Apply `printable`, but keep the ends of lines."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def for_html(text: str) -> str:
-    """Do that, and escape what HTML would take for its own."""
+    """Apply `lines`, and escape HTML."""
     return html.escape(lines(text))
 
 

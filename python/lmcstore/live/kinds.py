@@ -22,10 +22,10 @@ _AMBIGUOUS = ("i8", "u8")
 
 
 class Kind(NamedTuple):
-    """How elements are stored, and what shows them."""
+    """The stored form of elements."""
 
     dtype: int  # the store's
-    tail: tuple[int, ...]  # dimensions behind the shape: the bytes of an element that the store has no dtype for
+    tail: tuple[int, ...]  # dimensions after the shape: the bytes of an element whose dtype the store lacks
     note: str
 
 
@@ -54,7 +54,7 @@ def numpy_kind(dtype: Any, what: str) -> Kind:
 
 
 def kind_of(dtype: Any, what: str) -> Kind:
-    """Understand a dtype: torch's, or anything that NumPy takes for one, or the store's name of it."""
+    """Return how a dtype is stored: torch's, any that NumPy accepts, or the store's name of it."""
     if isinstance(dtype, str) and dtype in _AMBIGUOUS:
         bits, kind = 8, "int" if dtype == "i8" else "uint"
         raise InvalidError(f"{what}: {dtype!r} is {kind}{bits} here and {kind}{8 * bits} in NumPy: write out which")
@@ -87,7 +87,7 @@ def note_bytes(note: str, what: str) -> bytes:
 
 
 def numpy_dtype(number: int, note: str, what: str) -> Any:
-    """Give the dtype of an array over a tensor."""
+    """Return the dtype of an array over a tensor."""
     if _numpy.is_described(note):
         return _numpy.described_dtype(note, what)
     return _numpy.dtype_of(number, what)

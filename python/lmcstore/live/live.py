@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Live variables of a shelf: tensors in the pool that are worked on in place, and small values that simply persist.
+"""`Live`: the live variables of a shelf by name. They are tensors in the pool, changed in place, and small values.
 
-`Shelf.live` has them by name. A tensor is mapped: a NumPy array or torch tensor over it *is* the pool's bytes, may be
-larger than memory, and is written to like any other. What was stored is durable after `LiveTensor.persist`, or at the
-end of a transaction, all or nothing; values and all functions here are atomic and durable when they return.
+A tensor is mapped: a NumPy array or torch tensor over it *is* the pool's bytes, may be larger than memory, and is
+written like any other. Stores to it are durable after `LiveTensor.persist`, or at the end of a transaction, all or
+nothing. Values and all functions here are atomic, and durable when they return.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Live(MutableMapping[str, Any]):
     """The live variables of a shelf by name: `Shelf.live`.
 
     ``live["w"]`` is a NumPy array or torch tensor over the pool's bytes, or a value. ``live["w"] = array`` makes or
-    replaces the variable: all of it or nothing, and who holds the old one keeps it. ``live["w"][...] = array`` writes
-    in place, and so does ``live["w"] += 1``, which then makes it durable. A number in place of one that was made by
-    `value` becomes that one's number, of its dtype, if it is of its kind (int, float, bool) and in its range.
+    replaces the variable, all or nothing; holders of the old one keep it. ``live["w"][...] = array`` writes in place,
+    and so does ``live["w"] += 1``, which also makes it durable. A number assigned to a number made by `value` keeps its
+    dtype, if it is of the same kind (int, float, bool) and in range.
 
     Examples
     --------
@@ -72,20 +72,19 @@ class Live(MutableMapping[str, Any]):
     # Making
 
     def tensor(self, name: str, shape: Any = None, dtype: Any = None, *, reserve: int | str = 0) -> LiveTensor:
-        """Open a tensor, or make it, all zeros, when a shape is given and there is none.
+        """Open a tensor. If there is none and a shape is given, make it, all zeros.
 
         Parameters
         ----------
         name : str
             Its name.
         shape : int or tuple of int, optional
-            The shape that it has, or gets.
+            Its shape.
         dtype : str, torch.dtype or NumPy dtype
-            ``"float32"``, ``"bfloat16"``, or a dtype of either package, which then also is what ``live[name]``
-            gives. Default: NumPy's float64.
+            ``"float32"``, ``"bfloat16"``, or a dtype of torch or NumPy, which also decides the package of
+            ``live[name]``. Default: NumPy's float64.
         reserve : int or str
-            Bytes for which addresses are kept free, so that it can grow to this size where it is: "10GiB". Takes no
-            file space. Default: twice its size.
+            Size up to which it can grow in place: "10GiB". Reserves addresses, no file space. Default: twice its size.
 
         Returns
         -------
@@ -119,7 +118,7 @@ class Live(MutableMapping[str, Any]):
         return LiveTensor(self._create(name, shape_of(shape, name), kind, parse_size(reserve), 0))
 
     def value(self, name: str, dtype: Any = "int64", initial: Any = 0) -> LiveValue:
-        """Open a value of one number, or make it: one that can be added to atomically.
+        """Open a value of one number, which allows atomic updates; make it if there is none.
 
         Parameters
         ----------
@@ -128,7 +127,7 @@ class Live(MutableMapping[str, Any]):
         dtype : str, torch.dtype or NumPy dtype
             ``"int64"``, ``"uint8"``, ``"float64"`` ...
         initial : number
-            What it is at first.
+            Its first value.
         """
         number = kind_of(dtype, name).dtype
         code = code_of(number)
@@ -183,11 +182,11 @@ class Live(MutableMapping[str, Any]):
             self._pool.live_put(self._shelf.name, name, pack_value(value, name), PYTHON.encode())
 
     def _is_done_in_place(self, name: str, value: Any) -> bool:
-        """Do what needs no new variable: the value is the variable itself, or one of the dtype that its number has."""
+        """Store without a new variable if possible: the variable itself, or a number of its dtype."""
         try:
             found = self.open(name)
             is_over = isinstance(found, LiveTensor) and _is_over(value, found)
-        except (NotFoundError, DamagedError, UnsupportedError):  # what can't be read here can be replaced
+        except (NotFoundError, DamagedError, UnsupportedError):  # an unreadable variable can be replaced
             return False
         if isinstance(found, LiveTensor):
             if is_over:
@@ -209,7 +208,7 @@ class Live(MutableMapping[str, Any]):
     # Finding
 
     def open(self, name: str) -> LiveTensor | LiveValue:
-        """Give a variable as an object that holds it.
+        """Return a variable as an object that holds it.
 
         Raises
         ------
@@ -251,35 +250,35 @@ class Live(MutableMapping[str, Any]):
         return count
 
     def names(self, prefix: str = "", *, since: float = 0.0, until: float | None = None) -> list[str]:
-        """Give the names, sorted, of all or some variables.
+        """Return the names, sorted, of all or some variables.
 
         Parameters
         ----------
         prefix : str
-            What they begin with.
+            The beginning of the names.
         since, until : float, optional
-            Written to (by a function, or persisted) at this time or later, and before that one: seconds since 1970.
+            Written (by a function, or persisted) at or after the one time and before the other: seconds since 1970.
         """
         return self._pool.live_list(self._shelf.name, prefix, _ns(since), _ns(until), True)
 
     def infos(self, prefix: str = "", *, since: float = 0.0, until: float | None = None) -> list[LiveInfo]:
-        """Tell what the variables are, sorted by name: as `names`."""
+        """Report properties of the variables, sorted by name: as `names`."""
         return [info_of(raw) for raw in self._pool.live_list(self._shelf.name, prefix, _ns(since), _ns(until), False)]
 
     def info(self, name: str) -> LiveInfo:
-        """Tell what a variable is, without its bytes."""
+        """Report properties of a variable, without reading it."""
         return self.open(name).info()
 
     @property
     def used_percent(self) -> float:
-        """How much of what the pool can hold is used, by whatever."""
+        """The used share of the pool's capacity, in percent."""
         percent: float = self._pool.live_usage(self._shelf.name)["pool_percent"]
         return percent
 
     # Changing
 
     def persist(self, name: str | None = None) -> None:
-        """Make what was stored to a tensor durable, or to all tensors of the shelf."""
+        """Make stores to a tensor durable, or to all tensors of the shelf."""
         names = [info.name for info in self.infos() if info.is_tensor] if name is None else [name]
         for one in names:
             self._open_tensor(one).persist()
@@ -290,7 +289,7 @@ class Live(MutableMapping[str, Any]):
         Raises
         ------
         InUseError
-            Someone in this process holds it, or sees it through an array or tensor: nothing is done then.
+            This process holds it, or an array or tensor over it. Nothing changes.
         NotFoundError
             There is none.
         """
@@ -302,12 +301,12 @@ class Live(MutableMapping[str, Any]):
         self.erase(name)
 
     def rename(self, name: str, to: str) -> None:
-        """Give a variable another name; ExistsError when there is one of it."""
+        """Rename a variable; ExistsError if the new name is taken."""
         self._shelf._store._check_writable()
         self._pool.live_rename(self._shelf.name, name, to)
 
     def swap(self, first: str, second: str) -> None:
-        """Let two variables change names, in one step: each is then what the other was."""
+        """Exchange the names of two variables in one step."""
         self._shelf._store._check_writable()
         self._pool.live_swap(self._shelf.name, first, second)
 
@@ -326,21 +325,20 @@ class Live(MutableMapping[str, Any]):
         Parameters
         ----------
         variables : iterable of str or LiveVariable, optional
-            Those that it is of. Default: all of the shelf, those that are made or opened later included.
+            Its variables. Default: all of the shelf, later ones included.
         limit : int or str
             The most bytes of pages that it may write. Default: 1 GiB, or a quarter of the pool's limit.
         timeout : float, optional
             Seconds to wait for another transaction of the shelf to end; None: for ever.
         declared : bool
-            What is to be stored to is declared before, range by range, and kept meanwhile. On devices that is always
-            so.
+            Declare every range before storing to it, so that its old bytes are saved. On devices this is always so.
 
         Raises
         ------
         InvalidError
             This thread has begun one on this shelf already.
         InUseError
-            Another one has not ended in time.
+            Another one did not end in time.
         """
         self._shelf._store._check_writable()
         lives = None
@@ -361,22 +359,22 @@ class Live(MutableMapping[str, Any]):
         metrics: Mapping[str, float] | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Snapshot:
-        """Take a snapshot of all live variables of the shelf; what has not changed since the newest one is shared.
+        """Take a snapshot of all live variables of the shelf; unchanged contents are shared with the newest one.
 
-        Nothing may be stored to tensors meanwhile, nor any be resized. Waits for a transaction of the shelf to end.
+        No thread may store to tensors or resize them meanwhile. Waits for a transaction of the shelf to end.
 
         Parameters
         ----------
         message : str, optional
-            What to say of it: ``meta["message"]``.
+            A description: ``meta["message"]``.
         step, tags, metrics, meta
             As for `Shelf.snapshot`.
 
         Returns
         -------
         Snapshot
-            ``state_dict()`` of it is a dict of the tensors and values by name: what ``live[name]`` gave, arrays
-            read-only, and tensors as writable copies.
+            Its ``state_dict()`` is a dict of the tensors and values by name, as ``live[name]`` gave them: arrays
+            read-only, tensors as writable copies.
         """
         shelf = self._shelf
         shelf._store._check_writable()
@@ -396,19 +394,19 @@ class Live(MutableMapping[str, Any]):
         return shelf._taken(number, step)
 
     def checkout(self, which: int | str | Snapshot = "latest") -> None:
-        """Make the live variables those of a snapshot, in one step; those that it does not have are erased.
+        """Set the live variables to those of a snapshot, in one step; variables that it lacks are erased.
 
-        Arrays and tensors of the same dtype and shape may be held: they show the snapshot's bytes then.
+        Arrays and tensors of the same dtype and shape may be held: they then show the snapshot's bytes.
 
         Parameters
         ----------
         which : int, str or Snapshot
-            As for ``shelf[which]``; one that was taken of live variables.
+            As for ``shelf[which]``; a snapshot of live variables.
 
         Raises
         ------
         InUseError
-            A variable that is held would be erased, or would change its dtype or shape.
+            A held variable would be erased, or would change its dtype or shape.
         InvalidError
             The snapshot is not of live variables.
         """
@@ -437,7 +435,7 @@ class Live(MutableMapping[str, Any]):
 
 
 def _is_over(value: Any, variable: LiveTensor) -> bool:
-    """Whether a value is a live tensor itself, as `Live` gives it: as ``live["w"] += 1`` assigns it."""
+    """Whether a value is the live tensor itself, which ``live["w"] += 1`` assigns."""
     if variable.nbytes == 0:
         return False
     if isinstance(value, LiveTensor):
@@ -457,7 +455,7 @@ def _is_over(value: Any, variable: LiveTensor) -> bool:
 
 
 def _is_number_for(variable: LiveVariable, value: Any) -> bool:
-    """Whether a value that was made with a dtype can have another number without becoming something else."""
+    """Whether a number fits a variable that was made with a dtype."""
     if variable._struct is None or variable._note == PYTHON or variable._core.info()["shape"] != ():
         return False
     dtype = name_of(variable._dtype)
@@ -471,7 +469,7 @@ def _is_number_for(variable: LiveVariable, value: Any) -> bool:
         stored = variable._struct.unpack(variable._struct.pack(value))[0]
     except (struct.error, OverflowError):
         return False
-    return type(value) is float or bool(stored == value)  # of a float no more is kept than its dtype has
+    return type(value) is float or bool(stored == value)  # a float is rounded to its dtype
 
 
 def _check_name(name: object) -> None:

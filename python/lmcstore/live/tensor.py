@@ -16,7 +16,7 @@ from .variable import LiveVariable
 
 
 class LiveTensor(LiveVariable):
-    """A live tensor. `array` and `tensor` show its bytes in place, and stay valid as long as anyone holds them."""
+    """A live tensor. `array` and `tensor` show its bytes in place, and stay valid as long as they are referenced."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ class LiveTensor(LiveVariable):
 
     @property
     def array(self) -> Any:
-        """A NumPy array over its bytes: writable where the store is."""
+        """A NumPy array over its bytes; writable if the store is."""
         import numpy
 
         buffer, shape = self._buffer()
@@ -46,12 +46,12 @@ class LiveTensor(LiveVariable):
     def tensor(self) -> Any:
         """A torch tensor over its bytes, on the CPU; a leaf that doesn't require gradients.
 
-        In a store that is open for reading it must not be written to: torch has no tensors that can't be, and the
-        process would end by SIGSEGV. Its ``clone()`` can be changed.
+        In a store opened for reading, a write to it ends the process by SIGSEGV: torch has no read-only tensors. Its
+        ``clone()`` is writable.
 
-        torch's ``share_memory_()`` moves a tensor to memory of its own, and so does what sends it to another process
-        (`torch.multiprocessing`, a DataLoader's workers unless they are forked): what is written to it then is not in
-        the pool any more. Send a ``clone()``, or open the pool there.
+        torch's ``share_memory_()`` moves a tensor to other memory, and so does sending it to another process
+        (`torch.multiprocessing`, DataLoader workers that are not forked): later writes do not reach the pool. Send a
+        ``clone()``, or open the pool there.
         """
         if ":" in self._note:
             raise UnsupportedError(f"live variable {self._name!r} has a NumPy dtype that torch has not: use array")
@@ -59,7 +59,7 @@ class LiveTensor(LiveVariable):
         return torch_module().tensor(buffer, self._dtype, shape)
 
     def _buffer(self) -> tuple[_core.Buffer, tuple[int, ...]]:
-        """Give its bytes, and the shape that they have, whoever resizes it meanwhile."""
+        """Return its bytes and their shape, even while another thread resizes it."""
         while True:
             buffer, raw = self._core.buffer(), self._core.info()
             if len(buffer) == raw["bytes"]:
@@ -80,7 +80,7 @@ class LiveTensor(LiveVariable):
         return shape[0]
 
     def persist(self, start: int = 0, stop: int | None = None) -> None:
-        """Make what was stored to it durable.
+        """Make stores to it durable.
 
         Parameters
         ----------
@@ -100,10 +100,9 @@ class LiveTensor(LiveVariable):
         self._core.persist(start * item, (stop - start) * item)
 
     def resize(self, shape: Any) -> None:
-        """Give it another shape; what it grows by is zero, what is cut off is lost, nothing is copied.
+        """Change its shape. New elements are zero, elements beyond the new shape are lost, and nothing is copied.
 
-        Views that were there before keep their shape, and show the same bytes. While there are any, or other holders,
-        it can't be made smaller.
+        Earlier views keep their shape and show the same bytes. While there are views or other holders, it can't shrink.
 
         Parameters
         ----------
@@ -113,25 +112,25 @@ class LiveTensor(LiveVariable):
         Raises
         ------
         InUseError
-            It would get smaller, and someone sees what would be cut off.
+            It would shrink while it is viewed or held.
         FullError
             No room.
         UnsupportedError
-            It has grown too often, where other things lie behind it: it can lie in 16 pieces. Assign a larger one.
+            It has grown in too many pieces (16). Assign a larger tensor.
         """
         sizes = shape_of(shape, f"live tensor {self._name!r}")
         wanted = (*sizes, self._core.info()["shape"][-1]) if ":" in self._note else sizes
         self._core.resize(wanted)
 
     def write(self, start: int, data: Any) -> None:
-        """Write elements: atomically and durably, 64 KiB at most.
+        """Write elements atomically and durably, 64 KiB at most.
 
         Parameters
         ----------
         start : int
             The first element, counted row by row.
         data : bytes-like or array
-            The elements, C-contiguous: an array of the tensor's dtype, or just bytes.
+            The elements, C-contiguous: an array of the tensor's dtype, or bytes.
 
         Raises
         ------
@@ -163,17 +162,17 @@ class LiveTensor(LiveVariable):
         Returns
         -------
         int
-            What it was before.
+            The earlier value.
         """
         return self._add(self._offset(index), value)
 
     def compare_and_swap(self, index: Any, expected: Any, desired: Any) -> bool:
-        """Write an element if it is what is expected: atomic as `add`.
+        """Write an element if it has the expected value: atomic as `add`.
 
         Returns
         -------
         bool
-            Whether it was.
+            Whether it had.
         """
         return self._compare_and_swap(self._offset(index), expected, desired)
 

@@ -13,11 +13,11 @@ from .tensor import LiveTensor
 
 
 class Transaction:
-    """Changes of live variables that happen all or not at all: ``with shelf.transaction():``.
+    """Changes of live variables that become durable together or not at all: ``with shelf.transaction():``.
 
-    Between its begin and its end the variables change for this process only, through whatever array, tensor or
-    function, in whatever thread; its end makes all changes durable, and an exception undoes them, as a crash does. It
-    takes memory, and time, for the pages that are written to, not for the tensors' sizes.
+    Inside it, changes through any array, tensor, function or thread are visible to this process only. Its end makes
+    them durable; an exception or a crash undoes them. Its cost in memory and time grows with the written pages, not
+    with the tensors' sizes.
     """
 
     def __init__(self, core: _core.Transaction) -> None:
@@ -30,11 +30,11 @@ class Transaction:
 
     @property
     def bytes(self) -> int:
-        """Bytes of pages that `commit` would have to write now."""
+        """Bytes of pages that `commit` would write now."""
         return self._core.bytes()
 
     def declare(self, variable: LiveTensor, start: int = 0, stop: int | None = None) -> None:
-        """Declare that elements of a tensor will be stored to; does nothing where that needs no declaration."""
+        """Declare elements of a tensor before storing to them; does nothing where no declaration is needed."""
         item = variable._element_bytes
         count = variable.nbytes // item
         stop = count if stop is None else operator.index(stop)
@@ -43,17 +43,17 @@ class Transaction:
         self._core.declare(variable._core, start * item, (stop - start) * item)
 
     def commit(self) -> None:
-        """End it: all of it is durable.
+        """End it and make it durable.
 
         Raises
         ------
         FullError
-            It has written to more pages than its limit, or than there is room for. It goes on, and can be aborted.
+            It has written more pages than its limit, or than fit. It continues and can be aborted.
         """
         self._core.commit()
 
     def abort(self) -> None:
-        """End it: everything is as it was. Does nothing when it has ended."""
+        """End it and undo its changes. Does nothing after its end."""
         self._core.abort()
 
     def __enter__(self) -> Self:

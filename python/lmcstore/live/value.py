@@ -13,14 +13,14 @@ from .variable import LiveVariable
 
 
 class LiveValue(LiveVariable):
-    """A live value: a number, a text, any small thing that a state can have as a leaf."""
+    """A live value: a number, a text, any small leaf of a state."""
 
     def get(self) -> Any:
-        """Read it whole, whoever writes to it."""
+        """Read it; concurrent writes never mix."""
         return decode_value(self._core.get(), self._dtype, self._core.info()["shape"], self._note, self._name)
 
     def set(self, value: Any) -> None:
-        """Write another one: atomic and durable, of the same dtype where it was made with one."""
+        """Write a new value, atomically and durably; a value made with a dtype keeps it."""
         if self._note == PYTHON:
             self._core.set(pack_value(value, self._name))
         elif self._core.info()["shape"] == ():
@@ -29,17 +29,17 @@ class LiveValue(LiveVariable):
             self._core.set(value)
 
     def add(self, value: int) -> int:
-        """Add to an integer that was made by `Live.value`: atomic, wrapping around, durable.
+        """Add to an integer made by `Live.value`: atomic, wrapping around, durable.
 
         Returns
         -------
         int
-            What it was before.
+            The earlier value.
         """
         return self._add(0, value)
 
     def compare_and_swap(self, expected: Any, desired: Any) -> bool:
-        """Write it if it is what is expected; whether it was. For those made by `Live.value`."""
+        """Write a value made by `Live.value` if it has the expected value, and return whether it had."""
         return self._compare_and_swap(0, expected, desired)
 
     def __repr__(self) -> str:

@@ -16,10 +16,10 @@ from .kinds import wait_ms
 
 
 class LiveInfo(NamedTuple):
-    """What is known of a live variable."""
+    """Properties of a live variable."""
 
     name: str
-    """Empty: it was erased, or replaced by another one, and is gone with its last holder."""
+    """Empty: it was erased or replaced, and ends with its last holder."""
     is_tensor: bool
     """Whether it has an address."""
     dtype: str
@@ -32,17 +32,17 @@ class LiveInfo(NamedTuple):
     created: float
     """Seconds since 1970 (UTC)."""
     written: float
-    """When a function last wrote to it or persisted it; 0.0: not yet."""
+    """Time of the last write by a function, or persist; 0.0: none."""
     version: int
-    """How often that was, from 1 on."""
+    """Count of these writes, from 1 on."""
     handles: int
-    """How many holders it has in this process."""
+    """Holders in this process."""
     numa_node: int
-    """Of the pool; -1: not known, or there is one only."""
+    """Of the pool; -1: unknown, or the only one."""
     note: bytes
-    """Kept with it: what makes its Python type."""
+    """Stored with it; determines its Python type."""
     is_damaged: bool = False
-    """Whether it can't be opened: then `version` and `written`, and a value's size, are not known."""
+    """Whether it can't be opened; then `version`, `written` and a value's size are unknown."""
 
 
 def info_of(raw: dict[str, Any]) -> LiveInfo:
@@ -67,7 +67,7 @@ def info_of(raw: dict[str, Any]) -> LiveInfo:
 class LiveVariable:
     """A live variable that is held: it can't be erased before its last holder is gone, views of it included.
 
-    It goes with the bytes and not with the name: after a swap or a rename it holds the same ones.
+    It belongs to the bytes, not to the name: after a swap or a rename it holds the same bytes.
     """
 
     def __init__(self, core: _core.Live) -> None:
@@ -82,12 +82,12 @@ class LiveVariable:
         self._struct = struct.Struct("<" + code) if code and ":" not in self._note else None
 
     def info(self) -> LiveInfo:
-        """Tell what it is now."""
+        """Report its properties now."""
         return info_of(self._core.info())
 
     @property
     def name(self) -> str:
-        """Its name; empty when it was erased or replaced."""
+        """Its name; empty after it was erased or replaced."""
         name: str = self._core.info()["name"]
         return name
 
@@ -106,24 +106,24 @@ class LiveVariable:
     # Locks
 
     def lock(self, *, shared: bool = False, timeout: float | None = None) -> _Unlock:
-        """Take the lock of the variable, for this object: nothing but other calls of `lock` heeds it.
+        """Take the lock of the variable for this object. Only other calls of `lock` respect it.
 
         Parameters
         ----------
         shared : bool
-            Others may have it shared, too.
+            Allow other shared locks.
         timeout : float, optional
             Seconds to wait; 0 tries, None waits for ever.
 
         Returns
         -------
         context manager
-            Which lets go of it at the end of a ``with`` block; or call `unlock`.
+            Releases the lock at the end of a ``with`` block; or call `unlock`.
 
         Raises
         ------
         InUseError
-            Others have it.
+            Another object has it.
         InvalidError
             This object has it already.
         """
@@ -131,7 +131,7 @@ class LiveVariable:
         return _Unlock(self)
 
     def unlock(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._core.unlock()
 
     # Elements
@@ -142,7 +142,7 @@ class LiveVariable:
         return self._struct
 
     def _offset(self, index: Any) -> int:
-        """Give the place of an element in bytes."""
+        """Return the place of an element in bytes."""
         shape = self._core.info()["shape"]
         indices = index if isinstance(index, tuple) else (index,)
         if indices == () and shape == ():
@@ -177,7 +177,7 @@ class LiveVariable:
 
 
 class _Unlock:
-    """Lets go of a lock at the end of a ``with`` block."""
+    """Releases a lock at the end of a ``with`` block."""
 
     def __init__(self, variable: LiveVariable) -> None:
         self._variable = variable

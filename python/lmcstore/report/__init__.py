@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A report on a pool: one HTML page that needs nothing else, or a picture.
+"""Reports: a pool as one self-contained HTML page, or as a picture. May use: the public modules, _text.
 
-``lmc-store report run.pool -o report.html`` runs `main`. What is shown is gathered by `collect.collect`, in bounded
-time; `page` makes HTML of it with SVG charts of its own, and `png` a picture with matplotlib, where that is installed.
+`collect` reads the data in bounded time, `page` makes HTML with SVG charts, and `png` makes a picture with matplotlib,
+if that is installed. ``lmc-store-report run.pool -o report.html`` runs `__main__.main`.
 """
 
 from .collect import Gathered, collect

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The report, as ``lmc-store-report`` (which ``lmc-store report`` runs) and ``python -m lmcstore.report``."""
+"""The report, as the command ``lmc-store-report`` (which ``lmc-store report`` runs) and ``python -m lmcstore.report``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _refuse_pool(path: str, pool: str) -> None:
-    """Refuse an output that is the pool itself, by whatever name, another pool, or a poolset file.
+    """Refuse an output that is the pool itself, under any name, another pool, or a poolset file.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def _refuse_pool(path: str, pool: str) -> None:
 
 
 def _write(path: str, write: Callable[[Path], None], pool: str) -> None:
-    """Write a file that appears whole or not at all; links are followed, pipes and devices written in place."""
+    """Write a file, which appears complete or not at all; links are followed, pipes and devices written in place."""
     target = Path(os.path.realpath(path))
     in_place = target.exists() and not target.is_file() and not target.is_dir()
     directory = None if in_place else target.parent
@@ -69,7 +69,7 @@ def _write(path: str, write: Callable[[Path], None], pool: str) -> None:
             return
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        _refuse_pool(path, pool)  # one may have been made meanwhile
+        _refuse_pool(path, pool)  # one may have appeared meanwhile
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 
 def main() -> int:
-    """Write the report; give the exit code."""
+    """Write the report; return the exit code."""
     arguments = _arguments()
     if arguments.png:
         from . import png

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Charts as SVG, for pages that need nothing else: colours come from the page's style sheet, so dark mode works.
+"""Charts as SVG for self-contained pages. Colours come from the page's style sheet, so dark mode works.
 
-A `Chart` has an x and a y scale and collects shapes; `Chart.svg` puts axes around them. Whatever has a ``data-tip`` is
-shown by the page's script when the pointer is on it.
+A `Chart` has an x and a y scale and collects shapes; `Chart.svg` adds axes. The page's script shows the ``data-tip`` of
+the shape under the pointer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def bytes_text(count: float) -> str:
-    """Write a size in binary units."""
+    """Format a size in binary units."""
     unit = 0
     while count >= 999.5 and unit + 1 < len(UNITS):
         count /= 1024
@@ -29,7 +29,7 @@ def bytes_text(count: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Write a number briefly."""
+    """Format a number briefly."""
     if value == 0 or (abs(value) >= 1e-3 and abs(value) < 1e6):
         return f"{value:.6g}"
     return f"{value:.3g}"
@@ -55,7 +55,7 @@ class Chart:
     Parameters
     ----------
     x_range, y_range : tuple of float
-        What the axes go from and to.
+        The ends of the axes.
     height : int
         In the units of `WIDTH`.
     log_y : bool
@@ -71,12 +71,12 @@ class Chart:
         self._shapes: list[str] = []
 
     def x(self, value: float) -> float:
-        """Give the place of an x value."""
+        """Return the place of an x value."""
         low, high = self._x
         return LEFT + (WIDTH - LEFT - RIGHT) * ((value - low) / (high - low) if high > low else 0.5)
 
     def y(self, value: float) -> float:
-        """Give the place of a y value."""
+        """Return the place of a y value."""
         low, high = self._y
         if self._log:
             low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low))
@@ -84,7 +84,7 @@ class Chart:
         return TOP + (self._height - TOP - BOTTOM) * (1 - share)
 
     def line(self, points: Sequence[tuple[float, float]], css: str) -> None:
-        """Draw a line; where y is NaN or infinite it is broken."""
+        """Draw a line, with gaps where y is NaN or infinite."""
         path, is_down = [], False
         for x, y in points:
             if not math.isfinite(y):
@@ -113,7 +113,7 @@ class Chart:
         self._shapes.append(f'<circle class="dot {css}" {place} r="4" data-tip="{for_html(tip)}"/>')
 
     def column(self, left: float, right: float, tip: str) -> None:
-        """Make a column of the whole height show a tip."""
+        """Make a column of full height show a tip."""
         x0, x1 = self.x(left), self.x(right)
         place = f'x="{x0:.2f}" y="{TOP}" width="{max(1.0, x1 - x0):.2f}" height="{self._height - TOP - BOTTOM}"'
         self._shapes.append(f'<rect class="hover" {place} data-tip="{for_html(tip)}"/>')
@@ -125,7 +125,7 @@ class Chart:
         y_ticks: Sequence[tuple[float, str]],
         label: str,
     ) -> str:
-        """Give the whole, with its axes."""
+        """Return the chart with its axes."""
         bottom = self._height - BOTTOM
         parts = [f'<svg viewBox="0 0 {WIDTH} {self._height}" role="img" aria-label="{for_html(label)}">']
         for value, text in y_ticks:
@@ -144,7 +144,7 @@ class Chart:
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]], tips: Sequence[Sequence[str]]
 ) -> str:
-    """Draw a table of cells, each the stronger the larger its value from 0 to 1 is; None is left empty.
+    """Draw a table of cells, each stronger the larger its value from 0 to 1; None is left empty.
 
     Parameters
     ----------

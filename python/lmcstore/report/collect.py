@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a report shows of a shelf, gathered in bounded time.
+"""Collects the data of a report in bounded time.
 
-Snapshots are cheap to list and dear to read. All of a history up to `MOST_SNAPSHOTS` is listed, a longer one at even
-distances; how tensors drift and how long a restore takes is measured on a few, as long as the time allows.
+Listing snapshots is cheap and reading them expensive. A history of up to `MOST_SNAPSHOTS` is listed completely, a
+longer one at even distances; drift of tensors and restore times are measured on a few, within the time limit.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Point:
     metrics: dict[str, float]
     raw_bytes: int
     stored: dict[str, int]
-    """Stored bytes of its contents by how they are stored; shared ones in full."""
+    """Stored bytes of its contents by form; shared ones in full."""
     new_bytes: int
-    """Stored bytes of the contents that no listed snapshot before it has."""
+    """Stored bytes of contents that no earlier listed snapshot has."""
     chain: int
     """Deltas or links to undo, at most, to read it."""
     links_note: str | None
-    """Why the step before does not lead to it by links; None: it does, or nobody asked."""
+    """Why no links lead to it from the step before; None: they do, or it was not checked."""
 
     @property
     def stored_bytes(self) -> int:
@@ -52,17 +52,17 @@ class Point:
 
 @dataclass
 class Interval:
-    """How tensors changed from one snapshot to a later one."""
+    """The change of tensors from one snapshot to a later one."""
 
     before: int
     after: int
     relative: dict[str, float]
-    """Root-mean-square change beside the root mean square of what was before, by tensor; 0: the same."""
+    """Root-mean-square change divided by the earlier root mean square, by tensor; 0: the same."""
 
 
 @dataclass
 class Restore:
-    """How long it took to read all tensors of a snapshot into memory, every checksum verified: the better of two."""
+    """Seconds to read all tensors of a snapshot into memory, with checksums: the better of two."""
 
     number: int
     age: int
@@ -74,7 +74,7 @@ class Restore:
 
 @dataclass
 class Gathered:
-    """What is shown of one shelf."""
+    """The data of one shelf."""
 
     name: str
     origin: str | None
@@ -87,11 +87,11 @@ class Gathered:
     intervals: list[Interval] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What was left out, and why: sentences."""
+    """Omissions and their reasons: sentences."""
 
 
 def _even(items: Sequence[int], most: int) -> list[int]:
-    """Choose some at even distances, the first and the last among them."""
+    """Choose some at even distances, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
@@ -129,7 +129,7 @@ def _point(snapshot: Snapshot, seen: set[int]) -> Point:
 
 
 def _tell_links(gathered: Gathered) -> None:
-    """Say once for each reason why there are no links to some snapshots."""
+    """Report each reason for missing links once."""
     reasons: dict[str, list[int]] = {}
     for point in gathered.points:
         if point.links_note is not None:
@@ -194,7 +194,7 @@ def _measure_drift(shelf: Shelf, gathered: Gathered, deadline: float) -> None:
 def _restore(shelf: Shelf, number: int, newest: int) -> Restore:
     snapshot = shelf[number]
     seconds = float("inf")
-    for _ in range(2):  # what else the machine does at the moment is not of interest
+    for _ in range(2):  # the second is free of the machine's other work, hopefully
         begin = time.perf_counter()
         view = snapshot._handle.view(None, _core.TENSOR, _core.VIEW_COPY | _core.VIEW_VERIFY)
         seconds = min(seconds, time.perf_counter() - begin)
@@ -221,7 +221,7 @@ def _measure_restores(shelf: Shelf, gathered: Gathered, deadline: float) -> None
 
 
 def collect(store: Store, name: str, seconds: float = 30.0) -> Gathered:
-    """Gather what is shown of a shelf.
+    """Collect the data of a shelf.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def collect(store: Store, name: str, seconds: float = 30.0) -> Gathered:
     name : str
         The shelf.
     seconds : float
-        About how long it may take.
+        Its approximate time limit.
 
     Raises
     ------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A report as one HTML page: style, script and charts are in it, and nothing is fetched."""
+"""A report as one HTML page that contains its style, script and charts and loads nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _times(seconds: float) -> str:
 
 
 def _positions(points: Sequence[Point]) -> tuple[list[float], str]:
-    """Give where snapshots stand on the x axis: by step where steps rise, else by number."""
+    """Return the places of snapshots on the x axis: by step if steps rise, else by number."""
     steps = [point.step for point in points]
     if len(steps) > 1 and all(step is not None for step in steps):
         known = [step for step in steps if step is not None]
@@ -98,7 +98,7 @@ def _label(point: Point) -> str:
 
 
 def _edges(xs: Sequence[float]) -> list[tuple[float, float]]:
-    """Give each place the room up to half way to its neighbours."""
+    """Return the range of each place, half way to its neighbours."""
     if len(xs) == 1:
         return [(xs[0] - 0.5, xs[0] + 0.5)]
     middles = [(a + b) / 2 for a, b in itertools.pairwise(xs)]
@@ -132,7 +132,7 @@ def _card(title: str, text: str, body: str, wide: bool = False) -> str:
 
 
 def _history(points: Sequence[Point]) -> str:
-    """Raw against stored, added up over the history."""
+    """Raw and stored bytes, accumulated over the history."""
     xs, what = _positions(points)
     raw, stored = [0.0], [0.0]
     for point in points:
@@ -155,7 +155,7 @@ def _history(points: Sequence[Point]) -> str:
 
 
 def _snapshots(points: Sequence[Point]) -> str:
-    """How each snapshot is stored."""
+    """The form in which each snapshot is stored."""
     xs, what = _positions(points)
     edges = _edges(xs)
     high = max(max(point.stored_bytes for point in points), 1) * 1.04
@@ -175,7 +175,7 @@ def _snapshots(points: Sequence[Point]) -> str:
 
 
 def _added(points: Sequence[Point]) -> str:
-    """Draw what each snapshot has that none before it has."""
+    """Draw the bytes that each snapshot adds to the earlier ones."""
     xs, what = _positions(points)
     edges = _edges(xs)
     high = max(max(point.new_bytes for point in points), 1) * 1.04
@@ -333,7 +333,7 @@ def _section(gathered: Gathered) -> str:
 
 
 def render(pool: str, info: dict[str, Any], shelves: Sequence[Gathered], version: str) -> str:
-    """Give the page.
+    """Return the page.
 
     Parameters
     ----------
@@ -342,7 +342,7 @@ def render(pool: str, info: dict[str, Any], shelves: Sequence[Gathered], version
     info : dict
         `Store.info`.
     shelves : sequence of Gathered
-        What was gathered of each shelf.
+        The data of each shelf.
     version : str
         Of lmcstore.
     """

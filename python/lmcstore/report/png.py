@@ -17,7 +17,7 @@ _COLORS = {"delta": "#1f6fd0", "link": "#12966f", "keyframe": "#e08a00", "raw": 
 
 
 def check() -> None:
-    """Refuse where matplotlib is missing.
+    """Refuse if matplotlib is missing.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def check() -> None:
 
 
 def _legend(axes: Any) -> None:
-    """Make a legend in which no label is mathematics: names come from others, and may have dollars."""
+    """Make a legend without mathematics: names are foreign and may contain dollars."""
     for text in axes.legend(frameon=False).get_texts():
         text.set_parse_math(False)
 
@@ -110,7 +110,7 @@ def draw(path: Path, shelves: Sequence[Gathered]) -> None:
     """Draw all shelves, one below the other."""
     import matplotlib
 
-    # Not by a matplotlibrc, which is also looked for in the working directory: it may have TeX run.
+    # Ignore a matplotlibrc, which may be one in the working directory that runs TeX.
     known = {key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith("backend")}
     with matplotlib.rc_context(known):
         _draw(path, shelves)
