@@ -230,7 +230,7 @@ class MemoryReference:
         return memoryview(self.core.buffer() if self.address else self.core.get())
 
     def addr(self) -> tuple[str, int]:
-        """The address of the bytes, as hexadecimal text, and their count; a value has no address."""
+        """Return the address of the bytes, as hexadecimal text, and their count; a value has no address."""
         return hex(self.address), self.nbytes if self.address else len(self.core.get())
 
     def persist(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import lmcstore
 import numpy as np
@@ -31,96 +31,108 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _torch() -> Any:
+    return _tools().torch
+
+
+class _Methods(ShelvedCommon):
+    """The methods of tensors on a shelf that differ from torch's."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __lmcstore_plain__(self) -> Any:
+        """Let `lmcstore.Shelf.snapshot` store it as a plain tensor."""
+        return self.as_tensor()
+
+    def as_tensor(self) -> Any:
+        """Return a plain torch.Tensor over the same memory."""
+        return self.as_subclass(_torch().Tensor)
+
+    def detach(self) -> Any:
+        """Return the tensor without its history, over the same memory; it can become a Parameter."""
+        plain = _torch().Tensor.detach(self).as_subclass(_torch().Tensor)
+        return _shelved(plain, self._value_named_memory, self.name_on_shelf)
+
+    @property
+    def data(self) -> Any:
+        """The tensor without its history; an assigned value is copied into the tensor, durably.
+
+        Raises
+        ------
+        RuntimeError
+            It has another shape or dtype, or is on another device: a variable keeps its own.
+        """
+        return _torch().Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        _put_data(self, value)
+
+    def set_(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: a variable keeps its memory."""
+        raise ShelfError(_KEEPS.format(self.name_on_shelf, "set_"))
+
+    def resize_(self, *sizes: Any, **kwargs: Any) -> Any:
+        """Refuse another shape than its own: a variable keeps it."""
+        wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
+        if tuple(wanted) != tuple(self.shape):
+            raise ShelfError(_KEEPS.format(self.name_on_shelf, "resize_"))
+        return self
+
+    def resize_as_(self, other: Any, **kwargs: Any) -> Any:
+        """Refuse another shape than its own: a variable keeps it."""
+        return self.resize_(tuple(other.shape))
+
+    def fill(self, value: Any) -> Any:
+        """Fill it with a value, durably."""
+        with _torch().no_grad():
+            self.fill_(value)
+        self.persist()
+        return self
+
+    def persist(self) -> None:
+        """Make stores to the tensor durable."""
+        self._value_named_memory.persist()
+
+    def persist_offset(self, item_offset: int, item_count: int) -> None:
+        """Make some items durable, counted row by row; RuntimeError: they are not all in the tensor."""
+        item = self.element_size()
+        try:
+            first, count = operator.index(item_offset), operator.index(item_count)
+            self._value_named_memory.core.persist(first * item, count * item)
+        except (lmcstore.Error, ValueError, TypeError) as error:
+            raise ShelfError(f"items {item_offset} and so on can't be made durable: {error}") from error
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        plain = self.as_tensor().detach().clone()
+        if getattr(self, "_is_param", False):
+            return _torch().nn.Parameter(plain, self.requires_grad)
+        return plain.requires_grad_(self.requires_grad)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.as_tensor().detach().clone().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
+
+    def __repr__(self, **kwargs: Any) -> str:
+        return repr(self.as_tensor())
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.as_tensor(), spec)
+
+
 def _shelved_class() -> Any:
     """Return the class of tensors on a shelf, which needs torch."""
     if "class" in _made:
         return _made["class"]
-    torch = _tools().torch
+    torch = _torch()
 
-    class shelved_torch_tensor(torch.Tensor, ShelvedCommon):  # type: ignore[misc, name-defined]
+    class shelved_torch_tensor(_Methods, torch.Tensor):  # type: ignore[misc, name-defined]
         """A torch.Tensor in the pool. Its views and results of computations are plain tensors."""
 
         __torch_function__ = torch._C._disabled_torch_function_impl
-
-        def __lmcstore_plain__(self) -> Any:
-            """Let `lmcstore.Shelf.snapshot` store it as a plain tensor."""
-            return self.as_tensor()
-
-        def as_tensor(self) -> Any:
-            """Return a plain torch.Tensor over the same memory."""
-            return self.as_subclass(torch.Tensor)
-
-        def detach(self) -> Any:
-            """Return the tensor without its history, over the same memory; it can become a Parameter."""
-            plain = torch.Tensor.detach(self).as_subclass(torch.Tensor)
-            return _shelved(plain, self._value_named_memory, self.name_on_shelf)
-
-        @property
-        def data(self) -> Any:
-            """The tensor without its history; an assigned value is copied into the tensor, durably.
-
-            Raises
-            ------
-            RuntimeError
-                It has another shape or dtype, or is on another device: a variable keeps its own.
-            """
-            return torch.Tensor.data.__get__(self)
-
-        @data.setter
-        def data(self, value: Any) -> None:
-            _put_data(self, value)
-
-        def set_(self, *args: Any, **kwargs: Any) -> Any:
-            """Refuse: a variable keeps its memory."""
-            raise ShelfError(_KEEPS.format(self.name_on_shelf, "set_"))
-
-        def resize_(self, *sizes: Any, **kwargs: Any) -> Any:
-            """Refuse another shape than its own: a variable keeps it."""
-            wanted = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
-            if tuple(wanted) != tuple(self.shape):
-                raise ShelfError(_KEEPS.format(self.name_on_shelf, "resize_"))
-            return self
-
-        def resize_as_(self, other: Any, **kwargs: Any) -> Any:
-            """Refuse another shape than its own: a variable keeps it."""
-            return self.resize_(tuple(other.shape))
-
-        def fill(self, value: Any) -> Any:
-            """Fill it with a value, durably."""
-            with torch.no_grad():
-                self.fill_(value)
-            self.persist()
-            return self
-
-        def persist(self) -> None:
-            """Make stores to the tensor durable."""
-            self._value_named_memory.persist()
-
-        def persist_offset(self, item_offset: int, item_count: int) -> None:
-            """Make some items durable, counted row by row; RuntimeError: they are not all in the tensor."""
-            item = self.element_size()
-            try:
-                first, count = operator.index(item_offset), operator.index(item_count)
-                self._value_named_memory.core.persist(first * item, count * item)
-            except (lmcstore.Error, ValueError, TypeError) as error:
-                raise ShelfError(f"items {item_offset} and so on can't be made durable: {error}") from error
-
-        def __deepcopy__(self, memo: Any) -> Any:
-            plain = self.as_tensor().detach().clone()
-            if getattr(self, "_is_param", False):
-                return torch.nn.Parameter(plain, self.requires_grad)
-            return plain.requires_grad_(self.requires_grad)
-
-        def __reduce_ex__(self, protocol: Any) -> Any:
-            return self.as_tensor().detach().clone().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
-
-        def __repr__(self, **kwargs: Any) -> str:
-            return repr(self.as_tensor())
-
-        __str__ = __repr__
-
-        def __format__(self, spec: str) -> str:
-            return format(self.as_tensor(), spec)
 
     for name in _RESHAPING:
         if hasattr(torch.Tensor, name):

@@ -24,8 +24,7 @@ _NAMED_TEMPORARY = getattr(tempfile, "_TemporaryFileWrapper", None)
 
 
 def parse_size(size: int | str) -> int:
-    """Return a size in bytes: an int, or text such as ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (K, M, G, T: powers of
-    1024).
+    """Return a size in bytes: an int, or text such as ``"8GiB"``, ``"500 MB"``, ``"1.5T"`` (K to T: powers of 1024).
 
     Raises
     ------

@@ -155,7 +155,7 @@ def _history(points: Sequence[Point]) -> str:
 
 
 def _snapshots(points: Sequence[Point]) -> str:
-    """The form in which each snapshot is stored."""
+    """Draw the form in which each snapshot is stored."""
     xs, what = _positions(points)
     edges = _edges(xs)
     high = max(max(point.stored_bytes for point in points), 1) * 1.04
