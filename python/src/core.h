@@ -99,6 +99,7 @@ struct buffer_object {
 struct live_object {
     PyObject_HEAD struct lmcs_live *handle;
     unsigned exports; /* Buffers, and threads that are making one */
+    unsigned readers; /* threads that wait to read its size */
     bool is_resizing; /* a thread is resizing it; others wait to read the size */
     bool read_only;
 };

@@ -63,20 +63,26 @@ static PyObject *live_info(struct live_object *self, PyObject *unused)
 
 /*
  * Reads the info while no thread is resizing the tensor; with `claim`, no thread begins to until the caller is done.
- * The call waits for a resize on the store's lock. In a forked child the call fails, so it never waits for a resizing
+ * The call waits for a resize on the store's lock. Waiting readers come before the next claim, which would starve them. In a forked child the call fails, so it never waits for a resizing
  * thread that does not exist there.
  */
 static enum lmcs_status info_between_sizes(struct live_object *self, bool claim, struct lmcs_live_info *info,
                                            struct lmcs_error *error)
 {
     enum lmcs_status status;
-    bool was_resizing;
+    bool was_resizing, waits = false;
     do {
-        was_resizing = self->is_resizing;
+        was_resizing = self->is_resizing || (claim && self->readers > 0);
         if (claim && !was_resizing)
             self->is_resizing = true;
+        if (!claim && was_resizing && !waits) {
+            waits = true;
+            self->readers++;
+        }
         WITHOUT_GIL(status, lmcs_live_info(self->handle, info, error));
     } while (status == LMCS_OK && was_resizing);
+    if (waits)
+        self->readers--;
     if (status != LMCS_OK && claim && !was_resizing)
         self->is_resizing = false;
     return status;

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from optional import HAS_TORCH
 
 STRESS = Path(__file__).resolve().parents[1] / "stress"
 CODE = """
@@ -25,6 +26,9 @@ def leak(step):
 leaking = leak if sys.argv.pop(1) == "leaking" else None
 sys.exit(leaks.run(leaks.parser().parse_args(), leaking))
 """
+
+
+pytestmark = pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The report, as the command ``lmc-store-report`` (which ``lmc-store report`` runs) and ``python -m lmcstore.report``."""
+"""The report, as the command ``lmc-store-report`` (run by ``lmc-store report``) and ``python -m lmcstore.report``."""
 
 from __future__ import annotations
 
