@@ -6,7 +6,7 @@ leading principal directions. From a plane to the planes below it leads a wavele
 enough; so a set of points near a curved surface becomes a small dictionary and short coefficients.
 
 Everything that grows with the points' number times their dimension lives in arrays on a shelf: the points themselves
-(in the tree's order, so that every cell is one range of rows), the dictionary, the coefficients. What is in memory is
+(in the tree's order, so that every cell is one range of rows), the dictionary, the coefficients. Memory holds
 a block of rows at a time, and 16 bytes a point.
 
 Methods: the cover tree is that of A. Beygelzimer, S. Kakade and J. Langford, "Cover trees for nearest neighbor" (ICML

@@ -13,6 +13,7 @@ from ._memory import (
     HIDDEN,
     PYTHON,
     RAW,
+    Makers,
     MemoryReference,
     Names,
     Shadow,
@@ -196,3 +197,8 @@ def _value(names: Names, name: str, core: _core.Live, extra: dict[str, Any]) -> 
         if isinstance(value, plain):
             return shelved.over(value, MemoryReference(core, name, names, extra))
     raise ShelfError(f"{name}: a live value that holds a {type(value).__qualname__} is nothing that PyMM knows")
+
+
+Makers.shadow_of = shadow_of
+Makers.object_of = object_of
+Makers.assigned = assigned

@@ -75,6 +75,14 @@ class Shadow(ABC):
         """Make the variable, unnamed yet, and return its object."""
 
 
+class Makers:
+    """Functions of `_make` that variables call, and that `_make` sets: it imports the variables."""
+
+    shadow_of: Callable[..., Any]
+    object_of: Callable[..., Any]
+    assigned: Callable[..., Any]
+
+
 class ShelvedCommon:
     """Common base of variables on a shelf."""
 

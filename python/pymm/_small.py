@@ -15,7 +15,7 @@ import lmcstore
 from lmcstore import _core
 from lmcstore._state.scalars import Reader, pack
 
-from ._memory import PYTHON, RAW, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note
+from ._memory import PYTHON, RAW, Makers, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note
 
 
 class SmallShadow(Shadow):
@@ -116,9 +116,7 @@ def in_place(operation: Callable[[Any, Any], Any], plain: Any) -> Callable[[Smal
             return result
         changed = self._stored(result)
         if changed is None:
-            from ._make import assigned
-
-            return assigned(names, memory.name, result)
+            return Makers.assigned(names, memory.name, result)
         names[memory.name] = changed
         return changed
 

@@ -19,7 +19,19 @@ from typing import Any
 import lmcstore
 from lmcstore import _core
 
-from ._memory import HIDDEN, MemoryReference, Names, Shadow, ShelfError, ShelvedCommon, make_note, raises_shelf_errors
+from ._memory import (
+    HIDDEN,
+    Makers,
+    MemoryReference,
+    Names,
+    Shadow,
+    ShelfError,
+    ShelvedCommon,
+    make_note,
+    raises_shelf_errors,
+    read_note,
+)
+from ._small import Small
 
 _ENTRY = struct.Struct("<Qq")
 _FLOAT = struct.Struct("<Qd")
@@ -74,8 +86,6 @@ class shelved_linked_list(ShelvedCommon):
 
     def _encoded(self, value: Any) -> tuple[bytes, Any]:
         """Return the entry of a value, or the shadow of its part."""
-        from ._make import shadow_of
-
         if value is None:
             return _ENTRY.pack(_NONE, 0), None
         if isinstance(value, bool):
@@ -86,7 +96,7 @@ class shelved_linked_list(ShelvedCommon):
             return _FLOAT.pack(_REAL, value), None
         if isinstance(value, list | linked_list | shelved_linked_list):
             raise ShelfError("a list on a shelf can't hold lists: save() keeps nested structures")
-        return b"", shadow_of(value, f"an element of {self._name}")
+        return b"", Makers.shadow_of(value, f"an element of {self._name}")
 
     def _put_part(self, shadow: Any, number: int) -> bytes:
         """Make a part, replacing one that a crash has left."""
@@ -104,14 +114,11 @@ class shelved_linked_list(ShelvedCommon):
             return word
         if kind == _REAL:
             return _FLOAT.unpack(entry)[1]
-        from ._make import object_of
-        from ._small import Small
-
         name = self._part_name(word)
         core = self._pool.open(name)
         if kind != _PART or core is None:
             raise ShelfError(f"{self._name}: an element of the list is missing: the pool is damaged")
-        found = object_of(_part_names(self._pool), name, core)
+        found = Makers.object_of(_part_names(self._pool), name, core)
         return found.plain(found) if isinstance(found, Small) else found
 
     # As a list
@@ -214,8 +221,6 @@ class shelved_linked_list(ShelvedCommon):
 
 
 def _key_of(core: _core.Live) -> str:
-    from ._memory import read_note
-
     key = read_note(core.info()["note"])[1].get("key")
     if not isinstance(key, str):
         raise ShelfError("a list's description is damaged")

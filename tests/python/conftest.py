@@ -15,7 +15,7 @@ import lmcstore
 import pytest
 from optional import skip_without_torch
 
-# What a shell runs in the background ignores SIGINT, and so would the processes that the tests start and interrupt.
+# A shell's background jobs ignore SIGINT, and so would the processes that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

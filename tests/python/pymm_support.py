@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the tests of pymm share: folders for shelves, and processes that are killed."""
+"""Shared by the tests of pymm: folders for shelves, and processes that are killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(folder: str, code: str, killed: bool = False) -> str:
 
 
 def again(folder: str, name: str = "test", **more: Any) -> pymm.shelf:
-    """The shelf, opened again: nobody has it open."""
+    """The shelf, opened again after its close."""
     assert find_names(name, folder, None) is None, "the shelf was not closed"
     return pymm.shelf(name, pmem_path=folder, **more)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""States to try: what real training scripts keep, and each type at its edges."""
+"""States to try: those of real training scripts, and each type at its edges."""
 
 from __future__ import annotations
 
@@ -169,5 +169,5 @@ def training(steps: int = 2) -> tuple[dict[str, Any], Any]:
 
 
 def training_state(objects: dict[str, Any]) -> dict[str, Any]:
-    """What a script would save of a training run."""
+    """The state that a script saves of a training run."""
     return {name: value.state_dict() for name, value in objects.items()} | {"rng": torch.get_rng_state()}

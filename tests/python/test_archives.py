@@ -105,7 +105,7 @@ def test_since_and_ls(full: lmcstore.Store, tmp_path: Path) -> None:
 
 @by_the_book
 def test_by_the_book(full: lmcstore.Store, tmp_path: Path) -> None:
-    """The reader that was written from the document finds in all of these what was taken."""
+    """The reader that was written from the document reads the state of each snapshot."""
     with (tmp_path / "a").open("wb") as file:
         full.dump(file)
     fill(full, 9, 10)

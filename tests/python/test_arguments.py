@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every public function, called with what nobody should pass: an exception that is documented, and nothing done.
+"""Every public function refuses hostile arguments by a documented exception, and changes nothing.
 
 hypothesis draws a call and its arguments from a list of hostile values: wrong types, huge and negative numbers, NaN,
-surrogates, NULs, objects whose special methods raise, lie, or change what they belong to. LMCSTORE_EXAMPLES sets how
-many are tried. After each call the store holds what it held, or that and one snapshot more; at the end all is verified.
+surrogates, NULs, objects whose special methods raise, lie, or change their owner. LMCSTORE_EXAMPLES sets the number of
+tries. After each call the store is unchanged, or has one snapshot more; at the end all of it is verified.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ EXAMPLES = int(os.environ.get("LMCSTORE_EXAMPLES", "400"))
 
 
 class SpiteError(Exception):
-    """What hostile objects raise: it may pass through."""
+    """Raised by hostile objects: it may pass through."""
 
 
 ALLOWED = (lmcstore.Error, TypeError, ValueError, IndexError, SpiteError)
 
-# The C module also lets pass what the arguments' own types say: of buffers that can't be had, of ints too large.
+# The C module also passes on errors of the arguments' own types: of unavailable buffers, of ints too large.
 CORE_ALLOWED = (*ALLOWED, OverflowError, BufferError, NotImplementedError, MemoryError, AttributeError)
 
 
@@ -43,7 +43,7 @@ CORE_ALLOWED = (*ALLOWED, OverflowError, BufferError, NotImplementedError, Memor
 
 
 class Raising:
-    """Raises from whatever it is asked for."""
+    """Raises from every special method."""
 
     def _raise(self, *_: object) -> Any:
         raise SpiteError
@@ -55,7 +55,7 @@ class Raising:
 
 
 class Lying:
-    """Says that it is what it isn't."""
+    """Claims to be another type."""
 
     def __index__(self) -> int:
         return -1
@@ -223,7 +223,7 @@ VALUES: list[Callable[[], Any]] = [
 ]
 
 
-# By their places: hypothesis shows what it draws, and not all of these can be shown.
+# By their places: hypothesis shows its draws, and some of these can't be shown.
 PLACES = st.integers(0, len(VALUES) - 1)
 
 
@@ -295,7 +295,7 @@ CALLS: list[Call] = [
     lambda store, shelf, snap, path, x, y: codec.digest(x, y),
 ]
 
-# The C module below checks for itself: what it is handed may come from anywhere. (Addresses apart, which are believed.)
+# The C module checks its arguments, which may come from anywhere. (It trusts addresses.)
 CORE_CALLS: list[Call] = [
     lambda pool, handle, x, y: _core.open(x, _core.OPEN_READ),
     lambda pool, handle, x, y: _core.open("/nowhere/x", _core.OPEN_READ, x, 0, y),
@@ -352,7 +352,7 @@ def of_an_argument(error: Exception) -> bool:
 
 
 class World:
-    """A store with one snapshot that nobody may change."""
+    """A store with one snapshot that must not change."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -154,7 +154,7 @@ def test_a_handler_while_one_waits(tmp_path: Path, run_python: Callable[..., Any
 
 
 def test_waiting_while_another_closes(pool_path: str) -> None:
-    """Who waits while the store is closed is told what came of it, and not before it is there."""
+    """A thread that waits while the store closes gets the outcome, once it is known."""
     for _ in range(5):
         store = lmcstore.open(pool_path, background=False)
         snapshot = store["run"].snapshot({"t": torch.randn(1 << 21)}, wait=False)
@@ -253,7 +253,7 @@ def test_a_close_above_a_capture(pool_path: str, who: str, run_python: Callable[
 
 
 def test_what_becomes_durable_while_the_store_closes(pool_path: str) -> None:
-    """Who waits for it is told so, also while the one who closes waits for another."""
+    """A waiting thread returns, also while the closing thread waits for another one."""
     store = lmcstore.open(pool_path, background=False)
     store["run"].snapshot({"t": torch.ones(10)})
     verifying, go_on, told = threading.Event(), threading.Event(), []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`lmcstore.codec`: frames from whatever has bytes, and back; refusals; damage; threads, signals and memory."""
+"""`lmcstore.codec`: frames from everything that has bytes, and back; refusals; damage; threads, signals and memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_doctests() -> None:
     assert found.attempted >= 10 and found.failed == 0
 
 
-# ---- What may be compressed
+# ---- Data that may be compressed
 
 
 def test_buffers(tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ def test_use_by_many_threads_at_once() -> None:
 
 
 def test_buffers_that_change_meanwhile() -> None:
-    """What comes out is anybody's guess, but nothing crashes and every frame can be judged."""
+    """The output is arbitrary, but nothing crashes and every frame can be checked."""
     base = weights(1 << 20)
     data = trained(base)
     frame = bytearray(codec.compress(data, base))

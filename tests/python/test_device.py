@@ -2,7 +2,7 @@
 """Tensors on devices: captured and loaded by way of pinned memory; on CUDA where there is some.
 
 Elsewhere a device is played by tensors of the processor's memory, whose copies are carried out at once, or as late as
-is allowed with what is in the buffers by then: what is read too early, or overwritten, is not what it should be.
+is allowed with the present bytes of the buffers: bytes that are read too early, or overwritten, are wrong.
 """
 
 from __future__ import annotations

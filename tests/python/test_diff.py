@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Differences of snapshots, beside what PyTorch and NumPy make of the same tensors."""
+"""Differences of snapshots, compared with results of PyTorch and NumPy for the same tensors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The examples in docstrings run, and say what they say."""
+"""The examples in docstrings run and print the documented results."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 
 def stepped(optimizer, module, steps=2):
-    """Do some steps, whatever they learn."""
+    """Do some steps."""
     for _ in range(steps):
         optimizer.zero_grad()
         module(torch.randint(8, (4,))).square().sum().backward()
@@ -41,7 +41,7 @@ def find(state, finder=None, scale=0.0) -> list[Relation]:
 
 
 def expected(module, optimizer, where, model="model"):
-    """What must be found: by the identity of parameters, which no state has."""
+    """The members that must be found: by the identity of parameters, which no state has."""
     called = {}
     for name, parameter in module.named_parameters():
         called[parameter] = f"{model}.{name}" if model else name
@@ -123,7 +123,7 @@ def test_parameters_that_were_never_stepped_are_left_out():
     stepped(steps, net)
     stepped(torch.optim.SGD(net.parameters(), lr=0.1), net)
     members = found_members(find({"model": net.state_dict(), "optimizer": steps.state_dict()}))
-    # of equal shapes, any assignment in order may be found; what is certain is found right
+    # of equal shapes, any assignment in order may be found; a certain one is found right
     assert ("optimizer.state.0.exp_avg", "optimizer.state.0.exp_avg_sq", "model.embed.weight") in members
     assert len(members) == len(expected(net, steps, "optimizer"))
 

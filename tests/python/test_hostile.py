@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A snapshot's structure may come from a stranger: whatever it says, reading it raises an error or gives plain data."""
+"""A snapshot's structure may come from an untrusted archive: reading it raises an error or gives plain data."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_snapshot_without_a_structure_is_flat(shelf: lmcstore.Shelf) -> None:
 # ---- Keys and elements of one hash
 
 
-ONE_HASH = 2**61 - 1  # what Python's hashes of numbers are taken modulo of
+ONE_HASH = 2**61 - 1  # the modulus of Python's hashes of numbers
 
 ALIKE: dict[str, Any] = {
     "ints": lambda k: k * ONE_HASH,
@@ -307,7 +307,7 @@ def test_empty_and_far_too_large(shelf: lmcstore.Shelf) -> None:
         capture.abort()
         with pytest.raises(lmcstore.InvalidError):
             shelf.live.create("z", shape, "float32")
-    # What is there already, from elsewhere
+    # Existing data from elsewhere
     shape = (0, huge, huge, huge)
     with pytest.raises(lmcstore.UnsupportedError, match="empty tensor of shape"):
         torch_of(torch).tensor(None, _core.DTYPES["f32"], shape)  # type: ignore[arg-type]

@@ -236,7 +236,7 @@ def test_what_is_changed_in_a_part_counts(shelf: lmcstore.Shelf) -> None:
     same([snap.state_dict("model")["bias"], {1, 2}], again["more"]["deep"])
     assert weights.copy()["weight"] is weights["weight"]  # as it is
     assert copy.deepcopy(weights)["weight"] is not weights["weight"]
-    same(model.state_dict()["bias"], snap["model"]["bias"].torch())  # the snapshot is what it was
+    same(model.state_dict()["bias"], snap["model"]["bias"].torch())  # the snapshot is unchanged
 
 
 def test_copies_of_parts_of_several_snapshots(shelf: lmcstore.Shelf) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Thousands of snapshots leave nothing behind: tests/stress/leaks.py, shorter, and that it finds what does."""
+"""Thousands of snapshots leak nothing: tests/stress/leaks.py, shorter, and a leak that it must find."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder() -> Iterator[str]:
 
 
 def grown(folder: str, out: Path, how: str, snapshots: int) -> set[str]:
-    """What grew in a run."""
+    """The quantities that grew in a run."""
     options = ["--snapshots", str(snapshots), "--keep", "100", "--samples", "60", "--in", folder, "--out", str(out)]
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(STRESS), how, *options],

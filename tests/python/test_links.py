@@ -143,7 +143,7 @@ def test_gradients_and_their_scale(pool_path):
 
 
 def test_an_average_before_the_model(pool_path):
-    """Its tensors have all shapes of the model's, and come first; one is called what it is, and one is not."""
+    """Its tensors have all shapes of the model's, and come first; only one has a telling name."""
     with lmcstore.open(pool_path, background=False) as store:
         for name in ("ema", "a"):
             shelf = store[name]
@@ -225,7 +225,7 @@ def test_a_scale_that_is_none(pool_path):
 
 
 def test_gradients_that_say_nothing(pool_path):
-    """They refuse no snapshot: what can be sampled is, and the rest is passed over."""
+    """They refuse no snapshot: gradients that can be sampled are, and others are ignored."""
     torch.manual_seed(3)
     embedding = nn.Embedding(20, 4, sparse=True)
     embedding(torch.tensor([1, 2])).sum().backward()

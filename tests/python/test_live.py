@@ -158,6 +158,7 @@ def test_tensors_are_made_opened_and_compared(shelf: lmcstore.Shelf) -> None:
 
 
 def test_one_memory_for_all_views(shelf: lmcstore.Shelf) -> None:
+    pytest.importorskip("torch")
     shelf.live["w"] = np.zeros(10)
     one, other, tensor = shelf.live["w"], shelf.live.tensor("w").array, shelf.live.tensor("w").tensor
     one[3] = 5
@@ -355,7 +356,7 @@ def test_resize(shelf: lmcstore.Shelf) -> None:
         tensor.resize(2)
     del array, grown
     gc.collect()
-    tensor.resize((200_000, 8))  # past what was reserved: it moves
+    tensor.resize((200_000, 8))  # beyond the reserve: it moves
     assert tensor.array[0, 0] == 7
     tensor.resize((1, 8))
     assert tensor.array.tolist() == [[7.0] + [1.0] * 7]
@@ -659,7 +660,7 @@ def test_a_shelf_with_live_variables_is_renamed_and_dropped(store: lmcstore.Stor
     gc.collect()
     shelf.rename("walk")
     assert shelf.live["epoch"] == 7 and store["walk"].live["w"].tolist() == [0, 1, 2, 3, 4, 5]
-    store["run"].live["epoch"] = 1  # another shelf, which is called what the first one was
+    store["run"].live["epoch"] = 1  # another shelf, with the first one's earlier name
     assert store["walk"].live["epoch"] == 7
     gc.collect()
     dry = shelf.drop(dry_run=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Resuming: load_into checks everything, then copies; load_state_dict on what was read is safe, too."""
+"""Resuming: load_into checks everything, then copies; load_state_dict on reads is safe, too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_resume_is_bit_exact(shelf: lmcstore.Shelf) -> None:
 @pytest.mark.parametrize("assign", [False, True])
 @pytest.mark.parametrize("compacted", [False, True])
 def test_resume_with_load_state_dict(shelf: lmcstore.Shelf, assign: bool, compacted: bool) -> None:
-    """Training on what was read, with assign=True even on its memory, changes no snapshot."""
+    """Training on a read state, with assign=True even on its memory, changes no snapshot."""
     objects, step = states.training()
     saved = copy.deepcopy(states.training_state(objects))
     shelf.snapshot(states.training_state(objects), step=2)
@@ -134,7 +134,7 @@ def test_generators(shelf: lmcstore.Shelf) -> None:
 
 
 def broken(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Targets that don't fit what `states.training` saves: first what fits, then what doesn't."""
+    """Targets for the state of `states.training`: a fitting part first, then one that does not fit."""
     objects, _ = states.training(steps=0)
     model, optimizer = objects["model"], objects["optimizer"]
     if kind == "shape":
@@ -361,7 +361,7 @@ class Picky:
 
 
 def test_what_refuses_only_when_it_is_loaded(shelf: lmcstore.Shelf) -> None:
-    """Nothing is changed then: neither what was loaded before it, nor what would have come, nor a half of itself."""
+    """Nothing changes then: no earlier target, no later one, and no half of itself."""
     weight_norm = torch.nn.utils.parametrizations.weight_norm
     torch.manual_seed(1)
     plain, normed = torch.nn.Linear(4, 4), weight_norm(torch.nn.Linear(4, 4))
@@ -469,7 +469,7 @@ def test_nothing_is_cast_in_silence(shelf: lmcstore.Shelf) -> None:
 
 
 class Mixed(torch.optim.Optimizer):
-    """Keeps what is no copy of a parameter's dtype, as optimizers for bf16 do."""
+    """Keeps state of another dtype than the parameter's, as optimizers for bf16 do."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1})

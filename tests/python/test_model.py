@@ -2,7 +2,7 @@
 """A store against a model of it that is obvious: dictionaries of copies.
 
 Hypothesis makes up histories of snapshots, removals, tags, compaction, closing and opening, archives, and views that
-outlive all of that; after each step the store must say what the model says, and at the end every snapshot must be read
+outlive all of that; after each step the store must agree with the model, and at the end every snapshot must be read
 back bit by bit. A failing history is printed as a program, shortened.
 
 Usually the histories are the same in every run. ``LMCS_MODEL_EXAMPLES=2000`` makes so many new ones.
@@ -45,7 +45,7 @@ def new_array(seed: int) -> np.ndarray[Any, Any]:
 
 
 def changed(array: np.ndarray[Any, Any], how: str, seed: int) -> np.ndarray[Any, Any]:
-    """What training makes of a tensor, and what it doesn't."""
+    """Change a tensor as training does, or leave it."""
     random = np.random.default_rng(seed)
     if how == "step" and array.dtype.kind == "f":
         return (array + random.normal(size=array.shape) * 1e-3).astype(array.dtype)
@@ -101,7 +101,7 @@ class Model(RuleBasedStateMachine):
             snapshot.wait()
         self.pending.clear()
 
-    # What a trainer does
+    # Training
 
     @rule(shelf=shelves, how=st.sampled_from(("step", "bits", "zero", "new", "same")), seed=seeds)
     def train(self, shelf: str, how: str, seed: int) -> None:
@@ -140,7 +140,7 @@ class Model(RuleBasedStateMachine):
         with pytest.raises(lmcstore.UnsupportedError, match="odd"):
             self.store[shelf].snapshot({**self.now[shelf], "odd": object()})
 
-    # What is done to a history
+    # Changes of a history
 
     @rule(shelf=shelves, seed=seeds)
     def remove(self, shelf: str, seed: int) -> None:
@@ -213,11 +213,11 @@ class Model(RuleBasedStateMachine):
             assert other.verify()["damages"] == 0
         os.unlink(self.directory / "other.pool")
 
-    # What is read
+    # Reading
 
     @rule(shelf=shelves, seed=seeds)
     def look(self, shelf: str, seed: int) -> None:
-        """Views that stay: whatever happens to the snapshot and the store, their bytes don't change."""
+        """Views whose bytes stay the same after every change of the snapshot and the store."""
         self.settle()
         numbers = sorted(self.kept[shelf])
         if numbers and len(self.views) < 8:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is shown: tables for notebooks, and bars for long work."""
+"""Displays: tables for notebooks, and bars for long work."""
 
 from __future__ import annotations
 

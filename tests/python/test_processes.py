@@ -111,7 +111,7 @@ def test_killed_anywhere(pool_path: str) -> None:
         last = int(rest[-1]) if rest else last
         with lmcstore.open(pool_path) as store:
             latest = store["run"].latest
-            assert latest is not None and latest.step in (last, last + 1)  # what was told is there
+            assert latest is not None and latest.step in (last, last + 1)  # reported snapshots exist
             state = latest.state_dict()
             assert state["step"] == latest.step and bool((state["t"] == float(latest.step)).all())
             assert store.verify()["damages"] == 0
@@ -315,7 +315,7 @@ with lmcstore.open(sys.argv[1]) as store:
 
 
 def test_memory_stays_low_while_a_snapshot_is_taken(tmp_path: Any, run_python: Any) -> None:
-    """At most 64 MiB more of anonymous memory, whatever the state's size."""
+    """At most 64 MiB more of anonymous memory, for any size of the state."""
     code = """
 import sys, threading, time, torch, lmcstore
 

@@ -18,7 +18,7 @@ __all__ = ["folder"]
 
 
 def shelf_with(folder: str, note: str, data: bytes = bytes(range(64)), form: int = _core.LIVE_TENSOR) -> pymm.shelf:
-    """A shelf with one variable ``v``, whose note says whatever it says."""
+    """A shelf with one variable ``v`` with an arbitrary note."""
     made = new(folder)
     made.x = 1
     del made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""PyMM's interface: names, types, and what each of them does."""
+"""PyMM's interface: names, types and behaviour."""
 
 from __future__ import annotations
 
@@ -682,7 +682,7 @@ def test_a_shadow_is_a_base_class() -> None:
 
 
 def test_variables_in_a_snapshot(folder: str, tmp_path: Any) -> None:
-    """Training in the pool, and history beside it: a snapshot takes them as what they are without a shelf."""
+    """Training in the pool, and history beside it: a snapshot stores shelved variables as plain ones."""
     shelf = new(folder)
     shelf.w = torch.arange(12.0).reshape(3, 4)
     shelf.a = np.arange(6, dtype=np.int16)

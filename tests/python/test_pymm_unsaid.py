@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What programs for PyMM rely on without saying so."""
+"""Properties that programs for PyMM rely on without stating them."""
 
 from __future__ import annotations
 

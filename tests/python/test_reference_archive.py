@@ -205,7 +205,7 @@ def test_the_corpus(store: lmcstore.Store, path: Path) -> None:
 
 
 def test_damage(store: lmcstore.Store, tmp_path: Path) -> None:
-    """Both readers refuse what was cut or changed."""
+    """Both readers refuse cut or changed archives."""
     store["run"].snapshot({"x": torch.arange(10)}, step=1)
     data = dump(store, tmp_path / "archive")
     generator = random.Random(1)

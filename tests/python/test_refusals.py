@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What can't be stored exactly is refused, by its path, before anything is stored."""
+"""A value that can't be stored exactly is refused, by its path, before anything is stored."""
 
 from __future__ import annotations
 

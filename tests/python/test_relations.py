@@ -13,7 +13,7 @@ SGD = 2
 
 
 def _fma(a: np.ndarray, x: float, b: np.ndarray) -> np.ndarray:
-    """Round once: a product of two f32 and a sum with a third are exact enough in f64 for what is tested here."""
+    """Round once: a product of two f32 and a sum with a third are exact enough in f64 for these tests."""
     return (a.astype(np.float64) * np.float64(np.float32(x)) + b.astype(np.float64)).astype(np.float32)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scrub and repair, from Python and by the command: what is damaged is named, repaired, or known to be lost."""
+"""Scrub and repair, from Python and by the command: every damage is reported, repaired, or recorded as lost."""
 
 import os
 import subprocess
@@ -183,7 +183,7 @@ def test_beside_a_writer(pool):
 
 
 def test_a_pool_that_was_made_longer(pool_path, weights):
-    """It is refused for writing, and the message says what is wrong and what to do; that helps."""
+    """It is refused for writing, and the message names the cause and a remedy that works."""
     with lmcstore.open(pool_path, size="64MiB", background=False) as store:
         store["run"].snapshot({"w": weights})
     size = os.path.getsize(pool_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What comes back is what went in, bit for bit and type for type, however it is stored."""
+"""Every state returns with the same bits and types, however it is stored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The surface that scripts rely on: opening, addressing, what a snapshot says of itself, removing, errors."""
+"""The surface that scripts rely on: opening, addressing, properties of snapshots, removing, errors."""
 
 from __future__ import annotations
 

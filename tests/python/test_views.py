@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is read is a mapping of one's own: writable for torch, read-only for NumPy, and valid as long as it is held."""
+"""Reads are private mappings: writable for torch, read-only for NumPy, and valid as long as they are held."""
 
 from __future__ import annotations
 

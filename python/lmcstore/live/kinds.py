@@ -30,9 +30,11 @@ class Kind(NamedTuple):
 
 
 def torch_module() -> Torch:
-    """Import torch."""
-    import torch
-
+    """Import torch; UnsupportedError if it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        raise UnsupportedError("a torch tensor over a live variable needs torch: install it, or use array") from None
     return torch_of(torch)
 
 
