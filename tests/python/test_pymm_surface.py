@@ -304,6 +304,7 @@ def test_copies_are_plain(s: pymm.shelf) -> None:
 
 
 def test_torch_tensor(s: pymm.shelf) -> None:
+    pytest.importorskip("torch")
     s.x = pymm.torch_tensor((10,))
     assert str(type(s.x)) == "<class 'pymm.torch_tensor.shelved_torch_tensor'>" and isinstance(s.x, torch.Tensor)
     assert isinstance(s.x, pymm.ShelvedCommon) and s.x.dtype == torch.float64 and s.x.shape == (10,)
@@ -329,6 +330,7 @@ def test_torch_tensor(s: pymm.shelf) -> None:
 
 
 def test_zero_dimensional_tensors_and_dtypes(folder: str) -> None:
+    pytest.importorskip("torch")
     s = new(folder)
     s.a = pymm.torch_tensor(1.0)
     s.b = torch.tensor(2.0)

@@ -16,6 +16,7 @@ __all__ = ["folder", "s"]
 
 
 def test_in_torch_tensor_a_tuple_is_a_shape_and_a_list_is_data(s: pymm.shelf) -> None:
+    pytest.importorskip("torch")
     s.shape, s.data, s.array = pymm.torch_tensor((2, 3)), pymm.torch_tensor([2, 3]), pymm.torch_tensor(np.arange(10))
     s.size = pymm.torch_tensor(torch.Size([4]))
     assert s.shape.shape == (2, 3) and s.data.tolist() == [2, 3] and s.array.shape == (10,) and s.size.shape == (4,)
