@@ -74,8 +74,7 @@ static enum lmcs_status repair(struct lmcs_scrubbing *s, const struct held *held
         status = record_full(s, error);
         tried = false;
     }
-    if (status ==
-        LMCS_UNSUPPORTED) { /* its chain has a content of a newer version: the damage is reported all the same */
+    if (status == LMCS_UNSUPPORTED) { /* its chain has a content of a newer version; its own damage is reported */
         status = LMCS_OK;
         tried = false;
     }
