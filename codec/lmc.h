@@ -44,7 +44,6 @@ enum lmc_status {
     LMC_NO_MEMORY
 };
 
-/* Kinds of numbers. */
 enum lmc_kind { LMC_KIND_BOOL = 1, LMC_KIND_UNSIGNED, LMC_KIND_SIGNED, LMC_KIND_FLOAT, LMC_KIND_COMPLEX };
 
 /*

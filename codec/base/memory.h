@@ -7,7 +7,6 @@
 
 /* Returns uninitialized memory, or NULL if there is none. */
 void *lmci_allocate(size_t bytes);
-/* Accepts NULL. */
 void lmci_release(void *memory);
 
 #endif

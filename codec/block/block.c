@@ -193,7 +193,6 @@ static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const s
     return status;
 }
 
-/* Encodes the block without runs and keeps the smaller result. */
 static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                       const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                       size_t *coded_bytes)
@@ -362,7 +361,6 @@ static enum lmc_status decode_method(unsigned method, const struct lmci_block_sh
     }
 }
 
-/* Decodes the rest of a block and fills in the runs. */
 static enum lmc_status decode_copies(const struct lmci_block_shape *shape, struct lmci_reader *in,
                                      const unsigned char *base, unsigned char *dst, struct lmc_hasher *hasher,
                                      const char **message)

@@ -14,10 +14,9 @@
 
 #define OUTLIERS_ONE_IN 8 /* with more than one outlier in so many elements, another method is smaller */
 
-/* Memory for all lists of a block, the packed nibbles, and the scratch of planes. */
 struct room {
     unsigned char *memory;
-    struct lmci_class_lists lists; /* the start of each list */
+    struct lmci_class_lists lists;
     unsigned char *symbols;
     unsigned char *packed;
     unsigned char *plane; /* of outliers */
@@ -145,7 +144,6 @@ static void put_amount(struct sink *out, size_t amount)
     put_bytes(out, bytes, 3);
 }
 
-/* Writes the lengths of the lists. */
 static void put_amounts(struct sink *out, const struct lmci_classes *classes, const struct lmci_class_lists *begin,
                         const struct lmci_class_lists *end, unsigned word, struct amounts *amounts)
 {
@@ -204,7 +202,6 @@ enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const 
 
 /* ---- Decoding -------------------------------------------------------------------------------------------------- */
 
-/* Reads the rotation and the center of a block without a base. */
 static enum lmc_status get_center(unsigned word, struct lmci_reader *in, struct lmci_classes *classes,
                                   const char **message)
 {
@@ -313,7 +310,6 @@ static enum lmc_status get_lists(struct lmci_reader *in, const struct lmci_class
     return status;
 }
 
-/* Reads the words of outliers in order. */
 static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_t outliers, const struct room *room,
                                     const char **message)
 {
@@ -331,7 +327,6 @@ static enum lmc_status get_outliers(unsigned word, struct lmci_reader *in, size_
     return LMC_OK;
 }
 
-/* Whether every list ends exactly where it should. */
 static bool all_used(unsigned word, const struct lmci_classes *classes, const struct amounts *amounts,
                      const struct lmci_class_lists *begin, const struct lmci_class_lists *end)
 {

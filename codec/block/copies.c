@@ -6,7 +6,6 @@
 
 /* ---- Runs ------------------------------------------------------------------------------------------------------ */
 
-/* Copies the bytes between runs, in order, to or from `rest`. */
 static void pass_rest(const struct lmci_copies *copies, size_t bytes, bool out, unsigned char *rest,
                       unsigned char *block)
 {
@@ -86,7 +85,6 @@ static bool is_bases(const struct search *search, size_t i)
     return search->base != NULL && memcmp(search->data + i * LMCI_LINE, search->base + i * LMCI_LINE, LMCI_LINE) == 0;
 }
 
-/* Number of lines from i on that equal those from j on. */
 static size_t run_of(const struct search *search, size_t i, size_t j)
 {
     size_t n = 0;
@@ -95,7 +93,6 @@ static size_t run_of(const struct search *search, size_t i, size_t j)
     return n;
 }
 
-/* Stores the runs and returns the number of lines in them. */
 static size_t find_runs(const struct search *search, struct lmci_copies *copies)
 {
     size_t copied = 0;

@@ -10,7 +10,7 @@
 
 /* Stand-in words of a block and of its base, and the separate planes. */
 struct room {
-    struct lmci_block_shape shape; /* of the stand-in words */
+    struct lmci_block_shape shape;
     unsigned char *memory;
     unsigned char *words;
     unsigned char *against;

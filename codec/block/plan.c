@@ -70,7 +70,7 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     return true;
 }
 
-/* Copies all of a small tensor, or PIECES evenly spaced pieces of a larger one. Returns the number of bytes. */
+/* Copies a small tensor, or evenly spaced pieces of a larger one. Returns the bytes. */
 static size_t gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
 {
     size_t piece_bytes = sample->words / PIECES * sample->word;
@@ -99,7 +99,6 @@ static size_t gather_lines(const struct sample *sample, const unsigned char *fro
     return PIECES * piece_lines * LMCI_LINE;
 }
 
-/* Bits of one plane of the sample. */
 static uint64_t plane_bits(const struct sample *sample, const unsigned char *plane)
 {
     uint32_t counts[256];
@@ -128,7 +127,6 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 #define FEW_OUTLIERS    64u   /* one word in so many */
 #define CLASS_BITS      4000u /* each class must save this in a block, for its table and its time */
 
-/* Words with neighbouring keys. */
 struct group {
     unsigned first;
     struct lmci_bit_lengths lengths;
@@ -172,7 +170,6 @@ static void find_keys(const struct sample *sample, unsigned *first, unsigned *la
     }
 }
 
-/* Makes one group for each frequent key. */
 static unsigned make_groups(const struct sample *sample, struct group groups[256])
 {
     uint32_t counts[256][LMCI_BIT_LENGTHS];
@@ -193,7 +190,6 @@ static unsigned make_groups(const struct sample *sample, struct group groups[256
     return n;
 }
 
-/* Computes the loss of joining a group and the next one. */
 static void find_loss(struct group *groups, unsigned i)
 {
     struct group both = groups[i];
@@ -283,7 +279,6 @@ static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t
     return bits;
 }
 
-/* Chooses classes and returns the bits of the sample with them. */
 static uint64_t plan_classes(const struct sample *sample, unsigned most, struct lmci_classes *classes)
 {
     struct group groups[256];
@@ -306,7 +301,6 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
 
 #define VALUE_BITS 12 /* bits of a word that a symbol and the half byte below it hold */
 
-/* The highest VALUE_BITS bits of word i of the sample. */
 static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
 {
     const unsigned bits = 8 * sample->word;
@@ -401,7 +395,7 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
 
 /* ---- Choosing -------------------------------------------------------------------------------------------------- */
 
-/* Chooses the better transform without a base. `rotated`: bits as rotated floats. Returns the bits. */
+/* Without a base. `rotated`: bits as rotated floats. Returns the bits. */
 static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, struct lmci_scheme *scheme)
 {
     const uint64_t least = cost_bits(sample, LMCI_KEEP);
@@ -409,7 +403,7 @@ static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, stru
     return rotated < least ? rotated : least;
 }
 
-/* Chooses a delta by planes if it is smaller than `least`. Returns the bits of the smallest choice. */
+/* Takes a delta if it is smaller than `least`. Returns the bits of the smallest choice. */
 static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};

@@ -55,7 +55,6 @@ static size_t put_constant(unsigned char value, unsigned char *dst, size_t room)
     return 2;
 }
 
-/* Writes kind, the constant bits, the mask of varying ones, and these packed. */
 static size_t put_bits(const unsigned char *plane, size_t bytes, unsigned mask, unsigned char *dst, size_t room)
 {
     const size_t packed = (bytes * (size_t)__builtin_popcount(mask) + 7) / 8;
@@ -117,7 +116,6 @@ static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, 
     plan->bytes = 2 + plan->table_bytes + coded + ((bytes >> plan->segment_log2) + 1) * leaves / 2;
 }
 
-/* Writes kind, code lengths, segment size and segments. */
 static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane, size_t bytes, unsigned char *scratch,
                        unsigned char *dst, size_t room)
 {
@@ -140,7 +138,7 @@ static size_t put_tree(const struct tree_plan *plan, const unsigned char *plane,
     return used;
 }
 
-/* Estimates the size of a sparse plane: flags and nonzero bytes at their entropies, and two tables. */
+/* Flags and nonzero bytes at their entropies, and two tables. */
 static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t bytes)
 {
     uint32_t flags[2] = {counts[0], (uint32_t)counted - counts[0]};
@@ -209,7 +207,6 @@ static size_t encode_counted(const unsigned char *plane, size_t bytes, const uin
     return written != 0 ? written : put_raw(plane, bytes, dst, room);
 }
 
-/* Counts about `most` symbols and returns the actual number. */
 static size_t count_about(const unsigned char *plane, size_t bytes, size_t most, uint32_t counts[256])
 {
     size_t counted = 0;
@@ -219,7 +216,6 @@ static size_t count_about(const unsigned char *plane, size_t bytes, size_t most,
     return counted;
 }
 
-/* The number of symbols to count, usually `usual`. */
 static size_t counted_of(size_t symbols, bool dense, size_t usual)
 {
     return dense && symbols / DENSE_ONE_IN > usual ? symbols / DENSE_ONE_IN : usual;
@@ -264,7 +260,6 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
 #define SYMBOL_BITS      6   /* of a symbol in the table of a code, approximately */
 #define SYMBOL_NODE_BITS 4   /* of a symbol in the last bytes of nodes */
 
-/* Bits of pieces `from` to `to` - 1 with one code. */
 static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_t bytes)
 {
     uint32_t all[256] = {0};
@@ -280,7 +275,6 @@ static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_
     return lmci_expected_bits(all, counted) * bytes / counted + seen * (SYMBOL_BITS + SYMBOL_NODE_BITS);
 }
 
-/* Bits of the pieces, joined in groups of `group`. */
 static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece, size_t group)
 {
     const size_t pieces = (bytes + piece - 1) / piece;
@@ -297,7 +291,6 @@ struct pieces {
     uint64_t bits; /* of the whole plane, approximately; 0 if it is too short for pieces */
 };
 
-/* Chooses the size of pieces that makes the plane smallest. */
 static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder)
 {
     uint32_t(*counts)[256] = (void *)(((uintptr_t)coder->scratch + 3) & ~(uintptr_t)3);
@@ -381,7 +374,7 @@ static void map_classes(const struct context *context, uint8_t classes[256])
         memset(classes + context->first[c], (int)c, 256u - context->first[c]);
 }
 
-/* Makes classes of neighbouring bytes with about equal counts. */
+/* Neighbouring bytes share a class; counts are about equal. */
 static void even_classes(const uint32_t counts[256], unsigned most, struct context *context)
 {
     uint64_t all = 0;
@@ -476,7 +469,6 @@ static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pi
     return with < without - without / (dense ? 8 * CONTEXT_SAVES : CONTEXT_SAVES);
 }
 
-/* Writes kind, distance, classes, the bytes of each class, and their planes. */
 static size_t put_context(const unsigned char *plane, size_t bytes, const struct context *context,
                           const struct lmci_plane_coder *coder, unsigned char *dst, size_t room)
 {
@@ -680,7 +672,6 @@ static enum lmc_status decode_at_depth(struct lmci_reader *in, size_t bytes, uns
     }
 }
 
-/* Decodes a plane that may consist of pieces. */
 static enum lmc_status decode_pieces(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                      const unsigned char **plane, const char **message)
 {
@@ -691,7 +682,6 @@ static enum lmc_status decode_pieces(struct lmci_reader *in, size_t bytes, unsig
     return get_pieces(in, bytes, scratch, own, message);
 }
 
-/* Reads the head of a plane of contexts. */
 static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct context *context, size_t *distance,
                                    size_t amounts[LMCI_CONTEXT_CLASSES], const char **message)
 {

@@ -54,7 +54,6 @@ unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted);
 /* Whether a sample shows that encoding the plane does not pay. */
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes);
 
-/* How to encode planes. */
 struct lmci_plane_coder {
     unsigned char *scratch; /* lmci_plane_scratch bytes for the longest plane */
     bool dense;             /* count more symbols and choose the smallest form, regardless of time */

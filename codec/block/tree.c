@@ -162,7 +162,6 @@ struct merger {
 
 static bool read_list(struct merger *from, int child, size_t count, unsigned char *out, unsigned char *scratch);
 
-/* Reads the list of a child, or returns its only symbol. */
 static bool read_side(struct merger *from, int child, size_t count, unsigned char *out, unsigned char *scratch,
                       struct lmci_side *side)
 {

@@ -61,7 +61,6 @@ static void write_hash(unsigned char *dst, struct lmc_hash hash)
     lmci_store64(dst + 8, hash.high);
 }
 
-/* Writes an entry and returns its size. */
 static size_t write_entry(unsigned char *at, uint64_t place, uint64_t coded_hash, const struct lmc_hash *raw_hash,
                           uint32_t output_count)
 {
@@ -150,7 +149,6 @@ static enum lmc_status check_features(const unsigned char *prefix, const struct 
     return LMC_OK;
 }
 
-/* The largest size of all coded blocks together. */
 static uint64_t blocks_bound(const struct lmc_frame *frame)
 {
     if (frame->predictor != 0)

@@ -44,7 +44,6 @@ enum lmci_entry_offset {
     LMCI_ENTRY_BYTES = 32
 };
 
-/* The contents of a header. */
 struct lmci_header {
     uint32_t dtype;
     uint32_t flags;
@@ -59,9 +58,7 @@ struct lmci_header {
 
 /* Bytes of a header without constants, tables and extensions. */
 uint64_t lmci_header_bytes(uint32_t base_count, uint64_t block_count);
-/* Bytes of a link's header. */
 uint64_t lmci_link_header_bytes(uint32_t array_count, uint64_t block_count);
-/* Hash of a block, which exists, of an output. */
 struct lmc_hash lmci_frame_raw_hash(const struct lmc_frame *frame, uint64_t index, uint32_t output);
 /* Digest of an output, which exists. LMC_INVALID: too many dimensions, or no shape. */
 enum lmc_status lmci_frame_digest(const struct lmc_frame *frame, uint32_t output, uint32_t dtype, uint32_t ndim,

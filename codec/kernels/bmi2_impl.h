@@ -42,7 +42,6 @@ static inline uint32_t mask_bits(const struct bytes_32 *mask)
     return (uint32_t)_mm256_movemask_epi8(_mm256_loadu_si256((const __m256i *)(const void *)mask->part));
 }
 
-/* Returns the number of mask bits below bit 8 * k. */
 static inline unsigned mask_rank(uint32_t bits, unsigned k)
 {
     return k != 0 ? (unsigned)__builtin_popcount(bits << (32 - 8 * k)) : 0;
@@ -110,7 +109,6 @@ static inline __m256i take_either(__m256i mask0, __m256i mask1, unsigned char **
     return _mm256_or_si256(v0, v1);
 }
 
-/* put_masked and take_masked for a mask of all bytes. */
 static inline void put_all(__m256i v, unsigned char **list)
 {
     _mm256_storeu_si256((__m256i *)(void *)*list, v);

@@ -7,7 +7,6 @@
  */
 #include "kernels/bmi2_impl.h"
 
-/* Lookup tables by class. */
 struct class_vectors {
     unsigned count;
     __m256i last[LMCI_MAX_CLASSES +
@@ -55,7 +54,6 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
 
 /* ---- Words and bytes ------------------------------------------------------------------------------------------- */
 
-/* Loads the words of 32 elements into two vectors or four. */
 static inline void lane_load(unsigned word, const unsigned char *from, __m256i *v)
 {
     for (unsigned k = 0; k < word; k++) {
@@ -130,7 +128,7 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
     lane_weave(planes, v);
 }
 
-/* Hardware prefetching stops at the end of each page. Addresses past the end are harmless: nothing is read. */
+/* Hardware prefetching stops at each page. Addresses past the end are harmless. */
 static inline void class_prefetch(unsigned word, const unsigned char *from)
 {
     for (unsigned k = 0; k < word; k += 2)
@@ -146,7 +144,6 @@ struct class_chunk {
     struct bytes_32 symbols[CLASS_CHUNK];
 };
 
-/* Classes of the 32 elements of vector i. */
 static inline __m256i chunk_classes(__m256i keys, const struct class_vectors *v, struct class_chunk *chunk, size_t i)
 {
     __m256i class = _mm256_setzero_si256();
@@ -161,15 +158,13 @@ static inline __m256i chunk_classes(__m256i keys, const struct class_vectors *v,
     return class;
 }
 
-/* Combines two bytes to a word, for 32 elements. */
 static inline void lane_pair(__m256i low, __m256i high, __m256i v[2])
 {
     v[0] = _mm256_unpacklo_epi8(low, high);
     v[1] = _mm256_unpackhi_epi8(low, high);
 }
 
-/* Symbols of the differences, the bytes below them (planes[0] is the first), and the mask of elements that are no
- * outliers. */
+/* Returns the symbols, the bytes below them (planes[0] is the first), and the mask of elements that are no outliers. */
 static inline __m256i symbols_2(const __m256i *x, const __m256i *b, const struct class_vectors *v, __m256i class,
                                 __m256i *planes)
 {
@@ -253,7 +248,6 @@ static inline __attribute__((always_inline)) void deal_32(unsigned word, const u
     }
 }
 
-/* Deals the symbols of two classes at a time. */
 static inline void deal_symbols(size_t vectors, unsigned count, const struct class_chunk *chunk,
                                 struct lmci_class_lists *lists)
 {
@@ -341,8 +335,8 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-/* Joins the symbols of all classes, two at a time, and computes the class of each element. Bytes are signed: a class
- * has the keys above last[class] and not above last[class + 1]. */
+/* Also computes the class of each element. Bytes are signed: a class has the keys above last[class] and not above
+ * last[class + 1]. */
 static inline __m256i join_symbols(__m256i keys, unsigned count, const __m256i *last, unsigned char **lists,
                                    __m256i *class)
 {

@@ -195,7 +195,6 @@ static inline __m512i class_keys(unsigned word, const __m512i *base)
     return word_bytes(word, v, word - 1);
 }
 
-/* Widens each byte to a word. */
 static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
 {
     const __m256i half[2] = {_mm512_castsi512_si256(bytes), _mm512_extracti64x4_epi64(bytes, 1)};
@@ -208,7 +207,6 @@ static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
     }
 }
 
-/* Lookup tables by key and by class. */
 struct class_vectors {
     __m512i class[4]; /* of each key */
     __m512i up;       /* of each class, in every lane: the shift of `up` in class_key */
@@ -272,7 +270,6 @@ static inline __m512i class_take(uint64_t mask, unsigned char **list)
     return bytes;
 }
 
-/* Moves the words of outliers among 64 to their list, and back. */
 static inline void class_put_outliers(unsigned word, uint64_t marked, const __m512i *x, struct lmci_class_lists *lists)
 {
     for (unsigned k = 0; k < word; k++) {
@@ -383,14 +380,14 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
         _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
 }
 
-/* Hardware prefetching stops at the end of each page. Addresses past the end are harmless: nothing is read. */
+/* Hardware prefetching stops at each page. Addresses past the end are harmless. */
 static inline void class_prefetch(unsigned word, const unsigned char *from, size_t at)
 {
     for (unsigned k = 0; k < word; k++)
         _mm_prefetch((const char *)((uintptr_t)from + at * word + 64 * k + 2048), _MM_HINT_T0);
 }
 
-/* Handles all whole vectors. Callers pass constants for `word` and `count`. */
+/* Callers pass constants for `word` and `count`. */
 static inline __attribute__((always_inline)) void deal_vectors(unsigned word, unsigned count, const unsigned char *data,
                                                                const unsigned char *base, size_t n,
                                                                const struct class_vectors *v,

@@ -30,7 +30,6 @@ static void class_pairs(struct class_pairs *pairs)
     }
 }
 
-/* Lookup tables. */
 struct class_vectors {
     unsigned count;
     uint8x16_t first[LMCI_MAX_CLASSES]; /* the least key of each class */
@@ -71,7 +70,7 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
 
 /* ---- Vectors --------------------------------------------------------------------------------------------------- */
 
-/* Widens each of 16 bytes to the lowest byte of a word; the other bytes are undefined. */
+/* The bytes above the lowest of each word are undefined. */
 static inline void words_of(unsigned word, uint8x16_t bytes, uint8x16_t *v)
 {
     const uint8x16_t planes[4] = {bytes, bytes, bytes, bytes};
@@ -86,7 +85,6 @@ static inline uint8x16_t class_keys(unsigned word, const uint8x16_t *base)
     return vshrn_high_n_u16(vshrn_n_u16(high[0], 7), high[1], 7);
 }
 
-/* Computes the classes of 64 keys from the least key of each class. */
 static inline __attribute__((always_inline)) void classes_of_keys(const uint8x16_t keys[4], unsigned count,
                                                                   const uint8x16_t *first, uint8x16_t class[4])
 {
@@ -257,7 +255,6 @@ static inline __attribute__((always_inline)) uint8x16_t join_16(uint8x16_t class
     return symbols;
 }
 
-/* Joins the symbols of 64 elements and advances the lists. */
 static inline __attribute__((always_inline)) void join_symbols(const uint8x16_t class[4], unsigned pairs,
                                                                const struct class_pairs *v, unsigned char **lists,
                                                                uint8x16_t symbols[4])

@@ -29,7 +29,7 @@ static inline __m512i context_classes(const struct context_vectors *v, const uns
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(keys), low, high);
 }
 
-/* Handles whole vectors from `i` on and returns the index of the first byte that it leaves. */
+/* Returns the index of the first byte that it leaves. */
 static size_t context_pick_whole(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,
                                  size_t distance, size_t i, unsigned char **list)
 {

@@ -27,7 +27,6 @@ static enum rank most_allowed(void)
     return AVX512;
 }
 
-/* Stores the tables that this processor can run, by rank, and returns their number. */
 #if defined(__x86_64__)
 static unsigned runnable(const struct lmci_kernels *tables[TABLES])
 {

@@ -69,7 +69,7 @@ struct lmci_kernels {
     void (*context_join)(const uint8_t classes[256], unsigned class_count, size_t count, size_t distance,
                          const unsigned char **lists, unsigned char *bytes);
 
-    /* Deals words to the lists. */
+    /* Deals words to `lists`. */
     void (*class_deal)(unsigned word, const unsigned char *data, const unsigned char *base, size_t count,
                        const struct lmci_classes *classes, struct lmci_class_lists *lists);
     /* The inverse. The symbol lists together advance by `count` entries and every other list by at most as many,

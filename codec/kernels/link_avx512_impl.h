@@ -81,7 +81,6 @@ static inline __m512 quotient(__m512 a, const struct divisor *b)
 
 /* ---- The step -------------------------------------------------------------------------------------------------- */
 
-/* The constants of a rule in every lane. */
 struct rule_lanes {
     __m512 gain, minus_rest, momentum, beta2, gain2, l2, decay, rate, eps;
     struct divisor root;
@@ -234,7 +233,6 @@ static inline __m512i load_bytes(__mmask16 lanes, const unsigned char *from)
     return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes, from));
 }
 
-/* Gradients from symbols and bytes. */
 static inline __m512 short_lanes(__m512i symbol, __m512i byte, __m512 reference, unsigned halved, __m512i bias,
                                  __m512 scale)
 {

@@ -596,7 +596,6 @@ static inline void strip_enough(int kappa, struct strip *strip)
     }
 }
 
-/* Computes the stored form of the chosen gradients. */
 static inline void strip_out(float scale, size_t n, const struct lmci_reference *reference, const struct strip *strip,
                              const unsigned char *lengths, const struct lmci_gradients *gradients)
 {

@@ -14,7 +14,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Indexes of the arrays in a state. */
 enum lmci_link_array { LMCI_FIRST = 0, LMCI_SECOND = 1, LMCI_ADAM_WEIGHT = 2, LMCI_ADAM_MOST = 3, LMCI_SGD_WEIGHT = 1 };
 
 static inline unsigned lmci_weight_of(const struct lmc_link_rule *rule)
@@ -63,7 +62,6 @@ static inline struct lmci_reference lmci_reference_of(const struct lmc_link_rule
     return (struct lmci_reference){(const lmci_u32 *)(const void *)before[LMCI_FIRST], 0, 128};
 }
 
-/* Gradients while they are encoded or decoded. */
 struct lmci_gradients {
     float *value; /* inputs of the arithmetic */
     unsigned char *symbol;
@@ -77,7 +75,6 @@ struct lmci_link_kernels {
     /* The moments after the step. SGD has one and leaves `second` and `to_second` unused. */
     void (*moments)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *weight,
                     const lmci_f32 *first, const lmci_f32 *second, lmci_f32 *to_first, lmci_f32 *to_second);
-    /* The greatest second moments. */
     void (*most)(size_t n, const lmci_f32 *second_after, const lmci_f32 *most, lmci_f32 *to);
     /* The weights, from the moments after the step. With amsgrad, `second` is the greatest second moment. */
     void (*weights)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *first,
@@ -130,7 +127,6 @@ extern const struct lmci_link_kernels lmci_link_kernels_avx512;
 extern const struct lmci_link_kernels lmci_link_kernels_neon;
 #endif
 
-/* The link kernels of the table in use. */
 const struct lmci_link_kernels *lmci_link_kernels(void);
 
 #endif

@@ -54,7 +54,6 @@ static inline struct ranges around(__m512d middle, __m512d reach)
     return (struct ranges){_mm512_sub_pd(middle, reach), _mm512_add_pd(middle, reach)};
 }
 
-/* The rule's constants, and constants derived from them. */
 struct range_rule {
     __m512d inverse, half_inverse, twice_gain2, decay, unscale;
     __m256 momentum, beta2;

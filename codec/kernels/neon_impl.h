@@ -114,7 +114,6 @@ static inline void bytes_store(unsigned char *to, const uint8x16_t *v, size_t by
 
 /* ---- Compress and expand --------------------------------------------------------------------------------------- */
 
-/* Loads eight bytes; the rest of the table is zero. */
 static inline uint8x16_t eight_bytes(const unsigned char *from)
 {
     return vcombine_u8(vld1_u8(from), vdup_n_u8(0));
@@ -196,7 +195,6 @@ static inline void word_weave(unsigned word, const uint8x16_t *planes, uint8x16_
     }
 }
 
-/* Adds the words in vectors of bytes. */
 static inline uint8x16_t word_add(unsigned word, uint8x16_t a, uint8x16_t b)
 {
     return word == 2 ? vreinterpretq_u8_u16(vaddq_u16(U16(a), U16(b)))

@@ -208,7 +208,7 @@ static inline __attribute__((always_inline)) __m512i backward_512(enum lmci_tran
                      : _mm512_add_epi32(base, _mm512_xor_si512(_mm512_srli_epi32(y, 1), _mm512_sub_epi32(zero, odd)));
 }
 
-/* Handles all whole vectors. Callers pass constants for `transform` and `word`. */
+/* Callers pass constants for `transform` and `word`. */
 static inline __attribute__((always_inline)) void split_whole(enum lmci_transform transform, unsigned word,
                                                               const unsigned char *data, const unsigned char *base,
                                                               size_t count, unsigned char *const *planes)
@@ -267,7 +267,6 @@ static inline __attribute__((always_inline)) void merge_whole(enum lmci_transfor
         what(LMCI_ZIGZAG);              \
     }
 
-/* Handles words of 2 and 4 bytes that fill whole vectors and returns their number. */
 static size_t split_vectors(enum lmci_transform transform, unsigned word, const unsigned char *data,
                             const unsigned char *base, size_t count, unsigned char *const *planes)
 {

@@ -137,7 +137,6 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
     return (uint64_t)b << 32 | a;
 }
 
-/* Gathers 32 symbols; `bits` and `mask` are the same mask. */
 static inline void pick_32(const unsigned char *from, uint32_t bits, const struct bytes_32 *mask, unsigned char *dst)
 {
     for (unsigned k = 0; k < 4; k++)
@@ -321,7 +320,6 @@ static void rename_rows(const uint8_t lut[256], struct rename_rows *rows)
     }
 }
 
-/* Renames whole vectors and returns the number of bytes. */
 static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
 {
     struct rename_rows rows = {.usual = lut[0]};

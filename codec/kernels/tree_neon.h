@@ -70,7 +70,6 @@ static inline void merge_value(uint64_t bits, const unsigned char **list, unsign
     *list += ends >> 56;
 }
 
-/* Renames whole vectors and returns the number of bytes. */
 static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, size_t n, unsigned char *to)
 {
     const uint8x16x4_t first = vld1q_u8_x4(lut), second = vld1q_u8_x4(lut + 64);

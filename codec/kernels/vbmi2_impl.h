@@ -32,7 +32,6 @@ static inline __m512i expand_bytes(uint64_t mask, __m512i bytes)
     return _mm512_mask_expand_epi8(fresh_zero(), mask, bytes);
 }
 
-/* Returns byte `which` of each of the 64 words in v. */
 static inline __m512i word_bytes(unsigned word, const __m512i *v, unsigned which)
 {
     const __m512i count =

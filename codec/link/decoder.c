@@ -98,7 +98,6 @@ static enum lmc_status decode_deltas(const struct chain *chain, const struct lmc
 
 /* ---- Blocks in pieces ------------------------------------------------------------------------------------------ */
 
-/* Applies the next piece of a link's block at byte `from` of each array. */
 static enum lmc_status decode_piece(const struct chain *chain, const struct lmc_link_rule *rule, struct lmci_reader *in,
                                     size_t from, size_t bytes, const char **message)
 {

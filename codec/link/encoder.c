@@ -197,7 +197,6 @@ static bool is_unchanged(const struct work *work)
     return same * SAME_LEAST > seen;
 }
 
-/* Encodes pieces, deltas, or both, and keeps the smaller. */
 static enum lmc_status encode_smaller(const struct work *work, unsigned char *dst, size_t room, size_t *used)
 {
     size_t as_deltas;

@@ -73,7 +73,6 @@ static double share_weights(struct room *room, const struct lmc_link_rule *rule)
     return share(room, weight, room->predicted[0]);
 }
 
-/* Share of exact greatest second moments. */
 static double share_most(struct room *room)
 {
     lmci_link_kernels()->most(room->sample.elements, array_of(room, true, LMCI_SECOND),
@@ -195,7 +194,6 @@ static double exact_rate(struct room *room, const struct lmc_link_rule *rule, do
     return count != 0 ? suits_most(begins, ends, count) : near;
 }
 
-/* Tries a constant and its neighbours, and keeps the best. */
 static double best_neighbour(struct room *room, struct lmc_link_rule *rule, float *constant, int reach)
 {
     const float middle = *constant;
@@ -279,7 +277,6 @@ static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decay
 
 #define EXACT        0.99 /* below this share, neighbours of the step's root are tried, too */
 
-/* Tries the neighbours of the root, and keeps the best. */
 static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
 {
     const struct lmc_link_rule middle = *rule;
@@ -510,7 +507,6 @@ static size_t count_short(const struct interval *list, size_t count, double scal
     return found;
 }
 
-/* Returns the mantissa, from 1 to 2. */
 static double mantissa_of(double x)
 {
     uint64_t word;

@@ -12,7 +12,6 @@
 
 #define PLANE_ROOM (LMCI_PIECE_ELEMENTS + LMCI_PLANE_PAD)
 
-/* The stored differences of an array. */
 struct rest {
     enum lmci_rest_kind kind;
     size_t count;                /* of a list */
@@ -38,7 +37,6 @@ struct piece {
     unsigned char *plane_scratch;
 };
 
-/* Memory for one piece: planes, arrays of deltas, and chunks. */
 struct room {
     unsigned char symbols[PLANE_ROOM + LMCI_PIECE_ELEMENTS], bytes[PLANE_ROOM], spread[PLANE_ROOM];
     unsigned char rests[LMC_MAX_BASES][PLANE_ROOM];
@@ -186,7 +184,6 @@ static const unsigned char *next_word(struct rest *rest)
     return rest->words - 4;
 }
 
-/* Adds the differences of elements `at` to at + n - 1. */
 static void apply_list(struct rest *rest, size_t at, size_t n, unsigned char *words)
 {
     for (; rest->count != 0 && lmci_load16(rest->places) < at + n; rest->count--, rest->places += 2, rest->rest++) {
@@ -333,7 +330,6 @@ static enum lmc_status run(struct piece *piece, unsigned char *const *state, str
     return status;
 }
 
-/* Reads the first two bytes: the mode, and the storage of differences. */
 static enum lmc_status get_head(struct piece *piece, const char **message)
 {
     const unsigned char *head = lmci_take(&piece->in, 2);

@@ -52,7 +52,6 @@ struct piece {
     size_t raw_count;
     size_t packed_bytes;
     size_t missed[LMC_MAX_BASES]; /* elements with a difference */
-    /* The output. */
     unsigned char *at, *end;
 };
 
@@ -100,7 +99,6 @@ static size_t find_missed(const struct piece *piece, size_t n, unsigned char *co
     return count;
 }
 
-/* Gathers these elements. */
 static struct lmci_link_view gather(const struct piece *piece, const struct lmci_link_view *view, size_t count)
 {
     struct room *room = piece->room;
