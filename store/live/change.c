@@ -94,7 +94,7 @@ enum lmcs_status lmcs_live_change_bodies(struct lmcs_live_body *const *bodies, s
         bool nameless = records[i] == NULL || records[i]->name[0] == '\0'; /* unnamed records are in no tree */
         changes[i] =
             (struct lmcs_live_change){bodies[i]->stored ? bodies[i]->record : NULL, nameless ? NULL : records[i]};
-        any = any || changes[i].from != NULL || changes[i].to != NULL;
+        any = any || bodies[i]->stored || !nameless;
         if (bodies[i]->transaction != bodies[0]->transaction)
             status = lmcs_fail(error, LMCS_INVALID, 0,
                                "%s: live variable \"%.200s\" and the other one are not in the same transaction",

@@ -27,15 +27,14 @@ bool lmcs_ranges_reserve(struct lmcs_ranges *ranges)
 bool lmcs_ranges_add(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes)
 {
     size_t i = first_behind(ranges, offset);
-    struct lmcs_range *before = i > 0 ? &ranges->all[i - 1] : NULL;
-    bool joins_before = before != NULL && before->offset + before->bytes == offset;
+    bool joins_before = i > 0 && ranges->all[i - 1].offset + ranges->all[i - 1].bytes == offset;
     bool joins_after = i < ranges->count && offset + bytes == ranges->all[i].offset;
     if (joins_before && joins_after) {
-        before->bytes += bytes + ranges->all[i].bytes;
+        ranges->all[i - 1].bytes += bytes + ranges->all[i].bytes;
         memmove(&ranges->all[i], &ranges->all[i + 1], (ranges->count - i - 1) * sizeof *ranges->all);
         ranges->count--;
     } else if (joins_before) {
-        before->bytes += bytes;
+        ranges->all[i - 1].bytes += bytes;
     } else if (joins_after) {
         ranges->all[i].offset = offset;
         ranges->all[i].bytes += bytes;

@@ -182,7 +182,7 @@ def test_create(tmp_path):
     info = path.stat()
     assert stat.S_IMODE(info.st_mode) == 0o600
     assert info.st_blocks * 512 < 64 << 20
-    assert "there already" in error("create", path, status="exists")
+    assert "exists already" in error("create", path, status="exists")
 
 
 def test_nothing_there(tmp_path):
