@@ -149,7 +149,7 @@ static uint64_t name_key(const struct lmcs_archive_reader *reader, uint32_t kind
     return key;
 }
 
-/* Parses an identity into one allocation with its lists and its name; *identity NULL: the record is not valid. */
+/* Parses an identity into one allocation with its lists and its name; *identity is NULL after a failure. */
 static enum lmcs_status parse_identity(struct lmcs_archive_reader *reader, struct lmcs_archive_identity **identity,
                                        struct lmcs_error *error)
 {
@@ -202,8 +202,9 @@ static enum lmcs_status read_identity(struct lmcs_archive_reader *reader, struct
                    sizeof(struct lmcs_archive_identity *)))
         return lmcs_fail_memory(error);
     enum lmcs_status status = parse_identity(reader, &identity, error);
-    if (status == LMCS_OK)
-        status = check_identity(reader, identity, error);
+    if (status != LMCS_OK || identity == NULL)
+        return status;
+    status = check_identity(reader, identity, error);
     if (status != LMCS_OK) {
         free(identity);
         return status;

@@ -65,17 +65,17 @@ enum lmcs_status lmcs_dump_read_older(struct lmcs_dump *dump, int fd, struct lmc
 
 /* A point up to which the archive is complete: the end of a snapshot, or of a shelf's record. */
 struct checkpoint {
+    struct lmc_hasher headers;
     uint64_t offset; /* 0: none yet */
     uint64_t records;
-    struct lmc_hasher headers;
     uint64_t shelves, snapshots, identities, contents, tags;
 };
 
 static void note_checkpoint(const struct lmcs_archive_reader *reader, struct checkpoint *point)
 {
     *point =
-        (struct checkpoint){reader->source.offset,  reader->source.number,  reader->source.headers, reader->shelf_count,
-                            reader->snapshot_count, reader->identity_count, reader->content_count,  reader->tag_count};
+        (struct checkpoint){reader->source.headers, reader->source.offset,  reader->source.number, reader->shelf_count,
+                            reader->snapshot_count, reader->identity_count, reader->content_count, reader->tag_count};
 }
 
 /* Reads the archive as far as it is sound. */

@@ -179,7 +179,7 @@ enum lmcs_status lmcs_dump_identity(struct lmcs_dump *dump, uint64_t id, uint64_
     enum lmcs_status status = lmcs_identity_get(&dump->txn, id, &identity, error);
     if (status != LMCS_OK)
         return status;
-    unsigned char rest[3 * LMCS_MAX_DIMS * sizeof(uint64_t) + LMCS_MAX_NAME];
+    unsigned char rest[sizeof(uint64_t) * 3 * LMCS_MAX_DIMS + LMCS_MAX_NAME];
     size_t dims = identity.df.ndim * sizeof(uint64_t), n = dims;
     struct lmcs_archive_identity_df df = {identity.df.kind, identity.df.dtype, identity.df.ndim, identity.df.is_part,
                                           identity.df.name_bytes};

@@ -57,9 +57,11 @@ struct lmcs_outside {
 };
 
 struct lmcs_dump {
+    struct lmc_hasher headers;
     struct lmcs_pool *pool;
     const struct lmcs_dump_options *options;
     int fd;
+    bool is_part; /* bases may be outside of the selected part */
     const struct lmcs_progress *progress;
     uint64_t total; /* bytes, estimated; 0: not known */
     uint64_t reported;
@@ -67,7 +69,6 @@ struct lmcs_dump {
     size_t used;
     unsigned char *piece; /* of a payload */
     uint64_t bytes;
-    struct lmc_hasher headers;
     struct lmcs_archive_end_df end;
     struct lmcs_id_map identities;
     struct lmcs_id_map contents; /* as they were sent */
@@ -79,7 +80,6 @@ struct lmcs_dump {
     uint64_t name;            /* canonical: the identity with which the content is sent, that of the entry */
     struct lmcs_holders lost; /* skip_lost: snapshots that are left out */
     uint64_t lost_snapshots;  /* number of them */
-    bool is_part;             /* bases may be outside of the selected part */
     struct lmcs_id_map inside;
     struct lmcs_id_map outside; /* by base: index + 1 */
     struct lmcs_outside *costs;
