@@ -190,20 +190,12 @@ def each(work: Callable[[int], None], count: int, rounds: int) -> float:
     return statistics.median(seconds(lambda: work(count)) / count * 1e6 for _ in range(rounds))
 
 
-def live(setting: Setting) -> Section:
-    """Measure small updates of variables that live in the pool."""
-    section = Section("Variables in the pool", ["operation", "microseconds"])
-    items = setting.of(GIB, GIB, 16 * MIB) // 8
-    shelf = pymm.shelf("bench", size_mb=64, pmem_path=str(setting.folder))
-    shelf.x = pymm.ndarray((items,))
-    shelf.x.fill(1)  # so that its pages are there
-    shelf.i, shelf.f, shelf.q = 0, 0.5, "text"
-    store = lmcstore.open(setting.folder / "bench.pool")
+def live_operations(
+    shelf: Any, store: Any, places: list[int], size: str
+) -> tuple[list[tuple[str, Callable[[int], None], float | None]], Callable[[int], None]]:
+    """Return the operations with their names and bounds in microseconds, and a transaction."""
     tensor, counter = store["bench"].live.tensor("x"), store["bench"].live.value("counter")
     array = tensor.array
-    count, rounds = setting.of(2000, 2000, 200), setting.of(101, 31, 3)
-    chooser = random.Random(1)
-    places = [chooser.randrange(items) for _ in range(count)]
 
     def by_shelf(_: int) -> None:
         for place in places:
@@ -247,7 +239,7 @@ def live(setting: Setting) -> Section:
                 array[place] = 2.5
 
     operations: list[tuple[str, Callable[[int], None], float | None]] = [
-        (f"`array[i] = v` in {items * 8 >> 20} MiB, not durable", only_store, None),
+        (f"`array[i] = v` in {size}, not durable", only_store, None),
         ("`x[i] = v; x.persist_offset(i, 1)` (pymm)", by_array, 2.0),
         ("`s.x[i] = v; s.x.persist_offset(i, 1)` (pymm)", by_shelf, 2.0),
         ("`array[i] = v; tensor.persist(i, i + 1)` (lmcstore)", by_lmcstore, None),
@@ -256,12 +248,28 @@ def live(setting: Setting) -> Section:
         ("`s.i = n` (pymm)", assign, None),
         ("`counter.add(1)` (lmcstore)", add, None),
     ]
-    for what, work, bound in operations:
+    return operations, transaction
+
+
+def live(setting: Setting) -> Section:
+    """Measure small updates of variables that live in the pool."""
+    section = Section("Variables in the pool", ["operation", "microseconds"])
+    items = setting.of(GIB, GIB, 16 * MIB) // 8
+    shelf = pymm.shelf("bench", size_mb=64, pmem_path=str(setting.folder))
+    shelf.x = pymm.ndarray((items,))
+    shelf.x.fill(1)  # so that its pages are there
+    shelf.i, shelf.f, shelf.q = 0, 0.5, "text"
+    store = lmcstore.open(setting.folder / "bench.pool")
+    count, rounds = setting.of(2000, 2000, 200), setting.of(101, 31, 3)
+    chooser = random.Random(1)
+    places = [chooser.randrange(items) for _ in range(count)]
+    operations, transaction = live_operations(shelf, store, places, f"{items * 8 >> 20} MiB")
+    for name, work, bound in operations:
         us = each(work, count, rounds)
-        section.numbers[what] = us
-        section.rows.append([what, f"{us:.2f}"])
+        section.numbers[name] = us
+        section.rows.append([name, f"{us:.2f}"])
         if bound is not None:
-            section.goal(f"microseconds, {what}", us, "<=", bound)
+            section.goal(f"microseconds, {name}", us, "<=", bound)
     us = each(transaction, count, max(rounds // 20, 3)) * 20
     section.numbers["transaction"] = us
     section.rows.append(["a transaction with one such store (lmcstore)", f"{us:.1f}"])
