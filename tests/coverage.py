@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""What of codec/ and store/ no test reaches, sorted by what it is for.
+"""Lists the lines of codec/ and store/ that no test reaches, by their purpose.
 
     coverage.py COVERAGE.json [--list KIND]
 
-Reads what `gcovr --json` has written (`tests/run.sh coverage` does both), and prints a table: lines that were never
+Reads the output of `gcovr --json` (`tests/run.sh coverage` does both), and prints a table: lines that were never
 reached, and branches of reached lines that were never taken, by kind. A line's kind follows from its text, or from that
-of the lines around it; it is no proof of anything. `--list other` prints the lines of a kind, with what is missing:
+of the lines around it; it is no proof. `--list other` prints the lines of a kind, with the missing branches:
 "line", or the number of branches.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 TOP = Path(__file__).resolve().parents[1]
 
-# By file: what runs only on other machines, or where its counters are lost.
+# By file: code that runs only on other machines, or whose counters are lost.
 FILES = {
     "machine": r"store/topology\.c",
     "child": r"store/guard\.c",
@@ -61,7 +61,7 @@ def statement(source: list[str], number: int) -> str:
 
 
 def kind_of(file: str, source: list[str], number: int) -> str:
-    """Tell what a line is for: by its file, its statement, or the condition right before it."""
+    """Return the purpose of a line, from its file, its statement, or the condition right before it."""
     for kind, pattern in FILES.items():
         if re.fullmatch(pattern, file):
             return kind
@@ -79,7 +79,7 @@ def kind_of(file: str, source: list[str], number: int) -> str:
 
 
 def missing(coverage: dict[str, Any]) -> list[tuple[str, str, int, int, str]]:
-    """List what is missing as (kind, file, line, branches or 0 for the line, text)."""
+    """List the lines and branches that are not reached as (kind, file, line, branches or 0 for the line, text)."""
     found = []
     for file in coverage["files"]:
         source = (TOP / file["file"]).read_text().splitlines()

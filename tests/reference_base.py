@@ -64,7 +64,7 @@ def rounded(exact: Fraction, zero: float) -> float:
 
 
 def fma(a: float, b: float, c: float) -> float:
-    """[10.4] Exact but for the one rounding; what is no finite number follows from double's rules."""
+    """[10.4] Exact but for the one rounding; infinities and NaN follow double's rules."""
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         return a * b + c
     return rounded(Fraction(a) * Fraction(b) + Fraction(c), a * b + c)

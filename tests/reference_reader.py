@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """An LMC frame decoder in plain Python, written from codec/FORMAT.md alone (sections in brackets).
 
-It is for checking the C library and the document against each other, so it is slow and says what it does. Checksums
+It is for checking the C library and the document against each other, so it is slow and plain. Checksums
 are checked where the package ``xxhash`` is installed; all else is checked always.
 
     reference_reader.py FRAME [--base BASE] [--output FILE]     decode a frame; of a link, BASE and FILE have all its

@@ -11,7 +11,7 @@
 #                            crash_long mutants_long stress_long soak kills fuzz
 #   tests/run.sh JOB...    jobs by name, also: tidy coverage instructions
 #
-# FUZZ_SECONDS (60) and FUZZ_TARGETS (all) choose what fuzz does, SOAK_HOURS (2) how long soak runs. Builds are in
+# FUZZ_SECONDS (60) and FUZZ_TARGETS (all) limit fuzz, SOAK_HOURS (2) how long soak runs. Builds are in
 # build/<preset>/, full logs in build/logs/. The last line counts the cases of cmocka, pytest and fuzz corpora, and one
 # for each check of the other jobs. The exit status is 0 when none failed.
 set -euo pipefail
@@ -125,8 +125,8 @@ run_ctest() {
     if [ "$preset" != release ] && have setarch && setarch -R true 2>/dev/null; then
         wrap=(setarch -R)
     fi
-    ticking "ctest $preset" "${wrap[@]}" ctest --preset "$preset" --verbose -j "$jobs" "$@" 2>&1 | tee "$logs/ctest-$preset.log" |
-        ctest_report "$logs/ctest-$preset.count" || status=$?
+    ticking "ctest $preset" "${wrap[@]}" ctest --preset "$preset" --verbose -j "$jobs" "$@" 2>&1 |
+        tee "$logs/ctest-$preset.log" | ctest_report "$logs/ctest-$preset.count" || status=$?
     read -r -a numbers <"$logs/ctest-$preset.count"
     # ctest also fails when it has no tests, or could not start one.
     if ((status != 0 && numbers[1] == 0)); then

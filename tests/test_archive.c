@@ -117,7 +117,7 @@ static void test_merge(void **state)
     EXPECT(restored.snapshots == 0 && restored.snapshots_skipped == 13);
     expect_unchanged(to, &before);
     verify_pool(to);
-    /* What is missing is added; what has happened since stays. */
+    /* A restore adds missing snapshots and keeps newer ones. */
     OK(lmcs_snapshot_remove(to, "run", 1, false, NULL, &err));
     OK(lmcs_snapshot_remove(to, "run", 6, false, NULL, &err));
     OK(lmcs_snapshot_remove(to, "run", 12, false, NULL, &err));
@@ -173,7 +173,7 @@ static void test_conflict(void **state)
     expect_unchanged(to, &before);
     verify_pool(to);
     FAILS(LMCS_NOT_FOUND, lmcs_shelf_info(to, "other", &(struct lmcs_shelf_info){.latest = 0}, &err));
-    /* A capture that nobody has ended keeps the shelf. */
+    /* An open capture keeps the shelf. */
     struct lmcs_capture *capture;
     OK(lmcs_capture_begin(to, "run", &capture, &err));
     FAILS(LMCS_INVALID, restore_file(to, fd, &report));
@@ -204,7 +204,7 @@ static void test_prepared(void **state)
     put_state(capture, weights);
     OK(lmcs_capture_commit(capture, &options, NULL, &err));
     int fd = dump_file(place, pool, NULL, "a.archive", &report);
-    EXPECT(report.snapshots == 1); /* what is only prepared does not travel */
+    EXPECT(report.snapshots == 1); /* prepared snapshots are not dumped */
     OK(restore_file(to, fd, &report));
     FAILS(LMCS_IN_USE, restore_file(pool, fd, &report));
     OK(lmcs_group_resolve(pool, options.group, true, &err));

@@ -113,7 +113,7 @@ static void expect_sentence(enum lmcs_status status)
     EXPECT(strlen(err.message) > 20);
 }
 
-/* `before`: what the pool must have already, or NULL. */
+/* `before`: an archive that the pool needs first, or NULL. */
 static void damage_often(struct scene *scene, const struct archive *archive, const struct archive *before, size_t count)
 {
     struct archive copy = {malloc(archive->bytes + 1), 0};
@@ -138,7 +138,7 @@ static void damage_often(struct scene *scene, const struct archive *archive, con
         close(fd);
     }
     check_pool(into);
-    /* And then the one that is not damaged, over what may have been kept of the others. */
+    /* Then the undamaged archive, over the remains of the others. */
     int fd = file_of(scene, "whole.archive", archive);
     struct lmcs_restore_options options;
     lmcs_restore_options_init(&options);
@@ -185,7 +185,7 @@ static size_t next_record(const struct archive *archive, size_t at, struct lmcs_
     return at + sizeof *record + record->bytes;
 }
 
-/* Frames of what rests on an older archive can't be decoded: they are held against their records and checksums. */
+/* Frames that rest on an older archive can't be decoded; their records and checksums are checked. */
 static void forged_parts(void **state)
 {
     struct scene scene;
@@ -231,7 +231,7 @@ static void forged_parts(void **state)
     end(&scene);
 }
 
-/* What is in the file already is checked before anything is written behind it. */
+/* The file's content is checked before more is written behind it. */
 static void taken_up_again_over_damage(void **state)
 {
     struct scene scene;

@@ -77,7 +77,7 @@ static void test_cancel(void **state)
 
 /* ---- A pool that changes meanwhile ---- */
 
-/* Somebody who has what the archive has, and takes it away, once in each attempt of a restore that has found it. */
+/* A rival with the archive's contents that removes them once in each attempt of a restore that has found them. */
 struct rival {
     struct lmcs_pool *pool;
     const struct state *state;
@@ -147,7 +147,7 @@ static void test_overtaken(void **state)
     state_free(weights);
 }
 
-/* Somebody who takes away what the archive has as a base alone, once that was found: nothing has it any more. */
+/* A rival that removes a content that the archive has as a base alone, once the restore has found it. */
 static bool take_base_away(void *context, const char *what, uint64_t done, uint64_t total)
 {
     struct lmcs_pool **pool = context;
@@ -289,7 +289,7 @@ static void wait_for_waiters(struct lmcs_pool *pool)
     }
 }
 
-/* Two restores, each of which has what the other wants: one fails and leaves nothing, the other goes on. */
+/* Two restores, each with a shelf that the other wants: one fails and leaves nothing, the other goes on. */
 static void test_each_others_shelves(void **state)
 {
     const struct place *place = *state;
@@ -344,7 +344,7 @@ static void *send_when_waited_for(void *argument)
     return NULL;
 }
 
-/* A restore waits for a capture; but not when that one's thread wants what the restore has. */
+/* A restore waits for a capture; but not when the capture's thread wants the restore's shelf. */
 static void test_captures_and_shelves(void **state)
 {
     const struct place *place = *state;

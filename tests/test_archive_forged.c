@@ -105,7 +105,7 @@ static void test_flipped(void **state)
     close_pool(pool);
 }
 
-/* Restores what someone has forged: refused with nothing left, or sound. */
+/* Restores a forged archive: refused with nothing left, or sound. */
 static bool try_forged(const struct place *place, struct lmcs_pool **pool, int fd, const struct counters *before)
 {
     struct lmcs_transfer_report report;

@@ -88,7 +88,7 @@ static void all_optimizers(void **state)
     }
 }
 
-/* An archive is about as large as what the pool stores; that of the same states by deltas, or raw, is much larger. */
+/* An archive is about as large as the pool; that of the same states by deltas, or raw, is much larger. */
 static void as_small_as_the_pool(void **state)
 {
     const struct place *place = *state;
@@ -215,7 +215,7 @@ static void parts_of_a_line(void **state)
     struct lmcs_pool *pool = make_run(place, &run, small, "keep_raw=1", 24);
     static const struct {
         const char *addresses[2];
-        size_t links; /* for each parameter; one more where what leads to the first takes less than that, raw */
+        size_t links; /* for each parameter; one more where the states before the first take less than it, raw */
     } parts[] = {{{"run@20"}, 0}, {{"run@3"}, 0}, {{"run@15..20"}, 5}, {{"run@2..6"}, 4}, {{"run@9", "run@13"}, 4}};
     for (size_t i = 0; i < 5; i++) {
         struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -238,7 +238,7 @@ static void parts_of_a_line(void **state)
         close(fd);
         close_pool(other);
     }
-    /* Parts of an archive of all, of which only what they need is read. */
+    /* Parts of an archive of all, of which a restore reads only the needed records. */
     int fd = dump_run(place, pool, "a");
     for (size_t i = 0; i < 4; i++) {
         struct lmcs_pool *other = new_pool(place, "to.pool");
@@ -258,7 +258,7 @@ static void parts_of_a_line(void **state)
     run_end(&run);
 }
 
-/* One array of those that a link leads to: the others come along, where nobody sees them. */
+/* One array of those that a link leads to: the others come along, hidden. */
 static void one_tensor(void **state)
 {
     const struct place *place = *state;
@@ -278,7 +278,7 @@ static void one_tensor(void **state)
     }
     OK(lmcs_compact(other, NULL, &err));
     check_pool(other);
-    restore_part(other, fd, "run@7", "p*.exp_avg"); /* onto what is there */
+    restore_part(other, fd, "run@7", "p*.exp_avg"); /* onto existing contents */
     verify_pool(other);
     OK(lmcs_shelf_drop(other, "run", false, NULL, &err));
     OK(lmcs_compact(other, NULL, &err));
@@ -413,7 +413,7 @@ static void since_what_bears_no_link(void **state)
     run_end(&run);
 }
 
-/* Captures that write deltas against what is raw; where that is restored, a link leads to it: none may rest on it. */
+/* Captures that write deltas against raw contents; where that is restored, a link leads to it: none may rest on it. */
 static void deltas_onto_links(void **state)
 {
     const struct place *place = *state;

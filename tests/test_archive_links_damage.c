@@ -150,7 +150,7 @@ static void damage_links(struct lmcs_pool *pool, const char *path)
     }
 }
 
-/* Links that are damaged are got back from an archive or a pool that has them, but not from what was forged. */
+/* Links that are damaged are got back from an archive or a pool that has them, but not from a forged one. */
 static void links_repaired_from_links(void **state)
 {
     const struct place *place = *state;
@@ -217,7 +217,7 @@ static const char *forge_line(unsigned char *copy, size_t bytes, unsigned way)
     const char *why = "";
     uint64_t first = get64(link + BASES), own = get64(linked + BASES);
     switch (way) {
-    case 0: /* of itself, or what comes later */
+    case 0: /* of itself, or a later content */
         put64(link + BASES, own + 20);
         why = "has not arrived";
         break;
@@ -240,13 +240,13 @@ static const char *forge_line(unsigned char *copy, size_t bytes, unsigned way)
     case 5: /* another array */
         linked[OUTPUT] = (unsigned char)((linked[OUTPUT] + 1) % 3);
         break;
-    case 6: /* led to by what is no link */
+    case 6: /* led to by a content that is no link */
         put64(linked + BASES, get64(before + BASES));
         break;
     case 7: /* a link on a link */
         put64(link + BASES, own);
         break;
-    case 8: /* what a link leads to has no bytes */
+    case 8: /* an output of a link has no bytes */
         put64(linked + offsetof(struct lmcs_archive_content_df, stored_bytes), 1);
         why = "impossible size";
         break;
@@ -266,7 +266,7 @@ static const char *forge_line(unsigned char *copy, size_t bytes, unsigned way)
     return why;
 }
 
-/* What ids can say that no writer says. */
+/* Ids that no writer writes. */
 static void forged_lines(void **state)
 {
     const struct place *place = *state;
@@ -311,7 +311,7 @@ static void the_longest_line(void **state)
     close_pool(other);
     other = new_pool(place, "to.pool");
     unsigned char *data = bytes_of(fd, &bytes), *link = find_content(data, bytes, LMCS_PAYLOAD_LINK, 64 * PARAMETERS);
-    for (size_t i = 0; i < 3; i++) { /* from what the last link of the first parameter leads to */
+    for (size_t i = 0; i < 3; i++) { /* from the outputs of the first parameter's last link */
         find_numbered(data, bytes, LMCS_PAYLOAD_LINKED, 63 * 3 * PARAMETERS + i, &number);
         memcpy(link + sizeof(struct lmcs_archive_content_df) + i * sizeof number, &number, sizeof number);
     }
@@ -365,7 +365,7 @@ static void a_link_is_no_tensor(void **state)
     run_end(&run);
 }
 
-/* What was forged and refused is not there for a restore that is taken up again. */
+/* A resumed restore does not find forged and refused contents. */
 static void forged_and_taken_up_again(void **state)
 {
     const struct place *place = *state;

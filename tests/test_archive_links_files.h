@@ -25,7 +25,7 @@ static inline int new_file(const struct place *place, const char *name)
     return fd;
 }
 
-/* Of "run", or a part of it. Whatever was dumped can be verified. */
+/* Of "run", or a part of it. Every dump can be verified. */
 static inline int dump_part(const struct place *place, struct lmcs_pool *pool, const char *address, int since,
                             const char *name, struct lmcs_transfer_report *report)
 {
@@ -103,7 +103,7 @@ static inline struct lmcs_pool *make_run(const struct place *place, struct run *
 
 /* ---- Parts ---- */
 
-/* Snapshots that are there are what they were. Gives how many. */
+/* Existing snapshots are unchanged. Returns their number. */
 static inline size_t expect_what_is_there(const struct run *run, struct lmcs_pool *pool)
 {
     uint64_t numbers[MOST_STEPS];

@@ -33,7 +33,7 @@ static void taken_up_again(void **state)
         rewind_to_start(part);
         OK(lmcs_archive_verify(part, NULL, NULL, &err));
         const char *const address = "run@9";
-        if (i % 2 == 0) { /* of what came, only a part is wanted now: what else it rests on stays, and is noted */
+        if (i % 2 == 0) { /* a part of the received contents is wanted now: their bases stay, and are noted */
             how.addresses = &address;
             how.address_count = 1;
         }
@@ -58,7 +58,7 @@ static void taken_up_again(void **state)
     run_end(&run);
 }
 
-/* A dump beside a compactor: what was sent raw is a base of links later, and lines are sent onto what is there. */
+/* A dump beside a compactor: contents sent raw are bases of links later, and lines are sent onto existing contents. */
 static void beside_the_compactor(void **state)
 {
     const struct place *place = *state;
@@ -172,7 +172,7 @@ static void onto_what_is_there(void **state)
     run_end(&run);
 }
 
-/* What is lost in a pool is got back from an archive that has it by links. */
+/* Contents lost in a pool are repaired from an archive that has them by links. */
 static void repaired_from_links(void **state)
 {
     const struct place *place = *state;

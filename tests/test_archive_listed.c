@@ -5,7 +5,7 @@
 /* ctest: timeout=600 labels=slow,no-tsan */
 #include "test_archive_parts_support.h"
 
-/* ---- Time: what an archive's records are many of is not gone through for each of them ---- */
+/* ---- Cost: no record of an archive scans all others ---- */
 
 struct forged {
     unsigned char *data;
@@ -258,7 +258,10 @@ static void flip_and_seal(unsigned char *data)
     memcpy(data + at, &record, sizeof record);
 }
 
-/* Every truncation and every flipped bit is found without a pool, too; also what the records' checksums can't tell. */
+/*
+ * Every truncation and every flipped bit is found without a pool, too; also damage that the records' checksums can't
+ * show.
+ */
 static void test_verify(void **state)
 {
     const struct place *place = *state;
@@ -335,7 +338,7 @@ static void test_verify_can_be_stopped(void **state)
     free_run(&run);
 }
 
-/* What is read in another order than it was written, or twice, can't be a pipe; that is said before all else. */
+/* An input that is read out of order, or twice, can't be a pipe; the call fails before all else. */
 static void test_pipes_where_files_must_be(void **state)
 {
     const struct place *place = *state;

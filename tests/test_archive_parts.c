@@ -27,7 +27,7 @@ static void test_dump_parts(void **state)
         expect_numbers(to, "run", &run, cases[i].first, cases[i].last);
         EXPECT(tagged(to, "best") == (cases[i].first <= 4 && cases[i].last >= 4 ? 4 : 0));
         EXPECT(pool_info(to).shelf_count == 1);
-        /* No part takes more than its snapshots take raw, whatever bases it has. */
+        /* No part takes more than its snapshots take raw, with any bases. */
         EXPECT(report.bytes < report.snapshots * 5 * 60000 * 4 + 100000);
         close(fd);
         close_pool(to);
@@ -231,7 +231,7 @@ static void test_canonical_order(void **state)
 
 /* ---- Numbers ---- */
 
-/* An archive may say that a shelf's next number is very large. What the shelf gets then can be dumped and restored. */
+/* An archive may say that a shelf's next number is very large. A shelf with that number can be dumped and restored. */
 static void test_largest_numbers(void **state)
 {
     const struct place *place = *state;

@@ -22,7 +22,7 @@
 struct run {
     struct rng rng;
     struct state *state;
-    struct state *kept[64]; /* what each number of "run" held */
+    struct state *kept[64]; /* the state of each number of "run" */
 };
 
 static inline void free_run(struct run *run)

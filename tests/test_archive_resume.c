@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_archive_resume.c - restores that are taken up again: what is found without being read was verified before.
+ * test_archive_resume.c - resumed restores: contents that are found without being read were verified before.
  *
  * The first attempt is killed, or refused memory, at each of its allocations in turn, so also between the commit of a
  * staged snapshot and the end of its verification.
@@ -133,7 +133,7 @@ static int attempt_in_child(void *argument)
     return failed ? 2 : 0;
 }
 
-/* Whatever stopped the first attempt, the second shows nothing that is not what it says, nor does the third. */
+/* However the first attempt stopped, the second and third show only sound snapshots. */
 static void damage_is_not_taken_up(void **state)
 {
     struct scene scene;
@@ -170,14 +170,14 @@ static void damage_is_not_taken_up(void **state)
     end(&scene);
 }
 
-/* A frame of a newer codec: neither the first attempt nor the second can say whether it is what it says. */
+/* A frame of a newer codec: neither the first attempt nor the second can verify it. */
 static void unsupported_is_not_taken_up(void **state)
 {
     struct scene scene;
     uint32_t newer = 0x4000;
     begin(&scene, *state, true);
     unsigned char *frame = last_payload(&scene, LMCS_PAYLOAD_FRAME);
-    memcpy(frame + 8, &newer, sizeof newer); /* its incompatible flags, and the checksum of what comes before that */
+    memcpy(frame + 8, &newer, sizeof newer); /* its incompatible flags, and the checksum of the bytes before */
     uint64_t check = lmc_hash64(frame, 56, 0);
     memcpy(frame + 56, &check, sizeof check);
     seal(scene.data, scene.bytes);
@@ -193,7 +193,7 @@ static void unsupported_is_not_taken_up(void **state)
     end(&scene);
 }
 
-/* What lies elsewhere in the pool may have gone bad since: it is read, and the archive's is better. */
+/* Contents elsewhere in the pool may have rotted since: they are read, and the archive's replace them. */
 static void what_has_gone_bad_is_not_shared(void **state)
 {
     struct scene scene;

@@ -7,7 +7,7 @@
 
 /* ---- Taken up again ---- */
 
-/* What was begun as a part can't become more: what comes before what is there has no place in it. */
+/* A dump begun as a part can't become more: earlier records have no place behind later ones. */
 static void resume_of_another_part(const struct place *place, struct lmcs_pool *from, int cut)
 {
     static const struct {
@@ -43,7 +43,7 @@ static void resume_at(const struct place *place, struct lmcs_pool *from, struct 
     const struct lmcs_dump_options options = {.resume = true};
     struct lmcs_transfer_report restored;
     set_bytes(cut, data, n);
-    if (n > 100 && n % 2 == 0) { /* what is damaged at the end is written anew, too */
+    if (n > 100 && n % 2 == 0) { /* a damaged end is written anew, too */
         unsigned char wrong = data[n - 1] ^ 1;
         EXPECT(pwrite(cut, &wrong, 1, (off_t)n - 1) == 1);
     }
@@ -78,13 +78,13 @@ static void test_resume_dump(void **state)
     OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err));
     EXPECT(restored.bytes == bytes && restored.snapshots == report.snapshots); /* it is complete: left alone ... */
     EXPECT(pwrite(whole, data, 700, (off_t)bytes) == 700);
-    OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err)); /* ... but for what follows its end */
+    OK(lmcs_dump_with(from, &options, whole, NULL, &restored, &err)); /* ... but for the bytes behind its end */
     EXPECT(restored.bytes == bytes && lseek(whole, 0, SEEK_END) == (off_t)bytes);
     rewind_to_start(whole);
     OK(lmcs_archive_verify(whole, NULL, NULL, &err));
     for (size_t n = 0; n < bytes; n += 1 + bytes / 97)
         resume_at(place, from, &run, cut, data, bytes, n, report.snapshots);
-    /* What happened meanwhile does no harm, and is not in it. */
+    /* Later snapshots do no harm, and are not in it. */
     set_bytes(cut, data, bytes * 2 / 3);
     take_more(from, &run, 10, 12);
     OK(lmcs_compact(from, NULL, &err));
@@ -93,7 +93,7 @@ static void test_resume_dump(void **state)
     rewind_to_start(cut);
     OK(lmcs_restore(to, cut, NULL, &restored, &err));
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
-    /* Of what it can't be the beginning, it is not. */
+    /* A file that can't be the beginning of this dump is refused. */
     set_bytes(cut, "this is a text of somebody, with more bytes than a head has", 59);
     FAILS(LMCS_DAMAGED, lmcs_dump_with(from, &options, cut, NULL, NULL, &err));
     EXPECT(lseek(cut, 0, SEEK_END) == 59);
@@ -141,7 +141,7 @@ static void test_resume_restore(void **state)
     expect_numbers(to, "run", &run, 1, SNAPSHOTS);
     EXPECT(pool_info(to).content_count <= report.contents);
     close_pool(to);
-    /* A restore without it removes what was left. */
+    /* A restore without it removes the remains. */
     to = new_pool(place, "to.pool");
     rewind_to_start(cut);
     FAILS(LMCS_DAMAGED, lmcs_restore_with(to, &cut, 1, &resume, NULL, NULL, &err));

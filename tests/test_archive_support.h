@@ -158,7 +158,7 @@ static inline void expect_same_shelf(struct lmcs_pool *a, struct lmcs_pool *b, c
 struct run {
     struct rng rng;
     struct state *state;
-    struct state *kept[64]; /* what each number of "run" held */
+    struct state *kept[64]; /* the state of each number of "run" */
 };
 
 static inline void free_run(struct run *run)

@@ -224,7 +224,7 @@ static void tensors_above_the_part_limit(void **state)
     free(bytes);
 }
 
-/* ---- What is refused ---- */
+/* ---- Refusals ---- */
 
 static void refuse(struct lmcs_pool *pool, struct lmcs_tensor tensor)
 {

@@ -104,7 +104,7 @@ static struct lmcs_capture *failing(struct lmcs_pool *pool, const unsigned char 
     return capture;
 }
 
-/* Whose failure a wait tells of is whose nobody has to be told of any more: another's is. */
+/* A failure that a wait reports is not reported again; another one's is. */
 static void each_failure_is_told(void **state)
 {
     struct place *place = *state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_capture_code.c - captures that write deltas: they come back bit for bit, whatever the compactor and removals do
+ * test_capture_code.c - captures that write deltas: they come back bit for bit, beside the compactor and removals
  * to their bases meanwhile, and when they are chosen.
  */
 /* ctest: timeout=600 */
@@ -185,7 +185,7 @@ static void torn_tensors_are_sound(void **state)
 
 /* ---- When it can't be done ---- */
 
-/* Nobody asks why, and the pool gets full while something is coded. */
+/* No error report is requested, and the pool gets full during encoding. */
 static void a_full_pool_and_no_error_asked_for(void **state)
 {
     enum { MOST = 200 };

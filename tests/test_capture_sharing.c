@@ -121,7 +121,7 @@ static void unchanged_tensors_are_shared(void **state)
     state_free(weights);
 }
 
-/* What another shelf knew when a tensor was put, and has forgotten by the commit. */
+/* A content that another shelf had at the put, and no longer has at the commit. */
 static void names_that_go_meanwhile(void **state)
 {
     struct place *place = *state;
@@ -190,7 +190,7 @@ static void random_histories_add_up(void **state)
     state_free(pool_of_tensors);
 }
 
-/* Snapshots of very many small tensors: what ten changed ones cost, and none. */
+/* Snapshots of very many small tensors: the cost of ten changed ones, and of none. */
 static void many_tensors_cost_what_changed(void **state)
 {
     struct place *place = *state;

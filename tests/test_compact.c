@@ -121,7 +121,7 @@ static void removal_of_bases_and_dependents(void **state)
     }
     OK(lmcs_compact(pool, NULL, &err));
     verify_pool(pool);
-    /* What was a base of what is gone has gone too. */
+    /* The bases of removed contents are removed, too. */
     assert_int_equal(pool_info(pool).content_count, 3);
     close_pool(pool);
     free_history(states, SNAPSHOTS);

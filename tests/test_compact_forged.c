@@ -74,7 +74,7 @@ static struct lmcs_content record_of(struct lmcs_pool *pool, const char *shelf, 
     return content;
 }
 
-/* What is wrong with one shelf is said, and the others are compacted. */
+/* The compactor reports the damaged shelf and compacts the others. */
 static void a_damaged_shelf_does_not_stop_the_others(void **state)
 {
     struct place *place = *state;

@@ -46,7 +46,8 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes)
 }
 
 /*
- * In every page of many extents something small lives on: what dies around it can't be given back, and trying that must
+ * In every page of many extents something small lives on: the dead space around it can't be given back, and trying that
+ * must
  * come to an end, each time.
  */
 static void space_that_is_stuck_is_left(void **state)
@@ -74,7 +75,7 @@ static void space_that_is_stuck_is_left(void **state)
     if (atomic_load(&punches) > 0 || info.used_bytes < info.live_bytes + ((uint64_t)2 << 20))
         fail_msg("%u holes, then %u; %llu used, %llu live", first, atomic_load(&punches),
                  (unsigned long long)info.used_bytes, (unsigned long long)info.live_bytes);
-    /* When what lived among them goes, all of it does. */
+    /* When the live ones among them go, all of it does. */
     for (uint64_t n = 1; n < ROUNDS; n++)
         OK(lmcs_snapshot_remove(pool, "run", n, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
@@ -211,7 +212,7 @@ static void long_pruned_run_does_not_grow(void **state)
     end = disk_bytes(place->pool);
     verify_pool(pool);
     struct lmcs_pool_info info = pool_info(pool);
-    /* What is on the disk is what is counted, and what libpmemobj needs itself. */
+    /* The disk holds the counted space, and libpmemobj's own. */
     if ((double)info.used_bytes > 1.15 * (double)info.live_bytes + (1 << 20) || worst > middle + middle / 10 ||
         end > info.used_bytes + (5 << 20))
         fail_msg("live %llu, used %llu, on disk %llu, at most %llu, half way %llu", (unsigned long long)info.live_bytes,
@@ -233,7 +234,7 @@ static enum lmcs_status fill(struct lmcs_pool *pool, const char *shelf, struct r
 }
 
 /*
- * Captures leave the compactor room for what they have; then a large content of an older one may find none. It stays as
+ * Captures leave the compactor room for their contents; then a large content of an older one may find none. It stays as
  * it is, the small ones are compacted all the same, and when there is room it is, too.
  */
 static void a_full_pool_is_compacted_as_far_as_it_goes(void **state)
@@ -250,7 +251,7 @@ static void a_full_pool_is_compacted_as_far_as_it_goes(void **state)
         state_step(large, &rng, 0, 1);
         take_snapshot(pool, "large", large, step);
     }
-    close_pool(pool); /* what is opened again knows of no large captures */
+    close_pool(pool); /* a reopened pool has no record of large captures */
     pool = open_quiet(place->pool);
     assert_int_equal(fill(pool, "small", &rng, little), LMCS_FULL);
     OK(lmcs_compact(pool, NULL, &err));
@@ -276,7 +277,7 @@ static bool comes_to_an_end(void *context, const char *what, uint64_t done, uint
     return ++*(unsigned *)context < 10000;
 }
 
-/* What rested on a snapshot that was removed is coded otherwise, and that takes room, which a full pool has not. */
+/* Contents that rested on a removed snapshot are encoded anew, and that takes room, which a full pool lacks. */
 static void no_room_to_replace_a_base(void **state)
 {
     struct place *place = *state;
@@ -293,7 +294,7 @@ static void no_room_to_replace_a_base(void **state)
         take_snapshot(pool, "large", large, step);
     }
     OK(lmcs_compact(pool, NULL, &err));
-    close_pool(pool); /* what is opened again knows of no large captures */
+    close_pool(pool); /* a reopened pool has no record of large captures */
     pool = open_quiet(place->pool);
     assert_int_equal(fill(pool, "small", &rng, little), LMCS_FULL);
     OK(lmcs_snapshot_remove(pool, "large", 3, false, NULL, &err));

@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A training run's history: states[i] is what snapshot i + 1 had. */
+/* A training run's history: states[i] is the state of snapshot i + 1. */
 static inline void make_history(struct lmcs_pool *pool, const char *shelf, struct rng *rng, struct state **states,
                                 size_t count, size_t tensors, size_t floats)
 {

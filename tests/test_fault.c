@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_fault.c - what goes wrong around us: a pool whose making is killed, disks that are full. Nothing that was
+ * test_fault.c - faults of the environment: a pool whose creation is killed, disks that are full. Nothing that was
  * committed may be lost, nothing half done may be seen, and the pool goes on. (Kills at work: kill/kill.c; calls that
  * the system refuses: test_failures.c.)
  */
@@ -196,7 +196,7 @@ static void metadata_that_fills_a_disk(void **state)
     }
 }
 
-/* Somebody else takes all the space that is left while a trainer works. */
+/* Another program takes all the remaining space while a trainer works. */
 static int work_while_disk_fills(void *argument)
 {
     struct volume *volume = argument;

@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* ---- What links give ---- */
+/* ---- Benefits of links ---- */
 
 static void steps_come_back(void **state)
 {
@@ -66,7 +66,7 @@ static void all_optimizers(void **state)
         set_policy(pool, shelf, "keep_raw=1");
         run_on(&run, pool, shelf, 6);
         OK(lmcs_compact(pool, NULL, &err));
-        for (uint64_t n = 2; n <= 5; n++) /* the smallest is below what links are made for */
+        for (uint64_t n = 2; n <= 5; n++) /* the smallest is below the least size for links */
             assert_true(storage_of(pool, shelf, n).link_contents >= 2 * run.parameters[0].arrays);
         expect_run(&run, pool, shelf);
         run_end(&run);
@@ -219,7 +219,7 @@ static void wrong_relations_are_looked_through(void **state)
     close_pool(pool);
 }
 
-/* What no optimizer made is said to be so; when the next such look is due, a run that began meanwhile is found. */
+/* States without an optimizer are reported as such; the next search finds a run that began meanwhile. */
 static void noise_is_looked_through_seldom(void **state)
 {
     struct place *place = *state;
@@ -311,7 +311,7 @@ static void odd_histories(void **state)
             set_policy(pool, "run", i == 9 ? "encode=always" : "encode=never");
         if (i == 13)
             for (size_t e = 0; e < run.parameters[1].elements; e++)
-                run.parameters[1].array[1][e] = 0; /* somebody reset it */
+                run.parameters[1].array[1][e] = 0; /* reset by the program */
         run_snapshot(&run, pool, "run", i != 16, i == 18 ? 77 : 0);
         if (i == 23) { /* an older state is taken up again */
             for (size_t p = 0; p < PARAMETERS; p++)
@@ -519,7 +519,7 @@ static void archives_carry_steps(void **state)
     restore_from(other, path);                                  /* which has it all */
     check_pool(other);
     expect_run(&run, other, "run");
-    for (uint64_t n = 3; n <= 6; n++) { /* what was removed comes back, onto lines that are there */
+    for (uint64_t n = 3; n <= 6; n++) { /* removed snapshots come back, onto existing lines */
         OK(lmcs_snapshot_remove(other, "run", n, false, NULL, &err));
         OK(lmcs_compact(other, NULL, &err));
     }

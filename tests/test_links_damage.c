@@ -14,7 +14,7 @@
 
 /* ---- Damage ---- */
 
-/* How many tensors of snapshot `number` can't be read; what can be is right. */
+/* Returns how many tensors of snapshot `number` can't be read; the others are right. */
 static size_t unreadable(const struct run *run, struct lmcs_pool *pool, uint64_t number)
 {
     char address[32];
@@ -93,7 +93,7 @@ struct rot {
 
 /*
  * keep_raw=2: of five steps the first is a keyframe, the next two are stored by links, and two are raw, of which the
- * older has a link that leads to it. What rots is not what was written any more; all other steps are what they were.
+ * older has a link that leads to it. Rotten steps differ from the written ones; all others are unchanged.
  */
 static void rot_once(struct place *place, const struct rot *rot)
 {
@@ -128,7 +128,7 @@ static void rot_once(struct place *place, const struct rot *rot)
 static void a_raw_array_rots(void **state)
 {
     static const struct rot cases[] = {
-        /* Before a step: no link is made from it; it is what its own link leads to, which is whole. */
+        /* Before a step: no link is made from it; its own link, which is whole, leads to it. */
         {.number = 4, .tensor = "p2.weight", .at = 4000, .at_once = {[4] = 1}},
         {.number = 4, .tensor = "p2.exp_avg", .at = LMC_BLOCK_BYTES + 400, .at_once = {[4] = 1}},
         {.number = 4, .tensor = "p1.weight", .at = 4000, .at_once = {[4] = 1}},
@@ -144,7 +144,7 @@ static void a_line_rots(void **state)
 {
 #define FROM_1_ON .at_once = {[1] = 1, [2] = 3, [3] = 3}, .in_the_end = {[1] = 1, [2] = 3, [3] = 3}, .lost = 1
     static const struct rot cases[] = {
-        /* What it begins with, at either end, and links between that and the one that raw bytes are given up for. */
+        /* Its first contents, at either end, and links between them and the one that replaces raw bytes. */
         {.number = 1, .tensor = "p2.weight", FROM_1_ON},
         {.number = 1, .tensor = "p1.exp_avg", .at = 10, FROM_1_ON},
         {.number = 2,

@@ -39,7 +39,7 @@ static void slices_of_steps(void **state)
     run_end(&run);
 }
 
-/* A view of arrays of one link, of some of them, and of what has nothing to do with links. */
+/* A view of arrays of one link, of some of them, and of contents without links. */
 static void views_of_steps(void **state)
 {
     struct place *place = *state;
@@ -77,7 +77,7 @@ struct watching {
     atomic_uint rounds;
 };
 
-/* Looks at everything all the time, and repairs what is well. */
+/* Verifies and scrubs all the time; nothing is damaged. */
 static void *watch(void *argument)
 {
     struct watching *watching = argument;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_links_support.h - an optimizer's run of a few parameters, and snapshots of its steps with what relates them.
+ * test_links_support.h - an optimizer's run of a few parameters, and snapshots of its steps with their relations.
  */
 #ifndef LMCS_TEST_LINKS_SUPPORT_H
 #define LMCS_TEST_LINKS_SUPPORT_H
@@ -71,7 +71,7 @@ static inline void run_step(struct run *run)
     run->hints.step++;
 }
 
-/* What a snapshot of it holds: all arrays, a tensor that changes by itself, and one that never does. */
+/* The content of its snapshots: all arrays, a tensor that changes by itself, and one that never does. */
 static inline struct state *state_of_run(struct run *run)
 {
     struct state *made = calloc(1, sizeof *made);

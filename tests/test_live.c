@@ -673,7 +673,7 @@ static void a_small_one_that_is_read_stays(void **state)
     }
 }
 
-/* Two that have it open, and one has seen it grow: each keeps what it sees, whoever goes first. */
+/* Two that have it open, and one has seen it grow: each keeps its view, in either order of closing. */
 static void what_grew_while_it_was_read_stays(void **state)
 {
     struct place *place = *state;

@@ -191,7 +191,7 @@ static void names_and_sizes_declared(void **state)
     names_and_sizes_with(*state, LMCS_TRANSACTION_DECLARED);
 }
 
-/* What an aborted transaction made has no name any more, and what one has replaced has none once it is committed. */
+/* Variables made by an aborted transaction lose their names, and replaced ones lose them at the commit. */
 static void who_has_lost_its_name_with(struct place *place, uint32_t flags)
 {
     struct lmcs_pool *pool = open_quiet(place->pool);
@@ -385,7 +385,7 @@ static void checkout_keeps_addresses(void **state)
     close_pool(pool);
 }
 
-/* Whoever still looks where a tensor was larger must not be ended by a signal. */
+/* A process that reads beyond the new end of a tensor must not get a signal. */
 static void what_is_cut_off_reads_as_zeros(void **state)
 {
     struct place *place = *state;
@@ -412,7 +412,7 @@ static void what_is_cut_off_reads_as_zeros(void **state)
     close_pool(pool);
 }
 
-/* What a tensor was while its transaction was under way is nobody's after it: others get these pages. */
+/* The pages of a tensor during its transaction are free after it: others get them. */
 static void what_was_larger_reaches_nobody(void **state)
 {
     enum { OTHERS = 200 };

@@ -95,7 +95,7 @@ static void *begin_declared(void *pool)
     return NULL;
 }
 
-/* What was there is kept in one place of the pool. */
+/* The old bytes are kept in one place of the pool. */
 static void one_declared_in_a_pool(void **state)
 {
     struct place *place = *state;
@@ -125,7 +125,7 @@ static void *begin_in_vain(void *pool)
     return NULL;
 }
 
-/* Until somebody has a shelf to himself. */
+/* Until a transaction has the shelf alone. */
 static void wait_until_held(struct lmcs_pool *pool, const char *shelf)
 {
     struct lmcs_transaction_options options;
@@ -139,7 +139,7 @@ static void wait_until_held(struct lmcs_pool *pool, const char *shelf)
     EXPECT(err.status == LMCS_IN_USE);
 }
 
-/* What others change while a transaction waits for its turn is in none, and so it is when that never comes. */
+/* Changes by others while a transaction waits for its turn are in none, also if its turn never comes. */
 static void one_that_never_begins_has_nothing(void **state)
 {
     static const char longer[] = "a much longer text than there was, so that it moves to another cell of the pool";
@@ -209,7 +209,7 @@ static void strangers_are_refused(void **state)
     close_pool(pool);
 }
 
-/* Memory follows what is written to, not the tensor. */
+/* Memory follows the written pages, not the tensor's size. */
 static uint64_t anonymous_bytes(void)
 {
     char line[256];
@@ -245,7 +245,7 @@ static void costs_follow_the_pages(void **state)
     close_pool(pool);
 }
 
-/* ---- What is read into, and who dies ---- */
+/* ---- Reads into variables, and processes that die ---- */
 
 static void system_calls_write_too(void **state)
 {
@@ -321,12 +321,12 @@ static int die_grown(void *argument)
     OK(lmcs_live_resize(w, 1, &(uint64_t){100000}, &err));
     float *data = lmcs_live_data(w);
     for (uint64_t k = 10000; k < 100000; k++)
-        data[k] = 5; /* in the pool at once: before the commit nobody can see it */
+        data[k] = 5; /* in the pool at once: before the commit it is invisible */
     raise(SIGKILL);
     return 0;
 }
 
-/* What was stored behind the end that a tensor has again is not what it grows by. */
+/* Bytes stored behind a tensor's restored end do not come back when it grows. */
 static void the_dead_leave_nothing_behind_the_end(void **state)
 {
     struct place *place = *state;
@@ -363,7 +363,7 @@ static void the_dead_leave_nothing_behind_the_end(void **state)
 struct user {
     struct lmcs_live *live;
     atomic_bool stops;
-    bool sets; /* and nobody else does: what it has set it gets */
+    bool sets; /* no other thread does: it gets its own values */
     long wrong;
 };
 
@@ -396,7 +396,7 @@ static void values_in_use_while_transactions_end(void **state)
     OK(lmcs_live_put(pool, "run", "v", text, sizeof text, NULL, 0, &err));
     struct user users[] = {{.live = open_live(pool, "v"), .sets = true}, {.live = open_live(pool, "v")}};
     pthread_t threads[2];
-    mallopt(M_PERTURB, 0xa5); /* what is freed is not what it was */
+    mallopt(M_PERTURB, 0xa5); /* freed memory is overwritten */
     for (int i = 0; i < 2; i++)
         EXPECT(pthread_create(&threads[i], NULL, use_value, &users[i]) == 0);
     for (int i = 0; i < 1500; i++) {

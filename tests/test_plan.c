@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * test_plan.c - what the compactor decides: patterns of bases, and random histories against what must always hold.
+ * test_plan.c - the compactor's plans: patterns of bases, and random histories against invariants.
  */
 #include "support.h"
 
@@ -23,7 +23,7 @@ static uint32_t deepest(const struct lmcs_plan_pattern *pattern, uint32_t most_j
     return deepest;
 }
 
-/* What a content takes on average, where alone is 1000 and a delta by its jump takes what was measured for bf16. */
+/* The average size of a content: 1000 alone, and the size measured for bf16 for a delta by its jump. */
 static double cost(const struct lmcs_plan_pattern *pattern)
 {
     static const double delta[] = {1000, 274, 352, 402, 436, 464, 487, 506, 523};
@@ -98,7 +98,7 @@ static void bases_are_what_is_there(void **state)
         {2, 2, 0, 0, 3, 0, 0},  /* none is */
         {10, 3, 4, 0, 3, 0, 0}, /* the last place is the keyframe's */
         {1, 3, 4, 0, 3, 0, 0},  /* another history: as many deltas as there may be rest on it already */
-        {0, 0, 4, 3, 3, 0, 0},  /* what came after it is too deep itself */
+        {0, 0, 4, 3, 3, 0, 0},  /* the next one is too deep itself */
         {0, 0, 4, 2, 3, 2, 1},  /* ... or just not */
         {11, 0, 4, 0, 3, 2, 1}, /* the next group */
         {0, 0, 4, 0, 0, 0, 0},  /* keyframes only */
@@ -189,7 +189,7 @@ static void every_history_keeps_the_bound(void **state)
     }
 }
 
-/* In an undisturbed history, the pattern is what comes of it. */
+/* In an undisturbed history, the result is the pattern. */
 static void histories_follow_the_pattern(void **state)
 {
     (void)state;

@@ -121,7 +121,7 @@ static void any_text_is_safe(void **state)
     }
 }
 
-/* ---- What is kept ---- */
+/* ---- Kept snapshots ---- */
 
 static void judge(struct history *history, const char *rules)
 {
@@ -186,7 +186,7 @@ static void steps_may_be_anything(void **state)
         assert_true((without.kept[i] != NULL) == (i == 0 || i == 4 || i == 9));
 }
 
-/* Removes what is not kept, or some of it. */
+/* Removes all or some of the snapshots that are not kept. */
 static void drop(struct history *h, struct rng *rng, bool all)
 {
     size_t left = 0;
@@ -219,7 +219,7 @@ static void pruning_again_agrees(void **state)
         drop(&often, &rng, true);
         judge(&once, rule);
         drop(&once, &rng, true);
-        /* What a window of the newest keeps at its far end depends on what was there when it passed. */
+        /* The far end of a window of the newest depends on the snapshots that existed when it passed. */
         if (strchr(rule, '/') == NULL) {
             assert_int_equal(often.count, once.count);
             for (size_t i = 0; i < once.count; i++)

@@ -103,7 +103,7 @@ static void pruning_by_itself(void **state)
     OK(lmcs_shelf_set_policy(pool, "run", "keep=last:3,every:10", &err));
     OK(lmcs_compact(pool, NULL, &err));
     expect_steps(pool, (int64_t[]){0, 10, 20, 30, 37, 38, 39}, 7);
-    /* What was coded against what went is coded anew: nothing is left of that. */
+    /* Contents encoded against removed ones are encoded anew: no removed content is left. */
     assert_true(pool_info(pool).content_count <= 7 * 3);
     verify_pool(pool);
     close_pool(pool);
@@ -166,7 +166,7 @@ static bool no_more(void *context, const char *what, uint64_t done, uint64_t tot
     return (*(int *)context)-- > 0;
 }
 
-/* What is removed stays removed; the next call removes the rest. */
+/* Removed snapshots stay removed; the next call removes the rest. */
 static void pruning_can_be_stopped(void **state)
 {
     struct place *place = *state;
@@ -268,7 +268,7 @@ static void unknown_words_prune_nothing(void **state)
     state_free(now);
 }
 
-/* ---- What changes meanwhile ---- */
+/* ---- Changes during pruning ---- */
 
 static void grow_small(struct lmcs_pool *pool, int64_t from, int64_t to)
 {
@@ -486,7 +486,7 @@ static void *prune_it(void *context)
     return NULL;
 }
 
-/* Renamed after its name was looked up, and before it was taken: somebody has the shelf by its other name. */
+/* Renamed after its name was looked up, and before it was taken: another thread has the shelf by its new name. */
 static void a_shelf_renamed_before_it_is_held(void **state)
 {
     struct place *place = *state;

@@ -18,7 +18,7 @@
 
 #define HOUR ((uint64_t)3600 * 1000000000)
 
-/* ---- What is kept ---- */
+/* ---- Kept snapshots ---- */
 
 #define MOST 400
 

@@ -194,7 +194,7 @@ static int write_until_told(void *argument)
     return 0;
 }
 
-/* What changes while one looks is no damage: whoever wants to write is told that somebody does. */
+/* Changes during a check are no damage: a second writer gets the error that the pool is in use. */
 static void in_use_by_a_busy_process(void **state)
 {
     struct place *place = *state;
@@ -227,7 +227,7 @@ static void log_that_was_cut_short(void **state)
     }
 }
 
-/* ---- What libpmemobj's log has yet to do ---- */
+/* ---- A pending log of libpmemobj ---- */
 
 static int fork_and_outlive(void *argument)
 {
@@ -391,7 +391,7 @@ static void limit_is_kept_and_can_be_changed(void **state)
     assert_true(err.bytes_needed > 0);
     assert_true(taken >= 2);
     assert_true(pool_info(pool).used_bytes <= limit);
-    assert_true(disk_bytes(place->pool) <= limit + ((uint64_t)5 << 20)); /* and what libpmemobj needs itself */
+    assert_true(disk_bytes(place->pool) <= limit + ((uint64_t)5 << 20)); /* and libpmemobj's own space */
     FAILS(LMCS_INVALID, lmcs_pool_set_limit(pool, LMCS_MIN_POOL_BYTES, &err));
     OK(lmcs_pool_set_limit(pool, 2 * limit, &err));
     number = take_snapshot(pool, "run", weights, 0);

@@ -58,7 +58,7 @@ static void leave_old_footer(const char *path)
     close(fd);
 }
 
-/* Else libpmemobj would take all between the two free ranges for free: what is there would be written over. */
+/* Else libpmemobj would take all between the two free ranges for free: the data between would be overwritten. */
 static void old_footer_of_a_free_range(void **state)
 {
     const struct place *place = *state;
@@ -86,7 +86,7 @@ static void old_footer_of_a_free_range(void **state)
     state_free(later);
 }
 
-/* ---- What libpmemobj's log has yet to do ---- */
+/* ---- A pending log of libpmemobj ---- */
 
 enum { LANES_AT = 5120, ROOT_AT = 6144, REDO_LOG = 256, LOG_HEADER = 64, CHUNKS_COMPARED = 4096 };
 
@@ -107,7 +107,7 @@ static void set_word(int fd, uint64_t at, uint64_t word)
     EXPECT(pwrite(fd, &word, sizeof word, (off_t)at) == sizeof word);
 }
 
-/* A complete log in the first lane, as a process leaves it that is killed before it does what the log says. */
+/* A complete log in the first lane, as a process leaves it that is killed before it applies the log. */
 static void leave_log(int fd, const struct entry *entries, size_t count)
 {
     uint32_t words[(LOG_HEADER + 640) / 4] = {0}, low = 0, high = 0;
@@ -135,7 +135,7 @@ static size_t list_words(int fd, struct entry *words)
     return CHUNKS_COMPARED + 1;
 }
 
-/* It is done by who opens the pool for writing; mode r shows what was before. */
+/* Opening for writing applies it; mode r shows the state before. */
 static void log_that_is_yet_to_be_done(void **state)
 {
     struct place *place = *state;
@@ -180,7 +180,7 @@ static void log_that_is_yet_to_be_done(void **state)
     state_free(second);
 }
 
-/* One that would free what is in use, or put another root in the root's place, is refused before it is done. */
+/* A log that would free space in use, or put another root in the root's place, is refused before it is done. */
 static void log_that_does_harm(void **state)
 {
     struct place *place = *state;

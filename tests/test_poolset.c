@@ -36,7 +36,7 @@ static void poolset_with_a_replica(void **state)
     state_free(weights);
 }
 
-/* What a process that was killed while it made a pool has left goes when one is made there; what others do, stays. */
+/* Creation removes the remains of a killed creation; files of a running one stay. */
 static void forgotten_beginnings(void **state)
 {
     struct place *place = *state;
@@ -47,7 +47,7 @@ static void forgotten_beginnings(void **state)
         {"a.pool.lmc-store-new-abcdef", "PMEMOBJ", true, false, true},
         {"a.pool.lmc-store-new-ghijkl", "\0\0\0\0\0\0\0", true, false, true},
         {"a.pool.lmc-store-new-mnopqr", NULL, true, false, true},
-        {"a.pool.lmc-store-new-uvwxyz", "PMEMOBJ", true, true, false},   /* somebody is at it */
+        {"a.pool.lmc-store-new-uvwxyz", "PMEMOBJ", true, true, false},   /* in use by another process */
         {"a.pool.lmc-store-new-ABCDEF", "PMEMOBJ", false, false, false}, /* or will be soon */
         {"a.pool.lmc-store-new-GHIJKL", "a notes", true, false, false},  /* it was something else */
         {"a.pool.lmc-store-new-longer1", "PMEMOBJ", true, false, false},
@@ -89,7 +89,7 @@ static uint64_t swap_word(const char *path, uint64_t at, uint64_t word)
     return old;
 }
 
-/* Power failed when one replica had the new root and the other did not: whoever opens it for writing makes them one. */
+/* Power failed when one replica had the new root and the other did not: opening it for writing makes them equal. */
 static void replicas_that_differ_by_a_commit(void **state)
 {
     struct place *place = *state;
@@ -132,7 +132,7 @@ static void write_poolset(const struct place *place, const char *name, const cha
     write_bytes(path, text, used);
 }
 
-/* What a poolset may hold that we can't keep is refused, and its parts are left as they are. */
+/* Poolsets with unsupported features are refused, and their parts are left as they are. */
 static void poolsets_that_are_refused(void **state)
 {
     struct place *place = *state;
@@ -204,7 +204,7 @@ static void full_pool_of_tensors_of_all_sizes(void **state)
     close_pool(pool);
 }
 
-/* A poolset has a fixed size, as a device has. A full one can be compacted, and what is removed be used again. */
+/* A poolset has a fixed size, as a device has. A full one can be compacted, and removed space be used again. */
 static void full_poolset_goes_on(void **state)
 {
     struct place *place = *state;

@@ -90,7 +90,7 @@ static void a_block_that_a_neighbour_has(void **state)
     struct lmcs_content coded = record_of(pool, "run", 2, "table");
     EXPECT(coded.df.payload == LMCS_PAYLOAD_FRAME);
     raw = record_of(pool, "run", 7, "table");
-    damage_content(place->pool, &raw, 10, 1); /* the block that nobody else has */
+    damage_content(place->pool, &raw, 10, 1); /* the block without another copy */
     damage_content(place->pool, &raw, (2 << 20) + 10, 1);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 2 && telling.items[0].state == LMCS_DAMAGE_LOST && telling.items[0].row_count == 256 &&
@@ -155,11 +155,11 @@ static void from_an_archive(void **state)
         unsigned damages = damage_some(pool, place->pool);
         FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
         EXPECT(telling.report.lost == damages);
-        expect_repaired(pool, archives[i], archives[i]); /* lifts what was lost */
+        expect_repaired(pool, archives[i], archives[i]); /* removes the record of loss */
         EXPECT(pool_info(pool).lost_contents == 0);
         expect_all(pool, states, COUNT);
     }
-    /* A damaged archive gives what it has, and nothing wrong. */
+    /* A damaged archive gives its sound contents, and nothing wrong. */
     struct stat info;
     damage_some(pool, place->pool);
     EXPECT(stat(early, &info) == 0);
@@ -212,7 +212,7 @@ static void past_a_bad_source(void **state)
     EXPECT(telling.report.sources_unread == 1 && telling.report.damages == 0);
     options.from = (const char *[]){place->folder, "/dev/null", good};
     options.from_count = 3;
-    FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling)); /* what no pool can be is another's matter neither */
+    FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling)); /* also for other pools */
     EXPECT(telling.report.sources_unread == 2 && telling.report.is_whole);
     options.from = (const char *[]){good, place->pool};
     FAILS(LMCS_INVALID, scrub_with(pool, &options, &telling));
@@ -278,7 +278,7 @@ static void hashes_from_elsewhere(void **state)
         damage_content(place->pool, &moving, (1 << 20) + 5, 1);                   /* the second block */
         if (sources[i] != NULL) {
             expect_repaired(pool, sources[i], sources[i]);
-        } else { /* nobody can: nothing says which bytes are right */
+        } else { /* no source can: nothing shows which bytes are right */
             FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
             EXPECT(telling.report.lost == 1 && telling.items[0].byte_count == states[0]->tensors[0].bytes);
             take_snapshot(pool, "twin", states[0], 0);
@@ -293,7 +293,7 @@ static void hashes_from_elsewhere(void **state)
 }
 
 /*
- * What was a delta can't be one when its base is lost as well; nor a keyframe, when its bytes are noise: then it is
+ * A delta can't be restored when its base is lost as well; nor a keyframe, when its bytes are noise: then it is
  * stored raw, which takes more room and is right.
  */
 static void stored_raw_without_its_base(void **state)
@@ -342,7 +342,7 @@ static void what_parity_repairs(void **state)
     struct lmcs_pool *pool = open_quiet(place->pool);
     OK(lmcs_shelf_set_policy(pool, "run", "parity=10+2", &err));
     take_rows(pool, states, COUNT, &rng);
-    OK(repair_from(pool, NULL, &telling)); /* also of what is raw still */
+    OK(repair_from(pool, NULL, &telling)); /* also of raw contents */
     check_pool(pool);
     struct lmcs_content moving = record_of(pool, "run", COUNT, "moving");
     EXPECT(moving.df.payload == LMCS_PAYLOAD_RAW && has_parity(pool, moving.id));
@@ -355,7 +355,7 @@ static void what_parity_repairs(void **state)
     EXPECT(has_parity(pool, moving.id)); /* of the same bytes, elsewhere */
     damage_content(place->pool, &moving, moving.df.stored_bytes - 300000, 300000);
     expect_repaired(pool, NULL, "parity");
-    /* And what is spread: one unit in a hundred, those of one stripe never more than two. */
+    /* Spread damage: one unit in a hundred, those of one stripe never more than two. */
     moving = record_of(pool, "run", COUNT, "moving");
     for (uint64_t at = 100; at < moving.df.stored_bytes; at += 101 * 4096)
         damage_content(place->pool, &moving, at, 2);
@@ -373,7 +373,7 @@ static void what_parity_repairs(void **state)
     EXPECT(strstr(telling.items[0].source, "parity") != NULL && strcmp(telling.items[1].source, "the tensor") == 0);
     check_pool(pool);
     expect_clean(pool);
-    /* More than parity can do: what it can is repaired, and the rest lost. */
+    /* More than parity can do: the possible part is repaired, and the rest lost. */
     moving = record_of(pool, "run", COUNT, "moving");
     damage_content(place->pool, &moving, 0, moving.df.stored_bytes / 2);
     FAILS(LMCS_DAMAGED, repair_from(pool, NULL, &telling));
@@ -395,7 +395,9 @@ static bool all_have_parity(struct lmcs_pool *pool, uint64_t first, uint64_t las
     return true;
 }
 
-/* Parity comes when the compactor is done with a snapshot, follows what is stored anew, and goes with the contents. */
+/*
+ * Parity comes when the compactor is done with a snapshot, follows contents that are stored anew, and goes with them.
+ */
 static void parity_follows_the_contents(void **state)
 {
     struct place *place = *state;
@@ -522,7 +524,7 @@ static void from_the_other_replica(void **state)
     OK(repair_from(pool, NULL, &telling));
     EXPECT(telling.count == 1 && telling.items[0].state == LMCS_DAMAGE_REPAIRED && telling.items[0].tensor[0] == '\0');
     expect_clean(pool);
-    /* What is damaged in both, at different places. */
+    /* Damage in both, at different places. */
     struct lmcs_content still = record_of(pool, "run", 1, "still");
     damage_content(first, &still, 100, 10);
     damage_content(second, &still, 1 << 20, 10);

@@ -66,7 +66,7 @@ static uint64_t taken_bytes(struct lmcs_pool *pool)
     return slabs + lmcs_space_used(pool);
 }
 
-/* What is over a budget goes before parity is made, and parity leaves the compactor its share of the pool. */
+/* Snapshots over a budget go before parity is made, and parity leaves the compactor its share of the pool. */
 static void parity_and_a_budget(void **state)
 {
     struct place *place = *state;
@@ -86,7 +86,7 @@ static void parity_and_a_budget(void **state)
     close_pool(pool);
 }
 
-/* Damaged parity for which there is no room ends no scrub: what comes behind it is looked at. */
+/* Damaged parity for which there is no room ends no scrub: the contents behind it are read. */
 static void no_room_for_parity(void **state)
 {
     struct place *place = *state;
@@ -129,7 +129,9 @@ static bool count_asked(void *context, uint64_t bytes)
     return true;
 }
 
-/* What is too large keeps nothing smaller from its parity, and is not read; it is tried again when there is room. */
+/*
+ * A content too large for its parity does not delay smaller ones and is not read; it is tried again when there is room.
+ */
 static void parity_that_finds_no_room(void **state)
 {
     struct place *place = *state;
@@ -173,7 +175,7 @@ static void parity_that_finds_no_room(void **state)
     state_free(noise);
 }
 
-/* Nor is what is damaged, and nobody has repaired or noted, read each time. */
+/* Nor is a damaged content, neither repaired nor noted, read each time. */
 static void parity_of_what_is_damaged(void **state)
 {
     struct place *place = *state;
@@ -199,7 +201,7 @@ static void parity_of_what_is_damaged(void **state)
     close_pool(pool);
 }
 
-/* What is damaged when parity is made of it gets it once it has been repaired. */
+/* A content that is damaged when parity is made gets its parity once it is repaired. */
 static void parity_waits_for_repair(void **state)
 {
     struct place *place = *state;

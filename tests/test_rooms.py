@@ -54,7 +54,7 @@ class Rooms:
         return next((str(folder) for folder in Path(file).parents if str(folder) in self.uses), None)
 
     def allows(self, user, used):
-        """Return whether `user` may use `used`: itself, a room of its line, or what the folder around it may use."""
+        """Return whether `user` may use `used`: itself, a room of its line, or a room of the folder around it."""
         while user:
             if used in (user, f"{user}/*") or used in self.uses.get(user, ()):
                 return True

@@ -128,7 +128,7 @@ static void addresses(void **state)
     close_pool(pool);
 }
 
-/* Numbers are never used again, and addresses go by what is there. */
+/* Numbers are never used again, and addresses count existing snapshots. */
 static void addresses_after_removal(void **state)
 {
     struct place *place = *state;

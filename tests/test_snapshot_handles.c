@@ -43,7 +43,7 @@ static void handles_of_removed_snapshots(void **state)
     FAILS(LMCS_NOT_FOUND, lmcs_snapshot_digest(snapshot, &digest, &err));
     FAILS(LMCS_NOT_FOUND, lmcs_snapshot_tags(snapshot, count_tag, &count, &err));
     assert_int_equal(count, 1);
-    assert_int_equal(lmcs_snapshot_info(snapshot)->number, 1); /* what it knew it still knows */
+    assert_int_equal(lmcs_snapshot_info(snapshot)->number, 1); /* its information stays */
     assert_int_equal(lmcs_snapshot_info(snapshot)->step, 1);
     lmcs_snapshot_close(snapshot);
     close_pool(pool);
@@ -119,7 +119,7 @@ static void digests_tell_what_not_how(void **state)
             assert_false(same_hash(digests[i], digests[k]));
     }
     OK(lmcs_compact(pool, NULL, &err));
-    OK(lmcs_tag_set(pool, "run", "best", 3, &err)); /* what can be changed is no part of it */
+    OK(lmcs_tag_set(pool, "run", "best", 3, &err)); /* a digest excludes tags */
     assert_true(storage_of(pool, "run", 1).raw_contents < 5);
     OK(lmcs_snapshot_remove(pool, "run", 2, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));
@@ -128,7 +128,7 @@ static void digests_tell_what_not_how(void **state)
         if (i != 1)
             assert_true(same_hash(digests[i], digest_of(pool, address)));
     }
-    /* It is of what is in it, in whatever order it was put, under whatever number, on whatever shelf. */
+    /* A digest covers the content, not the order of puts, the number or the shelf. */
     backwards = state_copy(now);
     for (size_t i = 0; i < 2; i++) {
         struct held held = backwards->tensors[i];
@@ -211,7 +211,7 @@ static void removal_says_what_it_frees(void **state)
     FAILS(LMCS_NOT_FOUND, lmcs_snapshot_remove(pool, "run", 0, false, NULL, &err));
     FAILS(LMCS_NOT_FOUND, lmcs_snapshot_remove(pool, "walk", 1, false, NULL, &err));
     check_pool(pool);
-    /* What others rest on comes free later, and no sooner than they say. */
+    /* The space of bases comes free later, and no sooner than reported. */
     for (int i = 0; i < 10; i++) {
         state_step(now, &rng, 0, 4);
         take_snapshot(pool, "run", now, i);

@@ -181,7 +181,7 @@ static void shelves_of_wrong_names(void **state)
     close_pool(pool);
 }
 
-/* ---- What is kept with a snapshot ---- */
+/* ---- Metadata of a snapshot ---- */
 
 static bool same_double(double a, double b)
 {
@@ -347,7 +347,9 @@ static void parents(void **state)
     close_pool(pool);
 }
 
-/* A rewind while a commit is under way: that one follows from what came before it, the next from what was loaded. */
+/*
+ * A rewind while a commit is under way: its parent is the snapshot before it, the next one's parent is the loaded one.
+ */
 static void loaded_while_a_commit_is_under_way(void **state)
 {
     struct place *place = *state;
@@ -395,7 +397,7 @@ static void mark(struct lmcs_pool *pool, const char *address)
     lmcs_snapshot_close(snapshot);
 }
 
-/* What a group has committed is what this process goes on from, unless something was loaded meanwhile. */
+/* A committed group is the parent of this process's next snapshots, unless one was loaded meanwhile. */
 static void parents_of_groups(void **state)
 {
     struct place *place = *state;
@@ -431,7 +433,7 @@ static void parents_of_groups(void **state)
     close_pool(pool);
 }
 
-/* A handle goes on when its shelf gets another name, or none; whoever has the old name is another shelf. */
+/* A handle goes on when its shelf gets another name, or none; the old name belongs to another shelf. */
 static void loaded_from_a_shelf_that_was_renamed(void **state)
 {
     struct place *place = *state;

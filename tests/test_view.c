@@ -5,7 +5,7 @@
 /* ctest: timeout=600 */
 #include "test_view_support.h"
 
-/* ---- What a view shows ---- */
+/* ---- Contents of a view ---- */
 
 static void every_entry_with_every_flag(void **state)
 {
@@ -122,7 +122,7 @@ static void many_small_tensors(void **state)
         }
     }
     close_pool(pool);
-    /* A view of a few of them keeps what it shows, while all the others go. */
+    /* A view of a few of them stays unchanged, while all the others go. */
     pool = open_quiet(place->pool);
     struct lmcs_view *few = view_named(pool, 1, names, 40, 0);
     OK(lmcs_snapshot_remove(pool, "run", 1, false, NULL, &err));
@@ -383,7 +383,7 @@ static void copies_leave_the_file_alone(void **state)
     assert_true(pinned > 12000000);
     expect_view(mapped, now);
     lmcs_view_close(mapped);
-    /* Nobody but the copy has it now, and the copy holds nothing. */
+    /* Only the copy has it now, and the copy pins nothing. */
     take_snapshot(pool, "run", now, 2);
     OK(lmcs_snapshot_remove(pool, "run", 3, false, NULL, &err));
     OK(lmcs_compact(pool, NULL, &err));

@@ -14,7 +14,7 @@ struct cut {
     enum lmcs_open_mode mode;
 };
 
-/* Whatever is said, it is an error or the right bytes. */
+/* Every call gives an error or the right bytes. */
 static int read_cut_file(void *argument)
 {
     const struct cut *cut = argument;
@@ -104,7 +104,7 @@ static void a_file_that_was_cut(void **state)
     state_free(now);
 }
 
-/* It is cut while a process reads it: what is asked for afterwards is an error. */
+/* It is cut while a process reads it: later reads are errors. */
 static int cut_under_reader(void *argument)
 {
     const struct cut *cut = argument;

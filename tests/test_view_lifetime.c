@@ -36,7 +36,7 @@ static void outlives_pool_and_snapshot(void **state)
     OK(lmcs_compact(pool, NULL, &err));
     write_over(pool, &rng, 50, 20000, 20);
     close_pool(pool);
-    pool = open_quiet(place->pool); /* with nothing in memory of what was pinned */
+    pool = open_quiet(place->pool); /* without pins in memory */
     write_over(pool, &rng, 7, 150000, 20);
     for (size_t f = 0; f < FLAG_SETS; f++)
         for (int i = 0; i < 5; i++)
@@ -149,7 +149,7 @@ static void end_watcher(struct watcher *watcher, pid_t child)
     close(watcher->to_parent[0]);
 }
 
-/* Another process views the old snapshots, while the writer removes, compacts and writes over what is free. */
+/* Another process views the old snapshots, while the writer removes, compacts and overwrites free space. */
 static void watched_by_another_process(void **state)
 {
     enum { SNAPSHOTS = 14 };
@@ -187,7 +187,7 @@ static void watched_by_another_process(void **state)
             say(watchers[i].to_child[1], COMPARE);
             hear(watchers[i].to_parent[0]);
         }
-        if (round == 2) { /* what they have in common stays for the other one */
+        if (round == 2) { /* their common contents stay for the other one */
             end_watcher(&watchers[0], children[0]);
             children[0] = 0;
         }
@@ -244,7 +244,7 @@ static void killed_readers_hold_nothing(void **state)
     state_free(now);
 }
 
-/* ---- What is held in place ---- */
+/* ---- Pinned contents ---- */
 
 static const uint64_t edge_sizes[] = {1,     64,    4096,  60000, 65471,  65472, 65473,
                                       65535, 65536, 65537, 69632, 131072, 300001};
@@ -353,7 +353,7 @@ static void leases_against_a_model(void **state)
             size_t i = step % 100 == 0 ? k : rng_below(&rng, PLACES);
             bool expected = expected_pinned(pins, count, offsets[i], sizes[i]);
             assert_int_equal(lmcs_lease_is_pinned(pool->lease, offsets[i], sizes[i]), expected);
-            /* A writer asks with what it has noted, the room of the payload. */
+            /* A writer asks with its record, the room of the payload. */
             assert_int_equal(lmcs_lease_is_pinned(pool->lease, offsets[i], lmcs_room(sizes[i])), expected);
         }
     }

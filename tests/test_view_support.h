@@ -91,7 +91,7 @@ static inline void new_bytes(struct state *state, struct rng *rng)
         rng_fill(rng, state->tensors[i].data, state->tensors[i].bytes);
 }
 
-/* Snapshots of other bytes, of which only the newest is kept: whatever is free is written to. */
+/* Snapshots of other bytes, of which only the newest is kept: all free space is overwritten. */
 static inline void write_over(struct lmcs_pool *pool, struct rng *rng, size_t tensors, size_t bytes, size_t rounds)
 {
     struct state *other = state_weights(rng, tensors, bytes / 4);
@@ -129,9 +129,9 @@ static inline off_t place_of(const char *path, const void *wanted, size_t bytes)
     return found;
 }
 
-/* ---- What is held in place ---- */
+/* ---- Pinned contents ---- */
 
-/* Leases alone, of two holders, against a list: exact for 64 KiB and more, by blocks of 1 MiB for what is smaller. */
+/* Leases alone, of two holders, against a list: exact for 64 KiB and more, by blocks of 1 MiB for smaller ones. */
 struct pinned {
     unsigned holder;
     uint64_t offset, bytes;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Uses the installed wheel as somebody has it who has neither a checkout nor torch; tests/run.sh install runs it.
+"""Uses the installed wheel without a checkout and without torch; tests/run.sh install runs it.
 
     wheel.py FOLDER CHECKOUT
 
@@ -23,7 +23,7 @@ SYSTEM = {"pmemobj", "pmem", "numa", "ndctl", "daxctl", "isal", "jansson"}
 
 
 def check_contents(checkout: Path) -> Path:
-    """Check what was installed, and from where; give the C module."""
+    """Check the installed files and their place; return the C module."""
     import lmcstore
     import lmcstore._core
 
@@ -56,7 +56,7 @@ def check_import_time() -> None:
 
 
 def check_wants() -> None:
-    """Check that what needs a package says which."""
+    """Check that errors name the missing package."""
     done = subprocess.run([sys.executable, "-c", "import pymm"], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and last == "ImportError: pymm needs NumPy: pip install numpy", done.stderr

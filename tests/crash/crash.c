@@ -85,7 +85,7 @@ static void *shared_memory(int fd, size_t bytes)
 
 /* ---- One seed ---- */
 
-/* What a child that opens images tells its parent, also by dying. */
+/* The report of a child that opens images to its parent; it survives the child's death. */
 struct progress {
     uint64_t image;
     char where[WHERE_BYTES];
@@ -102,7 +102,7 @@ struct work {
     unsigned generation;
     char folder[300];
     char pool[320];  /* that is worked on */
-    char first[320]; /* what the record begins with */
+    char first[320]; /* the beginning of the record */
     char image[320]; /* the images */
     char next[320];  /* with which the next generation begins */
     struct record record;
@@ -172,7 +172,7 @@ static uint64_t follow_marks(struct exploration *x, uint64_t event)
     return newest;
 }
 
-/* Readers come without recovery: what they find must be right, too, and not be lost by the writer that comes next. */
+/* Readers come without recovery: the state that they find must be right, and the next writer must keep it. */
 static bool check_as_reader(struct exploration *x, size_t found[MOST_SHELVES], char *why, size_t why_bytes)
 {
     struct lmcs_error error;
@@ -665,7 +665,7 @@ static int work_as(const char *worker, int argc, char **argv)
     if (sscanf(worker, "%llu:%d:%d", &seed, &medium, &totals_fd) != 3 || optind != argc - 1)
         usage();
     totals = shared_memory(totals_fd, sizeof *totals);
-    /* What is opened thousands of times takes the same memory each time, and no zeroing of what is large. */
+    /* Thousands of opens reuse the same memory, and large blocks are not zeroed each time. */
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 28);
     mallopt(M_TOP_PAD, 1 << 24);

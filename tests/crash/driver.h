@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver.h - what the operations of a run share. */
+/* driver.h - the state and helpers that the operations of a run share. */
 #ifndef LMCS_CRASH_DRIVER_H
 #define LMCS_CRASH_DRIVER_H
 
@@ -80,7 +80,7 @@ void do_restore(struct driver *d);
 void do_export(struct driver *d);
 void do_import(struct driver *d);
 
-/* Live variables: an operation, and what is to be done before the first of a run. */
+/* Live variables: an operation, and the preparation before the first of a run. */
 void live_begin(struct driver *d);
 void live_operation(struct driver *d);
 

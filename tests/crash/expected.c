@@ -10,7 +10,7 @@
 #include "records/shelf.h"
 #include "shelves/shelves.h"
 
-/* ---- What is expected ---- */
+/* ---- Expectations ---- */
 
 struct expected *expected_new(void)
 {
@@ -151,7 +151,7 @@ void expected_put_tag(struct shelf_version *version, const char *tag, uint64_t n
     snprintf(version->tags[i].tag, sizeof version->tags[i].tag, "%s", tag);
 }
 
-/* ---- What is found ---- */
+/* ---- Findings ---- */
 
 struct looking {
     struct lmcs_pool *pool;
@@ -458,7 +458,7 @@ static bool find_version(const struct expected *expected, const struct expected_
 {
     char *why = looking->why;
     size_t why_bytes = looking->why_bytes, used = 0;
-    /* A journal that is pending is a writer's to complete: what a reader sees before may be half of it. */
+    /* A journal that is pending is a writer's to complete; a reader may see half of it before. */
     for (*found = 0; shelf->name[0] == '=' && !looking->pool->writable; ++*found)
         if (is_possible(expected, shelf, *found))
             return true;
@@ -637,9 +637,10 @@ static enum lmcs_status look_at_record(void *context, struct lmcs_live_record *r
 }
 
 /*
- * What is recorded as backed is: nobody may be killed by a store to it when the disk is full. An extent where nothing
+ * Space recorded as backed is backed: a store to it must not kill the process when the disk is full. An extent where
+ * nothing
  * lives and that has holes is left out: it is punched as a whole, and allocated anew, before it is stored to.
- * `exactly`: and what is recorded as holes has none, as it must be when all has been compacted. (Behind what is backed
+ * `exactly`: and space recorded as holes has none, as it must be when all has been compacted. (Behind what is backed
  * a new extent may have what an earlier object left in its place.)
  */
 bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_bytes)
@@ -686,7 +687,7 @@ static bool resolve_prepared(const struct expected *expected, const size_t found
     return true;
 }
 
-/* What a restore has staged goes when the pool is opened for writing; what it keeps, when nobody wants it. */
+/* Opening for writing removes the staging of a restore; contents kept for it go when no restore wants them. */
 static bool no_staging(const struct expected *expected, struct lmcs_pool *pool, const size_t found[MOST_SHELVES],
                        struct looking *looking)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * expected.h - what must be found in a pool after a power failure.
+ * expected.h - the state that a pool must have after a power failure.
  *
  * The operations of a run are numbered. Each of them leads one shelf (a restore: several) from one version to the next;
- * what has no effect that can be seen, compaction say, leads none. After a power failure a shelf must be as it was
+ * an operation without a visible effect, such as compaction, leads none. After a power failure a shelf must be as it
+ * was
  * after the last operation on it that was acknowledged, or after one that had begun: whole, bit by bit, and nothing
  * else. The pool's limit is kept like a shelf, under the name "".
  */
@@ -18,7 +19,7 @@
 #define MOST_SHELVES   10
 #define MOST_LIVE      6
 #define LIVE_SHELF     "vars"  /* the shelf with live variables ... */
-#define LIVE_STATE     "=vars" /* ... and what stands for those, as if it were a shelf of its own */
+#define LIVE_STATE     "=vars" /* their state, as if it were a shelf of its own */
 
 /* Immutable; never freed, for versions share them. */
 struct expected_tensor {
@@ -83,7 +84,10 @@ struct expected_shelf {
     size_t capacity;
 };
 
-/* Operations that damage something and repair it: until they are acknowledged, there may be damage that can be repaired. */
+/*
+ * Operations that damage something and repair it: until they are acknowledged, there may be damage that can be
+ * repaired.
+ */
 #define EXPECTED_REPAIR      "scrub repair"
 #define EXPECTED_REPAIR_LEFT "scrub repair of what is left"
 
@@ -112,7 +116,8 @@ struct shelf_version *expected_next(struct expected *expected, const char *shelf
 /* The oldest versions that the shelves may have. */
 void expected_least(const struct expected *expected, size_t least[MOST_SHELVES]);
 /*
- * What is expected where it begins with an image in which expected_check has found these versions. It found them after
+ * The expectation for a run that begins with an image in which expected_check has found these versions. It found them
+ * after
  * recovery: until operation 1, which opens the pool, is acknowledged, a reader may see older ones.
  */
 struct expected *expected_from(const struct expected *expected, const size_t least[MOST_SHELVES],
@@ -123,12 +128,12 @@ void expected_put_tag(struct shelf_version *version, const char *tag, uint64_t n
 void expected_drop_tag(struct shelf_version *version, const char *tag);
 
 /*
- * Looks at an open pool: the structure and every byte of it, then the shelves. `found` gets the version of each. What
+ * Checks an open pool: the structure and every byte of it, then the shelves. `found` gets the version of each. What
  * is wrong is written to `why`, and false returned. Prepared snapshots of a pool that is open for writing are resolved.
  */
 bool expected_check(const struct expected *expected, struct lmcs_pool *pool, size_t found[MOST_SHELVES], char *why,
                     size_t why_bytes);
-/* Whether the file space of extents and slabs is what their records say; `exactly`: and not more. */
+/* Whether the file space of extents and slabs agrees with their records; `exactly`: has no more. */
 bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_bytes);
 
 #endif

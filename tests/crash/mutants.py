@@ -4,7 +4,7 @@
 
     mutants.py [--quick] [--only NAME...] [--build build/release]
 
-What a mutant is: tests/mutation.py. The last few are of another kind: the recorder forgets some of the flushes, fences
+tests/mutation.py defines mutants. The last few are of another kind: the recorder forgets some of the flushes, fences
 and syncs of libpmemobj itself.
 """
 
@@ -371,8 +371,10 @@ MUTANTS = [
         [
             (
                 "    if (status == LMCS_OK)\n        status = lmcs_heap_sync(pool->heap, error);\n"
-                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
-                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
+                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, "
+                "&header, error) : status;",
+                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, "
+                "&header, error) : status;",
             )
         ],
         ["--medium", "file", "--seed", "5"],
@@ -383,7 +385,8 @@ MUTANTS = [
         "what a journal is for is written without one",
         [
             (
-                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, &header, error) : status;",
+                "    return status == LMCS_OK ? lmcs_journal_write_header(pool, LMCS_JOURNAL_REDO, "
+                "&header, error) : status;",
                 "    return status;",
             )
         ],
@@ -394,7 +397,8 @@ MUTANTS = [
         [
             (
                 "    enum lmcs_status status = lmcs_journal_write_header(pool, kind, &header, error);\n",
-                "    enum lmcs_status status = kind == LMCS_JOURNAL_REDO ? LMCS_OK : lmcs_journal_write_header(pool, kind, &header, "
+                "    enum lmcs_status status = kind == LMCS_JOURNAL_REDO ? LMCS_OK : "
+                "lmcs_journal_write_header(pool, kind, &header, "
                 "error);\n",
             )
         ],

@@ -2,7 +2,7 @@
 /*
  * operations.c - a run of random operations.
  *
- * An operation is a function in the table at the end of this file, with a weight. It picks what to do by the run's
+ * An operation is a function in the table at the end of this file, with a weight. It picks its arguments by the run's
  * random numbers, says begin() with its name in words, calls the store, and after success makes with next_version()
  * what each shelf must now be, and says acknowledged(). Nothing else needs to know of it.
  */
@@ -33,7 +33,7 @@ bool driver_chance(struct driver *d, uint64_t percent)
     return driver_below(d, 100) < percent;
 }
 
-/* ---- What an operation says ---- */
+/* ---- Marks of an operation ---- */
 
 uint64_t driver_begin(struct driver *d, const char *words)
 {
@@ -47,7 +47,7 @@ void driver_acknowledged(uint64_t operation)
     recorder_mark(MARK_ACKNOWLEDGED, operation);
 }
 
-/* What the store counts by itself is believed while it runs; that it is durable is what is to be seen. */
+/* Counts by the store are taken as right while it runs; the explorer checks that they are durable. */
 struct shelf_version *driver_next_version(struct driver *d, const char *shelf, uint64_t operation)
 {
     struct shelf_version *version = expected_next(d->expected, shelf, operation);
@@ -90,7 +90,7 @@ const struct expected_snapshot *some_snapshot(struct driver *d, const char *shel
     return version->snapshot_count > 0 ? version->snapshots[driver_below(d, version->snapshot_count)] : NULL;
 }
 
-/* ---- What changes nothing that can be seen ---- */
+/* ---- Operations without a visible effect ---- */
 
 static void do_compact(struct driver *d)
 {
@@ -171,7 +171,7 @@ static void turn_bytes(struct driver *d, uint64_t place, uint64_t bytes)
     close(fd);
 }
 
-/* Parity is made for what policies want it of; then something is damaged, and repaired by it. */
+/* Makes the parity that policies ask for, damages some bytes, and repairs them by it. */
 static void do_repair(struct driver *d)
 {
     struct lmcs_scrub_options options;
@@ -192,7 +192,7 @@ static void do_repair(struct driver *d)
     driver_acknowledged(operation);
 }
 
-/* What power failed in may have been a repair: then it is taken up again. */
+/* Power may have failed in a repair: resumes it. */
 static void repair_what_is_left(struct driver *d)
 {
     struct lmcs_scrub_options options;

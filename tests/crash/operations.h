@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* operations.h - a run of random operations on a pool, and what must be in it after each of them. */
+/* operations.h - a run of random operations on a pool, and its expected state after each of them. */
 #ifndef LMCS_CRASH_OPERATIONS_H
 #define LMCS_CRASH_OPERATIONS_H
 
@@ -23,7 +23,7 @@ struct run {
 void run_operations(const struct run *run, struct expected *expected);
 enum { MARK_BEGIN = 1, MARK_ACKNOWLEDGED = 2 };
 
-/* Goes on in a pool that was opened after a power failure: what can be done in it must work. */
+/* Works on in a pool that was opened after a power failure: captures, compaction and verification must succeed. */
 bool run_goes_on(struct lmcs_pool *pool, uint64_t seed, char *why, size_t why_bytes);
 
 /* NULL, with the error, when it can't be opened. */

@@ -55,7 +55,7 @@ static bool note_tag(void *context, const char *tag)
     return true;
 }
 
-/* Which tags win is the store's to say; here only that they stay what they are. */
+/* The store decides which tags win; the check is that they stay. */
 static void read_tags(struct driver *d, const char *shelf, struct shelf_version *version)
 {
     version->tag_count = 0;

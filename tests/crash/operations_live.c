@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * operations_live.c - live variables: what is done to them, and what they must be after it.
+ * operations_live.c - operations on live variables, and their expected state.
  *
- * An operation works on a copy of what is expected now, the *model*, and does to it what it does to the pool; when it
- * was acknowledged the model is the next version. What is stored through an address is two operations: after the
+ * An operation works on a copy of the expected state, the *model*, and changes it as it changes the pool; when it
+ * was acknowledged the model is the next version. A store through an address is two operations: after the
  * stores each word is the old or the new one, after persist it is the new one.
  */
 #include "driver.h"
@@ -370,7 +370,7 @@ static bool note_entry(void *context, const struct lmcs_entry *entry)
     return true;
 }
 
-/* What is in it is believed (the tests of the module look at that); that it stays is to be seen. */
+/* Its contents are taken as right (the module has its own tests); the explorer checks that they stay. */
 static void snapshot_all(struct driver *d)
 {
     const struct shelf_version *now = expected_newest(d->expected, LIVE_SHELF);
@@ -451,7 +451,7 @@ static void drop_all(struct driver *d)
 
 /* ---- All of them ---- */
 
-/* What was stored and not persisted before a power failure is now what it is. */
+/* Values stored and not persisted before a power failure keep the value found now. */
 static void settle_stores(struct driver *d)
 {
     struct model model = model_of(d);

@@ -15,13 +15,13 @@
 #define LINES      (RECORD_SPAN / RECORD_LINE)
 #define PAGES      (RECORD_SPAN / PAGE)
 
-/* What was stored to a line: `event` put it there. */
+/* The bytes of a line after the store of `event`. */
 struct version {
     uint64_t event;
     const unsigned char *bytes;
 };
 
-/* A line that is not what is durable, or need not be. */
+/* A line that differs from its durable state, or may. */
 struct dirty {
     uint64_t line;
     struct version *versions;
@@ -48,7 +48,7 @@ struct image {
     uint64_t seed; /* MIXTURE */
 };
 
-/* A line of an image that is not what is durable. */
+/* A line of an image that differs from its durable state. */
 struct change {
     uint64_t line;
     unsigned char bytes[RECORD_LINE];
@@ -60,7 +60,7 @@ struct power {
     int file;
     unsigned char *mapped; /* the file */
     unsigned char *durable;
-    uint64_t hash; /* of what is durable */
+    uint64_t hash; /* of the durable state */
     uint64_t event;
     uint64_t points;
     bool shown;
@@ -178,7 +178,7 @@ static void punch(struct power *power, uint64_t page)
 
 void power_take_back(struct power *power)
 {
-    /* A look at a page of a file in memory gives it file space: what was punched meanwhile is there again. */
+    /* Reading a page of a file in memory allocates it: a page punched meanwhile is allocated again. */
     for (uint64_t page = 0; page < power->pages; page++) {
         unsigned char *now = power->mapped + page * PAGE, *then = power->durable + page * PAGE;
         if (power->backed[page] && memcmp(now, then, PAGE) != 0)
@@ -237,7 +237,7 @@ static void clean(struct power *power, size_t i)
     power->dirty_count--;
 }
 
-/* What was there at `event` is durable, or what came later. */
+/* The state at `event`, or a later one, is durable. */
 static void guarantee(struct power *power, uint64_t line, uint64_t event)
 {
     if (power->index[line] == 0)
@@ -277,7 +277,7 @@ static void flush(struct power *power, const struct record_event *event)
     }
 }
 
-/* Whole pages: what msync was asked for is rounded to them. */
+/* Whole pages: msync rounds its range to them. */
 static void synchronize(struct power *power, uint64_t offset, uint64_t bytes)
 {
     uint64_t first = offset / PAGE * PAGE_LINES, end = (offset + bytes + PAGE - 1) / PAGE * PAGE_LINES;

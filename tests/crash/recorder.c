@@ -40,7 +40,7 @@ static struct recorder {
     int fd;
     const unsigned char *now; /* a mapping of the file */
     uint64_t bytes;
-    unsigned char *before; /* what it was when last looked at */
+    unsigned char *before; /* its content at the last comparison */
     struct mapping mappings[MAPPINGS];
     struct record_event *events;
     size_t count;
@@ -118,7 +118,7 @@ static void add_store(uint64_t offset, uint64_t bytes)
     recorder.data_bytes += bytes;
 }
 
-/* Records what has changed in a range, by runs of lines. */
+/* Records the changes in a range, by runs of lines. */
 static void look(uint64_t offset, uint64_t bytes)
 {
     uint64_t at = offset & ~(uint64_t)(RECORD_LINE - 1), end = offset + bytes;
@@ -256,7 +256,7 @@ static void learn(int fd)
     recorder.known = true;
 }
 
-/* What is in the file at the beginning is not news. */
+/* The file's first content is not recorded. */
 static void take_as_it_is(void)
 {
     for (off_t at = 0, end; recorder.known && (at = lseek(recorder.fd, at, SEEK_DATA)) >= 0; at = end) {
@@ -435,7 +435,7 @@ void *pmem_memset_nodrain(void *to, int value, size_t bytes)
     return pmem_memset(to, value, bytes, PMEM_F_MEM_NODRAIN);
 }
 
-/* ---- System calls: a sync is recorded before it is made, for what is stored meanwhile need not be in it ---- */
+/* ---- System calls: a sync is recorded before it is made, for it need not cover stores made meanwhile ---- */
 
 static void enter(struct mapping mapping)
 {
@@ -449,7 +449,7 @@ static void enter(struct mapping mapping)
     recorder.mappings[i] = mapping;
 }
 
-/* What is mapped in a range of addresses is gone, or replaced. */
+/* The mapping of a range of addresses is gone, or replaced. */
 static void forget(const void *at, size_t bytes)
 {
     const char *first = at, *end = first + bytes;
@@ -584,7 +584,7 @@ static void fill_holes(int fd, off_t offset, off_t bytes)
 }
 
 /*
- * Its zeros are recorded as stores. Only what has file space is looked at: a range may reach to the end of the pool,
+ * Its zeros are recorded as stores. Only allocated space is compared: a range may reach to the end of the pool,
  * and a look at a page of a file in memory gives it some.
  */
 static void note_punch(int fd, int mode, off_t offset, off_t bytes)

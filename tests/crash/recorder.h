@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * recorder.h - what is done to the file of a pool: stores, flushes, fences, syncs, in their order.
+ * recorder.h - a record of the stores, flushes, fences, syncs, in their order.
  *
  * A shared library that stands before libpmem and libc where symbols are looked up, so that every call of libpmem's by
  * the store and by libpmemobj, and every system call that writes to the file, passes through it. Stores are seen as
- * differences: what was flushed is compared with what was there before at once, all of the file before each fence.
+ * differences: a flushed range is compared with its last content at once, all of the file before each fence.
  * Between recorder_begin and recorder_end the clock is its own too (a millisecond later with each look), so that the
  * same calls by one thread make the same record.
  */
@@ -25,10 +25,10 @@ enum record_medium {
 
 enum record_kind {
     RECORD_STORE,   /* `data` is there now: at least one line, whole lines */
-    RECORD_FLUSH,   /* by `thread`: what is there now is durable after that thread's next fence */
+    RECORD_FLUSH,   /* by `thread`: its content now is durable after that thread's next fence */
     RECORD_FENCE,   /* by `thread` */
-    RECORD_SYNC,    /* what is there now is durable */
-    RECORD_PUNCH,   /* file space is about to be given back; what changes by that follows as stores, and then ... */
+    RECORD_SYNC,    /* its content now is durable */
+    RECORD_PUNCH,   /* file space is about to be given back; the changes follow as stores, and then ... */
     RECORD_PUNCHED, /* ... it is gone */
     RECORD_BACK,    /* file space was allocated */
     RECORD_SHOWN,   /* the file got the path that was asked for */

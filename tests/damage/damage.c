@@ -83,7 +83,7 @@ static enum outcome look(struct damage *damage, const char *path)
     close_pool(pool);
     uint64_t lost = read_what_is_left(damage->bench->subject, path, 1);
     if (lost > 0 && found.damages == 0)
-        return WRONG; /* verify must not overlook what a read finds */
+        return WRONG; /* verify must find the damage that a read finds */
     return found.damages == 0 ? UNSEEN : found.named > 0 ? REPORTED : UNNAMED;
 }
 

@@ -74,7 +74,7 @@ void overwrite_payload(struct damage *damage, const char *path);
 void swap_pages(struct damage *damage, const char *path);
 /* Swaps ranges of equal size if there are two, else as much as the smaller one has. */
 void swap_payloads(struct damage *damage, const char *path);
-/* Somewhere in what is in use, or anywhere in the sparse rest. */
+/* Cuts somewhere in the used part, or anywhere in the sparse rest. */
 void cut_file(struct damage *damage, const char *path);
 void flip_header(struct damage *damage, const char *path);
 /* Half of them are in lanes in use: the first ones, and those of some thread. */

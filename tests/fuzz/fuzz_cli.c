@@ -103,7 +103,7 @@ static void tidy(bool all)
         bool keep = entry->d_name[0] == '.' && (entry->d_name[1] == '\0' || strcmp(entry->d_name, "..") == 0);
         for (size_t i = 0; !all && i < sizeof kept / sizeof *kept; i++)
             keep = keep || strcmp(entry->d_name, kept[i]) == 0;
-        /* Temporary files are gone whatever happened. */
+        /* Temporary files are always removed. */
         REQUIRE(all || keep || is_asked_for || strncmp(entry->d_name, TEMPORARY, strlen(TEMPORARY)) != 0, NULL);
         if (!keep)
             unlink(entry->d_name);
@@ -176,14 +176,14 @@ static void make(void)
     RUN("lmc-store", "compress", "a.safetensors", "-o", "a.lmc");
 }
 
-/* ---- What is printed ---- */
+/* ---- Output ---- */
 
 /* No control character but newlines, no C1 controls, no marks of direction; UTF-8. */
 static void check_text(const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char c = (unsigned char)text[i], next = i + 1 < bytes ? (unsigned char)text[i + 1] : 0;
-        REQUIRE(c == '\n' || (c >= 0x20 && (c != 0x7f || text[0] == '{')), NULL); /* JSON has it; nobody obeys it */
+        REQUIRE(c == '\n' || (c >= 0x20 && (c != 0x7f || text[0] == '{')), NULL); /* JSON may have it */
         REQUIRE(c < 0xf8 && c != 0xc0 && c != 0xc1, NULL);
         REQUIRE(c != 0xc2 || next >= 0xa0, NULL);
         REQUIRE(c != 0xe2 || next != 0x80 || i + 2 >= bytes || (unsigned char)text[i + 2] < 0xa8 ||

@@ -205,7 +205,7 @@ prepare() {
 
 fresh_memory() { cp --sparse=always "$work/memory.image" "$1"; }
 
-# run_job FILE: one boot on fresh memory; shows what it prints as it comes.
+# run_job FILE: one boot on fresh memory; shows its output as it comes.
 run_job() {
     local memory=$work/run.memory log=$work/run.log status=0
     fresh_memory "$memory"
@@ -304,7 +304,7 @@ random() { awk -v n="$RANDOM" -v least="$1" -v most="$2" 'BEGIN { print least + 
 acknowledged() { grep -c '^ack ' "$1" || true; }
 
 # One boot that checks what the boots before acknowledged, goes on, and is killed at a moment of chance: mostly while it
-# trains, else while it looks at what it has.
+# trains, else while it checks.
 kill_once() {
     local memory=$1 all=$2 log=$work/kills.log now=$work/kills.now qemu_pid when=checked steps=$((RANDOM % 12))
     cp "$all" "$work/kills.before"

@@ -308,7 +308,7 @@ static void *maintain(void *argument)
             status = lmcs_verify(work->pool, NULL, NULL, NULL, NULL, NULL, &err);
         else
             usleep((useconds_t)rng_below(&work->rng, 20000));
-        /* Full; or a limit below what is used. */
+        /* Full, or a limit below the used space. */
         if (status != LMCS_OK && status != LMCS_FULL && !(what >= 3 && what < 5 && status == LMCS_INVALID)) {
             fprintf(stderr, "maintenance %llu: %s (%s)\n", ULL(what), lmcs_status_name(status), err.message);
             _exit(1);
