@@ -700,8 +700,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_snapshot_diff(
 
 /*
  * Compacts until nothing is left to do, and returns unused file space. Contents without room for their new form stay as
- * they are until the next time: lmcs_pool_info has the backlog. Damaged shelves and contents, and those of a newer version,
- * are skipped; then returns LMCS_DAMAGED or LMCS_UNSUPPORTED.
+ * they are until the next time: lmcs_pool_info has the backlog. Damaged shelves and contents, and those of a newer
+ * version, are skipped; then returns LMCS_DAMAGED or LMCS_UNSUPPORTED.
  */
 LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_compact(struct lmcs_pool *pool, const struct lmcs_progress *progress,
                                                       struct lmcs_error *error);

@@ -276,7 +276,8 @@ static int links_leave_what_they_cannot_read_here(void *argument)
                             broken = record_of(pool, "run", 2, "p0.weight");
         EXPECT((whole.link != 0) == (told == 1) && broken.link == 0);
         check_pool(pool);
-        EXPECT(storage_of(pool, "run", 1).raw_contents == (told ? 4 : 2)); /* tensors that are too small or never change */
+        EXPECT(storage_of(pool, "run", 1).raw_contents ==
+               (told ? 4 : 2)); /* tensors that are too small or never change */
         expect_run(&run, pool, "run");
         close_pool(pool);
         run_end(&run);

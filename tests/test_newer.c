@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * test_newer.c - records and payloads of a newer version: their checksums are right, and one value is unknown. They are
- * reported as LMCS_UNSUPPORTED and never as damage, everything else stays usable, and nothing changes them. With a wrong
- * checksum they are damage.
+ * reported as LMCS_UNSUPPORTED and never as damage, everything else stays usable, and nothing changes them. With a
+ * wrong checksum they are damage.
  *
  * The store's own transactions forge them in a pool.
  */

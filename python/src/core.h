@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * core.h - the face of lmcstore._core, a thin layer over store/lmcstore.h: one Python type for each handle, plain tuples
- * and dicts out, packed arrays in. The friendly interface is lmcstore/ (Python).
+ * core.h - the face of lmcstore._core, a thin layer over store/lmcstore.h: one Python type for each handle, plain
+ * tuples and dicts out, packed arrays in. The friendly interface is lmcstore/ (Python).
  *
  * Lifetimes. A Pool owns one open of a pool and lists its children (Captures and Snapshots), which must end before the
  * pool's close and hold the Pool. A View, a Live and a Transaction need no Pool. The GIL guards all fields. It is

@@ -63,8 +63,8 @@ static PyObject *live_info(struct live_object *self, PyObject *unused)
 
 /*
  * Reads the info while no thread is resizing the tensor; with `claim`, no thread begins to until the caller is done.
- * The call waits for a resize on the store's lock. Waiting readers come before the next claim, which would starve them. In a forked child the call fails, so it never waits for a resizing
- * thread that does not exist there.
+ * The call waits for a resize on the store's lock. Waiting readers come before the next claim, which would starve them.
+ * In a forked child the call fails, so it never waits for a resizing thread that does not exist there.
  */
 static enum lmcs_status info_between_sizes(struct live_object *self, bool claim, struct lmcs_live_info *info,
                                            struct lmcs_error *error)

@@ -2,8 +2,8 @@
 /*
  * numpy_memory.c - memory for NumPy's arrays that the kernel may write out: see pymm.enable_transient_memory.
  *
- * NumPy gets the memory of arrays from a handler (NEP 49): a struct of functions in a capsule that its arrays keep. This
- * handler maps unlinked files for large blocks and calls malloc for small ones; a header before each block records
+ * NumPy gets the memory of arrays from a handler (NEP 49): a struct of functions in a capsule that its arrays keep.
+ * This handler maps unlinked files for large blocks and calls malloc for small ones; a header before each block records
  * which. File space is allocated at once, so that a full disk raises MemoryError instead of SIGBUS later.
  *
  * NumPy's headers are not needed: the struct, and the indices of its table of functions, are part of its binary

@@ -3,8 +3,8 @@
  * base/outfile.h - an output file that appears whole, durable and under its name, or not at all.
  *
  * It is written under a temporary name in the same directory (mode 0600), synced and renamed; then the directory is
- * synced. Pipes and devices are written in place. A symbolic link is followed, not replaced. Pools and poolset files are
- * never replaced.
+ * synced. Pipes and devices are written in place. A symbolic link is followed, not replaced. Pools and poolset files
+ * are never replaced.
  */
 #ifndef LMCS_BASE_OUTFILE_H
 #define LMCS_BASE_OUTFILE_H

@@ -227,7 +227,8 @@ def test_what_is_not_there_is_told_what_is(pool, tmp_path):
     assert "there is no snapshot run@bets; its tags are " in told and told.endswith(", and more\n")
     assert error("ls", pool, "run@9").endswith("there is no snapshot run@9; the newest is 3\n")
     assert "there are not so many before it" in error("ls", pool, "run@best~7")
-    assert "'lmc-store create' creates one" in error("import", tmp_path / "none.pool", "run", tmp_path / "1.safetensors")
+    assert "'lmc-store create' creates one" in error("import", tmp_path / "none.pool", "run", tmp_path /
+    "1.safetensors")
     empty = tmp_path / "empty.pool"
     cli("create", empty)
     assert error("ls", empty, "run").endswith('there is no shelf "run"; there is none yet\n')

@@ -4,9 +4,11 @@
 
     leaks.py [--snapshots 100000] [--keep 1000] [--samples 200] [--in FOLDER] [--out build/leaks] [--seed N]
 
-One process repeats the work of a training script with a small state: snapshots (some without waiting, some refused), reads (whole states, parts, slices, rows, views that are held for a while, differences),
+One process repeats the work of a training script with a small state: snapshots (some without waiting, some refused),
+reads (whole states, parts, slices, rows, views that are held for a while, differences),
 loads, live values, now and then another open of the same pool for reading; and removes all but the newest. With
---keep 0 all of them stay. A sample is a line of OUT/leaks.csv. The table at the end lists the quantities that grew in the second half, by the rule of soak.py; the exit status is then 1.
+--keep 0 all of them stay. A sample is a line of OUT/leaks.csv. The table at the end lists the quantities that grew in
+the second half, by the rule of soak.py; the exit status is then 1.
 """
 
 from __future__ import annotations

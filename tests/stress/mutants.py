@@ -182,10 +182,12 @@ MUTANTS = [
             (
                 "    status = prepare(&putting, shelf, error);\n    pthread_mutex_unlock(&live->lock);\n",
                 "    status = prepare(&putting, shelf, error);\n    if (shelf != NULL)\n"
-                "        lmcs_live_shelf_release(putting.pool, shelf);\n    pthread_mutex_unlock(&live->lock);\n" + LINGER,
+                "        lmcs_live_shelf_release(putting.pool, shelf);\n    pthread_mutex_unlock(&live->lock);\n"
+                + LINGER,
             ),
             (
-                "    finish(&putting);\n    if (shelf != NULL)\n        lmcs_live_shelf_release(putting.pool, shelf);\n",
+                "    finish(&putting);\n    if (shelf != NULL)\n"
+                "        lmcs_live_shelf_release(putting.pool, shelf);\n",
                 "    finish(&putting);\n",
             ),
         ],

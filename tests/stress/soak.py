@@ -5,9 +5,17 @@
     soak.py [--hours H | --seconds N] [--in FOLDER] [--out build/soak] [--scale N] [--threads N] [--readers N]
     soak.py --evaluate FILE.csv
 
-Runs `stress` (all kinds of calls at the same time, each byte and each history checked; tests/README.md), which writes a sample of its resources every few seconds. At the end OUT has soak.csv and, with matplotlib, soak.png, and a table lists growth. The exit status is 1 if `stress` reported a finding or a quantity grew.
+Runs `stress` (all kinds of calls at the same time, each byte and each history checked; tests/README.md), which writes a
+sample of its resources every few seconds. At the end OUT has soak.csv and, with matplotlib, soak.png, and a table lists
+growth. The exit status is 1 if `stress` reported a finding or a quantity grew.
 
-Growth is separated from noise as follows. The first half is warm-up. The page cache and malloc's arenas stay at their peak, so they reach their bound in rarer and rarer steps; a leak continues in the second half. The pool's metadata behaves like a cache: pages are reused and never returned, and the load stops readers in the middle of walks, which delays reuse. So only space outside of free pages is judged; a leaked page would not be free. The second half is cut into 40 pieces of equal length (fewer if there are fewer samples), each represented by its median. The slope is that of Theil and Sen, the median of the slopes between all pairs of pieces. A quantity grows if slope times duration exceeds a share of its median and an amount, both in the table GROWTH below, and Kendall's z is above 3.
+Growth is separated from noise as follows. The first half is warm-up. The page cache and malloc's arenas stay at their
+peak, so they reach their bound in rarer and rarer steps; a leak continues in the second half. The pool's metadata
+behaves like a cache: pages are reused and never returned, and the load stops readers in the middle of walks, which
+delays reuse. So only space outside of free pages is judged; a leaked page would not be free. The second half is cut
+into 40 pieces of equal length (fewer if there are fewer samples), each represented by its median. The slope is that of
+Theil and Sen, the median of the slopes between all pairs of pieces. A quantity grows if slope times duration exceeds a
+share of its median and an amount, both in the table GROWTH below, and Kendall's z is above 3.
 """
 
 from __future__ import annotations

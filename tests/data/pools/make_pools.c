@@ -136,7 +136,9 @@ static void take_parts(struct lmcs_pool *pool)
     state_free(state);
 }
 
-/* Every key of a policy. None of the rules depends on the date of a later run, unless a budget keeps it from pruning. */
+/*
+ * Every key of a policy. None of the rules depends on the date of a later run, unless a budget keeps it from pruning.
+ */
 static void set_policies(struct lmcs_pool *pool)
 {
     set_policy(pool, "run", "keep_raw=2 chain=3");
