@@ -209,7 +209,7 @@ static enum lmcs_status encode(struct put *put, size_t first, size_t count, cons
     return status == LMCS_FULL ? LMCS_OK : status; /* copying reports it, after the compactor has made room */
 }
 
-/* Compares a batch with what the look-up found, under a lease on its epoch; then encodes, if the capture does. */
+/* Compares a batch with the looked-up contents, under a lease on their epoch; then encodes, if the capture does. */
 static enum lmcs_status settle(struct put *put, size_t first, size_t count, const struct lmcs_previous *previous,
                                struct lmcs_error *error)
 {

@@ -98,7 +98,7 @@ struct lmcs_copy {
 enum lmcs_status lmcs_copy_sources(struct lmcs_pool *pool, struct lmcs_region *region, const struct lmcs_copy *copies,
                                    size_t count, struct lmcs_error *error);
 
-/* ---- Commit: what a snapshot gets (entries.c) ---- */
+/* ---- Commit: the entries of a snapshot (entries.c) ---- */
 
 /* Memory for a caller to fill, in place in the pool where that is possible. */
 struct lmcs_reserved {

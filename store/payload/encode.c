@@ -20,7 +20,7 @@ struct encoding {
     struct lmcs_encoding *encoding;
     struct lmc_encoder *encoder;
     struct lmc_block *blocks;
-    struct lmc_link_encoder *link_encoder; /* of a link, in place of these two */
+    struct lmc_link_encoder *link_encoder; /* of a link, instead of these two */
     struct lmc_link_block *link_blocks;
     uint64_t block_count;
     uint64_t first; /* block of the window */
@@ -50,13 +50,13 @@ static size_t header_bytes(const struct encoding *e)
                                    : lmc_encoder_header_bytes(e->encoder);
 }
 
-/* Decoded bytes of all that the frame holds. */
+/* Returns the decoded bytes of all outputs of the frame. */
 static uint64_t decoded_bytes(const struct lmcs_encoding *encoding)
 {
     return encoding->link != NULL ? encoding->raw_bytes * encoding->made.df.base_count : encoding->raw_bytes;
 }
 
-/* What it must stay below to be worth while. */
+/* Returns the largest worthwhile size. */
 static uint64_t most_bytes(const struct lmcs_encoding *encoding)
 {
     uint64_t raw = lmcs_raw_stored_bytes(decoded_bytes(encoding));
@@ -219,7 +219,7 @@ static enum lmcs_status take_digest(struct encoding *e, struct lmcs_error *error
     return LMCS_OK;
 }
 
-/* Small enough to be held in memory: the room is taken when the size is known. */
+/* Encodes in memory and allocates when the size is known. */
 static enum lmcs_status encode_whole(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;
@@ -258,7 +258,7 @@ static void shrink_made(struct lmcs_encoding *encoding, uint64_t total)
     made->df.stored_bytes = total;
 }
 
-/* A window at a time, into room that is cut to size afterwards. */
+/* Encodes one window at a time into space that is truncated at the end. */
 static enum lmcs_status encode_by_windows(struct encoding *e, struct lmcs_error *error)
 {
     struct lmcs_encoding *encoding = e->encoding;

@@ -28,7 +28,7 @@ struct lmcs_encoding {
     bool worthwhile;          /* false: nothing was made: not smaller, or known */
 };
 
-/* Encodes, writes, and verifies what was written by decoding it. */
+/* Encodes and writes, then verifies by decoding the written bytes. */
 enum lmcs_status lmcs_encoding_run(struct lmcs_encoding *encoding, struct lmcs_error *error);
 /* Reads the payload back from the medium and decodes it. */
 enum lmcs_status lmcs_encoding_verify(const struct lmcs_encoding *encoding, struct lmcs_error *error);

@@ -16,7 +16,7 @@
 #include "payload/layout.h"
 #include "payload/read.h"
 
-#define MOST_MIXED 10u /* blocks of which it is not known which hash is right: 1,024 digests */
+#define MOST_MIXED 10u /* blocks with two candidate hashes: 1,024 digests to try */
 
 static enum lmcs_status read_pool(const struct lmcs_bytes *bytes, uint64_t at, void *to, uint64_t count,
                                   struct lmcs_error *error)
@@ -157,13 +157,13 @@ static bool mix(struct scanning *s)
     return fits;
 }
 
-/* The hashes of the blocks, that the digest vouches for. */
+/* Finds the hashes of the blocks, for which the digest vouches. */
 static enum lmcs_status find_hashes(struct scanning *s)
 {
     struct lmcs_scan *scan = s->scan;
     struct lmcs_error error;
     uint64_t bytes = scan->blocks * sizeof *scan->hashes;
-    if (scan->blocks == 1) { /* its digest is all there is */
+    if (scan->blocks == 1) { /* the digest is its hash */
         scan->hashes[0] = s->found[0];
         scan->knows_hashes = scan->bad[0] == 0 && fits_digest(s, scan->hashes);
         return LMCS_OK;
@@ -219,7 +219,7 @@ static enum lmcs_status status_of_header(enum lmc_status coded)
     return coded == LMC_UNSUPPORTED ? LMCS_UNSUPPORTED : LMCS_OK;
 }
 
-/* What the record should have as digest, by the header. */
+/* Computes the digest that the record should have, from the header. */
 static bool read_digest(const struct scanning *s, struct lmc_hash *digest)
 {
     const struct lmc_frame *frame = &s->scan->frame;

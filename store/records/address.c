@@ -17,7 +17,7 @@
 #include "records/shelf.h"
 
 #define SECOND_NS  ((uint64_t)1000000000)
-#define NAMES_TOLD 5u /* tags, when one is asked for that isn't there */
+#define NAMES_TOLD 5u /* existing tags in the error for a missing one */
 
 static bool all_digits(const char *text)
 {
@@ -95,7 +95,7 @@ static bool take(const char **text, char character)
     return is_there;
 }
 
-/* "Z", "+02:00", "-0130" or nothing, which is UTC. */
+/* Reads "Z", "+02:00", "-0130" or nothing, which is UTC. */
 static bool take_zone(const char **text, int *seconds)
 {
     int hours, minutes = 0, sign = **text == '-' ? -1 : 1;
@@ -146,7 +146,7 @@ static bool parse_date(const char *text, uint64_t *ns)
     if (seconds < 0 || when.tm_mday != asked.tm_mday || seconds + span - zone < 0)
         return false;
     if (__builtin_mul_overflow((uint64_t)(seconds + span - zone), SECOND_NS, ns))
-        *ns = 0; /* a time so far away that it comes after all others */
+        *ns = 0; /* later than every snapshot */
     --*ns;
     return true;
 }
@@ -188,7 +188,7 @@ static bool parse_ago(const char *text, uint64_t *ns)
     return true;
 }
 
-/* "{...}": the newest snapshot that was taken no later. */
+/* "{...}": the newest snapshot taken at that time or before. */
 static enum lmcs_status resolve_time(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *text, uint64_t *number,
                                      struct lmcs_error *error)
 {
@@ -235,7 +235,7 @@ static enum lmcs_status resolve_step(struct lmcs_txn *txn, struct lmcs_shelf *sh
     return status;
 }
 
-/* What stands before any "~". */
+/* Resolves a point: the part before any "~". */
 static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *name,
                                       uint64_t *number, struct lmcs_error *error)
 {
@@ -262,7 +262,7 @@ static enum lmcs_status resolve_point(struct lmcs_txn *txn, struct lmcs_shelf *s
     return status;
 }
 
-/* So many committed snapshots before. 0: there are not so many. */
+/* Steps back by `count` committed snapshots. 0: there are fewer. */
 static enum lmcs_status go_back(struct lmcs_txn *txn, struct lmcs_shelf *shelf, uint64_t back, uint64_t *number,
                                 struct lmcs_error *error)
 {
@@ -319,7 +319,7 @@ static enum lmcs_status find_first(struct lmcs_txn *txn, struct lmcs_shelf *shel
                                    struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_record_after(txn, shelf, 0, number, error);
-    if (status == LMCS_OK && *number > shelf->df.latest) /* it is prepared, and alone */
+    if (status == LMCS_OK && *number > shelf->df.latest) /* the only one, prepared */
         *number = 0;
     return status;
 }

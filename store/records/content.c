@@ -366,7 +366,7 @@ static enum lmcs_status raise_height(struct lmcs_txn *txn, uint64_t id, uint32_t
     return LMCS_OK;
 }
 
-/* Enters a content as a dependent of another. */
+/* Enters a content as a dependent of its base. */
 static enum lmcs_status tie(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t base, uint32_t height,
                             struct lmcs_error *error)
 {
@@ -376,7 +376,7 @@ static enum lmcs_status tie(struct lmcs_txn *txn, const struct lmcs_content *con
                              : status;
 }
 
-/* Of its bases; a link is no delta, and does not count as one. */
+/* Returns the depth over the bases; a link does not count as a delta. */
 static enum lmcs_status tie_bases(struct lmcs_txn *txn, const struct lmcs_content *content, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -423,7 +423,7 @@ static enum lmcs_status retire_parts(struct lmcs_txn *txn, const struct lmcs_con
     return status;
 }
 
-/* What a content that is stored by a link takes of it; 0: it is not. */
+/* Returns the share of its link that a content takes; 0: no link stores it. */
 static enum lmcs_status link_share(struct lmcs_txn *txn, const struct lmcs_content *content, uint64_t *share,
                                    struct lmcs_error *error)
 {
@@ -437,7 +437,7 @@ static enum lmcs_status link_share(struct lmcs_txn *txn, const struct lmcs_conte
     return status;
 }
 
-/* A content that nothing refers to: its payload, its record and its hold on its bases go. */
+/* Removes an unreferenced content: its payload, its record and its uses of bases. */
 static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *content, struct lmcs_release *release,
                                struct lmcs_error *error)
 {
@@ -457,7 +457,7 @@ static enum lmcs_status let_go(struct lmcs_txn *txn, struct lmcs_content *conten
     if (status == LMCS_OK)
         status = lmcs_tree_delete(txn, LMCS_TREE_DEPENDENTS, &txn->root.trees[LMCS_TREE_DEPENDENTS],
                                   (struct lmcs_key_df){0, content->id}, &found, error);
-    if (status == LMCS_OK && found) { /* it was counted when it was noted */
+    if (status == LMCS_OK && found) { /* counted when it was recorded */
         uint64_t room = lmcs_content_room(content), share = 0;
         release->later_bytes -= room < release->later_bytes ? room : release->later_bytes;
         status = link_share(txn, content, &share, error);
@@ -525,7 +525,7 @@ enum lmcs_status lmcs_content_unrun(struct lmcs_txn *txn, uint64_t id, uint64_t 
     return status == LMCS_OK ? lmcs_content_put(txn, &content, error) : status;
 }
 
-/* What had parity, or was to get it, wants it for the link that it is stored by from now on. */
+/* Requests parity for the link that now stores a content that had parity or a request for it. */
 static enum lmcs_status hand_on_parity(struct lmcs_txn *txn, const struct lmcs_content *content,
                                        struct lmcs_error *error)
 {
@@ -572,7 +572,7 @@ enum lmcs_status lmcs_content_swap(struct lmcs_txn *txn, uint64_t id, const stru
         status = lmcs_content_put(txn, &changed, error);
     if (status == LMCS_OK)
         status = add_parts(txn, &changed, error);
-    /* The new bases are tied before the old ones are let go, which may be the same. */
+    /* Add uses of the new bases before releasing the old ones, which may be the same. */
     bool same = old.df.base_count == with->df.base_count &&
                 memcmp(old.bases, with->bases, old.df.base_count * sizeof old.bases[0]) == 0;
     if (status == LMCS_OK && !same)

@@ -28,7 +28,7 @@ struct needed {
 struct finding {
     struct lmcs_pool *pool;
     struct lmcs_txn txn;
-    struct needed *needed; /* each once; in the end by content */
+    struct needed *needed; /* each once; sorted by content at the end */
     size_t needed_count;
     size_t needed_capacity;
     struct lmcs_map places; /* hash of content and root -> 1 + index in `needed` */
@@ -74,7 +74,7 @@ static enum lmcs_status add_dependents(struct finding *f, struct lmcs_cursor *cu
     struct lmcs_content content = {.df = {.payload = LMCS_PAYLOAD_RAW}};
     bool found;
     enum lmcs_status status = lmcs_content_find(&f->txn, base.content, &content, &found, f->error);
-    if (lmcs_is_unusable(status)) /* its dependents are found all the same */
+    if (lmcs_is_unusable(status)) /* its dependents are still found */
         status = LMCS_OK;
     bool is_link = content.df.payload == LMCS_PAYLOAD_LINK;
     if (status == LMCS_OK)
@@ -244,7 +244,7 @@ static int by_place(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Those that follow one another become one. */
+/* Merges holders of consecutive snapshots. */
 static void join_runs(struct lmcs_holders *out)
 {
     size_t kept = 0;

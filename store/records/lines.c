@@ -6,7 +6,7 @@
 
 #include "pages/tree.h"
 
-/* Contents that rest on one, at most so many of them. */
+/* The contents that rest on one, at most this many. */
 struct dependents {
     struct lmcs_content all[LMC_MAX_BASES + 1];
     size_t count;
@@ -29,7 +29,7 @@ static enum lmcs_status list(struct lmcs_txn *txn, struct lmcs_cursor *cursor, u
     return status;
 }
 
-/* The one link that rests on an unused array; *found false: none does, or something else as well. */
+/* Finds the one link that rests on an unused array. *found false: none does, or something else does too. */
 static enum lmcs_status link_above(struct lmcs_txn *txn, struct lmcs_cursor *cursor, uint64_t array,
                                    struct lmcs_content *link, bool *found, struct lmcs_error *error)
 {
@@ -41,13 +41,13 @@ static enum lmcs_status link_above(struct lmcs_txn *txn, struct lmcs_cursor *cur
     return status;
 }
 
-/* Whether an array is kept for one link alone, and is stored by another. */
+/* Returns whether an array is kept for one link alone and stored by another. */
 static bool is_ghost(const struct lmcs_content *array)
 {
     return array->df.payload == LMCS_PAYLOAD_LINKED && array->df.runs == 0 && array->df.base_uses == 1;
 }
 
-/* Counts the link, and those below it as far as they are for it alone. */
+/* Counts the link, and the links below it that only it needs. */
 static enum lmcs_status count_down(struct lmcs_txn *txn, struct lmcs_content *link, struct lmcs_line_heir *heir,
                                    struct lmcs_error *error)
 {
@@ -83,7 +83,7 @@ static enum lmcs_status find(struct lmcs_txn *txn, struct lmcs_cursor *cursor, u
         found = status == LMCS_OK && arrays.count > 0 && arrays.count <= LMC_MAX_BASES;
         for (size_t k = 0; found && k < arrays.count; k++) {
             used |= arrays.all[k].df.runs > 0;
-            found = arrays.all[k].df.payload == LMCS_PAYLOAD_LINKED; /* raw: its turn has not come */
+            found = arrays.all[k].df.payload == LMCS_PAYLOAD_LINKED; /* raw: not encoded yet */
         }
         unused = found ? arrays.all[0].id : 0;
     }

@@ -37,7 +37,7 @@ static bool metric_number(const json_t *value, double *number)
     return true;
 }
 
-/* Whether there are more than so many levels of objects and arrays. */
+/* Returns whether objects and arrays nest deeper than `levels`. */
 static bool is_deeper(json_t *value, unsigned levels)
 {
     const char *key;
@@ -60,7 +60,7 @@ static bool is_deeper(json_t *value, unsigned levels)
     return false;
 }
 
-/* JSON of many levels is more than other readers of it, such as Python's, have stack for. */
+/* Deeply nested JSON overflows the stack of other readers, such as Python's. */
 static enum lmcs_status check_meta(const char *text, struct lmcs_error *error)
 {
     json_error_t why;

@@ -59,9 +59,9 @@ void lmcs_describe_blocks(const struct lmcs_block_range *ranges, size_t count, b
         snprintf(text + used, text_bytes - used, ", and more");
 }
 
-/* ---- What is lost ---- */
+/* ---- Losses ---- */
 
-/* Up to `capacity` ranges that are lost, ascending; *more: there are others. */
+/* Lists up to `capacity` lost ranges, ascending; *more: there are others. */
 static enum lmcs_status list_lost(struct lmcs_txn *txn, uint64_t content, struct lmcs_block_range *ranges,
                                   size_t capacity, size_t *count, bool *more, struct lmcs_error *error)
 {

@@ -19,7 +19,7 @@
 
 struct shelf_record {
     struct lmcs_shelf_df df;
-    char text[LMCS_MAX_VALUE - sizeof(struct lmcs_shelf_df)]; /* the name, and the policy behind it */
+    char text[LMCS_MAX_VALUE - sizeof(struct lmcs_shelf_df)]; /* the name, then the policy */
 };
 static_assert(sizeof(struct lmcs_shelf_df) + LMCS_MAX_NAME + LMCS_MAX_POLICY <= LMCS_MAX_VALUE,
               "room for the largest record");
@@ -118,7 +118,7 @@ enum lmcs_status lmcs_shelf_find(struct lmcs_txn *txn, const char *name, struct 
     return status;
 }
 
-#define NAMES_TOLD 5u /* of those that there are, when one is asked for that isn't there */
+#define NAMES_TOLD 5u /* existing shelves in the error for a missing one */
 
 /* Appends a name to a sentence that has `told` names. */
 static void tell_name(char *sentence, size_t room, const char *name, unsigned told)
@@ -362,7 +362,7 @@ enum lmcs_status lmcs_record_after(struct lmcs_txn *txn, struct lmcs_shelf *shel
 {
     struct lmcs_cursor *cursor;
     *after = 0;
-    if (number == UINT64_MAX) /* only a forged number is: nothing comes after it, and not everything again */
+    if (number == UINT64_MAX) /* only a forged number; nothing follows it */
         return LMCS_OK;
     enum lmcs_status status =
         lmcs_cursor_open(&cursor, txn, LMCS_TREE_NUMBERS, lmcs_shelf_tree(shelf, LMCS_TREE_NUMBERS),
@@ -431,7 +431,7 @@ struct tag_record {
     char tag[LMCS_MAX_NAME];
 };
 
-/* Finds the tag, or the first free collision index; record->df.number 0 when it is not there. */
+/* Finds the tag, or the first free collision index; then record->df.number is 0. */
 static enum lmcs_status probe_tag(struct lmcs_txn *txn, struct lmcs_shelf *shelf, const char *tag, uint64_t *index,
                                   struct tag_record *record, struct lmcs_error *error)
 {

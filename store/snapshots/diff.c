@@ -17,7 +17,7 @@
 #include "snapshots/elements.h"
 #include "snapshots/snapshot.h"
 
-/* ---- What the snapshots have ---- */
+/* ---- Entries ---- */
 
 struct item {
     uint64_t identity;
@@ -41,7 +41,7 @@ static enum lmcs_status add_item(void *context, uint64_t identity, const struct 
     return LMCS_OK;
 }
 
-/* Takes off the attachments that are the store's own. */
+/* Removes the store's own attachments. */
 static enum lmcs_status drop_own(struct lmcs_txn *txn, const struct lmcs_record *record, struct items *items,
                                  struct lmcs_error *error)
 {
@@ -224,7 +224,7 @@ static void fill_numbers(const struct lmcs_compared *all, struct lmcs_difference
     }
     double lengths = sqrt(all->before) * sqrt(all->after);
     if (lengths > 0) {
-        double cosine = all->in_common / lengths; /* by rounding it may pass 1 a little */
+        double cosine = all->in_common / lengths; /* may exceed 1 by rounding */
         difference->cosine = cosine > 1 ? 1 : cosine < -1 ? -1 : cosine;
     }
 }
@@ -263,7 +263,7 @@ static void count_difference(struct lmcs_diff_report *report, enum lmcs_differen
     ++*counts[kind];
 }
 
-/* Tells of a tensor that one or both sides have; `kind` unless both are to be compared. */
+/* Reports a tensor of one or both sides. */
 static void report(struct diff *diff, enum lmcs_difference_kind kind, struct lmcs_difference *difference)
 {
     struct side *sides = diff->sides;
@@ -283,7 +283,7 @@ static void report(struct diff *diff, enum lmcs_difference_kind kind, struct lmc
         diff->stopped = true;
 }
 
-/* Both have the identity. */
+/* Compares an identity that both have. */
 static enum lmcs_status diff_both(struct diff *diff, const struct item *before, const struct item *after,
                                   struct lmcs_error *error)
 {
@@ -332,7 +332,7 @@ static enum lmcs_status find_namesake(struct diff *diff, int from, const struct 
         for (size_t i = 0; status == LMCS_OK && *found == NULL && i < count; i++)
             *found = find_item(&diff->items[!from], ids[i]);
         first = count > 0 ? ids[count - 1] + 1 : 0;
-        if (first == 0) /* behind the last number there is */
+        if (first == 0) /* past the largest number */
             break;
     }
     lmcs_txn_end(&txn);

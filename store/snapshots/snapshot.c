@@ -68,7 +68,7 @@ static uint32_t to_undo(const struct lmcs_chain *chain)
     return (uint32_t)(chain->line > 0 ? chain->line : chain->length - 1);
 }
 
-/* Why a snapshot does not come from the one before it by links. */
+/* Returns the reason that a snapshot is not linked to the one before it. */
 static const char *links_note(uint32_t links)
 {
     static const char *const notes[LMCS_LINKS_COUNT] = {
@@ -215,7 +215,7 @@ void lmcs_snapshot_mark_loaded(struct lmcs_snapshot *snapshot)
     pthread_mutex_unlock(&pool->captures);
 }
 
-/* ---- What is in it ---- */
+/* ---- Entries ---- */
 
 struct visiting {
     struct lmcs_txn *txn;
@@ -257,7 +257,7 @@ enum lmcs_status lmcs_snapshot_entries(struct lmcs_snapshot *snapshot,
     return status;
 }
 
-/* Contents of a snapshot, in the order of its manifest: one that several names share comes several times. */
+/* The contents of a snapshot, in the order of its manifest; shared ones repeat. */
 struct contents {
     uint64_t *ids;
     size_t count;
@@ -327,7 +327,7 @@ enum lmcs_status lmcs_snapshot_storage(struct lmcs_snapshot *snapshot, struct lm
     return status;
 }
 
-/* The sum of the entries' hashes does not depend on their order, which is the pool's own affair. */
+/* Adds the entries' hashes: the sum does not depend on their order, which is an internal of the pool. */
 static enum lmcs_status add_to_digest(void *context, uint64_t id, const struct lmcs_manifest_df *at, bool *stop,
                                       struct lmcs_error *error)
 {

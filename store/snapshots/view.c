@@ -2,10 +2,10 @@
 /*
  * snapshots/view.c - addresses for the tensors of a snapshot.
  *
- * Raw payloads are shown where they lie. A read-only view points into the one shared mapping that a pool has of its
+ * Raw payloads are mapped. A read-only view points into the one shared mapping that a pool has of its
  * file (never libpmemobj's own, which would keep the pool locked). A private one maps clusters of neighbouring
  * payloads copy on write: few mappings, for the kernel allows 65,530, and small tensors that share a page share its
- * private copy too. Deltas are decoded into anonymous memory. What is mapped is pinned until the view is closed; a
+ * private copy too. Deltas are decoded into anonymous memory. Mapped payloads are pinned until the view is closed; a
  * view holds the media and its leases itself, so it may outlive its pool.
  *
  * Any names with equal bytes may share a content (as in archives), so names of one content may be unrelated. Writes
@@ -25,7 +25,7 @@
 #include "snapshots/snapshot.h"
 
 #define CLUSTER_GAP  ((uint64_t)1 << 20)
-#define DOUBLE_BYTES ((uint64_t)256 << 10) /* from which on another name of a content is mapped, not copied */
+#define DOUBLE_BYTES ((uint64_t)256 << 10) /* from here on, further names of a content are mapped instead of copied */
 #define DATA_ALIGN   64u
 
 struct viewed {
@@ -96,7 +96,7 @@ static enum lmcs_status add_item(struct lmcs_view *view, struct lmcs_txn *txn, c
     enum lmcs_status status = lmcs_chain_load(txn, content, &chain, error);
     if (status != LMCS_OK)
         return status;
-    /* Whoever asked will look at as many bytes as the shape says. */
+    /* Callers read as many bytes as the shape has. */
     uint64_t expected;
     if (!lmcs_shape_bytes(identity->df.dtype, identity->df.ndim, identity->shape, &expected) ||
         expected != chain.links[0].df.raw_bytes)
@@ -197,7 +197,7 @@ static bool is_mapped(const struct viewed *item)
     return item->data == NULL && item->entry.raw_bytes > 0;
 }
 
-/* A payload in several parts: they are mapped one behind the other. */
+/* Maps the parts of a payload one after the other. */
 static enum lmcs_status map_parts(struct lmcs_view *view, struct viewed *item, bool private_pages,
                                   struct lmcs_error *error)
 {
@@ -307,7 +307,7 @@ static enum lmcs_status map_private(struct lmcs_view *view, struct lmcs_error *e
     return status;
 }
 
-/* A file that was cut short would be a SIGBUS at some later time: better an error now. */
+/* A truncated file gives an error here instead of a SIGBUS later. */
 static enum lmcs_status check_size(const struct lmcs_view *view, const struct viewed *item, uint64_t file_bytes,
                                    struct lmcs_error *error)
 {
@@ -348,11 +348,11 @@ static enum lmcs_status map_all(struct lmcs_view *view, uint32_t flags, struct l
 struct decoding {
     struct lmcs_pool *pool;
     struct viewed **items; /* arrays of one link are adjacent ... */
-    size_t *firsts;        /* ... and this says where each such group, or single item, begins */
+    size_t *firsts;        /* ... and each group, or single item, begins at one of these */
     size_t count;
 };
 
-/* The link that an item is stored by; 0: none. */
+/* Returns the link that stores an item; 0: none. */
 static uint64_t link_of(const struct viewed *item)
 {
     return item->chain->line > 0 && item->entry.tensor.dtype == LMC_F32 ? item->chain->links[0].link : 0;
@@ -464,7 +464,7 @@ static void release_chains(struct lmcs_view *view, uint32_t flags, struct lmcs_p
     }
 }
 
-/* Memory of the view's own is not to be written to either, when it is a read-only one. */
+/* Protects the view's own memory too, if the view is read-only. */
 static void protect(struct lmcs_view *view, uint32_t flags)
 {
     for (size_t i = 0; (flags & LMCS_VIEW_PRIVATE) == 0 && i < view->mapping_count; i++)
