@@ -29,10 +29,11 @@ struct cli;
 
 struct cli_command {
     const char *name;
-    const char *synopsis; /* the arguments */
-    const char *summary;  /* a line for the list of commands */
-    const char *help;     /* paragraphs for --help */
-    const char *options;  /* names of its options (options.c), separated by spaces */
+    const char *synopsis;     /* the arguments */
+    const char *summary;      /* a line for the list of commands */
+    const char *help;         /* paragraphs for --help */
+    void (*print_more)(void); /* NULL, or prints more of it */
+    const char *options;      /* names of its options (options.c), separated by spaces */
     int min_arguments;
     int max_arguments;
     enum lmcs_status (*run)(struct cli *cli);

@@ -96,27 +96,33 @@ static enum lmcs_status run(struct cli *cli)
     return status;
 }
 
+/* Prints the keys from the store's table. */
+static void print_keys(void)
+{
+    const struct lmcs_policy_key *key;
+    for (size_t i = 0; (key = lmcs_policy_key(i)) != NULL; i++) {
+        int width = 14 - (int)strlen(key->name) - 1;
+        printf("  %s=%-*s %s\n%17s%s (%s)\n", key->name, width > 0 ? width : 0, key->value, key->help, "", key->values,
+               key->initial);
+    }
+    printf("\nRules:\n"
+           "  last:100        the newest 100\n"
+           "  every:1000      one of every 1,000 steps\n"
+           "  every:10/500    one of every 10 steps, among the newest 500\n"
+           "  each:1h/7d      one per hour, not older than 7 days\n"
+           "  best:loss:3     the 3 with the lowest loss (best:acc:3:max: the highest)\n\n"
+           "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough; --prune\n"
+           "prunes now; --dry-run lists the snapshots that it would remove, and changes nothing.\n\n");
+}
+
 const struct cli_command cmd_policy = {
     .name = "policy",
     .synopsis = "POOL SHELF [WORD...] [--prune] [--dry-run] [--json]",
     .summary = "Shows or changes the policy of a shelf",
-    .help = "Without words, shows the policy and how many snapshots it would remove. Words change it:\n\n"
-            "  keep_raw=N     the newest N stay raw (4)\n"
-            "  chain=N        at most N deltas are undone to read a tensor (3)\n"
-            "  links=N        at most N links of an optimizer's steps (24), or off\n"
-            "  keep=RULE,...  snapshots to keep; \"all\" (the default): never remove any\n"
-            "                 last:100        the newest 100\n"
-            "                 every:1000      one of every 1,000 steps\n"
-            "                 every:10/500    one of every 10 steps, among the newest 500\n"
-            "                 each:1h/7d      one per hour, not older than 7 days\n"
-            "                 best:loss:3     the 3 with the lowest loss (best:acc:3:max: the highest)\n"
-            "  budget=SIZE    compact harder, then prune, above this size of the pool (200G, or 50%)\n"
-            "  rate=SIZE      the background encodes at most this much per second (100M)\n"
-            "  encode=WHEN    captures write deltas: never, auto, always\n"
-            "  scrub=TIME     the background reads and repairs the whole pool once per this time (30d), or none\n"
-            "  parity=K+M     keep parity to repair damage: M bytes for each K (16+2), or none\n\n"
-            "The latest snapshot and tagged ones are always kept. The background prunes when it frees enough; --prune\n"
-            "prunes now; --dry-run lists the snapshots that it would remove, and changes nothing.",
+    .help =
+        "Without words, shows the policy and how many snapshots it would remove. Words change it; each key with its\n"
+        "values and, in brackets, the value without it:",
+    .print_more = print_keys,
     .options = "prune dry-run wait force-network json",
     .min_arguments = 2,
     .max_arguments = CLI_MAX_ARGUMENTS,

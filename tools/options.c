@@ -273,6 +273,8 @@ void cli_print_help(const struct cli_command *command)
 {
     printf("usage: lmc-store %s %s\n\n%s.\n\n%s\n\n", command->name, command->synopsis, command->summary,
            command->help);
+    if (command->print_more != NULL)
+        command->print_more();
     for (size_t i = 0; i < ROW_COUNT; i++) {
         const struct option_row *row = &rows[i];
         char letter[] = {'-', row->letter, '\0'};
