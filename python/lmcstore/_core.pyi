@@ -32,6 +32,7 @@ LINK_L2: int
 LINK_AMSGRAD: int
 LINK_NESTEROV: int
 DTYPES: dict[str, int]
+POLICY_KEYS: tuple[tuple[str, str, str, str, str], ...]
 
 _Progress = Callable[[str, int, int], object] | None
 

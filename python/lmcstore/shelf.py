@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import _core
 from ._optimizer.gradients import scale_of
 from ._optimizer.relations import Finder
 from ._state.encode import Encoded
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("lmcstore")
 
+_INITIAL = {name: initial for name, _, _, initial, _ in _core.POLICY_KEYS}
+_INITIAL_POLICY = " ".join(f"{name}={_INITIAL[name]}" for name in ("keep_raw", "chain", "keep"))
 _NUMBERS_AT_ONCE = 4096
 _DEFAULT_PARENT = 0
 _ANYWHERE = 2**64 - 1
@@ -264,7 +267,7 @@ class Shelf:
     def keep_raw(self) -> int:
         """How many of the newest snapshots stay raw, so that they are read without decoding."""
         info = self._info()
-        return info["keep_raw"] if info is not None else 4
+        return info["keep_raw"] if info is not None else int(_INITIAL["keep_raw"])
 
     @keep_raw.setter
     def keep_raw(self, count: int) -> None:
@@ -278,17 +281,7 @@ class Shelf:
     def policy(self) -> str:
         """The policy as text, words ``key=value``. Setting some words leaves the others unchanged.
 
-        =================  ==========================================================================================
-        ``keep_raw=4``     the newest 4 snapshots stay raw, so that they are read without decoding
-        ``chain=3``        reading a tensor undoes at most 3 deltas (0 to 7)
-        ``links=24``       ... or at most 24 links between an optimizer's steps (0 to 64, or ``off``)
-        ``keep=...``       the rules for pruning, joined by commas; ``all``: nothing is removed
-        ``budget=200G``    compact harder, then prune, when the pool is larger than this, or than ``50%`` of it
-        ``rate=100M``      bytes per second that the background encodes at most; ``none``
-        ``encode=auto``    whether captures write deltas: ``never``, ``auto``, ``always``
-        ``scrub=30d``      re-read the whole pool in the background once in this time, and repair; ``none``
-        ``parity=16+2``    keep 2 bytes of parity for every 16, which repair most damage; ``none``
-        =================  ==========================================================================================
+        {keys}
 
         Rules: ``last:100`` (the newest), ``every:1000`` (one of every 1,000 steps), ``every:10/500`` (among the newest
         500), ``each:1h``, ``each:1h/7d`` (one an hour, in the last week), ``best:loss``, ``best:acc:3:max`` (by a
@@ -301,7 +294,7 @@ class Shelf:
         'keep_raw=4 chain=3 keep=last:100,every:10/1000,every:100,best:loss:1'
         """
         info = self._info()
-        return info["policy"] if info is not None else "keep_raw=4 chain=3 keep=all"
+        return info["policy"] if info is not None else _INITIAL_POLICY
 
     @policy.setter
     def policy(self, words: str) -> None:
@@ -566,6 +559,16 @@ class Shelf:
         if self._store.closed:
             return html.table(repr(self), (), ())
         return self.log(html.MOST_ROWS)._repr_html_()
+
+
+def _policy_table() -> str:
+    """List the policy keys of the store: each with its values, the initial one, and its meaning."""
+    rows = [f"``{name}={value}``  {help}: {values}; {initial} at first" for name, value, values, initial, help in _KEYS]
+    return "\n        ".join(f"- {row}" for row in rows)
+
+
+_KEYS = _core.POLICY_KEYS
+Shelf.policy.__doc__ = (Shelf.policy.__doc__ or "").replace("{keys}", _policy_table())
 
 
 def _time_text(time: datetime.datetime | datetime.date) -> str:

@@ -196,7 +196,7 @@ def _value(names: Names, name: str, core: _core.Live, extra: dict[str, Any]) -> 
     ):
         if isinstance(value, plain):
             return shelved.over(value, MemoryReference(core, name, names, extra))
-    raise ShelfError(f"{name}: a live value that holds a {type(value).__qualname__} is nothing that PyMM knows")
+    raise ShelfError(f"{name}: a live value that holds a {type(value).__qualname__} has no type in PyMM")
 
 
 Makers.shadow_of = shadow_of

@@ -96,7 +96,7 @@ def save(names: Names, data: Any, name: str) -> None:
     from ._make import shadow_of
 
     if not isinstance(name, str) or not name:
-        raise ShelfError("what is saved has a name, which is a text")
+        raise ShelfError("a saved structure needs a name, which is a text")
     packer = _Packer()
     packed = packer.node(data, name, 0)
     shadows = [shadow_of(array, name) for array in packer.arrays]
@@ -150,7 +150,7 @@ class _Loader:
         reader = self._reader
         tag = bytes(reader._take(1))
         if depth > MAX_DEPTH:
-            raise lmcstore.DamagedError("what was saved is damaged: it is nested too deeply")
+            raise lmcstore.DamagedError("the saved structure is damaged: it is nested too deeply")
         if tag == b"L":
             return reader.value()
         if tag in (b"A", b"T"):
@@ -161,22 +161,22 @@ class _Loader:
         if tag in (b"l", b"t"):
             items = [self.node(depth + 1) for _ in range(reader._length())]
             return items if tag == b"l" else tuple(items)
-        raise lmcstore.DamagedError(f"what was saved is damaged: there is no node {tag!r}")
+        raise lmcstore.DamagedError(f"the saved structure is damaged: there is no node {tag!r}")
 
     def _dict(self, tag: bytes, items: list[tuple[Any, Any]]) -> Any:
         try:
             if are_too_alike([key for key, _ in items]):
-                raise lmcstore.DamagedError(f"what was saved is damaged: {TOO_ALIKE}")
+                raise lmcstore.DamagedError(f"the saved structure is damaged: {TOO_ALIKE}")
             return _DICT_TYPES[tag](dict(items))
         except TypeError as error:
-            raise lmcstore.DamagedError(f"what was saved is damaged: {error}") from None
+            raise lmcstore.DamagedError(f"the saved structure is damaged: {error}") from None
 
     def _array(self, number: int, flags: int | None) -> Any:
         name = f"{HIDDEN}{self._key}:{number}"
         core = self._pool.open(name) if number not in self._arrays else None
         self._arrays.add(number)
         if core is None:
-            raise lmcstore.DamagedError(f"what was saved is damaged: array {number} is missing, or in it twice")
+            raise lmcstore.DamagedError(f"the saved structure is damaged: array {number} is missing, or in it twice")
         if flags is None:
             return np.array(open_array(None, name, core).asndarray(), order="K")
         import torch

@@ -349,5 +349,5 @@ _RESERVED = frozenset(name for name in vars(shelf) if not name.startswith("_")) 
 def _name_of(value: Any) -> str:
     memory = getattr(value, "_value_named_memory", None) if isinstance(value, ShelvedCommon) else None
     if memory is None:
-        raise ShelfError("what is erased is a variable of the shelf, or its name")
+        raise ShelfError("erase takes a variable of the shelf, or its name")
     return str(memory.name)

@@ -76,6 +76,21 @@ static const struct {
     {"LINK_NESTEROV", LMC_LINK_NESTEROV},
 };
 
+/* (name, value, values, initial, help) of each key: struct lmcs_policy_key. */
+static int add_policy_keys(PyObject *module)
+{
+    PyObject *keys = PyList_New(0);
+    const struct lmcs_policy_key *key;
+    for (size_t i = 0; keys != NULL && (key = lmcs_policy_key(i)) != NULL; i++)
+        if (!core_append(keys, Py_BuildValue("(sssss)", key->name, key->value, key->values, key->initial, key->help)))
+            Py_CLEAR(keys);
+    PyObject *tuple = keys != NULL ? PyList_AsTuple(keys) : NULL;
+    int failed = tuple != NULL ? PyModule_AddObjectRef(module, "POLICY_KEYS", tuple) : -1;
+    Py_XDECREF(tuple);
+    Py_XDECREF(keys);
+    return failed;
+}
+
 static int execute(PyObject *module)
 {
     struct core_state *state = PyModule_GetState(module);
@@ -103,7 +118,7 @@ static int execute(PyObject *module)
     }
     int failed = PyModule_AddObjectRef(module, "DTYPES", dtypes);
     Py_DECREF(dtypes);
-    return failed;
+    return failed != 0 ? failed : add_policy_keys(module);
 }
 
 static int traverse(PyObject *module, visitproc visit, void *arg)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import states
 from lmcstore import _core
+from lmcstore._arrays.dtypes import DTYPES
 from lmcstore._state.skeleton import SKELETON
 from optional import torch
 from same import same, tensor_bytes
@@ -209,3 +211,10 @@ def test_one_name_with_many_forms(store: lmcstore.Store) -> None:
         state = snapshot.state_dict()
         assert state["x"].shape == (snapshot.step,) and state["values"] == "y" * (snapshot.step or 0)
         assert snapshot["x"].shape == (snapshot.step,)
+
+
+def test_every_dtype_has_a_row() -> None:
+    assert {dtype.name for dtype in DTYPES} == set(_core.DTYPES) and len(DTYPES) == len(_core.DTYPES)
+    numbers = [dtype for dtype in DTYPES if dtype.code]
+    assert all(struct.calcsize("<" + dtype.code) == _core.dtype_info(dtype.number)[1] for dtype in numbers)
+    assert all(np.dtype(dtype.numpy).itemsize == _core.dtype_info(dtype.number)[1] for dtype in DTYPES if dtype.numpy)

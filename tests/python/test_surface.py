@@ -493,3 +493,9 @@ def test_policy(shelf: lmcstore.Shelf, store: lmcstore.Store) -> None:
         shelf.policy = 3  # type: ignore[assignment]
     with pytest.raises(lmcstore.NotFoundError):
         store["none"].prune(dry_run=True)
+
+
+def test_policy_names_every_key() -> None:
+    text = lmcstore.Shelf.policy.__doc__
+    assert text is not None and "{" not in text
+    assert all(f"``{key[0]}=" in text for key in lmcstore._core.POLICY_KEYS) and len(lmcstore._core.POLICY_KEYS) >= 9

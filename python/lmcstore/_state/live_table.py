@@ -91,7 +91,7 @@ def read_table(table: bytes) -> list[StoredVariable]:
         if at != len(table):
             raise ValueError("more follows it")
     except (struct.error, ValueError) as error:
-        raise DamagedError(f"what the snapshot says of its live variables is damaged: {error}") from None
+        raise DamagedError(f"the snapshot's table of live variables is damaged: {error}") from None
     return found
 
 

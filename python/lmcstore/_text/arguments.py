@@ -76,7 +76,7 @@ def within(value: int, least: int, most: int, what: str) -> int:
     except TypeError:
         raise UnsupportedError(f"{what} must be an int, not a {type(value).__qualname__}") from None
     if not least <= number <= most:
-        raise InvalidError(f"{what} can't be {shown(number)}: it lies between {least} and {most}")
+        raise InvalidError(f"{what} can't be {shown(number)}: it must be between {least} and {most}")
     return number
 
 

@@ -153,7 +153,7 @@ class LiveTensor(LiveVariable):
         if data.dtype != dtype and data.dtype != numpy.uint8:
             raise InvalidError(f"live tensor {self._name!r} has elements of {dtype}, not of {data.dtype}")
         if not data.flags.c_contiguous:
-            raise InvalidError(f"live tensor {self._name!r}: what is written must be C-contiguous")
+            raise InvalidError(f"live tensor {self._name!r}: the data must be C-contiguous")
         return memoryview(data.reshape(-1).view(numpy.uint8))
 
     def add(self, index: Any, value: int) -> int:
