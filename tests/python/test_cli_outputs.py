@@ -105,7 +105,7 @@ def test_the_package_refuses_them_too(pool: Path, other: Path, tmp_path: Path) -
         snapshot = store["run"][1]
         with pytest.raises(lmcstore.InvalidError, match="remove it first"):
             snapshot.export(other)
-        with pool.open("r+b") as file, pytest.raises(lmcstore.InvalidError, match="the pool itself"):
+        with pool.open("r+b") as file, pytest.raises(lmcstore.InvalidError, match="overwrite the pool"):
             store.dump(file)
     for option in ("-o", "--png"):
         for target in (other, pool):
