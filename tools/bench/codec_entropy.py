@@ -12,7 +12,7 @@ KINDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def entropy(counts: Words) -> float:
-    """Bits a symbol, from how often each occurs."""
+    """Return bits a symbol from counts."""
     p = counts[counts > 0] / counts.sum()
     return float(-(p * np.log2(p)).sum())
 
@@ -24,7 +24,7 @@ def plane_bits(words: Words) -> float:
 
 
 def rotate(words: Words) -> Words:
-    """Move the sign to the lowest bit, so that the exponent is a byte of its own (of bf16 and fp32)."""
+    """Move the sign to the lowest bit, so that the exponent has its own byte (bf16 and fp32)."""
     turned: Words = (words << words.dtype.type(1)) | (words >> words.dtype.type(8 * words.itemsize - 1))
     return turned
 
@@ -36,7 +36,7 @@ def zigzag(words: Words) -> Words:
 
 
 def given(symbols: Words, context: Words, bits: int) -> float:
-    """Entropy of symbols of so many bits given a context."""
+    """Return the entropy of symbols, of a number of bits, given a context."""
     joint = np.bincount((context.astype(np.int64) << bits) | symbols)
     return entropy(joint) - entropy(np.bincount(context))
 
@@ -49,7 +49,7 @@ def length_bits(difference: Words, exponent: Words) -> float:
 
 
 def least(data: Words, base: Words | None, dtype: str) -> tuple[float, str]:
-    """Return the fewest bits an element, tables not counted, and which way it is."""
+    """Return the fewest bits an element, without tables, and the representation."""
     found = {"alone": plane_bits(rotate(data))}
     if base is not None:
         difference = data - base

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The codecs that liblmc is measured beside, in a process of their own: one thread.
+"""The codecs that liblmc is compared with, in a process of their own: one thread.
 
 Usage: codec_peers.py PACKAGES, run by the Python that has them. PACKAGES is a folder with packages that this Python
 lacks (torch, which ZipNN imports). It reads lines of JSON and answers each in kind: {"load": [DTYPE, DATA, BASE or
@@ -53,7 +53,7 @@ def handed(delta: bool, form: Callable[[Words], Any]) -> list[tuple[str, Callabl
     return [("difference", lambda x, b: form(zigzag(x - b))), ("XOR", lambda x, b: form(x ^ b))]
 
 
-# ---- The peers: each gives the ways in which it can be used, the best of which is measured --------------------------
+# ---- The peers: each yields its uses, the best of which is measured -------------------------------------------------
 
 
 def ways_zipnn(dtype: str, delta: bool) -> list[Way]:
@@ -69,7 +69,7 @@ def ways_zipnn(dtype: str, delta: bool) -> list[Way]:
 
 
 def ways_pcodec(dtype: str, delta: bool) -> list[Way]:
-    """Pcodec at its default level: as numbers of each type that it has."""
+    """Pcodec at its default level: as numbers of each supported type."""
     from pcodec import ChunkConfig, standalone
 
     width = WIDTHS[dtype]
@@ -119,12 +119,12 @@ def ways_z4ai(dtype: str, delta: bool, effort: str | None = None) -> list[Way]:
 
 
 def ways_z4ai_max(dtype: str, delta: bool) -> list[Way]:
-    """z4ai's other effort, made to be small."""
+    """z4ai's other effort, for small size."""
     return ways_z4ai(dtype, delta, "max")
 
 
 def openzl_graphs(dtype: str, delta: bool) -> dict[str, Callable[[Any], Any]]:
-    """Graphs of OpenZL for such numbers: its parts for floats, and planes of bytes."""
+    """Return graphs of OpenZL for such numbers: its parts for floats, and planes of bytes."""
     import openzl.ext as zl
 
     graphs, nodes = zl.graphs, zl.nodes
@@ -159,7 +159,7 @@ def openzl_way(name: str, prepare: Callable[[Words, Words | None], Any], graph: 
 
 
 def ways_openzl(dtype: str, delta: bool) -> list[Way]:
-    """OpenZL: each graph on each thing to hand to it."""
+    """OpenZL: each graph on each input."""
     return [
         openzl_way(f"{way}, {name}", prepare, graph)
         for way, prepare in handed(delta, lambda x: x)
@@ -274,7 +274,7 @@ class Tensor:
         self.copy = np.ones((2, self.data.nbytes * self.repeats), np.uint8)
 
     def _best(self, peer: str) -> Way:
-        """Choose the way that makes a sample from the middle smallest; all of it is encoded and decoded later."""
+        """Choose the use that makes a sample from the middle smallest. The tensor is encoded later."""
         ways = PEERS[peer][1](self.dtype, self.base is not None)
         if len(ways) == 1:
             return ways[0]
@@ -285,12 +285,12 @@ class Tensor:
         return ways[sizes.index(min(sizes))]
 
     def size(self, peer: str) -> dict[str, Any]:
-        """One checked pass over the tensor as it is."""
+        """Run one checked pass over the tensor."""
         way = self.best(peer)
         return measure(way, way.prepare(self.data, self.base), True)
 
     def round(self, peer: str) -> dict[str, Any]:
-        """One pass over the tensor repeated, and a memcpy of as many bytes."""
+        """Run one pass over the repeated tensor, and a memcpy of the same size."""
         way = self.best(peer)
         if self.prepared[0] != peer:
             base = None if self.base is None else np.tile(self.base, self.repeats)
@@ -304,7 +304,7 @@ class Tensor:
 
 
 def versions() -> dict[str, str]:
-    """Name the peers that are here."""
+    """Name the installed peers."""
     found = {}
     for name, (package, _) in PEERS.items():
         try:
@@ -315,7 +315,7 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    """Answer until there is nothing more to read."""
+    """Answer until the end of input."""
     sys.path.append(sys.argv[1])
     tensor = None
     print(json.dumps(versions()), flush=True)

@@ -23,11 +23,11 @@ class Row:
 
     @property
     def elements(self) -> float:
-        """How many there are."""
+        """Return the number of elements."""
         return float(self.head["once"] / self.head["width"])
 
     def bits(self, what: str) -> float:
-        """Bits an element: of "default", "dense", "published" or a peer."""
+        """Return bits an element of "default", "dense", "published" or a peer."""
         count = self.peers[what]["bytes"] if what in self.peers else self.head[f"{what}_bytes"]
         return float(8 * count / self.elements)
 
@@ -36,15 +36,15 @@ class Row:
         return float(self.head["bytes"] / self.seconds[f"{level}_{way}_s"] / 1e9)
 
     def share(self, level: str, way: str) -> float:
-        """Speed over memcpy's."""
+        """Return the speed as a share of memcpy's."""
         return self.seconds["memcpy_s"] / self.seconds[f"{level}_{way}_s"]
 
     def over_h(self, level: str) -> float:
-        """Per cent that a level is above H."""
+        """Return the per cent of a level above H."""
         return percent(self.bits(level), self.h)
 
     def smallest_peer(self) -> str:
-        """Name the peer that makes it smallest; LMC as published is one."""
+        """Name the peer with the smallest size, including LMC as published."""
         names = [name for name, found in self.peers.items() if "bytes" in found]
         return min([*names, "published"], key=self.bits)
 
@@ -54,7 +54,7 @@ class Row:
         return float(found["timed_bytes"] / found[f"{way}_s"] / 1e9)
 
     def numbers(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the row for --json."""
         return {
             "sizes": self.head,
             "seconds": self.seconds,
@@ -66,7 +66,7 @@ class Row:
 
 
 def percent(value: float, of: float) -> float:
-    """How many per cent one is above the other."""
+    """Return the per cent of one above the other."""
     return 100 * (value / of - 1) if of else 0.0
 
 
@@ -124,7 +124,7 @@ def level_goals(section: Section, row: Row, level: str) -> list[str]:
 
 
 def other_goals(section: Section, row: Row, alone: Row | None) -> str:
-    """Write the goals that only some rows have, in words."""
+    """Write the goals of single rows as sentences."""
     name, kind, steps = row.source.name, row.source.kind, row.source.steps
     found = []
     if row.source.dtype == "bf16" and row.source.base is None and "in_s" in row.peers.get("ZipNN", {}):
@@ -190,7 +190,7 @@ def peer_cell(row: Row, peer: str, speeds: bool) -> str:
 
 
 def peer_tables(rows: list[Row]) -> list[Section]:
-    """Sizes and speeds beside the peers'."""
+    """Show sizes and speeds with the peers'."""
     names = list(dict.fromkeys(name for row in rows for name in row.peers))
     sizes = Section("Beside the peers: bits an element, tables and headers counted")
     sizes.head = ["row", "default", "dense", "LMC as published", *names]

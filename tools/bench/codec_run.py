@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs that answer in lines of JSON, whose rounds take turns: ours, and the peers in a Python of their own."""
+"""Programs that answer in lines of JSON, with alternating rounds: bench_codec, and the peers in their own Python."""
 
 import json
 import os
@@ -13,8 +13,7 @@ from codec_data import TOP, Source
 from tables import progress
 
 BENCH = TOP / "build/release/bin/bench_codec"
-# Peers and their versions, as they were when this was written. The second: without its dependencies, for they are in
-# .venv (torch, safetensors); the others' are small.
+# Peers and their versions. True: installed without dependencies, which are in .venv (torch, safetensors).
 PINS = (
     ("zipnn==0.5.4", True),
     ("pcodec==1.1.0", False),
@@ -23,8 +22,8 @@ PINS = (
     ("blosc2==4.14.1", False),
     ("z4ai==0.2.0", False),
 )
-# Memory that was freed is kept, so that a call doesn't pay for the page faults of its buffers each time; small pages
-# for NumPy's arrays as for ours; one thread.
+# Freed memory is kept, so that calls do not pay for page faults of their buffers. NumPy's arrays use small pages, as
+# ours do. One thread.
 PEER_ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -60,7 +59,7 @@ class Program:
         return answer
 
     def ask(self, question: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Put a question, or ask for one more round."""
+        """Send a question, or request another round."""
         assert self.process.stdin
         try:
             self.process.stdin.write((json.dumps(question) if question else "") + "\n")
@@ -70,7 +69,7 @@ class Program:
         return self._read()
 
     def close(self) -> None:
-        """Let it end."""
+        """Wait for its end."""
         if self.process.stdin:
             self.process.stdin.close()
         self.process.wait()
@@ -89,7 +88,7 @@ def ours(mode: str, source: Source, wanted: int, kernels: str | None = None, pag
 
 
 class Peers:
-    """The peers' Python, and those of them that it has."""
+    """The peers' Python, and the peers installed in it."""
 
     def __init__(self, folder: Path, install: bool):
         self.python = folder / "bin/python"
@@ -121,13 +120,13 @@ class Peers:
         done.write_text(json.dumps(old))
 
     def stop(self) -> None:
-        """End the process, and so give back the memory that it keeps: after many tensors that is gigabytes."""
+        """End the process and so release its memory: gigabytes after many tensors."""
         if self.program:
             self.program.close()
             self.program = None
 
     def load(self, source: Source, wanted: int) -> Program:
-        """Put the peers to a tensor, in the process that there is or in a new one."""
+        """Run the peers on a tensor, in the present process or a new one."""
         if self.program is None or self.program.process.poll() is not None:
             script = TOP / "tools/bench/codec_peers.py"
             self.program = Program([self.python, script, sysconfig.get_paths()["purelib"]], PEER_ENVIRONMENT)
@@ -138,7 +137,7 @@ class Peers:
         return self.program
 
     def size(self, peer: str, source: Source) -> dict[str, Any]:
-        """Let a peer code a tensor once, checked: its answer, or RuntimeError with the reason."""
+        """Encode a tensor once with a peer, checked. Raises RuntimeError with the reason."""
         program = self.load(source, 1)
         if peer not in program.first:
             raise RuntimeError("it is not installed")
