@@ -138,7 +138,7 @@ static void a_grandchild(void **state)
         expect_right(&child);
         let_go(&child);
         uint64_t used = UINT64_MAX; /* it has no parent to wait for it */
-        for (int i = 0; i < 1000 && used > empty + MIB; i++) {
+        for (int i = 0; i < 25000 && used > empty + MIB; i++) {
             usleep(10000);
             churn_live(pool);
             used = used_when_compacted(pool);

@@ -243,7 +243,7 @@ static void background_compacts_by_itself(void **state)
     struct state *states[12];
     struct lmcs_pool *pool = open_pool(place->pool, LMCS_OPEN_OR_CREATE, 0);
     make_history(pool, "run", &rng, states, 12, 3, 40000);
-    assert_true(wait_idle(pool, 60));
+    assert_true(wait_idle(pool, 500));
     assert_true(storage_of(pool, "run", 2).raw_contents < 3);
     assert_string_equal(pool_info(pool).compaction_error, "");
     check_pool(pool);
@@ -270,7 +270,7 @@ static void pause_holds_and_resume_goes_on(void **state)
     assert_int_equal(storage_of(pool, "run", 1).raw_contents, 3);
     lmcs_compactor_resume(pool);
     assert_false(pool_info(pool).compaction_paused);
-    assert_true(wait_idle(pool, 60));
+    assert_true(wait_idle(pool, 500));
     assert_true(storage_of(pool, "run", 1).raw_contents < 3);
     lmcs_compactor_stop(pool);
     lmcs_compactor_stop(pool);

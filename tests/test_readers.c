@@ -49,7 +49,7 @@ static struct shared *share(void)
 
 static void wait_stage(const struct shared *shared, int stage)
 {
-    for (int i = 0; i < 30000 && shared->stage < stage; i++)
+    for (int i = 0; i < 250000 && shared->stage < stage; i++)
         usleep(1000);
     EXPECT(shared->stage >= stage);
 }

@@ -390,7 +390,7 @@ static void the_compactor_rests_nothing_on_damage(void **state)
 
 static bool wait_for(bool (*is_so)(struct lmcs_pool *pool), struct lmcs_pool *pool)
 {
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 25000; i++) {
         if (is_so(pool))
             return true;
         usleep(10000);
