@@ -20,9 +20,9 @@ struct chain {
     unsigned arrays;
     size_t bytes; /* of each array's block */
     unsigned char *state[LMC_MAX_BASES];
-    unsigned char *scratch;          /* lmci_link_decoder_bytes */
-    struct lmci_state_hasher hasher; /* of the last state */
+    unsigned char *scratch; /* lmci_link_decoder_bytes */
     size_t failed;
+    struct lmci_state_hasher hasher; /* of the last state */
 };
 
 /* ---- Checks ---------------------------------------------------------------------------------------------------- */

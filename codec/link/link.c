@@ -14,8 +14,10 @@
 double lmci_power(double base, double exponent)
 {
     double power = 1;
-    for (uint64_t n = exponent > 0 ? (uint64_t)exponent : 0; n != 0; n >>= 1, base *= base)
+    for (uint64_t n = exponent > 0 ? (uint64_t)exponent : 0; n != 0; n >>= 1) {
         power = (n & 1) != 0 ? power * base : power;
+        base *= base;
+    }
     return power;
 }
 
