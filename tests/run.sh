@@ -178,6 +178,7 @@ lint() {
     local status=0
     check "ruff" .venv/bin/ruff check --config python/pyproject.toml --no-cache python tools tests || status=1
     check "mypy" bash -c 'cd python && ../.venv/bin/mypy --cache-dir ../build/mypy' || status=1
+    check "plain words" python3 tests/test_words.py || status=1
     return "$status"
 }
 

@@ -264,7 +264,7 @@ static void killed_parent_with_a_child_alive(void **state)
     FAILS(LMCS_IN_USE, try_open(place->pool, LMCS_OPEN_WRITE, 0, &pool));
     kill(parent, SIGKILL);
     assert_int_equal(waitpid(parent, &status, 0), parent);
-    assert_int_equal(kill(holder.shared->pid, 0), 0); /* its child lives */
+    assert_int_equal(kill(holder.shared->pid, 0), 0);         /* its child lives */
     OK(try_open(place->pool, LMCS_OPEN_WRITE, 60000, &pool)); /* the child holds no lock */
     check_pool(pool);
     close_pool(pool);
