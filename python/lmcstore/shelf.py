@@ -563,11 +563,13 @@ class Shelf:
 
 def _policy_table() -> str:
     """List the policy keys of the store: each with its values, the initial one, and its meaning."""
-    rows = [f"``{name}={value}``  {help}: {values}; {initial} at first" for name, value, values, initial, help in _KEYS]
+    rows = [
+        f"``{name}={value}``: {help} ({values}; initially {initial})"
+        for name, value, values, initial, help in _core.POLICY_KEYS
+    ]
     return "\n        ".join(f"- {row}" for row in rows)
 
 
-_KEYS = _core.POLICY_KEYS
 Shelf.policy.__doc__ = (Shelf.policy.__doc__ or "").replace("{keys}", _policy_table())
 
 
