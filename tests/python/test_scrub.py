@@ -158,8 +158,8 @@ def test_the_command(pool, tmp_path):
     assert answer["damages"][0]["in"] == [{"shelf": "run", "tensor": "w", "first": 1, "last": 3, "count": 3}]
 
     lost = text("scrub", pool, "--repair", code=1)
-    assert "lost: w" in lost and "of 1 content something is lost" in lost
-    assert "something is lost" in text("info", pool)
+    assert "lost: w" in lost and "1 content lost in part" in lost
+    assert "1 tensor content lost in part" in text("info", pool)
     assert as_json("info", pool)["scrub"]["lost_contents"] == 1
     subprocess.run(["cp", "--sparse=always", pool, tmp_path / "copy"], check=True)  # as damaged as the pool
     cli("scrub", pool, "--repair", "--from", tmp_path / "copy", code=1)
@@ -168,7 +168,7 @@ def test_the_command(pool, tmp_path):
     again = as_json("scrub", pool, "--repair", "--from", "/nowhere/at all", "--from", pool + ".archive", code=1)
     assert again["sources_unread"] == 1 and again["found"] == 0 and "/nowhere/at all" in again["error"]["message"]
     assert "no damage" in text("scrub", pool, "run@1..2", "--rate", "1GiB/s")
-    assert "everything has been looked at" in text("scrub", pool)
+    assert "everything was checked" in text("scrub", pool)
     assert as_json("scrub", pool, "--sample", "10%")["found"] == 0
     for wrong in (["--sample", "x"], ["--rate", "fast"], ["--from", "x"], ["run@1", "--sample", "1%"]):
         cli("scrub", pool, *wrong, code=2)
