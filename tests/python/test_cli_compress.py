@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
-import torch
+
+torch = pytest.importorskip("torch")
+
+import safetensors.torch  # noqa: E402
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "python")]
