@@ -185,7 +185,7 @@ lint() {
 release() {
     local status=0
     check "build release" cmake_build release || return 1
-    check "rooms, circles and sizes" python3 tests/test_rooms.py || status=1
+    check "rooms, circles, sizes and dialect" python3 tests/test_rooms.py || status=1
     run_ctest release || status=1
     return "$status"
 }

@@ -53,7 +53,7 @@ static long fail_each_allocation(const struct lmc_params *params)
         enum lmc_status status = lmc_compress(params, frame, room, &frame_bytes, &message);
         if (status == LMC_OK)
             status = lmc_decompress(frame, frame_bytes, &params->base, back, bytes, &message);
-        assert_true(status == LMC_OK || (status == LMC_NO_MEMORY && message));
+        assert_true(status == LMC_OK || (status == LMC_NO_MEMORY && message != NULL));
         assert_int_equal(allocations, releases);
         finished = status == LMC_OK;
     }
@@ -419,7 +419,7 @@ static void test_extreme_prefixes(void **unused)
         seal_put(copy + fields[k / nf / nv % nf].at, values[k / nf / nv / nf], fields[k / nf / nv % nf].bytes);
         seal_frame(copy, sizeof copy);
         enum lmc_status status = lmc_frame_header_bytes(copy, 64, &header_bytes, &message);
-        assert_true(status == LMC_OK ? header_bytes >= 72 : header_bytes == 0 && message);
+        assert_true(status == LMC_OK ? header_bytes >= 72 : header_bytes == 0 && message != NULL);
         if (status == LMC_OK && lmc_frame_parse(copy, sizeof copy, &frame, &message) == LMC_OK)
             assert_true(frame.header_bytes <= sizeof copy && frame.header_bytes <= frame.frame_bytes);
     }

@@ -49,7 +49,7 @@ static void fail_allocation(const struct lmc_link_params *params, const struct s
         status = lmc_link_compress(params, frame, room, &frame_bytes, &message);
     if (status == LMC_OK)
         status = lmc_link_decompress(frame, frame_bytes, (void *const *)now.array, bytes, &message);
-    assert_true(status == LMC_OK || (status == LMC_NO_MEMORY && message));
+    assert_true(status == LMC_OK || (status == LMC_NO_MEMORY && message != NULL));
     assert_int_equal(allocations, releases);
     *finished = status == LMC_OK;
     state_free(&now);

@@ -4,7 +4,7 @@
 
     python3 tests/test_rooms.py            prints every violation; fails if there is one
     python3 tests/test_rooms.py --list     the same, and always succeeds
-    python3 tests/test_rooms.py sizes      checks one subject: files includes symbols circles imports sizes
+    python3 tests/test_rooms.py sizes      checks one subject: files includes symbols circles imports sizes dialect
 
 Symbols come from the objects of build/release or build/dev, whichever is newer, and python/build. Needs no torch.
 """
@@ -292,6 +292,29 @@ def check_sizes(_rooms):
                 yield f"{file}:{line}: a function of {length} lines; at most {MOST_FUNCTION_LINES}"
 
 
+C_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
+BRACES = re.compile(r"^( *)(?:if|for|while) \(.*\) \{\n +(?!if|for|while|do|switch)[^\n{}]*;\n\1\}\n", re.MULTILINE)
+POINTER = re.compile(r"\b(?:char|void|struct \w+|u?int\d+_t|size_t|FILE|float|double) \*+(?:const )?(\w+)(?=[,;)]| =)")
+
+
+def check_dialect(_rooms):
+    """C has no braces around a single line, and compares pointers with NULL explicitly (as far as text shows it)."""
+    for file in tracked("*.c", "*.h"):
+        text = C_TOKEN.sub(lambda token: re.sub(r"[^\n]", " ", token.group()), (TOP / file).read_text())
+        for match in BRACES.finditer(text):
+            yield f"{file}:{text.count(chr(10), 0, match.start()) + 1}: braces around a single statement"
+        lines = text.split("\n")
+        for line, length in c_functions(text):
+            body = "\n".join(lines[line - 1 : line - 1 + length])
+            for name in sorted(set(POINTER.findall(body))):
+                bare = (
+                    rf"\b(?:if|while) \({name}\)|[(] ?!{name}\b(?![.(\[]|->)"
+                    rf"|(?:&&|\|\|) !?{name}(?=\)| &&| \|\|)|\({name} (?:&&|\|\|)"
+                )
+                for match in re.finditer(bare, body):
+                    yield f"{file}:{line + body.count(chr(10), 0, match.start())}: compare {name} with NULL"
+
+
 CHECKS = {
     "files": check_files,
     "includes": check_includes,
@@ -299,6 +322,7 @@ CHECKS = {
     "circles": check_circles,
     "imports": check_imports,
     "sizes": check_sizes,
+    "dialect": check_dialect,
 }
 
 

@@ -209,9 +209,8 @@ static PyObject *live_compare_and_swap(struct live_object *self, PyObject *args)
                           &other) ||
         !is_word(self, length))
         return NULL;
-    if (length != other) {
+    if (length != other)
         return core_fail_with(self, LMCS_INVALID, "the expected and the desired bytes must have the same size");
-    }
     memcpy(words[0], expected, (size_t)length);
     memcpy(words[1], desired, (size_t)length);
     WITHOUT_GIL(status, lmcs_live_compare_and_swap(self->handle, offset, (uint64_t)length, words[0], words[1], words[2],

@@ -64,9 +64,8 @@ PyObject *core_snapshot_read_range(struct snapshot_object *self, PyObject *args)
     enum lmcs_status status;
     if (!PyArg_ParseTuple(args, "IsKn:read_range", &kind, &name, &first_byte, &bytes))
         return NULL;
-    if (bytes < 0) {
+    if (bytes < 0)
         return core_fail_with(self, LMCS_INVALID, "a range can't have less than no bytes");
-    }
     PyObject *result = PyByteArray_FromStringAndSize(NULL, bytes);
     if (result == NULL || !core_snapshot_enter(self)) {
         Py_XDECREF(result);

@@ -46,11 +46,9 @@ bool lmcs_topology_type_is_network(const char *file_system)
                                         "fuse",  "fuseblk", "gfs2",     "gpfs",     "kafs",   "lustre", "ncpfs",
                                         "nfs",   "nfs4",    "ocfs2",    "orangefs", "prl_fs", "pvfs2",  "smb3",
                                         "smbfs", "vboxsf",  "virtiofs", "vmhgfs",   "wekafs"};
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (strcmp(file_system, types[i]) == 0) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(file_system, types[i]) == 0)
             return true;
-        }
-    }
     return strncmp(file_system, "fuse.", 5) == 0;
 }
 
@@ -65,11 +63,9 @@ static const char *type_by_magic(uint32_t magic)
                  {0x00006969, "nfs"},    {0xFF534D42, "cifs"},  {0xFE534D42, "smb3"},      {0x65735546, "fuse"},
                  {0x0BD00BD0, "lustre"}, {0x01021997, "9p"},    {0x00C36400, "ceph"},      {0x47504653, "gpfs"},
                  {0x5346414F, "afs"},    {0x19830326, "beegfs"}};
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (known[i].magic == magic) {
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (known[i].magic == magic)
             return known[i].type;
-        }
-    }
     return "";
 }
 
@@ -81,14 +77,11 @@ static int mount_id(int fd)
     int id = -1;
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
     FILE *file = fopen(path, "re");
-    if (file == NULL) {
+    if (file == NULL)
         return -1;
-    }
-    while (id < 0 && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "mnt_id:", 7) == 0) {
+    while (id < 0 && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "mnt_id:", 7) == 0)
             id = (int)strtol(line + 7, NULL, 10);
-        }
-    }
     fclose(file);
     return id;
 }
@@ -105,9 +98,8 @@ static bool find_mount(int id, char *type, size_t type_bytes, char *source, size
     FILE *file = id < 0 ? NULL : fopen("/proc/self/mountinfo", "re");
     while (file != NULL && !found && getline(&line, &room, file) > 0) {
         char *dash = strtol(line, NULL, 10) == id ? strstr(line, " - ") : NULL;
-        if (dash == NULL) {
+        if (dash == NULL)
             continue;
-        }
         char *rest = NULL;
         const char *word = strtok_r(dash + 3, " \n", &rest);
         if (word != NULL) {
@@ -117,9 +109,8 @@ static bool find_mount(int id, char *type, size_t type_bytes, char *source, size
             found = true;
         }
     }
-    if (file != NULL) {
+    if (file != NULL)
         fclose(file);
-    }
     free(line);
     return found;
 }
@@ -136,18 +127,16 @@ static void device_name(const char *kind, dev_t number, const char *prefix, char
     char path[PATH_MAX];
     name[0] = '\0';
     snprintf(link, sizeof link, "/sys/dev/%s/%u:%u", kind, major(number), minor(number));
-    if (realpath(link, path) == NULL) {
+    if (realpath(link, path) == NULL)
         return;
-    }
     char *rest = NULL;
     for (char *part = strtok_r(path, "/", &rest); part != NULL; part = strtok_r(NULL, "/", &rest)) {
         size_t length = strlen(prefix);
         if (strncmp(part, prefix, length) == 0 && part[length] >= '0' && part[length] <= '9') {
             /* a dax region has the name of its device without the dot; the device comes later and wins */
             copy_text(name, name_bytes, part);
-            if (strcmp(kind, "block") == 0) {
+            if (strcmp(kind, "block") == 0)
                 return;
-            }
         }
     }
 }
@@ -168,9 +157,8 @@ static int dimm_health(struct ndctl_dimm *dimm)
 {
     int health = LMCS_HEALTH_UNKNOWN;
     struct ndctl_cmd *command = ndctl_dimm_cmd_new_smart(dimm);
-    if (command == NULL) {
+    if (command == NULL)
         return health;
-    }
     if (ndctl_cmd_submit_xlat(command) >= 0 && (ndctl_cmd_smart_get_flags(command) & ND_SMART_HEALTH_VALID) != 0) {
         unsigned int state = ndctl_cmd_smart_get_health(command);
         health = (state & ND_SMART_FATAL_HEALTH) != 0          ? LMCS_HEALTH_FATAL
@@ -208,12 +196,10 @@ static void describe_region(struct ndctl_region *region, struct lmcs_topology *t
     {
         int health = dimm_health(dimm);
         long long shutdowns = ndctl_dimm_get_dirty_shutdown(dimm);
-        if (health > topology->device_health) {
+        if (health > topology->device_health)
             topology->device_health = health;
-        }
-        if (shutdowns > 0) {
+        if (shutdowns > 0)
             topology->unsafe_shutdowns += (uint64_t)shutdowns;
-        }
     }
 }
 
@@ -229,9 +215,8 @@ static bool namespace_is(struct ndctl_namespace *ndns, const char *name)
         if (region != NULL) {
             daxctl_dev_foreach(region, device)
             {
-                if (strcmp(daxctl_dev_get_devname(device), name) == 0) {
+                if (strcmp(daxctl_dev_get_devname(device), name) == 0)
                     return true;
-                }
             }
         }
         return false;
@@ -247,9 +232,8 @@ static bool ask_ndctl(const char *name, struct lmcs_topology *topology)
 {
     struct ndctl_ctx *ctx = NULL;
     bool found = false;
-    if (ndctl_new(&ctx) != 0) {
+    if (ndctl_new(&ctx) != 0)
         return false;
-    }
     ndctl_set_log_fn(ctx, no_ndctl_log);
     struct ndctl_bus *bus = NULL;
     ndctl_bus_foreach(ctx, bus)
@@ -278,9 +262,8 @@ static int ask_daxctl(const char *name)
 {
     struct daxctl_ctx *ctx = NULL;
     int node = -1;
-    if (daxctl_new(&ctx) != 0) {
+    if (daxctl_new(&ctx) != 0)
         return -1;
-    }
     daxctl_set_log_fn(ctx, no_daxctl_log);
     struct daxctl_region *region = NULL;
     daxctl_region_foreach(ctx, region)
@@ -288,9 +271,8 @@ static int ask_daxctl(const char *name)
         struct daxctl_dev *device = NULL;
         daxctl_dev_foreach(region, device)
         {
-            if (strcmp(daxctl_dev_get_devname(device), name) == 0) {
+            if (strcmp(daxctl_dev_get_devname(device), name) == 0)
                 node = daxctl_dev_get_target_node(device);
-            }
         }
     }
     daxctl_unref(ctx);
@@ -307,9 +289,8 @@ static bool has_nodes(void)
 /* Whether the calling thread could run on a node. `cpus` gets its processors there. */
 static bool usable_cpus(int node, const struct bitmask *allowed, struct bitmask *cpus)
 {
-    if (numa_node_to_cpus(node, cpus) != 0) {
+    if (numa_node_to_cpus(node, cpus) != 0)
         return false;
-    }
     bool any = false;
     for (unsigned int i = 0; i < cpus->size; i++) {
         if (numa_bitmask_isbitset(cpus, i) != 0) {
@@ -331,9 +312,8 @@ static bool node_has_cpus(int node, struct bitmask *cpus)
 /* The node itself if it has processors, else the nearest node that has. */
 static int node_to_run_on(int node, struct bitmask *cpus)
 {
-    if (node_has_cpus(node, cpus)) {
+    if (node_has_cpus(node, cpus))
         return node;
-    }
     int best = -1;
     int best_distance = INT_MAX;
     for (int other = 0; other <= numa_max_node(); other++) {
@@ -349,9 +329,8 @@ static int node_to_run_on(int node, struct bitmask *cpus)
 
 bool lmcs_topology_bind_thread(int node)
 {
-    if (node < 0 || !has_nodes() || node > numa_max_node()) {
+    if (node < 0 || !has_nodes() || node > numa_max_node())
         return false;
-    }
     bool bound = false;
     struct bitmask *allowed = numa_allocate_cpumask();
     struct bitmask *cpus = numa_allocate_cpumask();
@@ -359,12 +338,10 @@ bool lmcs_topology_bind_thread(int node)
         int run_on = node_to_run_on(node, cpus);
         bound = run_on >= 0 && usable_cpus(run_on, allowed, cpus) && numa_sched_setaffinity(0, cpus) == 0;
     }
-    if (allowed != NULL) {
+    if (allowed != NULL)
         numa_bitmask_free(allowed);
-    }
-    if (cpus != NULL) {
+    if (cpus != NULL)
         numa_bitmask_free(cpus);
-    }
     return bound;
 }
 
@@ -375,9 +352,8 @@ static int open_nearest(const char *path)
 {
     char directory[PATH_MAX];
     int fd = open(path, O_PATH | O_CLOEXEC);
-    if (fd >= 0 || strlen(path) >= sizeof directory) {
+    if (fd >= 0 || strlen(path) >= sizeof directory)
         return fd;
-    }
     copy_text(directory, sizeof directory, path);
     char *slash = strrchr(directory, '/');
     if (slash == NULL) {
@@ -392,16 +368,14 @@ static void detect_devdax(dev_t number, struct lmcs_topology *topology)
 {
     char name[64];
     device_name("char", number, "dax", name, sizeof name);
-    if (name[0] == '\0') {
+    if (name[0] == '\0')
         return;
-    }
     topology->is_devdax = true;
     topology->is_nvdimm = true;
     copy_text(topology->file_system, sizeof topology->file_system, "devdax");
     copy_text(topology->persistence_domain, sizeof topology->persistence_domain, "unknown");
-    if (!ask_ndctl(name, topology)) {
+    if (!ask_ndctl(name, topology))
         topology->numa_node = ask_daxctl(name);
-    }
 }
 
 static void detect_file(int fd, dev_t device, struct lmcs_topology *topology)
@@ -417,9 +391,8 @@ static void detect_file(int fd, dev_t device, struct lmcs_topology *topology)
     const char *type = topology->file_system;
     topology->is_network = lmcs_topology_type_is_network(type);
     topology->is_memory = strcmp(type, "tmpfs") == 0 || strcmp(type, "ramfs") == 0 || strcmp(type, "hugetlbfs") == 0;
-    if (topology->is_network || topology->is_memory) {
+    if (topology->is_network || topology->is_memory)
         return;
-    }
     if (major(device) == 0 && source[0] == '/' && stat(source, &status) == 0 && S_ISBLK(status.st_mode)) {
         device = status.st_rdev; /* btrfs has no device number of its own */
     }
@@ -436,9 +409,8 @@ void lmcs_topology_detect(const char *path, struct lmcs_topology *topology)
     *topology =
         (struct lmcs_topology){.persistence_domain = "none", .numa_node = -1, .device_health = LMCS_HEALTH_UNKNOWN};
     int fd = open_nearest(path);
-    if (fd < 0) {
+    if (fd < 0)
         return;
-    }
     struct stat status;
     if (fstat(fd, &status) == 0) {
         if (S_ISCHR(status.st_mode)) {
@@ -451,7 +423,6 @@ void lmcs_topology_detect(const char *path, struct lmcs_topology *topology)
         }
     }
     close(fd);
-    if (topology->numa_node >= 0 && !has_nodes()) {
+    if (topology->numa_node >= 0 && !has_nodes())
         topology->numa_node = -1;
-    }
 }

@@ -379,12 +379,12 @@ enum lmcs_status lmcs_export_safetensors(struct lmcs_snapshot *snapshot, const c
     struct exporter exporter = {.snapshot = snapshot, .part = part, .progress = progress, .error = error};
     exporter.file.fd = -1;
     exporter.part_bytes = part != NULL ? strlen(part) : 0;
-    if (part && part[exporter.part_bytes - 1] == '.')
+    if (part != NULL && part[exporter.part_bytes - 1] == '.')
         exporter.part_bytes--;
     enum lmcs_status status = collect(&exporter);
     if (status == LMCS_OK)
         status = write_file(&exporter, path);
-    if (status == LMCS_OK && report)
+    if (status == LMCS_OK && report != NULL)
         *report = exporter.report;
     lmcs_outfile_close(&exporter.file);
     for (size_t i = 0; i < exporter.count; i++)

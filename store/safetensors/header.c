@@ -74,7 +74,7 @@ static const char *scan_string(const char *at, const char *end)
 static const char *scan_object(const char *at, const char *end)
 {
     size_t depth = 0;
-    while (at && at < end) {
+    while (at != NULL && at < end) {
         if (*at == '"') {
             at = scan_string(at, end);
             continue;

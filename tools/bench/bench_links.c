@@ -53,7 +53,7 @@ static void fail(const char *what, const char *why)
 static void *room_of(size_t bytes)
 {
     void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
-    if (!memory)
+    if (memory == NULL)
         fail("memory", "there is none");
     memset(memory, 0, bytes);
     return memory;
@@ -77,7 +77,7 @@ static void least(double *best, double seconds)
 static void *read_file(const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
-    if (!file || fseek(file, 0, SEEK_END))
+    if (file == NULL || fseek(file, 0, SEEK_END))
         fail(path, "cannot be read");
     *bytes = (size_t)ftell(file);
     void *memory = room_of(*bytes);
