@@ -8,9 +8,9 @@
 #   tools/setup.sh --no-python    the C library and the command alone
 #   tools/setup.sh --cuda         the build of PyTorch that pip takes by itself, with CUDA: several GB
 #
-# A second run updates only the parts that have changed. PyTorch is a CPU build: from pip's own sources (PIP_FIND_LINKS,
-# PIP_INDEX_URL, PIP_EXTRA_INDEX_URL) or from download.pytorch.org. Where neither has one for this Python, setup goes on
-# without PyTorch: lmcstore then saves NumPy arrays. The output of each step goes to build/setup.log.
+# A second run updates only the parts that have changed. PyTorch is a CPU build from pip's own sources (PIP_FIND_LINKS,
+# PIP_INDEX_URL, PIP_EXTRA_INDEX_URL). If they have none for this Python, setup continues without PyTorch; lmcstore then
+# saves NumPy arrays. The output of each step goes to build/setup.log.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -188,7 +188,6 @@ run "building the library and the command" "$cmake" --build --preset release --t
 # ---- Python --------------------------------------------------------------------------------------------------------
 
 torch=torch==2.13.0
-cpu_index=https://download.pytorch.org/whl/cpu
 requirements=(numpy safetensors ml_dtypes pytest hypothesis xxhash setuptools wheel)
 ((dev)) && requirements+=('ruff~=0.17.6' 'mypy~=2.4.1' matplotlib pytest-xdist scikit-learn)
 
@@ -200,9 +199,9 @@ have_requirements() {
     done
 }
 
-# Whether pip, given these options, would install PyTorch without CUDA. Reads the metadata; the wheel stays there.
+# Whether pip would install PyTorch without CUDA. Reads the metadata; the wheel stays there.
 has_cpu_torch() {
-    pip_install --dry-run --quiet --no-deps --ignore-installed --retries 1 --timeout 15 --report - "$@" "$torch" \
+    pip_install --dry-run --quiet --no-deps --ignore-installed --retries 1 --timeout 15 --report - "$torch" \
         2>>"$log" </dev/null | "$venv/bin/python" -c 'if True:
             import json, sys
             needs = json.load(sys.stdin)["install"][0]["metadata"].get("requires_dist", [])
@@ -215,19 +214,15 @@ python_failed() {
 }
 
 if ((python)); then
-    from=()
     if ((cuda)) || have_requirements "$torch" || has_cpu_torch; then
         requirements+=("$torch")
-    elif has_cpu_torch --index-url "$cpu_index"; then
-        requirements+=("$torch")
-        from=(--extra-index-url "$cpu_index")
     else
-        say "PyTorch: no CPU build for this Python here; going on with NumPy alone (see --help)"
+        say "PyTorch: pip finds no CPU build for this Python; continuing with NumPy alone (--cuda installs pip's build)"
     fi
     if have_requirements "${requirements[@]}"; then
         say "Python packages: up to date"
     else
-        run "pip install ${requirements[*]}" pip_install "${from[@]}" "${requirements[@]}" ||
+        run "pip install ${requirements[*]}" pip_install "${requirements[@]}" ||
             python_failed "its packages could not be installed"
         printf '%s\n' "${requirements[@]}" >"$venv/.requirements"
     fi
