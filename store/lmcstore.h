@@ -318,7 +318,8 @@ LMCS_API LMCS_NODISCARD enum lmcs_status lmcs_capture_begin(struct lmcs_pool *po
                                                             struct lmcs_capture **capture, struct lmcs_error *error);
 /*
  * Puts tensors by value: when it returns, all `data` may change. Copies with the pool's threads. A tensor shares the
- * newest snapshot's content if that is raw under the same name, dtype and shape, with equal bytes. data[i] points to
+ * newest snapshot's content if that is raw under the same name, dtype and shape, with equal bytes (with the policy's
+ * `encode`, also a coded content of equal digest). data[i] points to
  * the element with index (0, ..., 0); may be NULL for an empty tensor. Data that changes during the copy gives a torn
  * but valid tensor. LMCS_IO: the memory of the named tensor is unreadable (a failed page, or a mapped file that was
  * cut). After a failure the capture can only be aborted.

@@ -13,9 +13,7 @@
 
 #define LMCS_DEFAULT_KEEP_RAW 4
 #define LMCS_DEFAULT_CHAIN    3
-#define LMCS_DEFAULT_LINKS    24    /* reads a step of 1 GiB in 4 s on one core: tools/bench.sh links */
-#define LMCS_PLAN_LEAST_BYTES 1024u /* smaller contents are not worth a frame's header */
-#define LMCS_PLAN_MOST_JUMP   8u    /* most contents from a delta to its base */
+#define LMCS_DEFAULT_LINKS    24 /* reads a step of 1 GiB in 4 s on one core: tools/bench.sh links */
 #define LMCS_MAX_RULES        12
 #define LMCS_MAX_PARITY_DATA  128
 #define LMCS_MAX_PARITY       16
@@ -33,6 +31,12 @@ struct lmcs_rule {
     uint64_t within; /* every: among this many of the newest; each: seconds of age; 0: all */
     char metric[LMCS_MAX_METRIC + 1];
 };
+
+/* Returns whether the rule ranks snapshots by rule->metric, so that pruning reads metrics. */
+static inline bool lmcs_rule_needs_metric(const struct lmcs_rule *rule)
+{
+    return rule->kind == LMCS_RULE_BEST;
+}
 
 enum lmcs_encode_on_capture { LMCS_ENCODE_NEVER, LMCS_ENCODE_AUTO, LMCS_ENCODE_ALWAYS };
 

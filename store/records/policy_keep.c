@@ -107,15 +107,21 @@ enum lmcs_status lmcs_policy_keeps(const struct lmcs_policy *policy, const struc
                                             : NULL;
     for (size_t r = 0; r < policy->rule_count; r++) {
         const struct lmcs_rule *rule = &policy->rules[r];
-        if (rule->kind == LMCS_RULE_EVERY)
-            keep_every(rule, facts, count, ranked, kept);
-        else if (rule->kind == LMCS_RULE_EACH)
-            keep_each(rule, facts, count, now_ns, ranked, kept);
-        else if (rule->kind == LMCS_RULE_BEST)
-            keep_best(rule, r, facts, count, ranked, kept);
-        else
+        switch (rule->kind) {
+        case LMCS_RULE_LAST:
             for (size_t i = rule->count < count ? count - rule->count : 0; i < count; i++)
                 keep(kept, i, "among the newest");
+            break;
+        case LMCS_RULE_EVERY:
+            keep_every(rule, facts, count, ranked, kept);
+            break;
+        case LMCS_RULE_EACH:
+            keep_each(rule, facts, count, now_ns, ranked, kept);
+            break;
+        case LMCS_RULE_BEST:
+            keep_best(rule, r, facts, count, ranked, kept);
+            break;
+        }
     }
     free(ranked);
     return LMCS_OK;

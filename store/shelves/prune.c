@@ -65,7 +65,7 @@ static void take_metrics(const struct lmcs_policy *policy, const struct lmcs_met
                          struct lmcs_policy_facts *fact)
 {
     for (size_t r = 0; r < policy->rule_count; r++)
-        for (size_t i = 0; policy->rules[r].kind == LMCS_RULE_BEST && i < count; i++)
+        for (size_t i = 0; lmcs_rule_needs_metric(&policy->rules[r]) && i < count; i++)
             if (strcmp(metrics[i].name, policy->rules[r].metric) == 0)
                 fact->metrics[r] = metrics[i].value;
 }
@@ -150,7 +150,7 @@ static enum lmcs_status gather(struct lmcs_txn *txn, struct lmcs_shelf *shelf, s
     if (status != LMCS_OK)
         return status;
     for (size_t r = 0; r < facts->policy.rule_count; r++)
-        facts->reads_metrics |= facts->policy.rules[r].kind == LMCS_RULE_BEST;
+        facts->reads_metrics |= lmcs_rule_needs_metric(&facts->policy.rules[r]);
     status = gather_records(txn, shelf, cursor, facts, error);
     if (status == LMCS_OK)
         status = hold_tagged(txn, shelf, cursor, facts, error);
