@@ -265,7 +265,7 @@ static enum lmcs_status read_header(struct lmcs_media *media, struct lmcs_error 
         return status;
     if (memcmp(page, POOL_SIGNATURE, sizeof POOL_SIGNATURE) != 0 ||
         strncmp((const char *)page + LMCS_POBJ_LAYOUT_NAME, LMCS_LAYOUT_NAME, 1024) != 0)
-        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool of lmc-store (the header is another's, or damaged)",
+        return lmcs_fail(error, LMCS_DAMAGED, 0, "%s: not a pool of lmc-store: its header is foreign or damaged",
                          media->path);
     memcpy(&media->superblock, page + LMCS_POBJ_ROOT, 8);
     memcpy(&media->heap, page + LMCS_POBJ_HEAP, 8);
