@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * bytes.h - little-endian loads and stores, and a reader that checks the end of its input.
- *
- * A decoder reads all input through these. memcpy works at any alignment and compiles to single instructions.
- */
+/* bytes.h - little-endian loads and stores at any alignment, and a reader that checks the end of its input. */
 #ifndef LMC_BYTES_H
 #define LMC_BYTES_H
 
@@ -55,7 +51,7 @@ static inline void lmci_store64(void *to, uint64_t value)
     memcpy(to, &value, sizeof value);
 }
 
-/* Stores a constant sentence and returns `status`. */
+/* Stores a constant sentence; returns `status`. */
 static inline enum lmc_status lmci_fail(enum lmc_status status, const char **message, const char *sentence)
 {
     *message = sentence;
@@ -83,7 +79,7 @@ static inline size_t lmci_left(const struct lmci_reader *in)
     return (size_t)(in->end - in->at);
 }
 
-/* Takes `bytes` bytes; NULL, and nothing taken, when there are fewer. */
+/* NULL, and nothing taken, if fewer are left. */
 static inline const unsigned char *lmci_take(struct lmci_reader *in, size_t bytes)
 {
     if (lmci_left(in) < bytes)

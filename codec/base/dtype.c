@@ -2,7 +2,7 @@
 /*
  * dtype.c - element types, derived from LMC_DTYPES in lmc.h.
  *
- * A word is one number, so a complex element is two words. Numbers smaller than a byte share a word.
+ * A complex element is two words. Numbers smaller than a byte share a word.
  */
 #include "base/dtype.h"
 

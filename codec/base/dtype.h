@@ -6,11 +6,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes of the word that elements are transformed and split by: 1, 2, 4 or 8; 0 for a value that is no dtype. */
+/* Bytes of a word, the unit of encoding: 1, 2, 4 or 8; 0 for a value that is no dtype. */
 unsigned lmci_dtype_word(uint32_t dtype);
-/* Whether words are floats of at least 16 bits: their sign is above an exponent that shares its byte. */
+/* Floats of at least 16 bits: the sign is above an exponent that shares its byte. */
 bool lmci_dtype_is_float(uint32_t dtype);
-/* Whether words are floats of at least 8 bits that have a mantissa: their differences depend on their exponents. */
+/* Floats of at least 8 bits with a mantissa: differences depend on exponents. */
 bool lmci_dtype_has_exponent(uint32_t dtype);
 
 #endif

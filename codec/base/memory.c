@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * memory.c - allocation.
- *
- * These functions have a file of their own so that a program which defines them and links the static library replaces
- * both.
- */
+/* memory.c - allocation. A file of its own: a program linked statically can replace both functions. */
 #include "base/memory.h"
 
 #include <stdlib.h>

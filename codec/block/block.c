@@ -2,8 +2,8 @@
 /*
  * block.c - encodes and decodes one block.
  *
- * Each direction makes one allocation: the planes, together as long as the block, and scratch for one of them
- * (lmci_plane_scratch), four times as long: 5 MiB for a block of bytes, 2 MiB for one of f32.
+ * Each direction allocates once: the planes, together as long as the block, and scratch for one plane, four times as
+ * long (lmci_plane_scratch): 5 MiB for a block of bytes, 2 MiB for f32.
  */
 #include "block/block.h"
 
@@ -37,7 +37,7 @@ static bool workspace_init(struct workspace *work, const struct lmci_block_shape
     return true;
 }
 
-/* Bytes of content that are hashed and split into planes together. Fits the first-level cache. */
+/* Content hashed and split together. Fits the first-level cache. */
 #define SPLIT_BYTES ((size_t)4 << 10)
 /* Shorter planes are copied instead of split in place. */
 #define RAW_LEAST ((size_t)16 << 10)
@@ -51,8 +51,7 @@ static size_t encode_raw(const struct lmci_block_shape *shape, const unsigned ch
     return 1 + shape->bytes;
 }
 
-/* Writes method, transform and planes. The first `raw` planes are already in place. Returns 0 if the result does not
- * fit the room of a raw block. */
+/* The first `raw` planes are already in place. Returns 0 if the result exceeds a raw block. */
 static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_transform transform, unsigned raw,
                             const struct workspace *work, unsigned char *dst)
 {
@@ -75,7 +74,7 @@ static size_t encode_planes(const struct lmci_block_shape *shape, enum lmci_tran
     return used;
 }
 
-/* A NULL `hasher` hashes nothing. */
+/* `hasher` may be NULL. */
 static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transform transform, const unsigned char *data,
                          const unsigned char *base, struct lmc_hasher *hasher, unsigned char *const *planes)
 {
@@ -91,8 +90,8 @@ static void split_pieces(const struct lmci_block_shape *shape, enum lmci_transfo
     }
 }
 
-/* Splits planes that the scheme expects to be noise straight to their destination. If one is not noise, all are
- * encoded. Returns the number of planes in place. */
+/* Splits planes expected to be noise straight to their destination; if one is not, all are encoded. Returns the planes
+ * in place. */
 static unsigned split_in_place(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                                const struct workspace *work, unsigned char *dst)
@@ -171,8 +170,7 @@ static enum lmc_status encode_lines(const struct lmci_block_shape *shape, const 
 #define COPIES_SAVE 2 /* the runs must save this many times their own size, estimated from the rest */
 #define SPARSE_BITS 2 /* bits of a byte: below this, copied lines may be as cheap as the rest (zeros) */
 
-/* Encodes the runs and the rest of a block. Leaves *coded_bytes at 0 if that is not smaller. *uncertain: the block may
- * be smaller without runs. */
+/* *coded_bytes stays 0 if not smaller. *uncertain: may be smaller without runs. */
 static enum lmc_status encode_rest(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                    const struct lmci_copies *copies, unsigned char *dst, size_t *coded_bytes,
                                    bool *uncertain)
@@ -212,7 +210,7 @@ static enum lmc_status encode_smaller(const struct lmci_block_shape *shape, cons
     return status;
 }
 
-/* Leaves *coded_bytes at 0 if no lines, or too few, repeat. */
+/* *coded_bytes stays 0 if too few lines repeat. */
 static enum lmc_status encode_copies(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                      const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                      size_t *coded_bytes)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * block.h - encodes and decodes one block: transforms its words, groups their bytes into planes, encodes each plane.
+ * block.h - encodes and decodes one block: transforms words, groups bytes into planes, encodes each plane.
  *
- * The first byte of a coded block is its method (FORMAT.md, 5.1). A block that would grow is stored raw. Content is
- * hashed piece by piece while a piece is in the cache.
+ * A block that would grow is stored raw. Content is hashed piecewise while in the cache.
  */
 #ifndef LMC_BLOCK_H
 #define LMC_BLOCK_H
@@ -11,12 +10,12 @@
 #include "block/scheme.h"
 #include "block/shape.h"
 
-/* Writes at most lmc_block_bound(shape->bytes) bytes. The only error is LMC_NO_MEMORY. */
+/* Writes at most lmc_block_bound(shape->bytes) bytes. Fails only with LMC_NO_MEMORY. */
 enum lmc_status lmci_block_encode(const struct lmci_block_shape *shape, const struct lmci_scheme *scheme,
                                   const unsigned char *data, const unsigned char *base, unsigned char *dst,
                                   size_t *coded_bytes, struct lmc_hash *content);
-/* `base` is NULL if the frame has none; a block that needs one is then damaged. *content receives the hash of the
- * decoded bytes; with a NULL `content`, nothing is hashed. */
+/* `base` is NULL if the frame has none; a block that needs one is then damaged. *content (may be NULL): hash of the
+ * decoded bytes. */
 enum lmc_status lmci_block_decode(const struct lmci_block_shape *shape, const unsigned char *coded, size_t coded_bytes,
                                   const unsigned char *base, unsigned char *dst, struct lmc_hash *content,
                                   const char **message);

@@ -2,9 +2,9 @@
 /*
  * classes.c - the coded form of a block whose differences were dealt to classes.
  *
- * The number of elements in each class follows from the base, but is stored, too: the decoder needs only one pass over
- * the base and detects a wrong one at once. The decoder does not trust the numbers: each element advances each kind of
- * list by at most one entry, so a list that has room for all elements from its start is never left.
+ * The sizes of classes follow from the base, but are stored, too: the decoder reads the base once and detects a wrong
+ * one at once. It does not trust them: an element advances each kind of list by at most one entry, so a list with room
+ * for all elements is never left.
  */
 #include "block/classes.h"
 
@@ -20,7 +20,7 @@ struct room {
     unsigned char *symbols;
     unsigned char *packed;
     unsigned char *plane; /* of outliers */
-    unsigned char *piece; /* LMCI_OUT_BYTES of rotated words, and as many of words equal to the center */
+    unsigned char *piece; /* LMCI_OUT_BYTES of rotated words, and as many equal to the center */
     unsigned char *scratch;
 };
 
@@ -37,7 +37,6 @@ static size_t aligned(size_t bytes)
     return (bytes + 2 * LMCI_CLASS_PAD) & ~(LMCI_CLASS_PAD - 1);
 }
 
-/* `symbol_lists`: the number of symbol lists to allocate. */
 static bool room_init(struct room *room, unsigned word, size_t n, size_t symbol_lists)
 {
     size_t bytes = aligned(word * n) + (symbol_lists + 6) * aligned(n) + 2 * LMCI_OUT_BYTES + lmci_plane_scratch(n);
@@ -85,7 +84,7 @@ static void put_plane(struct sink *out, const unsigned char *plane, size_t count
     out->at += written;
 }
 
-/* Writes the words of outliers as byte planes, rotated to separate a float's sign from its exponent. */
+/* As byte planes, rotated to separate a float's sign from its exponent. */
 static void put_outliers(struct sink *out, unsigned word, const struct room *room, size_t outliers)
 {
     unsigned char *words = room->lists.outliers;
@@ -267,7 +266,7 @@ static enum lmc_status get_amounts(struct lmci_reader *in, const struct lmci_cla
     return status;
 }
 
-/* Decodes a plane. A raw plane stays in the input if `reach` bytes are readable from its start. */
+/* A raw plane stays in the input if `reach` bytes are readable from its start. */
 static enum lmc_status get_plane(struct lmci_reader *in, size_t count, size_t reach, const struct room *room,
                                  unsigned char **own, const char **message)
 {
@@ -278,7 +277,7 @@ static enum lmc_status get_plane(struct lmci_reader *in, size_t count, size_t re
     if (status != LMC_OK || plane == *own)
         return status;
     if ((size_t)(in->end - plane) >= reach)
-        *own = (unsigned char *)(uintptr_t)plane; /* only read from here on */
+        *own = (unsigned char *)(uintptr_t)plane; /* only read */
     else
         memcpy(*own, plane, count);
     return LMC_OK;
@@ -366,7 +365,7 @@ static void join_alone(const struct lmci_block_shape *shape, const struct lmci_c
     }
 }
 
-/* With a base, the lists end evenly only if the base is the right one. */
+/* With a base, the lists end evenly only if it is the right one. */
 static enum lmc_status join_lists(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                   const struct amounts *amounts, const struct room *room, const unsigned char *base,
                                   unsigned char *dst, struct lmc_hasher *hasher, const char **message)

@@ -2,11 +2,10 @@
 /*
  * classes.h - deltas of floats, encoded given the exponent of the base.
  *
- * An update moves all weights by similar amounts, so the difference of two bit patterns is larger where the exponent is
- * smaller. The decoder has the base: elements are dealt to classes by its exponent, and each class has a shift that
- * brings its differences to one scale. The shifted difference is a symbol of one byte, with a code for each class; the
- * bits shifted out are stored separately. A difference too large for its symbol, such as a change of sign, is an
- * outlier: a mark takes the place of its symbol, and its word is stored whole (FORMAT.md, 5.6).
+ * An update moves all weights by similar amounts, so bit patterns differ more where the exponent is smaller. Elements
+ * are dealt to classes by the base's exponent; the shift of a class brings its differences to one scale. The shifted
+ * difference is a symbol of one byte with a code of the class; the bits below are stored separately. Too large
+ * differences, such as changes of sign, are outliers: marked, and stored whole (FORMAT.md, 5.6).
  */
 #ifndef LMC_CLASSES_H
 #define LMC_CLASSES_H
@@ -20,11 +19,8 @@ static inline bool lmci_has_classes(unsigned word)
     return word == 2 || word == 4;
 }
 
-/*
- * Encodes a block after its method byte. `base` is NULL for a block without one: its words are encoded as distances
- * from `center`, in one class, so that a symbol has the exponent and the first bits of the mantissa. `hasher` may be
- * NULL only with a base. *written: bytes, or 0 if they do not fit or there are too many outliers.
- */
+/* Encodes a block after its method byte. Without a `base`, words are encoded as distances from `center`, in one class.
+ * `hasher` may be NULL only with a base. *written: bytes, or 0 if they do not fit or outliers are too many. */
 enum lmc_status lmci_classes_encode(const struct lmci_block_shape *shape, const struct lmci_classes *classes,
                                     const unsigned char *data, const unsigned char *base, struct lmc_hasher *hasher,
                                     unsigned char *dst, size_t room, size_t *written);

@@ -58,7 +58,7 @@ bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, si
 }
 
 #define TABLE_LOG2  15
-#define LEAST_LINES 4u /* a shorter run saves little and costs time */
+#define LEAST_LINES 4u /* a shorter run saves little */
 
 struct search {
     const unsigned char *data;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * copies.h - finds and removes repeated lines of a block.
+ * copies.h - finds and removes repeated lines (64 bytes) of a block (FORMAT.md, 5.9).
  *
- * Rows repeat, for example, in the moments of an embedding (zeros for unseen tokens), after equal initialization, and
- * in tiled tables. Entropy coding sees only frequent bytes there. A line is 64 bytes; the lines that are no copies are
- * encoded as a shorter block (FORMAT.md, 5.9).
+ * Rows repeat in the moments of an embedding (zeros for unseen tokens), after equal initialization, in tiled tables.
+ * Entropy coding sees only frequent bytes there.
  */
 #ifndef LMC_COPIES_H
 #define LMC_COPIES_H
@@ -21,33 +20,32 @@ struct lmci_copy {
     uint16_t first, lines, source;
 };
 
-/* The runs of a block, in order, and the block and its base without the lines in runs. */
+/* The runs, in order, and block and base without their lines. */
 struct lmci_copies {
     unsigned char *memory;
     struct lmci_copy *runs;
     size_t count;
     size_t rest_bytes;
     unsigned char *rest;
-    unsigned char *base; /* NULL without one */
+    unsigned char *base; /* or NULL */
 };
 
-/* Checks a sample of lines for repetition. Lines equal to the base's do not count. */
+/* From a sample. Lines equal to the base's do not count. */
 bool lmci_copies_likely(const unsigned char *data, const unsigned char *base, size_t bytes);
 
-/* Finds runs that are worth storing and removes them. A count of 0: there are none. */
+/* Removes runs that are worth storing, if any. */
 enum lmc_status lmci_copies_take(const unsigned char *data, const unsigned char *base, size_t bytes,
                                  struct lmci_copies *copies);
-/* Bytes of the stored runs: their number and each run. */
 static inline size_t lmci_copies_bytes(const struct lmci_copies *copies)
 {
     return 2 + LMCI_COPY_BYTES * copies->count;
 }
 void lmci_copies_put(const struct lmci_copies *copies, unsigned char *dst);
 
-/* Reads the runs of a block of `bytes` bytes, allocates the rest, and removes the runs from the base. */
+/* Reads the runs of a block of `bytes` bytes, allocates the rest, removes the runs from the base. */
 enum lmc_status lmci_copies_get(struct lmci_reader *in, const unsigned char *base, size_t bytes,
                                 struct lmci_copies *copies, const char **message);
-/* Assembles the block from the rest and the runs. */
+/* Assembles the block from rest and runs. */
 void lmci_copies_fill(const struct lmci_copies *copies, unsigned char *dst, size_t bytes);
 
 #endif

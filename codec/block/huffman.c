@@ -2,9 +2,8 @@
 /*
  * huffman.c - code lengths for bytes.
  *
- * Huffman's construction over sorted counts gives the lengths. Codes above the limit are cut to it; then the Kraft sum
- * is repaired from the least frequent symbol up and filled from the most frequent down. Entropy is computed in
- * integers, so that an encoder produces the same frame on every machine.
+ * Huffman's lengths, cut to the limit; then the Kraft sum is repaired from the least frequent symbol up and filled from
+ * the most frequent down. Entropy is computed in integers: frames are the same on every machine.
  */
 #include "block/huffman.h"
 
@@ -12,8 +11,7 @@
 
 /* ---- Entropy --------------------------------------------------------------------------------------------------- */
 
-/* log2(x) in units of 1/65536 for x > 0: the position of the top bit, and a parabola for the rest (error at most
- * 0.008). */
+/* log2(x) in units of 1/65536 for x > 0: the top bit's position, and a parabola (error at most 0.008). */
 static uint64_t log2_q16(uint64_t x)
 {
     unsigned top = 63 - (unsigned)__builtin_clzll(x);
@@ -39,7 +37,7 @@ uint64_t lmci_expected_bits(const uint32_t counts[256], uint64_t total)
 
 /* ---- Code lengths ---------------------------------------------------------------------------------------------- */
 
-/* Counts up to 63 have a bucket each. Greater ones share one by length and the three bits below the first. */
+/* Counts up to 63 have a bucket each; greater ones share one by length and the three bits below the first. */
 #define BUCKETS (64 + 8 * 26)
 
 static inline unsigned bucket_of(uint32_t count)
@@ -50,7 +48,7 @@ static inline unsigned bucket_of(uint32_t count)
     return 64 + 8 * (length - 6) + (count >> (length - 3) & 7);
 }
 
-/* Stores the symbols that occur as count << 9 | symbol, ascending, and returns their number. Counts are below 2^23. */
+/* Stores occurring symbols as count << 9 | symbol, ascending; returns their number. Counts are below 2^23. */
 static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[LMCI_SYMBOLS])
 {
     uint32_t found[LMCI_SYMBOLS];
@@ -76,8 +74,8 @@ static unsigned sort_symbols(const uint32_t counts[LMCI_SYMBOLS], uint32_t keys[
     return n;
 }
 
-/* Huffman's tree from two queues. Leaves are nodes 0 to n - 1 by ascending weight; inner nodes follow in order of
- * creation, also ascending. A parent comes after its children, so depths are computed from the root down. */
+/* Huffman's tree from two queues: leaves 0 to n - 1 by ascending weight, then inner nodes as created, also ascending.
+ * Parents follow children, so depths are computed from the root down. */
 static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
 {
     uint32_t weight[2 * LMCI_SYMBOLS - 1] = {0};
@@ -100,7 +98,7 @@ static void tree_depths(const uint32_t *keys, unsigned n, uint8_t *depths)
     memcpy(depths, depth, n);
 }
 
-/* Cuts lengths, of symbols by ascending count, to the limit and makes them complete again. */
+/* Cuts lengths, of symbols by ascending count, to the limit and completes them. */
 static void limit_depths(uint8_t *depths, unsigned n)
 {
     const uint32_t one = 1u << LMCI_MAX_BITS;
@@ -139,8 +137,7 @@ void lmci_huffman_lengths(const uint32_t counts[LMCI_SYMBOLS], uint8_t lengths[L
 
 /* ---- Lengths as bytes ------------------------------------------------------------------------------------------ */
 
-/* Half bytes, the low one first (FORMAT.md, 5.4). 0 to 12: a length. 13, a: 3 + a zeros. 14, a, b: 19 + a + 16 * b
- * zeros. 15, a: the previous length, 3 + a times. A leftover half byte is zero. */
+/* FORMAT.md, 5.4. */
 enum { SHORT_ZEROS = 13, LONG_ZEROS = 14, REPEAT = 15, SHORT_LEAST = 3, LONG_LEAST = 19 };
 
 struct nibble_writer {
@@ -157,7 +154,7 @@ static void put_nibble(struct nibble_writer *out, unsigned value)
     out->count++;
 }
 
-/* Writes one run of equal lengths, or its first part. Returns the number of lengths. */
+/* Writes a run, or its first part. Returns the lengths written. */
 static unsigned put_run(struct nibble_writer *out, unsigned length, unsigned run)
 {
     if (length == 0 && run >= LONG_LEAST) {
@@ -214,7 +211,6 @@ static unsigned get_nibble(struct nibble_reader *from)
     return *byte & 15;
 }
 
-/* Reads a half byte and its arguments: `run` lengths of value `length`. */
 static unsigned get_run(struct nibble_reader *from, unsigned *length, unsigned s)
 {
     unsigned code = get_nibble(from);

@@ -8,7 +8,7 @@
 #include "block/shifts.h"
 #include "kernels/kernels.h"
 
-/* Stand-in words of a block and of its base, and the separate planes. */
+/* Stand-ins of a block and its base, and the separate planes. */
 struct room {
     struct lmci_block_shape shape;
     unsigned char *memory;
@@ -43,7 +43,7 @@ static bool room_init(struct room *room, const struct lmci_block_shape *shape)
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-/* Writes the number of planes below the differences, and the planes. Returns 0 if they do not fit. */
+/* Writes the number of planes below the differences, then the planes. 0: they do not fit. */
 static size_t put_planes(const struct room *room, bool dense, unsigned low, unsigned char *dst, size_t capacity)
 {
     const struct lmci_plane_coder coder = {room->scratch, dense, false};

@@ -2,14 +2,13 @@
 /*
  * plan.c - chooses from a sample how a tensor is encoded.
  *
- * The sample consists of pieces from all over the tensor. Each possible transform is applied, and the smallest sum of
- * the planes' order-0 entropies wins; a tie goes to the faster decoder. A delta requires its base for decoding, so it
- * must win by one part in 64. Deltas of floats are dealt to classes by the base's exponent: neighbouring exponents
- * share a class while the lengths of their differences are distributed alike. The choice holds for all blocks. A block
- * may still store planes raw, or fall back to planes alone if it has too many outliers.
+ * Pieces from all over the tensor are tried with each transform; the smallest sum of the planes' order-0 entropies
+ * wins, a tie goes to the faster decoder. A delta must win by one part in 64, since decoding needs its base. Deltas of
+ * floats are dealt to classes by the base's exponent: neighbouring exponents share a class while the lengths of their
+ * differences are distributed alike. A block may still store planes raw, or use planes alone if it has too many
+ * outliers.
  *
- * Floats of 1 and 8 bytes are dealt to classes through stand-in words (keyed.h). A second sample, of whole lines, shows
- * whether lines repeat.
+ * A second sample, of whole lines, shows whether lines repeat.
  */
 #include "block/plan.h"
 
@@ -31,7 +30,7 @@
 #define SAMPLE_ONE_IN 32 /* words, between these */
 #define SMALL_BYTES   ((size_t)128 << 10)
 
-/* An encoded plane costs time: it must save one bit in so many words. */
+/* An encoded plane must save one bit in so many words. */
 #define PLANE_COST       8
 #define PLANE_COST_DENSE 64
 
@@ -40,11 +39,11 @@ struct sample {
     bool dense;
     size_t words;
     size_t plane_cost;
-    size_t block_words; /* words of a whole block, or of the tensor if it is smaller */
-    bool small;         /* the tensor is so small that the sample fits each of its blocks */
+    size_t block_words; /* of a whole block, or of a smaller tensor */
+    bool small;         /* the sample fits each block of the tensor */
     unsigned char *memory;
     unsigned char *data;
-    unsigned char *base; /* NULL without one */
+    unsigned char *base; /* or NULL */
     unsigned char *planes[LMCI_MAX_WORD];
 };
 
@@ -70,7 +69,7 @@ static bool sample_init(struct sample *sample, const struct lmc_params *params)
     return true;
 }
 
-/* Copies a small tensor, or evenly spaced pieces of a larger one. Returns the bytes. */
+/* Copies a small tensor, or evenly spaced pieces. Returns bytes. */
 static size_t gather(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes, unsigned char *to)
 {
     size_t piece_bytes = sample->words / PIECES * sample->word;
@@ -84,7 +83,7 @@ static size_t gather(const struct sample *sample, const unsigned char *from, uin
     return PIECES * piece_bytes;
 }
 
-/* Like gather, but by whole lines, which show repeated rows and cover fewer columns of a matrix. */
+/* By whole lines, which show repeated rows and cover fewer columns. */
 static size_t gather_lines(const struct sample *sample, const unsigned char *from, uint64_t raw_bytes,
                            unsigned char *to)
 {
@@ -92,8 +91,7 @@ static size_t gather_lines(const struct sample *sample, const unsigned char *fro
     const uint64_t lines = raw_bytes / LMCI_LINE;
     if (raw_bytes <= sample->words * sample->word || piece_lines == 0)
         return gather(sample, from, raw_bytes, to);
-    const uint64_t stride =
-        ((lines - piece_lines) / (PIECES - 1) - 1) | 1; /* odd, so that pieces start in different columns */
+    const uint64_t stride = ((lines - piece_lines) / (PIECES - 1) - 1) | 1; /* odd: pieces start in different columns */
     for (uint64_t piece = 0; piece < PIECES; piece++)
         memcpy(to + piece * piece_lines * LMCI_LINE, from + piece * stride * LMCI_LINE, piece_lines * LMCI_LINE);
     return PIECES * piece_lines * LMCI_LINE;
@@ -120,12 +118,12 @@ static uint64_t cost_bits(const struct sample *sample, enum lmci_transform trans
 
 /* ---- Classes --------------------------------------------------------------------------------------------------- */
 
-#define USUAL_CLASSES_2 6u /* for words of 2 bytes: more classes cost time and save little */
+#define USUAL_CLASSES_2 6u /* for words of 2 bytes: more cost time and save little */
 #define USUAL_CLASSES_4 8u
 #define DENSE_CLASSES   LMCI_MAX_CLASSES
 #define GROUP_LEAST     200u  /* a key of fewer than one word in so many joins the keys below it */
 #define FEW_OUTLIERS    64u   /* one word in so many */
-#define CLASS_BITS      4000u /* each class must save this in a block, for its table and its time */
+#define CLASS_BITS      4000u /* a class must save this in a block, for its table and time */
 
 struct group {
     unsigned first;
@@ -134,7 +132,7 @@ struct group {
     uint64_t loss; /* bits lost by joining the next group */
 };
 
-/* Counts the differences of each key by length. Uses, and clears, only keys `first` to `last`. */
+/* Counts differences by key and length, for keys `first` to `last` only. */
 static void count_lengths(const struct sample *sample, unsigned first, unsigned last,
                           uint32_t counts[256][LMCI_BIT_LENGTHS])
 {
@@ -199,7 +197,7 @@ static void find_loss(struct group *groups, unsigned i)
     groups[i].loss = together > apart ? together - apart : 0;
 }
 
-/* Joins the pair of neighbours that loses least, until at most `most` groups remain and each is worth its cost. */
+/* Joins the neighbours that lose least until at most `most` groups remain, each worth its cost. */
 static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned most, uint64_t class_bits)
 {
     for (unsigned i = 0; i < n; i++)
@@ -225,7 +223,7 @@ static unsigned reduce_groups(struct group groups[256], unsigned n, unsigned mos
     return n;
 }
 
-/* Bits of the sample dealt to classes: symbols at their entropy, the bits below them, and outliers. */
+/* Symbols at their entropy, the bits below, and outliers. */
 static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classes *classes, size_t *outliers)
 {
     uint32_t counts[LMCI_MAX_CLASSES][256];
@@ -256,11 +254,9 @@ static uint64_t dealt_bits(const struct sample *sample, const struct lmci_classe
     return bits;
 }
 
-#define MORE_OUTLIERS \
-    256u /* a smaller shift may add one outlier in so many words; elsewhere in the tensor it may add more */
+#define MORE_OUTLIERS 256u /* a smaller shift may add one outlier in so many words; elsewhere in the tensor more */
 
-/* lmci_choose_shift assumes that the bits below a symbol are uniform. Where they are not, a smaller shift saves bits
- * and costs time. */
+/* lmci_choose_shift takes the bits below a symbol for uniform. Where they are not, a smaller shift saves bits. */
 static uint64_t refine_shifts(const struct sample *sample, uint64_t bits, size_t outliers, struct lmci_classes *classes)
 {
     for (unsigned c = 0; c < classes->count; c++) {
@@ -299,7 +295,7 @@ static uint64_t plan_classes(const struct sample *sample, unsigned most, struct 
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
 
-#define VALUE_BITS 12 /* bits of a word that a symbol and the half byte below it hold */
+#define VALUE_BITS 12 /* bits of a word in a symbol and the half byte below it */
 
 static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
 {
@@ -310,7 +306,7 @@ static unsigned first_bits(const struct sample *sample, bool rotate, size_t i)
     return x >> (bits - VALUE_BITS);
 }
 
-/* The middle of the window of 255 values that contains the most words. */
+/* Middle of the window of 255 values with the most words. */
 static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
 {
     uint32_t inside = 0, most = 0;
@@ -325,7 +321,7 @@ static unsigned find_center(const uint32_t counts[1 << VALUE_BITS])
     return center;
 }
 
-/* Makes one class around the most frequent values and returns the bits of the sample with it. */
+/* One class around the most frequent values. Returns the sample's bits. */
 static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmci_classes *classes)
 {
     uint32_t counts[1 << VALUE_BITS] = {0};
@@ -347,8 +343,7 @@ static uint64_t plan_values(const struct sample *sample, bool rotate, struct lmc
 
 /* ---- Keys ------------------------------------------------------------------------------------------------------ */
 
-/* Bytes of an f64 difference below the four that are dealt to classes: the fewest that leave few differences with bits
- * above. */
+/* Bytes of an f64 difference below the four in classes: the fewest that leave few differences with bits above. */
 static unsigned choose_low(const struct sample *sample)
 {
     size_t above[LMCI_KEYED_LOW_MOST] = {0};
@@ -364,7 +359,7 @@ static unsigned choose_low(const struct sample *sample)
     return low;
 }
 
-/* Chooses keys if the sample is smaller than `least` with them. */
+/* Only if smaller than `least`. */
 static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, uint64_t least,
                                     struct lmci_scheme *scheme)
 {
@@ -395,7 +390,7 @@ static enum lmc_status choose_keyed(const struct sample *sample, unsigned most, 
 
 /* ---- Choosing -------------------------------------------------------------------------------------------------- */
 
-/* Without a base. `rotated`: bits as rotated floats. Returns the bits. */
+/* `rotated`: bits as rotated floats. Returns the bits. */
 static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, struct lmci_scheme *scheme)
 {
     const uint64_t least = cost_bits(sample, LMCI_KEEP);
@@ -403,7 +398,7 @@ static uint64_t choose_alone(const struct sample *sample, uint64_t rotated, stru
     return rotated < least ? rotated : least;
 }
 
-/* Takes a delta if it is smaller than `least`. Returns the bits of the smallest choice. */
+/* A delta if smaller than `least`. Returns the fewest bits. */
 static uint64_t choose_delta(const struct sample *sample, uint64_t least, struct lmci_scheme *scheme)
 {
     static const enum lmci_transform deltas[] = {LMCI_ZIGZAG, LMCI_XOR, LMCI_SUBTRACT};
@@ -426,7 +421,7 @@ static unsigned count_noise(const struct sample *sample, enum lmci_transform tra
     return noise;
 }
 
-/* Chooses values without a base if that saves one part in 1024: it takes twice the time. */
+/* Only if they save one part in 1024: they take twice the time. */
 static void choose_values(const struct sample *sample, bool possible, uint64_t alone, struct lmci_scheme *scheme)
 {
     struct lmci_classes values;
@@ -437,7 +432,7 @@ static void choose_values(const struct sample *sample, bool possible, uint64_t a
     scheme->classes = values;
 }
 
-#define CLEARLY 3 /* bits a word: a delta that wins by so much against rotation also wins without it */
+#define CLEARLY 3 /* bits a word: a delta that wins so clearly against rotation also wins without it */
 
 static enum lmc_status choose(const struct sample *sample, const struct lmc_params *params, struct lmci_scheme *scheme)
 {
@@ -469,7 +464,7 @@ static enum lmc_status choose(const struct sample *sample, const struct lmc_para
     return status;
 }
 
-/* Whether rows seem to repeat. Overwrites the sample. */
+/* Overwrites the sample. */
 static bool repeats(const struct sample *sample, const struct lmc_params *params, bool needs_base)
 {
     const size_t bytes = gather_lines(sample, params->data, params->raw_bytes, sample->data);

@@ -2,13 +2,12 @@
 /*
  * plane.c - encodes and decodes one plane of bytes.
  *
- * The encoder counts a sample of a long plane. Mantissas are mostly noise, and noise is copied at the speed of memory.
- * Where more than half of a plane is zero, a Huffman code spends a whole bit on each zero, so flags with a code of
- * their own are tried. Sizes are estimated from counts. A plane that exceeds its estimate and its own size is stored
- * raw.
+ * The encoder counts a sample of a long plane and estimates sizes. Noise, as in mantissas, is copied. Where more than
+ * half is zero, flags are tried, since a Huffman code spends a bit on each zero. A plane that exceeds its estimate and
+ * its own size is stored raw.
  *
- * The decoder checks the size of the remaining input before each read. The size of a plane follows from the block, and
- * sizes within a plane are checked against it.
+ * The decoder checks remaining input before each read, and sizes within a plane against the plane's, which follows from
+ * the block.
  */
 #include "block/plane.h"
 
@@ -16,9 +15,7 @@
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-/*
- * At least 7.94 bits of entropy a byte: nothing to gain. Samples of noise measure about 184 bits less than they have.
- */
+/* At least 7.94 bits a byte. Samples of noise measure about 184 bits less than they have. */
 static bool is_noise(const uint32_t counts[256], size_t counted)
 {
     return 100 * (lmci_entropy_bits(counts, 256, counted) + 184) >= 794 * (uint64_t)counted;
@@ -69,7 +66,7 @@ static size_t put_bits(const unsigned char *plane, size_t bytes, unsigned mask, 
 
 struct tree_plan {
     uint8_t lengths[LMCI_SYMBOLS];
-    unsigned char table[LMCI_LENGTHS_BOUND]; /* the written lengths */
+    unsigned char table[LMCI_LENGTHS_BOUND];
     size_t table_bytes;
     unsigned segment_log2;
     size_t bytes; /* an estimate */
@@ -81,7 +78,7 @@ struct tree_plan {
 #define PIECE_COUNTED ((size_t)2 << 10) /* of each piece, to compare pieces */
 #define DENSE_ONE_IN  4                 /* at the dense level, if that is more */
 
-/* Lists of a segment should fit the first-level cache, but each node of each segment costs half a byte. */
+/* Lists of a segment should fit the first-level cache, but a node costs half a byte in each segment. */
 static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
 {
     unsigned log2 = LMCI_SEGMENT_LOG2_USUAL;
@@ -90,7 +87,7 @@ static unsigned segment_log2(size_t bytes, size_t coded_bytes, unsigned leaves)
     return log2;
 }
 
-/* `counts` sum to `counted` of the plane's bytes. Bytes without a count are escaped, unless all bytes were `seen`. */
+/* `counts` sum to `counted`. Bytes without a count are escaped, unless all were `seen`. */
 static void plan_tree(const uint32_t counts[256], size_t counted, size_t bytes, bool seen, struct tree_plan *plan)
 {
     uint32_t all[LMCI_SYMBOLS] = {0};
@@ -152,7 +149,7 @@ static size_t sparse_estimate(const uint32_t counts[256], size_t counted, size_t
 static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned depth,
                               const struct lmci_plane_coder *coder, unsigned char *dst, size_t room);
 
-/* Writes kind, flags and nonzero bytes. The start of scratch holds both; deeper planes use the rest. */
+/* Scratch begins with flags and nonzero bytes; deeper planes use the rest. */
 static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned depth, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room)
 {
@@ -174,7 +171,7 @@ static size_t put_sparse(const unsigned char *plane, size_t bytes, unsigned dept
 
 #define SHARP 256 /* one symbol in so many: an unneeded escape costs a bit of each */
 
-/* Whether the counts include every symbol of the plane. If all counted symbols are frequent, checks the whole plane. */
+/* Whether counts include every symbol. If all counted symbols are frequent, checks the whole plane. */
 static bool all_seen(const unsigned char *plane, size_t bytes, const uint32_t counts[256], size_t counted)
 {
     uint8_t unseen[256];
@@ -255,9 +252,9 @@ static size_t encode_at_depth(const unsigned char *plane, size_t bytes, unsigned
 
 /* ---- Pieces ---------------------------------------------------------------------------------------------------- */
 
-#define USUAL_PIECE_LOG2 16  /* the least; the dense level allows LMCI_PIECE_LOG2_LEAST */
+#define USUAL_PIECE_LOG2 16  /* the least; LMCI_PIECE_LOG2_LEAST at the dense level */
 #define PIECES_SAVE      256 /* pieces must save one part in so many */
-#define SYMBOL_BITS      6   /* of a symbol in the table of a code, approximately */
+#define SYMBOL_BITS      6   /* of a symbol in a code's table, approximately */
 #define SYMBOL_NODE_BITS 4   /* of a symbol in the last bytes of nodes */
 
 static uint64_t joint_bits(uint32_t counts[][256], size_t from, size_t to, size_t bytes)
@@ -288,7 +285,7 @@ static uint64_t grouped_bits(uint32_t counts[][256], size_t bytes, size_t piece,
 
 struct pieces {
     unsigned log2; /* of the size; LMCI_PIECE_LOG2_MOST: one piece */
-    uint64_t bits; /* of the whole plane, approximately; 0 if it is too short for pieces */
+    uint64_t bits; /* of the whole plane, approximately; 0: too short for pieces */
 };
 
 static struct pieces choose_pieces(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder)
@@ -332,8 +329,8 @@ static size_t put_pieces(const unsigned char *plane, size_t bytes, unsigned log2
     return used;
 }
 
-/* Estimates of pieces and contexts ignore sparse planes. Where a symbol takes at most so many bits, both forms are
- * encoded and the smaller is kept; the dense level does so for more bits. */
+/* Estimates of pieces and contexts ignore sparse planes. Up to so many bits a symbol, both forms are encoded and the
+ * smaller is kept. */
 #define SPARSE_BITS_DENSE 2
 #define SPARSE_ONE_IN     16 /* bits */
 
@@ -356,9 +353,9 @@ static size_t encode_pieces(const unsigned char *plane, size_t bytes, const stru
 
 /* ---- Contexts -------------------------------------------------------------------------------------------------- */
 
-#define CONTEXT_LEAST   ((size_t)1 << 16) /* a shorter plane does not pay for several codes */
+#define CONTEXT_LEAST   ((size_t)1 << 16) /* shorter planes do not pay for several codes */
 #define CONTEXT_COUNTED ((size_t)4 << 10) /* pairs; four times as many at the dense level */
-#define CONTEXT_CLASSES 6                 /* usually; twice as many at the dense level */
+#define CONTEXT_CLASSES 6                 /* twice as many at the dense level */
 #define CONTEXT_SAVES   32                /* contexts must save one part in so many; 256 at the dense level */
 
 struct context {
@@ -405,7 +402,7 @@ static uint32_t sum_of_differences(const unsigned char *restrict a, const unsign
     return sum;
 }
 
-/* Returns the distance at which bytes are most alike: a row, if columns differ in scale, or the least distance. */
+/* Where bytes are most alike: a row, if columns differ in scale, or the least distance. */
 static size_t choose_distance(const unsigned char *plane, size_t bytes)
 {
     const size_t stride = (bytes - DISTANCE_MOST - 64) / DISTANCE_PLACES;
@@ -425,7 +422,7 @@ static size_t choose_distance(const unsigned char *plane, size_t bytes)
     return sums[best] < average - average / DISTANCE_CLOSER ? (best + 1) * DISTANCE_STEP : LMCI_CONTEXT_DISTANCE;
 }
 
-/* Estimates the bits of a plane with contexts, and without, from the same sample. */
+/* From one sample, with contexts and without. */
 static uint64_t context_bits(const unsigned char *plane, size_t bytes, const struct context *context, bool dense,
                              uint64_t *without)
 {
@@ -453,7 +450,7 @@ static uint64_t context_bits(const unsigned char *plane, size_t bytes, const str
     return bits * bytes / counted;
 }
 
-/* Whether contexts are enough smaller than pieces, which take `pieces` bits. Fills *context. */
+/* Whether contexts are enough smaller than `pieces` bits. Fills *context. */
 static bool choose_context(const unsigned char *plane, size_t bytes, uint64_t pieces, bool dense,
                            struct context *context)
 {
@@ -501,10 +498,9 @@ static size_t put_context(const unsigned char *plane, size_t bytes, const struct
 }
 
 #define HALVES_CLASSES 5
-#define HALVES_LEAST   ((size_t)1 << 12) /* a shorter half does not pay for several codes */
+#define HALVES_LEAST   ((size_t)1 << 12) /* shorter halves do not pay for several codes */
 
-/* Makes one class for zero, which also receives the first half, and others with about equal counts of that half's
- * bytes. */
+/* One class for zero, which also receives the first half; others with about equal counts of that half's bytes. */
 static void halves_classes(const uint32_t counts[256], struct context *context)
 {
     uint32_t others[256];
@@ -629,7 +625,7 @@ static enum lmc_status get_bits(struct lmci_reader *in, size_t bytes, unsigned c
     return LMC_OK;
 }
 
-/* Decodes consecutive planes that are no planes of pieces. */
+/* Consecutive planes, none of them of pieces. */
 static enum lmc_status get_pieces(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                   const char **message)
 {
@@ -705,7 +701,7 @@ static enum lmc_status get_context(struct lmci_reader *in, size_t bytes, struct 
     return all == bytes ? LMC_OK : lmci_damaged(message, "a plane of contexts is not well formed");
 }
 
-/* Decodes the lists one after the other, so that room for all bytes follows each; then joins them. */
+/* Decodes the lists consecutively, so that room for all bytes follows each; then joins them. */
 static enum lmc_status get_lists(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                  const char **message)
 {

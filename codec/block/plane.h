@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * plane.h - encodes and decodes one plane: the bytes at one position of all words of a block.
- *
- * A plane is raw; constant; bits (the varying bits, packed); a tree code; or sparse: flags of the nonzero bytes, then
- * these bytes, each a plane again. A plane whose statistics change is cut into pieces. A plane whose bytes depend on
- * earlier ones is dealt to classes, each a plane (FORMAT.md, 5.3). The values of kinds are part of the format.
+ * plane.h - encodes and decodes one plane: the bytes at one position of all words of a block (kinds: FORMAT.md, 5.3).
  */
 #ifndef LMC_PLANE_H
 #define LMC_PLANE_H
@@ -22,12 +18,12 @@ enum lmci_plane_kind {
     LMCI_PLANE_CONTEXT = 6
 };
 
-/* Log2 of the symbols in a segment of a tree plane. */
+/* Log2 of the symbols in a segment of a tree. */
 #define LMCI_SEGMENT_LOG2_LEAST 10
 #define LMCI_SEGMENT_LOG2_USUAL 15
 #define LMCI_SEGMENT_LOG2_MOST  20
 
-/* Log2 of the bytes in a piece of a plane. */
+/* Log2 of the bytes in a piece. */
 #define LMCI_PIECE_LOG2_LEAST 14
 #define LMCI_PIECE_LOG2_MOST  20
 
@@ -35,41 +31,40 @@ enum lmci_plane_kind {
 #define LMCI_CONTEXT_CLASSES  16
 #define LMCI_CONTEXT_DISTANCE 64 /* the least */
 
-/* Sparse planes within sparse planes. */
+/* Sparse planes in sparse planes. */
 #define LMCI_MAX_SPARSE_DEPTH 4
 
-/* Writable bytes past the end of a decoded plane. */
+/* Writable bytes past a decoded plane. */
 #define LMCI_PLANE_PAD LMCI_TREE_PAD
 
-/* Scratch for a plane of `bytes` bytes: lists of contexts, from any of which a decoder may read `bytes` bytes; flags
- * and nonzero bytes of each depth; the lists of a tree. */
+/* For lists of contexts, from any of which a decoder may read `bytes` bytes; flags and nonzero bytes of each depth; the
+ * lists of a tree. */
 static inline size_t lmci_plane_scratch(size_t bytes)
 {
     return 4 * bytes + 10 * LMCI_PLANE_PAD + lmci_tree_scratch(bytes);
 }
 
-/* Returns the mask of varying bits if packing them saves as much as any code, otherwise 0. */
+/* Mask of varying bits if packing them saves as much as any code, otherwise 0. */
 unsigned lmci_plane_bits(const uint32_t counts[256], size_t counted);
 
-/* Whether a sample shows that encoding the plane does not pay. */
+/* Whether, from a sample, encoding does not pay. */
 bool lmci_plane_is_noise(const unsigned char *plane, size_t bytes);
 
 struct lmci_plane_coder {
     unsigned char *scratch; /* lmci_plane_scratch bytes for the longest plane */
-    bool dense;             /* count more symbols and choose the smallest form, regardless of time */
+    bool dense;             /* count more and choose the smallest form, regardless of time */
     bool contexts;          /* try contexts */
 };
 
-/* Encodes a plane of at least one byte. Returns the number of bytes, or 0 if they exceed `room`. */
+/* Encodes at least one byte. Returns bytes, or 0 if they exceed `room`. */
 size_t lmci_plane_encode(const unsigned char *plane, size_t bytes, const struct lmci_plane_coder *coder,
                          unsigned char *dst, size_t room);
 
-/* The same for a plane of two halves of `half` bytes, the second of which depends on the first. */
+/* For two halves of `half` bytes, the second of which depends on the first. */
 size_t lmci_plane_encode_halves(const unsigned char *plane, size_t half, const struct lmci_plane_coder *coder,
                                 unsigned char *dst, size_t room);
 
-/* Decodes a plane of `bytes` bytes. *plane becomes its address: `own`, which has LMCI_PLANE_PAD more bytes of room, or
- * the input itself if the plane is raw. */
+/* *plane becomes its address: `own`, with room for LMCI_PLANE_PAD more bytes, or the input if the plane is raw. */
 enum lmc_status lmci_plane_decode(struct lmci_reader *in, size_t bytes, unsigned char *scratch, unsigned char *own,
                                   const unsigned char **plane, const char **message);
 

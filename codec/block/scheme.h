@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-/* The first byte of a coded block (FORMAT.md, 5.1). */
+/* FORMAT.md, 5.1. */
 enum lmci_method {
     LMCI_METHOD_RAW = 0,
     LMCI_METHOD_PLANES = 1,
@@ -18,14 +18,14 @@ enum lmci_method {
     LMCI_METHOD_COPIES = 5
 };
 
-/* How the blocks of a tensor are encoded: by the method and, if that fails for a block, by a transform and planes. */
+/* The method; for blocks where it fails, a transform and planes. */
 struct lmci_scheme {
     enum lmci_method method;
     enum lmci_transform transform;
-    unsigned noise; /* lowest planes to store raw in each block where they are noise, too */
+    unsigned noise; /* lowest planes to store raw where they are noise */
     struct lmci_classes classes;
-    bool copies;  /* lines seem to repeat: search each block */
-    unsigned low; /* METHOD_KEYED: number of planes below the differences */
+    bool copies;  /* search each block for repeated lines */
+    unsigned low; /* METHOD_KEYED: planes below the differences */
 };
 
 static inline bool lmci_scheme_needs_base(const struct lmci_scheme *scheme)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* shape.c - how a tensor is cut into blocks, and how a decoded block reaches its destination. */
+/* shape.c - sizes and delivery of blocks. */
 #include "block/shape.h"
 
 #include "kernels/kernels.h"

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* shifts.c - chooses the shift of each class from the lengths of its differences. */
+/* shifts.c - counts lengths of differences and chooses shifts. */
 #include "block/shifts.h"
 
 #include "block/huffman.h"
 
-#define OUTLIER_MARK 6u  /* bits that the mark of an outlier takes */
+#define OUTLIER_MARK 6u  /* bits of an outlier's mark */
 #define FEW_OUTLIERS 64u /* at most one word in so many is an outlier */
 
-/* Bits of a class with a shift: the entropy of the symbols' lengths, the bits below their first one, and the shifted
- * bits. */
+/* The entropy of the symbols' lengths, the bits below their first one, and the shifted bits. */
 static uint64_t shifted_bits(const struct lmci_bit_lengths *class, unsigned word, unsigned shift)
 {
     uint32_t lengths[LMCI_BIT_LENGTHS] = {0};
@@ -38,7 +37,7 @@ uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word)
     return shift;
 }
 
-/* Whether the shift less 4 leaves few outliers. */
+/* With the shift less 4. */
 static bool few_outliers(const struct lmci_bit_lengths *class, unsigned shift)
 {
     uint32_t outliers = 0;

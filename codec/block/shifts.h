@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * shifts.h - chooses the shift of each class from the lengths of its differences.
+ * shifts.h - chooses the shift of each class from the lengths (bits of the absolute value) of its differences.
  *
- * The length of a difference is the number of bits of its absolute value. Scale varies within a tensor, so each block
- * chooses its shifts from a sample of its own.
+ * Scale varies within a tensor, so each block samples itself.
  */
 #ifndef LMC_SHIFTS_H
 #define LMC_SHIFTS_H
@@ -12,21 +11,20 @@
 #include "kernels/class_lists.h"
 
 #define LMCI_BIT_LENGTHS   33u /* 0 to 32 */
-#define LMCI_OUTLIER_SAVES 4u  /* bits that the word of an outlier takes less than its size */
+#define LMCI_OUTLIER_SAVES 4u  /* bits that an outlier's word takes less than its size */
 
-/* The number of differences of each length. */
+/* Differences of each length. */
 struct lmci_bit_lengths {
     uint32_t words; /* sum of `words_of` */
     uint32_t words_of[LMCI_BIT_LENGTHS];
 };
 
-/* Word i of words of 2 or 4 bytes. */
 static inline uint32_t lmci_word_at(unsigned word, const unsigned char *from, size_t i)
 {
     return word == 2 ? lmci_load16(from + 2 * i) : lmci_load32(from + 4 * i);
 }
 
-/* Word i of `data` less `base`, wrapping at the size of a word. */
+/* Wraps at the size of a word (2 or 4 bytes). */
 static inline int32_t lmci_difference_at(unsigned word, const unsigned char *data, size_t i, uint32_t base)
 {
     const uint32_t d = lmci_word_at(word, data, i) - base;
@@ -41,10 +39,10 @@ static inline unsigned lmci_bit_length(int32_t difference)
     return 63 - (unsigned)__builtin_clzll((uint64_t)size << 1 | 1);
 }
 
-/* The shift by which a class takes the fewest bits. */
+/* The shift with the fewest bits. */
 uint8_t lmci_choose_shift(const struct lmci_bit_lengths *class, unsigned word);
 
-/* Chooses the shifts of one block from a sample of it. Keeps those of classes with few words in the sample. */
+/* Chooses one block's shifts; keeps those of classes with few words in the sample. */
 void lmci_plan_shifts(unsigned word, const unsigned char *data, const unsigned char *base, size_t bytes,
                       struct lmci_classes *classes);
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * tree.c - walks the tree of a code, a list of symbols at a time. Kernels process the lists.
+ * tree.c - walks the tree of a code, a list of symbols at a time.
  *
- * Kernels write whole vectors and so destroy up to LMCI_TREE_PAD - 1 bytes past the end of a list. The placement of
- * lists accounts for that. The encoder keeps the left list in its parent's place and stacks the right one elsewhere;
- * once the left one is done, its place becomes the stack of the right one, so two buffers suffice. The decoder makes
- * the left list before the right one, which follows it.
+ * Kernels write whole vectors: up to LMCI_TREE_PAD - 1 bytes past a list are destroyed. The encoder keeps the left list
+ * in its parent's place and stacks the right one elsewhere; the place of the finished left list then becomes the stack,
+ * so two buffers suffice. The decoder makes the left list first; the right one follows it.
  */
 #include "block/tree.h"
 
@@ -21,7 +20,7 @@ struct maker {
     uint16_t first[LMCI_SYMBOLS + 1]; /* rank of each leaf */
 };
 
-/* Orders leaves by length, then by symbol: the order of their codes. */
+/* By length, then symbol: the order of codes. */
 static void order_leaves(const uint8_t lengths[LMCI_SYMBOLS], struct maker *maker)
 {
     unsigned of_length[LMCI_MAX_BITS + 2] = {0};
@@ -62,7 +61,7 @@ static void number_ranks(const uint8_t lengths[LMCI_SYMBOLS], struct maker *make
         tree->rank[tree->byte[r]] = (uint8_t)r;
 }
 
-/* Makes the node above leaves `low` to `high` - 1, whose codes agree in the bits above `bit`. */
+/* The node above leaves `low` to `high` - 1, whose codes agree above `bit`. */
 static int16_t make_node(struct maker *maker, unsigned low, unsigned high, uint32_t bit)
 {
     if (high - low == 1)
@@ -93,7 +92,7 @@ static bool is_escape(const struct lmci_tree *tree, int child)
     return child < 0 && tree->symbol[~child] == LMCI_ESCAPE;
 }
 
-/* Whether a child's list is stored. A leaf has no list, except the escape. */
+/* Among leaves, only the escape has one. */
 static bool has_list(const struct lmci_tree *tree, int child)
 {
     return child >= 0 || is_escape(tree, child);
@@ -117,8 +116,7 @@ static bool write_escapes(struct writer *out, const unsigned char *ranks, size_t
     return true;
 }
 
-/* Writes everything below `child` and destroys its list. `stack`: room for `count` symbols and a pad for each level
- * below. */
+/* Destroys the child's list. `stack`: room for `count` symbols and a pad a level. */
 static bool write_list(struct writer *out, int child, unsigned char *list, size_t count, unsigned char *stack)
 {
     if (count == 0)

@@ -2,9 +2,9 @@
 /*
  * tree.h - a Huffman code laid out for vectors: by node instead of by symbol.
  *
- * Each node of the code's tree stores one bit for each symbol that passes it, in order. Encoding a node partitions a
- * list of bytes, and decoding it merges two lists; both handle 64 symbols at a time. This is a wavelet tree over a
- * canonical code, as in PivCo-Huffman (arXiv 2606.05765). FORMAT.md, 5.5, specifies the layout.
+ * Each node stores one bit for each symbol that passes it, in order. Encoding a node partitions a list of bytes,
+ * decoding merges two, 64 symbols at a time: a wavelet tree over a canonical code, as in PivCo-Huffman (arXiv
+ * 2606.05765). Layout: FORMAT.md, 5.5.
  */
 #ifndef LMC_TREE_H
 #define LMC_TREE_H
@@ -18,8 +18,8 @@ struct lmci_tree_node {
     uint8_t pivot; /* least rank of the right child */
 };
 
-/* Leaves are numbered in the order of their codes. `rank` numbers the bytes in that order; bytes without a code rank at
- * the escape. A node sends a byte to the right if its rank is at least the pivot. */
+/* Leaves are numbered in the order of codes, and `rank` numbers bytes in that order; bytes without a code rank at the
+ * escape. A rank of at least the pivot goes right. */
 struct lmci_tree {
     struct lmci_tree_node nodes[LMCI_SYMBOLS];
     uint16_t symbol[LMCI_SYMBOLS]; /* of each leaf */
@@ -27,23 +27,22 @@ struct lmci_tree {
     uint8_t byte[256]; /* of each rank */
 };
 
-/* Writable bytes past the end of every list and buffer that these functions use. */
+/* Writable bytes past every list and buffer of these functions. */
 #define LMCI_TREE_PAD ((size_t)64)
 
-/* Bytes of scratch that either direction needs for `count` symbols. */
+/* Scratch of either direction for `count` symbols. */
 static inline size_t lmci_tree_scratch(size_t count)
 {
     return 2 * count + 32 * LMCI_TREE_PAD;
 }
 
-/* Builds the tree of complete lengths. `with_ranks`: for encoding. */
+/* Lengths are complete. `with_ranks`: for encoding. */
 void lmci_tree_make(const uint8_t lengths[LMCI_SYMBOLS], bool with_ranks, struct lmci_tree *tree);
 
-/* Writes the nodes for `count` symbols (at least 1). Returns the number of bytes, or 0 if they exceed `room`. */
+/* `count` is at least 1. Returns bytes, or 0 if they exceed `room`. */
 size_t lmci_tree_encode(const struct lmci_tree *tree, const unsigned char *symbols, size_t count,
                         unsigned char *scratch, unsigned char *dst, size_t room);
-/* Reads the nodes of `count` symbols (at least 1) into `out`, which is LMCI_TREE_PAD bytes longer. Returns false for
- * damage. */
+/* `count` is at least 1; `out` is LMCI_TREE_PAD bytes longer. False: damage. */
 bool lmci_tree_decode(const struct lmci_tree *tree, struct lmci_reader *in, size_t count, unsigned char *scratch,
                       unsigned char *out);
 
