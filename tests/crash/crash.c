@@ -2,11 +2,10 @@
 /*
  * crash.c - explores power failures.
  *
- * For each seed and medium a process of its own records a run of random operations on a small pool, and then opens, in
- * a child, the images that power failures during that run could have left, with the store's own recovery, and looks at
- * everything in them. One of the images is where the next *generation* begins: it is opened, worked on and recorded
- * again, so that power fails during recovery, too, and after it. A child that crashes or hangs is a finding, and
- * another one goes on behind the image at which that happened.
+ * A worker process per seed and medium records random operations on a small pool. Children then open the images that
+ * power failures could have left, with the store's own recovery, and check everything in them. One image begins the
+ * next generation, so that power also fails during recovery. A child that crashes or hangs is a finding; another
+ * continues after its image.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,17 +30,17 @@
 #define LEAST_AT_POINT 4u
 #define MOST_AT_POINT  64u
 #define SEEN           ((size_t)1 << 17)
-#define MOST_OF_A_SEED 3u  /* findings */
-#define MOST_FINDINGS  20u /* of a run */
-#define READ_EVERY     8u  /* images: a reader looks first */
-#define GOES_ON_EVERY  8u  /* images: more is done in the pool */
+#define MOST_OF_A_SEED 3u /* findings */
+#define MOST_FINDINGS  20u
+#define READ_EVERY     8u /* images: first read without recovery */
+#define GOES_ON_EVERY  8u /* images: the pool is used further */
 #define WHERE_BYTES    1024
 
-/* Counted by all processes of a run. */
+/* Counted by all processes. */
 struct totals {
     atomic_uint_fast64_t images;
     atomic_uint_fast64_t points;
-    atomic_uint_fast64_t same; /* images that were there before */
+    atomic_uint_fast64_t same; /* images seen before */
     atomic_uint_fast64_t runs;
     atomic_uint_fast64_t operations;
     atomic_uint_fast64_t read;
@@ -52,19 +51,18 @@ struct totals {
 
 struct settings {
     uint64_t images;
-    uint64_t of_a_seed; /* images of the first generation; the others have a third of that */
-    uint64_t seconds;   /* 0: as long as it takes */
+    uint64_t of_a_seed; /* of the first generation; later ones have a third */
+    uint64_t seconds;   /* 0: unlimited */
     uint64_t first_seed;
     unsigned jobs;
     bool media[2];
-    const char *keep; /* folder for images that were found to be wrong */
+    const char *keep; /* for the wrong images */
     bool until_finding;
     enum recorder_loss lose;
     uint64_t lose_every;
-    /* one image */
-    uint64_t chain[GENERATIONS]; /* the images at which generations end ... */
-    unsigned chain_length;       /* ... before the one of ... */
-    uint64_t image;              /* ... this image; UINT64_MAX: all */
+    uint64_t chain[GENERATIONS]; /* images at which generations end, if before `generation` */
+    unsigned chain_length;       /* only images of this generation ... */
+    uint64_t image;              /* ... and of this index; UINT64_MAX: all */
 };
 
 static struct settings settings = {.images = 20000,
@@ -85,15 +83,15 @@ static void *shared_memory(int fd, size_t bytes)
 
 /* ---- One seed ---- */
 
-/* The report of a child that opens images to its parent; it survives the child's death. */
+/* A child's report to its parent; it survives the child. */
 struct progress {
     uint64_t image;
     char where[WHERE_BYTES];
-    bool has_next; /* an image was kept for the next generation: */
+    bool has_next; /* for the next generation: */
     uint64_t next;
     size_t next_least[MOST_SHELVES];
     size_t next_found[MOST_SHELVES];
-    size_t found[MOST_SHELVES]; /* in the last image */
+    size_t found[MOST_SHELVES];
 };
 
 struct work {
@@ -101,10 +99,10 @@ struct work {
     enum record_medium medium;
     unsigned generation;
     char folder[300];
-    char pool[320];  /* that is worked on */
-    char first[320]; /* the beginning of the record */
-    char image[320]; /* the images */
-    char next[320];  /* with which the next generation begins */
+    char pool[320];
+    char first[320];
+    char image[320];
+    char next[320]; /* the next generation begins with them */
     struct record record;
     struct expected *expected;
     struct progress *progress;
@@ -116,7 +114,7 @@ struct exploration {
     struct work *work;
     struct power *power;
     struct rng rng;
-    uint64_t marks; /* that have passed */
+    uint64_t marks;
     uint64_t event;
     uint64_t image;
     uint64_t *seen;
@@ -155,7 +153,7 @@ static bool is_new(struct exploration *x, uint64_t hash)
     return true;
 }
 
-/* Which operations had begun and been acknowledged at a point; gives the newest that had begun. */
+/* Follows which operations were begun and acknowledged; returns the newest begun. */
 static uint64_t follow_marks(struct exploration *x, uint64_t event)
 {
     static uint64_t newest;
@@ -172,7 +170,7 @@ static uint64_t follow_marks(struct exploration *x, uint64_t event)
     return newest;
 }
 
-/* Readers come without recovery: the state that they find must be right, and the next writer must keep it. */
+/* Without recovery the state must be right, and the next writer must keep it. */
 static bool check_as_reader(struct exploration *x, size_t found[MOST_SHELVES], char *why, size_t why_bytes)
 {
     struct lmcs_error error;
@@ -229,7 +227,7 @@ static void keep_image(struct exploration *x, size_t i, const char *path)
     copy_file(x->work->image, path);
 }
 
-/* Any image, all with the same probability, or the one that was asked for. */
+/* Picks each image with the same probability, or the requested one. */
 static bool is_next(struct exploration *x)
 {
     if (x->work->generation < settings.chain_length)
@@ -244,7 +242,6 @@ static bool is_wanted(const struct exploration *x)
     return settings.image == UINT64_MAX || settings.image == x->image;
 }
 
-/* Returns false when the image is wrong. */
 static bool look_at_image(struct exploration *x, size_t i)
 {
     struct work *work = x->work;
@@ -284,7 +281,7 @@ static void say_where(struct exploration *x, const struct power_point *point, ui
              expected->operations[operation].acknowledged ? ", acknowledged" : "", power_words(x->power, i));
 }
 
-/* Opens the images from `start` on; returns false at one that is wrong. */
+/* Returns false at a wrong image. */
 static bool explore(struct exploration *x, uint64_t start)
 {
     struct work *work = x->work;
@@ -331,7 +328,6 @@ static int explore_in_child(struct work *work, uint64_t start)
     return explore(&x, start) ? 0 : 1;
 }
 
-/* Before the first generation there was nothing. */
 static void make_first(struct work *work)
 {
     struct stat st;
@@ -341,7 +337,7 @@ static void make_first(struct work *work)
     close(fd);
 }
 
-/* Explores a record in children, each until it finds something. */
+/* Each child ends at its first finding. */
 static void explore_record(struct work *work)
 {
     uint64_t start = 0;
@@ -366,7 +362,7 @@ static void explore_record(struct work *work)
         } else if (WEXITSTATUS(status) != 1) {
             report(work, "the checker gave up");
         } else {
-            work->findings++; /* the child reported it */
+            work->findings++;
         }
         start = work->progress->image + 1;
     }
@@ -482,7 +478,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Of the processes that have ended. */
+/* Of ended processes. */
 static double processor_seconds(void)
 {
     struct rusage usage;
@@ -564,7 +560,7 @@ static int work_on_all(char **arguments, int count)
             shown = seconds_now();
         }
     }
-    nftw(base, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* some of it is there when a run ended by itself */
+    nftw(base, remove_one, 16, FTW_DEPTH | FTW_PHYS); /* present when a run ended by itself */
     say(begin, true);
     return totals->findings == 0 ? 0 : 1;
 }
@@ -601,7 +597,7 @@ static void parse_loss(const char *text)
         usage();
 }
 
-/* Fills the settings; returns the argument of --worker, or NULL. */
+/* Returns the argument of --worker, or NULL. */
 static const char *parse_options(int argc, char **argv)
 {
     static const struct option options[] = {
@@ -665,7 +661,7 @@ static int work_as(const char *worker, int argc, char **argv)
     if (sscanf(worker, "%llu:%d:%d", &seed, &medium, &totals_fd) != 3 || optind != argc - 1)
         usage();
     totals = shared_memory(totals_fd, sizeof *totals);
-    /* Thousands of opens reuse the same memory, and large blocks are not zeroed each time. */
+    /* Avoids zeroing large blocks at each of thousands of opens. */
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 28);
     mallopt(M_TOP_PAD, 1 << 24);

@@ -7,7 +7,7 @@
 
 #define SHELVES    3u
 #define WORDS      160
-#define MOST_LATER 2u /* captures that are not durable yet */
+#define MOST_LATER 2u /* not yet durable */
 
 struct later {
     struct lmcs_capture *capture;
@@ -29,8 +29,8 @@ struct driver {
     struct expected *expected;
     struct lmcs_pool *pool;
     struct rng rng;
-    uint64_t serial;  /* for names and numbers that must be unique */
-    bool wants_large; /* the next tensor is of more than a block */
+    uint64_t serial;  /* for unique names and numbers */
+    bool wants_large; /* the next tensor exceeds a block */
     struct later later[MOST_LATER];
     struct archive archive;
     struct lmcs_error error;
@@ -38,18 +38,18 @@ struct driver {
 
 uint64_t driver_below(struct driver *d, uint64_t bound);
 bool driver_chance(struct driver *d, uint64_t percent);
-/* Gives the number of an operation that begins now, and says when it has been acknowledged. */
+/* Begins an operation: returns its number. The second records its acknowledgement. */
 uint64_t driver_begin(struct driver *d, const char *words);
 void driver_acknowledged(uint64_t operation);
-/* The version that an operation has made of a shelf, to be changed. */
+/* The shelf's version after this operation, to be changed. */
 struct shelf_version *driver_next_version(struct driver *d, const char *shelf, uint64_t operation);
-/* A full pool is no fault. */
+/* LMCS_FULL is not a finding. */
 bool driver_worked(struct driver *d, enum lmcs_status status);
 
 static const char *const shelf_names[SHELVES] = {"run", "eval", "ema"};
 
 bool is_busy(const struct driver *d, const char *shelf);
-/* A shelf that nothing is under way on; NULL: there is none, or fate was against it. */
+/* A shelf without a pending capture; NULL: none, or by chance. */
 const char *some_shelf(struct driver *d);
 const struct expected_snapshot *some_snapshot(struct driver *d, const char *shelf);
 unsigned char *some_bytes(struct driver *d, uint64_t bytes);
@@ -57,7 +57,7 @@ void committed(struct driver *d, const char *shelf, uint64_t operation, struct e
                const char *tag);
 void some_tag(struct driver *d, char tag[16]);
 bool is_crowded(struct driver *d, const char *shelf);
-/* A synchronous capture; `later` not NULL: an asynchronous one. */
+/* `later` not NULL: an asynchronous capture. */
 void capture_now_or_later(struct driver *d, const char *shelf, struct later *later);
 void wait_for_all(struct driver *d);
 void do_capture(struct driver *d);
@@ -75,12 +75,12 @@ void do_fork(struct driver *d);
 void do_rename(struct driver *d);
 void do_drop(struct driver *d);
 void do_dump(struct driver *d);
-/* Into the pool that it came from, some of whose snapshots have been removed meanwhile. */
+/* Restores into the pool of origin, which has lost some of the snapshots. */
 void do_restore(struct driver *d);
 void do_export(struct driver *d);
 void do_import(struct driver *d);
 
-/* Live variables: an operation, and the preparation before the first of a run. */
+/* Live variables: an operation, and the preparation before a run's first. */
 void live_begin(struct driver *d);
 void live_operation(struct driver *d);
 

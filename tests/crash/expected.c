@@ -161,9 +161,9 @@ struct looking {
     char *why;
     size_t why_bytes;
     size_t seen;
-    uint64_t *contents; /* that were compared byte by byte already; 64 at most */
+    uint64_t *contents; /* compared byte by byte already, at most 64 */
     size_t content_count;
-    uint64_t fresh[MOST_TENSORS]; /* contents of the tensors of the snapshot that were not */
+    uint64_t fresh[MOST_TENSORS]; /* not yet compared */
 };
 
 static bool wrong(struct looking *looking, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -287,7 +287,7 @@ static bool look_at_tags(struct looking *looking)
     return true;
 }
 
-/* How many tags a shelf has can't be asked for: those of each snapshot are counted. */
+/* The tags of each snapshot are counted, because no call counts a shelf's. */
 static bool count_tag(void *context, const char *tag)
 {
     (void)tag;
@@ -314,7 +314,7 @@ static bool look_at_tag_count(struct looking *looking)
            wrong(looking, "%zu tags, not %zu", count, looking->version->tag_count);
 }
 
-/* The number of the shelf's prepared snapshot, which nothing public tells; 0: none. */
+/* The shelf's prepared snapshot, which no public call reports; 0: none. */
 static uint64_t prepared_number(struct lmcs_pool *pool, const char *name)
 {
     struct lmcs_txn txn;
@@ -328,7 +328,7 @@ static uint64_t prepared_number(struct lmcs_pool *pool, const char *name)
     OK(lmcs_cursor_seek(cursor, &txn, LMCS_TREE_GROUPS, &txn.root.trees[LMCS_TREE_GROUPS], (struct lmcs_key_df){0, 0},
                         &err));
     while (found && lmcs_cursor_valid(cursor)) {
-        uint64_t value[2]; /* shelf, number */
+        uint64_t value[2];
         memcpy(value, lmcs_cursor_value(cursor, NULL), sizeof value);
         if (value[0] == shelf.df.id)
             number = value[1];
@@ -458,7 +458,7 @@ static bool find_version(const struct expected *expected, const struct expected_
 {
     char *why = looking->why;
     size_t why_bytes = looking->why_bytes, used = 0;
-    /* A journal that is pending is a writer's to complete; a reader may see half of it before. */
+    /* Only a writer completes a pending journal; a reader may see half of it. */
     for (*found = 0; shelf->name[0] == '=' && !looking->pool->writable; ++*found)
         if (is_possible(expected, shelf, *found))
             return true;
@@ -517,10 +517,7 @@ static bool is_same(const struct shelf_version *a, const struct shelf_version *b
     return memcmp(a->snapshots, b->snapshots, a->snapshot_count * sizeof a->snapshots[0]) == 0;
 }
 
-/*
- * An operation on several shelves is there on all of those that it changed, or on none. A reader is not shown live
- * variables, so nothing is known of them (find_version).
- */
+/* An operation on several shelves changes all or none. A reader doesn't see live variables (find_version). */
 static bool is_joint(const struct expected *expected, bool is_reader, const size_t found[MOST_SHELVES], char *why,
                      size_t why_bytes)
 {
@@ -590,7 +587,7 @@ static bool look_at_space(int fd, uint64_t offset, const struct lmcs_object_df *
 {
     uint64_t page = LMCS_PAGE_BYTES - 1, end = (offset + df->bytes) & ~page;
     if (df->kind == LMCS_OBJECT_LIVE)
-        return true; /* look_at_live_space */
+        return true; /* from look_at_live_space */
     if (df->kind == LMCS_OBJECT_SLAB) {
         uint64_t is = allocated_bytes(fd, df->first, end);
         return is >= end - df->first || wrong_space(why, why_bytes, df, is, end - df->first);
@@ -637,11 +634,9 @@ static enum lmcs_status look_at_record(void *context, struct lmcs_live_record *r
 }
 
 /*
- * Space recorded as backed is backed: a store to it must not kill the process when the disk is full. An extent where
- * nothing
- * lives and that has holes is left out: it is punched as a whole, and allocated anew, before it is stored to.
- * `exactly`: and space recorded as holes has none, as it must be when all has been compacted. (Behind what is backed
- * a new extent may have what an earlier object left in its place.)
+ * Space recorded as backed must be backed: a store to it must not kill the process on a full disk. Empty extents with
+ * holes are excluded: they are punched whole and allocated again before a store. `exactly`: space recorded as holes has
+ * none, as after full compaction. (A new extent may have an earlier object's space past its backed part.)
  */
 bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_bytes)
 {
@@ -668,7 +663,7 @@ bool expected_space(struct lmcs_pool *pool, bool exactly, char *why, size_t why_
     return space.right;
 }
 
-/* Prepared snapshots can't be seen; here they are resolved, which changes the pool. */
+/* Prepared snapshots are invisible, so they are resolved here, which changes the pool. */
 static bool resolve_prepared(const struct expected *expected, const size_t found[MOST_SHELVES], struct looking *looking)
 {
     for (size_t i = 0; i < expected->shelf_count; i++) {
@@ -687,7 +682,7 @@ static bool resolve_prepared(const struct expected *expected, const size_t found
     return true;
 }
 
-/* Opening for writing removes the staging of a restore; contents kept for it go when no restore wants them. */
+/* Opening for writing removes a restore's staging; contents kept for it go when no restore needs them. */
 static bool no_staging(const struct expected *expected, struct lmcs_pool *pool, const size_t found[MOST_SHELVES],
                        struct looking *looking)
 {
@@ -705,7 +700,7 @@ static bool no_staging(const struct expected *expected, struct lmcs_pool *pool, 
            wrong(looking, "%llu shelves, of which %zu can be seen", (unsigned long long)there, shelves);
 }
 
-/* Whether the run itself had damaged something that it was about to repair. */
+/* Whether the run itself damaged something to repair it. */
 static bool is_damage_meant(const struct expected *expected)
 {
     for (size_t i = 0; i < expected->operation_count; i++) {
@@ -734,7 +729,7 @@ bool expected_check(const struct expected *expected, struct lmcs_pool *pool, siz
     struct damages damages = {why, why_bytes, 0};
     struct lmcs_error error;
     why[0] = '\0';
-    if (is_damage_meant(expected) && !pool->writable) { /* a reader can't repair: it has seen nothing */
+    if (is_damage_meant(expected) && !pool->writable) { /* a reader can't repair */
         memset(found, 0, MOST_SHELVES * sizeof *found);
         return true;
     }

@@ -2,11 +2,9 @@
 /*
  * expected.h - the state that a pool must have after a power failure.
  *
- * The operations of a run are numbered. Each of them leads one shelf (a restore: several) from one version to the next;
- * an operation without a visible effect, such as compaction, leads none. After a power failure a shelf must be as it
- * was
- * after the last operation on it that was acknowledged, or after one that had begun: whole, bit by bit, and nothing
- * else. The pool's limit is kept like a shelf, under the name "".
+ * Each numbered operation takes one shelf (a restore: several) to its next version; one without a visible effect, such
+ * as compaction, takes none. After a power failure each shelf must have, bit for bit, its version after the last
+ * acknowledged operation or after one begun later. The pool's limit is a shelf named "".
  */
 #ifndef LMCS_CRASH_EXPECTED_H
 #define LMCS_CRASH_EXPECTED_H
@@ -19,9 +17,9 @@
 #define MOST_SHELVES   10
 #define MOST_LIVE      6
 #define LIVE_SHELF     "vars"  /* the shelf with live variables ... */
-#define LIVE_STATE     "=vars" /* their state, as if it were a shelf of its own */
+#define LIVE_STATE     "=vars" /* ... whose state is a shelf of its own */
 
-/* Immutable; never freed, for versions share them. */
+/* Immutable; never freed, because versions share them. */
 struct expected_tensor {
     char name[24];
     uint32_t kind;
@@ -38,7 +36,7 @@ struct expected_snapshot {
     int64_t step;
     uint64_t time_ns;
     uint64_t parent;
-    double loss; /* its one metric; negative: none */
+    double loss; /* one metric; negative: none */
     char meta[1600];
     unsigned char group[16];
     struct expected_tensor tensors[MOST_TENSORS];
@@ -50,8 +48,10 @@ struct expected_tag {
     uint64_t number;
 };
 
-/* A live variable: f32 in one dimension when it is a tensor. `mixed`, if there is any, has been stored to it and not
- * persisted: then each word of 8 bytes may be of that as well. All immutable and never freed. */
+/*
+ * A live variable; a tensor is f32 in one dimension. `mixed`, if any, is stored and not persisted: each word of 8 bytes
+ * may be of either. Immutable and never freed.
+ */
 struct expected_live {
     char name[12];
     bool is_value;
@@ -61,17 +61,17 @@ struct expected_live {
 };
 
 struct shelf_version {
-    uint64_t operation; /* that made it; 0: it was there at the beginning */
+    uint64_t operation; /* the creating operation; 0: present at the beginning */
     bool exists;
     uint32_t keep_raw;
     uint64_t next_number;
     uint64_t limit;         /* of the pool: "" only */
-    uint64_t origin_number; /* of the snapshot that it was forked from; 0: it was not */
+    uint64_t origin_number; /* snapshot of origin of a fork; 0: none */
     char origin_shelf[16];
     const struct expected_snapshot *snapshots[MOST_SNAPSHOTS];
     size_t snapshot_count;
     const struct expected_snapshot *prepared;
-    struct expected_tag tags[MOST_TAGS]; /* by name */
+    struct expected_tag tags[MOST_TAGS];
     size_t tag_count;
     struct expected_live live[MOST_LIVE]; /* of LIVE_STATE only */
     size_t live_count;
@@ -84,41 +84,36 @@ struct expected_shelf {
     size_t capacity;
 };
 
-/*
- * Operations that damage something and repair it: until they are acknowledged, there may be damage that can be
- * repaired.
- */
+/* Operations that damage and repair: until acknowledged they may leave repairable damage. */
 #define EXPECTED_REPAIR      "scrub repair"
 #define EXPECTED_REPAIR_LEFT "scrub repair of what is left"
 
 struct expected_operation {
     char words[160];
-    bool begun; /* as of a point; */
+    bool begun; /* as of a point: */
     bool acknowledged;
 };
 
 struct expected {
     struct expected_shelf shelves[MOST_SHELVES];
     size_t shelf_count;
-    struct expected_operation *operations; /* from 1 on */
+    struct expected_operation *operations;
     size_t operation_count;
     size_t operation_capacity;
 };
 
 struct expected *expected_new(void);
 void expected_free(struct expected *expected);
-/* Gives the number of a new operation. */
 uint64_t expected_operation(struct expected *expected, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The newest version of a shelf, which does not exist in the first one. */
+/* The newest version; the first one has no shelf. */
 struct shelf_version *expected_newest(struct expected *expected, const char *shelf);
-/* The version that `operation` makes of it, to be changed. */
+/* The version after `operation`, to be changed. */
 struct shelf_version *expected_next(struct expected *expected, const char *shelf, uint64_t operation);
-/* The oldest versions that the shelves may have. */
+/* The oldest versions allowed. */
 void expected_least(const struct expected *expected, size_t least[MOST_SHELVES]);
 /*
- * The expectation for a run that begins with an image in which expected_check has found these versions. It found them
- * after
- * recovery: until operation 1, which opens the pool, is acknowledged, a reader may see older ones.
+ * For a run that begins with an image in which expected_check found these versions after recovery: until operation 1,
+ * the open, is acknowledged, a reader may see older ones.
  */
 struct expected *expected_from(const struct expected *expected, const size_t least[MOST_SHELVES],
                                const size_t found[MOST_SHELVES]);
@@ -128,8 +123,8 @@ void expected_put_tag(struct shelf_version *version, const char *tag, uint64_t n
 void expected_drop_tag(struct shelf_version *version, const char *tag);
 
 /*
- * Checks an open pool: the structure and every byte of it, then the shelves. `found` gets the version of each. What
- * is wrong is written to `why`, and false returned. Prepared snapshots of a pool that is open for writing are resolved.
+ * Checks the structure and every byte of an open pool, then the shelves; `found` gets their versions. False: `why`
+ * describes the error. Resolves prepared snapshots when the pool is open for writing.
  */
 bool expected_check(const struct expected *expected, struct lmcs_pool *pool, size_t found[MOST_SHELVES], char *why,
                     size_t why_bytes);

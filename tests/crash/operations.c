@@ -2,9 +2,8 @@
 /*
  * operations.c - a run of random operations.
  *
- * An operation is a function in the table at the end of this file, with a weight. It picks its arguments by the run's
- * random numbers, says begin() with its name in words, calls the store, and after success makes with next_version()
- * what each shelf must now be, and says acknowledged(). Nothing else needs to know of it.
+ * An operation is a function in the weighted table at the end. It picks random arguments, names itself with
+ * driver_begin(), calls the store, changes driver_next_version() to the expected state, and is acknowledged.
  */
 #include "operations.h"
 
@@ -47,7 +46,7 @@ void driver_acknowledged(uint64_t operation)
     recorder_mark(MARK_ACKNOWLEDGED, operation);
 }
 
-/* Counts by the store are taken as right while it runs; the explorer checks that they are durable. */
+/* The store's counts are trusted while it runs; the explorer checks that they are durable. */
 struct shelf_version *driver_next_version(struct driver *d, const char *shelf, uint64_t operation)
 {
     struct shelf_version *version = expected_next(d->expected, shelf, operation);
@@ -99,7 +98,7 @@ static void do_compact(struct driver *d)
         driver_acknowledged(operation);
 }
 
-/* Steps of an optimizer one after the other, so that there are links to make. */
+/* Consecutive optimizer steps, which give links. */
 static void do_train(struct driver *d)
 {
     const char *shelf = some_shelf(d);
@@ -133,7 +132,7 @@ static void do_verify(struct driver *d)
         driver_acknowledged(operation);
 }
 
-/* A content that has parity, any, and a place in its payload; false: there is none. */
+/* A content with parity, and a place in its payload; false: none. */
 static bool some_protected(struct driver *d, uint64_t *place, uint64_t *bytes)
 {
     struct lmcs_txn txn;
@@ -171,7 +170,7 @@ static void turn_bytes(struct driver *d, uint64_t place, uint64_t bytes)
     close(fd);
 }
 
-/* Makes the parity that policies ask for, damages some bytes, and repairs them by it. */
+/* Makes the parity of the policies, damages some bytes, and repairs them. */
 static void do_repair(struct driver *d)
 {
     struct lmcs_scrub_options options;
@@ -185,14 +184,14 @@ static void do_repair(struct driver *d)
     if (status == LMCS_OK && some_protected(d, &place, &bytes)) {
         turn_bytes(d, place, bytes);
         status = lmcs_scrub(d->pool, &options, NULL, NULL, NULL, NULL, &d->error);
-        if (status == LMCS_FULL) /* then it stays as it is: the bytes are put back */
+        if (status == LMCS_FULL) /* not repaired: the bytes are restored */
             turn_bytes(d, place, bytes);
     }
     (void)driver_worked(d, status);
     driver_acknowledged(operation);
 }
 
-/* Power may have failed in a repair: resumes it. */
+/* Resumes an interrupted repair. */
 static void repair_what_is_left(struct driver *d)
 {
     struct lmcs_scrub_options options;
@@ -273,7 +272,7 @@ void run_operations(const struct run *run, struct expected *expected)
     if (!made && !run->tight)
         repair_what_is_left(&d);
     live_begin(&d);
-    /* Where power fails only rarely: hashes of blocks, written by a thread that does not commit them. */
+    /* Rare state: hashes of blocks, written by a thread that does not commit them. */
     d.wants_large = run->large;
     if (made && run->large)
         capture_now_or_later(&d, shelf_names[0], &d.later[0]);

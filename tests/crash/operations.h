@@ -7,26 +7,26 @@
 
 struct run {
     uint64_t seed;
-    const char *folder; /* for files beside the pool */
+    const char *folder; /* beside the pool */
     const char *pool_path;
-    bool large;    /* some tensors of more than a block */
-    bool threaded; /* several threads, and the compactor's own: no two runs are the same */
-    bool tight;    /* a limit that is soon reached */
-    bool lively;   /* mostly live variables */
+    bool large;    /* some tensors exceed a block */
+    bool threaded; /* several threads and the compactor's own; not repeatable */
+    bool tight;    /* soon reached */
+    bool lively;
     size_t operations;
 };
 
 /*
- * Opens the pool, which is made if it is not there, and works on it, with recorder_mark(1, operation) when an operation
- * begins and recorder_mark(2, operation) when it has been acknowledged.
+ * Opens or creates the pool and works on it. Calls recorder_mark(1, operation) when an operation begins, and
+ * recorder_mark(2, operation) when it is acknowledged.
  */
 void run_operations(const struct run *run, struct expected *expected);
 enum { MARK_BEGIN = 1, MARK_ACKNOWLEDGED = 2 };
 
-/* Works on in a pool that was opened after a power failure: captures, compaction and verification must succeed. */
+/* Works on after a power failure: captures, compaction and verification must succeed. */
 bool run_goes_on(struct lmcs_pool *pool, uint64_t seed, char *why, size_t why_bytes);
 
-/* NULL, with the error, when it can't be opened. */
+/* NULL: `error` is set. */
 struct lmcs_pool *run_open(const char *path, enum lmcs_open_mode mode, bool threaded, uint64_t limit_bytes,
                            struct lmcs_error *error);
 

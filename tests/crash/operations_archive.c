@@ -55,7 +55,7 @@ static bool note_tag(void *context, const char *tag)
     return true;
 }
 
-/* The store decides which tags win; the check is that they stay. */
+/* The store decides which tags win; they must stay. */
 static void read_tags(struct driver *d, const char *shelf, struct shelf_version *version)
 {
     version->tag_count = 0;
@@ -107,7 +107,7 @@ void do_restore(struct driver *d)
     uint64_t operation = driver_begin(d, "restore an archive");
     const struct lmcs_restore_options options = {.resume = rng_below(&d->rng, 2) == 0};
     enum lmcs_status status = lmcs_restore_with(d->pool, &archive->fd, 1, &options, NULL, NULL, &d->error);
-    /* After a power failure a number that the archive has may have been given once more. */
+    /* After a power failure a number in the archive may have been reused. */
     if (status == LMCS_EXISTS || !driver_worked(d, status))
         return;
     driver_acknowledged(operation);

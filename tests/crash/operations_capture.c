@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* operations_capture.c - captures of a run, and the tensors that they put. */
+/* operations_capture.c - captures of a run, and their tensors. */
 #include "operations.h"
 
 #include <fcntl.h>
@@ -59,7 +59,7 @@ static void make_tensor(struct driver *d, struct expected_tensor *tensor)
     expected_digest(tensor);
 }
 
-/* As training does it: every element a little. */
+/* Changes each element a little, as training does. */
 static void step_tensor(struct driver *d, struct expected_tensor *tensor)
 {
     unsigned char *data = malloc(tensor->bytes + 8);
@@ -113,7 +113,7 @@ static void make_parameter(struct driver *d, struct expected_snapshot *snapshot)
     }
 }
 
-/* One step of SGD with momentum, of gradients that have few bits, as bf16 has. */
+/* One step of SGD with momentum; the gradients have few bits, like bf16. */
 static void step_parameter(struct driver *d, struct expected_tensor *buffer, struct expected_tensor *weight)
 {
     float *m = malloc(buffer->bytes + 8), *w = malloc(weight->bytes + 8);
@@ -146,7 +146,7 @@ static bool is_of_parameter(const struct expected_tensor *tensor)
     return strncmp(tensor->name, "sgd.", 4) == 0;
 }
 
-/* The next state of a shelf: of its tensors some are as before, most have changed, few are new or gone. */
+/* Most tensors change, some stay, few are new or removed. */
 static void next_state(struct driver *d, const char *shelf, struct expected_snapshot *snapshot)
 {
     const struct shelf_version *version = expected_newest(d->expected, shelf);
@@ -182,7 +182,7 @@ static void describe(const struct expected_tensor *tensor, struct lmcs_tensor *d
 
 /* ---- Captures ---- */
 
-/* Puts the state: most by value, some in place, some as a second name. */
+/* Puts most by value, some in place, some as a second name. */
 static enum lmcs_status put_tensors(struct driver *d, struct lmcs_capture *capture, struct expected_snapshot *snapshot)
 {
     struct lmcs_tensor tensors[MOST_TENSORS];
@@ -223,7 +223,7 @@ static struct expected_snapshot *begin_capture(struct driver *d, const char *she
     snapshot->step = driver_chance(d, 80) ? (int64_t)driver_below(d, 1000) : LMCS_NO_STEP;
     snapshot->time_ns = (uint64_t)1600000000 * 1000000000 + d->serial++;
     snapshot->loss = driver_chance(d, 50) ? (double)driver_below(d, 1000) / 8 : -1;
-    if (driver_chance(d, 30)) /* the long ones become attachments */
+    if (driver_chance(d, 30)) /* long ones become attachments */
         snprintf(snapshot->meta, sizeof snapshot->meta, "{\"note\":\"%0*d\"}",
                  1 + (int)driver_below(d, driver_chance(d, 15) ? 1500 : 120), 7);
     else

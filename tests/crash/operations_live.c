@@ -2,9 +2,9 @@
 /*
  * operations_live.c - operations on live variables, and their expected state.
  *
- * An operation works on a copy of the expected state, the *model*, and changes it as it changes the pool; when it
- * was acknowledged the model is the next version. A store through an address is two operations: after the
- * stores each word is the old or the new one, after persist it is the new one.
+ * An operation changes the pool and a copy of the expected state, the *model*, which becomes the next version when
+ * acknowledged. A store through an address is two operations: after the stores each word is old or new, after persist
+ * new.
  */
 #include "driver.h"
 #include "lmcstore_live.h"
@@ -60,7 +60,7 @@ static struct expected_live *find(struct model *model, const char *name)
 static struct expected_live *add(struct model *model, const char *name)
 {
     struct expected_live *live = find(model, name), fresh = {.is_value = false};
-    snprintf(fresh.name, sizeof fresh.name, "%s", name); /* it may be of the one that is replaced */
+    snprintf(fresh.name, sizeof fresh.name, "%s", name); /* possibly of the replaced one */
     if (live == NULL)
         live = &model->live[model->count++];
     *live = fresh;
@@ -75,7 +75,7 @@ static struct expected_live *some(struct driver *d, struct model *model, bool te
     return tensor && (live->is_value || live->bytes == 0) ? NULL : live;
 }
 
-/* A name that is free; NULL: fate was against it. */
+/* A free name; NULL: none, by chance. */
 static const char *free_name(struct driver *d, struct model *model)
 {
     const char *name = names[driver_below(d, sizeof names / sizeof *names)];
@@ -89,7 +89,7 @@ static struct lmcs_live *open_live(struct driver *d, const char *name)
     return live;
 }
 
-/* ---- One thing done to the pool and to the model; false: it did not work, and nothing has changed ---- */
+/* ---- One change of pool and model; false: it failed, and nothing changed ---- */
 
 static bool make(struct driver *d, struct model *model)
 {
@@ -271,7 +271,7 @@ static void change_one(struct driver *d)
 
 /* ---- Stores ---- */
 
-/* Some words of a tensor. `transaction` NULL: none. Gives the new bytes; NULL when there is not enough room for it. */
+/* Stores some words of a tensor. `transaction` may be NULL. Returns the new bytes; NULL: too little room. */
 static unsigned char *store(struct driver *d, struct lmcs_transaction *transaction, struct lmcs_live *handle,
                             const struct expected_live *live, uint64_t *first, uint64_t *end)
 {
@@ -370,7 +370,7 @@ static bool note_entry(void *context, const struct lmcs_entry *entry)
     return true;
 }
 
-/* Its contents are taken as right (the module has its own tests); the explorer checks that they stay. */
+/* The contents are trusted (the module has its own tests); the explorer checks that they stay. */
 static void snapshot_all(struct driver *d)
 {
     const struct shelf_version *now = expected_newest(d->expected, LIVE_SHELF);
@@ -436,7 +436,7 @@ static void check_out(struct driver *d)
     becomes(d, operation, &model);
 }
 
-/* Variables and snapshots go together, out of sight at once; the next operations make the shelf anew. */
+/* Removes variables and snapshots together; the next operations make the shelf anew. */
 static void drop_all(struct driver *d)
 {
     const struct model none = {.count = 0};
@@ -445,13 +445,13 @@ static void drop_all(struct driver *d)
         return;
     driver_acknowledged(operation);
     *expected_next(d->expected, LIVE_SHELF, operation) = (struct shelf_version){.operation = operation};
-    if (model_of(d).count > 0) /* else nothing can be seen of it there */
+    if (model_of(d).count > 0) /* otherwise nothing there is visible */
         becomes(d, operation, &none);
 }
 
 /* ---- All of them ---- */
 
-/* Values stored and not persisted before a power failure keep the value found now. */
+/* Values stored and not persisted before the power failure keep the value found now. */
 static void settle_stores(struct driver *d)
 {
     struct model model = model_of(d);

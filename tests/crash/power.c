@@ -15,13 +15,13 @@
 #define LINES      (RECORD_SPAN / RECORD_LINE)
 #define PAGES      (RECORD_SPAN / PAGE)
 
-/* The bytes of a line after the store of `event`. */
+/* A line's bytes after the store of `event`. */
 struct version {
     uint64_t event;
     const unsigned char *bytes;
 };
 
-/* A line that differs from its durable state, or may. */
+/* A line that may differ from its durable state. */
 struct dirty {
     uint64_t line;
     struct version *versions;
@@ -35,7 +35,7 @@ struct flushed {
     uint32_t thread;
 };
 
-/* Dirty lines that arrive together: places in the sorted list of dirty lines. */
+/* Dirty lines that arrive together, as places in their sorted list. */
 struct unit {
     size_t first;
     size_t count;
@@ -45,10 +45,9 @@ enum image_kind { NONE, ALL, ONE, ALL_BUT_ONE, SUBSET, MIXTURE };
 struct image {
     enum image_kind kind;
     uint64_t unit; /* ONE, ALL_BUT_ONE; SUBSET: a bit for each unit */
-    uint64_t seed; /* MIXTURE */
+    uint64_t seed;
 };
 
-/* A line of an image that differs from its durable state. */
 struct change {
     uint64_t line;
     unsigned char bytes[RECORD_LINE];
@@ -58,32 +57,32 @@ struct power {
     const struct record *record;
     enum record_medium medium;
     int file;
-    unsigned char *mapped; /* the file */
+    unsigned char *mapped;
     unsigned char *durable;
-    uint64_t hash; /* of the durable state */
+    uint64_t hash;
     uint64_t event;
     uint64_t points;
     bool shown;
-    bool stopped;    /* at the point before the next event */
-    uint32_t *index; /* of each line: its place among the dirty ones, and 1 */
+    bool stopped;
+    uint32_t *index; /* of each line: 1 + its place among the dirty ones */
     struct dirty *dirty;
     size_t dirty_count;
     size_t dirty_capacity;
-    struct flushed *flushed; /* and not yet fenced */
+    struct flushed *flushed; /* not yet fenced */
     size_t flushed_count;
     size_t flushed_capacity;
-    unsigned char *backed; /* pages that have file space */
+    unsigned char *backed; /* with file space */
     uint64_t pages;        /* none is backed from here on */
     /* the point */
     struct unit *units;
     size_t unit_count;
     size_t unit_capacity;
-    size_t *runs; /* first units of runs of units side by side, and the end */
+    size_t *runs; /* first units of adjacent runs, and the end */
     size_t run_count;
     struct image *images;
     size_t image_count;
     size_t image_capacity;
-    struct change *changes; /* of one image */
+    struct change *changes;
     size_t change_count;
     size_t change_capacity;
     char words[128];
@@ -178,7 +177,7 @@ static void punch(struct power *power, uint64_t page)
 
 void power_take_back(struct power *power)
 {
-    /* Reading a page of a file in memory allocates it: a page punched meanwhile is allocated again. */
+    /* Reading a page of a file in memory allocates it, so punched pages must be punched again. */
     for (uint64_t page = 0; page < power->pages; page++) {
         unsigned char *now = power->mapped + page * PAGE, *then = power->durable + page * PAGE;
         if (power->backed[page] && memcmp(now, then, PAGE) != 0)
@@ -232,7 +231,7 @@ static void clean(struct power *power, size_t i)
     if (&power->dirty[i] != last) {
         power->dirty[i] = *last;
         power->index[last->line] = (uint32_t)(i + 1);
-        *last = gone; /* its room is used again */
+        *last = gone; /* its room is reused */
     }
     power->dirty_count--;
 }
@@ -277,7 +276,7 @@ static void flush(struct power *power, const struct record_event *event)
     }
 }
 
-/* Whole pages: msync rounds its range to them. */
+/* msync rounds its range to whole pages. */
 static void synchronize(struct power *power, uint64_t offset, uint64_t bytes)
 {
     uint64_t first = offset / PAGE * PAGE_LINES, end = (offset + bytes + PAGE - 1) / PAGE * PAGE_LINES;
@@ -308,7 +307,7 @@ static void happen(struct power *power, const struct record_event *event)
         EXPECT(fallocate(power->file, 0, (off_t)event->offset, (off_t)event->bytes) == 0);
         break;
     case RECORD_PUNCH:
-        break; /* its zeros follow as a store */
+        break; /* zeros follow as a store */
     case RECORD_PUNCHED:
         set_backed(power, event->offset, event->bytes, false);
         if (power->medium == RECORD_DAX)
@@ -362,7 +361,7 @@ static int by_line(const void *a, const void *b)
     return (x->line > y->line) - (x->line < y->line);
 }
 
-/* Sorts the dirty lines and finds the units, and the runs of units side by side. */
+/* Sorts the dirty lines; finds the units and their adjacent runs. */
 static void find_units(struct power *power)
 {
     uint64_t lines = power->medium == RECORD_DAX ? 1 : PAGE_LINES;
@@ -390,7 +389,7 @@ static void find_units(struct power *power)
         power->runs[power->run_count] = power->unit_count;
 }
 
-/* Any unit; those that lie alone, which metadata do, as often as all of a long payload. */
+/* Picks isolated units, such as metadata, as often as all of a long payload. */
 static uint64_t some_unit(const struct power *power, struct rng *rng)
 {
     uint64_t run = rng_below(rng, power->run_count), first = power->runs[run];
@@ -446,7 +445,6 @@ static void change(struct power *power, uint64_t line, const unsigned char *byte
     memcpy(power->changes[power->change_count++].bytes, bytes, RECORD_LINE);
 }
 
-/* A line as it was at `event`. */
 static const unsigned char *as_of(const struct power *power, const struct dirty *dirty, uint64_t event)
 {
     const unsigned char *bytes = power->durable + dirty->line * RECORD_LINE;
@@ -455,7 +453,7 @@ static const unsigned char *as_of(const struct power *power, const struct dirty 
     return bytes;
 }
 
-/* A moment at which some line of a unit was stored to, or before the first. */
+/* A moment at which a line of the unit was stored, or before the first. */
 static uint64_t some_moment(const struct power *power, const struct unit *unit, struct rng *rng)
 {
     const struct dirty *dirty = &power->dirty[unit->first + rng_below(rng, unit->count)];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* recorder.c - see recorder.h. One lock orders the events of all threads; it is never held while a call goes on. */
+/* recorder.c - see recorder.h. One lock orders the events of all threads; it is not held during a call. */
 #include "recorder.h"
 
 #include <dlfcn.h>
@@ -20,11 +20,11 @@
 #include <unistd.h>
 
 #define MAPPINGS   512u
-#define MOST_BYTES ((uint64_t)8 << 30) /* of a record's data: address space only */
+#define MOST_BYTES ((uint64_t)8 << 30) /* reserved address space */
 #define PAGE       4096u
 
 struct mapping {
-    const char *at; /* NULL: none */
+    const char *at;
     uint64_t bytes;
     uint64_t offset;
 };
@@ -34,13 +34,13 @@ static struct recorder {
     atomic_bool on;
     enum record_medium medium;
     char path[4096];
-    bool known; /* which file it is */
+    bool known; /* its identity */
     dev_t device;
     ino_t inode;
     int fd;
-    const unsigned char *now; /* a mapping of the file */
+    const unsigned char *now;
     uint64_t bytes;
-    unsigned char *before; /* its content at the last comparison */
+    unsigned char *before; /* as last compared */
     struct mapping mappings[MAPPINGS];
     struct record_event *events;
     size_t count;
@@ -56,7 +56,7 @@ static struct recorder {
 
 static _Thread_local uint32_t thread_number;
 
-/* The next definition of a symbol after this library's own. */
+/* The symbol's next definition after this library's. */
 static void *next_symbol(const char *name)
 {
     void *symbol = dlsym(RTLD_NEXT, name);
@@ -67,7 +67,7 @@ static void *next_symbol(const char *name)
     return symbol;
 }
 
-/* A pointer to the real function, as `real`. */
+/* The real function, as `real`. */
 #define REAL(name)                                 \
     static _Atomic(void *) address;                \
     if (atomic_load(&address) == NULL)             \
@@ -118,7 +118,7 @@ static void add_store(uint64_t offset, uint64_t bytes)
     recorder.data_bytes += bytes;
 }
 
-/* Records the changes in a range, by runs of lines. */
+/* Records changed runs of lines. */
 static void look(uint64_t offset, uint64_t bytes)
 {
     uint64_t at = offset & ~(uint64_t)(RECORD_LINE - 1), end = offset + bytes;
@@ -152,7 +152,7 @@ static bool lost(enum recorder_loss kind)
     return recorder.lose_every != 0 && recorder.lost_kind == kind && ++recorder.lost_count % recorder.lose_every == 0;
 }
 
-/* Whether this very call comes from libpmemobj itself. */
+/* Whether libpmemobj itself made the call. */
 static bool from_library(const void *caller)
 {
     Dl_info info;
@@ -160,8 +160,8 @@ static bool from_library(const void *caller)
 }
 
 /*
- * The next piece of a range of addresses that is mapped, as one of the file; false: there is none. A live tensor in
- * several parts has a mapping for each, side by side, of places in the file that need not be.
+ * The next mapped piece of an address range, as a range of the file; false: none. A live tensor in several parts has
+ * adjacent mappings of separate places.
  */
 static bool next_piece(const char **at, uint64_t *bytes, uint64_t *offset, uint64_t *piece_bytes)
 {
@@ -230,7 +230,7 @@ static bool is_recorded(int fd)
            st.st_ino == recorder.inode;
 }
 
-/* The file gets a descriptor of our own: a mapping by libpmemobj's would keep its lock. */
+/* Uses a descriptor of our own, because a mapping by libpmemobj's would keep its lock. */
 static void learn(int fd)
 {
     char link[64], path[4096];
@@ -256,7 +256,6 @@ static void learn(int fd)
     recorder.known = true;
 }
 
-/* The file's first content is not recorded. */
 static void take_as_it_is(void)
 {
     for (off_t at = 0, end; recorder.known && (at = lseek(recorder.fd, at, SEEK_DATA)) >= 0; at = end) {
@@ -377,7 +376,7 @@ int pmem_deep_persist(const void *at, size_t bytes)
 static void note_copy(const void *to, size_t bytes, unsigned flags, const void *caller)
 {
     if (flags & PMEM_F_MEM_NOFLUSH)
-        return; /* a store like any other: it is seen at the next fence */
+        return; /* like any store, seen at the next fence */
     note_flush(to, bytes, caller);
     if (!(flags & PMEM_F_MEM_NODRAIN))
         note_fence(caller);
@@ -435,7 +434,7 @@ void *pmem_memset_nodrain(void *to, int value, size_t bytes)
     return pmem_memset(to, value, bytes, PMEM_F_MEM_NODRAIN);
 }
 
-/* ---- System calls: a sync is recorded before it is made, for it need not cover stores made meanwhile ---- */
+/* ---- System calls: a sync is recorded before the call, because it need not cover later stores ---- */
 
 static void enter(struct mapping mapping)
 {
@@ -449,7 +448,7 @@ static void enter(struct mapping mapping)
     recorder.mappings[i] = mapping;
 }
 
-/* The mapping of a range of addresses is gone, or replaced. */
+/* The range is unmapped or replaced. */
 static void forget(const void *at, size_t bytes)
 {
     const char *first = at, *end = first + bytes;
@@ -478,7 +477,7 @@ void *mmap(void *hint, size_t bytes, int protection, int flags, int fd, off_t of
     pthread_mutex_lock(&recorder.lock);
     if (!recorder.known)
         learn(fd);
-    /* The same piece mapped at the same place again is no news. */
+    /* Ignores the same mapping at the same place. */
     bool is_there = false;
     for (size_t i = 0; i < MAPPINGS; i++)
         is_there = is_there || (recorder.mappings[i].at == at && recorder.mappings[i].bytes >= bytes &&
@@ -556,7 +555,7 @@ int fsync(int fd)
     return real(fd);
 }
 
-/* tmpfs calls pages that were allocated and not yet written holes: they are written, so that they can be told apart. */
+/* tmpfs reports allocated, unwritten pages as holes: writing them makes them distinct. */
 static void fill_holes(int fd, off_t offset, off_t bytes)
 {
     static const unsigned char zeros[PAGE];
@@ -584,8 +583,8 @@ static void fill_holes(int fd, off_t offset, off_t bytes)
 }
 
 /*
- * Its zeros are recorded as stores. Only allocated space is compared: a range may reach to the end of the pool,
- * and a look at a page of a file in memory gives it some.
+ * Records the zeros as stores. Compares allocated space only: a range may reach to the end of the pool, and reading a
+ * page of a file in memory allocates it.
  */
 static void note_punch(int fd, int mode, off_t offset, off_t bytes)
 {
@@ -628,7 +627,7 @@ int fstatfs(int fd, struct statfs *fs)
     int (*real)(int, struct statfs *);
     REAL("fstatfs");
     int result = real(fd, fs);
-    /* A pool in memory is written by stores; one on a disk by pwrite. */
+    /* A pool in memory is written by stores, one on a disk by pwrite. */
     if (result == 0 && fs->f_type == TMPFS_MAGIC && recorder.medium == RECORD_FILE)
         fs->f_type = EXT4_SUPER_MAGIC;
     return result;

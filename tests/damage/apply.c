@@ -91,7 +91,7 @@ void flip_payload(struct damage *damage, const char *path)
              payload->is_raw ? "raw" : "a frame", ULL(payload->bytes));
 }
 
-/* Changes a range of at most LMCS_PAGE_BYTES to zeros or random bytes. */
+/* Zeroes or randomizes at most LMCS_PAGE_BYTES. */
 static void overwrite(struct damage *damage, const char *path, uint64_t at, uint64_t bytes)
 {
     unsigned char page[LMCS_PAGE_BYTES] = {0}, before[LMCS_PAGE_BYTES];
@@ -202,7 +202,7 @@ void flip_chunk(struct damage *damage, const char *path)
     uint64_t chunk = (at - zone - LMCS_ZONE_META_BYTES) / LMCS_CHUNK_BYTES;
     struct lmcs_chunk_df header;
     uint64_t place = zone + LMCS_ZONE_HEADER_BYTES + chunk * sizeof header;
-    if (i % 2 == 1) { /* the bytes after it */
+    if (i % 2 == 1) {
         file_read(path, place, &header, sizeof header);
         place += header.chunks * sizeof header;
     }

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * damage.c - damages a pool, a poolset and an archive in thousands of ways, and checks the reports and the results.
+ * damage.c - damages a pool, a poolset and an archive, and checks the reports and the results (README.md).
  *
  * damage [--count N] [--seed S] [--only CASE] [--kind KIND] [--verbose]
  *
- * Each case is numbered; its damage follows from the seed and its number, so `--seed S --only CASE` repeats it. It runs
- * in a forked child with a time limit: first a reader verifies the damaged pool and reads everything readable; then, in
- * a copy, a writer opens it, takes and removes snapshots, and compacts, and everything is read again. Required:
- *
- * - nothing crashes and nothing hangs; - each read gives the right bytes or an error; - damage to bytes that are the
- * store's own is refused with a message, or reported by verify with the name of the tensor that it hits; - damage to
- * libpmemobj's metadata is refused when a writer opens the pool, or everything that was there before is there
- * afterwards, bit for bit.
- *
- * A table gives the results for each kind of damage. The status is 0 when all requirements are met.
+ * A case's damage follows from its seed and number. Status 0: all requirements are met.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <fcntl.h>
@@ -59,7 +50,7 @@ static void note_damage(void *context, const struct lmcs_damage *told)
         snprintf(shared->what + length, sizeof shared->what - length, ": %s@%llu \"%s\": %s", told->shelf,
                  ULL(told->number), told->tensor, told->what);
     }
-    if (damage->tree >= LMCS_TREE_NUMBERS) { /* of a shelf; of a snapshot */
+    if (damage->tree >= LMCS_TREE_NUMBERS) {
         found->named += told->shelf[0] != '\0' && (damage->tree != LMCS_TREE_MANIFEST || told->number != 0);
         return;
     }
@@ -69,7 +60,6 @@ static void note_damage(void *context, const struct lmcs_damage *told)
                     (damage->tensor2 != NULL && strcmp(told->tensor, damage->tensor2) == 0);
 }
 
-/* Opens for reading, verifies, reads. */
 static enum outcome look(struct damage *damage, const char *path)
 {
     struct lmcs_pool *pool;
@@ -96,8 +86,8 @@ static struct state *new_state(struct rng *rng, uint64_t bytes)
 }
 
 /*
- * A writer takes room, frees some, and takes more; then everything is read. run@1 and big@1 are removed. With
- * `must_work`, nothing may fail, because the pool was accepted as sound.
+ * A writer takes and frees room; then everything is read. Removes run@1 and big@1. `must_work`: the pool was accepted
+ * as sound, so nothing may fail.
  */
 static enum outcome write_on(struct damage *damage, const char *path, bool must_work)
 {
@@ -130,7 +120,7 @@ static enum outcome write_on(struct damage *damage, const char *path, bool must_
     return UNSEEN;
 }
 
-/* Damage to our own bytes: the reader always reports it. In a quarter of the cases a writer tries as well. */
+/* The reader always reports damage to our bytes. A quarter of the cases also try a writer. */
 static enum outcome judge_ours(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -148,7 +138,7 @@ static enum outcome judge_ours(struct damage *damage, void (*apply)(struct damag
     return outcome;
 }
 
-/* A file that was cut behind its content has lost nothing. */
+/* A file cut past its content has lost nothing. */
 static enum outcome judge_cut(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -163,7 +153,7 @@ static enum outcome judge_cut(struct damage *damage, void (*apply)(struct damage
     return outcome == UNSEEN ? written : outcome;
 }
 
-/* Damage to libpmemobj's bytes: a reader does not need them. A writer is refused, or loses nothing. */
+/* A reader doesn't need libpmemobj's bytes. A writer is refused, or loses nothing. */
 static enum outcome judge_theirs(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -190,9 +180,7 @@ static void flip_pending(struct damage *damage, const char *path)
              ULL(bench->pending_log_bytes));
 }
 
-/*
- * The last commit took an extent; it is applied or absent. Every eighth turn damages nothing: then it must be applied.
- */
+/* The last commit took an extent; it is applied or absent. Every eighth turn is undamaged: it must be applied. */
 static enum outcome judge_pending(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -284,7 +272,7 @@ static void damage_archive(struct damage *damage, const char *path)
     if (n > bytes - at)
         n = bytes - at;
     if (how < 5) {
-        /* The front has more headers than the rest; the last ones cover the whole. */
+        /* The front has more headers; the last ones cover all. */
         at = how == 0 ? rng_below(&damage->rng, 4096) : how == 1 ? bytes - 1 - rng_below(&damage->rng, 256) : at;
         copy[at] ^= (unsigned char)(1u << rng_below(&damage->rng, 8));
         describe(damage, "a bit of byte %llu of an archive of %zu", ULL(at), bytes);
@@ -303,13 +291,13 @@ static void damage_archive(struct damage *damage, const char *path)
     bool same = bytes == bench->archive_bytes && memcmp(copy, bench->archive, bytes) == 0;
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     EXPECT(fd >= 0 && (bytes == 0 || write(fd, copy, bytes) == (ssize_t)bytes));
-    if (same) /* zeros over zeros, or a piece onto itself */
+    if (same) /* no change */
         EXPECT(ftruncate(fd, (off_t)bytes - 1) == 0);
     close(fd);
     free(copy);
 }
 
-/* Nothing of a damaged archive may be visible afterwards, and the pool stays usable. */
+/* A damaged archive leaves nothing visible, and the pool usable. */
 static enum outcome judge_archive(struct damage *damage, void (*apply)(struct damage *damage, const char *path))
 {
     struct bench *bench = damage->bench;
@@ -329,7 +317,7 @@ static enum outcome judge_archive(struct damage *damage, void (*apply)(struct da
 
 static const struct kind {
     const char *name;
-    unsigned share; /* of all cases, in thousandths */
+    unsigned share; /* thousandths of all cases */
     void (*apply)(struct damage *damage, const char *path);
     enum outcome (*judge)(struct damage *damage, void (*apply)(struct damage *damage, const char *path));
 } kinds[] = {
@@ -355,11 +343,11 @@ static const struct kind {
 
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* Returns the kind of case n and its index within the kind. Kinds take turns, as often as their shares say. */
+/* Returns the kind of case n and its index within the kind. Kinds alternate by share. */
 static size_t kind_of(uint64_t n, uint64_t *turn)
 {
     uint64_t in_cycle = n % 1000, cycle = n / 1000;
-    uint64_t step = in_cycle * 7 % 1000; /* mixed, so that a few cases have some of all */
+    uint64_t step = in_cycle * 7 % 1000; /* mixed, so that few cases still cover all */
     uint64_t first = 0;
     for (size_t i = 0; i < KINDS; i++) {
         if (step < first + kinds[i].share) {
@@ -434,7 +422,7 @@ static void make_set(struct bench *bench)
         copy_file(bench->parts[i], bench->whole_parts[i]);
 }
 
-/* Restores a word to its value before the last commit, and writes the new value to a log. */
+/* Restores a word's value before the last commit, and logs the new one. */
 static void put_back(struct bench *bench, uint64_t at, struct lmcs_log_entry_df *entries, size_t *count)
 {
     uint64_t before, after;
@@ -458,7 +446,7 @@ static uint64_t fletcher(const void *log, size_t bytes)
     return (uint64_t)high << 32 | low;
 }
 
-/* Makes the state that a kill leaves right after libpmemobj's log is durable, for a commit that took an extent. */
+/* Makes the state of a kill just after libpmemobj's log is durable, for a commit that took an extent. */
 static void make_pending(struct bench *bench)
 {
     struct rng rng = {5};
@@ -471,7 +459,7 @@ static void make_pending(struct bench *bench)
     size_t count = 0;
     copy_file(bench->whole, bench->pending);
     struct lmcs_pool *pool = open_quiet(bench->pending);
-    OK(lmcs_compact(pool, NULL, &err)); /* leaves no space to be released first */
+    OK(lmcs_compact(pool, NULL, &err)); /* leaves no space to release first */
     close_pool(pool);
     copy_file(bench->pending, bench->work);
     pool = open_quiet(bench->pending);
@@ -575,7 +563,7 @@ static uint64_t run_cases(struct bench *bench, const struct wishes *wishes)
     uint64_t findings = 0, done = 0;
     time_t start = time(NULL), shown = start;
     uint64_t first = wishes->only == UINT64_MAX ? 0 : wishes->only;
-    signal(SIGTERM, stop); /* then with the table so far */
+    signal(SIGTERM, stop); /* prints the table so far */
     signal(SIGINT, stop);
     for (uint64_t n = first; done < wishes->count && !asked_to_stop; n++) {
         uint64_t turn;

@@ -7,45 +7,45 @@
 
 #define LINE            64u
 
-#define RUN_BITMAP_END  128u /* the header of a run, before its units */
+#define RUN_BITMAP_END  128u /* of a run, before its units */
 
-#define LINES_OF_CHUNKS 64u /* of chunk headers: those in use and some behind */
+#define LINES_OF_CHUNKS 64u /* chunk headers: those in use and some more */
 
 enum outcome {
-    REFUSED,  /* it could not be opened or restored, with a reason */
-    REPORTED, /* it was opened, and verify or a read reported the damage */
+    REFUSED,  /* not opened or restored, with a reason */
+    REPORTED, /* opened; verify or a read reported the damage */
     UNSEEN,   /* no report, and everything is right */
-    WRONG,    /* something is wrong without a report, or for ever */
-    UNNAMED,  /* reported without the name of the damaged thing, or refused without a reason */
+    WRONG,    /* wrong without a report, or permanently */
+    UNNAMED,  /* reported without the damaged thing's name, or refused without a reason */
     CRASHED,
     HUNG,
     OUTCOMES
 };
 
-/* The state of all cases and of the current one; children inherit it by fork. */
+/* Inherited by children through fork. */
 struct bench {
     struct subject *subject;
     char folder[300];
-    char whole[400]; /* the original pool */
-    char work[400];  /* the writer's copy */
-    char set[400];   /* a poolset of two parts, and its parts as they were made */
+    char whole[400];
+    char work[400]; /* for the writer */
+    char set[400];  /* two parts, and their original bytes */
     char parts[2][400];
     char whole_parts[2][420];
     struct state *set_state;
-    char pending[400]; /* the pool, killed after the log of its last commit and before the log is applied */
+    char pending[400]; /* killed after its last commit's log, before the log is applied */
     uint64_t pending_log, pending_log_bytes, pending_epoch;
     unsigned char *archive;
     size_t archive_bytes;
-    char restored[400]; /* a pool to restore into */
+    char restored[400]; /* target of restores */
     uint64_t seed;
     bool verbose;
     struct shared *shared;
 };
 
-/* Between a case's child and us. */
+/* Shared by parent and child. */
 struct shared {
     enum outcome outcome;
-    char what[512]; /* the damage and the report */
+    char what[512]; /* damage and report */
 };
 
 struct damage {
@@ -54,16 +54,16 @@ struct damage {
     uint64_t turn;       /* of its kind */
     const char *tensor;  /* damaged, if known; NULL */
     const char *tensor2; /* or this one */
-    bool has_byte;       /* the reported damage must cover ... */
+    bool has_byte;       /* the report must cover ... */
     uint64_t byte;       /* ... this byte of the tensor */
-    uint8_t tree;        /* enum lmcs_tree_kind of the page that it hits; 0: of the pool, or none */
+    uint8_t tree;        /* enum lmcs_tree_kind of the damaged page; 0: of the pool, or none */
 };
 
 void describe(struct damage *damage, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define ULL(n) ((unsigned long long)(n))
 
-/* Picks another line each turn, in an order that follows from the seed; enough turns pick every line. */
+/* Picks another line each turn, in an order by seed; enough turns pick all. */
 uint64_t spread(const struct damage *damage, uint64_t count);
 void flip_superblock(struct damage *damage, const char *path);
 void flip_root(struct damage *damage, const char *path);
@@ -72,17 +72,17 @@ void flip_payload(struct damage *damage, const char *path);
 void overwrite_page(struct damage *damage, const char *path);
 void overwrite_payload(struct damage *damage, const char *path);
 void swap_pages(struct damage *damage, const char *path);
-/* Swaps ranges of equal size if there are two, else as much as the smaller one has. */
+/* Swaps ranges of equal size if possible, else of the smaller size. */
 void swap_payloads(struct damage *damage, const char *path);
-/* Cuts somewhere in the used part, or anywhere in the sparse rest. */
+/* Cuts the used part, or the sparse rest. */
 void cut_file(struct damage *damage, const char *path);
 void flip_header(struct damage *damage, const char *path);
-/* Half of them are in lanes in use: the first ones, and those of some thread. */
+/* Half of them hit lanes in use. */
 void flip_log(struct damage *damage, const char *path);
 void flip_heap(struct damage *damage, const char *path);
 void flip_chunk(struct damage *damage, const char *path);
 void flip_object(struct damage *damage, const char *path);
-/* Zeroes or fills sectors and pages of all of libpmemobj's data. */
+/* Zeroes or fills sectors and pages of libpmemobj's data. */
 void overwrite_heap(struct damage *damage, const char *path);
 
 #endif

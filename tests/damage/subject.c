@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * subject.c - makes the pool that is damaged, and finds the place of everything by the store's own trees.
- */
+/* subject.c - makes the pool to damage, and locates everything by the store's own trees. */
 #include "subject.h"
 
 #include <fcntl.h>
@@ -115,7 +113,7 @@ static void fill_pool(struct subject *subject)
         take_snapshot(pool, "run", now, i);
         state_step(now, &rng, 0, 2);
         if (i % 3 == 2)
-            rng_fill(&rng, now->tensors[3].data, 50000); /* a part of its first block */
+            rng_fill(&rng, now->tensors[3].data, 50000); /* part of its first block */
         rng_fill(&rng, now->tensors[4].data, 10);
         if (i == 3)
             rng_fill(&rng, now->tensors[6].data, 30000);

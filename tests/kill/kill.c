@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * kill.c - kills a busy process again and again, and checks the pool each time.
+ * kill.c - kills a busy process again and again, and checks the pool each time (README.md).
  *
  * kill [--kills N] [--seed S] [--in FOLDER]
  *
- * The process that is killed works on one pool with seven threads and the store's own: two write (captures, plain and
- * asynchronous, with tags; tags; removals; prepared snapshots), one restores an archive and removes from what it
- * restored, one changes live variables (lively.h), one reads, one compacts, grows and shrinks the limit, dumps and
- * verifies, and the background compacts. The process records each call before it begins and after it has returned, in a
- * file outside of the pool. SIGKILL comes at a random time, between the opening and a fifth of a second later.
- *
- * Then another process opens the pool, which checks libpmemobj's heap; checks the structure; compares every shelf with
- * the acknowledged calls (model.h); reads every snapshot, bit for bit; and every tenth time verifies all checksums and
- * compacts. A view that was opened before the worker began must still show its bytes after the kill.
- *
- * In /dev/shm the pool is treated as persistent memory: the program runs itself with PMEM_IS_PMEM_FORCE=1. A finding
- * prints the command that repeats it (the same calls, not the same moment), and keeps the folder.
+ * SIGKILL comes at a random time within a fifth of a second of the opening. In /dev/shm the program runs itself with
+ * PMEM_IS_PMEM_FORCE=1. A finding prints the command that repeats its calls, and keeps the folder.
  */
 /* ctest: timeout=600 labels=no-asan,no-tsan */
 #include <fcntl.h>
@@ -34,16 +24,16 @@
 
 #define LEAST_LIMIT     ((uint64_t)48 << 20)
 #define MOST_LIMIT      ((uint64_t)96 << 20)
-#define MOST_DISK_BYTES (MOST_LIMIT + ((uint64_t)16 << 20)) /* libpmemobj's own metadata on top */
+#define MOST_DISK_BYTES (MOST_LIMIT + ((uint64_t)16 << 20)) /* with libpmemobj's metadata */
 #define CHECK_SECONDS   120u
 #define SNAPSHOTS_KEPT  7u
 #define ULL(n)          ((unsigned long long)(n))
 
-/* The memory that parent, worker and checker share. */
+/* Shared by parent, worker and checker. */
 struct shared {
     struct model models[SHELVES];
     struct lively lively;
-    struct record open[SHELVES + 1]; /* begun and not ended; call CALLS: none */
+    struct record open[SHELVES + 1]; /* begun and not ended; CALLS: none */
     uint64_t used_bytes;
 };
 
@@ -51,14 +41,14 @@ struct driver {
     char folder[300];
     char pool[320];
     char archive[330];
-    char log[64]; /* in memory: it outlives the worker, not the machine */
+    char log[64]; /* in memory: survives the worker, not the machine */
     uint64_t seed;
     uint64_t round;
-    off_t read_to; /* of the log */
+    off_t read_to;
     struct shared *shared;
     uint64_t calls[CALLS]; /* acknowledged */
-    uint64_t open_calls;   /* that a kill interrupted */
-    uint64_t took_place;   /* of them */
+    uint64_t open_calls;   /* interrupted by a kill */
+    uint64_t took_place;   /* of those */
     uint64_t failed_calls;
     uint64_t most_disk_bytes;
     unsigned longest_check_ms;
@@ -73,7 +63,7 @@ struct work {
     uint32_t shelf;
     char name[16];
     struct rng rng;
-    struct model model; /* of a writer: its own */
+    struct model model; /* of a writer */
     struct lively lively;
 };
 
@@ -92,7 +82,7 @@ static void tell(struct work *work, struct record *record, enum phase phase)
         model_apply(&work->model, record);
 }
 
-/* A full pool is no finding; every other failure is one. */
+/* Any failure other than a full pool is a finding. */
 static bool went_well(struct work *work, struct record *record, enum lmcs_status status)
 {
     if (status != LMCS_OK && status != LMCS_FULL) {
@@ -152,7 +142,7 @@ static enum lmcs_status capture(struct work *work, struct record *record, bool p
     state_free(state);
     if (status != LMCS_OK || rng_below(&work->rng, 20) == 0) {
         lmcs_capture_abort(under_way);
-        return status != LMCS_OK ? status : LMCS_FULL; /* nothing of it may remain */
+        return status != LMCS_OK ? status : LMCS_FULL; /* must leave nothing */
     }
     status = lmcs_capture_commit(under_way, &options, &number, &err);
     if (options.asynchronous && status == LMCS_OK)
@@ -255,7 +245,7 @@ static void *live_on(void *argument)
     return NULL;
 }
 
-/* Reads snapshots that may be removed meanwhile. */
+/* Snapshots may be removed during a read. */
 static void *read_on(void *argument)
 {
     struct work *work = argument;
@@ -317,7 +307,7 @@ static void *maintain(void *argument)
     return NULL;
 }
 
-/* In a forked process; it ends by being killed. */
+/* In a forked process; ends by a kill. */
 static void work_until_killed(const struct driver *driver)
 {
     static struct work works[SHELVES + 3];
@@ -341,7 +331,7 @@ static void work_until_killed(const struct driver *driver)
 
 /* ---- Checking the pool ---- */
 
-/* Resolves a prepared snapshot; returns whether there was one. */
+/* Returns whether a prepared snapshot was resolved. */
 static bool resolve_left(struct lmcs_pool *pool, uint32_t shelf, uint64_t number, bool commit)
 {
     unsigned char group[16];
@@ -351,7 +341,7 @@ static bool resolve_left(struct lmcs_pool *pool, uint32_t shelf, uint64_t number
     return status == LMCS_OK;
 }
 
-/* Checks that a shelf is in the state before or after the interrupted call; returns whether the call took place. */
+/* Requires the state before or after the interrupted call; returns whether the call took place. */
 static bool check_shelf(struct lmcs_pool *pool, struct model *model, const struct record *open, uint32_t shelf,
                         bool commit)
 {
@@ -381,7 +371,6 @@ static bool check_shelf(struct lmcs_pool *pool, struct model *model, const struc
     _exit(1);
 }
 
-/* The same of the live variables. */
 static bool check_live(struct lmcs_pool *pool, struct lively *lively, const struct record *open)
 {
     struct lively after = *lively;
@@ -435,7 +424,6 @@ static int check_what_is_left(void *argument)
 
 /* ---- The driver ---- */
 
-/* Reads the worker's new records. */
 static void read_log(struct driver *driver)
 {
     struct shared *shared = driver->shared;
@@ -476,7 +464,7 @@ static off_t log_bytes(const struct driver *driver)
     return st.st_size;
 }
 
-/* A view of a snapshot, held across the worker's life and death. */
+/* A view held across the worker's life and death. */
 struct witness {
     struct lmcs_pool *pool;
     struct lmcs_view *view;
@@ -527,7 +515,7 @@ static unsigned now_ms(void)
     return (unsigned)(now.tv_sec * 1000 + now.tv_nsec / 1000000);
 }
 
-/* Some are killed while they open the pool, most at work. */
+/* Kills some during the open, most at work. */
 static bool run_and_kill(struct driver *driver, useconds_t delay, bool early)
 {
     off_t before = log_bytes(driver);
@@ -676,7 +664,7 @@ static int kill_loop(const char *in, uint64_t kills, uint64_t seed)
     return 0;
 }
 
-/* libpmem asks for the variable when it is loaded. */
+/* libpmem reads the variable when loaded. */
 static void force_in_memory(const char *in, char **words)
 {
     struct statfs fs;

@@ -12,14 +12,14 @@ enum {
     DECLARE, /* a declared transaction */
     SNAPSHOT,
     WRITE, /* more than a word */
-    ABORT, /* a transaction of either kind */
+    ABORT, /* of either kind */
     REPLACE,
     CHECK_OUT,
     KINDS
 };
 enum { MOST_FLOATS = 20000, BYTES = 9000, MOST_VALUE = 6000, KEPT = 3 };
 
-/* Not in turn: each may come after each. */
+/* Not in turn: any kind may follow any. */
 static unsigned kind_of(uint64_t n)
 {
     return (unsigned)(lmc_hash64(&n, sizeof n, 5) % KINDS);
@@ -121,7 +121,7 @@ static enum lmcs_status run_transaction(struct lmcs_pool *pool, const struct liv
         status = lmcs_transaction_commit(transaction, &err);
     if (status != LMCS_OK || kind == ABORT)
         lmcs_transaction_abort(transaction);
-    return status == LMCS_UNSUPPORTED ? LMCS_FULL : status; /* more than was reserved for it: another address */
+    return status == LMCS_UNSUPPORTED ? LMCS_FULL : status; /* exceeds its reserve: another address */
 }
 
 static enum lmcs_status take_snapshot_of_all(struct lmcs_pool *pool)

@@ -2,10 +2,9 @@
 /*
  * lively.h - live variables of a process that is killed, and their required state afterwards.
  *
- * One thread changes the variables of one shelf, step after step: by values, journaled writes, transactions of both
- * kinds, committed and aborted, resizing, swapping, replacing, snapshots and checkouts. The number of a step determines
- * its changes and the state of all variables after it. After a kill the variables must have the state after the last
- * acknowledged step, or after the interrupted one.
+ * One thread changes one shelf's variables step by step: values, journaled writes, transactions of both kinds,
+ * committed and aborted, resizing, swapping, replacing, snapshots, checkouts. A step's number determines its changes
+ * and the state after it. A kill must leave the state after the last acknowledged or the interrupted step.
  */
 #ifndef LMCS_TEST_KILL_LIVELY_H
 #define LMCS_TEST_KILL_LIVELY_H
@@ -14,7 +13,7 @@
 
 #define LIVE_SHELF "live"
 
-/* Numbers of the steps that have filled them. */
+/* Steps that filled them. */
 struct lively_variables {
     uint64_t floats; /* of the tensor "weights" */
     uint64_t weights;
@@ -25,16 +24,15 @@ struct lively_variables {
 };
 
 struct lively {
-    uint64_t step; /* the last one that was begun */
+    uint64_t step; /* last begun */
     struct lively_variables now;
     struct lively_variables saved; /* in the newest snapshot */
     bool has_saved;
 };
 
 void lively_set_up(struct lmcs_pool *pool, struct lively *lively);
-/* Does step n to the pool. LMCS_FULL: nothing has changed. */
+/* Does step n to the pool. LMCS_FULL: nothing changed. */
 enum lmcs_status lively_step(struct lmcs_pool *pool, const struct lively *lively, uint64_t n);
-/* Applies the step to the model. */
 void lively_apply(struct lively *lively, uint64_t n);
 bool lively_is_right(struct lmcs_pool *pool, const struct lively *lively);
 void lively_print(FILE *file, const char *what, const struct lively *lively);

@@ -56,7 +56,7 @@ void model_apply(struct model *model, const struct record *record)
             add(model, model->prepared);
         model->prepared = 0;
         break;
-    default: /* RESTORE */
+    default:
         for (uint64_t n = 1; n <= ARCHIVE_SNAPSHOTS; n++)
             if (!model_has(model, n))
                 add(model, n);
@@ -106,8 +106,8 @@ void group_of(uint32_t shelf, uint64_t number, unsigned char group[16])
 }
 
 /*
- * Weights that change a little each time, some that change every third time, one tensor that never changes, small
- * ones, and every eighth time a large one, so that the pool grows and has extents of several sizes.
+ * Weights that change a little, some of them every third time; a constant tensor; small ones; and every eighth time a
+ * large one, so that the pool grows and has extents of several sizes.
  */
 struct state *state_of(uint32_t shelf, uint64_t number)
 {
@@ -144,7 +144,7 @@ void model_of_pool(struct lmcs_pool *pool, uint32_t shelf, struct model *model)
     shelf_name(shelf, name);
     *model = (struct model){0};
     enum lmcs_status status = lmcs_snapshot_numbers(pool, name, 1, model->numbers, MOST_SNAPSHOTS, &model->count, &err);
-    EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND); /* no shelf yet */
+    EXPECT(status == LMCS_OK || status == LMCS_NOT_FOUND);
     for (uint32_t i = 0; status == LMCS_OK && i < TAGS; i++) {
         struct lmcs_snapshot *snapshot;
         tag_name(i, tag);

@@ -2,9 +2,8 @@
 /*
  * model.h - the required content of a pool after a kill, computed from the acknowledged calls.
  *
- * Each thread of the worker has a shelf of its own and writes two records of every changing call: one before it, and
- * one after it has returned. So a kill interrupts at most one call per shelf, and the shelf must be in the state before
- * or after that call.
+ * Each worker thread has its own shelf and records every changing call before and after it. A kill interrupts at most
+ * one call per shelf, which must be in the state before or after that call.
  */
 #ifndef LMCS_TEST_KILL_MODEL_H
 #define LMCS_TEST_KILL_MODEL_H
@@ -13,16 +12,16 @@
 
 enum { WRITERS = 2, ARCHIVED = WRITERS, SHELVES = WRITERS + 1, TAGS = 3, MOST_SNAPSHOTS = 24, ARCHIVE_SNAPSHOTS = 4 };
 
-/* One shelf. Writers' shelves are filled by captures, the last one by restores of an archive. */
+/* Captures fill writers' shelves; archive restores fill the last one. */
 struct model {
     uint64_t numbers[MOST_SNAPSHOTS]; /* ascending */
     size_t count;
-    uint64_t tags[TAGS]; /* the number that has it; 0: none */
-    uint64_t prepared;   /* its number; 0: none */
+    uint64_t tags[TAGS]; /* its owner; 0: none */
+    uint64_t prepared;   /* 0: none */
 };
 
 enum call { CAPTURE, TAG, UNTAG, REMOVE, PREPARE, RESOLVE, RESTORE, LIVE, CALLS };
-#define LIVELY SHELVES /* in place of a shelf: the live variables (lively.h) */
+#define LIVELY SHELVES /* instead of a shelf: live variables (lively.h) */
 enum phase { BEGUN, DONE, FAILED };
 #define NO_TAG UINT32_MAX
 
@@ -30,10 +29,10 @@ struct record {
     uint32_t shelf;
     uint32_t call;
     uint32_t phase;
-    uint32_t tag;    /* an index */
-    uint64_t number; /* of the snapshot; RESOLVE: and whether it is to be committed */
+    uint32_t tag;    /* index */
+    uint64_t number; /* of the snapshot; RESOLVE: also whether to commit */
     uint32_t commit;
-    uint32_t check; /* of the bytes before */
+    uint32_t check; /* of the preceding bytes */
 };
 
 extern const char *const call_names[CALLS];
@@ -46,10 +45,9 @@ void model_print(FILE *file, const char *what, const struct model *model);
 void shelf_name(uint32_t shelf, char name[16]);
 void tag_name(uint32_t tag, char name[16]);
 void group_of(uint32_t shelf, uint64_t number, unsigned char group[16]);
-/* Computes the state of snapshot `number` of a shelf. */
 struct state *state_of(uint32_t shelf, uint64_t number);
 
-/* Reads a shelf from the pool; `prepared` is 0. */
+/* Reads a shelf; `prepared` becomes 0. */
 void model_of_pool(struct lmcs_pool *pool, uint32_t shelf, struct model *model);
 
 #endif
