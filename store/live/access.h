@@ -7,12 +7,11 @@
 
 /* ---- Reading (read.c); under body->lock ---- */
 
-/* Returns the bytes of a variable's data, pending ones included. */
+/* Pending bytes included. */
 uint64_t lmcs_live_bytes_of(const struct lmcs_live_body *body);
 bool lmcs_live_is_inside(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes);
-/* Reads the cell of a value if an earlier attempt failed. */
+/* Reads the cell of a value after a failed attempt. */
 enum lmcs_status lmcs_live_refresh(struct lmcs_live_body *body, struct lmcs_error *error);
-/* Copies bytes that the variable has. */
 enum lmcs_status lmcs_live_read_bytes(struct lmcs_live_body *body, uint64_t offset, void *buffer, uint64_t bytes,
                                       struct lmcs_error *error);
 enum lmcs_status lmcs_live_fail_range(const struct lmcs_live *live, uint64_t offset, uint64_t bytes,
@@ -20,10 +19,7 @@ enum lmcs_status lmcs_live_fail_range(const struct lmcs_live *live, uint64_t off
 
 /* ---- Writing (write.c) ---- */
 
-/*
- * Takes body->lock for a write, and live->lock before it if the write needs it; *both says so. Unlock in any case, also
- * after a failure.
- */
+/* Locks body->lock for a write, after live->lock if the write needs that (*both). Unlock also after a failure. */
 enum lmcs_status lmcs_live_lock_body(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes, bool *both,
                                      struct lmcs_error *error);
 void lmcs_live_unlock_body(struct lmcs_live_body *body, bool both);

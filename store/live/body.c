@@ -2,10 +2,8 @@
 /*
  * live/body.c - live variables in use.
  *
- * A body is made when a variable is first opened, and freed with its last reference. Two tables find it: by id and by
- * name. The table of names follows transactions: a name that one has given or taken counts at once. The tree of names
- * follows commits. So a name is looked up in the table first, and a record from the tree counts only if it has no
- * body.
+ * Two tables, by id and by name, find bodies. The table of names includes uncommitted changes, the tree of names does
+ * not. So the table is searched first, and a record from the tree counts only if it has no body.
  */
 #include "live/body.h"
 
@@ -28,7 +26,7 @@ static struct lmcs_live_body **name_bucket(const struct lmcs_live_store *live, u
     return &live->by_name[lmc_hash64(name, strlen(name), shelf) & (live->bucket_count - 1)];
 }
 
-/* Without memory the tables stay as they are: lookups are slower, not wrong. */
+/* Without memory the tables stay: slower, not wrong. */
 static void widen(struct lmcs_live_store *live)
 {
     size_t count = live->bucket_count;
@@ -127,7 +125,7 @@ static void free_body(struct lmcs_live_body *body)
     free(body);
 }
 
-/* Keeps the parts of a reader's tensor in place while the body exists. */
+/* Keeps a reader's parts in place while the body exists. */
 static enum lmcs_status pin_parts(struct lmcs_live_body *body, bool pin, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -192,7 +190,7 @@ void lmcs_live_body_release(struct lmcs_live_body *body)
     free_body(body);
 }
 
-/* Removes the body from both tables, while handles still use it. */
+/* Handles still use the body. */
 static void forget(struct lmcs_live_body *body)
 {
     lmcs_live_body_unname(body);
@@ -201,11 +199,8 @@ static void forget(struct lmcs_live_body *body)
     enter_id(body);
 }
 
-/*
- * Finds a variable by its record in the tree. If the variable has a body already, a transaction has renamed or erased
- * it, so the record does not count. A reader has no transactions; there the writer has renamed the variable since it
- * was opened.
- */
+/* Finds a variable in the tree. A record whose variable has a body does not count: a transaction, or in a reader the
+ * writer, has renamed or erased it. */
 static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_shelf *shelf, const char *name,
                                      struct lmcs_live_body **body, struct lmcs_error *error)
 {
@@ -224,14 +219,14 @@ static enum lmcs_status find_in_tree(struct lmcs_pool *pool, struct lmcs_live_sh
         free(record);
         found = false;
     }
-    /* Sets a reader's pins before its lease on the root ends. */
+    /* Before a reader's lease on the root ends. */
     if (status == LMCS_OK && found)
         status = lmcs_live_body_new(pool, shelf, record, true, body, error);
     lmcs_txn_end(&txn);
     return status;
 }
 
-/* Returns whether the writing process has changed the record of a reader's body. A name leads to the present record. */
+/* Whether the writing process has changed a reader's record. */
 static bool is_stale(struct lmcs_pool *pool, const struct lmcs_live_body *body)
 {
     struct lmcs_live_record *record = NULL;

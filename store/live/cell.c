@@ -2,11 +2,10 @@
 /*
  * live/cell.c - cells: the data that changes in place, a value's bytes and the version of either form.
  *
- * A value has two slots. Of the slots with a right checksum, the one with the higher sequence is the value. A new value
- * goes to the other slot, and is the value once that slot is whole. So a write takes a store, a flush and a fence at
- * any length, and is never seen half done. A torn slot looks like a damaged one. So the cell records as *acknowledged*
- * the sequence of a value that has become durable. This record may be late. But if it is there and no whole slot is as
- * new, an acknowledged value was lost: damage.
+ * A new value goes to the other of two slots and counts once that slot is whole: the whole slot with the higher
+ * sequence is the value. So a write takes a store, a flush and a fence at any length, and is never seen half done. A
+ * torn slot and a damaged one are alike, so the cell also records, perhaps late, the *acknowledged* sequence, of a
+ * durable value. If no whole slot is as new, a value was lost: damage.
  */
 #include "live/cell.h"
 
@@ -15,7 +14,7 @@
 
 #include "base/guard.h"
 
-#define TRIES 100 /* of a reader, while a writer changes both slots */
+#define TRIES 100 /* of a reader */
 
 static uint64_t identity_of(uint64_t shelf, uint64_t id, uint64_t place)
 {
@@ -46,9 +45,7 @@ static void fill_slot(unsigned char *image, uint64_t place, uint64_t sequence, u
     memcpy(image, &slot.check, sizeof slot.check);
 }
 
-/* ---- Making ---- */
-
-/* Adds a quarter to values of 64 bytes or more. */
+/* A quarter more, from 64 bytes on. */
 uint32_t lmcs_slot_roomy(uint64_t bytes)
 {
     uint64_t room = bytes < 64 ? bytes : bytes + bytes / 4;
@@ -74,7 +71,7 @@ enum lmcs_status lmcs_cell_init(struct lmcs_pool *pool, const struct lmcs_live_r
 
 /* ---- Reading ---- */
 
-/* Reads the header of a slot in a copy of the cell. Returns whether the slot is whole. */
+/* Reads a slot's header in a copy of the cell. False: the slot is not whole. */
 static bool slot_is_whole(const struct lmcs_live_record *record, const unsigned char *image, uint32_t slot,
                           struct lmcs_value_df *df)
 {
@@ -121,7 +118,7 @@ enum lmcs_status lmcs_cell_read(struct lmcs_pool *pool, const struct lmcs_live_r
 {
     unsigned char *image = malloc(record->df.cell_bytes);
     enum lmcs_status status = image != NULL ? LMCS_DAMAGED : lmcs_fail_memory(error);
-    /* Retries, because a writer may change both slots during one read. */
+    /* A writer may change both slots during one read. */
     for (int tries = 0; status == LMCS_DAMAGED && tries < TRIES; tries++) {
         status = lmcs_media_read(pool->media, record->df.cell, image, record->df.cell_bytes, error);
         if (status == LMCS_OK)
@@ -152,7 +149,7 @@ enum lmcs_status lmcs_cell_follow(const struct lmcs_live_body *body, void *buffe
             "%s: the writing process has erased or replaced live variable \"%.200s\"; close it here, and open the name "
             "again",
             body->pool->path, opened->name);
-    else if (status == LMCS_OK) /* the lease on the root keeps the cell's place from being reused */
+    else if (status == LMCS_OK) /* the lease on the root keeps the place from reuse */
         status = lmcs_cell_read(body->pool, record, buffer, state, error);
     lmcs_txn_end(&txn);
     if (now != NULL && !is_gone)
@@ -197,7 +194,7 @@ void lmcs_slot_switch(struct lmcs_live_body *body, uint64_t bytes, uint64_t now_
     (void)!lmcs_heap_write(body->pool->heap, place, &body->version, sizeof body->version, &ignored);
 }
 
-/* Destroys a slot that may be whole but could not be made durable, so that no later read takes it for the value. */
+/* Destroys a slot that may be whole but is not durable: no later read may take it for the value. */
 static void take_back(struct lmcs_live_body *body, uint64_t place, struct lmcs_error *error)
 {
     struct lmcs_value_df none = {.check = 0};

@@ -2,9 +2,8 @@
 /*
  * live/change.c - erasing, naming and replacing live variables.
  *
- * Each function makes a new record, whose space is taken and written before, and puts it in place of the old one: by a
- * metadata transaction of its own, or, if the body is in a transaction, in memory until that commits. The body then
- * keeps the record that the pool has as `before`.
+ * Each function replaces a record by a new one, whose space is already written: by a metadata transaction, or, in a
+ * transaction, in memory until its commit; `before` is then the pool's record.
  */
 #include "live/change.h"
 
@@ -14,14 +13,12 @@
 #include "live/map.h"
 #include "live/txn.h"
 
-/* ---- Changes ---- */
-
-/* Gives a body its new record after the commit; NULL: erased. */
+/* Replaces a body's record after the commit; NULL: erased. */
 static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
 {
     if (record == NULL) {
         lmcs_live_body_forget_name(body);
-        body->stored = false; /* its space is given back with the last handle */
+        body->stored = false; /* space is given back with the last handle */
         return;
     }
     lmcs_live_body_unname(body);
@@ -32,7 +29,7 @@ static void apply(struct lmcs_live_body *body, struct lmcs_live_record *record)
     lmcs_live_body_name(body);
 }
 
-/* Gives back space that neither the body's record nor `before` has: a record within the transaction had it. */
+/* Gives back space of a record within the transaction that neither the new record nor `before` has. */
 static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_record *old)
 {
     const struct lmcs_live_record *record = body->record, *before = body->before;
@@ -42,7 +39,7 @@ static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_rec
     uint64_t from = before != NULL && before->df.bytes > record->df.bytes ? before->df.bytes : record->df.bytes, n;
     if (old->df.form != LMCS_LIVE_TENSOR)
         return;
-    lmcs_live_unmap_tail(body, from, old->df.bytes); /* late stores there must not reach the next owner's pages */
+    lmcs_live_unmap_tail(body, from, old->df.bytes); /* late stores must not reach the next owner's pages */
     for (uint64_t at = lmcs_page_up(from), end = lmcs_page_up(old->df.bytes); at < end; at += n) {
         n = end - at;
         uint64_t place = lmcs_live_place(old, at, &n);
@@ -50,7 +47,7 @@ static void give_interim(struct lmcs_live_body *body, const struct lmcs_live_rec
     }
 }
 
-/* Gives a body its new record within its transaction. */
+/* Replaces the record within the body's transaction. */
 static enum lmcs_status keep_for_later(struct lmcs_live_body *body, struct lmcs_live_record *record,
                                        struct lmcs_error *error)
 {
@@ -91,7 +88,7 @@ enum lmcs_status lmcs_live_change_bodies(struct lmcs_live_body *const *bodies, s
     enum lmcs_status status = LMCS_OK;
     bool any = false;
     for (size_t i = 0; i < count; i++) {
-        bool nameless = records[i] == NULL || records[i]->name[0] == '\0'; /* unnamed records are in no tree */
+        bool nameless = records[i] == NULL || records[i]->name[0] == '\0'; /* in no tree */
         changes[i] =
             (struct lmcs_live_change){bodies[i]->stored ? bodies[i]->record : NULL, nameless ? NULL : records[i]};
         any = any || bodies[i]->stored || !nameless;
@@ -109,7 +106,7 @@ enum lmcs_status lmcs_live_change_bodies(struct lmcs_live_body *const *bodies, s
             status = keep_for_later(bodies[done], records[done], error);
         else
             apply(bodies[done], records[done]);
-    /* If there is no memory for the second one, the first stays changed, in a transaction that can be aborted. */
+    /* Without memory for the second, the first stays changed, in a transaction that can be aborted. */
     for (size_t i = status == LMCS_OK ? count : done > 0 ? done - 1 : 0; i < count; i++)
         lmcs_live_record_discard(bodies[i], records[i]);
     return status;
@@ -142,7 +139,7 @@ enum lmcs_status lmcs_live_replace_body(struct lmcs_live_body *old, struct lmcs_
 typedef enum lmcs_status work_on_two(struct lmcs_live_body *first, struct lmcs_live_body *second,
                                      const char *second_name, struct lmcs_error *error);
 
-/* Finds variables by name and calls `work`. `may_miss`: the second may not exist. */
+/* Calls `work` on named variables; the second may be missing if `may_miss`. */
 static enum lmcs_status on_names(struct lmcs_pool *pool, const char *shelf_name, const char *first, const char *second,
                                  bool may_miss, work_on_two *work, struct lmcs_error *error)
 {

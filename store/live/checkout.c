@@ -2,9 +2,8 @@
 /*
  * live/checkout.c - makes live variables those of a snapshot.
  *
- * The bytes of each variable that differs are written to new places, and one commit gives these places to all records.
- * Then the addresses of open variables are mapped to the new places, and the old places are given back. So no variable
- * is ever half old and half new.
+ * The bytes of each differing variable are written to new places; one commit changes all records; then addresses of
+ * open variables are mapped to the new places. So no variable is ever half old and half new.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,7 @@ struct restoring {
     bool has_equal; /* some tensors equal the snapshot already */
 };
 
-/* Checks that the snapshot has each open variable, with the same dtype and shape. */
+/* Checks that each open variable is in the snapshot with the same dtype and shape. */
 static enum lmcs_status check_held(struct restoring *r, struct lmcs_error *error)
 {
     for (size_t i = 0; i < r->now.count; i++) {
@@ -46,10 +45,7 @@ static bool same_note(const struct lmcs_live_record *a, const struct lmcs_live_r
     return a->df.note_bytes == b->df.note_bytes && memcmp(a->note, b->note, a->df.note_bytes) == 0;
 }
 
-/*
- * Returns whether a variable equals the view. Raw tensors in a view have not been verified; if they differ, they are
- * read again with verification.
- */
+/* Whether a variable equals the view. Views have not verified raw tensors; differing ones are read again, verified. */
 static bool is_unchanged(const struct restoring *r, const struct lmcs_live_record *now,
                          const struct lmcs_live_record *wanted, const void *data, uint64_t bytes)
 {
@@ -85,7 +81,7 @@ static enum lmcs_status fill_tensor(struct restoring *r, const struct lmcs_live_
     return status;
 }
 
-/* Limits the capacity of an open tensor to its addresses, which it keeps. */
+/* An open tensor keeps its addresses, which bound its capacity. */
 static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live_record *now, uint64_t wanted)
 {
     const struct lmcs_live_body *body = now != NULL ? lmcs_live_body_of_id(r->pool->live, r->shelf->id, now->id) : NULL;
@@ -93,7 +89,7 @@ static uint64_t choose_reserve(const struct restoring *r, const struct lmcs_live
     return wanted == 0 || wanted > most ? most : wanted;
 }
 
-/* A device is mapped as a whole, so a tensor in a new place has a new address. Open handles would not know it. */
+/* A device is mapped as a whole: a new place has new addresses, which open handles would not know. */
 static enum lmcs_status check_address(const struct restoring *r, const struct lmcs_live_record *now,
                                       struct lmcs_error *error)
 {
@@ -105,7 +101,7 @@ static enum lmcs_status check_address(const struct restoring *r, const struct lm
                : lmcs_live_fail_in_use(body, "checked out (on a device its address would change)", error);
 }
 
-/* Makes the new record and bytes of a variable, if it differs from the snapshot. */
+/* Makes the record and bytes of a variable that differs. */
 static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_error *error)
 {
     struct lmcs_live_record like = *r->wanted.records[i], *now = lmcs_live_list_find(&r->now, like.name), *made = NULL;
@@ -138,7 +134,7 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
                                       state.version + 1, tensor ? NULL : lmcs_view_data(view, 0), bytes, &made, error);
     }
     lmcs_view_close(view);
-    if (same && tensor && bytes > 0) { /* these bytes may have been stored and never persisted */
+    if (same && tensor && bytes > 0) { /* perhaps stored and never persisted */
         lmcs_heap_flush(r->pool->heap, now->parts[0].offset, bytes);
         r->has_equal = true;
     }
@@ -148,10 +144,8 @@ static enum lmcs_status restore_one(struct restoring *r, size_t i, struct lmcs_e
     return tensor ? fill_tensor(r, made, error) : LMCS_OK;
 }
 
-/*
- * Maps an open variable to its new places after the commit. If that fails, its addresses still lead to the old places,
- * which are then not reused before the pool is opened again.
- */
+/* Maps an open variable to its new places. If that fails, its addresses keep the old ones, which are then not reused
+ * until the pool is reopened. */
 static void show(struct restoring *r, const struct lmcs_live_change *change)
 {
     struct lmcs_live_body *body =

@@ -2,9 +2,8 @@
 /*
  * live/fork.c - mappings of live tensors across a fork.
  *
- * A child could store to the pool through the mappings that it inherits. So the process keeps a list of them, and a
- * child makes them read-only before fork returns in it. The child may still read there, while its parent erases or
- * replaces variables. So each mapping has a list of the pages that it shows, and the child leases those pages.
+ * A child must not store to the pool through inherited mappings: it makes all listed mappings read-only before fork
+ * returns. It may read on while the parent erases variables, so it leases the pages that each mapping shows.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,7 +34,7 @@ static void after_fork(void)
     pthread_mutex_unlock(&known_lock);
 }
 
-/* Pages that could not be leased may be reused for another variable, so the child can't read them. */
+/* Pages that could not be leased may be reused: the child can't read them. */
 static void in_child(void)
 {
     atomic_fetch_add(&forks, 1);
@@ -67,7 +66,7 @@ void lmcs_mapping_enter(struct lmcs_mapping *mapping)
     pthread_mutex_unlock(&known_lock);
 }
 
-/* Unmaps under the lock: a fork in between would give a child a mapping that is not in the list. */
+/* Under the lock: a fork in between would leave the child an unlisted mapping. */
 void lmcs_mapping_unmap(struct lmcs_mapping *mapping)
 {
     pthread_mutex_lock(&known_lock);
@@ -119,7 +118,7 @@ void lmcs_mapping_drop_pages(struct lmcs_mapping *mapping, uint64_t from, uint64
             mapping->pages[i].bytes = from - pages.at;
             mapping->pages[mapping->page_count++] =
                 (struct lmcs_mapped){end, last - end, pages.place + (end - pages.at)};
-        } /* without memory, a child leases more than it sees */
+        } /* without memory, a child leases more than needed */
     }
     pthread_mutex_unlock(&known_lock);
 }

@@ -2,8 +2,8 @@
 /*
  * live/info.c - which live variables there are.
  *
- * A list consists of the tree's records, corrected by the bodies of variables that a transaction has made, erased or
- * renamed. The list is complete before the first visit.
+ * A list is the tree's records, corrected by bodies that a transaction has made, erased or renamed; complete before the
+ * first visit.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,10 +40,8 @@ static void fill_state(const struct lmcs_live_record *record, const struct lmcs_
     info->bytes = info->shape[0] = state->bytes;
 }
 
-/*
- * Reports a variable of a pool that another process writes: the present name, and the present state of a value. A
- * tensor has the shape with which it was opened; an erased variable has all fields from then.
- */
+/* Reports a variable of another process's pool: present name and value. A tensor's shape, and all fields of an erased
+ * variable, are those at opening. */
 static void fill_elsewhere(struct lmcs_live_body *body, struct lmcs_live_info *info)
 {
     struct lmcs_live_record *now;

@@ -7,7 +7,7 @@
 
 #include "live/space.h"
 
-#define KEPT_BYTES ((uint64_t)1 << 20) /* of file space, after a journal ends */
+#define KEPT_BYTES ((uint64_t)1 << 20) /* of file space, kept after a journal ends */
 
 /* ---- Room ---- */
 
@@ -126,7 +126,7 @@ enum lmcs_status lmcs_journal_fail(const struct lmcs_pool *pool, uint64_t at, co
         pool->path, (unsigned long long)at, what);
 }
 
-/* Reads and checks the bytes of an entry, which are at `from`. *loaded is malloced. */
+/* Reads and checks an entry's data at `from`; *loaded is malloced. */
 static enum lmcs_status load_data(const struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                   void **loaded, struct lmcs_error *error)
 {
@@ -160,11 +160,8 @@ static bool overlaps(const struct lmcs_page_range_df *range, uint64_t place, uin
     return place < range->end && range->next < place + bytes;
 }
 
-/*
- * A checksum does not prove the origin of a journal. So entries are applied only to places that live variables may use:
- * inside one of their objects, which lmcs_check_heap has found outside of libpmemobj's own structures, and in no
- * journal.
- */
+/* A checksum does not prove origin. So entries apply only inside an object of live variables, which lmcs_check_heap has
+ * found outside of libpmemobj's structures, and in no journal. */
 enum lmcs_status lmcs_journal_check_entry(struct lmcs_pool *pool, const struct lmcs_journal_entry_df *df, uint64_t from,
                                           struct lmcs_error *error)
 {

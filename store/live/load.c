@@ -5,10 +5,8 @@
 #include "live/journal.h"
 #include "live/space.h"
 
-/*
- * Marks the space of a record as used. Rejects an id at or past next_live, and a shelf at or past next_shelf: the next
- * variable or shelf made would collide with it.
- */
+/* Marks a record's space as used. Ids from next_live or next_shelf on would collide with the next one made:
+ * rejected. */
 static enum lmcs_status use_record(void *context, struct lmcs_live_record *record, struct lmcs_error *error)
 {
     const struct lmcs_txn *txn = context;
@@ -29,10 +27,7 @@ static enum lmcs_status use_journals(struct lmcs_pool *pool, const struct lmcs_r
         uint64_t bytes = range.end - range.next;
         if (bytes == 0)
             continue;
-        /*
-         * Which of its pages have file space is not recorded. It keeps the first, and gets the others when it needs
-         * them.
-         */
+        /* Which pages have file space is not recorded: it keeps the first and gets others when needed. */
         status = lmcs_live_space_use_pages(pool, range.next, bytes, bytes, error);
         if (status == LMCS_OK && pool->heap != NULL)
             lmcs_live_unback(pool, range.next + LMCS_PAGE_BYTES, bytes - LMCS_PAGE_BYTES);
@@ -58,7 +53,7 @@ enum lmcs_status lmcs_live_store_check(struct lmcs_pool *pool, const struct lmcs
     enum lmcs_status status = lmcs_live_space_begin(pool, error);
     if (status == LMCS_OK)
         status = lmcs_journal_check(pool, root, error);
-    /* Finds overlaps before the load punches pages behind the end of tensors. */
+    /* Before the load punches pages behind tensors. */
     if (status == LMCS_OK)
         status = use_journals(pool, root, error);
     if (status == LMCS_OK)

@@ -88,8 +88,6 @@ enum lmcs_status lmcs_live_make(struct lmcs_pool *pool, struct lmcs_live_shelf *
     return LMCS_OK;
 }
 
-/* ---- Creating ---- */
-
 void lmcs_live_options_init(struct lmcs_live_options *options)
 {
     *options = (struct lmcs_live_options){.form = LMCS_LIVE_TENSOR};

@@ -2,10 +2,9 @@
 /*
  * live/map.c - the addresses of live tensors.
  *
- * A tensor has one range of addresses, reserved for all that it can grow to in place. Its parts are mapped there one
- * behind the other, by a descriptor of our own and not by libpmemobj's, whose lock would last as long as the mapping. A
- * transaction maps private pages at the same addresses, and shared ones again when it ends. The kernel replaces a
- * mapping in one step, so other threads may read meanwhile.
+ * A tensor has one range of addresses for all that it can grow to in place. Parts are mapped there in sequence, through
+ * our own descriptor: libpmemobj's would keep its lock as long as the mapping. A transaction maps private pages at the
+ * same addresses, and shared ones again at its end. The kernel replaces mappings in one step, so others may read.
  */
 #include "live/map.h"
 
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-static _Alignas(LMCS_PAGE_BYTES) unsigned char nothing[LMCS_PAGE_BYTES]; /* the address of empty tensors */
+static _Alignas(LMCS_PAGE_BYTES) unsigned char nothing[LMCS_PAGE_BYTES]; /* address of empty tensors */
 
 static bool is_device(const struct lmcs_live_body *body)
 {
@@ -50,7 +49,7 @@ static enum lmcs_status map_pages(struct lmcs_live_body *body, const struct lmcs
     return status;
 }
 
-/* Reserves addresses for all that the tensor can grow to in place, as body->moving. */
+/* Reserves body->moving. */
 static enum lmcs_status reserve(struct lmcs_live_body *body, const struct lmcs_live_record *record,
                                 struct lmcs_error *error)
 {
@@ -125,7 +124,7 @@ void lmcs_live_unmap_growth(struct lmcs_live_body *body, uint64_t mapped_bytes, 
     body->moving = NULL;
 }
 
-/* Maps zeros there, so that an array made before an abort does not crash the process. */
+/* Maps zeros: an array from before an abort must not crash the process. */
 void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t mapped_bytes)
 {
     uint64_t from = lmcs_page_up(bytes), end = lmcs_page_up(mapped_bytes);
@@ -139,7 +138,7 @@ void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t 
     }
 }
 
-/* Maps private pages at the newest addresses only. Addresses from before the tensor grew are always shared. */
+/* Only the newest addresses get private pages; those from before the tensor grew are always shared. */
 enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_live_record *record, bool private_pages,
                                  struct lmcs_error *error)
 {

@@ -17,61 +17,50 @@ struct lmcs_mapping {
     char *at;
     uint64_t bytes;            /* of addresses */
     struct lmcs_lease *lease;  /* of the pool */
-    struct lmcs_mapped *pages; /* runs that are mapped, or are about to be */
-    size_t page_count;         /* of runs */
+    struct lmcs_mapped *pages; /* mapped, or about to be */
+    size_t page_count;
     size_t page_capacity;
     struct lmcs_mapping *next_known; /* of the process */
     struct lmcs_mapping **at_known;
 };
 
-/* Enters a mapping in the list of the process. */
 void lmcs_mapping_enter(struct lmcs_mapping *mapping);
-/* Removes a mapping from the list, unmaps and frees it. */
+/* Removes it from the list of the process, unmaps and frees it. */
 void lmcs_mapping_unmap(struct lmcs_mapping *mapping);
-/* Records pages of the pool before they are mapped. Returns false if there is no memory. */
+/* Records pages before they are mapped. False: no memory. */
 bool lmcs_mapping_add_pages(struct lmcs_mapping *mapping, struct lmcs_mapped pages);
-/* Forgets pages between `from` and `end` after something else was mapped there: `now`, or, if NULL, nothing of the
- * pool. */
+/* Forgets pages between `from` and `end` after `now` (NULL: nothing of the pool) was mapped there. */
 void lmcs_mapping_drop_pages(struct lmcs_mapping *mapping, uint64_t from, uint64_t end, const struct lmcs_mapped *now);
 
 /* ---- Addresses (map.c) ---- */
 
-/* Returns the place of byte `offset` of a tensor. Reduces *bytes to those that are adjacent there. */
+/* Place of byte `offset` of a tensor. Reduces *bytes to those adjacent there. */
 uint64_t lmcs_live_place(const struct lmcs_live_record *record, uint64_t offset, uint64_t *bytes);
-/*
- * Maps a tensor for its record or its next one. Maps all of it at new addresses, body->moving, if it has none or has
- * outgrown them; else the pages behind `mapped_bytes`.
- */
+/* Maps a tensor for its record or next one: at new addresses (body->moving) if it has none or has outgrown them, else
+ * only pages behind `mapped_bytes`. */
 enum lmcs_status lmcs_live_map(struct lmcs_live_body *body, const struct lmcs_live_record *record,
                                uint64_t mapped_bytes, struct lmcs_error *error);
-/* Makes body->moving, if any, the tensor's newest mapping. Needs body->lock, and comes with the change of record. */
+/* Makes body->moving, if any, the newest mapping. Needs body->lock; same step as the change of record. */
 void lmcs_live_move(struct lmcs_live_body *body);
 /* Undoes lmcs_live_map for a record of `bytes`. */
 void lmcs_live_unmap_growth(struct lmcs_live_body *body, uint64_t mapped_bytes, uint64_t bytes);
-/* Unmaps the pages behind the first `bytes`. */
 void lmcs_live_unmap_tail(struct lmcs_live_body *body, uint64_t bytes, uint64_t mapped_bytes);
 void lmcs_live_unmap_all(struct lmcs_live_body *body);
-/* Maps other pages at the same addresses: private or shared ones, or another record's parts. */
+/* Maps other pages at the same addresses: private, shared, or another record's. */
 enum lmcs_status lmcs_live_remap(struct lmcs_live_body *body, const struct lmcs_live_record *record, bool private_pages,
                                  struct lmcs_error *error);
-/*
- * Maps the addresses shared after a completed change. If the system refuses, later stores there reach no other process:
- * the addresses show the pool's bytes, and live variables are broken (lmcs_live_break, with its locks). Returns false
- * then.
- */
+/* Maps the addresses shared after a completed change. False: the system refused. Later stores there then reach no other
+ * process, and live variables are broken (lmcs_live_break, with its locks). */
 bool lmcs_live_share(struct lmcs_live_body *body, const struct lmcs_live_record *record);
-/* Makes bytes of a tensor durable, at its address. */
+/* Makes bytes of a tensor durable at its address. */
 enum lmcs_status lmcs_live_persist_range(struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
                                          struct lmcs_error *error);
 
 /* ---- Private pages (private_pages.c) ---- */
 
 typedef enum lmcs_status lmcs_pages_visit(void *context, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
-/*
- * Visits each run of pages of a private mapping that have been written to and differ from the pool's. Sets *has_equal
- * if others have been written to but are equal: the pool's bytes there may have been stored and never persisted, so
- * they are flushed and need a sync.
- */
+/* Visits written runs of a private mapping that differ from the pool's pages. *has_equal: others were written but are
+ * equal; the pool's bytes there, perhaps never persisted, are flushed and need a sync. */
 enum lmcs_status lmcs_live_private_pages(struct lmcs_live_body *body, lmcs_pages_visit *visit, void *context,
                                          bool *has_equal, struct lmcs_error *error);
 

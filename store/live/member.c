@@ -54,8 +54,6 @@ bool lmcs_transaction_gave_up(const struct lmcs_transaction *transaction, const 
     return false;
 }
 
-/* ---- Declaring ---- */
-
 static enum lmcs_status note_declared(struct lmcs_transaction *transaction, struct lmcs_live_body *body,
                                       uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {

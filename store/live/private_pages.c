@@ -2,9 +2,8 @@
 /*
  * live/private_pages.c - which pages of a private mapping have been written to.
  *
- * The kernel reports them in /proc/self/pagemap: they are anonymous memory now. Linux 6.7 and newer list just those
- * pages; older ones report 8 bytes for each page. If neither works, the whole tensor is compared with the pool, which
- * is slower.
+ * They are anonymous memory, which /proc/self/pagemap reports: Linux 6.7 and newer list just those pages, older ones 8
+ * bytes for each page. If neither works, the whole tensor is compared, which is slower.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@
 #define PAGEMAP_SWAPPED (UINT64_C(1) << 62)
 #define PAGEMAP_PRESENT (UINT64_C(1) << 63)
 
-/* PAGEMAP_SCAN of linux/fs.h, which headers have since 6.7. */
+/* PAGEMAP_SCAN; linux/fs.h has it since 6.7. */
 #define REGIONS_AT_ONCE       64u
 #define PAGE_CATEGORY_FILE    (UINT64_C(1) << 2)
 #define PAGE_CATEGORY_PRESENT (UINT64_C(1) << 3)
@@ -51,16 +50,13 @@ struct page_scan {
     struct lmcs_live_body *body;
     enum lmcs_status (*visit)(void *context, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
     void *context;
-    uint64_t from; /* of the current run */
+    uint64_t from; /* of the run */
     uint64_t end;
     uint64_t met; /* pages seen */
     bool has_equal;
 };
 
-/*
- * Compares a page with the pool's, since a private copy, or a page of zeros that the kernel has mapped, may be equal to
- * it.
- */
+/* A private copy, or the kernel's page of zeros, may equal the pool's page. */
 static bool is_changed(struct page_scan *scan, uint64_t offset)
 {
     uint64_t bytes = LMCS_PAGE_BYTES;
@@ -95,7 +91,7 @@ static enum lmcs_status add_page(struct page_scan *scan, uint64_t offset, struct
     return status;
 }
 
-/* Reads the pagemap entries of `count` pages from `at` on. Returns false if it can't, or if pages have another size. */
+/* Reads entries of `count` pages from `at` on. False: it can't, or pages have another size. */
 static bool read_pagemap(int fd, const char *at, uint64_t *entries, size_t count)
 {
     off_t offset = (off_t)((uintptr_t)at / LMCS_PAGE_BYTES * sizeof *entries);
@@ -108,7 +104,7 @@ static bool may_be_private(uint64_t entry)
     return (entry & PAGEMAP_SWAPPED) != 0 || ((entry & PAGEMAP_PRESENT) != 0 && (entry & PAGEMAP_FILE) == 0);
 }
 
-/* Finds private pages by reading an entry for each page. */
+/* Reads an entry for each page. */
 static enum lmcs_status scan_entries(struct page_scan *scan, int fd, uint64_t end, struct lmcs_error *error)
 {
     uint64_t *entries = malloc(ENTRIES_AT_ONCE * sizeof *entries);
@@ -125,7 +121,7 @@ static enum lmcs_status scan_entries(struct page_scan *scan, int fd, uint64_t en
     return status;
 }
 
-/* Finds private pages by a query for them (Linux 6.7 and newer). *asked: the query worked. */
+/* Queries private pages (Linux 6.7). *asked: the query worked. */
 static enum lmcs_status scan_regions(struct page_scan *scan, int fd, uint64_t end, bool *asked,
                                      struct lmcs_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* live/ranges.h - sets of bytes of the pool, as an array of ranges by offset, of which no two are adjacent. */
+/* live/ranges.h - sets of bytes of the pool: an array of ranges by offset, no two adjacent. */
 #ifndef LMCS_LIVE_RANGES_H
 #define LMCS_LIVE_RANGES_H
 
@@ -19,19 +19,18 @@ struct lmcs_ranges {
 
 /* Makes memory for one more range. */
 bool lmcs_ranges_reserve(struct lmcs_ranges *ranges);
-/* Adds bytes that are not in the set, and joins them to their neighbours. Returns false, without a change, if there is
- * no memory. */
+/* Adds bytes not in the set and joins neighbours. False, unchanged: no memory. */
 bool lmcs_ranges_add(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* Returns the range that contains all of these bytes, or NULL. */
+/* The range with all of these bytes, or NULL. */
 struct lmcs_range *lmcs_ranges_find(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* Removes bytes that one range contains. Returns false if none does, or if there is no memory. */
+/* Removes bytes that one range contains. False: none does, or no memory. */
 bool lmcs_ranges_take(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
-/* Removes the first `bytes` of the smallest range that is large enough. */
+/* Removes the first `bytes` of the smallest sufficient range. */
 bool lmcs_ranges_take_best(struct lmcs_ranges *ranges, uint64_t bytes, uint64_t *offset);
-/* Finds the first run of the set between `offset` and `end`. */
+/* First run of the set between `offset` and `end`. */
 bool lmcs_ranges_find_common(const struct lmcs_ranges *ranges, uint64_t offset, uint64_t end,
                              struct lmcs_range *common);
-/* Removes those of these bytes that the set contains. The caller has called lmcs_ranges_reserve. */
+/* Removes those of these bytes that are in the set. Needs lmcs_ranges_reserve before. */
 void lmcs_ranges_cut(struct lmcs_ranges *ranges, uint64_t offset, uint64_t bytes);
 
 #endif

@@ -53,10 +53,7 @@ enum lmcs_status lmcs_live_read_bytes(struct lmcs_live_body *body, uint64_t offs
     return status;
 }
 
-/*
- * Reads a value of a pool that another process writes, from its present place, in one step. A reader's body is older
- * than the pool.
- */
+/* Reads a value of another process's pool from its present place: a reader's body may be outdated. */
 static enum lmcs_status read_elsewhere(struct lmcs_live *live, unsigned char **all, uint64_t *bytes,
                                        struct lmcs_error *error)
 {

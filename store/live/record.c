@@ -2,7 +2,7 @@
 /*
  * live/record.c - records of live variables.
  *
- * A record in memory has a copy of its value in the tree behind it, and points into that copy.
+ * A record ends with a copy of its tree value and points into it.
  */
 #include "live/record.h"
 
@@ -12,7 +12,7 @@
 #include "pages/tree.h"
 #include "records/content.h"
 
-#define RESERVED_NAMES "lmcstore." /* prefix of a snapshot's own attachments */
+#define RESERVED_NAMES "lmcstore." /* of a snapshot's own attachments */
 
 static_assert(sizeof(struct lmcs_live_df) + LMCS_MAX_DIMS * sizeof(uint64_t) +
                       LMCS_LIVE_MAX_EXTENTS * sizeof(struct lmcs_part_df) + LMCS_LIVE_MAX_NOTE + LMCS_MAX_NAME <=

@@ -2,8 +2,7 @@
 /*
  * live/record.h - records of live variables: read, checked, found, replaced.
  *
- * A record is checked once, when it is read: its sizes fit one another, and its places are inside the pool. space.c
- * checks that no place is used twice.
+ * Reading checks that sizes fit one another and places are inside the pool; space.c checks that no place is used twice.
  */
 #ifndef LMCS_LIVE_RECORD_H
 #define LMCS_LIVE_RECORD_H
@@ -18,49 +17,45 @@ struct lmcs_live_record {
     const uint64_t *shape;
     const struct lmcs_part_df *parts;
     const unsigned char *note;
-    const char *name; /* NUL-terminated; "": unnamed, in no tree */
+    const char *name; /* NUL-terminated; "": in no tree */
     size_t value_bytes;
-    unsigned char value[]; /* the record as the tree has it; the pointers above point into it */
+    unsigned char value[]; /* the tree's value; the pointers above point into it */
 };
 
 typedef enum lmcs_status lmcs_live_record_visit(void *context, struct lmcs_live_record *record,
                                                 struct lmcs_error *error);
 
-/* Copies `like` and the arrays that it points to. Its counts of dimensions, parts and bytes must be right. */
+/* Copies `like` and its arrays; its counts of dimensions, parts and bytes must be right. */
 struct lmcs_live_record *lmcs_live_record_new(const struct lmcs_live_record *like, struct lmcs_error *error);
-/* Removes the name, the last field of a record. */
+/* Removes the name, the last field. */
 void lmcs_live_record_unname(struct lmcs_live_record *record);
-/* Reads and checks a record. The caller frees it. *found is false if there is none. */
+/* The caller frees the checked record. *found false: none. */
 enum lmcs_status lmcs_live_record_get(struct lmcs_txn *txn, uint64_t shelf, uint64_t id,
                                       struct lmcs_live_record **record, bool *found, struct lmcs_error *error);
-/* Checks a record whose tree value the caller has. */
+/* Checks a record with a given tree value. */
 enum lmcs_status lmcs_live_record_read(struct lmcs_pool *pool, struct lmcs_key_df key, const void *value, size_t bytes,
                                        struct lmcs_live_record **record, struct lmcs_error *error);
 enum lmcs_status lmcs_live_record_find(struct lmcs_txn *txn, uint64_t shelf, const char *name,
                                        struct lmcs_live_record **record, bool *found, struct lmcs_error *error);
-/* Visits the records of a shelf (0: of all shelves) until `visit` fails. `visit` owns each record. */
+/* Visits a shelf's records (0: all shelves) until `visit`, which owns each, fails. */
 enum lmcs_status lmcs_live_record_each(struct lmcs_txn *txn, uint64_t shelf, lmcs_live_record_visit *visit,
                                        void *context, struct lmcs_error *error);
 
-/* Returns the bytes of all parts. */
+/* Bytes of all parts. */
 uint64_t lmcs_live_capacity(const struct lmcs_live_record *record);
 bool lmcs_live_is_variable_length(const struct lmcs_live_record *record);
-/*
- * Returns whether holders of `a` may be given `b`: the form, dtype and shape are equal, except for a length that
- * varies.
- */
+/* Whether holders of `a` may get `b`: equal form, dtype and shape, except a length that varies. */
 bool lmcs_live_same_kind(const struct lmcs_live_record *a, const struct lmcs_live_record *b);
 enum lmcs_status lmcs_live_check_name(const char *name, struct lmcs_error *error);
 
 struct lmcs_live_change {
-    const struct lmcs_live_record *from; /* NULL: a new variable */
-    const struct lmcs_live_record *to;   /* NULL: an erased one */
+    const struct lmcs_live_record *from; /* NULL: new */
+    const struct lmcs_live_record *to;   /* NULL: erased */
 };
-/* Makes the changes within a transaction. */
 enum lmcs_status lmcs_live_change_put(struct lmcs_txn *txn, const struct lmcs_live_change *changes, size_t count,
                                       struct lmcs_error *error);
 
-/* Returns the bytes of a slot for a value of `bytes`, and of a cell with two such slots. */
+/* Bytes of a slot for a value of `bytes`; of a cell with two. */
 static inline uint32_t lmcs_slot_room(uint64_t bytes)
 {
     return (uint32_t)((sizeof(struct lmcs_value_df) + bytes + LMCS_CELL_ALIGN - 1) & ~(uint64_t)(LMCS_CELL_ALIGN - 1));

@@ -2,8 +2,8 @@
 /*
  * live/recovery.c - journals after a crash.
  *
- * Damage in a sealed journal keeps a pool from being opened for writing, because the change that it would have
- * completed is half done. So does an entry that leads to anything but live variables: only an attacker writes one.
+ * A damaged sealed journal prevents opening for writing, because its change is half done. So does an entry that leads
+ * to anything but live variables: only an attacker writes one.
  */
 #include <string.h>
 
@@ -37,10 +37,7 @@ static enum lmcs_status redo(struct lmcs_pool *pool, const struct lmcs_journal_d
     return status == LMCS_OK ? lmcs_journal_clear(pool, LMCS_JOURNAL_REDO, error) : status;
 }
 
-/*
- * A torn header needs nothing: a crash interrupted the writing of one that had not sealed yet, or of one that ended the
- * journal.
- */
+/* A torn header needs nothing: its journal was not sealed yet, or was being ended. */
 static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind kind, struct lmcs_error *error)
 {
     struct lmcs_journal_df header;
@@ -49,7 +46,7 @@ static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind k
     if (status != LMCS_OK)
         return status;
     if (pool->live->sequence < header.last && header.last < MOST_SEQUENCE)
-        pool->live->sequence = header.last; /* never reuse a sequence, even after a torn header */
+        pool->live->sequence = header.last; /* sequences are never reused, even after a torn header */
     bool committed = pool->root.live_committed == header.sequence;
     if (sealed && kind == LMCS_JOURNAL_UNDO && !committed)
         return lmcs_undo_roll_back(pool, header.sequence, error);
@@ -58,7 +55,7 @@ static enum lmcs_status recover(struct lmcs_pool *pool, enum lmcs_journal_kind k
     return sealed ? lmcs_journal_clear(pool, kind, error) : LMCS_OK;
 }
 
-/* Checks everything before the first write. */
+/* All checks come before the first write. */
 enum lmcs_status lmcs_journal_recover(struct lmcs_pool *pool, struct lmcs_error *error)
 {
     enum lmcs_status status = lmcs_journal_check(pool, &pool->root, error);

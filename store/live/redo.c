@@ -2,13 +2,11 @@
 /*
  * live/redo.c - the redo journal: bytes, and the places where they belong.
  *
- * 1. The entries are written and made durable.
- * 2. The header is written to the first page. When it is durable, the journal is sealed and its contents are committed;
- *    if records change in the same step, the root that names the sequence commits it instead.
- * 3. The bytes are written to their places and made durable.
- * 4. The header is cleared, durably, before the caller returns: the journal must not be applied again over later
- *    stores.
- * A crash leaves a sealed journal, which is applied, or an unsealed one, which is ignored.
+ * 1. Write the entries, durably. 2. Write the header to the first page, durably. This seals the journal and commits it;
+ * if records change in the same
+ *    step, the root that names the sequence commits it instead. 3. Write the bytes to their places, durably. 4. Clear
+ *    the header, durably, before returning: it must not be applied over later stores. After a crash a sealed journal is
+ *    applied, an unsealed one ignored.
  */
 #include <stdlib.h>
 

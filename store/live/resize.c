@@ -16,7 +16,7 @@ static enum lmcs_status fail_growth(struct lmcs_live_body *body, enum lmcs_statu
                      body->record->name, (unsigned long long)bytes, why);
 }
 
-/* Extends the parts of `like` to its bytes: the last part, if the pages behind it are free; else by new parts. */
+/* Extends the parts of `like` to its bytes: the last part if the pages behind it are free, else by new parts. */
 static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_record *like, struct lmcs_part_df *parts,
                               struct lmcs_error *error)
 {
@@ -44,10 +44,8 @@ static enum lmcs_status widen(struct lmcs_live_body *body, struct lmcs_live_reco
     return lmcs_live_take_parts(pool, &like->df, parts, wanted, error);
 }
 
-/*
- * Zeroes the bytes behind the old end, on its last page and on pages that the transaction had kept: they may have old
- * contents.
- */
+/* Zeroes the bytes behind the old end, on its last page and on pages kept by the transaction: they may have old
+ * contents. */
 static enum lmcs_status zero_tail(struct lmcs_live_body *body, uint64_t from, uint64_t kept, uint64_t end,
                                   struct lmcs_error *error)
 {
@@ -76,7 +74,7 @@ static enum lmcs_status grow(struct lmcs_live_body *body, struct lmcs_live_recor
         status = lmcs_live_back_pages(body->pool, like, from, &done, error);
     if (status == LMCS_OK && (record = lmcs_live_record_new(like, error)) == NULL)
         status = LMCS_NO_MEMORY;
-    if (status == LMCS_OK) /* the pages that a transaction had kept are mapped already */
+    if (status == LMCS_OK) /* pages kept by a transaction are mapped already */
         status = lmcs_live_map(body, like, old > kept ? old : kept, error);
     if (status != LMCS_OK) {
         free(record);
@@ -116,7 +114,7 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     like.df.bytes = bytes;
     if (bytes > old)
         return grow(body, &like, parts, error);
-    if (bytes < old && body->handles > 1) /* pages at addresses of other handles would vanish */
+    if (bytes < old && body->handles > 1) /* pages of other handles would vanish */
         return lmcs_fail(
             error, LMCS_IN_USE, 0,
             "%s: live tensor \"%.200s\" can't be made smaller: other handles in this process (%u) may use the bytes "
@@ -125,7 +123,7 @@ static enum lmcs_status resize(struct lmcs_live_body *body, uint32_t ndim, const
     struct lmcs_live_record *record = lmcs_live_record_new(&like, error);
     if (record == NULL)
         return LMCS_NO_MEMORY;
-    /* In a transaction, the pages stay until it has committed. */
+    /* A transaction keeps the pages until its commit. */
     enum lmcs_status status = lmcs_live_change_body(body, record, error);
     if (status == LMCS_OK && body->transaction == NULL)
         lmcs_live_unmap_tail(body, bytes, old);

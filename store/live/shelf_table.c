@@ -2,8 +2,7 @@
 /*
  * live/shelf_table.c - shelves whose live variables this process has used, and their holders.
  *
- * Records refer to their shelf by its id. So a new name of a shelf concerns only the entry here that was found by the
- * old one.
+ * Records refer to a shelf by id, so renaming it concerns only its entry here.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +11,7 @@
 #include "live/body.h"
 #include "records/shelf.h"
 
-/* ---- Finding ---- */
-
-/* Finds the id of a shelf. *id 0: there is none. */
+/* *id 0: none. */
 static enum lmcs_status find_shelf_id(struct lmcs_pool *pool, const char *name, uint64_t *id, struct lmcs_error *error)
 {
     struct lmcs_txn txn;
@@ -53,7 +50,7 @@ enum lmcs_status lmcs_live_shelf_find(struct lmcs_pool *pool, const char *name, 
     uint64_t id = 0;
     enum lmcs_status status = LMCS_OK;
     *found = NULL;
-    if (pool->heap == NULL) /* the writing process may have given the name to another shelf */
+    if (pool->heap == NULL) /* the writer may have given the name to another shelf */
         status = find_shelf_id(pool, name, &id, error);
     if (status != LMCS_OK || (pool->heap == NULL && id == 0))
         return status;
@@ -110,7 +107,7 @@ enum lmcs_status lmcs_live_shelf_hold(struct lmcs_pool *pool, struct lmcs_live_s
                              "%s: this thread already has a transaction on shelf \"%.200s\"; transactions don't nest: "
                              "commit or abort it first",
                              pool->path, shelf->name);
-        shelf->waiting++; /* keeps the shelf from being renamed or removed */
+        shelf->waiting++; /* prevents renaming and removal */
         bool in_time = lmcs_live_wait(pool->live, &until, wait_ms);
         shelf->waiting--;
         if (!in_time)

@@ -2,9 +2,8 @@
 /*
  * live/snapshot.c - puts live variables into a snapshot.
  *
- * Tensors are put from their places, through the one mapping of the whole pool; values are put as copies. The capture
- * finds unchanged tensors by comparing bytes, because stores through addresses leave no reliable trace. An
- * attachment describes the variables (table.h).
+ * Tensors are put from their places through the mapping of the whole pool, values as copies. The capture compares bytes
+ * to find unchanged tensors, because stores through addresses leave no reliable trace.
  */
 #include <stdlib.h>
 
@@ -17,7 +16,7 @@ struct putting {
     struct lmcs_live_list list;
     struct lmcs_tensor *tensors;
     const void **data;
-    void **copies; /* values and the attachment; owned */
+    void **copies; /* values, attachment; owned */
     size_t copy_count;
     struct lmcs_live_body **bodies; /* tensors in several parts; references */
     size_t body_count;
@@ -75,10 +74,7 @@ static enum lmcs_status pin_record(struct lmcs_pool *pool, const struct lmcs_liv
     return status;
 }
 
-/*
- * Lists, pins and copies the variables to put. A pinned tensor stays in place even if it is erased meanwhile. Needs
- * live->lock.
- */
+/* Lists, pins and copies the variables to put. Pinned tensors stay in place even if erased. Needs live->lock. */
 static enum lmcs_status prepare(struct putting *putting, struct lmcs_live_shelf *shelf, struct lmcs_error *error)
 {
     struct lmcs_live_list *list = &putting->list;

@@ -2,17 +2,16 @@
 /*
  * live/space.c - where live variables are stored: objects of libpmemobj of their own, which never move.
  *
- * The medium does not record free space: opening a pool for writing finds the space that no record has. So a crash
- * can't leak space, and taking and giving cost no writes. There are two kinds. *Pages* hold tensors and journals.
- * Free pages have no file space; file space counts against the pool's limit. *Cells* are in pages of their own, in
- * units of 64 bytes. A page whose last cell is freed becomes a free page.
+ * Free space is not recorded: opening for writing finds the space that no record has. So a crash leaks nothing, and
+ * taking and giving write nothing. *Pages* hold tensors and journals; free ones have no file space, which counts
+ * against the pool's limit. *Cells*, in units of 64 bytes, have pages of their own; a page without cells becomes a free
+ * page.
  *
- * Pages that get file space are zero, because free pages are holes. If the file system refuses to punch a hole, the
- * range is recorded as old: zeros are written when its pages are used again, and the punch is retried after another one
- * succeeds.
+ * Free pages are holes, so pages that get file space are zero. If the file system refuses to punch, the range is
+ * recorded as old: reuse writes zeros, and the punch is retried after another one succeeds.
  *
- * Readers in other processes, and children made by fork, may still read space that was given back. It is kept aside
- * with the epoch of the commit that freed it, until no process leases an older epoch or has it mapped (media/lease.h).
+ * Readers in other processes and forked children may still read given-back space. It is kept aside with the epoch of
+ * the commit that freed it, until no process leases an older epoch or has it mapped (media/lease.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,7 @@
 
 #define LEAST_OBJECT   ((uint64_t)1 << 20) /* bytes */
 #define MOST_OBJECT    ((uint64_t)64 << 20)
-#define CHECKS_AT_ONCE 16u /* freed ranges to check for readers per call */
+#define CHECKS_AT_ONCE 16u /* freed ranges to check per call */
 
 /* ---- File space ---- */
 
@@ -39,7 +38,7 @@ static enum lmcs_status write_zeros(struct lmcs_pool *pool, uint64_t offset, uin
     return status;
 }
 
-/* Writes zeros over old bytes: on media without holes, and where a punch has failed. */
+/* Writes zeros over old bytes: on media without holes, or after a failed punch. */
 static enum lmcs_status clear_pages(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -70,7 +69,7 @@ static enum lmcs_status back(struct lmcs_pool *pool, uint64_t offset, uint64_t b
     return status;
 }
 
-/* Punches unused pages. Records them as old if that fails. */
+/* Punches unused pages, or records them as old. */
 static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -86,7 +85,7 @@ static bool punch(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     return false;
 }
 
-/* Retries failed punches after one that succeeded. */
+/* Retries failed punches. */
 static void punch_old(struct lmcs_pool *pool)
 {
     struct lmcs_ranges *old = &pool->live->space.old;
@@ -97,7 +96,7 @@ static void punch_old(struct lmcs_pool *pool)
 
 void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
-    /* A change that is committed but not completed may still use the pages. The next open finds the free pages. */
+    /* A committed change that is not completed may use the pages. The next open frees them. */
     if (bytes == 0 || atomic_load(&pool->live->is_broken))
         return;
     if (punch(pool, offset, bytes))
@@ -107,7 +106,7 @@ void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 
 /* ---- Freed space ---- */
 
-/* Frees bytes in pages of cells. Pages that have no cell left become free pages. */
+/* Pages without cells become free pages. */
 static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -122,7 +121,7 @@ static void free_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes)
     lmcs_ranges_add(&space->pages, first, end - first);
 }
 
-/* Returns the pages of a freed range between `from` and `end`. */
+/* The part of a freed range between `from` and `end`. */
 static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uint64_t from, uint64_t end)
 {
     struct lmcs_live_freed piece = *freed;
@@ -133,10 +132,7 @@ static struct lmcs_live_freed cut_freed(const struct lmcs_live_freed *freed, uin
     return piece;
 }
 
-/*
- * Splits a freed range around its pinned pages, `first` to `end`, which it returns. The pages before and behind them
- * are appended to the list.
- */
+/* Returns the pinned pages, `first` to `end`, of a freed range and appends the pages around them to the list. */
 static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const struct lmcs_live_freed *freed,
                                           uint64_t first, uint64_t end)
 {
@@ -150,10 +146,7 @@ static struct lmcs_live_freed split_freed(struct lmcs_live_space *space, const s
     return cut_freed(freed, first, end);
 }
 
-/*
- * Frees range i, unless a reader needs it. Returns whether another range took its index. A freed range may contain more
- * than was pinned, because it may have grown or been joined since; then it is split.
- */
+/* Frees range i unless a reader needs it; splits it if only a part is pinned. True: another range took its index. */
 static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -176,7 +169,7 @@ static bool settle_one(struct lmcs_pool *pool, uint64_t safe, size_t i)
     return true;
 }
 
-/* Frees ranges from i on, until `most` of them have to wait. Returns the next index. */
+/* Frees ranges from i on, until `most` have to wait. Returns the next index. */
 static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_t most)
 {
     while (i < pool->live->space.freed_count && most > 0)
@@ -187,11 +180,8 @@ static size_t settle_from(struct lmcs_pool *pool, uint64_t safe, size_t i, size_
     return i;
 }
 
-/*
- * Frees the ranges that no reader needs. Each check is a system call, and a child may need all that it has seen for as
- * long as it lives. So a call checks the last range, which may be new, and some of the others in turn. `all` checks
- * every range: before the pool grows, and before it is reported full.
- */
+/* Frees ranges that no reader needs. Each check is a system call, and a child may block ranges as long as it lives. So
+ * a call checks the last range, perhaps new, and some others in turn. `all`: before the pool grows or is full. */
 static void settle_freed(struct lmcs_pool *pool, bool all)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -202,7 +192,7 @@ static void settle_freed(struct lmcs_pool *pool, bool all)
         settle_from(pool, safe, 0, SIZE_MAX);
         return;
     }
-    settle_from(pool, safe, space->freed_count - 1, SIZE_MAX); /* and the pieces split off it */
+    settle_from(pool, safe, space->freed_count - 1, SIZE_MAX); /* and pieces split off */
     space->freed_next = settle_from(pool, safe, space->freed_next, CHECKS_AT_ONCE);
     if (space->freed_next >= space->freed_count)
         space->freed_next = 0;
@@ -213,7 +203,7 @@ static void give(struct lmcs_pool *pool, struct lmcs_live_freed freed)
     struct lmcs_live_space *space = &pool->live->space;
     if (freed.range.bytes == 0 || atomic_load(&pool->live->is_broken) ||
         !lmcs_grow(&space->freed, &space->freed_capacity, space->freed_count, sizeof *space->freed))
-        return; /* the next open finds it again */
+        return; /* the next open finds it */
     space->freed[space->freed_count++] = freed;
     settle_freed(pool, false);
 }
@@ -285,7 +275,7 @@ static uint64_t object_bytes(const struct lmcs_pool *pool, uint64_t bytes)
     return wanted < bytes + 2 * (uint64_t)LMCS_PAGE_BYTES ? bytes + 2 * (uint64_t)LMCS_PAGE_BYTES : wanted;
 }
 
-/* Allocates one more object, entered in the tree of objects by a transaction of its own. */
+/* Allocates an object and enters it in the tree, by a transaction of its own. */
 static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -309,7 +299,7 @@ static enum lmcs_status add_object(struct lmcs_pool *pool, uint64_t bytes, struc
     if (status != LMCS_OK)
         return status;
     uint64_t end = (offset + got) & ~(uint64_t)(LMCS_PAGE_BYTES - 1);
-    punch(pool, df.first, end - df.first); /* an earlier object may have left bytes there */
+    punch(pool, df.first, end - df.first); /* an earlier object may have left bytes */
     space->object_bytes += got;
     return lmcs_ranges_add(&space->pages, df.first, end - df.first) ? LMCS_OK : lmcs_fail_memory(error);
 }
@@ -379,7 +369,7 @@ static enum lmcs_status note_object(struct lmcs_txn *txn, uint64_t offset, const
     space->object_bytes += df->bytes;
     if (df->first < offset) /* lmcs_live_store_check runs before lmcs_space_load */
         return fail_place(pool, "the first byte of an object", offset, error);
-    /* Free space is punched, so none of it may belong to a payload. */
+    /* Free space is punched: no payload may be there. */
     enum lmcs_status status = lmcs_space_check_none(txn, offset, offset + df->bytes, error);
     if (status != LMCS_OK)
         return status;
@@ -399,7 +389,7 @@ enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error
         status = lmcs_cursor_seek(cursor, &txn, LMCS_TREE_OBJECTS, &txn.root.trees[LMCS_TREE_OBJECTS],
                                   (struct lmcs_key_df){0, 0}, error);
         while (status == LMCS_OK && lmcs_cursor_valid(cursor)) {
-            struct lmcs_object_df df; /* lmcs_space_load has checked the record and its size */
+            struct lmcs_object_df df; /* checked by lmcs_space_load */
             memcpy(&df, lmcs_cursor_value(cursor, NULL), sizeof df);
             status = note_object(&txn, lmcs_cursor_key(cursor).high, &df, error);
             if (status == LMCS_OK)
@@ -416,12 +406,12 @@ enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offs
 {
     if (!lmcs_ranges_take(&pool->live->space.pages, offset, bytes))
         return fail_place(pool, "a live tensor or journal", offset, error);
-    if (pool->heap != NULL) /* else this is only a check */
+    if (pool->heap != NULL) /* else only a check */
         lmcs_space_count(pool, (int64_t)backed);
     return LMCS_OK;
 }
 
-/* The first cell in a page makes the whole page one of cells. */
+/* Its first cell makes a page one of cells. */
 static enum lmcs_status use_cell(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error)
 {
     struct lmcs_live_space *space = &pool->live->space;
@@ -447,8 +437,7 @@ enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_l
         const struct lmcs_part_df *part = &record->parts[i];
         uint64_t backed = backed_in(record->df.bytes, before, part->bytes);
         status = lmcs_live_space_use_pages(pool, part->offset, part->bytes, backed, error);
-        if (status == LMCS_OK &&
-            pool->heap != NULL) /* a crash may have left bytes behind the end, where growth expects zeros */
+        if (status == LMCS_OK && pool->heap != NULL) /* a crash may have left bytes where growth expects zeros */
             punch(pool, part->offset + backed, part->bytes - backed);
     }
     if (status == LMCS_DAMAGED)

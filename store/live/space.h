@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* live/space.h - the space of live variables. All functions need live->lock. */
+/* live/space.h - the space of live variables. Functions need live->lock. */
 #ifndef LMCS_LIVE_SPACE_H
 #define LMCS_LIVE_SPACE_H
 
@@ -8,28 +8,26 @@
 
 struct lmcs_live_freed {
     struct lmcs_range range;
-    uint64_t backed; /* leading bytes that have file space */
+    uint64_t backed; /* leading bytes with file space */
     uint64_t epoch;  /* of the commit that freed it */
     bool is_cell;
 };
 struct lmcs_live_space {
     struct lmcs_ranges pages; /* free, without file space */
-    struct lmcs_ranges cells; /* free, in pages that have file space */
-    struct lmcs_ranges old;   /* free pages that may still have file space and old bytes: punching them failed */
-    bool is_old;              /* any free page may: there was no memory to record which */
+    struct lmcs_ranges cells; /* free, on pages with file space */
+    struct lmcs_ranges old;   /* free pages whose punch failed: may have file space and old bytes */
+    bool is_old;              /* any free page may be old: no memory to record which */
     struct lmcs_live_freed *freed;
     size_t freed_count;
-    size_t freed_next; /* the next one to check, when there are too many to check all */
+    size_t freed_next; /* the next to check when there are too many */
     size_t freed_capacity;
     uint64_t object_bytes;
 };
 
-/*
- * Opening a pool: begin enters all objects as free, use removes the space of records and journals, end gives file space
- * of the rest back.
- */
+/* Opening: begin enters all objects as free, use removes records' and journals' space, end frees file space of the
+ * rest. */
 enum lmcs_status lmcs_live_space_begin(struct lmcs_pool *pool, struct lmcs_error *error);
-/* Returns whether bytes are in one object. Call it after begin and before any use. */
+/* Whether bytes are in one object. Between begin and the first use. */
 bool lmcs_live_space_has(const struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
 enum lmcs_status lmcs_live_space_use(struct lmcs_pool *pool, const struct lmcs_live_record *record,
                                      struct lmcs_error *error);
@@ -38,19 +36,19 @@ enum lmcs_status lmcs_live_space_use_pages(struct lmcs_pool *pool, uint64_t offs
 enum lmcs_status lmcs_live_space_end(struct lmcs_pool *pool, struct lmcs_error *error);
 void lmcs_live_space_free(struct lmcs_live_space *space);
 
-/* Takes adjacent whole pages, without file space. LMCS_FULL. */
+/* Takes adjacent pages without file space. LMCS_FULL. */
 enum lmcs_status lmcs_live_take(struct lmcs_pool *pool, uint64_t bytes, uint64_t *offset, struct lmcs_error *error);
-/* Takes these pages. Returns false if they are not free. */
+/* False: these pages are not free. */
 bool lmcs_live_take_at(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
-/* Gives pages back; their first `backed` bytes have file space. They are reused once no reader needs them. */
+/* Gives pages back, the first `backed` bytes with file space; reused once no reader needs them. */
 void lmcs_live_give(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, uint64_t backed);
-/* Gives file space to pages and zeroes them; takes file space away. */
+/* Allocates file space for pages and zeroes them; frees it. */
 enum lmcs_status lmcs_live_back(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes, struct lmcs_error *error);
 void lmcs_live_unback(struct lmcs_pool *pool, uint64_t offset, uint64_t bytes);
 enum lmcs_status lmcs_live_take_cell(struct lmcs_pool *pool, uint32_t bytes, uint64_t *offset,
                                      struct lmcs_error *error);
 void lmcs_live_give_cell(struct lmcs_pool *pool, uint64_t offset, uint32_t bytes);
-/* Gives back the space of `from` that `keep` does not have. Either may be NULL. */
+/* Gives back space of `from` that `keep` lacks. Either may be NULL. */
 void lmcs_live_give_difference(struct lmcs_pool *pool, const struct lmcs_live_record *from,
                                const struct lmcs_live_record *keep);
 

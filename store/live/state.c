@@ -47,7 +47,7 @@ void lmcs_live_store_free(struct lmcs_pool *pool)
 
 enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct lmcs_error *error)
 {
-    /* Avoids getpid, which takes longer than many writes. */
+    /* Avoids getpid, which is slower than many writes. */
     bool known = pool->live->forks == lmcs_live_forks() && (!to_write || pool->heap != NULL);
     enum lmcs_status status = known ? LMCS_OK : lmcs_pool_check(pool, to_write, error);
     if (status == LMCS_OK && lmcs_media_is_poolset(pool->media))
@@ -59,10 +59,7 @@ enum lmcs_status lmcs_live_check(struct lmcs_pool *pool, bool to_write, struct l
             "%s: a change of live variables could neither be completed nor undone (%s); close the pool and open it "
             "again",
             pool->path, pool->live->broken);
-    /*
-     * After a failed sync, bytes in memory look durable and may not be. A call that finds nothing to write must not
-     * succeed.
-     */
+    /* After a failed sync, bytes in memory look durable and may not be: a call with nothing to write must fail, too. */
     return status == LMCS_OK && to_write && pool->heap != NULL ? lmcs_heap_check_syncs(pool->heap, error) : status;
 }
 

@@ -98,7 +98,7 @@ enum lmcs_status lmcs_live_table_fail(const struct lmcs_snapshot *snapshot, stru
                      snapshot->pool->path, snapshot->shelf, (unsigned long long)snapshot->info.number);
 }
 
-/* Decodes one entry of an untrusted table, and moves *at behind it. The record has no places yet. */
+/* Decodes one entry of an untrusted table, without places, and moves *at behind it. */
 static enum lmcs_status decode_entry(const struct lmcs_snapshot *snapshot, const unsigned char **at, size_t *left,
                                      uint64_t *reserve_bytes, struct lmcs_live_record **record,
                                      struct lmcs_error *error)
@@ -170,7 +170,7 @@ enum lmcs_status lmcs_live_table_load(struct lmcs_snapshot *snapshot, struct lmc
         status = decode_entry(snapshot, &at, &left, &(*reserves)[i], &record, error);
         if (status == LMCS_OK)
             status = add_record(list, record, error);
-        /* Entries ascend by name, so no name comes twice. */
+        /* Names ascend, so none comes twice. */
         if (status == LMCS_OK && i > 0 && strcmp(list->records[i - 1]->name, list->records[i]->name) >= 0)
             status = lmcs_live_table_fail(snapshot, error);
     }

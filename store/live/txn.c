@@ -2,14 +2,13 @@
 /*
  * live/txn.c - transactions on live variables.
  *
- * During a transaction its tensors are mapped private at their addresses, new bytes of its values are kept in memory,
- * and changes of records are in the bodies only. Commit gathers the private pages and the slots of values, writes them
- * to the redo journal, and seals it. That is the moment of commit; if records change too, it is the switch of the root
- * that names the journal. Then all bytes are written to their places, and the addresses are mapped shared again. Abort
- * just maps them shared, since nothing has left the process.
+ * A transaction maps its tensors private, keeps new bytes of values in memory, and changes records in bodies only.
+ * Commit writes private pages and slots of values to the redo journal and seals it: the moment of commit. (If records
+ * change too, it is the switch of the root that names the journal.) Then the bytes go to their places, and addresses
+ * are mapped shared again. Abort only maps them shared.
  *
- * A declared transaction stores in place, after the old bytes are in the undo journal. Commit makes the stores durable
- * and ends that journal by its header, or by the root if other changes belong to the same step.
+ * A declared transaction stores in place, after saving the old bytes in the undo journal. Commit makes the stores
+ * durable and ends that journal by its header, or by the root if other changes belong to the step.
  */
 #include "live/txn.h"
 
@@ -30,8 +29,6 @@ void lmcs_transaction_options_init(struct lmcs_transaction_options *options)
 {
     *options = (struct lmcs_transaction_options){.wait_ms = UINT32_MAX};
 }
-
-/* ---- Begin ---- */
 
 static enum lmcs_status enter_all(struct lmcs_transaction *transaction, struct lmcs_error *error)
 {
@@ -59,7 +56,7 @@ static enum lmcs_status enter_some(struct lmcs_transaction *transaction, struct 
     return status;
 }
 
-/* Takes the undo journal, of which there is one. Waiting for it releases live->lock. */
+/* Takes the one undo journal. Waiting for it releases live->lock. */
 static enum lmcs_status begin_undo(struct lmcs_transaction *transaction, uint32_t wait_ms, struct lmcs_error *error)
 {
     struct lmcs_live_store *live = transaction->pool->live;
@@ -97,7 +94,7 @@ static uint64_t choose_limit(struct lmcs_pool *pool, uint64_t wanted)
     return limit < most ? limit : most;
 }
 
-/* Ends a transaction whose bodies are committed or reverted, and frees it. */
+/* Ends a transaction whose bodies are committed or reverted. */
 static void end(struct lmcs_transaction *transaction)
 {
     struct lmcs_pool *pool = transaction->pool;
@@ -122,7 +119,7 @@ static void end(struct lmcs_transaction *transaction)
     (void)!lmcs_pool_close(pool, NULL);
 }
 
-/* Maps all pages that a member has or had as shared again. Members keep their addresses within a transaction. */
+/* Maps all pages of members as shared again; members keep their addresses. */
 static void share_again(struct lmcs_transaction *transaction)
 {
     for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in) {
@@ -158,11 +155,11 @@ static enum lmcs_status begin(struct lmcs_pool *pool, const char *shelf_name, st
     lmcs_pool_keep(pool);
     if (transaction->is_declared)
         status = begin_undo(transaction, options->wait_ms, error);
-    /* Set only now: changes that other threads make while this one waits are in no transaction, because it may fail. */
+    /* Only now: changes by other threads during the wait are in no transaction, because it may fail. */
     shelf->transaction = transaction;
     if (status == LMCS_OK)
         status = lives == NULL ? enter_all(transaction, error) : enter_some(transaction, lives, count, error);
-    if (status != LMCS_OK) { /* the transaction has no changes yet */
+    if (status != LMCS_OK) { /* no changes yet */
         struct lmcs_error ignored;
         if (pool->live->undoing == transaction)
             (void)!lmcs_journal_clear(pool, LMCS_JOURNAL_UNDO, &ignored);
@@ -312,9 +309,7 @@ static size_t list_changes(const struct lmcs_transaction *transaction, struct lm
     return count;
 }
 
-/*
- * Persists bytes that were stored in place, without a redo journal: those of new or grown tensors, and declared ones.
- */
+/* Persists stores in place, without a redo journal: new, grown and declared tensors. */
 static enum lmcs_status persist_in_place(const struct lmcs_transaction *transaction, struct lmcs_error *error)
 {
     enum lmcs_status status = LMCS_OK;
@@ -335,7 +330,7 @@ static enum lmcs_status persist_in_place(const struct lmcs_transaction *transact
     return status;
 }
 
-/* Runs the commit up to its moment: the sealed journal, or the new root. */
+/* Up to the moment of commit: the sealed journal or the new root. */
 static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const struct gathering *gathering,
                                      struct lmcs_error *error)
 {
@@ -353,14 +348,14 @@ static enum lmcs_status reach_commit(struct lmcs_transaction *transaction, const
     if (status == LMCS_OK && with_root)
         status = lmcs_live_commit_changes(pool, changes, count, sequence, error);
     if (status == LMCS_OK && gathering->has_equal && gathering->count == 0 && !with_root)
-        status = lmcs_heap_sync(pool->heap, error); /* in other cases the journal or the root syncs */
+        status = lmcs_heap_sync(pool->heap, error); /* else the journal or the root syncs */
     free(changes);
     if (status != LMCS_OK && gathering->count > 0)
         lmcs_journal_take_back(pool, error);
     return status;
 }
 
-/* Completes the commit after its moment. A failure here is completed when the pool is next opened. */
+/* After the moment of commit. The next open completes it after a failure. */
 static enum lmcs_status complete(struct lmcs_transaction *transaction, const struct gathering *gathering,
                                  struct lmcs_error *error)
 {
@@ -434,7 +429,7 @@ enum lmcs_status lmcs_transaction_commit(struct lmcs_transaction *transaction, s
     enum lmcs_status status = lmcs_live_check(pool, true, error);
     if (status != LMCS_OK)
         return status;
-    lmcs_pool_keep(pool); /* the transaction's own open ends in commit, and the lock is needed after it */
+    lmcs_pool_keep(pool); /* the transaction's own open ends in commit; the lock is needed longer */
     pthread_mutex_lock(&pool->live->lock);
     status = lmcs_live_check(pool, true, &local);
     if (status == LMCS_OK)
@@ -491,12 +486,12 @@ static void revert_body(struct lmcs_live_body *body)
 static void abort_now(struct lmcs_transaction *transaction)
 {
     struct lmcs_pool *pool = transaction->pool;
-    struct lmcs_error error; /* there is no caller to report to; the next write fails with it */
+    struct lmcs_error error; /* no caller to report to: the next write fails with it */
     if (!atomic_load(&pool->live->is_broken) && transaction->is_declared &&
         lmcs_undo_roll_back(pool, transaction->sequence, &error) != LMCS_OK)
         lmcs_live_break(pool, &error);
     share_again(transaction);
-    /* Frees all names that were taken before any body gets its old name back. */
+    /* Frees all taken names before any body gets its old name back. */
     for (struct lmcs_live_body *body = transaction->bodies; body != NULL; body = body->next_in)
         if (body->changed)
             lmcs_live_body_unname(body);

@@ -2,9 +2,8 @@
 /*
  * live/undo.c - the undo journal of declared transactions, for media whose pages can't be private.
  *
- * Bytes that are about to be stored to are copied here first, entry by entry. Each entry has a checksum and is durable
- * before the store may happen. After a crash the entries are copied back, the last one first. A commit makes the stores
- * durable and clears the header.
+ * Bytes are copied here, with a checksum and durably, before they are stored to. After a crash the entries are copied
+ * back, the last first. A commit makes the stores durable and clears the header.
  */
 #include <stdlib.h>
 
@@ -18,7 +17,7 @@ enum lmcs_status lmcs_undo_begin(struct lmcs_pool *pool, uint64_t limit_bytes, u
     enum lmcs_status status = LMCS_OK;
     if (range.end - range.next < limit_bytes)
         status = lmcs_journal_reserve(pool, LMCS_JOURNAL_UNDO, limit_bytes, error);
-    /* Provides file space behind the last entry, so that the search for entries ends at bytes of no entry. */
+    /* File space behind the last entry: the search for entries ends there. */
     if (status == LMCS_OK)
         status = lmcs_journal_make_room(pool, LMCS_JOURNAL_UNDO, LMCS_LEAST_JOURNAL, error);
     if (status != LMCS_OK)
@@ -51,7 +50,7 @@ enum lmcs_status lmcs_undo_add(struct lmcs_pool *pool, uint64_t sequence, const 
     return status;
 }
 
-/* Finds the entries of a sequence. The first bytes that are no entry of it end them. */
+/* The first bytes that are no entry of the sequence end the search. */
 static enum lmcs_status find_entries(struct lmcs_pool *pool, uint64_t sequence, uint64_t **places, size_t *count,
                                      struct lmcs_error *error)
 {

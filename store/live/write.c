@@ -2,9 +2,9 @@
 /*
  * live/write.c - writing live variables through functions.
  *
- * Every write is atomic and durable. A value's goes to its other slot. In a tensor, an aligned word of 1, 2, 4 or 8
- * bytes is one store; anything else goes through the redo journal. In a transaction, a tensor's write is a store to its
- * address, and a value's is kept until the commit.
+ * Every write is atomic and durable: of a value, to its other slot; of an aligned word of 1, 2, 4 or 8 bytes in a
+ * tensor, one store; else by the redo journal. A transaction stores to a tensor's address and keeps values until
+ * commit.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static bool is_word(uint64_t offset, uint64_t bytes)
     return (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && offset % bytes == 0;
 }
 
-/* Writes without a journal and outside of transactions need body->lock only. */
+/* Writes without journal and transaction need body->lock only. */
 static bool needs_live_lock(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes)
 {
     return body->transaction != NULL || (body->record->df.form == LMCS_LIVE_TENSOR && !is_word(offset, bytes));
@@ -54,10 +54,7 @@ void lmcs_live_unlock_body(struct lmcs_live_body *body, bool both)
 
 /* ---- Persist ---- */
 
-/*
- * Persists bytes that were stored before the transaction began, at their places in the pool. Those that the transaction
- * stores become durable with its commit.
- */
+/* Persists bytes stored before the transaction, at their places in the pool; its own stores wait for the commit. */
 static enum lmcs_status persist_home(const struct lmcs_live_body *body, uint64_t offset, uint64_t bytes,
                                      struct lmcs_error *error)
 {
@@ -81,7 +78,7 @@ enum lmcs_status lmcs_live_persist(struct lmcs_live *live, uint64_t offset, uint
     if (status == LMCS_OK && (body->record->df.form != LMCS_LIVE_TENSOR || !lmcs_live_is_inside(body, offset, bytes)))
         status = lmcs_live_fail_range(live, offset, bytes, error);
     else if (status == LMCS_OK && bytes > 0 && !body->is_private) {
-        lmcs_cell_stamp(body); /* the persist below covers the stamp */
+        lmcs_cell_stamp(body); /* covered by the persist below */
         status = lmcs_heap_persist(live->pool->heap, body->data + offset, bytes, error);
     } else if (status == LMCS_OK && bytes > 0) {
         status = persist_home(body, offset, bytes, error);
@@ -129,7 +126,7 @@ static enum lmcs_status fail_store(const struct lmcs_live_body *body, struct lmc
                      body->record->name);
 }
 
-/* Restores a word after a failed persist: a failed write changes neither the bytes in memory nor the pool. */
+/* A failed write changes neither the bytes in memory nor the pool. */
 static void take_word_back(struct lmcs_live_body *body, struct storing *s, const uint64_t *before,
                            struct lmcs_error *error)
 {
@@ -141,7 +138,7 @@ static void take_word_back(struct lmcs_live_body *body, struct storing *s, const
         lmcs_live_doubt(body->pool, error);
 }
 
-/* Writes a word outside of transactions. Needs body->lock. */
+/* Outside of transactions. Needs body->lock. */
 static enum lmcs_status write_word(struct lmcs_live_body *body, uint64_t offset, const void *data, uint64_t bytes,
                                    struct lmcs_error *error)
 {
@@ -220,7 +217,7 @@ static enum lmcs_status write_part_of_value(struct lmcs_live_body *body, uint64_
 
 /* ---- Updates ---- */
 
-/* A read and a write in one step. `choose` computes the new bytes and returns whether to write them. */
+/* A read and a write in one step. `choose` computes the new bytes; false: don't write. */
 struct update {
     uint64_t offset;
     uint64_t bytes;
