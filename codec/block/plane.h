@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * plane.h - encodes and decodes one plane: the bytes at one position of all words of a block (kinds: FORMAT.md, 5.3).
- */
+/* plane.h - encodes and decodes one plane: the bytes at one position of all words of a block. FORMAT.md, 5.3, fixes
+ * kinds. */
 #ifndef LMC_PLANE_H
 #define LMC_PLANE_H
 

@@ -2,8 +2,8 @@
 /*
  * encoder.c - encodes a tensor as a frame.
  *
- * An encoder holds the plan and the caller's parameters and never changes, so threads encode its blocks independently.
- * The header has a fixed size and is written last, when the sizes of blocks are known.
+ * An encoder (plan and parameters) never changes: threads encode its blocks independently. The header has a fixed size
+ * and is written last.
  */
 #include "base/bytes.h"
 #include "base/dtype.h"

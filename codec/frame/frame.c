@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * frame.c - writes and reads headers of frames.
+ * frame.c - writes and reads headers.
  *
- * Reading proceeds from fields that require the least trust: magic, checksum of the prefix, version and features,
- * ranges of fields, the size that follows from them, checksum of the header, and offsets of blocks, which must be
- * contiguous up to the end. Sizes are at most 2^56, so their sums do not overflow 64 bits. Checksums detect accidents
- * only; every field is checked as if there were none.
+ * Reading starts with the least trust: magic, checksum of the prefix, version, features, ranges, the resulting size,
+ * the header's checksum, offsets of blocks (contiguous up to the end). Sizes up to 2^56 do not overflow sums of 64
+ * bits. Checksums detect accidents only; every field is checked as if there were none.
  */
 #include "frame/frame.h"
 
@@ -15,7 +14,7 @@
 
 static const unsigned char magic[4] = {'L', 'M', 'C', 'F'};
 
-/* Bytes of a block's entry, which has a hash for each output. */
+/* Each output has a hash. */
 static uint64_t entry_bytes(uint32_t output_count)
 {
     return LMCI_AT_RAW_HASH + output_count * (uint64_t)sizeof(struct lmc_hash);
@@ -115,7 +114,7 @@ static enum lmc_status check_identity(const unsigned char *prefix, size_t prefix
     return LMC_OK;
 }
 
-/* A link has several outputs with one base each. Its constants are checked after the header's checksum. */
+/* Constants are checked after the header's checksum. */
 static enum lmc_status check_link(const unsigned char *prefix, const struct lmc_frame *frame, const char **message)
 {
     if (frame->predictor > LMC_SGD)
@@ -129,7 +128,7 @@ static enum lmc_status check_link(const unsigned char *prefix, const struct lmc_
     return LMC_OK;
 }
 
-/* Fields that have a place in the layout and no meaning yet. */
+/* Fields of the layout without a meaning yet. */
 static enum lmc_status check_features(const unsigned char *prefix, const struct lmc_frame *frame, const char **message)
 {
     if (prefix[LMCI_AT_BLOCK_LOG2] != LMCI_BLOCK_LOG2)
@@ -177,7 +176,7 @@ static enum lmc_status check_sizes(const unsigned char *prefix, struct lmc_frame
     return LMC_OK;
 }
 
-/* Sets all fields except the digests and `header`, which require more than the prefix. */
+/* Sets all fields but the digests and `header`, which need more than the prefix. */
 static enum lmc_status read_prefix(const unsigned char *prefix, size_t prefix_bytes, struct lmc_frame *frame,
                                    const char **message)
 {

@@ -2,8 +2,8 @@
 /*
  * rule.c - the rule of a link in a header, and bounds of its blocks.
  *
- * A link stores the f32 constants that its arithmetic uses instead of hyperparameters. The decoder then needs no powers
- * of beta, which math libraries round differently.
+ * A link stores the f32 constants of its arithmetic, not hyperparameters: math libraries round powers of beta
+ * differently.
  */
 #include "frame/rule.h"
 
@@ -81,7 +81,7 @@ enum lmc_status lmc_link_frame_rule(const struct lmc_frame *frame, struct lmc_li
     return frame->header != NULL && frame->predictor != 0 ? lmci_rule_read(frame, rule, &unused) : LMC_INVALID;
 }
 
-/* The size of deltas: the method, and for each array its size and a coded block. */
+/* Deltas: the method, and for each array its size and a coded block. */
 size_t lmc_link_block_bound(uint32_t array_count, size_t raw_bytes)
 {
     return 1 + array_count * (4 + lmc_block_bound(raw_bytes));

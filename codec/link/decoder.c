@@ -2,9 +2,9 @@
 /*
  * decoder.c - applies a chain of links to a state.
  *
- * Each piece of the state passes through all links whose blocks consist of pieces before the next piece does, so memory
- * is read once and written once. A block of deltas has no pieces and is decoded between two such runs. Only the last
- * state is hashed, since it depends on all earlier ones.
+ * Each piece passes through all links whose blocks consist of pieces before the next one does: memory is read and
+ * written once. Blocks of deltas are decoded between such runs. Only the last state is hashed; it depends on all
+ * earlier ones.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -116,10 +116,10 @@ static enum lmc_status decode_piece(const struct chain *chain, const struct lmc_
     return status;
 }
 
-/* Links applied together: enough to keep a piece in the cache, few enough for the stack. */
+/* Links applied together: they keep a piece in the cache and fit the stack. */
 #define TOGETHER 32
 
-/* Applies steps `first` to first + count - 1, all of them in pieces. `last`: no steps follow. */
+/* Steps `first` to first + count - 1, all in pieces. `last`: no steps follow. */
 static enum lmc_status decode_run(struct chain *chain, size_t first, size_t count, bool last, const char **message)
 {
     struct lmc_link_rule rules[TOGETHER];

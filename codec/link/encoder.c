@@ -2,8 +2,7 @@
 /*
  * encoder.c - encodes two states as a link.
  *
- * A block is encoded in pieces. If the result is not clearly smaller than deltas would be, the block is also encoded as
- * deltas and the smaller form is kept. A sample from all over the arrays determines how gradients are encoded.
+ * A block not clearly smaller in pieces than deltas would be is encoded as deltas, too; the smaller form is kept.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -24,7 +23,7 @@ struct lmc_link_encoder {
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* Planning encodes the sample several times and must not take longer than a small array. */
+/* Planning encodes the sample several times: no longer than a small array. */
 static size_t sample_of(uint64_t raw_bytes)
 {
     const uint64_t some = raw_bytes / 4 / 32;
@@ -110,7 +109,7 @@ size_t lmc_link_encoder_header_bytes(const struct lmc_link_encoder *encoder)
 
 /* ---- Blocks ---------------------------------------------------------------------------------------------------- */
 
-/* A block, and room for one piece, which may exceed the room of the block. */
+/* A block, and room for one piece, which may exceed the block's. */
 struct work {
     const struct lmc_link_encoder *encoder;
     struct lmci_link_view view;
@@ -183,10 +182,10 @@ static enum lmc_status encode_deltas(const struct work *work, unsigned char *dst
 }
 
 #define DELTAS_FROM_BITS 30 /* bits an element: deltas of a changed state are hardly smaller */
-#define SAME_FROM_BITS   2  /* the same if much of the state did not change */
+#define SAME_FROM_BITS   2  /* the same if much did not change */
 #define SAME_LEAST       8  /* one part in so many */
 
-/* Whether many nonzero words of the first array did not change: no step was made. */
+/* Whether many nonzero words of the first array are unchanged: no step was made. */
 static bool is_unchanged(const struct work *work)
 {
     size_t same = 0, seen = 0;

@@ -2,11 +2,10 @@
 /*
  * fit.c - finds the constants of a step from a sample of the states before and after it.
  *
- * Hints are tried first. Constants that a scheduler changes, the rate and Adam's decay, follow from the weights, in
- * which both are linear. Least squares approximate them. Then each element limits the rate to an interval in which its
- * weight rounds to the actual one, and the value in most intervals is the rate, to the last bit. The betas follow from
- * the moments without the gradients: v' - beta2 * v is proportional to (m' - beta1 * m)^2. The scale of gradients is
- * the number that makes them short.
+ * Hints are tried first. Weights are linear in the rate and in Adam's decay: least squares approximate these. Each
+ * element then limits the rate to an interval in which its weight rounds to the actual one; the value in most intervals
+ * is the rate, to the last bit. The betas follow from the moments without gradients: v' - beta2 * v is proportional to
+ * (m' - beta1 * m)^2. The scale of gradients is the number that makes them short.
  */
 #include "base/bytes.h"
 #include "base/memory.h"
@@ -49,7 +48,7 @@ static void find_gradients(struct room *room, const struct lmc_link_rule *rule)
                                  &room->gradients);
 }
 
-/* Finds the gradients again. Shares of moments that the rule predicts exactly. */
+/* Recomputes the gradients; stores the share of exact elements of each moment. */
 static void share_moments(struct room *room, const struct lmc_link_rule *rule, float shares[2])
 {
     const bool adam = rule->optimizer == LMC_ADAM;
@@ -62,7 +61,7 @@ static void share_moments(struct room *room, const struct lmc_link_rule *rule, f
         shares[1] = (float)share(room, LMCI_SECOND, room->predicted[1]);
 }
 
-/* Share of exact weights, with the gradients found last. */
+/* With the gradients found last. */
 static double share_weights(struct room *room, const struct lmc_link_rule *rule)
 {
     const unsigned second = (rule->flags & LMC_LINK_AMSGRAD) != 0 ? LMCI_ADAM_MOST : LMCI_SECOND;
@@ -112,7 +111,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns a number in as many intervals as possible. Starts and ends are sorted separately and merged. */
+/* A number in as many intervals as possible. Starts and ends are sorted separately and merged. */
 static double suits_most(double *begins, double *ends, size_t count)
 {
     size_t open = 0, most = 0, e = 0;
@@ -134,7 +133,7 @@ static double suits_most(double *begins, double *ends, size_t count)
 
 /* ---- The rate and the decay ------------------------------------------------------------------------------------ */
 
-/* The factor of the rate in an element's weight. */
+/* The factor of the rate in a weight. */
 static double way_of(const struct room *room, const struct lmc_link_rule *rule, size_t i)
 {
     const double first = (double)array_of(room, true, LMCI_FIRST)[i];
@@ -149,8 +148,8 @@ static double way_of(const struct room *room, const struct lmc_link_rule *rule, 
     return (double)rule->momentum * first + g;
 }
 
-/* Solves w' - w = (decay - 1) * w + rate * way by least squares, each element weighted by its precision. Returns the
- * sum of squared residuals. */
+/* Solves w' - w = (decay - 1) * w + rate * way by least squares, weighted by precision. Returns the sum of squared
+ * residuals. */
 static double near_rate(const struct room *room, const struct lmc_link_rule *rule, bool decays, double *decay,
                         double *rate)
 {
@@ -175,7 +174,7 @@ static double near_rate(const struct room *room, const struct lmc_link_rule *rul
     return yy - *rate * xy - (*decay - 1) * wy;
 }
 
-/* Finds the rate, given the decay, from the intervals of all weights. */
+/* From the intervals of all weights, given the decay. */
 static double exact_rate(struct room *room, const struct lmc_link_rule *rule, double near)
 {
     const unsigned weight = lmci_weight_of(rule);
@@ -217,7 +216,7 @@ static double as_written(double x, double digits)
     return (double)(int64_t)(x * digits + 0.5) / digits;
 }
 
-/* The decimal number that was rounded to a constant: torch computes its powers before rounding. */
+/* torch computes its powers before rounding: the decimal number behind a constant. */
 static double before_rounding(float constant)
 {
     for (double digits = 10; digits < 1e7; digits *= 10)
@@ -226,8 +225,8 @@ static double before_rounding(float constant)
     return (double)constant;
 }
 
-/* Finds Adam's root if the step is unknown: it determines the effect of eps. Minimizes the squared residuals over
- * steps, which are denser where the root changes faster. Returns beta2 to the power of the step. */
+/* Finds Adam's root, which determines the effect of eps, if the step is unknown: least squared residuals over steps,
+ * denser where the root changes faster. Returns beta2^step. */
 static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     const double beta2 = before_rounding(rule->beta2);
@@ -252,7 +251,7 @@ static double fit_root(const struct room *room, struct lmc_link_rule *rule, bool
 #define GOOD \
     0.9 /* a share: torch rounds some square roots incorrectly, and the tails of its arrays differ from its vectors */
 
-/* Finds the rate, and AdamW's decay, for the rule's root. Returns the share of exact weights. */
+/* For the rule's root; also AdamW's decay. Returns the share of exact weights. */
 static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     double decay, rate;
@@ -273,9 +272,9 @@ static double fit_rate(struct room *room, struct lmc_link_rule *rule, bool decay
     return found;
 }
 
-#define ROOTS_BESIDE 16 /* steps: noise shifts the least squares, but not the share of exact weights */
+#define ROOTS_BESIDE 16 /* steps: noise shifts least squares, not the share of exact weights */
 
-#define EXACT        0.99 /* below this share, neighbours of the step's root are tried, too */
+#define EXACT        0.99 /* below this share, try neighbours of the root, too */
 
 static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
 {
@@ -292,8 +291,8 @@ static double fit_root_beside(struct room *room, struct lmc_link_rule *rule, boo
     return found;
 }
 
-/* Finds the root if eps is negligible against the second moments, where least squares are inconclusive. Searches for
- * the step with the most exact weights, with halving strides. */
+/* If eps is negligible against the second moments, least squares are inconclusive: search for the step with the most
+ * exact weights, with halving strides. */
 static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rule, bool decays, double found)
 {
     const double beta2 = before_rounding(rule->beta2);
@@ -319,7 +318,7 @@ static double fit_root_by_roundings(struct room *room, struct lmc_link_rule *rul
     return found;
 }
 
-/* Finds rate and root: starts at the root with the least squares and continues while the share improves. */
+/* Starts at the root of least squares; continues while the share improves. */
 static double fit_root_and_rate(struct room *room, struct lmc_link_rule *rule, bool decays)
 {
     const double beta2 = before_rounding(rule->beta2), near = fit_root(room, rule, decays);
@@ -363,7 +362,7 @@ static double fit_weights(struct room *room, struct lmc_link_rule *rule, bool hi
 
 #define TERMS 4
 
-/* Solves for the last column by elimination. Returns false if the matrix is singular. */
+/* Elimination; the last column is the right side. False: singular. */
 static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
 {
     for (unsigned k = 0; k < TERMS; k++) {
@@ -390,7 +389,7 @@ static bool solve(double a[TERMS][TERMS + 1], double x[TERMS])
     return true;
 }
 
-/* v' = beta2 * v + k * (m'^2 - 2 * beta1 * m * m' + beta1^2 * m^2), by least squares of each term relative to v'. */
+/* v' = beta2 * v + k * (m'^2 - 2 * beta1 * m * m' + beta1^2 * m^2), by least squares relative to v'. */
 static bool near_betas(const struct room *room, double *beta1, double *beta2)
 {
     double a[TERMS][TERMS + 1] = {{0}}, x[TERMS];
@@ -444,16 +443,16 @@ static bool fit_betas(struct room *room, struct lmc_link_rule *rule, float share
 
 /* ---- Scale of gradients ---------------------------------------------------------------------------------------- */
 
-#define SCALE_TRIES 8  /* elements tried as being short without their scale */
+#define SCALE_TRIES 8  /* elements tried as short without their scale */
 #define SCALE_ASKED 64 /* elements that vote on a scale */
-#define SCALE_FIRST 16 /* of these, the first ones vote first */
+#define SCALE_FIRST 16 /* of these, vote first */
 #define SCALE_SHARE 4  /* one in so many must be short */
 
 struct interval {
     double low, high; /* bounds of a gradient's absolute value */
 };
 
-/* Rounds a positive number to `bits` bits of mantissa, including the leading one. */
+/* To `bits` bits of mantissa, the leading one included; x is positive. */
 static double shortened(double x, unsigned bits)
 {
     const uint64_t last = UINT64_C(1) << (53 - bits);
@@ -464,7 +463,7 @@ static double shortened(double x, unsigned bits)
     return x;
 }
 
-/* Whether the interval, divided by the scale, contains a number of `bits` bits. *whole: that number. */
+/* Whether the interval divided by the scale contains a number of `bits` bits: *whole. */
 static bool is_short(const struct interval *at, double unscale, unsigned bits, double *whole)
 {
     const double low = at->low * unscale, high = at->high * unscale;
@@ -472,7 +471,7 @@ static bool is_short(const struct interval *at, double unscale, unsigned bits, d
     return *whole >= low && *whole <= high;
 }
 
-/* Intervals of gradients from the first arrays alone; keeps only narrow ones. */
+/* From the first arrays alone; keeps narrow intervals. */
 static size_t scale_intervals(const struct room *room, const struct lmc_link_rule *rule, struct interval *list,
                               size_t most)
 {
@@ -516,7 +515,7 @@ static double mantissa_of(double x)
     return x;
 }
 
-/* The scale between 1/2 and 1 with which most gradients are short; 0 if too few are. */
+/* Between 1/2 and 1, with the most short gradients; 0 if too few. */
 static double near_scale(const struct interval *list, size_t count, unsigned bits)
 {
     double best = 0;
@@ -536,7 +535,7 @@ static double near_scale(const struct interval *list, size_t count, unsigned bit
     return best;
 }
 
-/* Mean bits of the gradients' mantissas; a missed gradient counts as 23 bits. */
+/* Mean bits of mantissas; a missed gradient counts 23. */
 static double length_with(struct room *room, const struct lmc_link_rule *rule)
 {
     float shares[2] = {1, 1};
@@ -547,7 +546,7 @@ static double length_with(struct room *room, const struct lmc_link_rule *rule)
     return sum / (double)room->sample.elements + 23 * (2 - (double)shares[0] - (double)shares[1]);
 }
 
-/* Finds the scale that makes gradients short (of `bits` bits), and keeps the best of its neighbours. */
+/* Finds the scale that makes gradients short (of `bits` bits); keeps the best neighbour. */
 static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bits)
 {
     struct interval list[SCALE_ASKED * 4];
@@ -579,7 +578,7 @@ static void fit_scale(struct room *room, struct lmc_link_rule *rule, unsigned bi
 
 #define SHORT_LENGTH 9.0 /* mean bits of a mantissa: shorter gradients need no scale */
 
-/* Tries gradients of bf16 before sums of them: with a wrong scale, some sums are as short as bf16. */
+/* bf16 before sums of bf16: with a wrong scale, some sums are as short as bf16. */
 static void fit_scales(struct room *room, struct lmc_link_rule *rule)
 {
     const float hinted = rule->scale;
@@ -594,7 +593,7 @@ static void fit_scales(struct room *room, struct lmc_link_rule *rule)
     rule->scale = length_with(room, rule) < without ? hinted : 1;
 }
 
-/* Of known gradients: how many are, in f32, the product of a number of `bits` bits and the scale. */
+/* How many are, in f32, a number of `bits` bits times the scale. */
 static size_t count_scaled(const float *gradients, size_t count, float scale, unsigned bits)
 {
     size_t found = 0;
@@ -603,7 +602,7 @@ static size_t count_scaled(const float *gradients, size_t count, float scale, un
     return found;
 }
 
-/* Finds the scale of most known gradients among the neighbours of the one from their intervals. 0: too few. */
+/* The scale of most gradients, among the neighbours of the one from intervals. 0: too few. */
 static float known_scale(const float *gradients, const struct interval *list, size_t count, double *room, unsigned bits)
 {
     const size_t unscaled = count_scaled(gradients, count, 1, bits);
@@ -676,7 +675,7 @@ static bool unhinted(uint32_t array_count, struct lmc_link_rule *rule)
     return lmc_link_rule(&hints, rule) == LMC_OK;
 }
 
-/* Finds SGD's momentum from the gradients alone: it makes them shortest. */
+/* SGD's momentum makes the gradients shortest. */
 static void fit_momentum(struct room *room, struct lmc_link_rule *rule)
 {
     static const double momenta[] = {0.9, 0.95, 0.99, 0.98, 0.85, 0.8, 0.5};

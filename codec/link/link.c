@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* link.c - computes the rule of an optimizer's step from hyperparameters, and sets the floating-point environment. */
+/* link.c - computes rules from hyperparameters, and sets the floating-point environment. */
 #include "link/link.h"
 
 #include "frame/frame.h"
@@ -10,7 +10,7 @@
 
 /* ---- Hints ----------------------------------------------------------------------------------------------------- */
 
-/* Squares repeatedly. Rounding to f32 removes the errors in the last bits. */
+/* Squares repeatedly. Rounding to f32 removes errors. */
 double lmci_power(double base, double exponent)
 {
     double power = 1;

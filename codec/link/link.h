@@ -2,10 +2,9 @@
 /*
  * link.h - links, from an optimizer's state before a step to its state after it (FORMAT.md, 10).
  *
- * A block of a link is cut into pieces of LMCI_PIECE_ELEMENTS. Each is decoded independently and in place: its state
- * and everything that decoding needs stay in the cache while a chain of links is applied. A piece contains the
- * gradient, with exponents relative to the scale that the state predicts, and for each array the difference between the
- * arithmetic and the actual result.
+ * Pieces of LMCI_PIECE_ELEMENTS are decoded independently and in place, and stay in the cache while a chain of links is
+ * applied. A piece contains the gradient, with exponents relative to those the state predicts, and each array's
+ * differences from the arithmetic.
  */
 #ifndef LMC_LINK_H
 #define LMC_LINK_H
@@ -15,29 +14,28 @@
 
 #include <stdbool.h>
 
-/* Elements of a piece. */
 #define LMCI_PIECE_ELEMENTS ((size_t)1 << 15)
 
 /* ---- Blocks ---------------------------------------------------------------------------------------------------- */
 
-/* The first byte of a coded block of a link. */
+/* The first byte of a coded block. */
 enum lmci_link_method {
-    LMCI_LINK_DELTAS = 0, /* for each array its size (u32) and a coded block of an ordinary frame */
-    LMCI_LINK_PIECES = 1  /* for each piece its size (u24) and the piece */
+    LMCI_LINK_DELTAS = 0, /* for each array its size (u32) and an ordinary coded block */
+    LMCI_LINK_PIECES = 1  /* for each piece its size (u24) and bytes */
 };
 
-/* How the differences of an array are stored: two bits in a piece's second byte, the first array in the lowest. */
+/* How an array's differences are stored: two bits in a piece's second byte, the first array lowest. */
 enum lmci_rest_kind {
     LMCI_REST_NONE = 0,
-    LMCI_REST_LIST = 1,  /* indexes and differences */
-    LMCI_REST_PLANE = 2, /* a plane of differences */
-    LMCI_REST_DELTA = 3  /* size (u24) and a coded block of an ordinary frame */
+    LMCI_REST_LIST = 1, /* indexes and differences */
+    LMCI_REST_PLANE = 2,
+    LMCI_REST_DELTA = 3 /* size (u24) and an ordinary coded block */
 };
 
-/* Largest absolute value of kappa in mode FULL. */
+/* Bound of |kappa|. */
 #define LMCI_MOST_KAPPA 24
 
-/* Hashes of a block's arrays, computed piece by piece while a piece is in the cache. */
+/* Hashes of a block's arrays, computed while pieces are in the cache. */
 struct lmci_state_hasher {
     struct lmc_hasher arrays[LMC_MAX_BASES];
     size_t bytes; /* hashed bytes of each array */
@@ -50,7 +48,7 @@ static inline void lmci_state_hasher_init(struct lmci_state_hasher *hasher)
     hasher->bytes = 0;
 }
 
-/* Continues to byte `end` of the block. No-op if that was hashed already. */
+/* Continues to byte `end` of the block, if not past it. */
 static inline void lmci_state_hash(struct lmci_state_hasher *hasher, unsigned arrays, const unsigned char *const *block,
                                    size_t end)
 {
@@ -59,13 +57,13 @@ static inline void lmci_state_hash(struct lmci_state_hasher *hasher, unsigned ar
     hasher->bytes = end > hasher->bytes ? end : hasher->bytes;
 }
 
-/* Decodes a piece in place. `scratch` has lmci_link_decoder_bytes. */
+/* Decodes a piece in place. `scratch`: lmci_link_decoder_bytes. */
 size_t lmci_link_decoder_bytes(void);
 enum lmc_status lmci_link_decode_piece(const struct lmc_link_rule *rule, const unsigned char *coded, size_t coded_bytes,
                                        size_t elements, unsigned char *const *state, unsigned char *scratch,
                                        const char **message);
 
-/* How to encode gradients, chosen from a sample. */
+/* How to encode gradients. */
 struct lmci_link_plan {
     enum lmci_gradient_mode mode;
     enum lmci_gradient_mode other; /* for pieces where SHORT fails */
@@ -73,25 +71,23 @@ struct lmci_link_plan {
 };
 
 size_t lmci_link_encoder_bytes(void);
-/* The largest size of a coded piece. */
 size_t lmci_link_piece_bound(uint32_t array_count, size_t elements);
-/* `scratch` has lmci_link_encoder_bytes. The only error is LMC_NO_MEMORY. */
+/* `scratch`: lmci_link_encoder_bytes. Fails only with LMC_NO_MEMORY. */
 enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const struct lmci_link_plan *plan,
                                        const struct lmci_link_view *view, size_t elements, unsigned char *scratch,
                                        unsigned char *dst, size_t *coded_bytes);
-/* Finds the plan that is smallest for some elements, and the bytes that they take. */
+/* Finds the smallest plan for a sample, and its bytes. */
 enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lmci_link_view *view, size_t elements,
                                struct lmci_link_plan *plan, size_t *bytes);
 
 /* ---- Rules ----------------------------------------------------------------------------------------------------- */
 
-/* `base` to the power of a whole number. */
+/* `exponent` is whole. */
 double lmci_power(double base, double exponent);
 
 /* ---- Floating point -------------------------------------------------------------------------------------------- */
 
-/* The caller's floating-point environment, saved while the library's own (round to nearest, keep denormals, no traps)
- * is in force. */
+/* The caller's environment, saved while the library's (round to nearest, keep denormals, no traps) is in force. */
 struct lmci_float_environment {
     uint64_t control;
 };

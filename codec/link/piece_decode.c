@@ -2,8 +2,8 @@
 /*
  * piece_decode.c - decodes one piece of a link in place.
  *
- * The coded bytes are parsed and checked first. Then the state is processed by chunks: gradients, moments, differences
- * of the moments, and last the weights, which depend on the corrected moments. Chunks fit the first-level cache.
+ * Coded bytes are checked first. Then by chunks that fit the first-level cache: gradients, moments, their differences,
+ * and last the weights, which depend on the corrected moments.
  */
 #include "block/block.h"
 #include "block/plane.h"
@@ -17,7 +17,7 @@ struct rest {
     size_t count;                /* of a list */
     const unsigned char *places; /* u16 each */
     const unsigned char *rest;   /* of a list, or a plane */
-    const unsigned char *words;  /* words of the escapes */
+    const unsigned char *words;  /* of escapes */
     unsigned char *own;          /* the array, if it is a delta */
 };
 
@@ -30,7 +30,7 @@ struct piece {
     const unsigned char *symbols;
     const unsigned char *bytes;   /* SHORT */
     const unsigned char *lengths; /* VARIABLE */
-    const unsigned char *raw;     /* gradients stored as they are */
+    const unsigned char *raw;     /* gradients as they are */
     bool any_raw;
     struct rest rests[LMC_MAX_BASES];
     struct lmci_reader in;
@@ -70,7 +70,7 @@ static enum lmc_status get_plane(struct piece *piece, size_t count, unsigned cha
     return count != 0 ? lmci_plane_decode(&piece->in, count, piece->plane_scratch, own, plane, message) : LMC_OK;
 }
 
-/* Places the bytes of nonzero gradients. */
+/* Of nonzero gradients. */
 static enum lmc_status get_bytes(struct piece *piece, struct room *room, const char **message)
 {
     const struct lmci_kernels *kernels = lmci_kernels();
@@ -89,7 +89,7 @@ static enum lmc_status get_bytes(struct piece *piece, struct room *room, const c
     return LMC_OK;
 }
 
-/* Reads the symbols and, in mode VARIABLE, the lengths after them. */
+/* In mode VARIABLE, the lengths follow. */
 static enum lmc_status get_symbols(struct piece *piece, struct room *room, const char **message)
 {
     const bool both = piece->mode == LMCI_GRADIENT_VARIABLE;
@@ -219,7 +219,7 @@ static void apply(struct rest *rest, size_t at, size_t n, unsigned char *words)
         memcpy(words, rest->own + 4 * at, 4 * n);
 }
 
-/* The bits of a chunk start with a byte of their own. */
+/* They start with a byte of their own. */
 static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lmci_reference *reference,
                                   const lmci_u32 *first, const struct lmci_gradients *gradients, const char **message)
 {
@@ -235,7 +235,7 @@ static enum lmc_status chunk_bits(struct piece *piece, size_t n, const struct lm
     return LMC_OK;
 }
 
-/* Casts away const: decoding kernels do not write symbols, bytes and lengths. */
+/* Casts away const: decoding kernels do not write these. */
 static struct lmci_gradients gradients_at(const struct piece *piece, size_t at, struct room *room)
 {
     return (struct lmci_gradients){
@@ -270,7 +270,7 @@ static lmci_f32 *floats(unsigned char *array)
     return (lmci_f32 *)(void *)array;
 }
 
-/* Computes the moments without their differences, in one pass if all gradients are SHORT. */
+/* Without differences; in one pass if all gradients are SHORT. */
 static enum lmc_status chunk_moments(struct piece *piece, size_t n, unsigned char *const *now,
                                      const struct lmci_gradients *gradients, const char **message)
 {
@@ -291,7 +291,7 @@ static enum lmc_status chunk_moments(struct piece *piece, size_t n, unsigned cha
     return status;
 }
 
-/* Applies the differences of the moments and computes the arrays that depend on them. */
+/* Applies the moments' differences; computes the dependent arrays. */
 static void chunk_step(struct piece *piece, size_t at, size_t n, unsigned char *const *now, const float *values)
 {
     const struct lmci_link_kernels *kernels = lmci_link_kernels();

@@ -2,9 +2,9 @@
 /*
  * piece_encode.c - encodes one piece of a link, and plans how from a sample.
  *
- * For each chunk the encoder finds gradients from the states, performs the step with them, and stores the differences
- * as bytes. In a SHORT piece, a gradient that is no bf16 is searched among all floats and stored as it is. If that
- * happens often, the piece is encoded in another mode.
+ * By chunks, the encoder finds gradients, performs the step with them, and stores the differences as bytes. In a SHORT
+ * piece, gradients that are no bf16 are searched among all floats and stored as they are; with many, another mode is
+ * used.
  */
 #include "base/memory.h"
 #include "block/block.h"
@@ -16,11 +16,11 @@
 
 #define PLANE_ROOM (LMCI_PIECE_ELEMENTS + LMCI_PLANE_PAD)
 
-/* With more than one in so many gradients that are no bf16, the piece uses another mode. */
+/* At most one in so many gradients of a SHORT piece is no bf16. */
 #define RAW_MOST 32
-/* Up to one in so many differences are stored as a list. */
+/* Up to one in so many differences are a list. */
 #define LIST_MOST 512
-/* From one in so many escapes on, a delta of the array may be smaller. */
+/* From one in so many escapes on, a delta may be smaller. */
 #define ESCAPES_MOST 32
 
 struct room {
@@ -32,7 +32,7 @@ struct room {
     uint32_t raw[LMCI_PIECE_ELEMENTS];
     uint32_t bits[LMCI_CHUNK_ELEMENTS];
     unsigned char stored[LMCI_CHUNK_ELEMENTS];
-    /* Elements of a chunk that are encoded a second time. */
+    /* Elements encoded a second time. */
     uint16_t again[LMCI_CHUNK_ELEMENTS];
     uint32_t gathered[2][LMC_MAX_BASES][LMCI_CHUNK_ELEMENTS];
     unsigned char symbols_again[LMCI_CHUNK_ELEMENTS], lengths_again[LMCI_CHUNK_ELEMENTS];
@@ -82,7 +82,7 @@ static struct lmci_link_view view_at(const struct piece *piece, size_t at)
     return view;
 }
 
-/* Finds the elements where a step with SHORT gradients misses a moment, and returns their number. */
+/* Elements where SHORT gradients miss a moment. Returns their number. */
 static size_t find_missed(const struct piece *piece, size_t n, unsigned char *const *rest, uint16_t *places)
 {
     const unsigned char *first = rest[LMCI_FIRST];
@@ -114,7 +114,7 @@ static struct lmci_link_view gather(const struct piece *piece, const struct lmci
     return gathered;
 }
 
-/* Searches gradients among all floats where no bf16 leads to the moments. They are stored as they are. */
+/* Where no bf16 leads to the moments, searches all floats. */
 static void find_raw(struct piece *piece, const struct lmci_link_view *view, size_t n,
                      const struct lmci_gradients *gradients, unsigned char *const *rest)
 {
@@ -185,7 +185,7 @@ static void run_chunk(struct piece *piece, size_t at, size_t n)
         piece->packed_bytes += kernels->pack(n, &gradients, room->packed + piece->packed_bytes);
 }
 
-/* Encodes the piece in one mode. Returns false if the mode fails. */
+/* False: the mode fails. */
 static bool run_piece(struct piece *piece, enum lmci_gradient_mode mode)
 {
     piece->mode = mode;
@@ -230,7 +230,7 @@ static void put_plane(struct piece *piece, const unsigned char *plane, size_t co
     }
 }
 
-/* Bytes of nonzero gradients: mostly noise, which is copied. */
+/* Mostly noise, which is copied. */
 static void put_bytes(struct piece *piece)
 {
     struct room *room = piece->room;
@@ -245,7 +245,7 @@ static void put_bytes(struct piece *piece)
     put_plane(piece, room->bytes, count);
 }
 
-/* Symbols and lengths. Lengths depend on symbols: a small gradient has few bits above the lowest bit of its addends. */
+/* Lengths depend on symbols: a small gradient has few bits above the lowest bit of its addends. */
 static void put_halves(struct piece *piece)
 {
     struct room *room = piece->room;
@@ -266,7 +266,7 @@ static void put_words(struct piece *piece, unsigned array)
         put(piece, piece->view->after[array] + 4 * (at - rest), 4);
 }
 
-/* Returns the index of the next nonzero byte, which exists. */
+/* Index of the next nonzero byte, which exists. */
 static size_t next_missed(const unsigned char *rest, size_t at)
 {
     while (lmci_load64(rest + at) == 0)
@@ -290,7 +290,7 @@ static void put_list(struct piece *piece, unsigned array)
     put(piece, more, count);
 }
 
-/* Encodes the array as an ordinary delta. *bytes: its size, or 0 if there is no memory. */
+/* As an ordinary delta. *bytes: 0 if there is no memory. */
 static enum lmc_status encode_delta(const struct piece *piece, unsigned array, unsigned char *dst, size_t *bytes)
 {
     const struct lmc_params params = {.dtype = LMC_F32,
@@ -314,7 +314,7 @@ static size_t escapes_of(const struct piece *piece, unsigned array)
     return escapes;
 }
 
-/* Stores a plane of differences or, with many escapes, a delta if that is smaller. */
+/* A plane or, with many escapes, a delta if smaller. */
 static enum lmc_status put_much(struct piece *piece, unsigned array, enum lmci_rest_kind *kind)
 {
     unsigned char *start = piece->at;
@@ -408,7 +408,7 @@ enum lmc_status lmci_link_encode_piece(const struct lmc_link_rule *rule, const s
 
 /* ---- Planning -------------------------------------------------------------------------------------------------- */
 
-/* Returns the size of the piece in a mode, or SIZE_MAX if the mode fails. *raw_count: gradients stored as they are. */
+/* SIZE_MAX: the mode fails. *raw_count: gradients stored as they are. */
 static size_t size_in(const struct piece *from, enum lmci_gradient_mode mode, int kappa, size_t *raw_count,
                       enum lmc_status *status)
 {
@@ -434,7 +434,7 @@ enum lmc_status lmci_link_plan(const struct lmc_link_rule *rule, const struct lm
     const struct piece piece = piece_of(rule, view, elements, memory, memory + lmci_link_encoder_bytes());
     size_t raw_count = 0;
     const size_t with_short = size_in(&piece, LMCI_GRADIENT_SHORT, 0, &raw_count, &status);
-    /* If bf16 explains all gradients, no longer mode is tried. */
+    /* If bf16 explains all gradients, longer modes are not tried. */
     const bool is_short = with_short < 2 * elements && raw_count == 0;
     *bytes = is_short ? with_short : size_in(&piece, LMCI_GRADIENT_VARIABLE, 0, &raw_count, &status);
     *plan = (struct lmci_link_plan){is_short ? LMCI_GRADIENT_SHORT : LMCI_GRADIENT_VARIABLE, LMCI_GRADIENT_VARIABLE, 0};

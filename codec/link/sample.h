@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* sample.h - copies a sample of elements from all over two states, for planning and fitting. */
+/* sample.h - copies a sample of elements of two states, for planning and fitting. */
 #ifndef LMC_LINK_SAMPLE_H
 #define LMC_LINK_SAMPLE_H
 
