@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * bits_impl.h - packs the bits that vary among bytes.
- *
- * Eight bytes become as many bytes as there are varying bits. BMI2 has an instruction for it.
- */
+/* bits_impl.h - packs the bits that vary among bytes: eight bytes become as many bytes as bits vary. */
 
 static unsigned bits_varying(const unsigned char *bytes, size_t n)
 {
@@ -42,7 +38,7 @@ static inline uint64_t bits_apart(const struct bits_map *map, uint64_t bits)
 
 struct bits_map {
     unsigned count;
-    unsigned char together[256]; /* the selected bits of a byte, packed */
+    unsigned char together[256]; /* a byte's selected bits, packed */
     unsigned char apart[256];    /* the inverse */
 };
 
@@ -95,7 +91,7 @@ static void bits_pack(unsigned mask, const unsigned char *bytes, size_t n, unsig
     }
 }
 
-/* `value` has the bits outside `mask`. Writes up to 7 bytes past the end of `bytes`. */
+/* `value`: the bits outside `mask`. Writes up to 7 bytes past `bytes`. */
 static void bits_unpack(unsigned mask, unsigned value, const unsigned char *packed, size_t n, unsigned char *bytes)
 {
     const struct bits_map map = bits_map(mask);

@@ -2,8 +2,8 @@
 /*
  * bmi2_impl.h - compresses and expands 32 bytes with AVX2 and BMI2, under masks of whole bytes.
  *
- * Compress is a pext for each 8 bytes; the masks are memory operands, which cost nothing. Expand takes half as long
- * with a shuffle: the number of mask bytes before a byte is the index of its source.
+ * Compress: a pext for each 8 bytes, with masks in memory, at no cost. Expand: a shuffle takes half as long; the number
+ * of mask bytes before a byte is the index of its source.
  */
 #ifndef LMC_BMI2_IMPL_H
 #define LMC_BMI2_IMPL_H
@@ -47,7 +47,7 @@ static inline unsigned mask_rank(uint32_t bits, unsigned k)
     return k != 0 ? (unsigned)__builtin_popcount(bits << (32 - 8 * k)) : 0;
 }
 
-/* Appends the bytes under the mask to a list. Writes up to 32 bytes past its new end. */
+/* Appends the bytes under the mask. Writes up to 32 bytes past the new end. */
 static inline void put_32(const struct bytes_32 *mask, const struct bytes_32 *bytes, unsigned char **list)
 {
     const uint32_t bits = mask_bits(mask);
@@ -63,7 +63,7 @@ static inline void put_masked(__m256i mask, __m256i v, unsigned char **list)
     put_32(&masks, &bytes, list);
 }
 
-/* Prefix sums of bytes within each half. */
+/* Prefix sums of bytes, by halves. */
 static inline __m256i sums_so_far(__m256i v)
 {
     v = _mm256_add_epi8(v, _mm256_slli_si256(v, 1));
@@ -72,7 +72,7 @@ static inline __m256i sums_so_far(__m256i v)
     return _mm256_add_epi8(v, _mm256_slli_si256(v, 8));
 }
 
-/* Loads the next bytes of a list for each half of the mask. */
+/* The next bytes of a list for each half of the mask. */
 static inline __m256i halves_at(uint32_t bits, const unsigned char *list)
 {
     const unsigned first = mask_rank(bits, 2);
@@ -80,12 +80,12 @@ static inline __m256i halves_at(uint32_t bits, const unsigned char *list)
                                    _mm_loadu_si128((const __m128i *)(const void *)(list + first)), 1);
 }
 
-/* The inverse: moves the next bytes of a list to the positions of the mask, with zeros between. */
+/* The inverse of put_32: spreads the next bytes of a list, zeros between. */
 static inline __m256i take_masked(__m256i mask, unsigned char **list)
 {
     const uint32_t bits = (uint32_t)_mm256_movemask_epi8(mask);
     const __m256i ones = _mm256_set1_epi8(-1);
-    /* A byte of the mask is -1, and -1 - x equals ~x. */
+    /* A mask byte is -1, and -1 - x equals ~x. */
     const __m256i index = _mm256_xor_si256(_mm256_and_si256(sums_so_far(mask), mask), ones);
     const __m256i v = _mm256_shuffle_epi8(halves_at(bits, *list), index);
     *list += mask_rank(bits, 4);

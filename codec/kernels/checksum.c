@@ -2,8 +2,8 @@
 /*
  * checksum.c - hashes of bytes, and the digest of a tensor.
  *
- * The wide loops are kernels. The state of a hasher is xxhash's own; its layout is the same for all instruction sets.
- * Empty input never reaches xxhash, so NULL with 0 bytes is valid everywhere.
+ * A hasher's state is xxhash's own, laid out alike for all instruction sets. Empty input never reaches xxhash: NULL
+ * with 0 bytes is valid.
  */
 #include "kernels/checksum.h"
 

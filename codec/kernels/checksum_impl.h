@@ -2,9 +2,8 @@
 /*
  * checksum_impl.h - XXH3, compiled into each table of kernels with that table's vectors.
  *
- * XXH_INLINE_ALL makes xxhash static, and the instruction set of the including file selects its loops. The results are
- * equal. Processors prefetch sequential input by themselves: a prefetch instruction for each stripe costs a sixth of
- * the speed.
+ * XXH_INLINE_ALL makes xxhash static, so the including file's instruction set selects its loops. Hardware prefetches
+ * sequential input: a prefetch for each stripe costs a sixth of the speed.
  */
 #define XXH_NO_PREFETCH
 #define XXH_INLINE_ALL

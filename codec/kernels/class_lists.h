@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * class_lists.h - the classes that a block's words are dealt to, and the lists that hold them.
- *
- * block/classes.h explains classes and their coded form. The kernels deal words to the lists and join them again.
- */
+/* class_lists.h - the classes of a block's words (block/classes.h), and their lists. */
 #ifndef LMC_CLASS_LISTS_H
 #define LMC_CLASS_LISTS_H
 
@@ -12,28 +8,28 @@
 #include <stdint.h>
 
 #define LMCI_MAX_CLASSES 16
-#define LMCI_MARK        128u /* the symbol of an outlier */
+#define LMCI_MARK        128u /* an outlier's symbol */
 
-/* Writable bytes past the end of every list. */
+/* Writable bytes past every list. */
 #define LMCI_CLASS_PAD ((size_t)64)
 
-/* Class c contains the keys first[c] to first[c + 1] - 1. A key is 8 bits of the base's exponent, without the sign. */
+/* Class c: keys first[c] to first[c + 1] - 1. A key is 8 bits of the base's exponent. */
 struct lmci_classes {
     unsigned count;                  /* 1 to LMCI_MAX_CLASSES */
     uint8_t first[LMCI_MAX_CLASSES]; /* ascending; first[0] is 0 */
     uint8_t shift[LMCI_MAX_CLASSES]; /* bits; multiples of 4, at most 8 * word - 8 */
-    uint8_t finer[LMCI_MAX_CLASSES]; /* how far the shift is below the one that the lengths of differences suggest */
-    uint32_t center;                 /* without a base: the word in place of every word of a base */
-    bool rotate;                     /* without a base: words are rotated left by one bit */
-    bool fitted;                     /* the shifts were chosen for the block itself */
+    uint8_t finer[LMCI_MAX_CLASSES]; /* bits below the shift that the lengths of differences suggest */
+    uint32_t center;                 /* without a base: in place of its words */
+    bool rotate;                     /* without a base: rotate words left by one bit */
+    bool fitted;                     /* shifts were chosen for this block */
 };
 
-/* The lists of a block. Kernels advance the pointers. */
+/* Kernels advance the pointers. */
 struct lmci_class_lists {
     unsigned char *symbols[LMCI_MAX_CLASSES];
     unsigned char *low[3];   /* low[k]: byte k below the symbol, of words whose shift is at least 8 * k + 8 */
     unsigned char *nibbles;  /* the last 4 bits of words whose shift is 4 more than whole bytes, one in a byte */
-    unsigned char *outliers; /* words of outliers; the other lists have no low bits of these */
+    unsigned char *outliers; /* whole words; the other lists have no low bits of these */
 };
 
 static inline unsigned lmci_class_key(unsigned word, uint32_t base)

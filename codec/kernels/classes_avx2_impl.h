@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * classes_avx2_impl.h - classes with AVX2 and BMI2, 32 elements at a time.
+ * classes_avx2_impl.h - classes with AVX2 and BMI2, 32 elements at a time (bmi2_impl.h).
  *
- * Vectors compute classes, symbols and the bytes below them, and bmi2_impl.h compresses or expands these. The two
- * halves of a vector of words are 16 elements apart, so that packing to bytes preserves the order.
+ * The halves of a vector of words are 16 elements apart, so packing to bytes preserves the order.
  */
 #include "kernels/bmi2_impl.h"
 
@@ -11,7 +10,7 @@ struct class_vectors {
     unsigned count;
     __m256i last[LMCI_MAX_CLASSES +
                  1];   /* the last key before each class, as lane_keys() returns keys; and the last of all */
-    __m256i up;        /* the shift of `up` in class_key */
+    __m256i up;        /* class_key's `up` */
     __m256i low[3];    /* whether it has such a byte: all bits or none */
     __m256i nibble[3]; /* ... or half of it */
     __m256i half;      /* any of these three */
@@ -71,7 +70,7 @@ static inline void lane_store(unsigned word, unsigned char *to, const __m256i *v
     }
 }
 
-/* The keys, less 128, because comparisons are of signed bytes. */
+/* Less 128: comparisons are of signed bytes. */
 static inline __m256i lane_keys(unsigned word, const __m256i *base)
 {
     __m256i keys;
@@ -88,7 +87,7 @@ static inline __m256i lane_keys(unsigned word, const __m256i *base)
     return _mm256_xor_si256(keys, _mm256_set1_epi8(-128));
 }
 
-/* Packs words that are all ones or all zeros to bytes. */
+/* Words are all ones or all zeros. */
 static inline __m256i lane_flags(unsigned word, const __m256i *v)
 {
     if (word == 2)
@@ -96,7 +95,7 @@ static inline __m256i lane_flags(unsigned word, const __m256i *v)
     return _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
 }
 
-/* Splits words of 4 bytes: planes[0] has the lowest byte of each; and back. */
+/* 4-byte words: planes[0] has the lowest bytes. */
 static inline void lane_split(const __m256i *v, __m256i *planes)
 {
     const __m256i together = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5,
@@ -128,7 +127,7 @@ static inline void lane_widen(__m256i bytes, __m256i *v)
     lane_weave(planes, v);
 }
 
-/* Hardware prefetching stops at each page. Addresses past the end are harmless. */
+/* Hardware prefetching stops at pages. Addresses past the end are harmless. */
 static inline void class_prefetch(unsigned word, const unsigned char *from)
 {
     for (unsigned k = 0; k < word; k += 2)
@@ -137,7 +136,7 @@ static inline void class_prefetch(unsigned word, const unsigned char *from)
 
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
-#define CLASS_CHUNK 16 /* vectors of 32 elements whose intermediate data stay in the first-level cache */
+#define CLASS_CHUNK 16 /* vectors of 32 elements; their data stay in the first-level cache */
 
 struct class_chunk {
     struct bytes_32 masks[LMCI_MAX_CLASSES][CLASS_CHUNK]; /* elements of each class */
@@ -164,7 +163,7 @@ static inline void lane_pair(__m256i low, __m256i high, __m256i v[2])
     v[1] = _mm256_unpackhi_epi8(low, high);
 }
 
-/* Returns the symbols, the bytes below them (planes[0] is the first), and the mask of elements that are no outliers. */
+/* Returns symbols, bytes below them (planes[0] first), and the mask of elements that are no outliers. */
 static inline __m256i symbols_2(const __m256i *x, const __m256i *b, const struct class_vectors *v, __m256i class,
                                 __m256i *planes)
 {
@@ -335,8 +334,7 @@ static inline void sums_4(const __m256i *planes, const __m256i *b, const struct 
         x[k] = _mm256_add_epi32(_mm256_srav_epi32(raised[k], up[k]), b[k]);
 }
 
-/* Also computes the class of each element. Bytes are signed: a class has the keys above last[class] and not above
- * last[class + 1]. */
+/* Also computes classes. Bytes are signed: a class has the keys above last[class] up to last[class + 1]. */
 static inline __m256i join_symbols(__m256i keys, unsigned count, const __m256i *last, unsigned char **lists,
                                    __m256i *class)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * classes_impl.h - deals the differences of a block to classes by the base's exponent, and joins them again.
+ * classes_impl.h - deals the differences of a block to classes by the base's exponent, and joins them.
  *
- * AVX-512 VBMI2 handles 64 elements at a time: a compress, or an expand, for each class under the mask of its elements.
- * It stores 64 bytes at a time, so lists have that much room past their ends. AVX2 with BMI2 handles 32 elements at a
- * time, NEON 64, and the plain loops one.
+ * AVX-512 VBMI2 compresses or expands 64 elements for each class, under the mask of its elements. It stores 64 bytes at
+ * a time: lists have room past their ends. AVX2 with BMI2 takes 32 elements, NEON 64, the plain loops one.
  */
 
 #include "kernels/vbmi2_impl.h"
@@ -22,14 +21,14 @@ static inline void class_store(unsigned word, unsigned char *to, size_t i, uint3
         lmci_store32(to + 4 * i, x);
 }
 
-/* Facts of a difference that follow from the element's key, so that the loops need no branches. */
+/* Follows from an element's key, so that loops need no branches. */
 struct class_key {
-    uint32_t least, span; /* a difference of at least -`least` and less than `span` above that is no outlier */
-    uint32_t keep;        /* bits of a raised difference that are in whole bytes */
-    uint32_t nibble;      /* 1 at the position of the half byte, or 0 without one */
+    uint32_t least, span; /* a difference of at least -`least` and less than `span` above is no outlier */
+    uint32_t keep;        /* bits of a raised difference in whole bytes */
+    uint32_t nibble;      /* 1 at the half byte's position; 0 without one */
     uint8_t class;
-    uint8_t up;         /* shift that moves the symbol to the highest byte of a word */
-    uint8_t nibble_at;  /* position of the half byte */
+    uint8_t up;         /* moves the symbol to a word's highest byte */
+    uint8_t nibble_at;  /* the half byte's position */
     uint8_t has_nibble; /* 1 or 0 */
     uint8_t has_low[3]; /* 1 or 0 */
 };
@@ -72,14 +71,13 @@ static inline uint32_t class_lowered(unsigned word, uint32_t raised, unsigned up
     return word == 2 ? (uint32_t)((int16_t)raised >> up) : (uint32_t)((int32_t)raised >> up);
 }
 
-/* Handles elements one by one. Writes one entry past the end of each list. Callers pass constants for `word` and
- * `kinds`, so unused lists cost nothing. */
+/* Element by element. Writes one entry past each list. `word` and `kinds` are constants: unused lists cost nothing. */
 static inline __attribute__((always_inline)) void deal_kinds(unsigned word, struct class_kinds kinds,
                                                              const unsigned char *data, const unsigned char *base,
                                                              size_t n, const struct class_key keys[256],
                                                              struct lmci_class_lists *lists)
 {
-    struct lmci_class_lists own = *lists; /* a copy that stores of bytes cannot alias */
+    struct lmci_class_lists own = *lists; /* a copy, which stores of bytes cannot alias */
     for (size_t i = 0; i < n; i++) {
         const uint32_t x = class_word(word, data, i), b = class_word(word, base, i);
         const struct class_key *key = &keys[lmci_class_key(word, b)];
@@ -186,7 +184,6 @@ static void join_plain(unsigned word, const unsigned char *base, size_t from, si
 
 #if defined(__AVX512VBMI2__)
 
-/* The keys of 64 words. */
 static inline __m512i class_keys(unsigned word, const __m512i *base)
 {
     __m512i v[4];
@@ -209,9 +206,9 @@ static inline void class_widen(unsigned word, __m512i bytes, __m512i *v)
 
 struct class_vectors {
     __m512i class[4]; /* of each key */
-    __m512i up;       /* of each class, in every lane: the shift of `up` in class_key */
-    __m512i below;    /* of each class: flags of the lists below its symbols */
-    bool low[3];      /* whether any class has this low byte */
+    __m512i up;       /* by class, in every lane: class_key's `up` */
+    __m512i below;    /* by class: flags of the lists below its symbols */
+    bool low[3];      /* whether any class has it */
     bool nibble[3];   /* ... or half of it */
 };
 
@@ -380,14 +377,14 @@ static inline __attribute__((always_inline)) void join_64(unsigned word, unsigne
         _mm512_storeu_si512(data + at * word + 64 * k, x[k]);
 }
 
-/* Hardware prefetching stops at each page. Addresses past the end are harmless. */
+/* Hardware prefetching stops at pages. Addresses past the end are harmless. */
 static inline void class_prefetch(unsigned word, const unsigned char *from, size_t at)
 {
     for (unsigned k = 0; k < word; k++)
         _mm_prefetch((const char *)((uintptr_t)from + at * word + 64 * k + 2048), _MM_HINT_T0);
 }
 
-/* Callers pass constants for `word` and `count`. */
+/* `word` and `count` are constants. */
 static inline __attribute__((always_inline)) void deal_vectors(unsigned word, unsigned count, const unsigned char *data,
                                                                const unsigned char *base, size_t n,
                                                                const struct class_vectors *v,
@@ -410,7 +407,7 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
     }
 }
 
-/* Unrolls the loops for each usual number of classes; extra classes have no elements. */
+/* Unrolls for usual numbers of classes; extra classes are empty. */
 #define FOR_CLASSES(how_many, what) \
     switch (how_many) {             \
     case 1:                         \
@@ -503,7 +500,7 @@ static void class_join(unsigned word, const unsigned char *base, size_t n, const
 
 /* ---- Words without a base -------------------------------------------------------------------------------------- */
 
-/* Rotates words by one bit: left separates a float's sign from its exponent; right is the inverse. */
+/* By one bit. Left separates a float's sign from its exponent; right is the inverse. */
 static void class_rotate(unsigned word, bool left, const unsigned char *from, size_t n, unsigned char *to)
 {
     const unsigned by16 = left ? 1 : 15;

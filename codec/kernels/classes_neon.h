@@ -2,19 +2,19 @@
 /*
  * classes_neon.h - classes with NEON, 64 elements at a time, in vectors of 16.
  *
- * Dealing compresses the symbols once for each class (neon_impl.h). Joining looks up all classes at once: the position
- * of an element among those of its class is a prefix sum, and one byte holds the sums of two classes. Vectors are
- * reversed for this, because NEON accumulates right shifts but not left shifts.
+ * Dealing compresses symbols once for each class (neon_impl.h). Joining looks up all classes at once: an element's
+ * position in its class is a prefix sum; one byte holds the sums of two classes. Vectors are reversed, because NEON
+ * accumulates right shifts only.
  */
 #include "kernels/neon_impl.h"
 
 #define CLASS_VECTOR 64
 #define CLASS_PAIRS  (LMCI_MAX_CLASSES / 2)
 
-/* Counters of two classes in the halves of one byte; for each pair, indexed by class. */
+/* Counters of two classes in one byte's halves; for each pair, by class. */
 struct class_pairs {
-    uint8x16_t one[CLASS_PAIRS];  /* 1 for the first class of the pair, 16 for the second, 0 for others */
-    uint8x16_t half[CLASS_PAIRS]; /* all ones in the class's half of the byte */
+    uint8x16_t one[CLASS_PAIRS];  /* 1 for the pair's first class, 16 for its second, 0 for others */
+    uint8x16_t half[CLASS_PAIRS]; /* all ones in the class's half */
 };
 
 static void class_pairs(struct class_pairs *pairs)
@@ -32,8 +32,8 @@ static void class_pairs(struct class_pairs *pairs)
 
 struct class_vectors {
     unsigned count;
-    uint8x16_t first[LMCI_MAX_CLASSES]; /* the least key of each class */
-    uint8x16_t up;                      /* by class: the shift of `up` in class_key */
+    uint8x16_t first[LMCI_MAX_CLASSES]; /* each class's least key */
+    uint8x16_t up;                      /* by class: class_key's `up` */
     uint8x16_t below;                   /* by class: flags of the lists below its symbols */
     struct class_pairs pairs;
     bool any_low[3], any_nibble[3], any_half; /* whether any class has it */
@@ -70,7 +70,7 @@ static void class_vectors(unsigned word, const struct lmci_classes *classes, str
 
 /* ---- Vectors --------------------------------------------------------------------------------------------------- */
 
-/* The bytes above the lowest of each word are undefined. */
+/* Bytes above a word's lowest are undefined. */
 static inline void words_of(unsigned word, uint8x16_t bytes, uint8x16_t *v)
 {
     const uint8x16_t planes[4] = {bytes, bytes, bytes, bytes};
@@ -114,7 +114,7 @@ static inline __attribute__((always_inline)) uint64_t bits_equal(const uint8x16_
     return bits_of(mask);
 }
 
-/* All ones where the class of an element has one of these flags. */
+/* All ones where an element's class has one of these flags. */
 static inline uint8x16_t class_has(const struct class_vectors *v, uint8x16_t class, unsigned flags)
 {
     return vtstq_u8(vqtbl1q_u8(v->below, class), vdupq_n_u8((uint8_t)flags));
@@ -131,7 +131,7 @@ static inline __attribute__((always_inline)) uint64_t bits_below(const struct cl
 
 /* ---- Dealing --------------------------------------------------------------------------------------------------- */
 
-/* Bytes of 64 elements: of[word - 1] has the symbols, of[word - 2] the bytes below them, and so on. */
+/* of[word - 1]: the symbols of 64 elements; of[word - 2]: bytes below them; and so on. */
 struct class_planes {
     uint8x16_t of[4][4];
 };
@@ -159,7 +159,7 @@ static inline __attribute__((always_inline)) void deal_planes(unsigned word, con
     }
 }
 
-/* Appends the bytes below the symbols of elements whose bit is set. */
+/* Appends the bytes below symbols where bits are set. */
 static inline __attribute__((always_inline)) void deal_below(unsigned word, const struct class_planes *planes,
                                                              uint64_t usual, const struct class_vectors *v,
                                                              const uint8x16_t class[4], struct lmci_class_lists *lists)
@@ -200,7 +200,7 @@ static inline __attribute__((always_inline)) void deal_64(unsigned word, const u
 
 /* ---- Joining --------------------------------------------------------------------------------------------------- */
 
-/* Counts of 16 elements by class, a byte for each of eight classes, from the sums of their pairs. */
+/* Of 16 elements, a byte for each of eight classes, from the sums of pairs. */
 static inline uint64_t class_counts(const uint8x16_t *sums, unsigned pairs)
 {
     uint64x2_t all = vreinterpretq_u64_u8(sums[pairs - 1]);
@@ -213,7 +213,7 @@ static inline uint64_t class_counts(const uint8x16_t *sums, unsigned pairs)
     return vget_lane_u64(vreinterpret_u64_u8(counts), 0);
 }
 
-/* Sums each byte with those above it in its half. */
+/* Each byte plus those above it in its half. */
 static inline uint8x16_t sums_from(uint8x16_t v)
 {
     uint64x2_t sums = vreinterpretq_u64_u8(v);
@@ -222,14 +222,14 @@ static inline uint8x16_t sums_from(uint8x16_t v)
     return vreinterpretq_u8_u64(vsraq_n_u64(sums, sums, 32));
 }
 
-/* Returns the next entry of list c. `before` has a byte for each class: entries already used. */
+/* The next entry of list c. `before`: entries already used, a byte for each class. */
 static inline const unsigned char *list_at(unsigned char *const *lists, unsigned c, const uint64_t before[2])
 {
     return lists[c] + (before[c / 8] >> c % 8 * 8 & 255);
 }
 
-/* Joins the symbols of 16 elements from this many pairs of lists, and counts them. Four bits suffice: a sum over half a
- * vector is at most 8, and a position, which includes the sum of the first half, at most 15. */
+/* Joins and counts symbols of 16 elements from so many pairs of lists. Four bits suffice: half a vector sums to at most
+ * 8, and a position, which includes the first half's sum, is at most 15. */
 static inline __attribute__((always_inline)) uint8x16_t join_16(uint8x16_t class, unsigned pairs,
                                                                 const struct class_pairs *v,
                                                                 unsigned char *const *lists, uint64_t before[2])
@@ -266,7 +266,7 @@ static inline __attribute__((always_inline)) void join_symbols(const uint8x16_t 
         lists[c] += before[c / 8] >> c % 8 * 8 & 255;
 }
 
-/* Expands the bytes below the symbols of elements whose bit is set; zeros elsewhere. */
+/* Expands the bytes below symbols where bits are set; zeros elsewhere. */
 static inline __attribute__((always_inline)) void join_below(unsigned word, struct class_planes *planes, uint64_t usual,
                                                              const struct class_vectors *v, const uint8x16_t class[4],
                                                              struct lmci_class_lists *lists)
@@ -332,7 +332,7 @@ static void deal_whole(unsigned word, const unsigned char *data, const unsigned 
     *lists = own;
 }
 
-/* Callers pass constants for `word` and `pairs`. */
+/* `word` and `pairs` are constants. */
 static inline __attribute__((always_inline)) void join_vectors(unsigned word, unsigned pairs, const unsigned char *base,
                                                                size_t n, const struct class_vectors *v,
                                                                struct lmci_class_lists *lists, unsigned char *data)
@@ -341,7 +341,7 @@ static inline __attribute__((always_inline)) void join_vectors(unsigned word, un
         join_64(word, pairs, base + word * at, v, lists, data + word * at);
 }
 
-/* Unrolls the loops for each number of pairs; extra classes have no elements. */
+/* Unrolls for each number of pairs; extra classes are empty. */
 #define FOR_PAIRS(how_many, what)   \
     switch (((how_many) + 1) / 2) { \
     case 1:                         \

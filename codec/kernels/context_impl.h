@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * context_impl.h - deals bytes to classes by the byte at a distance before each, and joins them again.
+ * context_impl.h - deals bytes to classes by the byte at a distance before each, and joins them.
  *
- * The distance is at least 64, so a decoder has already written every byte that a vector of 64 needs. Zeros precede the
- * first byte.
+ * A distance of at least 64 means that every byte a vector needs is already decoded. Zeros precede the first byte.
  */
 #include "kernels/vbmi2_impl.h"
 
@@ -29,7 +28,7 @@ static inline __m512i context_classes(const struct context_vectors *v, const uns
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(keys), low, high);
 }
 
-/* Returns the index of the first byte that it leaves. */
+/* Returns the index of the first byte left. */
 static size_t context_pick_whole(const uint8_t classes[256], unsigned class, const unsigned char *bytes, size_t n,
                                  size_t distance, size_t i, unsigned char **list)
 {
@@ -64,7 +63,7 @@ static size_t context_join_whole(const uint8_t classes[256], unsigned count, siz
 
 #elif defined(__AVX2__) && defined(__BMI2__)
 
-/* Stores the last byte before each class, less 128. Returns false if the classes do not ascend. */
+/* The last byte before each class, less 128. False: the classes do not ascend. */
 static bool context_bounds(const uint8_t classes[256], unsigned count, __m256i last[LMCI_MAX_CLASSES + 1])
 {
     unsigned class = 0;

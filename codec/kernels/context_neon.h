@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* context_neon.h - contexts with NEON, 64 bytes at a time (classes_neon.h). */
 
-/* Stores the least byte of each class. Returns false if the classes do not ascend. */
+/* Each class's least byte. False: the classes do not ascend. */
 static bool context_firsts(const uint8_t classes[256], unsigned count, uint8_t first[LMCI_MAX_CLASSES])
 {
     unsigned class = 0;
@@ -40,7 +40,7 @@ static size_t context_pick_whole(const uint8_t classes[256], unsigned class, con
     return i;
 }
 
-/* Callers pass a constant for `pairs`. */
+/* `pairs` is a constant. */
 static inline __attribute__((always_inline)) size_t context_join_pairs(const uint8_t *first, unsigned count,
                                                                        unsigned pairs, size_t n, size_t distance,
                                                                        size_t i, unsigned char **lists,

@@ -2,10 +2,9 @@
 /*
  * cpu.c - chooses the kernels that this processor can run.
  *
- * The first use chooses a table and stores it in the library's only global variable. Threads that race store the same
- * pointer. The environment variable LMC_KERNELS=portable|neon|avx2|avx512, read at that moment, limits the choice;
- * other values have no effect. __builtin_cpu_supports also checks (XSAVE) that the operating system preserves the wide
- * registers.
+ * The first use stores a table in the library's only global variable; racing threads store the same pointer.
+ * LMC_KERNELS=portable|neon|avx2|avx512, read then, limits the choice; other values have no effect.
+ * __builtin_cpu_supports also checks (XSAVE) that the operating system preserves wide registers.
  */
 #include "kernels/kernels.h"
 #include "kernels/link_kernels.h"

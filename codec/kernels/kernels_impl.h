@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * kernels_impl.h - one table of kernels, included once by each kernels_*.c, which names the table.
+ * kernels_impl.h - one table of kernels, included once by each kernels_*.c, which names it.
  *
- * The loops are plain C that compilers vectorize. Loops written for an instruction set are next to the plain ones,
- * under the macro of that set.
+ * Plain C that compilers vectorize; loops for an instruction set are next to it, under its macro.
  */
 #include "base/bytes.h"
 #include "kernels/class_lists.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* keyed_impl.h - words of 1 and 8 bytes, and the words of 2 and 4 bytes that stand in for them (block/keyed.h). */
+/* keyed_impl.h - stand-ins for words of 1 and 8 bytes (block/keyed.h). */
 
-#define KEYED_BIAS 831u /* exponents of f64 from 2^-192 to 2^63 have a key each */
+#define KEYED_BIAS 831u /* f64 exponents from 2^-192 to 2^63 have a key each */
 
 static inline word32 keyed_base64(word64 b)
 {
@@ -34,7 +34,7 @@ static void keyed_join1(const unsigned char *restrict from, const unsigned char 
         data[i] = (uint8_t)(base[i] + get16(from, i) - get16(against, i));
 }
 
-/* The four bytes of a difference, less its middle, that go to the planes. */
+/* A difference less its middle: the four bytes of the planes. */
 static inline word32 keyed_rest(word64 y, word32 below)
 {
     return ((word32)y & below) | ((word32)(y >> 32) & ~below);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_avx512_impl.h - loops of link_impl.h that AVX-512 intrinsics make faster than compilers do.
+ * link_avx512_impl.h - loops of link_impl.h that AVX-512 intrinsics make faster than compilers do, with the same bits.
  *
- * Two divisions and a square root take most of a step's time. One division has the same divisor for all elements: a
- * product with its inverse is close to the quotient, and the remainder proves that it is the nearest float. Where the
- * proof fails, the processor divides. The bits always equal those of the plain loops.
+ * Two divisions and a square root take most of a step. One divisor is the same for all elements: a product with its
+ * inverse is close to the quotient, and the remainder proves that it is the nearest float. Where it does not, the
+ * processor divides.
  */
 #ifndef LMC_LINK_AVX512_IMPL_H
 #define LMC_LINK_AVX512_IMPL_H
@@ -37,7 +37,7 @@ static inline __m512 known_lanes(__m512 x)
 
 /* ---- Quotients ------------------------------------------------------------------------------------------------- */
 
-/* Lanes where the absolute value of x is at least 2^-100 and below 2^101, so that remainders are exact. */
+/* At least 2^-100 and below 2^101 in absolute value: remainders are exact. */
 static inline __mmask16 is_moderate(__m512 x)
 {
     const __m512i exponent = _mm512_and_si512(_mm512_castps_si512(x), vector_bits(0x7f800000));
@@ -50,7 +50,7 @@ static inline __m512 magnitude(__m512 x)
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), vector_bits(0x7fffffff)));
 }
 
-/* A divisor, its approximate inverse, and half the value of its last bit. */
+/* With its approximate inverse, and half the value of its last bit. */
 struct divisor {
     __m512 value, inverse, half;
     __mmask16 moderate;
@@ -63,8 +63,8 @@ static inline struct divisor divisor_of(float x)
                             is_moderate(value)};
 }
 
-/* A quotient q that is no power of two is the float nearest to a / b if its remainder, which is exact in a float, is
- * less than half the value of q's last bit times b. */
+/* A quotient q, no power of two, is the float nearest to a / b if its remainder, exact in a float, is less than half
+ * the value of q's last bit times b. */
 static inline __m512 quotient(__m512 a, const struct divisor *b)
 {
     __m512 q = _mm512_mul_ps(a, b->inverse);
@@ -134,7 +134,7 @@ static void adam_weights(const struct lmc_link_rule *rule, size_t n, const lmci_
     }
 }
 
-/* Stores the differences of some words and returns the lanes where they are not zero. */
+/* Stores differences; returns the lanes where they are not zero. */
 static inline __mmask16 miss_lanes(__mmask16 lanes, __m512 actual, __m512 predicted, unsigned char *rest)
 {
     const __m512i miss = _mm512_sub_epi32(_mm512_castps_si512(actual), _mm512_castps_si512(predicted));
@@ -151,7 +151,7 @@ static inline __attribute__((always_inline)) void adam_step(const struct lmc_lin
                                                             unsigned char *const *rest, size_t *missed)
 {
     const struct rule_lanes constants = rule_lanes(rule);
-    const struct lmci_link_view from = *view; /* a copy that stores of bytes cannot alias */
+    const struct lmci_link_view from = *view; /* a copy, which stores of bytes cannot alias */
     unsigned char *const to[LMC_MAX_BASES] = {rest[0], rest[1], rest[2], most ? rest[3] : NULL};
     size_t count[LMC_MAX_BASES] = {0};
     for (size_t i = 0; i < n; i += LANES) {
@@ -288,7 +288,7 @@ static void link_short_moments(const struct lmc_link_rule *rule, size_t n, const
 
 /* ---- Bits ------------------------------------------------------------------------------------------------------ */
 
-/* Exclusive prefix sums of lanes. */
+/* Exclusive prefix sums. */
 static inline __m512i sums_before(__m512i x)
 {
     const __m512i zero = _mm512_setzero_si512();
@@ -299,7 +299,7 @@ static inline __m512i sums_before(__m512i x)
     return _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 8));
 }
 
-/* 16 numbers of at most 24 bits start within 48 bytes, and each lies within the four bytes at its first bit. */
+/* 16 numbers of at most 24 bits start within 48 bytes, each within the four bytes at its first bit. */
 static void link_unpack(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes)
 {
     const __m512i each = vector_bits(0x03020100), one = vector_bits(1);

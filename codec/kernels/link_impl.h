@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * link_impl.h - one table of the arithmetic of links, included once by each link_kernels_*.c, which names the table.
+ * link_impl.h - one table of the arithmetic of links, included once by each link_kernels_*.c, which names it.
  *
- * Compilers vectorize these plain loops. No loop has a sum whose order could change, and each operation is rounded as
- * in IEEE 754, so the bits are equal at every vector width. A product and a sum that torch rounds once are fused here,
- * too; no others may be (-ffp-contract=off). Without a fused instruction, doubles compute it: the product is exact, and
- * the sum is rounded to odd, which preserves the information that the second rounding needs.
+ * Compilers vectorize these loops. Bits are equal at every width: no sum's order can change, each operation is rounded
+ * as in IEEE 754, and only products and sums that torch rounds once are fused (-ffp-contract=off). Without a fused
+ * instruction, doubles compute it: the product is exact, and the sum is rounded to odd, which the second rounding
+ * needs.
  */
 #include "base/bytes.h"
 #include "kernels/link_kernels.h"
 
 #include <math.h>
 
-/* An output may be its own input; no iteration depends on another. */
+/* No iteration depends on another; an output may be its own input. */
 #if defined(__clang__)
 #define EACH
 #else
@@ -52,7 +52,7 @@ static inline float fused(float a, float b, float c)
     const double lost = (product - (sum - part)) + ((double)c - part);
     int64_t bits;
     memcpy(&bits, &sum, sizeof bits);
-    /* If the sum is inexact (and finite) and its last bit even, its neighbour toward the exact sum is odd. */
+    /* If an inexact, finite sum has an even last bit, its neighbour toward the exact sum is odd. */
     const int64_t away = (lost > 0) == (sum > 0) ? 1 : -1;
     bits += (lost > 0 || lost < 0) && (bits & 1) == 0 ? away : 0;
     double odd;
@@ -62,7 +62,7 @@ static inline float fused(float a, float b, float c)
 
 #endif
 
-/* Predicts NaN as zero, because NaNs differ between processors. */
+/* NaN becomes zero: NaNs differ between processors. */
 static inline float known(float x)
 {
     return x == x ? x : 0.0f;
@@ -183,7 +183,7 @@ static inline uint32_t exponent_of(uint32_t bits)
     return bits >> 23 & 255;
 }
 
-/* Returns the symbol of an exponent, or 255 if it has none. */
+/* 255: the exponent has no symbol. */
 static inline uint32_t symbol_of(uint32_t exponent, uint32_t reference, unsigned halved, int bias)
 {
     const uint32_t symbol = exponent - (exponent_of(reference) >> halved) + (uint32_t)bias;
@@ -255,7 +255,7 @@ static void link_from_bits(const struct lmc_link_rule *rule, enum lmci_gradient_
         from_bits(false, rule->scale, n, reference, gradients);
 }
 
-/* Bits of a mantissa that FULL drops: those too small to change the first array. */
+/* Bits of a mantissa that FULL drops: too small to change the first array. */
 static inline uint32_t dropped_bits(uint32_t exponent, uint32_t first, int kappa)
 {
     const int drop = (int)exponent_of(first) - (int)exponent + kappa;
@@ -345,7 +345,7 @@ static void link_unpack(size_t n, const struct lmci_gradients *gradients, const 
 
 /* ---- Encoding gradients ---------------------------------------------------------------------------------------- */
 
-/* Estimates the gradient from the change of the first array, in f32 precision. */
+/* The gradient from the change of the first array, in f32 precision. */
 static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float inverse, float before, float after)
 {
     if (!adam)
@@ -356,7 +356,7 @@ static inline float guess_of(const struct lmc_link_rule *rule, bool adam, float 
     return fused(way, inverse, fused(lost, inverse, before));
 }
 
-/* The largest error of a guess. A smaller guess is taken for zero. */
+/* The largest error of a guess; smaller guesses are taken for zero. */
 static inline float doubt_of(bool adam, float inverse, float before, float after)
 {
     const float part = float_of(bits_of(after) & 0x7f800000) * inverse;
@@ -401,8 +401,8 @@ static void link_to_bytes(const struct lmc_link_rule *rule, size_t n, const stru
         to_bytes(rule, false, n, reference, first, first_after, weight, gradients);
 }
 
-/* Elements converted at once. Plain loops copy them, because compilers do not vectorize doubles converted from
- * unaligned floats. The AVX-512 loops copy only at the end of an array. */
+/* Elements converted at once. Plain loops copy them: compilers do not vectorize doubles from unaligned floats. AVX-512
+ * loops copy only at an array's end. */
 #define STRIP ((size_t)256)
 
 #if defined(__AVX512VBMI2__)
@@ -418,14 +418,14 @@ typedef uint32_t strip_u32;
 struct strip {
     const strip_f32 *first, *first_after, *second, *second_after, *weight;
     const strip_u32 *reference;
-    uint32_t from[STRIP], to[STRIP]; /* bounds of the gradients that lead from one state to the next, without sign */
+    uint32_t from[STRIP], to[STRIP]; /* bounds of the gradients that lead to the next state, without sign */
     uint32_t middle[STRIP];          /* their middle, with the sign */
     uint32_t bits[STRIP];            /* the encoded gradient */
     uint32_t digits[STRIP], stored[STRIP];
     uint32_t copies[6][STRIP];
 };
 
-/* Computes the bounds. If no gradient leads to the next state, both bounds are the nearest one. */
+/* If no gradient leads to the next state, both bounds are the nearest one. */
 static inline void strip_ranges(const struct lmc_link_rule *rule, bool adam, bool l2, bool scaled, struct strip *strip);
 
 #if defined(__AVX512VBMI2__)
@@ -434,14 +434,14 @@ static inline void strip_ranges(const struct lmc_link_rule *rule, bool adam, boo
 
 #else
 
-/* Half the value of a float's last bit. */
+/* Half the value of the last bit. */
 static inline double half_ulp(float x)
 {
     const uint32_t exponent = bits_of(x) & 0x7f800000;
     return (double)float_of(exponent != 0 ? exponent : 0x00800000) * 0x1p-24;
 }
 
-/* Comparisons, as vectors have them: fmin and fmax would check for NaN. */
+/* As vectors compare: fmin and fmax would check for NaN. */
 static inline double lesser(double a, double b)
 {
     return a < b ? a : b;
@@ -456,7 +456,7 @@ struct range {
     double low, high;
 };
 
-/* The float at or next to a double, in the direction of the name. */
+/* The float at or next to a double, in the named direction. */
 static inline float not_below(double x)
 {
     const float near = (float)x;
@@ -471,7 +471,7 @@ static inline float not_above(double x)
     return float_of(bits_of(near) + ((double)near > x ? step : 0));
 }
 
-/* The interval that rounds to floats of `range`, or to the float nearest to its middle if it contains none. */
+/* The interval that rounds to floats of `range`, or, if there are none, to the float nearest to its middle. */
 static inline struct range rounded_to(struct range range)
 {
     const float up = not_below(range.low), down = not_above(range.high), near = (float)(0.5 * (range.low + range.high));
@@ -479,7 +479,7 @@ static inline struct range rounded_to(struct range range)
     return (struct range){(double)low - half_ulp(low), (double)high + half_ulp(high)};
 }
 
-/* Adam's gradients that lead to the first array. Their difference from it is rounded, too, and usually dominates. */
+/* Adam's gradients that lead to the first array. Their difference from it is rounded, too, which usually dominates. */
 static inline struct range way_range(double inverse, float before, float after)
 {
     const double way = ((double)after - (double)before) * inverse, reach = half_ulp(after) * inverse;
@@ -487,7 +487,7 @@ static inline struct range way_range(double inverse, float before, float after)
     return (struct range){(double)before + range.low, (double)before + range.high};
 }
 
-/* Gradients that lead to the first array and, if there are any, also to the second. */
+/* Gradients that lead to the first array and, if any do, also to the second. */
 static inline struct range range_of(const struct lmc_link_rule *rule, bool adam, double inverse, float before,
                                     float after, float second, float second_after)
 {
@@ -508,7 +508,7 @@ static inline struct range range_of(const struct lmc_link_rule *rule, bool adam,
     return both;
 }
 
-/* The bits of the nearest float not closer to zero (up) or not farther (down) than a positive double. */
+/* The nearest float not closer to zero (up) or not farther (down) than a positive double. */
 static inline uint32_t bits_up(double x)
 {
     const float near = (float)x;
@@ -576,7 +576,7 @@ static inline void strip_shortest(struct strip *strip, unsigned char *lengths)
         const uint32_t length = place < 23 ? 23 - place : 0;
         strip->bits[i] = strip->from[i] != 0 ? bits : 0;
         strip->stored[i] = length != 0 ? length : 1;
-        strip->digits[i] = (bits & 0x7fffff) >> ((24 - length) & 31); /* if there is no bit, the result is zero */
+        strip->digits[i] = (bits & 0x7fffff) >> ((24 - length) & 31); /* 0 if there is no bit */
         lengths[i] = (unsigned char)length;
     }
 }
@@ -621,7 +621,7 @@ static inline void strip_out(float scale, size_t n, const struct lmci_reference 
     }
 }
 
-/* `some` words of an array from `at` on: in place, or a copy. */
+/* `some` words from `at` on: in place, or a copy. */
 static inline const void *strip_words(struct strip *strip, unsigned copy, const void *array, size_t at, size_t some)
 {
     const unsigned char *from = (const unsigned char *)array + 4 * at;

@@ -2,9 +2,9 @@
 /*
  * link_kernels.h - the arithmetic of links, as a table for each instruction set.
  *
- * All tables produce the same bits: each operation is an IEEE 754 operation, rounded once, in the written order,
- * without contraction. Results that are NaN are predicted as zero, because their bits differ between processors. Arrays
- * have any alignment. An output may be the input of the same name.
+ * All tables produce the same bits: IEEE 754 operations, rounded once, in the written order, without contraction. NaN
+ * is predicted as zero, since its bits differ between processors. Arrays have any alignment. An output may be the input
+ * of the same name.
  */
 #ifndef LMC_LINK_KERNELS_H
 #define LMC_LINK_KERNELS_H
@@ -21,36 +21,36 @@ static inline unsigned lmci_weight_of(const struct lmc_link_rule *rule)
     return rule->optimizer == LMC_ADAM ? LMCI_ADAM_WEIGHT : LMCI_SGD_WEIGHT;
 }
 
-/* Elements that go through the arithmetic together. */
+/* Elements that pass the arithmetic together. */
 #define LMCI_CHUNK_ELEMENTS ((size_t)1 << 11)
 
-/* How a piece encodes its gradients: its first byte. */
+/* A piece's first byte. */
 enum lmci_gradient_mode {
-    LMCI_GRADIENT_SHORT = 1,    /* the upper half of an f32, as in bf16 */
+    LMCI_GRADIENT_SHORT = 1,    /* the upper half of an f32, as bf16 */
     LMCI_GRADIENT_VARIABLE = 2, /* as many mantissa bits as each has */
     LMCI_GRADIENT_FULL = 3      /* as many bits as the states require */
 };
 
-/* Symbols are exponents of gradients less an exponent derived from the state, except these two. */
+/* Symbols are gradients' exponents less one derived from the state, except these two. */
 #define LMCI_SYMBOL_ZERO 0
 #define LMCI_SYMBOL_RAW  255
-/* The byte of a difference whose word is stored in full. */
+/* Marks a difference whose word is stored in full. */
 #define LMCI_REST_ESCAPE 0x80
 
-/* The arrays of a piece or a block: f32 at any alignment. */
+/* f32 arrays of a piece or a block. */
 struct lmci_link_view {
     const unsigned char *before[LMC_MAX_BASES];
     const unsigned char *after[LMC_MAX_BASES];
 };
 
-/* Floats and words of a state, at any alignment. */
+/* At any alignment. */
 typedef float lmci_f32 __attribute__((aligned(1), may_alias));
 typedef uint32_t lmci_u32 __attribute__((aligned(1), may_alias));
 
-/* The array of the state before the step that predicts the exponents of gradients. */
+/* The array before the step that predicts gradients' exponents. */
 struct lmci_reference {
     const lmci_u32 *words;
-    unsigned halved; /* 1: the array holds squares of gradients */
+    unsigned halved; /* 1: it holds squares of gradients */
     int bias;        /* symbol = exponent - (exponent of the reference >> halved) + bias */
 };
 
@@ -68,19 +68,19 @@ struct lmci_gradients {
     unsigned char *byte;   /* SHORT: sign and the first 7 bits of the mantissa */
     unsigned char *length; /* VARIABLE: mantissa bits up to the last set one */
     unsigned char *stored; /* VARIABLE, FULL: number of stored bits */
-    uint32_t *bits;        /* VARIABLE, FULL: the stored bits, sign first */
+    uint32_t *bits;        /* VARIABLE, FULL: these bits, sign first */
 };
 
 struct lmci_link_kernels {
-    /* The moments after the step. SGD has one and leaves `second` and `to_second` unused. */
+    /* Moments after the step. SGD leaves `second` and `to_second` unused. */
     void (*moments)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *weight,
                     const lmci_f32 *first, const lmci_f32 *second, lmci_f32 *to_first, lmci_f32 *to_second);
     void (*most)(size_t n, const lmci_f32 *second_after, const lmci_f32 *most, lmci_f32 *to);
-    /* The weights, from the moments after the step. With amsgrad, `second` is the greatest second moment. */
+    /* Weights, from the moments after the step. With amsgrad, `second` is the greatest second moment. */
     void (*weights)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const lmci_f32 *first,
                     const lmci_f32 *second, const lmci_f32 *weight, lmci_f32 *to);
-    /* All of the above for at most one chunk, compared with the state after the step. Fills `rest` of each array (see
-     * `rest` below) and adds the number of nonzero entries to `missed`. */
+    /* All of the above for at most one chunk, compared with the state after. Fills `rest` (see below) of each array;
+     * adds nonzero entries to `missed`. */
     void (*step)(const struct lmc_link_rule *rule, size_t n, const float *gradient, const struct lmci_link_view *view,
                  unsigned char *const *rest, size_t *missed);
 
@@ -90,31 +90,31 @@ struct lmci_link_kernels {
     void (*from_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, size_t n,
                       const struct lmci_reference *reference, const struct lmci_gradients *gradients);
 
-    /* The moments after the step from symbols and bytes, in one pass and in place. Writes values only if the weights
-     * need them. */
+    /* Moments after the step from symbols and bytes, in one pass, in place. Writes values only if the weights need
+     * them. */
     void (*short_moments)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                           const struct lmci_gradients *gradients, const lmci_f32 *weight, lmci_f32 *first,
                           lmci_f32 *second);
 
-    /* Finds the bf16 gradients that lead from one state to the next: values, symbols, bytes. */
+    /* bf16 gradients that lead from one state to the next: values, symbols, bytes. */
     void (*to_bytes)(const struct lmc_link_rule *rule, size_t n, const struct lmci_reference *reference,
                      const lmci_f32 *first, const lmci_f32 *first_after, const lmci_f32 *weight,
                      const struct lmci_gradients *gradients);
-    /* Finds gradients with the fewest bits (VARIABLE) or with the bits that FULL keeps: everything but bytes. */
+    /* Gradients with the fewest bits (VARIABLE) or those FULL keeps: everything but bytes. */
     void (*to_bits)(const struct lmc_link_rule *rule, enum lmci_gradient_mode mode, int kappa, size_t n,
                     const struct lmci_reference *reference, const struct lmci_link_view *view,
                     const struct lmci_gradients *gradients);
-    /* Computes the number of stored bits of each gradient, from symbols and lengths, or from symbols and the first
-     * array before the step. Returns the sum. */
+    /* The stored bits of each gradient, from symbols and lengths, or symbols and the first array before the step.
+     * Returns the sum. */
     size_t (*stored)(enum lmci_gradient_mode mode, int kappa, size_t n, const struct lmci_reference *reference,
                      const lmci_u32 *first, const struct lmci_gradients *gradients);
-    /* Packs the stored bits and returns the number of bytes. Writes up to 8 bytes past them. */
+    /* Packs the stored bits; returns the bytes. Writes up to 8 bytes past them. */
     size_t (*pack)(size_t n, const struct lmci_gradients *gradients, unsigned char *dst);
-    /* The inverse. `bytes` is as large as the sum of `stored` requires. */
+    /* The inverse. `bytes`: as the sum of `stored` requires. */
     void (*unpack)(size_t n, const struct lmci_gradients *gradients, const unsigned char *from, size_t bytes);
 
-    /* rest: computes differences of words as bytes and returns how many are not zero. add_rest: adds them. The caller
-     * handles escapes. */
+    /* rest: differences of words as bytes; returns how many are not zero. add_rest: adds them. The caller handles
+     * escapes. */
     size_t (*rest)(size_t n, const lmci_u32 *actual, const lmci_u32 *predicted, unsigned char *rest);
     void (*add_rest)(size_t n, const unsigned char *rest, lmci_u32 *words);
 };

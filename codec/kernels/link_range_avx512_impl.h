@@ -2,7 +2,7 @@
 /*
  * link_range_avx512_impl.h - strip_ranges of link_impl.h for AVX-512: the same operations on the same doubles.
  *
- * Conversions that round up and down find the floats around a double.
+ * Conversions that round up and down find a double's neighbours.
  */
 #ifndef LMC_LINK_RANGE_AVX512_IMPL_H
 #define LMC_LINK_RANGE_AVX512_IMPL_H
@@ -27,7 +27,7 @@ static inline __m256 load_floats(const strip_f32 *from)
     return _mm256_loadu_ps((const float *)(const void *)from);
 }
 
-/* The value of a float's last bit, times 2^23. */
+/* A float's last bit's value, times 2^23. */
 static inline __m512d powers_of(__m256 x)
 {
     const __m256i exponent = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7f800000));
@@ -76,7 +76,7 @@ static inline struct ranges first_ranges(const struct range_rule *rule, __m256 f
     return (struct ranges){_mm512_add_pd(before, rounded.low), _mm512_add_pd(before, rounded.high)};
 }
 
-/* The part of `range` that also leads to the second array, if there is one. */
+/* The part of `range` that also leads to the second array, if any. */
 static inline struct ranges both_ranges(const struct range_rule *rule, const struct ranges *range, __m256 second,
                                         __m256 second_after)
 {
@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) void strip_ranges(const struct lmc_
         .momentum = _mm256_set1_ps(rule->momentum),
         .beta2 = _mm256_set1_ps(rule->beta2),
     };
-    /* Interleaves two vectors: the operations of one depend on each other. */
+    /* Two vectors interleave: the operations of one depend on each other. */
     for (size_t i = 0; i < STRIP; i += 2 * DOUBLES) {
         struct ranges range[2];
         for (size_t k = 0; k < 2; k++) {

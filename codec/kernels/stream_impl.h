@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * stream_impl.h - copies past the caches.
- *
- * An ordinary store to uncached memory first reads the line and evicts another. The content of a large tensor is not
- * needed soon, so whole lines go straight to memory.
+ * stream_impl.h - copies past the caches. An ordinary store to uncached memory reads the line first and evicts another.
  */
 #if defined(__AVX512VBMI2__) || defined(__AVX2__)
 

@@ -2,15 +2,14 @@
 /*
  * transform_impl.h - transforms words and groups their bytes into planes, and back.
  *
- * A block passes in chunks that stay in the first-level cache: one loop transforms a chunk into a buffer, another deals
- * its bytes. Compilers vectorize both at every width. With AVX-512 VBMI and NEON, words of 2 and 4 bytes stay in
- * registers in between.
+ * One loop transforms a chunk into a buffer in the first-level cache, another deals its bytes; compilers vectorize
+ * both. With AVX-512 VBMI and NEON, words of 2 and 4 bytes stay in registers instead.
  */
 #include "kernels/vbmi2_impl.h"
 
-#define CHUNK 1024 /* words; 8 KiB at the widest */
+#define CHUNK 1024 /* words; 8 KiB at most */
 
-/* forwardN transforms data (and base) to words; backwardN is the inverse. Pointers need no alignment. */
+/* forwardN transforms data (and base) to words; backwardN is the inverse. Any alignment. */
 #define DEFINE_WORD(bits)                                                                                              \
     typedef uint##bits##_t word##bits;                                                                                 \
     static inline word##bits get##bits(const unsigned char *from, size_t i)                                            \
@@ -105,7 +104,7 @@ static void gather4(const unsigned char *restrict p0, const unsigned char *restr
         y[i] = (word32)p0[i] | (word32)p1[i] << 8 | (word32)p2[i] << 16 | (word32)p3[i] << 24;
 }
 
-/* Words of 8 bytes are dealt by their halves. */
+/* By halves. */
 static void deal8(const word64 *restrict y, size_t n, unsigned char *const *p, size_t at)
 {
     word32 low[CHUNK], high[CHUNK];
@@ -208,7 +207,7 @@ static inline __attribute__((always_inline)) __m512i backward_512(enum lmci_tran
                      : _mm512_add_epi32(base, _mm512_xor_si512(_mm512_srli_epi32(y, 1), _mm512_sub_epi32(zero, odd)));
 }
 
-/* Callers pass constants for `transform` and `word`. */
+/* `transform` and `word` are constants. */
 static inline __attribute__((always_inline)) void split_whole(enum lmci_transform transform, unsigned word,
                                                               const unsigned char *data, const unsigned char *base,
                                                               size_t count, unsigned char *const *planes)

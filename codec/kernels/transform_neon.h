@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* transform_neon.h - transforms and groups words of 2 and 4 bytes in registers (neon_impl.h). */
+/* transform_neon.h - transforms and groups words of 2 and 4 bytes in registers. */
 #include "kernels/neon_impl.h"
 
-/* Shifts d left by one and inverts it where it is negative; and back. */
+/* Shifts d left by one, inverted where negative; and back. */
 static inline uint8x16_t zigzag_vector(unsigned word, uint8x16_t d)
 {
     return word == 2 ? vreinterpretq_u8_s16(veorq_s16(vshlq_n_s16(S16(d), 1), vshrq_n_s16(S16(d), 15)))
@@ -47,7 +47,7 @@ static inline __attribute__((always_inline)) uint8x16_t backward_vector(enum lmc
     return word_add(word, transform == LMCI_SUBTRACT ? y : unzigzag_vector(word, y), base);
 }
 
-/* Callers pass constants for `transform` and `word`. */
+/* `transform` and `word` are constants. */
 static inline __attribute__((always_inline)) void split_whole(enum lmci_transform transform, unsigned word,
                                                               const unsigned char *data, const unsigned char *base,
                                                               size_t count, unsigned char *const *planes)

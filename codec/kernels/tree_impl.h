@@ -2,9 +2,8 @@
 /*
  * tree_impl.h - partitions and merges the lists of a tree code by bits, 64 symbols at a time.
  *
- * With AVX-512 VBMI2 a partition is a compress for each side and a merge is an expand. With AVX2 a partition is a pext
- * for each 8 symbols and a merge a shuffle of each 32 (bmi2_impl.h). With NEON both are table lookups of 8. The plain
- * loops take one symbol at a time.
+ * A partition and a merge are: with AVX-512 VBMI2, a compress for each side and an expand; with AVX2, a pext for each 8
+ * symbols and a shuffle of 32 (bmi2_impl.h); with NEON, lookups of 8. The plain loops take one symbol.
  */
 #include "kernels/vbmi2_impl.h"
 
@@ -12,7 +11,7 @@
 #include "kernels/bmi2_impl.h"
 #endif
 
-/* Loads at most 8 bytes; the compiler need not know the number. */
+/* At most 8 bytes; the compiler need not know the number. */
 static inline uint64_t load_some(const unsigned char *from, size_t bytes)
 {
 #if defined(__AVX512VBMI2__)
@@ -35,7 +34,7 @@ static inline void store_some(unsigned char *to, uint64_t value, size_t bytes)
 #endif
 }
 
-/* Loads the bits of at most 64 symbols from symbol `i` on; `n` - `i` of them exist. */
+/* At most 64 bits from symbol `i` on; `n` - `i` exist. */
 static inline uint64_t load_bits(const unsigned char *bits, size_t i, size_t n)
 {
     return n - i >= 64 ? lmci_load64(bits + i / 8) : load_some(bits + i / 8, (n - i + 7) / 8);
@@ -61,7 +60,7 @@ static inline uint64_t at_least(const unsigned char *ranks, unsigned char pivot)
     return _mm512_cmp_epu8_mask(_mm512_loadu_si512(ranks), _mm512_set1_epi8((char)pivot), _MM_CMPINT_NLT);
 }
 
-/* Gathers those of 64 bytes whose bit is set. Writes 64 bytes. */
+/* Gathers bytes whose bit is set. Writes 64 bytes. */
 static inline size_t pick(const unsigned char *from, uint64_t bits, unsigned char *dst)
 {
     _mm512_storeu_si512(dst, compress_bytes(bits, _mm512_loadu_si512(from)));
@@ -88,7 +87,7 @@ static inline void merge_lists(uint64_t bits, const unsigned char **zeros, const
     *zeros += 64 - __builtin_popcountll(bits);
 }
 
-/* Writes the list's symbols where bits are set, and `value` elsewhere. */
+/* The list's symbols where bits are set, `value` elsewhere. */
 static inline void merge_value(uint64_t bits, const unsigned char **list, unsigned char value, unsigned char *out)
 {
     __m512i x = _mm512_set1_epi8((char)value);
@@ -290,12 +289,12 @@ static inline void merge_values(uint64_t bits, unsigned char zero, unsigned char
 
 #if defined(__BMI2__)
 
-/* Rows of 16 byte values whose new names are not all the most frequent one. */
+/* Rows of 16 byte values with more new names than the most frequent one. */
 struct rename_rows {
     unsigned count;
     uint8_t usual;
     __m256i row[16];   /* the high half of the row's values */
-    __m256i names[16]; /* the names, XORed with the most frequent one */
+    __m256i names[16]; /* XORed with the most frequent name */
 };
 
 static void rename_rows(const uint8_t lut[256], struct rename_rows *rows)
@@ -331,7 +330,7 @@ static size_t rename_whole(const uint8_t lut[256], const unsigned char *from, si
         const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(from + i));
         __m256i all = _mm256_set1_epi8((char)rows.usual);
         for (unsigned r = 0; r < rows.count; r++) {
-            /* Bytes outside the row give at least 128, for which the shuffle returns zero. */
+            /* Bytes outside the row give at least 128: the shuffle returns zero. */
             __m256i at = _mm256_adds_epu8(_mm256_xor_si256(x, rows.row[r]), _mm256_set1_epi8(112));
             all = _mm256_xor_si256(all, _mm256_shuffle_epi8(rows.names[r], at));
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tree_neon.h - partitions and merges by bits with NEON (neon_impl.h). */
+/* tree_neon.h - partitions and merges by bits with NEON. */
 #include "kernels/neon_impl.h"
 
 /* Bit i becomes byte i, all ones or all zeros. */

@@ -2,9 +2,9 @@
 /*
  * vbmi2_impl.h - compresses and expands 64 bytes; splits 64 words into bytes and back.
  *
- * On Zen 4, compress and expand depend on the previous value of their destination register even when they zero it: in
- * sequence each takes five cycles instead of two. A freshly zeroed register breaks the dependency. The empty assembly
- * statement keeps the compiler from choosing the zeroing form.
+ * On Zen 4, compress and expand depend on their destination's previous value even when zeroing it: five cycles each in
+ * sequence instead of two. A freshly zeroed register breaks this; the empty assembly keeps compilers from the zeroing
+ * form.
  */
 #ifndef LMC_VBMI2_IMPL_H
 #define LMC_VBMI2_IMPL_H
@@ -20,13 +20,13 @@ static inline __m512i fresh_zero(void)
     return zero;
 }
 
-/* Packs the bytes whose bit is set, followed by zeros. */
+/* Packs bytes whose bit is set, followed by zeros. */
 static inline __m512i compress_bytes(uint64_t mask, __m512i bytes)
 {
     return _mm512_mask_compress_epi8(fresh_zero(), mask, bytes);
 }
 
-/* Moves the first bytes to the positions of set bits, with zeros between. */
+/* Moves the first bytes to set bits, zeros between. */
 static inline __m512i expand_bytes(uint64_t mask, __m512i bytes)
 {
     return _mm512_mask_expand_epi8(fresh_zero(), mask, bytes);
@@ -49,7 +49,7 @@ static inline __m512i word_bytes(unsigned word, const __m512i *v, unsigned which
     return _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
 }
 
-/* Makes words from bytes: planes[0] has the lowest byte of each. */
+/* planes[0] has the lowest byte of each word. */
 static inline void word_weave(unsigned word, const __m512i *planes, __m512i *v)
 {
     const __m512i bytes0 =
